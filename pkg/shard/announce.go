@@ -12,7 +12,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// announcing is a client of Leases that writes the hold-off, the Pod if it has another name, and the uid of the Pod to the shard's Lease, in the
+// announcing is a client of Leases that writes the hold-off, the Pod if it has another name, the uid of the Pod, and the shard label to the shard's Lease, in the
 // same write as everything else. It remembers what the lock must know about a Lease beyond the record of leader election.
 type announcing struct {
 	coordinationv1client.LeasesGetter
@@ -79,7 +79,7 @@ func (l *lock) wrote(lease *coordinationv1.Lease) {
 	l.announced = announcement(lease)
 }
 
-// announce sets the hold-off and the Pod on a Lease that is about to be written. It replaces a longer hold-off of a predecessor only when the
+// announce sets the hold-off, the Pod, and the shard label on a Lease that is about to be written. It replaces a longer hold-off of a predecessor only when the
 // shard works: by then, nobody has seen the Lease free for that long.
 func (l *lock) announce(lease *coordinationv1.Lease) {
 	holdOff := l.holdOff
@@ -102,6 +102,12 @@ func (l *lock) announce(lease *coordinationv1.Lease) {
 		delete(lease.Annotations, v1alpha1.AnnotationPod) // of a predecessor
 	} else {
 		lease.Annotations[v1alpha1.AnnotationPod] = l.pod
+	}
+
+	if l.label == "" {
+		delete(lease.Annotations, v1alpha1.AnnotationShardLabel)
+	} else {
+		lease.Annotations[v1alpha1.AnnotationShardLabel] = l.label
 	}
 
 	if l.offering {

@@ -28,7 +28,7 @@ const margin = 500 * time.Millisecond
 // again is when a process looks for a slot again after something has failed. A Lease that changes makes it look at once.
 const again = time.Second
 
-// Claim returns the shard that the options describe. Without [Options].Slots, it is the same as [New]. With them, Claim waits until this process
+// Claim returns the shard that the options describe. Without [Options].Slots and [Options].SlotNames, it is the same as [New]. With them, Claim waits until this process
 // holds a slot of the ring, and the shard has the name of that slot.
 //
 // It takes the first of these: the slot that this Pod already holds, a slot that another Pod offers because it stops, a slot that is free, and a
@@ -46,7 +46,7 @@ func Claim(ctx context.Context, config *rest.Config, options Options) (*Shard, e
 		return nil, err
 	}
 
-	if options.Slots == 0 {
+	if !options.Slotted() {
 		return newShard(options), nil
 	}
 
@@ -63,7 +63,7 @@ func Claim(ctx context.Context, config *rest.Config, options Options) (*Shard, e
 
 	c := &claimer{
 		options: options, client: client, clock: clock.RealClock{}, probes: probes, log: klog.FromContext(ctx).WithName("slots"),
-		slots: slotsOf(options.Ring, max(options.Slots, 0)), leases: map[string]observed{}, refused: map[string]time.Time{}, changed: make(chan struct{}, 1),
+		slots: options.slotNames(), leases: map[string]observed{}, refused: map[string]time.Time{}, changed: make(chan struct{}, 1),
 	}
 	if options.Slots == FollowScale {
 		if c.workload, err = ownerOf(ctx, config, options); err != nil {
@@ -206,6 +206,15 @@ func (c *claimer) follow(ctx context.Context) {
 	}
 
 	c.slots = slotsOf(c.options.Ring, replicas)
+}
+
+// slotNames returns the names of all slots; none if their number follows the scale of the workload.
+func (o Options) slotNames() []string {
+	if len(o.SlotNames) > 0 {
+		return slices.Clone(o.SlotNames)
+	}
+
+	return slotsOf(o.Ring, max(o.Slots, 0))
 }
 
 // slotsOf returns the names of so many slots.

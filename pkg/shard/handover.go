@@ -65,10 +65,10 @@ type cached struct {
 	live func() metadata.Interface
 }
 
-// newHandovers returns the handovers of the shards of a ring. The selector selects one of the shards.
-func newHandovers(ring string, selector labels.Selector) *handovers {
+// newHandovers returns the handovers of the shards of a ring, in the annotation with the given key. The selector selects one of the shards.
+func newHandovers(ring, annotation string, selector labels.Selector) *handovers {
 	return &handovers{
-		annotation: v1alpha1.HandoverAnnotation(ring), selector: selector,
+		annotation: annotation, selector: selector,
 		waits: map[objectKey]postponed{}, metrics: waitMetricsOf(ring), listed: map[objectKey]string{}, asked: map[objectKey]time.Time{},
 	}
 }

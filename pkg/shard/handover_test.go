@@ -264,7 +264,7 @@ func (u unsure) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, err
 
 // A cache whose resource cannot be found out now may be the one that a handover names.
 func TestWaitsWhileResourcesAreUnknown(t *testing.T) {
-	h := newHandovers("ring", labels.Everything())
+	h := newHandovers("ring", v1alpha1.HandoverAnnotation("ring"), labels.Everything())
 	h.add(&cached{kind: corev1.SchemeGroupVersion.WithKind("Secret"), store: &lagging{version: "1"}})
 
 	key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "owner"}}

@@ -40,7 +40,8 @@ type lock struct {
 	pod     string        // the Pod that the Lease announces; empty for none
 	podUID  types.UID     // the uid of the Pod that the Lease announces; empty for none
 	ring    string
-	slot    bool // the name of the shard is that of a slot, which may pass to another Pod
+	label   string // the key of the shard label that the Lease announces; empty for none
+	slot    bool   // the name of the shard is that of a slot, which may pass to another Pod
 	leases  coordinationv1client.LeaseInterface
 
 	// announced is the hold-off that the Lease announced when it was last read or written; 0 if it announced none.
@@ -100,7 +101,7 @@ func leaseClient(config *rest.Config, o Options) (*coordinationv1client.Coordina
 func (s *Shard) lockFor(client coordinationv1client.LeasesGetter) *lock {
 	l := &lock{
 		term: s.term, holdOff: s.options.HoldOff, podUID: s.options.PodUID,
-		ring: s.options.Ring, slot: s.options.Slots != 0, leases: client.Leases(s.options.Namespace),
+		ring: s.options.Ring, slot: s.options.Slotted(), label: s.options.ShardLabel, leases: client.Leases(s.options.Namespace),
 	}
 	if l.slot || s.options.Pod != s.options.Name {
 		l.pod = s.options.Pod

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
 	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
@@ -43,14 +44,14 @@ func newMembers() *members { return &members{of: map[memberKey]*Shard{}} }
 
 // completeIdentity fills in the name and the namespace as [New] does.
 func completeIdentity(id hook.Identity) (hook.Identity, error) {
-	o, err := Options{Ring: id.Ring, Name: id.Name, Namespace: id.Namespace}.complete(os.Hostname, self.Mounted)
+	o, err := Options{Ring: id.Ring, Name: id.Name, Namespace: id.Namespace, ShardLabel: id.ShardLabel}.complete(os.Hostname, self.Mounted)
 
-	return hook.Identity{Ring: o.Ring, Name: o.Name, Namespace: o.Namespace}, err
+	return hook.Identity{Ring: o.Ring, Name: o.Name, Namespace: o.Namespace, ShardLabel: o.ShardLabel}, err
 }
 
 // memberOf returns a new shard whose durations the election decides.
 func memberOf(id hook.Identity) (*Shard, error) {
-	s, err := New(Options{Ring: id.Ring, Name: id.Name, Namespace: id.Namespace})
+	s, err := New(Options{Ring: id.Ring, Name: id.Name, Namespace: id.Namespace, ShardLabel: id.ShardLabel})
 	if err == nil {
 		s.member = true
 	}
@@ -145,6 +146,18 @@ func (m *members) shard(w hook.Wrapped) (*Shard, error) {
 	return s, nil
 }
 
+// labelKeys implements [hook.LabelKeys].
+func (m *members) labelKeys(ring, name string) v1alpha1.LabelKeys {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	if s := m.of[memberKey{ring: ring, name: name}]; s != nil {
+		return s.LabelKeys()
+	}
+
+	return v1alpha1.LabelKeysOf(ring, "")
+}
+
 // elsewhere stands for the namespace of a Lease that another part of the program keeps.
 const elsewhere = "default"
 
@@ -160,7 +173,7 @@ func (t *term) lasting(duration time.Duration) {
 
 func init() {
 	m := newMembers()
-	hook.Complete, hook.Join, hook.Wrap = completeIdentity, m.join, m.wrap
+	hook.Complete, hook.Join, hook.Wrap, hook.LabelKeys = completeIdentity, m.join, m.wrap, m.labelKeys
 	hook.Client = func(config *rest.Config) (coordinationv1client.LeasesGetter, error) {
 		return leaseClient(config, Options{RenewDeadline: defaultLeaseDuration * 2 / 3}) //nolint:mnd // as by default
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -47,7 +48,7 @@ type Options struct {
 	Name string
 	// Pod is the name of the Pod that runs the shard, if it differs from Name. The fence of a ring needs it: the API server knows
 	// which Pod writes, not which shard. The Lease announces it in the annotation v1alpha1.AnnotationPod. Default: none, which
-	// stands for Name. With Slots: the host name, and a random name outside a cluster.
+	// stands for Name. With Slots or SlotNames: the host name, and a random name outside a cluster.
 	Pod string
 	// PodUID is the uid of the Pod that runs the shard. The Lease announces it in the annotation v1alpha1.AnnotationPodUID. With it, the
 	// lease monitor can give the shard up as soon as the kubelet reports that the Pod has ended. It must be the uid of the Pod that this process
@@ -58,6 +59,15 @@ type Options struct {
 	// unique in the namespace. The slots of a ring belong to one namespace. With [FollowScale], there are as many slots as the Deployment, or
 	// whatever else owns the Pod, shall have replicas. At most [v1alpha1.MaxSlots]. Default: 0, no slots.
 	Slots int
+	// SlotNames are the names of slots, for shards whose names are given: [Claim] takes the first of them that no other Pod holds. With one name,
+	// all Pods but one are standbys. They replace the names that Slots counts, which must be 0. The ring must list them in spec.shardNames:
+	// otherwise, an admission policy refuses their Leases. At most 1000, none twice. Default: none.
+	SlotNames []string
+	// ShardLabel is the key of the label by which the ring assigns objects: spec.shardLabel of the ring, without which it must be empty. A shard
+	// with another key does not see its objects, so it gets none: the Lease announces the key in the annotation
+	// v1alpha1.AnnotationShardLabel, the condition ShardsAvailable of the ring reports the difference, and an admission policy refuses the
+	// Lease. Default: none, which stands for the key that follows from the ring's name.
+	ShardLabel string
 	// StandbyAddress is where [Claim] answers probes by HTTP while this process waits for a slot. A request whose path contains "ready" is
 	// answered with 200 as soon as the process could take one over, any other request immediately. Claim closes the address before it
 	// returns, so it may be that of the manager's probes. Default: none.
@@ -101,8 +111,8 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	token, noToken := os.ReadFile(filepath.Join(mounted, "token"))
 
 	switch named := cmp.Or(o.Name, o.Pod); {
-	case o.Slots == 0 && o.Name != "", o.Slots != 0 && named != "":
-	case o.Slots != 0 && noToken != nil:
+	case !o.Slotted() && o.Name != "", o.Slotted() && named != "":
+	case o.Slotted() && noToken != nil:
 		o.Pod = "process-" + utilrand.String(randomLength) // the host may run several
 	default:
 		name, err := self.Host(hostname)
@@ -110,7 +120,7 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 			errs = append(errs, fmt.Errorf("name: %w", err))
 		}
 
-		if o.Slots == 0 {
+		if !o.Slotted() {
 			o.Name = name
 		} else {
 			o.Pod = name
@@ -158,6 +168,33 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 
 	return o, nil
 }
+
+// Variables of the environment that [Options.WithEnvironment] reads.
+const (
+	// EnvShardName contains [Options].SlotNames, separated by commas.
+	EnvShardName = "SHARD_NAME"
+	// EnvShardLabel contains [Options].ShardLabel.
+	EnvShardLabel = "SHARD_LABEL"
+)
+
+// WithEnvironment returns the options with what is missing in them taken from the environment: SlotNames from SHARD_NAME, unless the options name
+// the shard by Name, Slots, or SlotNames, and ShardLabel from SHARD_LABEL. Variables that are not set change nothing. [New] and [Claim] validate
+// the result. Nothing else in this package reads these variables.
+func (o Options) WithEnvironment() Options {
+	if name := os.Getenv(EnvShardName); name != "" && o.Name == "" && !o.Slotted() {
+		o.SlotNames = strings.Split(name, ",")
+		for i := range o.SlotNames {
+			o.SlotNames[i] = strings.TrimSpace(o.SlotNames[i])
+		}
+	}
+
+	o.ShardLabel = cmp.Or(o.ShardLabel, os.Getenv(EnvShardLabel))
+
+	return o
+}
+
+// Slotted reports whether the shard gets the name of a slot: Slots or SlotNames are set. Only then, StandbyAddress has a use.
+func (o Options) Slotted() bool { return o.Slots != 0 || len(o.SlotNames) > 0 }
 
 // boundTo returns the uid of the Pod that a service account token is bound to; empty if there is none. The token is not verified: it is this
 // process's own.
@@ -214,6 +251,7 @@ func (o Options) validateNames() []error {
 		{"namespace", o.Namespace, validation.IsDNS1123Label},
 		{"pod", o.Pod, validation.IsDNS1123Subdomain},
 		{"pod uid", string(o.PodUID), checkUID},
+		{"shard label", o.ShardLabel, v1alpha1.ValidateShardLabel},
 	} {
 		if name.value == "" {
 			continue
@@ -231,7 +269,41 @@ func (o Options) validateNames() []error {
 	return errs
 }
 
+// maxSlotNames is how many names spec.shardNames of a ring may contain.
+const maxSlotNames = 1000
+
+// validateSlotNames validates the names of slots that are given.
+func (o Options) validateSlotNames() []error {
+	var errs []error
+
+	switch {
+	case o.Slots != 0:
+		errs = append(errs, fmt.Errorf("slot names: remove them, or slots, which is %d: both name the slots", o.Slots))
+	case len(o.SlotNames) > maxSlotNames:
+		errs = append(errs, fmt.Errorf("slot names: %d are too many: a ring can have %d", len(o.SlotNames), maxSlotNames))
+	case o.Name != "":
+		errs = append(errs, fmt.Errorf("name: remove %q: with slot names, the name is that of the slot", o.Name))
+	}
+
+	for i, name := range o.SlotNames {
+		switch problems := objectAndLabel(name); {
+		case len(problems) > 0:
+			errs = append(errs, fmt.Errorf("slot names: %q is invalid: %s", name, strings.Join(problems, "; ")))
+		case name == v1alpha1.LeaseControllerIdentity:
+			errs = append(errs, fmt.Errorf("slot names: %q is how the lease monitor signs Leases that it has taken; choose another", name))
+		case slices.Contains(o.SlotNames[:i], name):
+			errs = append(errs, fmt.Errorf("slot names: %q is listed twice", name))
+		}
+	}
+
+	return errs
+}
+
 func (o Options) validateSlots() []error {
+	if len(o.SlotNames) > 0 {
+		return o.validateSlotNames()
+	}
+
 	switch {
 	case o.Slots < FollowScale || o.Slots > v1alpha1.MaxSlots:
 		return []error{fmt.Errorf("slots: %d must be from 0 to %d, or FollowScale", o.Slots, v1alpha1.MaxSlots)}

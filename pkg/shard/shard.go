@@ -47,14 +47,15 @@ type Shard struct {
 }
 
 // New returns the shard that the options describe, with defaults filled in. It does not access the API server. The error names
-// every option that is missing or wrong. A shard with [Options].Slots has no name before [Claim] has found one for it, so New refuses these.
+// every option that is missing or wrong. A shard with [Options].Slots or [Options].SlotNames has no name before
+// [Claim] has found one for it, so New refuses these.
 func New(options Options) (*Shard, error) {
 	options, err := options.complete(os.Hostname, self.Mounted)
 	if err != nil {
 		return nil, err
 	}
 
-	if options.Slots != 0 {
+	if options.Slotted() {
 		return nil, errSlots
 	}
 
@@ -65,17 +66,18 @@ var errSlots = errors.New("shard options: slots: call shard.Claim, which waits f
 
 // newShard returns the shard of options that are complete and contain its name.
 func newShard(options Options) *Shard {
+	keys := v1alpha1.LabelKeysOf(options.Ring, options.ShardLabel)
 	s := &Shard{
 		options:  options,
-		shardKey: v1alpha1.ShardLabel(options.Ring),
-		drainKey: v1alpha1.DrainLabel(options.Ring),
+		shardKey: keys.Shard,
+		drainKey: keys.Drain,
 		guard:    newGuard(),
 		term:     newTerm(options, clock.RealClock{}),
 		kinds:    map[schema.GroupKind]*kind{},
 
 		inventories: map[form]*inventory{},
 	}
-	s.handover = newHandovers(options.Ring, s.Selector())
+	s.handover = newHandovers(options.Ring, keys.Handover, s.Selector())
 
 	return s
 }
@@ -88,6 +90,11 @@ func (s *Shard) Ring() string { return s.options.Ring }
 
 // Namespace returns the namespace of the shard's Lease.
 func (s *Shard) Namespace() string { return s.options.Namespace }
+
+// LabelKeys returns the keys by which the ring labels and annotates objects.
+func (s *Shard) LabelKeys() v1alpha1.LabelKeys {
+	return v1alpha1.LabelKeysOf(s.options.Ring, s.options.ShardLabel)
+}
 
 // Selector returns the label selector that matches the objects of this shard, including draining ones.
 func (s *Shard) Selector() labels.Selector {

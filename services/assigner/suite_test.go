@@ -157,6 +157,7 @@ type fixture struct {
 
 	t         *testing.T
 	name      string // of the ring
+	label     string // spec.shardLabel of the ring
 	namespace string
 	kind      schema.GroupVersionKind
 	shards    []string
@@ -237,7 +238,7 @@ func (f *fixture) declare(resources ...v1alpha1.RingResource) {
 	ring := &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: f.name},
 		Spec: v1alpha1.ClusterRingSpec{
-			Resources:         resources,
+			Resources: resources, ShardLabel: f.label,
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: f.namespace}},
 		},
 	}
@@ -355,7 +356,7 @@ func (f *fixture) create(obj *unstructured.Unstructured) *unstructured.Unstructu
 	return obj
 }
 
-func (f *fixture) shardLabel() string { return v1alpha1.ShardLabel(f.name) }
+func (f *fixture) shardLabel() string { return v1alpha1.LabelKeysOf(f.name, f.label).Shard }
 
 // owner returns the shard that the ring gives a website to.
 func (f *fixture) owner(name string) string {

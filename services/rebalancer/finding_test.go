@@ -68,7 +68,7 @@ func (w *testRing) labelled() []corev1.ConfigMap {
 	w.Helper()
 
 	var list corev1.ConfigMapList
-	require.NoError(w, w.Client.List(w.Context(), &list, client.HasLabels{v1alpha1.ShardLabel(w.Ring.Name)}))
+	require.NoError(w, w.Client.List(w.Context(), &list, client.HasLabels{w.Ring.LabelKeys().Shard}))
 
 	return list.Items
 }

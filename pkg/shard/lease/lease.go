@@ -40,6 +40,9 @@ type Options struct {
 	// ShardName is the name of the shard: the name and the holder of its Lease, and the value of the shard label on its objects. No two
 	// processes of a ring may use the same name at the same time. Default: the host name, which is the Pod's name in a cluster.
 	ShardName string
+	// ShardLabel is spec.shardLabel of the ring. The reconcilers and predicates of [github.com/clusterring/clusterring/pkg/shard/controller] for this ring
+	// and this shard use it from then on. Default: none, for a ring without it.
+	ShardLabel string
 }
 
 // NewResourceLock returns the lock of a shard, a [LeaseLock]. Pass it to manager.Options.LeaderElectionResourceLockInterface, or to
@@ -53,7 +56,7 @@ func NewResourceLock(config *rest.Config, eventRecorder resourcelock.EventRecord
 		return nil, errors.New("shard lease: config: pass the configuration of the API server's client")
 	}
 
-	id, err := hook.Complete(hook.Identity{Ring: options.ClusterRingName, Name: options.ShardName, Namespace: options.LeaseNamespace})
+	id, err := hook.Complete(hook.Identity{Ring: options.ClusterRingName, Name: options.ShardName, Namespace: options.LeaseNamespace, ShardLabel: options.ShardLabel})
 	if err != nil {
 		return nil, fmt.Errorf("shard lease: %w", err)
 	}

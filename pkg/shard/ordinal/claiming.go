@@ -62,7 +62,7 @@ type claim struct {
 
 func newClaims(p *Process, s *shard.Shard, c metadata.Interface) *claims {
 	return &claims{
-		process: p, shard: s, client: c, key: v1alpha1.ShardLabel(s.Ring()), kinds: map[schema.GroupKind]*claimed{}, ring: true}
+		process: p, shard: s, client: c, key: s.LabelKeys().Shard, kinds: map[schema.GroupKind]*claimed{}, ring: true}
 }
 
 // Start implements manager.Runnable: it claims objects until the context ends. It begins when the shard holds its Lease, so that somebody works on them.

@@ -32,6 +32,8 @@ type Ring struct {
 	t    testing.TB
 	c    client.Client
 	name string
+	// shardLabel is spec.shardLabel of the ring; empty for none.
+	shardLabel string
 }
 
 // New returns the ring of the given name. The client accesses its objects.
@@ -41,11 +43,21 @@ func New(t testing.TB, c client.Client, ring string) *Ring {
 	return &Ring{t: t, c: c, name: ring}
 }
 
+// WithShardLabel gives the ring a spec.shardLabel, and returns the ring. Call it before other methods.
+func (r *Ring) WithShardLabel(key string) *Ring {
+	r.shardLabel = key
+
+	return r
+}
+
+// keys returns the keys of the ring's labels.
+func (r *Ring) keys() v1alpha1.LabelKeys { return v1alpha1.LabelKeysOf(r.name, r.shardLabel) }
+
 // Shard returns a shard of the ring whose reconcilers work without a Lease. Do not use it with the options of a manager.
 func (r *Ring) Shard(name string) *shard.Shard {
 	r.t.Helper()
 
-	s, err := shard.New(shard.Options{Ring: r.name, Name: name, Namespace: "default"})
+	s, err := shard.New(shard.Options{Ring: r.name, Name: name, Namespace: "default", ShardLabel: r.shardLabel})
 	if err != nil {
 		r.t.Fatalf("create shard %q of ring %q: %v", name, r.name, err)
 	}
@@ -56,32 +68,32 @@ func (r *Ring) Shard(name string) *shard.Shard {
 
 // Labels returns the labels of an object that is assigned to the shard, for objects that do not exist yet.
 func (r *Ring) Labels(shardName string) map[string]string {
-	return map[string]string{v1alpha1.ShardLabel(r.name): shardName}
+	return map[string]string{r.keys().Shard: shardName}
 }
 
 // Assign assigns an existing object to the shard, without a drain, and updates obj.
 func (r *Ring) Assign(obj client.Object, shardName string) {
 	r.t.Helper()
-	r.label(obj, map[string]any{v1alpha1.ShardLabel(r.name): shardName, v1alpha1.DrainLabel(r.name): nil})
+	r.label(obj, map[string]any{r.keys().Shard: shardName, r.keys().Drain: nil})
 }
 
 // Drain asks the object's shard to release it, and updates obj. In a cluster, an assigner assigns it to another shard in the same
 // write, or the rebalancer does so afterwards.
 func (r *Ring) Drain(obj client.Object) {
 	r.t.Helper()
-	r.label(obj, map[string]any{v1alpha1.DrainLabel(r.name): v1alpha1.DrainValue})
+	r.label(obj, map[string]any{r.keys().Drain: v1alpha1.DrainValue})
 }
 
 // DrainTo asks the object's shard to release it to another shard, and updates obj.
 func (r *Ring) DrainTo(obj client.Object, next string) {
 	r.t.Helper()
-	r.label(obj, map[string]any{v1alpha1.DrainLabel(r.name): next})
+	r.label(obj, map[string]any{r.keys().Drain: next})
 }
 
 // WithdrawDrain withdraws a drain, and updates obj.
 func (r *Ring) WithdrawDrain(obj client.Object) {
 	r.t.Helper()
-	r.label(obj, map[string]any{v1alpha1.DrainLabel(r.name): nil})
+	r.label(obj, map[string]any{r.keys().Drain: nil})
 }
 
 // RequireReleased reads the object into obj and fails the test unless its shard has released it: it has neither the shard label
@@ -110,9 +122,9 @@ func (r *Ring) read(obj client.Object) (owner string, drain bool) {
 		r.t.Fatalf("read %s: %v", client.ObjectKeyFromObject(obj), err)
 	}
 
-	_, drain = obj.GetLabels()[v1alpha1.DrainLabel(r.name)]
+	_, drain = obj.GetLabels()[r.keys().Drain]
 
-	return obj.GetLabels()[v1alpha1.ShardLabel(r.name)], drain
+	return obj.GetLabels()[r.keys().Shard], drain
 }
 
 // label sets labels of an existing object; nil removes one.

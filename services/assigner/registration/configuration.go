@@ -62,14 +62,14 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *ad
 			FailurePolicy:           ptr.To(admissionregistrationv1.Ignore),
 			MatchPolicy:             ptr.To(admissionregistrationv1.Equivalent),
 			NamespaceSelector:       ring.Spec.EffectiveNamespaceSelector(),
-			ObjectSelector:          withoutShard(ring.Name),
+			ObjectSelector:          withoutShard(ring.LabelKeys()),
 			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
 			TimeoutSeconds:          ptr.To[int32](timeoutSeconds),
 			AdmissionReviewVersions: []string{"v1"},
 			// A webhook that runs after ours may drop the label, or give the object its controller. The call is idempotent,
 			// and is not repeated while the label is there.
 			ReinvocationPolicy: ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy),
-			MatchConditions:    matchConditions(ring.Name, set, t.RebalancerUsername),
+			MatchConditions:    matchConditions(ring.LabelKeys(), set, t.RebalancerUsername),
 		}},
 	}
 
@@ -105,9 +105,9 @@ func (t Target) clientConfig(ring string) admissionregistrationv1.WebhookClientC
 
 // withoutShard selects objects without a shard. The API server calls the webhook for an update if the old or the new
 // object is selected: when an object loses the label too.
-func withoutShard(ring string) *metav1.LabelSelector {
+func withoutShard(keys v1alpha1.LabelKeys) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
-		Key:      v1alpha1.ShardLabel(ring),
+		Key:      keys.Shard,
 		Operator: metav1.LabelSelectorOpDoesNotExist,
 	}}}
 }

@@ -21,7 +21,7 @@ const (
 
 // matchConditions returns the CEL expressions that all must hold for the API server to call the webhook. They are evaluated
 // within the API server, so an object that is none of our business costs no call.
-func matchConditions(ring string, set *resources.Set, rebalancer string) []admissionregistrationv1.MatchCondition {
+func matchConditions(keys v1alpha1.LabelKeys, set *resources.Set, rebalancer string) []admissionregistrationv1.MatchCondition {
 	var out []admissionregistrationv1.MatchCondition
 
 	if rebalancer != "" {
@@ -41,7 +41,7 @@ func matchConditions(ring string, set *resources.Set, rebalancer string) []admis
 	if owners := isOneOf(set.Main(), func(r resources.Resource) bool { return r.Controls }); owners != "" {
 		out = append(out, admissionregistrationv1.MatchCondition{
 			Name:       conditionHandover,
-			Expression: notGivenUp(ring, owners),
+			Expression: notGivenUp(keys, owners),
 		})
 	}
 
@@ -50,9 +50,9 @@ func matchConditions(ring string, set *resources.Set, rebalancer string) []admis
 
 // notGivenUp holds for all writes but that by which a shard gives up an object that others may follow: they go first, and the rebalancer
 // assigns it. That is one call less in each such move.
-func notGivenUp(ring, owners string) string {
+func notGivenUp(keys v1alpha1.LabelKeys, owners string) string {
 	return fmt.Sprintf("request.operation != 'UPDATE' || !(%s) || "+
-		"!has(oldObject.metadata.labels) || !(%q in oldObject.metadata.labels)", owners, v1alpha1.DrainLabel(ring))
+		"!has(oldObject.metadata.labels) || !(%q in oldObject.metadata.labels)", owners, keys.Drain)
 }
 
 // isOneOf returns a CEL expression that holds for requests to resources, "" if there are none.

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/status"
 )
@@ -65,6 +66,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
 	}
 
+	if holder, err := labelclaim.Find(ctx, r.Client, ring); err != nil || holder != "" {
+		return reconcile.Result{}, errors.Join(err, r.refuse(ctx, ring, holder))
+	}
+
 	set := r.Rings.Resources(ring.Name, ring.UID, ring.Generation)
 	if set == nil && ring.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil // a call follows once they are known
@@ -85,6 +90,22 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	return reconcile.Result{}, errors.Join(err, fenceErr, r.report(ctx, ring, webhook, fence))
+}
+
+// refuse removes the registration of a ring whose label another ring uses, and reports that. An empty holder is none.
+func (r *Reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, holder string) error {
+	if holder == "" {
+		return nil
+	}
+
+	err := errors.Join(r.remove(ctx, ring.Name), r.unfence(ctx, ring.Name))
+	part := status.Part{Conditions: []metav1.Condition{labelclaim.Condition(v1alpha1.ConditionWebhookRegistered, ring, holder)}}
+
+	if ring.Spec.Fence != nil {
+		part.Conditions = append(part.Conditions, labelclaim.Condition(v1alpha1.ConditionFenced, ring, holder))
+	}
+
+	return errors.Join(err, client.IgnoreNotFound(r.Status.Write(ctx, ring, part)))
 }
 
 // webhook brings the ring's webhook into the state that it should have, and returns the condition about it, also with an error.
@@ -118,7 +139,7 @@ func (r *Reconciler) starting() bool { return r.Status.Clock.Since(r.started) < 
 
 // report writes the assigner's part of the ring's status.
 func (r *Reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, webhook metav1.Condition, fence *metav1.Condition) error {
-	part := status.Part{ShardLabel: v1alpha1.ShardLabel(ring.Name), Conditions: []metav1.Condition{webhook}}
+	part := status.Part{ShardLabel: ring.LabelKeys().Shard, Conditions: []metav1.Condition{webhook}}
 	if fence != nil {
 		part.Conditions = append(part.Conditions, *fence)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/admission"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/ringrequest"
@@ -54,6 +55,7 @@ func (k *Keeper) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("rings").
 		For(&v1alpha1.ClusterRing{}).
+		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(k.Client), builder.WithPredicates(labelclaim.Changes)).
 		WatchesRawSource(source.Func(k.changedResources)).
 		WithOptions(controller.Options{
 			NeedLeaderElection: new(false), MaxConcurrentReconciles: workers, RateLimiter: kit.RateLimiter[reconcile.Request](),
@@ -133,6 +135,16 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		return reconcile.Result{}, fmt.Errorf("determine the resources of ring %s: %w", req.Name, err)
 	}
 
+	holder, err := labelclaim.Find(ctx, k.Client, ring)
+	if err != nil {
+		return reconcile.Result{}, err //nolint:wrapcheck // it names the ring
+	}
+
+	refusal := ""
+	if holder != "" {
+		refusal = labelclaim.Message(ring, holder)
+	}
+
 	fingerprint := ""
 	if a := ring.Status.Assignment; a != nil {
 		fingerprint = a.Fingerprint
@@ -141,6 +153,8 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	k.Store.index.Rule(ring.Name, membership.RulesOf(ring))
 	k.Store.put(admission.Facts{
 		Name:                ring.Name,
+		ShardLabel:          ring.Spec.ShardLabel,
+		Refusal:             refusal,
 		Resources:           k.resolve(ring),
 		Recorded:            resources.Recorded(ring.Status.Assignment),
 		AssignedFingerprint: fingerprint,

@@ -71,6 +71,10 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 		return Answer{Outcome: RingDeleting}
 	}
 
+	if ring.facts.Refusal != "" {
+		return Answer{Outcome: RingRefused, Warning: ring.refused()}
+	}
+
 	if req.Operation != Create && req.Operation != Update || req.SubResource != "" {
 		return Answer{Outcome: NotAsked}
 	}

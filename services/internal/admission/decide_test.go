@@ -111,6 +111,14 @@ func moving(shards ...string) *admission.Ring {
 	return admission.NewRing(f)
 }
 
+// refusedRing is a ring for which no service acts.
+func refusedRing(shards ...string) *admission.Ring {
+	f := state(shards...).Facts()
+	f.Refusal = "the reason"
+
+	return admission.NewRing(f)
+}
+
 // childless is a ring with only clusters, which nothing follows.
 func childless(shards ...string) *admission.Ring {
 	f := state(shards...).Facts()
@@ -272,6 +280,8 @@ func examples() []example {
 		{"no such ring", nil, create(websites, website(nil)), admission.UnknownRing},
 		{"a ring that is being deleted", deleting("a"), create(websites, website(nil)), admission.RingDeleting},
 		{"a dropped label in a ring that is being deleted", deleting("a"), updating(websites, website(atA), website(nil)), admission.RingDeleting},
+		{"a ring whose label another ring uses", refusedRing("a"), create(websites, website(nil)), admission.RingRefused},
+		{"a dropped label in a ring whose label another ring uses", refusedRing("a"), updating(websites, website(atA), website(nil)), admission.RingRefused},
 		{"a resource that the ring's status does not name yet", unrecorded("a"), create(websites, website(nil)), admission.Unrecorded},
 		{"a child of it, whose own resource it names", unrecorded("a"), create(configmaps, child(nil)), admission.Assigned},
 		{"a dropped label of a resource that the ring's status does not name", unrecorded("a"), updating(websites, website(atA), website(nil)), admission.Restored},

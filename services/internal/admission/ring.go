@@ -29,6 +29,10 @@ import (
 type Facts struct {
 	// Name is the name of the ring.
 	Name string
+	// ShardLabel is spec.shardLabel of the ring; empty for the default.
+	ShardLabel string
+	// Refusal explains why no service acts for the ring; empty if they do.
+	Refusal string
 	// Resources are the ring's resources as the API server serves them.
 	Resources *resources.Set
 	// Recorded are the resources in status.assignment.resources of the ring. Objects of other resources get no label: if the
@@ -55,10 +59,12 @@ type Ring struct {
 // NewRing prepares facts for decisions. It builds the table, so that no request has to wait for it. The resources and the view of
 // the facts must not be nil.
 func NewRing(f Facts) *Ring {
+	keys := v1alpha1.LabelKeysOf(f.Name, f.ShardLabel)
+
 	return &Ring{
 		facts:      f,
-		shardLabel: v1alpha1.ShardLabel(f.Name),
-		drainLabel: v1alpha1.DrainLabel(f.Name),
+		shardLabel: keys.Shard,
+		drainLabel: keys.Drain,
 		settled:    f.View.Fingerprint() == f.AssignedFingerprint,
 	}
 }
@@ -70,6 +76,10 @@ func (r *Ring) Facts() Facts { return r.facts }
 // longer one.
 func unknownRing(name string) string {
 	return fmt.Sprintf("ClusterRing %.63q does not exist: the object was not assigned to a shard", name)
+}
+
+func (r *Ring) refused() string {
+	return fmt.Sprintf("ClusterRing %q: the object was not assigned to a shard: %s", r.facts.Name, r.facts.Refusal)
 }
 
 func (r *Ring) noShard() string {

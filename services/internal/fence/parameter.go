@@ -50,7 +50,7 @@ func Parameter(ring *v1alpha1.ClusterRing) *v1alpha1.PolicyParameter {
 
 	data := map[string]string{
 		keyRing:      ring.Name,
-		keyLabel:     v1alpha1.ShardLabel(ring.Name),
+		keyLabel:     ring.LabelKeys().Shard,
 		keyAccounts:  strings.Join(Accounts(ring), "\n"),
 		keyResources: strings.Join(resources, "\n"),
 	}

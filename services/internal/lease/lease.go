@@ -124,6 +124,7 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 
 	for _, annotation := range []struct{ key, value string }{
 		{v1alpha1.AnnotationPod, Pod(l)}, {v1alpha1.AnnotationStopping, stopping(l)}, {v1alpha1.AnnotationHoldOff, holdOff(l)}, {v1alpha1.AnnotationPodUID, podUIDValue(l)},
+		{v1alpha1.AnnotationShardLabel, ShardLabel(l)},
 	} {
 		if annotation.value != "" {
 			metav1.SetMetaDataAnnotation(&slim.ObjectMeta, annotation.key, annotation.value)
@@ -164,6 +165,17 @@ func Pod(l *coordinationv1.Lease) string {
 	}
 
 	return strings.Clone(pod)
+}
+
+// maxShardLabel is the maximum length of the key of a label: a domain, a slash, and a name.
+const maxShardLabel = validation.DNS1123SubdomainMaxLength + 1 + validation.LabelValueMaxLength
+
+// ShardLabel returns the key of the label by which the shard selects its objects, as its Lease announces it; empty if it announces none. It is
+// cut to the maximum length of a key.
+func ShardLabel(l *coordinationv1.Lease) string {
+	label := l.Annotations[v1alpha1.AnnotationShardLabel]
+
+	return strings.Clone(label[:min(len(label), maxShardLabel)])
 }
 
 // Stopping reports whether the Lease says that its shard was told to stop, and works until its objects are drained.

@@ -50,13 +50,14 @@ type facts struct {
 	acquired int64
 	duration time.Duration
 	stopping bool
+	label    string
 }
 
 // shard returns what a Lease alone determines; judge adds what depends on others.
 func (f facts) shard(id types.NamespacedName) Shard {
 	return Shard{
 		Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Created: f.created, Acquired: f.acquired, Duration: f.duration,
-		Stopping: f.stopping,
+		Stopping: f.stopping, Label: f.label,
 	}
 }
 
@@ -67,6 +68,7 @@ func factsOf(l *coordinationv1.Lease) facts {
 	return facts{
 		uid: l.UID, holder: record.Holder, created: created(l), acquired: acquired(l), duration: record.Duration,
 		stopping: record.HeldBy(l.Name) && lease.Stopping(l),
+		label:    unique.Make(lease.ShardLabel(l)).Value(),
 	}
 }
 

@@ -2,9 +2,9 @@
 // label.
 //
 // A shard is available exactly if the Lease is held under its own name and does not say that the shard stops, the name is a valid
-// label value, no Lease of the same name is held for the same ring in another namespace, and fewer than [MaxShards] such Leases are
-// older. Availability depends only on the holders and the ages of the Leases and on what they say about stopping, not on a clock, a
-// state label, or the order of events. Therefore, every replica of every service that has seen the same Leases assigns an object to
+// label value, no Lease of the same name is held for the same ring in another namespace, the Lease announces the ring's shard label if that
+// is not the default, and fewer than [MaxShards] such Leases are older. Availability depends only on the holders and the ages of the Leases
+// and on what they say about stopping and the label, not on a clock, a state label, or the order of events. Therefore, every replica of every service that has seen the same Leases assigns an object to
 // the same owner.
 //
 // A shard that would be available, and whose Lease says that it stops, works until its objects are drained: see [View.Works]. So does a shard
@@ -55,6 +55,8 @@ type Shard struct {
 	Acquired int64
 	// Standby reports whether the shard could own objects, but the ring has enough active shards: it works until its objects are drained.
 	Standby bool
+	// Label is the key of the shard label by which the shard selects its objects, if its Lease announces one; empty for the default.
+	Label string
 	// Available reports whether the shard may own objects.
 	Available bool
 	// Problem explains why a shard that holds its Lease is not available; otherwise empty.
@@ -94,11 +96,14 @@ type Rules struct {
 	Namespaces Namespaces
 	// Active is how many shards may own objects, as in [v1alpha1.ClusterRingSpec].ActiveShards; 0 stands for all.
 	Active int
+	// Label is the key of the shard label, as in [v1alpha1.ClusterRingSpec].ShardLabel; empty for the default. A shard whose Lease announces
+	// another one would not see its objects, so it is not available.
+	Label string
 }
 
 // RulesOf returns the rules of a ring.
 func RulesOf(ring *v1alpha1.ClusterRing) Rules {
-	r := Rules{Namespaces: ring.Spec.ShardNamespaces}
+	r := Rules{Namespaces: ring.Spec.ShardNamespaces, Label: ring.Spec.ShardLabel}
 	if n := ring.Spec.ActiveShards; n != nil {
 		r.Active = int(*n)
 	}
@@ -107,7 +112,7 @@ func RulesOf(ring *v1alpha1.ClusterRing) Rules {
 }
 
 func (r Rules) equal(o Rules) bool {
-	return r.Active == o.Active && slices.Equal(r.Namespaces, o.Namespaces)
+	return r.Active == o.Active && r.Label == o.Label && slices.Equal(r.Namespaces, o.Namespaces)
 }
 
 // NewView returns the view of a ring without rules, as [Rules.View] does.
@@ -138,7 +143,7 @@ func newView(ringName string, rules Rules, all []Shard, rings *hashring.Cache) *
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace))
 	})
 
-	judge(shards)
+	judge(shards, rules.Label)
 	standBy(ringName, rules.Active, shards)
 
 	var available, working []string
@@ -210,8 +215,8 @@ const MaxShards = 2000
 var tooMany = fmt.Sprintf("the ring has %d shards with older Leases, which is the limit: use several rings, "+
 	"or set spec.shardNamespaces if these Leases are not those of shards", MaxShards)
 
-// judge determines which of the sorted shards are available.
-func judge(shards []Shard) {
+// judge determines which of the sorted shards are available in a ring with the given shard label.
+func judge(shards []Shard, label string) {
 	candidates := 0
 
 	for start := 0; start < len(shards); {
@@ -220,7 +225,7 @@ func judge(shards []Shard) {
 			end++
 		}
 
-		if judgeName(shards[start:end]) {
+		if judgeName(shards[start:end], label) {
 			candidates++
 		}
 
@@ -291,7 +296,7 @@ func standBy(ringName string, active int, shards []Shard) {
 func (s *Shard) since() int64 { return max(s.Acquired, s.Created*time.Second.Microseconds()) }
 
 // judgeName does the same for all shards of one name. At most one of them can be available.
-func judgeName(shards []Shard) (available bool) {
+func judgeName(shards []Shard, label string) (available bool) {
 	var (
 		held       []int
 		namespaces []string
@@ -304,7 +309,7 @@ func judgeName(shards []Shard) (available bool) {
 	}
 
 	for _, i := range held {
-		shards[i].Problem = problem(shards[i], namespaces)
+		shards[i].Problem = cmp.Or(problem(shards[i], namespaces), mislabelled(shards[i], label))
 		shards[i].Available = shards[i].Problem == "" && !shards[i].Stopping
 		available = available || shards[i].Available
 	}
@@ -326,6 +331,22 @@ func problem(s Shard, namespaces []string) string {
 	}
 
 	return ""
+}
+
+// mislabelled explains that the shard selects its objects by another label than that of the ring; empty if it does not.
+func mislabelled(s Shard, label string) string {
+	const remedy = "start the shard with the shardLabel of the ring (option ShardLabel, which the environment variable SHARD_LABEL may contain)"
+
+	switch {
+	case s.Label == label:
+		return ""
+	case label == "":
+		return fmt.Sprintf("the shard selects its objects by the label %s, but the ring has no spec.shardLabel: start the shard without one", s.Label)
+	case s.Label == "":
+		return fmt.Sprintf("the shard does not announce by which label it selects its objects, and spec.shardLabel of the ring is %s: %s", label, remedy)
+	}
+
+	return fmt.Sprintf("the shard selects its objects by the label %s, but spec.shardLabel of the ring is %s: %s", s.Label, label, remedy)
 }
 
 // RingName returns the name of the ClusterRing.

@@ -18,6 +18,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/fence"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/ringrequest"
 )
 
@@ -34,8 +35,16 @@ func (r *Fences) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	}
 
 	var want *v1alpha1.PolicyParameter
+
 	if err == nil {
-		want = fence.Parameter(ring)
+		holder, err := labelclaim.Find(ctx, r.Client, ring)
+		if err != nil {
+			return reconcile.Result{}, err //nolint:wrapcheck // it names the ring
+		}
+
+		if holder == "" {
+			want = fence.Parameter(ring)
+		}
 	}
 
 	if want == nil {
@@ -55,6 +64,7 @@ func (r *Fences) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("fences").
 		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(fenceChanged)).
+		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(r.Client), builder.WithPredicates(labelclaim.Changes)).
 		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel)).
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(r)

@@ -25,6 +25,8 @@ import (
 const (
 	prefixNamespaces = "namespaces." // of every ring: spec.shardNamespaces, one per line; empty for all namespaces
 	prefixUnbound    = "unbound."    // of rings whose shards have tokens that are bound to no Pod
+	prefixNames      = "names."      // of rings with spec.shardNames: these, one per line
+	prefixLabel      = "label."      // of rings with spec.shardLabel: it
 	prefixAccounts   = "accounts."   // of rings with a fence: the user names of the service accounts of shards, one per line
 )
 
@@ -47,6 +49,14 @@ func (r *Shards) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.
 
 		if ring.Annotations[v1alpha1.AnnotationUnboundShards] == "true" {
 			data[prefixUnbound+ring.Name] = "true"
+		}
+
+		if len(ring.Spec.ShardNames) > 0 {
+			data[prefixNames+ring.Name] = strings.Join(ring.Spec.ShardNames, "\n")
+		}
+
+		if ring.Spec.ShardLabel != "" {
+			data[prefixLabel+ring.Name] = ring.Spec.ShardLabel
 		}
 
 		if accounts := fence.Accounts(ring); len(accounts) > 0 {

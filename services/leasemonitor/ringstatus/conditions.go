@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/status"
@@ -25,12 +26,18 @@ import (
 const maxProblems = 3
 
 // Of returns the lease monitor's part of the ring's status, for a view of its Leases. The conditions of other services come from the
-// ring. notTaken contains a message about each Lease that cannot be taken over. Of changes no argument.
-func Of(ring *v1alpha1.ClusterRing, leases []*coordinationv1.Lease, notTaken []string) status.Part {
+// ring. notTaken contains a message about each Lease that cannot be taken over. holder is the ring that uses the label of this one; empty if there is
+// none. Of changes no argument.
+func Of(ring *v1alpha1.ClusterRing, leases []*coordinationv1.Lease, notTaken []string, holder string) status.Part {
 	view := membership.RulesOf(ring).View(ring.Name, leases, nil)
 	shards, available := int32(len(view.Shards())), int32(len(view.AvailableShards()))
 	shardsAvailable := shardsAvailable(view, notTaken)
 	ready := ready(ring, shardsAvailable)
+
+	if holder != "" {
+		ready = labelclaim.Condition(v1alpha1.ConditionReady, ring, holder)
+	}
+
 	shardsAvailable.Message += "; " + counted(view)
 
 	return status.Part{

@@ -60,6 +60,7 @@ func TestConditions(t *testing.T) {
 		others   []metav1.Condition
 		notTaken []string
 		from     []string
+		holder   string
 	}{
 		{name: "no shard has joined"},
 		{name: "three shards", leases: three},
@@ -103,11 +104,16 @@ func TestConditions(t *testing.T) {
 		{name: "a tenant holds Leases elsewhere", leases: append([]*coordinationv1.Lease{held("tenant", "a"), held("tenant", "d")}, three...), from: []string{"default"}},
 		{name: "several namespaces count", leases: three, from: []string{"default", "more"}},
 		{name: "more Leases than a ring has shards", leases: flood(), from: []string{"default"}},
+		{name: "an older ring has the same label", holder: "older"},
 		{name: "the wrong namespace counts", leases: three, from: []string{"deflt"}},
 	} {
 		ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "example", Generation: 7}}
+		if c.holder != "" {
+			ring.Spec.ShardLabel = "example.com/shard"
+		}
+
 		ring.Spec.ShardNamespaces, ring.Status.Conditions = c.from, c.others
-		part := ringstatus.Of(ring, c.leases, c.notTaken)
+		part := ringstatus.Of(ring, c.leases, c.notTaken, c.holder)
 
 		require.Empty(t, part.Holders)
 		fmt.Fprintf(&table, "# %s\nobservedGeneration=%d shards=%d availableShards=%d\n", c.name, *part.ObservedGeneration, *part.Shards, *part.AvailableShards)
@@ -135,7 +141,7 @@ func TestHolders(t *testing.T) {
 		at(held("default", "same"), "same"), held("default", "silent"), at(held("default", "wrong"), "Not A Pod"),
 		at(free("default", "left"), "x-c"), at(held("tenant", "slot-2"), "x-d"), at(held("tenant", "slot-1"), "x-e"), at(free("more", "slot-0"), "x-f"),
 		at(held("default", "twice"), "x-g"), at(held("more", "twice"), "x-h"),
-	}, nil)
+	}, nil, "")
 	require.Equal(t, []v1alpha1.ShardHolder{{Shard: "slot-0", Pod: "x-a"}, {Shard: "slot-1", Pod: "x-b"}}, part.Holders)
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/ringrequest"
@@ -60,7 +61,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 
-	err = r.Status.Write(ctx, ring, Of(ring, leases, r.NotTaken.Of(req.Name)))
+	holder, err := labelclaim.Find(ctx, r.Client, ring)
+	if err != nil {
+		return reconcile.Result{}, err //nolint:wrapcheck // it names the ring
+	}
+
+	err = r.Status.Write(ctx, ring, Of(ring, leases, r.NotTaken.Of(req.Name), holder))
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		err = nil // the ring is gone, or another one has its name: the watch brings it
 	}
@@ -92,6 +98,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("ringstatus").
 		For(&v1alpha1.ClusterRing{}).
+		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(r.Client), builder.WithPredicates(labelclaim.Changes)).
 		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel), builder.WithPredicates(shardChanged)).
 		WatchesRawSource(source.Func(changes.start)).
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).

@@ -138,7 +138,7 @@ func newRingOfTwo(t *testing.T) *ringOfTwo {
 	require.NoError(t, err)
 
 	w.e = New(Config{
-		Ring: w.ring, Objects: objects.NewClient(api, w.ring), Guard: takeover.New(w.ring, plane.Client, clock.RealClock{}),
+		Ring: w.ring, Objects: objects.NewClient(api, v1alpha1.LabelKeysOf(w.ring, "")), Guard: takeover.New(w.ring, plane.Client, clock.RealClock{}),
 		Namespaces: allOf(w.ns),
 		Limits:     Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
 		Clock:      clock.RealClock{},

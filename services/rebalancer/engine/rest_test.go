@@ -109,7 +109,7 @@ func newResting(t *testing.T) *resting {
 	require.NoError(t, err)
 
 	r.e = New(Config{
-		Ring: r.ring, Objects: objects.NewClient(api, r.ring), Guard: takeover.New(r.ring, plane.Client, r.clock), Namespaces: allOf(r.ns),
+		Ring: r.ring, Objects: objects.NewClient(api, v1alpha1.LabelKeysOf(r.ring, "")), Guard: takeover.New(r.ring, plane.Client, r.clock), Namespaces: allOf(r.ns),
 		Limits: Limits{Workers: 2, Total: 10, PerShard: 5, DrainTimeout: time.Minute, Settle: time.Second}, Clock: r.clock,
 		Changed: func() {},
 		Late:    func(objects.ID, string, time.Duration) {},

@@ -223,7 +223,7 @@ func (a *api) mover() *Mover {
 	clk.SetTime(start.Add(time.Hour))
 
 	return &Mover{
-		Objects: objects.NewClient(server{a}, ring), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Obligations: a, Clock: clk,
+		Objects: objects.NewClient(server{a}, v1alpha1.LabelKeysOf(ring, "")), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Obligations: a, Clock: clk,
 		Turn: func(objects.ID, objects.ID) (func(), bool) { return func() {}, !a.noTurn },
 		Moved: func(o objects.Object, verb plan.Verb) {
 			a.requests = append(a.requests, fmt.Sprintf("moved %s: %s", o.Name, verb))
@@ -304,7 +304,7 @@ func (a *api) put(gvr schema.GroupVersionResource, name, shard string, drain boo
 }
 
 func (a *api) seen(id objects.ID) objects.Object {
-	return objects.NewClient(server{a}, ring).Object(id.GVR, a.stored[id])
+	return objects.NewClient(server{a}, v1alpha1.LabelKeysOf(ring, "")).Object(id.GVR, a.stored[id])
 }
 
 // errNotServed is a 404 that proves nothing about the object.

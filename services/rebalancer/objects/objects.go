@@ -112,9 +112,9 @@ type Client struct {
 	handover   string
 }
 
-// NewClient returns a client for the labels of the named ring.
-func NewClient(s Server, ring string) *Client {
-	return &Client{server: s, shardLabel: v1alpha1.ShardLabel(ring), drainLabel: v1alpha1.DrainLabel(ring), handover: v1alpha1.HandoverAnnotation(ring)}
+// NewClient returns a client for the labels of the ring with these keys.
+func NewClient(s Server, ring v1alpha1.LabelKeys) *Client {
+	return &Client{server: s, shardLabel: ring.Shard, drainLabel: ring.Drain, handover: ring.Handover}
 }
 
 // ShardLabel returns the key of the ring's shard label.

@@ -23,6 +23,8 @@ func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
 const ring = "example"
 
+var keys = v1alpha1.LabelKeysOf(ring, "")
+
 var configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
 
 type namespace struct {
@@ -42,7 +44,7 @@ func newNamespace(t *testing.T) *namespace {
 	api, err := Connect(plane.Config, httpClient, Bounds{PerSecond: 10000, AtOnce: 64})
 	require.NoError(t, err)
 
-	return &namespace{T: t, plain: plane.Client, ns: plane.Namespace(t), c: NewClient(api, ring)}
+	return &namespace{T: t, plain: plane.Client, ns: plane.Namespace(t), c: NewClient(api, keys)}
 }
 
 func (w *namespace) create(name string, labels map[string]string) *corev1.ConfigMap {
@@ -138,7 +140,7 @@ func TestPagesHoldOnePageAtATime(t *testing.T) {
 // Pages grow in long lists, because each page costs the API server more than its objects.
 func TestPagesGrow(t *testing.T) {
 	p := &pages{left: 7}
-	_, err := NewClient(p, ring).Pages(t.Context(), Scope{GVR: configMaps}, func([]Object) error { return nil })
+	_, err := NewClient(p, keys).Pages(t.Context(), Scope{GVR: configMaps}, func([]Object) error { return nil })
 	require.NoError(t, err)
 	require.Equal(t, []int64{PageSize, PageSize, PageSize, PageSize, PageSize, largePage, largePage}, p.asked)
 }

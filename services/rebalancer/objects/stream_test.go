@@ -118,7 +118,7 @@ func TestAll(t *testing.T) {
 
 				var got []string
 
-				version, err := NewClient(server, ring).All(t.Context(), clock.RealClock{}, Scope{GVR: configMaps}, func(o Object) error {
+				version, err := NewClient(server, keys).All(t.Context(), clock.RealClock{}, Scope{GVR: configMaps}, func(o Object) error {
 					got = append(got, o.Name)
 					clock.RealClock{}.Sleep(tc.slow)
 
@@ -151,7 +151,7 @@ func TestAllEndsWithTheErrorOfTheReader(t *testing.T) {
 		server.events <- endOfList()
 
 		n := 0
-		_, err := NewClient(server, ring).All(t.Context(), clock.RealClock{}, Scope{GVR: configMaps}, func(Object) error {
+		_, err := NewClient(server, keys).All(t.Context(), clock.RealClock{}, Scope{GVR: configMaps}, func(Object) error {
 			n++
 			return enough
 		})
@@ -164,7 +164,7 @@ func TestAllEndsWithTheErrorOfTheReader(t *testing.T) {
 	cancel()
 
 	server := &lists{events: make(chan watch.Event)}
-	_, err := NewClient(server, ring).All(ctx, clock.RealClock{}, Scope{GVR: configMaps}, nil)
+	_, err := NewClient(server, keys).All(ctx, clock.RealClock{}, Scope{GVR: configMaps}, nil)
 	require.ErrorIs(t, err, context.Canceled)
 	require.True(t, server.stopped)
 }
@@ -180,7 +180,7 @@ func (noPages) List(context.Context, schema.GroupVersionResource, string, metav1
 func (w *namespace) streams(scope Scope, n int) {
 	w.Helper()
 
-	c := NewClient(noPages{w.c.server}, ring)
+	c := NewClient(noPages{w.c.server}, keys)
 
 	var names []string
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/internal/shardleases"
 )
@@ -33,6 +34,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases *shardleases.S
 
 	err := builder.ControllerManagedBy(mgr).Named(r.name).
 		For(&v1alpha1.ClusterRing{}).
+		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(r.client), builder.WithPredicates(labelclaim.Changes)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: ringsAtOnce, RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Watches(&corev1.Namespace{}, relabelled(r.fleet)).
 		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {

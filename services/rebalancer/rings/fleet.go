@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -37,6 +38,7 @@ type fleet struct {
 
 type running struct {
 	*engine.Engine
+	keys     v1alpha1.LabelKeys
 	revision int64
 	stop     func()
 	// reported is what the reconciler last wrote. Only the reconciler uses it, and the next two fields.
@@ -66,8 +68,19 @@ func (f *fleet) Start(ctx context.Context) error {
 	return nil
 }
 
-// engine returns the engine of a ring, and starts it if there is none. It returns nil while the fleet does not run.
-func (f *fleet) engine(ring string) *running {
+// runs reports whether the ring has an engine.
+func (f *fleet) runs(ring string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	return f.engines[ring] != nil
+}
+
+// engine returns the engine of a ring, and starts it if there is none. It returns nil while the fleet does not run. If a ring has been deleted
+// and created again with other keys, its former engine stops first.
+func (f *fleet) engine(ring string, keys v1alpha1.LabelKeys) *running {
+	f.stopOther(ring, keys)
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
@@ -82,9 +95,10 @@ func (f *fleet) engine(ring string) *running {
 	ctx, cancel := context.WithCancel(log.IntoContext(f.ctx, log.FromContext(f.ctx).WithValues("ring", ring)))
 	ended := make(chan struct{})
 	r := &running{
+		keys: keys,
 		Engine: engine.New(engine.Config{
 			Ring:       ring,
-			Objects:    objects.NewClient(f.api, ring),
+			Objects:    objects.NewClient(f.api, keys),
 			Guard:      takeover.New(ring, f.live, f.clock),
 			Namespaces: f.namespaces,
 			Limits:     f.limits,
@@ -113,6 +127,17 @@ func (f *fleet) engine(ring string) *running {
 	f.engines[ring] = r
 
 	return r
+}
+
+// stopOther stops the engine of a ring if it uses other keys.
+func (f *fleet) stopOther(ring string, keys v1alpha1.LabelKeys) {
+	f.mu.Lock()
+	r := f.engines[ring]
+	f.mu.Unlock()
+
+	if r != nil && r.keys != keys {
+		f.stop(ring)
+	}
 }
 
 // stop stops the engine of a ring, if there is one, and drops its metrics.

@@ -134,6 +134,10 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
 	}
 
+	if done, result, err := r.refuseLabel(ctx, ring); done || err != nil {
+		return result, err
+	}
+
 	if done, err := r.ensureFinalizer(ctx, ring); done || err != nil {
 		return reconcile.Result{}, err
 	}
@@ -190,7 +194,7 @@ func (r *Reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 }
 
 func (r *Reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
-	e := r.fleet.engine(ring.Name)
+	e := r.fleet.engine(ring.Name, ring.LabelKeys())
 	if e == nil {
 		return reconcile.Result{}, errors.New("the rebalancer is stopping")
 	}
@@ -383,7 +387,7 @@ func (r *Reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) err
 	}
 
 	r.fleet.stop(ring.Name)
-	log.FromContext(ctx).Info("Ring deleted: no label is left", "ring", ring.Name)
+	log.FromContext(ctx).Info("Ring deleted: no label of its own is left", "ring", ring.Name)
 
 	return nil
 }

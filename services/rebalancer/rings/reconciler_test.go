@@ -174,7 +174,7 @@ func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
 			}})
 			s.settle()
 
-			e := s.fleet.engine(w.Ring.Name)
+			e := s.fleet.engine(w.Ring.Name, w.Ring.LabelKeys())
 			old := e.Target()
 			versions := w.Versions(cm)
 
@@ -221,7 +221,7 @@ func TestOldCopyOfTheRingRedirectsNothing(t *testing.T) {
 	require.Empty(t, unsettled.Status.Assignment.Fingerprint)
 	s.settle()
 
-	before := s.fleet.engine(w.Ring.Name).Target()
+	before := s.fleet.engine(w.Ring.Name, w.Ring.LabelKeys()).Target()
 
 	require.NoError(t, w.Shards["b"].Release(t.Context()))
 	old.Store(unsettled)
@@ -229,14 +229,14 @@ func TestOldCopyOfTheRingRedirectsNothing(t *testing.T) {
 	result, err := s.reconcileOnce()
 	require.NoError(t, err)
 	require.Positive(t, result.RequeueAfter)
-	require.Same(t, before, s.fleet.engine(w.Ring.Name).Target())
+	require.Same(t, before, s.fleet.engine(w.Ring.Name, w.Ring.LabelKeys()).Target())
 	require.NotEmpty(t, s.assignment().Fingerprint)
 
 	old.Store(nil)
 
 	_, err = s.reconcileOnce()
 	require.NoError(t, err)
-	require.NotSame(t, before, s.fleet.engine(w.Ring.Name).Target())
+	require.NotSame(t, before, s.fleet.engine(w.Ring.Name, w.Ring.LabelKeys()).Target())
 	require.Empty(t, s.assignment().Fingerprint)
 }
 
@@ -253,7 +253,7 @@ func TestCopyThatOthersHaveWrittenSinceRedirects(t *testing.T) {
 	settled := &v1alpha1.ClusterRing{}
 	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), settled))
 
-	before := s.fleet.engine(w.Ring.Name).Target()
+	before := s.fleet.engine(w.Ring.Name, w.Ring.LabelKeys()).Target()
 	monitor := status.Writer{Client: w.Client, Owner: "leasemonitor", Clock: clock.RealClock{}}
 
 	require.NoError(t, monitor.Write(t.Context(), settled, status.Part{Shards: new(int32(7))}))
@@ -262,7 +262,7 @@ func TestCopyThatOthersHaveWrittenSinceRedirects(t *testing.T) {
 
 	_, err := s.reconcileOnce()
 	require.NoError(t, err)
-	require.NotSame(t, before, s.fleet.engine(w.Ring.Name).Target())
+	require.NotSame(t, before, s.fleet.engine(w.Ring.Name, w.Ring.LabelKeys()).Target())
 	require.Empty(t, s.assignment().Fingerprint)
 }
 
@@ -283,7 +283,7 @@ func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
 	w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, first, second)
 
 	draining := func(n int) func() bool {
-		return func() bool { return s.fleet.engine(w.Ring.Name).Report().Draining == n }
+		return func() bool { return s.fleet.engine(w.Ring.Name, w.Ring.LabelKeys()).Report().Draining == n }
 	}
 	require.Eventually(t, draining(2), 20*time.Second, time.Millisecond)
 

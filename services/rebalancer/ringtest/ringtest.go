@@ -176,7 +176,7 @@ func (w *Fixture) Labels(shard string) map[string]string {
 		return nil
 	}
 
-	return map[string]string{v1alpha1.ShardLabel(w.Ring.Name): shard}
+	return map[string]string{w.Ring.LabelKeys().Shard: shard}
 }
 
 // Placed is the content of the ring's labels of an object.
@@ -190,9 +190,9 @@ func (w *Fixture) Placed(obj client.Object) Placed {
 	w.Helper()
 	require.NoError(w, w.Client.Get(w.Context(), client.ObjectKeyFromObject(obj), obj))
 
-	_, drain := obj.GetLabels()[v1alpha1.DrainLabel(w.Ring.Name)]
+	_, drain := obj.GetLabels()[w.Ring.LabelKeys().Drain]
 
-	return Placed{Shard: obj.GetLabels()[v1alpha1.ShardLabel(w.Ring.Name)], Drain: drain}
+	return Placed{Shard: obj.GetLabels()[w.Ring.LabelKeys().Shard], Drain: drain}
 }
 
 // Eventually waits until the objects are placed as wanted.
@@ -210,7 +210,7 @@ func (w *Fixture) Acknowledge(obj client.Object) {
 	w.Helper()
 
 	body := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"labels":{%q:null,%q:null}}}`,
-		obj.GetResourceVersion(), v1alpha1.ShardLabel(w.Ring.Name), v1alpha1.DrainLabel(w.Ring.Name))
+		obj.GetResourceVersion(), w.Ring.LabelKeys().Shard, w.Ring.LabelKeys().Drain)
 	require.NoError(w, w.Client.Patch(w.Context(), obj, client.RawPatch(types.MergePatchType, []byte(body))))
 }
 
@@ -266,5 +266,5 @@ func Foreign(ns, name string) *corev1.Secret {
 
 // Shard returns a shard that has not joined. If d is 0, its Lease has the usual duration.
 func (w *Fixture) Shard(name string, d time.Duration) *leasetest.Shard {
-	return &leasetest.Shard{Client: w.Client, Ring: w.Ring.Name, Namespace: w.Namespace, Name: name, Duration: d}
+	return &leasetest.Shard{Client: w.Client, Ring: w.Ring.Name, Namespace: w.Namespace, Name: name, Duration: d, ShardLabel: w.Ring.Spec.ShardLabel}
 }

@@ -152,7 +152,7 @@ func inBubble(t *testing.T, body func(b *bubble)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{T: t, fake: &fake{refuse: map[string]error{}}, notes: &notes{}}
-		b.stream = NewStream(objects.NewClient(b.fake, ring), objects.Scope{GVR: configMaps, Selector: "one"}, b.notes, clock.RealClock{})
+		b.stream = NewStream(objects.NewClient(b.fake, v1alpha1.LabelKeysOf(ring, "")), objects.Scope{GVR: configMaps, Selector: "one"}, b.notes, clock.RealClock{})
 
 		ctx, cancel := context.WithCancel(t.Context())
 

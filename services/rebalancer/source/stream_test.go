@@ -40,7 +40,7 @@ func newNamespace(t *testing.T) *namespace {
 	api, err := objects.Connect(plane.Config, httpClient, objects.Bounds{PerSecond: 10000, AtOnce: 64})
 	require.NoError(t, err)
 
-	return &namespace{T: t, plain: plane.Client, ns: plane.Namespace(t), c: objects.NewClient(api, ring)}
+	return &namespace{T: t, plain: plane.Client, ns: plane.Namespace(t), c: objects.NewClient(api, v1alpha1.LabelKeysOf(ring, ""))}
 }
 
 func (w *namespace) create(name string, labels map[string]string) *corev1.ConfigMap {

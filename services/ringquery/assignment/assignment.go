@@ -52,13 +52,22 @@ func StateOf(r plan.Ring, o plan.Object) State {
 	}
 }
 
+// Ring is what [Of] must know of a ring.
+type Ring struct {
+	// View contains its shards.
+	*membership.View
+
+	// Keys are the keys of its labels.
+	Keys v1alpha1.LabelKeys
+}
+
 // Of returns where an object is, given the facts in o. The owner is the main object that it follows. Nil: there is none.
-func Of(r *membership.View, o plan.Object, obj metav1.Object, owner *resources.Owner) *pb.Assignment {
+func Of(r Ring, o plan.Object, obj metav1.Object, owner *resources.Owner) *pb.Assignment {
 	a := &pb.Assignment{
 		Namespace: obj.GetNamespace(), Name: obj.GetName(), Shard: o.Shard, DesiredShard: o.Desired, State: StateOf(r, o),
 	}
 
-	if since, ok := DrainTime(r.RingName(), obj); ok {
+	if since, ok := DrainTime(r.Keys, obj); ok {
 		a.DrainTime = timestamppb.New(since)
 	}
 
@@ -69,20 +78,20 @@ func Of(r *membership.View, o plan.Object, obj metav1.Object, owner *resources.O
 	return a
 }
 
-// Labels returns Shard, Labelled, and Draining of a [plan.Object], from the labels of an object in the named ring. The caller sets the
-// other fields.
-func Labels(ring string, labels map[string]string) plan.Object {
-	shard, labelled := labels[v1alpha1.ShardLabel(ring)]
-	_, draining := labels[v1alpha1.DrainLabel(ring)]
+// Labels returns Shard, Labelled, and Draining of a [plan.Object], from the labels of an object in the ring with these keys. The
+// caller sets the other fields. With the zero value of the keys, the object has no label of the ring.
+func Labels(ring v1alpha1.LabelKeys, labels map[string]string) plan.Object {
+	shard, labelled := labels[ring.Shard]
+	_, draining := labels[ring.Drain]
 
 	return plan.Object{Shard: shard, Labelled: labelled, Draining: draining}
 }
 
-// DrainTime returns since when the object has the drain label of the named ring, by the clock of the API server. This is the earliest
+// DrainTime returns since when the object has the drain label of the ring, by the clock of the API server. This is the earliest
 // time at which a manager of the label last wrote to the object. ok is false if the object does not have the label, or if its managed
 // fields do not contain it.
-func DrainTime(ring string, obj metav1.Object) (at time.Time, ok bool) {
-	for _, when := range writers(v1alpha1.DrainLabel(ring), obj) {
+func DrainTime(ring v1alpha1.LabelKeys, obj metav1.Object) (at time.Time, ok bool) {
+	for _, when := range writers(ring.Drain, obj) {
 		if !ok || when.Before(at) {
 			at, ok = when, true
 		}

@@ -82,7 +82,7 @@ func TestLabels(t *testing.T) {
 		{map[string]string{drain: "true"}, plan.Object{Draining: true}},
 		{map[string]string{v1alpha1.ShardLabel("other"): "a", v1alpha1.DrainLabel("other"): "true"}, plan.Object{}},
 	} {
-		require.Equal(t, c.want, assignment.Labels("example", c.labels))
+		require.Equal(t, c.want, assignment.Labels(v1alpha1.LabelKeysOf("example", ""), c.labels))
 	}
 }
 
@@ -109,7 +109,7 @@ func TestDrainTime(t *testing.T) {
 		"no time":              {labels, []metav1.ManagedFieldsEntry{entry(nil, ours)}, nil},
 		"nonsense":             {labels, []metav1.ManagedFieldsEntry{entry(at(1), `[`), {Time: at(1)}}, nil},
 	} {
-		got, ok := assignment.DrainTime("example", &metav1.ObjectMeta{Labels: c.labels, ManagedFields: c.fields})
+		got, ok := assignment.DrainTime(v1alpha1.LabelKeysOf("example", ""), &metav1.ObjectMeta{Labels: c.labels, ManagedFields: c.fields})
 		require.Equal(t, c.want != nil, ok, name)
 
 		if c.want != nil {

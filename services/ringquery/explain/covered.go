@@ -8,6 +8,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
@@ -18,6 +19,8 @@ func (c *ringCase) coverage() bool {
 	resource := c.facts.Object.Resource.GroupResource()
 
 	switch {
+	case c.Holder != "":
+		c.uncovered(Error, ReasonLabelInUse, fmt.Sprintf("Ring %s shards nothing: %s.", c.name, labelclaim.Message(c.ClusterRing, c.Holder)), "")
 	case !c.DeletionTimestamp.IsZero():
 		c.uncovered(Warning, ReasonRingDeleting, fmt.Sprintf("Ring %s has been in deletion for %s: it releases its objects and assigns none.",
 			c.name, span(c.facts.Now.Sub(c.DeletionTimestamp.Time))), "")
@@ -143,9 +146,9 @@ func (c *ringCase) selectAdvice() string {
 
 // stray explains a label of a ring that does not list the object's resource.
 func (c *ringCase) stray() {
-	label, value := v1alpha1.ShardLabel(c.name), c.in.Shard
+	label, value := c.Keys.Shard, c.in.Shard
 	if !c.in.Labelled {
-		label, value = v1alpha1.DrainLabel(c.name), c.facts.Object.Meta.Labels[v1alpha1.DrainLabel(c.name)]
+		label, value = c.Keys.Drain, c.facts.Object.Meta.Labels[c.Keys.Drain]
 	}
 
 	c.add(Warning, ReasonStrayLabel, fmt.Sprintf("It has the label %s=%s, but ring %s does not list %s and has no record of it: every service ignores the "+

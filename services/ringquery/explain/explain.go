@@ -66,7 +66,7 @@ func newRingCase(f *Facts, r *Ring) *ringCase {
 	c := &ringCase{facts: f, Ring: r, name: r.Name, next: Nothing}
 
 	meta := f.Object.metadata()
-	c.in = assignment.Labels(c.name, meta.Labels)
+	c.in = assignment.Labels(c.Keys, meta.Labels)
 	c.in.Controlled = r.Role == resources.Controlled
 
 	if r.Role == "" || f.Object.Meta == nil && c.in.Controlled {
@@ -106,7 +106,7 @@ func (c *ringCase) message() *pb.RingExplanation {
 	}
 
 	if c.Role != "" && c.facts.Object.Meta != nil && c.in.Labels() {
-		res.Assignment = assignment.Of(c.View, c.in, c.facts.Object.Meta, c.owner)
+		res.Assignment = assignment.Of(assignment.Ring{View: c.View, Keys: c.Keys}, c.in, c.facts.Object.Meta, c.owner)
 	}
 
 	if c.in.Belongs {
@@ -134,7 +134,7 @@ func pick(shards []rings.Shard, name string) *pb.Shard {
 
 // covers reports whether the ring shards objects of this resource in this namespace. If this is not known, it returns true.
 func (c *ringCase) covers() bool {
-	return c.DeletionTimestamp.IsZero() && !c.Leaving && c.Coverage != rings.NotCovered
+	return c.Active() && !c.Leaving && c.Coverage != rings.NotCovered
 }
 
 // addOwner records the owner of a controlled object.
@@ -158,7 +158,7 @@ func (c *ringCase) addOwner(kin *resources.Kin) {
 
 	switch found {
 	case Read:
-		at := assignment.Labels(c.name, c.Owner.Meta.Labels)
+		at := assignment.Labels(c.Keys, c.Owner.Meta.Labels)
 		c.told.Shard, c.told.Draining = at.Shard, at.Draining
 		c.in.Owner = plan.Owner{Exists: true, Shard: at.Shard, Draining: at.Draining, Belongs: c.ownerStays()}
 	case NotRead, Forbidden:
@@ -171,7 +171,7 @@ func (c *ringCase) addOwner(kin *resources.Kin) {
 // ownerStays reports whether the ring covers the owner. The main resource of the owner can stay in the ring when that of the object
 // leaves it.
 func (c *ringCase) ownerStays() bool {
-	if !c.DeletionTimestamp.IsZero() {
+	if !c.Active() {
 		return false
 	}
 

@@ -30,7 +30,7 @@ func about(r Ring, o Object) *Facts {
 	}
 
 	return &Facts{
-		Now: now, Object: o, Rings: []Ring{r}, Known: []string{r.Name},
+		Now: now, Object: o, Rings: []Ring{r}, Known: keysOf(r.Name),
 		NamespaceLabels: map[string]string{"kubernetes.io/metadata.name": "default"},
 	}
 }
@@ -42,6 +42,16 @@ func (r *Ring) ownerName() string {
 	}
 
 	return r.Owner.Meta.Name
+}
+
+// keysOf returns the keys of rings with these names.
+func keysOf(names ...string) []v1alpha1.LabelKeys {
+	keys := []v1alpha1.LabelKeys{}
+	for _, name := range names {
+		keys = append(keys, v1alpha1.LabelKeysOf(name, ""))
+	}
+
+	return keys
 }
 
 // between returns the controllers of ConfigMaps between the object and its owner. One has no controller, and one may not be read.
@@ -300,7 +310,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 		o.Meta.Labels = at("shard-b")
 
 		f.Rings = append(f.Rings, ringOf("other", alive("shard-z")))
-		f.Known = []string{"example", "other"}
+		f.Known = keysOf("example", "other")
 	},
 }
 
@@ -408,12 +418,12 @@ func cases() map[string]*Facts {
 		all[name] = f
 	}
 
-	all["no ring"] = &Facts{Now: now, Object: anObject(pod, "web", nil), Known: []string{}}
-	all["not listed"] = &Facts{Now: now, Object: anObject(pod, "web", nil), Known: []string{"example", "other"}}
+	all["no ring"] = &Facts{Now: now, Object: anObject(pod, "web", nil), Known: keysOf()}
+	all["not listed"] = &Facts{Now: now, Object: anObject(pod, "web", nil), Known: keysOf("example", "other")}
 	controlled := anObject(pod, "web", nil)
 	controlled.controlledBy(website, "web-0")
-	all["not listed, but its controller is"] = &Facts{Now: now, Object: controlled, Known: []string{"example"}, Controlling: []string{"example"}}
-	all["not listed, forbidden"] = &Facts{Now: now, Object: Object{Resource: resourceOf(pod), Namespace: "default", Name: "web"}, Known: []string{"example"}}
+	all["not listed, but its controller is"] = &Facts{Now: now, Object: controlled, Known: keysOf("example"), Controlling: []string{"example"}}
+	all["not listed, forbidden"] = &Facts{Now: now, Object: Object{Resource: resourceOf(pod), Namespace: "default", Name: "web"}, Known: keysOf("example")}
 
 	return all
 }

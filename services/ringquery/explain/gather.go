@@ -111,9 +111,9 @@ func (q *inquiry) allRings(ctx context.Context, ref rings.Reference) (err error)
 		return err
 	}
 
-	q.facts.Known = make([]string, 0, len(q.rings))
+	q.facts.Known = make([]v1alpha1.LabelKeys, 0, len(q.rings))
 	for _, r := range q.rings {
-		q.facts.Known = append(q.facts.Known, r.Name)
+		q.facts.Known = append(q.facts.Known, r.Keys)
 	}
 
 	q.facts.Object.Resource, err = q.from.Resources.Find(ref)
@@ -168,7 +168,7 @@ func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 		fact.Resources = set
 	}
 
-	if fact.Role == "" && !q.carries(r.Name) {
+	if fact.Role == "" && !q.carries(r.Keys) {
 		if q.controls(r) {
 			q.facts.Controlling = append(q.facts.Controlling, r.Name)
 		}
@@ -187,13 +187,13 @@ func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 }
 
 // carries reports whether the object has a label of the ring.
-func (q *inquiry) carries(ring string) bool {
+func (q *inquiry) carries(ring v1alpha1.LabelKeys) bool {
 	if q.facts.Object.Meta == nil {
 		return false
 	}
 
-	_, shard := q.facts.Object.Meta.Labels[v1alpha1.ShardLabel(ring)]
-	_, drain := q.facts.Object.Meta.Labels[v1alpha1.DrainLabel(ring)]
+	_, shard := q.facts.Object.Meta.Labels[ring.Shard]
+	_, drain := q.facts.Object.Meta.Labels[ring.Drain]
 
 	return shard || drain
 }

@@ -108,7 +108,7 @@ func (c *ringCase) misplaced() {
 	}
 
 	if c.converged() {
-		drain := v1alpha1.DrainLabel(c.name) + "=" + v1alpha1.DrainValue
+		drain := c.Keys.Drain + "=" + v1alpha1.DrainValue
 		c.add(Warning, ReasonMisplaced, message+" The rebalancer has found all objects in place since the shards of the ring last changed, so it does not list objects "+
 			"until the shards change again. The label was changed later, or it was set by an assigner that did not know the change.",
 			"Nothing is broken: one shard works on it. To move it now, drain it: "+c.facts.Object.labelCommand(drain))
@@ -129,7 +129,7 @@ func (c *ringCase) converged() bool {
 
 // drain explains a draining object.
 func (c *ringCase) drain() {
-	next := v1alpha1.NextShard(c.facts.Object.Meta.GetLabels()[v1alpha1.DrainLabel(c.name)])
+	next := v1alpha1.NextShard(c.facts.Object.Meta.GetLabels()[c.Keys.Drain])
 
 	to := "Then it gets no other shard"
 
@@ -140,7 +140,7 @@ func (c *ringCase) drain() {
 		to = "Then it moves to shard " + c.in.Desired
 	}
 
-	since, ok := assignment.DrainTime(c.name, c.facts.Object.Meta)
+	since, ok := assignment.DrainTime(c.Keys, c.facts.Object.Meta)
 	if !ok {
 		c.add(Warning, ReasonDrainPending, fmt.Sprintf("Shard %s was asked to release it, at an unknown time. "+
 			"The shard finishes the current reconcile of the object, starts no other, and releases it. %s.", c.in.Shard, to), "")
@@ -198,7 +198,7 @@ func (c *ringCase) fine() {
 
 // handover describes what the shard of an object must see before it starts to work on the object.
 func (c *ringCase) handover() {
-	handover, err := v1alpha1.ParseHandover(c.facts.Object.Meta.Annotations[v1alpha1.HandoverAnnotation(c.name)])
+	handover, err := v1alpha1.ParseHandover(c.facts.Object.Meta.Annotations[c.Keys.Handover])
 	if err != nil || len(handover) == 0 {
 		return
 	}
@@ -215,7 +215,7 @@ func (c *ringCase) handover() {
 
 // labelWriter reports who wrote the shard label, if this is known and was not the rebalancer.
 func (c *ringCase) labelWriter() {
-	manager, at, ok := assignment.Writer(v1alpha1.ShardLabel(c.name), c.facts.Object.Meta)
+	manager, at, ok := assignment.Writer(c.Keys.Shard, c.facts.Object.Meta)
 	if !ok || manager == Rebalancer {
 		return
 	}

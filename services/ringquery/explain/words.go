@@ -80,8 +80,8 @@ func unknownLabels(f *Facts) []string {
 
 	for label := range f.Object.Meta.Labels {
 		ours := strings.HasPrefix(label, v1alpha1.LabelShardPrefix) || strings.HasPrefix(label, v1alpha1.LabelDrainPrefix)
-		known := slices.ContainsFunc(f.Known, func(ring string) bool {
-			return label == v1alpha1.ShardLabel(ring) || label == v1alpha1.DrainLabel(ring)
+		known := slices.ContainsFunc(f.Known, func(ring v1alpha1.LabelKeys) bool {
+			return label == ring.Shard || label == ring.Drain
 		})
 
 		if ours && !known {

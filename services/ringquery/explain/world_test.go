@@ -96,7 +96,7 @@ func ringOf(name string, leases ...holding) Ring {
 	}
 
 	r := Ring{
-		Ring: rings.Ring{ClusterRing: declared, Resources: resources.Resolve(mapper(), declared.Spec)},
+		Ring: rings.Ring{ClusterRing: declared, Keys: declared.LabelKeys(), Resources: resources.Resolve(mapper(), declared.Spec)},
 		Role: resources.Main, Coverage: rings.Covered,
 	}
 	r.has(leases...)

@@ -27,6 +27,10 @@ func List(ctx context.Context, from *rings.Rings, req *pb.ListAssignmentsRequest
 		return nil, err
 	}
 
+	if ring.Holder != "" {
+		return nil, ring.CheckActive() //nolint:wrapcheck // it is complete
+	}
+
 	resource, role, err := ring.Find(rings.Reference{Group: req.GetGroup(), Resource: req.GetResource()})
 	if err != nil {
 		return nil, err
@@ -45,7 +49,7 @@ func List(ctx context.Context, from *rings.Rings, req *pb.ListAssignmentsRequest
 
 	page, err := from.Objects.List(ctx, metadata.Query{
 		GVR: resource.GVR, Namespace: req.GetNamespace(), ListOptions: metav1.ListOptions{
-			LabelSelector: ofShard(ring.Name, req.GetShard()), Limit: int64(req.GetPageSize()), Continue: req.GetPageToken(),
+			LabelSelector: ofShard(ring.Keys, req.GetShard()), Limit: int64(req.GetPageSize()), Continue: req.GetPageToken(),
 		},
 	})
 	if errors.Is(err, metadata.ErrInvalid) && req.GetPageToken() != "" {
@@ -75,12 +79,12 @@ func List(ctx context.Context, from *rings.Rings, req *pb.ListAssignmentsRequest
 }
 
 // ofShard returns the label selector for the objects of a shard. Empty: all objects.
-func ofShard(ring, shard string) string {
+func ofShard(keys v1alpha1.LabelKeys, shard string) string {
 	if shard == "" {
 		return ""
 	}
 
-	return labels.Set{v1alpha1.ShardLabel(ring): shard}.String()
+	return labels.Set{keys.Shard: shard}.String()
 }
 
 // member is a resource of a ring, with the namespaces that the ring covers.
@@ -122,13 +126,13 @@ func assignmentOf(ctx context.Context, r rings.Ring, m member, obj *metav1.Parti
 		return nil, err
 	}
 
-	o := assignment.Labels(r.Name, obj.Labels)
+	o := assignment.Labels(r.Keys, obj.Labels)
 	o.Controlled = m.role == resources.Controlled
-	o.Belongs = keyed && r.DeletionTimestamp.IsZero() && m.spaces.covers(obj.Namespace)
+	o.Belongs = keyed && r.Active() && m.spaces.covers(obj.Namespace)
 
 	if o.Belongs {
 		o.Desired, _ = r.View.Owner(kin.Key)
 	}
 
-	return assignment.Of(r.View, o, obj, kin.Owner), nil
+	return assignment.Of(assignment.Ring{View: r.View, Keys: r.Keys}, o, obj, kin.Owner), nil
 }

@@ -93,8 +93,8 @@ func notShardedAtAll(refusals []string) error {
 
 // locate answers for one ring.
 func locate(r rings.Ring, q Question) (*pb.Location, error) {
-	if !r.DeletionTimestamp.IsZero() {
-		return nil, fmt.Errorf("%w: ring %s is being deleted and assigns nothing", rings.ErrNotSharded, r.Name)
+	if err := r.CheckActive(); err != nil {
+		return nil, err //nolint:wrapcheck // it is complete
 	}
 
 	resource, role, err := r.Find(q.Object)

@@ -18,15 +18,15 @@ import (
 )
 
 // Simulate returns the effect of a change on a ring. With count_objects, it includes the main objects. The request is valid. It fails with
-// [rings.ErrInvalid], [rings.ErrRingNotFound], or [rings.ErrNotSharded] if the ring is being deleted.
+// [rings.ErrInvalid], [rings.ErrRingNotFound], or [rings.ErrNotSharded] if the ring assigns nothing.
 func Simulate(ctx context.Context, from *rings.Rings, req *pb.SimulateRequest) (*pb.SimulateResponse, error) {
 	ring, err := from.Get(ctx, req.GetRing())
 	if err != nil {
 		return nil, err
 	}
 
-	if !ring.DeletionTimestamp.IsZero() {
-		return nil, fmt.Errorf("%w: ring %s is being deleted and assigns nothing", rings.ErrNotSharded, ring.Name)
+	if err := ring.CheckActive(); err != nil {
+		return nil, err //nolint:wrapcheck // it is complete
 	}
 
 	before := ring.View.Table()

@@ -21,6 +21,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
+	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -45,6 +46,10 @@ type Rings struct {
 type Ring struct {
 	*v1alpha1.ClusterRing
 
+	// Keys are the keys of its labels; the zero value if Holder is set: the labels are those of the other ring.
+	Keys v1alpha1.LabelKeys
+	// Holder is the older ring with the same spec.shardLabel, so that no service acts for this one. Empty: there is none.
+	Holder string
 	// View contains its shards.
 	View *membership.View
 	// Resources are its resources.
@@ -88,7 +93,12 @@ func (r *Rings) Get(ctx context.Context, name string) (Ring, error) {
 		return Ring{}, fmt.Errorf("read ring %s: %w", name, err)
 	}
 
-	return r.ring(declared), nil
+	holder, err := labelclaim.Find(ctx, r.Reader, declared)
+	if err != nil {
+		return Ring{}, err //nolint:wrapcheck // it names the ring
+	}
+
+	return r.ring(declared, holder), nil
 }
 
 // All returns all rings, sorted by name.
@@ -108,16 +118,37 @@ func (r *Rings) All(ctx context.Context) ([]Ring, error) {
 
 	all := make([]Ring, 0, len(declared))
 	for _, d := range declared {
-		all = append(all, r.ring(d))
+		all = append(all, r.ring(d, labelclaim.Holder(d, list.Items)))
 	}
 
 	return all, nil
 }
 
-// ring returns the state of a ring. The ClusterRing belongs to the cache.
-func (r *Rings) ring(declared *v1alpha1.ClusterRing) Ring {
-	return Ring{ClusterRing: declared, View: r.Index.ViewOf(declared), Resources: r.Resources.Of(declared)}
+// ring returns the state of a ring whose label the holder uses, if that is not empty. The ClusterRing belongs to the cache.
+func (r *Rings) ring(declared *v1alpha1.ClusterRing, holder string) Ring {
+	ring := Ring{ClusterRing: declared, Holder: holder, View: r.Index.ViewOf(declared), Resources: r.Resources.Of(declared)}
+	if holder == "" {
+		ring.Keys = declared.LabelKeys()
+	}
+
+	return ring
 }
+
+// CheckActive returns an error that wraps [ErrNotSharded] if the ring assigns nothing, because it is being deleted or because another ring uses
+// its label.
+func (r Ring) CheckActive() error {
+	switch {
+	case !r.DeletionTimestamp.IsZero():
+		return fmt.Errorf("%w: ring %s is being deleted and assigns nothing", ErrNotSharded, r.Name)
+	case r.Holder != "":
+		return fmt.Errorf("%w: ring %s assigns nothing: %s", ErrNotSharded, r.Name, labelclaim.Message(r.ClusterRing, r.Holder))
+	}
+
+	return nil
+}
+
+// Active reports whether [Ring.CheckActive] returns no error.
+func (r Ring) Active() bool { return r.DeletionTimestamp.IsZero() && r.Holder == "" }
 
 // Shards returns the shards of the ring, sorted by name, then namespace.
 func (r *Rings) Shards(ring Ring) []Shard {

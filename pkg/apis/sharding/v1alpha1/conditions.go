@@ -22,6 +22,9 @@ const (
 	ReasonReconciliationSucceeded = "ReconciliationSucceeded"
 	// ReasonReconciliationFailed is a reason of Ready=False. The message names the condition that is not True.
 	ReasonReconciliationFailed = "ReconciliationFailed"
+	// ReasonShardLabelInUse is a reason of Ready=False: an older ring has the same spec.shardLabel, so no service acts for this one. It is
+	// also a reason of [ConditionWebhookRegistered], [ConditionAssigned], and [ConditionFenced].
+	ReasonShardLabelInUse = "ShardLabelInUse"
 )
 
 // Reasons of [ConditionShardsAvailable].

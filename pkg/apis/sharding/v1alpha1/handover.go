@@ -17,7 +17,8 @@ const (
 	maxHandover = 1024
 )
 
-// HandoverAnnotation returns the key of the annotation for the ring's handovers.
+// HandoverAnnotation returns the default key of the annotation for the ring's handovers. A ring with spec.shardLabel has another one: see
+// [LabelKeysOf].
 func HandoverAnnotation(ring string) string { return AnnotationHandoverPrefix + RingSuffix(ring) }
 
 // Handover maps each resource whose objects follow an object to the highest resource version in which one of these objects came

@@ -37,6 +37,9 @@ const (
 	// AnnotationStopping, on a shard's Lease, says that the shard was told to stop: it works on its objects until they are drained, and gets no
 	// others. It contains the renewTime of the Lease, as an [OfferValue], so that a renewal by a process that does not know it makes it void.
 	AnnotationStopping = "alpha.sharding.timebertt.dev/stopping"
+	// AnnotationShardLabel, on a shard's Lease, is the key of the shard label by which the shard selects its objects, if its options contain
+	// one: spec.shardLabel of its ring. A shard whose Lease says otherwise than the spec gets no objects, because it would not see them.
+	AnnotationShardLabel = "alpha.sharding.timebertt.dev/shard-label"
 	// LabelStandby contains the name of the ring, on a Lease that is not a shard's: that of a Pod which waits for a slot.
 	LabelStandby = "alpha.sharding.timebertt.dev/standby"
 	// AnnotationUnboundShards, on a ring with the value "true", lets shards write their Leases with any token that RBAC allows. Without
@@ -106,11 +109,12 @@ func isAlphanumeric(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
 }
 
-// ShardLabel returns the key of the label that assigns an object to a shard of the ring; its value is the shard's name.
+// ShardLabel returns the default key of the label that assigns an object to a shard of the ring; its value is the shard's name. A ring with
+// spec.shardLabel has another one: see [LabelKeysOf].
 func ShardLabel(ring string) string { return LabelShardPrefix + RingSuffix(ring) }
 
 // DrainLabel returns the key of the label that asks an object's shard of the ring to stop working on it and to remove both
-// labels. Only its presence counts, not its value.
+// labels. Only its presence counts, not its value. Like [ShardLabel], this is the default.
 func DrainLabel(ring string) string { return LabelDrainPrefix + RingSuffix(ring) }
 
 // NextShard returns the next shard, as named by the value of a drain label; empty if the value names none. The shard that

@@ -47,6 +47,7 @@ type ClusterRingList struct {
 // ClusterRingSpec declares which resources are sharded, and in which namespaces.
 //
 // +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || r.controlledResources.all(c, self.resources.all(m, m.resource != c.resource || m.group != c.group)))",message="a resource must not be listed both as a main and as a controlled resource"
+// +kubebuilder:validation:XValidation:rule="has(self.shardLabel) == has(oldSelf.shardLabel) && (!has(self.shardLabel) || self.shardLabel == oldSelf.shardLabel)",message="spec.shardLabel cannot be added, changed, or removed, because objects carry the label: delete the ring, and create it again when it is gone"
 // +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || r.controlledResources.all(c, self.resources.exists_one(o, has(o.controlledResources) && c in o.controlledResources)))",message="a resource must not be listed as controlled more than once"
 type ClusterRingSpec struct {
 	// Resources are the main resources of the ring. Each of their objects is assigned by its own name.
@@ -81,6 +82,28 @@ type ClusterRingSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2000
 	ActiveShards *int32 `json:"activeShards,omitempty"`
+	// ShardLabel is the key of the label that assigns an object of this ring to a shard, such as example.com/shard. By default, the key
+	// follows from the name of the ring. The keys of the drain label and of the handover annotation follow from it: example.com/shard-drain
+	// and example.com/shard-handover. All shards of the ring must be started with the same key. It needs a prefix that is a domain, so that
+	// no label of users or of Kubernetes has the same key. Of two rings with the same key, only the older one works. It cannot be added,
+	// changed, or removed.
+	// +optional
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=308
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self.indexOf('/') <= 253 && size(self) - self.indexOf('/') <= 55",message="before the slash, there may be at most 253 characters, and after it at most 54: -handover is added to the key"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([^/]*[.])?(kubernetes[.]io|k8s[.]io|sharding[.]timebertt[.]dev)/')",message="the domains kubernetes.io, k8s.io, and sharding.timebertt.dev are reserved: use a domain of your own"
+	// +kubebuilder:validation:XValidation:rule="!self.endsWith('-drain') && !self.endsWith('-handover')",message="a key that ends with -drain or -handover could be one that follows from the shardLabel of another ring"
+	ShardLabel string `json:"shardLabel,omitempty"`
+	// ShardNames are names that shards may have instead of the names of their Pods, besides <ring>-0, <ring>-1, and so on: one Pod at a
+	// time holds the Lease of such a name. Without an entry here, an admission policy refuses the Lease.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+	// +kubebuilder:validation:XValidation:rule="!('shardlease-controller' in self)",message="shardlease-controller is how the lease monitor signs Leases that it has taken"
+	ShardNames []string `json:"shardNames,omitempty"`
 	// Fence makes the API server refuse writes of shards to objects of other shards: those of a process that has lost its Lease
 	// and does not know it, of a controller that works with an old cache, or of one that ignores shards.
 	// +optional

@@ -8,6 +8,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
 // WithoutLease makes a *shard.Shard work as if it held its Lease. It is for the shardtest package.
@@ -19,6 +21,8 @@ type Identity struct {
 	Ring, Name string
 	// Namespace is the namespace of its Lease; empty for that of the Pod.
 	Namespace string
+	// ShardLabel is spec.shardLabel of the ring; empty if it has none.
+	ShardLabel string
 }
 
 // Lock describes how a leader election that the program configures itself writes the Lease of a shard.
@@ -46,6 +50,10 @@ type Member interface {
 // Join makes the process the shard of the identity. Reconcilers that are wrapped for this name and ring from now on belong to it, and no
 // longer to an earlier member. The config, which may be nil, lets the shard read what it must not take from a cache.
 var Join func(Identity, *rest.Config) (Member, error)
+
+// LabelKeys returns the keys of the labels of a shard: those of the member with this ring and name, or the default keys of the ring if the process
+// has not joined as that shard.
+var LabelKeys func(ring, name string) v1alpha1.LabelKeys
 
 // Wrapped is a reconciler of a shard.
 type Wrapped struct {

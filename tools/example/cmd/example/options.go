@@ -30,6 +30,8 @@ type options struct {
 	ring           string
 	shardName      string
 	slots          string
+	slotNames      []string
+	shardLabel     string
 	podName        string
 	leaseNamespace string
 	podUID         string
@@ -53,7 +55,9 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.StringVar(&o.ring, "ring", "example", "name of the ClusterRing")
 	flags.StringVar(&o.shardName, "shard-name", "", "name of this shard and its Lease (default: the host name, which is the Pod's name)")
 	flags.StringVar(&o.slots, "slots", "", "take one of this many names, the ring's slots, that outlive Pods, instead of a name of its own; wait while all are held. With the value scale: as many as the Pod's Deployment shall have replicas (default: none)")
-	flags.StringVar(&o.podName, "pod-name", "", "name of the Pod that this process runs in, if it is not the name of the shard (default: none; with --slots: the host name, or a random one outside a cluster)")
+	flags.StringSliceVar(&o.slotNames, "slot-names", nil, "take the first of these names that no other Pod holds, separated by commas; the ring lists them in spec.shardNames (default: $SHARD_NAME)")
+	flags.StringVar(&o.shardLabel, "shard-label", "", "spec.shardLabel of the ring (default: $SHARD_LABEL, or none)")
+	flags.StringVar(&o.podName, "pod-name", "", "name of the Pod that this process runs in, if it is not the name of the shard (default: none; with --slots or --slot-names: the host name, or a random one outside a cluster)")
 	flags.StringVar(&o.leaseNamespace, "lease-namespace", "", "namespace of the Lease (default: the Pod's)")
 	flags.StringVar(&o.podUID, "pod-uid", "", "uid of the Pod that this process runs in (default: that of the mounted token)")
 	flags.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long the Lease counts as healthy after a renewal")

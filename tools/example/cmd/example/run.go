@@ -48,17 +48,22 @@ func run(ctx context.Context, o options) error {
 
 	extras := &extras{}
 	// Sharding: name the ring, and wait for a slot.
-	s, err := shard.Claim(ctx, restConfig, shard.Options{
-		Ring: o.ring, Name: o.shardName, Slots: slots, Pod: o.podName, Namespace: o.leaseNamespace,
+	shardOptions := shard.Options{
+		Ring: o.ring, Name: o.shardName, Slots: slots, SlotNames: o.slotNames, ShardLabel: o.shardLabel, Pod: o.podName, Namespace: o.leaseNamespace,
 		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
-		HoldOff: o.holdOff, DrainTimeout: o.drainTimeout, PodUID: types.UID(o.podUID), StandbyAddress: o.standbyAddress(), Exit: extras.exit,
-	})
+		HoldOff: o.holdOff, DrainTimeout: o.drainTimeout, PodUID: types.UID(o.podUID), Exit: extras.exit,
+	}.WithEnvironment()
+	if shardOptions.Slotted() {
+		shardOptions.StandbyAddress = o.standbyAddress()
+	}
+
+	s, err := shard.Claim(ctx, restConfig, shardOptions)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // it was told to stop while it waited
 		}
 
-		return fmt.Errorf("set up the shard (--ring, --shard-name, --slots, --lease-...): %w", err)
+		return fmt.Errorf("set up the shard (--ring, --shard-name, --slots, --slot-names, --shard-label, --lease-...): %w", err)
 	}
 
 	managerOptions := ctrl.Options{
@@ -102,7 +107,7 @@ func run(ctx context.Context, o options) error {
 
 // standbyAddress is where a shard that waits for a slot answers the probes.
 func (o options) standbyAddress() string {
-	if o.slots == "" || o.ProbeAddress == "0" {
+	if o.ProbeAddress == "0" {
 		return ""
 	}
 

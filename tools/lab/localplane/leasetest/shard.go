@@ -29,6 +29,8 @@ type Shard struct {
 	Duration time.Duration
 	// PodUID is announced as the uid of the shard's Pod; empty for none.
 	PodUID types.UID
+	// ShardLabel is announced as the label by which the shard selects its objects; empty for none.
+	ShardLabel string
 	// Clock returns the times for timestamps; nil means the real clock.
 	Clock clock.PassiveClock
 }
@@ -143,6 +145,10 @@ func (s *Shard) hold(lease *coordinationv1.Lease) {
 	lease.Spec.RenewTime = &now
 	if s.PodUID != "" {
 		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.AnnotationPodUID, v1alpha1.PodUIDValue(s.PodUID, now.Time))
+	}
+
+	if s.ShardLabel != "" {
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.AnnotationShardLabel, s.ShardLabel)
 	}
 
 	if lease.Spec.AcquireTime == nil {

@@ -1,0 +1,149 @@
+package shard
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+const ownLabel = "cloudapi.team-orca.dev/shard"
+
+// namedOptions are the options of a Pod in a ring with a label of its own that takes one of the names.
+func (f *fixture) namedOptions(pod string, names ...string) Options {
+	o := f.slotOptions(pod, 0)
+	o.SlotNames, o.ShardLabel = names, ownLabel
+
+	return o
+}
+
+// TestNamedShards: of two processes with one name, the second one waits until the first one stops, and works on the same objects.
+func TestNamedShards(t *testing.T) {
+	f := newFixture(t)
+
+	first := f.claim(f.namedOptions("pod-a", "blue", "green")).got()
+	require.Equal(t, "blue", first.Name())
+
+	other := f.claim(f.namedOptions("pod-b", "blue", "green")).got()
+	require.Equal(t, "green", other.Name())
+
+	var worked, next atomic.Int64
+
+	process := f.runs(first, func(string) { worked.Add(1) })
+	f.runs(other, ignore)
+
+	cm := &corev1.ConfigMap{ObjectMeta: f.meta(nil, "object")}
+	cm.Labels = map[string]string{ownLabel: "blue"}
+	require.NoError(t, f.admin.Create(t.Context(), cm))
+	f.eventually("it works on its object", func() bool { return worked.Load() > 0 })
+
+	lease := f.lease(first)
+	require.Equal(t, "pod-a", lease.Annotations[v1alpha1.AnnotationPod])
+	require.Equal(t, ownLabel, lease.Annotations[v1alpha1.AnnotationShardLabel])
+
+	// The same name once more: a slot of one.
+	second := f.claim(f.namedOptions("pod-c", "blue"))
+	second.waits("pod-c")
+	require.NoError(t, process.stop())
+
+	successor := second.got()
+	require.Equal(t, "blue", successor.Name())
+	f.runs(successor, func(string) { next.Add(1) })
+	f.eventually("its successor works on it", func() bool { return next.Load() > 0 })
+	f.refresh(cm)
+	require.Equal(t, map[string]string{ownLabel: "blue"}, cm.Labels, "nothing has moved")
+	require.Equal(t, "pod-c", f.lease(successor).Annotations[v1alpha1.AnnotationPod])
+
+	// A drain is acknowledged by the keys of the ring.
+	f.label(cm, ownLabel+"-drain", "green")
+	f.eventually("the object is handed to the shard that the drain names", func() bool {
+		f.refresh(cm)
+		return cm.Labels[ownLabel] == "green" && len(cm.Labels) == 1
+	})
+}
+
+// TestLeaseOfAPredecessorLosesItsLabel: what a predecessor has announced does not stay.
+func TestLeaseOfAPredecessorLosesItsLabel(t *testing.T) {
+	f := newFixture(t)
+	s := f.claim(f.namedOptions("pod-a", "blue")).got()
+	require.NoError(t, f.runs(s, ignore).stop())
+	require.Equal(t, ownLabel, f.lease(s).Annotations[v1alpha1.AnnotationShardLabel])
+
+	options := f.namedOptions("pod-b", "blue")
+	options.ShardLabel = ""
+	next := f.claim(options).got()
+	require.NotContains(t, f.lease(next).Annotations, v1alpha1.AnnotationShardLabel)
+}
+
+func TestKeysOfAShard(t *testing.T) {
+	s, err := New(Options{Ring: "example", Name: "a", Namespace: "n", ShardLabel: ownLabel})
+	require.NoError(t, err)
+	require.Equal(t, v1alpha1.LabelKeys{Shard: ownLabel, Drain: ownLabel + "-drain", Handover: ownLabel + "-handover"}, s.LabelKeys())
+	require.Equal(t, ownLabel+"=a", s.Selector().String())
+	require.Equal(t, ownLabel+"-handover", s.handover.annotation)
+}
+
+func TestEnvironment(t *testing.T) {
+	base := Options{Ring: "example", Namespace: "n"}
+	require.Equal(t, base, base.WithEnvironment(), "variables that are not set change nothing")
+
+	t.Setenv(EnvShardName, "blue, green")
+	t.Setenv(EnvShardLabel, ownLabel)
+
+	o := base.WithEnvironment()
+	require.Equal(t, []string{"blue", "green"}, o.SlotNames)
+	require.Equal(t, ownLabel, o.ShardLabel)
+	require.True(t, o.Slotted())
+
+	completed, err := base.complete(func() (string, error) { return "pod-a", nil }, "")
+	require.NoError(t, err)
+	require.Equal(t, "pod-a", completed.Name, "nobody has asked for the environment")
+	require.Empty(t, completed.ShardLabel)
+
+	for name, o := range map[string]Options{
+		"name": {Name: "mine"}, "slots": {Slots: 2}, "scale": {Slots: FollowScale}, "names": {SlotNames: []string{"red"}},
+	} {
+		o.ShardLabel = "example.com/mine"
+		require.Equal(t, o, o.WithEnvironment(), name)
+	}
+
+	// What is wrong in the environment is refused like an option.
+	t.Setenv(EnvShardName, "Blue,")
+	t.Setenv(EnvShardLabel, "shard")
+
+	_, err = Claim(t.Context(), nil, base.WithEnvironment())
+	for _, want := range []string{`slot names: "Blue" is invalid`, `slot names: "" is invalid`, `shard label: "shard" is invalid: it must begin with a domain`} {
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestNamesThatAreRefused(t *testing.T) {
+	many := make([]string, 1001)
+	for i := range many {
+		many[i] = fmt.Sprint("shard-", i)
+	}
+
+	for want, o := range map[string]Options{
+		`remove them, or slots, which is 2`:         {SlotNames: []string{"blue"}, Slots: 2},
+		`slot names: 1001 are too many`:             {SlotNames: many},
+		`name: remove "red"`:                        {SlotNames: []string{"blue"}, Name: "red"},
+		`slot names: "blue" is listed twice`:        {SlotNames: []string{"blue", "blue"}},
+		`slot names: "a/b" is invalid`:              {SlotNames: []string{"a/b"}},
+		`"shardlease-controller" is how the lease`:  {SlotNames: []string{"shardlease-controller"}},
+		`shard label: "k8s.io/shard" is invalid`:    {ShardLabel: "k8s.io/shard"},
+		`use a domain of your own`:                  {ShardLabel: "x.kubernetes.io/shard"},
+		`could be one that follows from the shardL`: {ShardLabel: "example.com/shard-drain"},
+	} {
+		o.Ring, o.Namespace = "example", "n"
+
+		_, err := o.complete(func() (string, error) { return "pod-a", nil }, "")
+		require.ErrorContains(t, err, want)
+	}
+
+	_, err := New(Options{Ring: "example", Namespace: "n", SlotNames: []string{"blue"}})
+	require.ErrorIs(t, err, errSlots)
+}

@@ -1,0 +1,105 @@
+package rings
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/labelclaim"
+	"github.com/clusterring/clusterring/services/internal/status"
+)
+
+// askAgain is when the rebalancer asks again for a permission that it does not have.
+const askAgain = 5 * time.Second
+
+// refuseLabel reports whether the rebalancer must not use spec.shardLabel of the ring, because another ring uses it, or because the permission
+// is missing. The condition Assigned then contains the reason. It asks the API server only for a ring with a shardLabel and without an engine:
+// nobody can change the label, and the cache may not contain an older ring yet.
+func (r *Reconciler) refuseLabel(ctx context.Context, ring *v1alpha1.ClusterRing) (done bool, result reconcile.Result, err error) {
+	if ring.Spec.ShardLabel == "" {
+		return false, result, nil
+	}
+
+	runs := r.fleet.runs(ring.Name)
+
+	rings := client.Reader(r.client)
+	if !runs {
+		rings = r.live
+	}
+
+	holder, err := labelclaim.Find(ctx, rings, ring)
+	if err != nil {
+		return false, result, err //nolint:wrapcheck // it names the ring
+	}
+
+	if holder != "" {
+		return true, result, r.yield(ctx, ring, holder)
+	}
+
+	if runs {
+		return false, result, nil
+	}
+
+	allowed, err := r.mayWrite(ctx, ring.Spec.ShardLabel)
+	if err != nil || allowed {
+		return false, result, err
+	}
+
+	return true, reconcile.Result{RequeueAfter: askAgain}, r.refusal(ctx, ring, metav1.Condition{
+		Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonAssignmentFailed,
+		Message: fmt.Sprintf("the rebalancer may not write the label %s: grant the verb write on %s.%s with this name in a ClusterRole with the label %s: \"true\"",
+			ring.Spec.ShardLabel, v1alpha1.ResourceShardLabels, v1alpha1.GroupVersion.Group, v1alpha1.LabelAggregateToRebalancer),
+	})
+}
+
+// mayWrite reports whether the rebalancer has the permission for a label that does not begin as ours do. The admission policy that restricts the
+// rebalancer demands the same.
+func (r *Reconciler) mayWrite(ctx context.Context, label string) (bool, error) {
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Group: v1alpha1.GroupVersion.Group, Resource: v1alpha1.ResourceShardLabels, Name: label, Verb: "write",
+		},
+	}}
+	if err := r.client.Create(ctx, review); err != nil {
+		return false, fmt.Errorf("ask for the permission to write the label %s: %w", label, err)
+	}
+
+	return review.Status.Allowed, nil
+}
+
+// yield leaves a ring alone whose label another ring uses: labels on objects are those of the other ring.
+func (r *Reconciler) yield(ctx context.Context, ring *v1alpha1.ClusterRing, holder string) error {
+	r.fleet.stop(ring.Name)
+
+	if ring.DeletionTimestamp.IsZero() {
+		return r.refusal(ctx, ring, labelclaim.Condition(v1alpha1.ConditionAssigned, ring, holder))
+	}
+
+	if !controllerutil.ContainsFinalizer(ring, v1alpha1.FinalizerRebalancer) {
+		return nil
+	}
+
+	return r.finish(ctx, ring)
+}
+
+// refusal writes the condition Assigned of a ring that has no engine. What the status remembers of objects with labels stays only while the
+// rebalancer may have to remove them.
+func (r *Reconciler) refusal(ctx context.Context, ring *v1alpha1.ClusterRing, c metav1.Condition) error {
+	part := status.Part{Conditions: []metav1.Condition{c}}
+	if c.Reason != v1alpha1.ReasonShardLabelInUse {
+		part.Assignment = ring.Status.Assignment
+	}
+
+	if err := r.status.Write(ctx, ring, part); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("report that the label of ring %s is refused: %w", ring.Name, err)
+	}
+
+	return nil
+}

@@ -1,0 +1,175 @@
+package rebalancer
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
+)
+
+// labelledBy gives a ring a label of its own.
+func labelledBy(label string) func(*v1alpha1.ClusterRing) {
+	return func(r *v1alpha1.ClusterRing) { r.Spec.ShardLabel = label }
+}
+
+// TestMovesByTheLabelOfTheRing: objects are assigned, drained with what follows them, taken from a lost shard, and released at the end.
+func TestMovesByTheLabelOfTheRing(t *testing.T) {
+	const label = "own.example.com/shard"
+
+	w := newTestRing(t, labelledBy(label))
+	w.Join("a", "b")
+
+	fresh := w.Main("fresh", "")
+	name := w.NamesOf("a", 1)[0]
+	owner := w.Main(name, "b")
+	child := w.Child(owner, "b")
+	require.Equal(t, map[string]string{label: "b"}, owner.Labels)
+
+	// A label of the default ring is none of this one.
+	stranger := w.Main(w.NamesOf("b", 1)[0], "")
+	stranger.Labels = map[string]string{v1alpha1.ShardLabel(w.Ring.Name): "gone", v1alpha1.DrainLabel(w.Ring.Name): "true"}
+	require.NoError(t, w.Client.Update(t.Context(), stranger))
+
+	w.start()
+	w.Eventually(ringtest.Placed{Shard: w.Owner("fresh")}, fresh)
+	w.Eventually(ringtest.Placed{Shard: "b"}, stranger)
+	require.Equal(t, "true", stranger.Labels[v1alpha1.DrainLabel(w.Ring.Name)])
+
+	w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, owner)
+	require.Contains(t, owner.Labels, label+"-drain")
+	w.Acknowledge(owner)
+	w.Eventually(ringtest.Placed{Shard: "a"}, owner, child)
+	require.Contains(t, owner.Annotations, label+"-handover")
+	w.AtRest()
+
+	require.NoError(t, w.Shards["a"].Release(t.Context()))
+	w.Eventually(ringtest.Placed{Shard: "b"}, owner, child, fresh, stranger)
+	w.AtRest()
+
+	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
+
+	for _, cm := range []*corev1.ConfigMap{owner, fresh, stranger} {
+		w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, cm)
+		w.Acknowledge(cm)
+	}
+
+	require.Eventually(t, w.isGone, 20*time.Second, 10*time.Millisecond, "the ring should be gone")
+	w.Placed(owner)
+	require.Empty(t, owner.Labels)
+	w.Placed(stranger)
+	require.Len(t, stranger.Labels, 2)
+}
+
+// TestMissingPermissionForTheLabel: the condition says what to grant.
+func TestMissingPermissionForTheLabel(t *testing.T) {
+	const label = "ungranted.example.com/shard"
+
+	w := newTestRing(t, labelledBy(label))
+	w.Join("a")
+	fresh := w.Main("fresh", "")
+	w.start()
+
+	require.Eventually(t, func() bool {
+		c := w.Assigned(v1alpha1.ReasonAssignmentFailed)
+		return strings.Contains(c.Message, "grant the verb write on shardlabels.sharding.timebertt.dev with this name")
+	}, 20*time.Second, 20*time.Millisecond)
+	require.Equal(t, ringtest.Placed{}, w.Placed(fresh))
+
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace, Labels: map[string]string{v1alpha1.LabelAggregateToRebalancer: "true"}},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{v1alpha1.ResourceShardLabels}, ResourceNames: []string{label}, Verbs: []string{"write"},
+		}},
+	}
+	require.NoError(t, w.Client.Create(t.Context(), role))
+	t.Cleanup(func() { require.NoError(t, w.Client.Delete(context.WithoutCancel(t.Context()), role)) })
+	require.NoError(t, w.Plane.Aggregate(t.Context()))
+	w.Eventually(ringtest.Placed{Shard: "a"}, fresh)
+}
+
+// TestYoungerRingLeavesTheLabelsOfTheOlder: whatever happens to the younger ring, the labels are those of the older one, until that is gone.
+func TestYoungerRingLeavesTheLabelsOfTheOlder(t *testing.T) {
+	const label = "shared.example.com/shard"
+
+	w := newTestRing(t, labelledBy(label))
+	w.Join("a")
+	object := w.Main("object", "")
+
+	younger := &testRing{Fixture: ringtest.New(t, labelledBy(label), func(r *v1alpha1.ClusterRing) {
+		r.Name, r.Spec.NamespaceSelector = "z-"+w.Ring.Name, w.Ring.Spec.NamespaceSelector // of rings of the same second, the name decides
+	})}
+	younger.Join("y")
+
+	w.start()
+	w.Eventually(ringtest.Placed{Shard: "a"}, object)
+	w.AtRest()
+
+	c := younger.Assigned(v1alpha1.ReasonShardLabelInUse)
+	require.Contains(t, c.Message, "ring "+w.Ring.Name+", which is older, uses the same spec.shardLabel "+label)
+	require.Nil(t, younger.Ring.Status.Assignment)
+	require.Empty(t, younger.Ring.Finalizers)
+
+	// It is deleted as if it had once been alone.
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":["`+v1alpha1.FinalizerRebalancer+`"]}}`))
+	require.NoError(t, w.Client.Patch(t.Context(), younger.Ring, patch))
+
+	versions := w.Versions(object)
+
+	require.NoError(t, w.Client.Delete(t.Context(), younger.Ring))
+	require.Eventually(t, younger.isGone, 20*time.Second, 10*time.Millisecond, "the younger ring should be gone")
+	require.Equal(t, versions, w.Versions(object), "the label is that of the older ring")
+
+	// Another one gets the label when the older one is gone, and not before.
+	next := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "z-next-" + w.Ring.Name}, Spec: *younger.Ring.Spec.DeepCopy()}
+	require.NoError(t, w.Client.Create(t.Context(), next))
+	younger.Ring = next
+	t.Cleanup(func() {
+		require.NoError(t, w.Client.Patch(context.WithoutCancel(t.Context()), next, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
+		require.NoError(t, client.IgnoreNotFound(w.Client.Delete(context.WithoutCancel(t.Context()), next)))
+	})
+	younger.Shards["next"] = younger.Shard("next", 0)
+	require.NoError(t, younger.Shards["next"].Acquire(t.Context()))
+	younger.Assigned(v1alpha1.ReasonShardLabelInUse)
+
+	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
+	w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, object)
+	younger.Assigned(v1alpha1.ReasonShardLabelInUse)
+	w.Acknowledge(object)
+	require.Eventually(t, w.isGone, 20*time.Second, 10*time.Millisecond, "the older ring should be gone")
+
+	require.Eventually(t, func() bool { return younger.Placed(object) == ringtest.Placed{Shard: "next"} }, 20*time.Second, 10*time.Millisecond)
+	younger.Assigned(v1alpha1.ReasonAllAssigned)
+}
+
+// TestEngineEndsWhenAnOlderRingAppears: of two rings of the same second, the first may have been seen alone.
+func TestEngineEndsWhenAnOlderRingAppears(t *testing.T) {
+	const label = "twins.example.com/shard"
+
+	w := newTestRing(t, labelledBy(label))
+	w.Join("a")
+	w.start()
+	w.AtRest()
+
+	twin := &testRing{Fixture: ringtest.New(t, labelledBy(label), func(r *v1alpha1.ClusterRing) { r.Name = "a-" + w.Ring.Name })}
+	twin.Join("t")
+
+	refused, free := twin, w
+	if twin.Ring.CreationTimestamp.Equal(&w.Ring.CreationTimestamp) {
+		refused, free = w, twin // the name decides
+	}
+
+	refused.Assigned(v1alpha1.ReasonShardLabelInUse)
+
+	object := refused.Main("object", "")
+	free.Assigned(v1alpha1.ReasonAllAssigned)
+	require.Equal(t, ringtest.Placed{}, refused.Placed(object))
+}
