@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -84,7 +83,7 @@ func TestOneHolderPerLabel(t *testing.T) {
 }
 
 func TestMessage(t *testing.T) {
-	c := Condition(v1alpha1.ConditionReady, new(ringOf("b", "x/1", time.Now().Unix())), "a")
+	c := Condition(v1alpha1.ConditionReady, new(ringOf("b", "x/1", 1)), "a")
 	require.Equal(t, v1alpha1.ReasonShardLabelInUse, c.Reason)
 	require.Equal(t, "ring a, which is older, uses the same spec.shardLabel x/1, so no service acts for this ring: delete this ring and create it "+
 		"with another shardLabel, or delete ring a", c.Message)

@@ -67,7 +67,7 @@ func (a *assigner) learn(change func()) {
 
 	if a.ring != nil {
 		a.decides = admission.NewRing(admission.Facts{
-			Name: ringName, Resources: a.known.Resolve(a.ring.Spec), Recorded: resources.Recorded(a.ring.Status.Assignment), View: viewOf(a.leases),
+			Name: ringName, ShardLabel: ownLabel, Resources: a.known.Resolve(a.ring.Spec), Recorded: resources.Recorded(a.ring.Status.Assignment), View: viewOf(a.leases),
 			AssignedFingerprint: fingerprintOf(a.ring), Deleting: a.ring.DeletionTimestamp != nil,
 		})
 	}

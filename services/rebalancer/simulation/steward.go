@@ -252,7 +252,7 @@ func (s *steward) begin(ctx context.Context, ring *v1alpha1.ClusterRing) {
 	ended := make(chan struct{})
 
 	e := engine.New(engine.Config{
-		Ring: ringName, Objects: objects.NewClient(s.client, v1alpha1.LabelKeysOf(ringName, "")), Guard: takeover.New(ringName, s.client.Leases(), clock.RealClock{}),
+		Ring: ringName, Objects: objects.NewClient(s.client, labelKeys), Guard: takeover.New(ringName, s.client.Leases(), clock.RealClock{}),
 		Namespaces: s, Limits: s.w.h.limits(), Clock: clock.RealClock{}, Changed: s.changed,
 		Trouble: s.known.Ask,
 		Late: func(id objects.ID, shard string, after time.Duration) {

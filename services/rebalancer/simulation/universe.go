@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"os"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,9 +16,13 @@ import (
 // ringName is the name of the ring.
 const ringName = "ring"
 
+// ownLabel is spec.shardLabel of the ring: the environment variable LABEL; empty for none. A seed has the same history with every label.
+var ownLabel = os.Getenv("LABEL")
+
 var (
-	shardLabel = v1alpha1.ShardLabel(ringName)
-	drainLabel = v1alpha1.DrainLabel(ringName)
+	labelKeys  = v1alpha1.LabelKeysOf(ringName, ownLabel)
+	shardLabel = labelKeys.Shard
+	drainLabel = labelKeys.Drain
 )
 
 // The existing resources. Each may be a main or a controlled resource.
