@@ -52,6 +52,7 @@ type fixture struct {
 
 	admin     client.Client
 	namespace string
+	label     string // spec.shardLabel of the ring
 }
 
 func newFixture(t *testing.T) fixture {
@@ -249,16 +250,21 @@ type process struct {
 func (f fixture) start(shutdown time.Duration, reconcilers ...reconcile.Reconciler) *process {
 	f.Helper()
 
-	lock, err := lease.NewResourceLock(testenv.Config(f), nil, lease.Options{ClusterRingName: f.namespace, LeaseNamespace: f.namespace, ShardName: "shard-0"})
+	lock, err := lease.NewResourceLock(testenv.Config(f), nil, lease.Options{
+		ClusterRingName: f.namespace, LeaseNamespace: f.namespace, ShardName: "shard-0", ShardLabel: f.label,
+	})
 	require.NoError(f, err)
+
+	shardLabel := v1alpha1.LabelShard(v1alpha1.KindClusterRing, "", f.namespace)
+	if f.label != "" {
+		shardLabel = f.label
+	}
 
 	mgr, err := manager.New(testenv.Config(f), manager.Options{
 		LeaderElection: true, LeaderElectionResourceLockInterface: lock, LeaderElectionReleaseOnCancel: true,
 		LeaseDuration: new(3 * time.Second), RenewDeadline: new(2 * time.Second), RetryPeriod: new(200 * time.Millisecond),
 		GracefulShutdownTimeout: new(shutdown),
-		Cache: cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{
-			v1alpha1.LabelShard(v1alpha1.KindClusterRing, "", f.namespace): lock.Identity(),
-		})},
+		Cache: cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{shardLabel: lock.Identity()})},
 		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	require.NoError(f, err)
@@ -297,6 +303,30 @@ func (f fixture) lease() *coordinationv1.Lease {
 	require.NoError(f, client.IgnoreNotFound(f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: "shard-0"}, l)))
 
 	return l
+}
+
+// The lock alone knows the label of the ring: reconcilers and predicates follow it.
+func TestOwnLabel(t *testing.T) {
+	f, do := newFixture(t), &calls{}
+	f.label = "cloudapi.team-orca.dev/shard"
+	f.Ring.WithShardLabel(f.label)
+
+	cm := f.configMap("a", "shard-0")
+	require.Equal(t, map[string]string{f.label: "shard-0"}, cm.Labels)
+
+	p := f.start(time.Minute, do)
+	require.Eventually(t, func() bool { return do.Load() > 0 }, patience, interval)
+	require.Equal(t, f.label, f.lease().Annotations[v1alpha1.AnnotationShardLabel])
+
+	f.Drain(cm)
+	require.Contains(t, cm.Labels, f.label+"-drain")
+	require.Eventually(t, func() bool {
+		require.NoError(t, f.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
+		return len(cm.Labels) == 0
+	}, patience, interval)
+
+	p.cancel()
+	require.NoError(t, <-p.done)
 }
 
 // All reconcilers of the shard belong together, although only names connect them.

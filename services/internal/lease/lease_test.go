@@ -164,3 +164,18 @@ func TestRenewedChangesNothingElse(t *testing.T) {
 	kept.Spec.RenewTime = before.Spec.RenewTime
 	require.Equal(t, before, kept)
 }
+
+func TestShardLabelOfALease(t *testing.T) {
+	l := &coordinationv1.Lease{}
+	require.Empty(t, lease.ShardLabel(l))
+	require.NotContains(t, lease.Slim(l).Annotations, v1alpha1.AnnotationShardLabel)
+
+	metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationShardLabel, "example.com/shard")
+	require.Equal(t, "example.com/shard", lease.ShardLabel(l))
+	require.Equal(t, "example.com/shard", lease.ShardLabel(lease.Slim(l)))
+
+	// No key is longer than this. Memory does not grow with what a Lease says.
+	l.Annotations[v1alpha1.AnnotationShardLabel] = strings.Repeat("x", 100_000)
+	require.Len(t, lease.ShardLabel(l), 253+1+63)
+	require.Len(t, lease.Slim(l).Annotations[v1alpha1.AnnotationShardLabel], 253+1+63)
+}

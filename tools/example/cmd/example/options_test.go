@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -17,12 +18,16 @@ func TestHelp(t *testing.T) {
 	_, err := parse([]string{"--help"}, &out)
 	require.ErrorIs(t, err, pflag.ErrHelp)
 
-	for _, flag := range []string{"--ring", "--shard-name", "--lease-namespace", "--history-file", "--work-duration"} {
+	for _, flag := range []string{"--ring", "--shard-name", "--slot-names", "--shard-label", "--lease-namespace", "--history-file", "--work-duration"} {
 		require.Contains(t, out.String(), flag)
 	}
 }
 
 func TestBadInput(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(file, []byte(anyCluster), 0o600))
+	cluster := []string{"--lease-namespace", "n", "--kubeconfig", file}
+
 	for _, tc := range []struct {
 		name string
 		args []string
@@ -35,6 +40,9 @@ func TestBadInput(t *testing.T) {
 		{"rate", []string{"--kube-api-qps", "0"}, "must be positive"},
 		{"log level", []string{"--log-level", "loud"}, "debug, info, or error"},
 		{"log format", []string{"--log-format", "xml"}, "text or json"},
+		{"names and slots", append(cluster, "--slots", "2", "--slot-names", "a"), "slot names: remove them, or slots, which is 2"},
+		{"names and a name", append(cluster, "--shard-name", "b", "--slot-names", "a"), `name: remove "b"`},
+		{"label", append(cluster, "--shard-label", "shard"), `shard label: "shard" is invalid`},
 		{"kubeconfig", []string{"--kubeconfig", "/no/such/file"}, "/no/such/file"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -60,3 +68,26 @@ func TestHistoryOnStandardOutput(t *testing.T) {
 	_, err = os.Stdout.Write(nil)
 	require.NoError(t, err, "it is still open")
 }
+
+func TestNamesFromTheEnvironment(t *testing.T) {
+	t.Setenv("SHARD_NAME", "Blue")
+	t.Setenv("SHARD_LABEL", "shard")
+
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(file, []byte(anyCluster), 0o600))
+
+	o, err := parse([]string{"--lease-namespace", "n", "--kubeconfig", file}, &bytes.Buffer{})
+	require.NoError(t, err)
+	err = run(t.Context(), o)
+	require.ErrorContains(t, err, `slot names: "Blue" is invalid`)
+	require.ErrorContains(t, err, `shard label: "shard" is invalid`)
+
+	o, err = parse([]string{"--lease-namespace", "n", "--kubeconfig", file, "--slot-names", "Green", "--shard-label", "label"}, &bytes.Buffer{})
+	require.NoError(t, err)
+	err = run(t.Context(), o)
+	require.ErrorContains(t, err, `slot names: "Green" is invalid`, "a flag counts more")
+	require.ErrorContains(t, err, `shard label: "label" is invalid`)
+}
+
+// anyCluster is a kubeconfig of an API server that does not answer.
+const anyCluster = `{"clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`
