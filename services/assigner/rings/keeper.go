@@ -137,7 +137,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 
 	holder, err := labelclaim.Find(ctx, k.Client, ring)
 	if err != nil {
-		return reconcile.Result{}, err //nolint:wrapcheck // it names the ring
+		return reconcile.Result{}, err
 	}
 
 	refusal := ""

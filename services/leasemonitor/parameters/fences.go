@@ -39,7 +39,7 @@ func (r *Fences) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if err == nil {
 		holder, err := labelclaim.Find(ctx, r.Client, ring)
 		if err != nil {
-			return reconcile.Result{}, err //nolint:wrapcheck // it names the ring
+			return reconcile.Result{}, err
 		}
 
 		if holder == "" {

@@ -63,7 +63,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	holder, err := labelclaim.Find(ctx, r.Client, ring)
 	if err != nil {
-		return reconcile.Result{}, err //nolint:wrapcheck // it names the ring
+		return reconcile.Result{}, err
 	}
 
 	err = r.Status.Write(ctx, ring, Of(ring, leases, r.NotTaken.Of(req.Name), holder))

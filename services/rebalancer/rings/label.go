@@ -36,7 +36,7 @@ func (r *Reconciler) refuseLabel(ctx context.Context, ring *v1alpha1.ClusterRing
 
 	holder, err := labelclaim.Find(ctx, rings, ring)
 	if err != nil {
-		return false, result, err //nolint:wrapcheck // it names the ring
+		return false, result, err
 	}
 
 	if holder != "" {

@@ -28,7 +28,7 @@ func List(ctx context.Context, from *rings.Rings, req *pb.ListAssignmentsRequest
 	}
 
 	if ring.Holder != "" {
-		return nil, ring.CheckActive() //nolint:wrapcheck // it is complete
+		return nil, ring.CheckActive()
 	}
 
 	resource, role, err := ring.Find(rings.Reference{Group: req.GetGroup(), Resource: req.GetResource()})

@@ -94,7 +94,7 @@ func notShardedAtAll(refusals []string) error {
 // locate answers for one ring.
 func locate(r rings.Ring, q Question) (*pb.Location, error) {
 	if err := r.CheckActive(); err != nil {
-		return nil, err //nolint:wrapcheck // it is complete
+		return nil, err
 	}
 
 	resource, role, err := r.Find(q.Object)

@@ -26,7 +26,7 @@ func Simulate(ctx context.Context, from *rings.Rings, req *pb.SimulateRequest) (
 	}
 
 	if err := ring.CheckActive(); err != nil {
-		return nil, err //nolint:wrapcheck // it is complete
+		return nil, err
 	}
 
 	before := ring.View.Table()

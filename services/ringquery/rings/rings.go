@@ -95,7 +95,7 @@ func (r *Rings) Get(ctx context.Context, name string) (Ring, error) {
 
 	holder, err := labelclaim.Find(ctx, r.Reader, declared)
 	if err != nil {
-		return Ring{}, err //nolint:wrapcheck // it names the ring
+		return Ring{}, err
 	}
 
 	return r.ring(declared, holder), nil
