@@ -65,10 +65,16 @@
 // A shard that is told to stop finishes the reconciles in flight and releases its Lease; its objects then move immediately.
 // A shard that is killed keeps its objects until its Lease has expired and was taken from it. If a process of the same name
 // comes back before that, it continues with the objects immediately; if it comes back later, it works after the hold-off.
-// With [Options].Slots, a Pod that waits takes over the name of a Pod that stops or has crashed, so that no object moves; see [Claim]. Without
+// With [Options].Slots or [Options].SlotNames, a Pod that waits takes over the name of a Pod that stops or has crashed, so that no object moves; see [Claim]. Without
 // them, shards of a Deployment get new names in a rolling update, so each replaced replica moves its objects twice; shards of a
 // StatefulSet keep their names. Any number of shards may stop or start at the same time, in any order, even while drains are
 // pending. Give Pods a terminationGracePeriodSeconds longer than the longest reconcile.
+//
+// # Names and a label of one's own
+//
+// A ring can list names of shards in spec.shardNames: [Options].SlotNames takes one of them. It can have spec.shardLabel, the key of the label that
+// assigns objects: [Options].ShardLabel must be the same. The Lease announces it, so that a difference is reported, and a shard that would not
+// see its objects gets none. [Options.WithEnvironment] takes both from the environment.
 //
 // # Load on the API server
 //

@@ -264,8 +264,8 @@ func (f fixture) start(shutdown time.Duration, reconcilers ...reconcile.Reconcil
 		LeaderElection: true, LeaderElectionResourceLockInterface: lock, LeaderElectionReleaseOnCancel: true,
 		LeaseDuration: new(3 * time.Second), RenewDeadline: new(2 * time.Second), RetryPeriod: new(200 * time.Millisecond),
 		GracefulShutdownTimeout: new(shutdown),
-		Cache: cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{shardLabel: lock.Identity()})},
-		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+		Cache:                   cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{shardLabel: lock.Identity()})},
+		Metrics:                 metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	require.NoError(f, err)
 

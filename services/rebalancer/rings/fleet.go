@@ -68,12 +68,14 @@ func (f *fleet) Start(ctx context.Context) error {
 	return nil
 }
 
-// runs reports whether the ring has an engine.
-func (f *fleet) runs(ring string) bool {
+// runs reports whether the ring has an engine that uses these keys.
+func (f *fleet) runs(ring string, keys v1alpha1.LabelKeys) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	return f.engines[ring] != nil
+	r := f.engines[ring]
+
+	return r != nil && r.keys == keys
 }
 
 // engine returns the engine of a ring, and starts it if there is none. It returns nil while the fleet does not run. If a ring has been deleted

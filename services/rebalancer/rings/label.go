@@ -27,7 +27,7 @@ func (r *Reconciler) refuseLabel(ctx context.Context, ring *v1alpha1.ClusterRing
 		return false, result, nil
 	}
 
-	runs := r.fleet.runs(ring.Name)
+	runs := r.fleet.runs(ring.Name, ring.LabelKeys())
 
 	rings := client.Reader(r.client)
 	if !runs {
