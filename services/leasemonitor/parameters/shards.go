@@ -25,6 +25,7 @@ import (
 const (
 	prefixNamespaces = "namespaces." // of every ring: spec.shardNamespaces, one per line; empty for all namespaces
 	prefixUnbound    = "unbound."    // of rings whose shards have tokens that are bound to no Pod
+	prefixEmbedded   = "embedded."   // of rings whose shards elect the sharder
 	prefixAccounts   = "accounts."   // of rings with a fence: the user names of the service accounts of shards, one per line
 )
 
@@ -47,6 +48,10 @@ func (r *Shards) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.
 
 		if ring.Annotations[v1alpha1.AnnotationUnboundShards] == "true" {
 			data[prefixUnbound+ring.Name] = "true"
+		}
+
+		if ring.Spec.Sharder == v1alpha1.SharderEmbedded {
+			data[prefixEmbedded+ring.Name] = "true"
 		}
 
 		if accounts := fence.Accounts(ring); len(accounts) > 0 {

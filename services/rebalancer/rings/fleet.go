@@ -115,6 +115,14 @@ func (f *fleet) engine(ring string) *running {
 	return r
 }
 
+// runs reports whether the ring has an engine.
+func (f *fleet) runs(ring string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	return f.engines[ring] != nil
+}
+
 // stop stops the engine of a ring, if there is one, and drops its metrics.
 func (f *fleet) stop(ring string) {
 	f.mu.Lock()
