@@ -39,6 +39,7 @@ type options struct {
 	retryPeriod    time.Duration
 	holdOff        time.Duration
 	drainTimeout   time.Duration
+	embedded       bool
 
 	metricsAddress string
 	probeAddress   string
@@ -75,6 +76,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.DurationVar(&o.holdOff, "lease-hold-off", 0, "how long to wait before work after taking a free Lease (default: 2s)")
 
 	flags.DurationVar(&o.drainTimeout, "drain-timeout", 0, "how long to work after the process was told to stop, until the objects are drained; negative: stop at once (default: 15s)")
+
+	flags.BoolVar(&o.embedded, "embedded", false, "stand for election as the sharder of the ring, beside this shard, instead of relying on the services of ClusterRing; the ring needs spec.sharder Embedded")
 
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
 	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
