@@ -7,18 +7,27 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-// BenchmarkAssignment measures the time from when a create of an object returns to the user until a watch shows its shard: what an embedded sharder adds to
-// the time of the webhook's assignment, which is in the create.
+// BenchmarkAssignment measures the time from when a create of an object returns to the user until a watch shows its shard: what an embedded sharder
+// adds to the time of the webhook's assignment, which is in the create. It does so for a ring with controlled resources, and for one without.
 func BenchmarkAssignment(b *testing.B) {
-	w := newWorld(b, localplane.Shared(b))
+	b.Run("controlled", func(b *testing.B) { benchmark(b, func(*v1alpha1.ClusterRing) {}) })
+	b.Run("alone", func(b *testing.B) {
+		benchmark(b, func(r *v1alpha1.ClusterRing) { r.Spec.Resources[0].ControlledResources = nil })
+	})
+}
+
+func benchmark(b *testing.B, change func(*v1alpha1.ClusterRing)) {
+	b.Helper()
+
+	w := newWorld(b, localplane.Shared(b), change)
 	w.join("a", "b", "c")
 	w.start(w.options())
 
@@ -42,17 +51,20 @@ func BenchmarkAssignment(b *testing.B) {
 	w.create("first")
 	assigned("first")
 
-	var took []time.Duration
+	var (
+		took []time.Duration
+		real clock.RealClock
+	)
 
 	for i := 0; b.Loop(); i++ {
 		name := fmt.Sprintf("site-%d", i)
 		w.create(name)
 
-		created := time.Now()
+		created := real.Now()
 
 		assigned(name)
 
-		took = append(took, time.Since(created))
+		took = append(took, real.Since(created))
 	}
 
 	slices.Sort(took)

@@ -105,7 +105,7 @@ func addTo(mgr manager.Manager, o Options) error {
 	}
 
 	if err := e.Validate(); err != nil {
-		return err //nolint:wrapcheck // AddTo wraps it
+		return err
 	}
 
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
@@ -113,7 +113,7 @@ func addTo(mgr manager.Manager, o Options) error {
 
 	ring, err := e.Check(ctx)
 	if err != nil {
-		return err //nolint:wrapcheck // AddTo wraps it
+		return err
 	}
 
 	if !self.Wanted(ring) {
@@ -162,16 +162,14 @@ func (o Options) complete(read func(string) ([]byte, error)) (Options, error) {
 
 	if o.Spec != nil {
 		o.Spec = o.Spec.DeepCopy()
-		errs = append(errs, o.completeSpec())
+		errs = append(errs, completeSpec(o.Spec, o.Namespace))
 	}
 
 	return o, errors.Join(errs...)
 }
 
-// completeSpec completes and validates the copied spec.
-func (o *Options) completeSpec() error {
-	s := o.Spec
-
+// completeSpec completes and validates the spec of a ring whose shards hold their Leases in the namespace.
+func completeSpec(s *v1alpha1.ClusterRingSpec, namespace string) error {
 	switch {
 	case s.Sharder == "":
 		s.Sharder = v1alpha1.SharderEmbedded
@@ -181,9 +179,9 @@ func (o *Options) completeSpec() error {
 
 	switch {
 	case len(s.ShardNamespaces) == 0:
-		s.ShardNamespaces = []string{o.Namespace}
-	case len(s.ShardNamespaces) > 1 || s.ShardNamespaces[0] != o.Namespace:
-		return fmt.Errorf("spec.shardNamespaces is %v: it must be the namespace of the shards, %s, alone", s.ShardNamespaces, o.Namespace)
+		s.ShardNamespaces = []string{namespace}
+	case len(s.ShardNamespaces) > 1 || s.ShardNamespaces[0] != namespace:
+		return fmt.Errorf("spec.shardNamespaces is %v: it must be the namespace of the shards, %s, alone", s.ShardNamespaces, namespace)
 	}
 
 	return validateSpec(*s)

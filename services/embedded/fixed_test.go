@@ -54,4 +54,3 @@ func newBareWorld(t *testing.T, plane *localplane.Plane) *world {
 
 	return &world{TB: t, plane: plane, client: plane.Client, objects: plane.Namespace(t)}
 }
-

@@ -26,8 +26,8 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-// services runs lease monitor and rebalancer, with their own rights, until the test ends or stop is called.
-func (w *world) services() (stop func()) {
+// services runs lease monitor and rebalancer, with their own rights, until the test ends.
+func (w *world) services() {
 	w.Helper()
 
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
@@ -44,21 +44,13 @@ func (w *world) services() (stop func()) {
 		go func() { ended <- cmd.ExecuteContext(ctx) }()
 	}
 
-	stopped := false
-	stop = func() {
+	w.Cleanup(func() {
 		cancel()
 
-		if !stopped {
-			stopped = true
-
-			for range commands {
-				require.NoError(w, <-ended)
-			}
+		for range commands {
+			require.NoError(w, <-ended)
 		}
-	}
-	w.Cleanup(stop)
-
-	return stop
+	})
 }
 
 // history is what the API server stored, of the ring and of objects, in the order in which it did.

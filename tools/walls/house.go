@@ -117,7 +117,7 @@ var house = slices.Concat([]zone{
 		rule: "the example imports pkg and services/embedded alone (its tests also tools/lab/localplane), as its readers would",
 		bans: []ban{heavy, testHelp},
 	},
-}, pure("fence", "key", "hashring", "invariants", "lease", "membership", "plan"))
+}, pure("fence", "key", "hashring", "invariants", "lease", "membership", "plan", "sharder"))
 
 // pure returns the zones of the domain, which makes decisions without clients, clocks, and logs.
 func pure(names ...string) []zone {

@@ -60,15 +60,15 @@ func (w writer) Patch(ctx context.Context, obj client.Object, patch client.Patch
 }
 
 // Status implements [client.Client].
-func (w writer) Status() client.SubResourceWriter { return status{w.Client.Status(), w.store} }
+func (w writer) Status() client.SubResourceWriter { return statusWriter{w.Client.Status(), w.store} }
 
-type status struct {
+type statusWriter struct {
 	client.SubResourceWriter
 	store *Store
 }
 
 // Apply implements [client.SubResourceWriter].
-func (w status) Apply(ctx context.Context, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+func (w statusWriter) Apply(ctx context.Context, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
 	ring, ok := obj.(interface {
 		GetName() string
 		GroupVersionKind() schema.GroupVersionKind

@@ -47,7 +47,7 @@ type RingSpec struct {
 	Pods bool
 	// Slots, unless zero, lets the shards take this many slots: the names in Shards are those of their Pods. Their Leases last eight seconds.
 	Slots int
-	// Embedded lets the shards elect the sharder of the ring among themselves. The ring has no fence.
+	// Embedded lets the shards elect the sharder of the ring among themselves. The ring has no fence. Their Leases last four seconds.
 	Embedded bool
 	// Plain selects shards that do not use pkg/shard: see tools/faults/plain.
 	Plain bool
@@ -147,7 +147,7 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 	case shardBinary:
 		args = append(args, "--metrics-bind-address=0", "--health-probe-bind-address=0")
 		if s.Embedded {
-			args = append(args, "--embedded")
+			args = append(args, "--embedded", "--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry-period=400ms")
 		}
 
 		if s.Careless {

@@ -192,15 +192,22 @@ func (s *System) CarelessFile(shard string) string {
 }
 
 // StartShards starts shards of the example controller at once and waits until each holds its Lease.
-func (s *System) StartShards(ctx context.Context, names ...string) error {
+func (s *System) StartShards(ctx context.Context, names ...string) error { return s.startShards(ctx, names) }
+
+// StartSharders is StartShards for shards that elect the sharder of their ring.
+func (s *System) StartSharders(ctx context.Context, names ...string) error {
+	return s.startShards(ctx, names, "--embedded")
+}
+
+func (s *System) startShards(ctx context.Context, names []string, more ...string) error {
 	var specs []services.Spec
 	for _, name := range names {
-		specs = append(specs, services.Spec{Name: name, Binary: "example", Namespace: ShardNamespace, Account: shardAccount, Args: []string{
+		specs = append(specs, services.Spec{Name: name, Binary: "example", Namespace: ShardNamespace, Account: shardAccount, Args: append([]string{
 			"--ring=" + Ring, "--shard-name=" + name, "--lease-namespace=" + ShardNamespace,
 			"--lease-duration=" + LeaseDuration.String(), "--lease-renew-deadline=" + renewDeadline.String(),
 			"--lease-retry-period=" + retryPeriod.String(), "--history-file=" + s.HistoryFile(name), "--careless-file=" + s.CarelessFile(name), "--work-duration=" + workDuration.String(),
 			"--concurrency=" + strconv.Itoa(concurrency), "--kube-api-qps=150", "--kube-api-burst=150",
-		}})
+		}, more...)})
 	}
 
 	return s.Start(ctx, specs...)
