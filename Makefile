@@ -40,7 +40,7 @@ PINS        = $(wildcard tools/dev/pins/*.mod)
 TOOLCHAIN  := go1.26.8
 # The modules that are tagged in each release: those that others import or install, and the modules that these require.
 # tools/outside reads this line.
-RELEASED   := pkg proto tools tools/example tools/kubectl-ring
+RELEASED   := pkg proto services/internal services/leasemonitor services/rebalancer services/embedded tools tools/example tools/kubectl-ring
 SERVICES  := leasemonitor assigner rebalancer ringquery
 # What the demo runs.
 DEMO      := $(SERVICES) example demo kubectl-ring grpcurl

@@ -104,5 +104,9 @@ require (
 replace (
 	github.com/clusterring/clusterring/pkg => ../pkg
 	github.com/clusterring/clusterring/proto => ../proto
+	github.com/clusterring/clusterring/services/embedded => ../services/embedded
+	github.com/clusterring/clusterring/services/internal => ../services/internal
+	github.com/clusterring/clusterring/services/leasemonitor => ../services/leasemonitor
+	github.com/clusterring/clusterring/services/rebalancer => ../services/rebalancer
 	github.com/clusterring/clusterring/tools/example => ./example
 )

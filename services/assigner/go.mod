@@ -86,7 +86,10 @@ require (
 replace (
 	github.com/clusterring/clusterring/pkg => ../../pkg
 	github.com/clusterring/clusterring/proto => ../../proto
+	github.com/clusterring/clusterring/services/embedded => ../embedded
 	github.com/clusterring/clusterring/services/internal => ../internal
+	github.com/clusterring/clusterring/services/leasemonitor => ../leasemonitor
+	github.com/clusterring/clusterring/services/rebalancer => ../rebalancer
 	github.com/clusterring/clusterring/tools => ../../tools
 	github.com/clusterring/clusterring/tools/example => ../../tools/example
 )

@@ -1,11 +1,17 @@
 package leasemonitor
 
-import "github.com/spf13/pflag"
+import (
+	"github.com/spf13/pflag"
+
+	"github.com/clusterring/clusterring/services/internal/sharder"
+)
 
 // options are the values of the service's own flags.
 type options struct {
 	pods         bool
 	shardMetrics bool
+	// sharder is whose rings the service monitors. No flag sets it.
+	sharder sharder.Identity
 }
 
 func (o *options) addFlags(flags *pflag.FlagSet) {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,12 +14,19 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/leasemonitor/parameters"
 	"github.com/clusterring/clusterring/services/leasemonitor/pods"
 	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
 	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
 )
+
+// Embed adds what the service does to the manager of another program, for the ring of the given sharder alone. Admission policies are none of its
+// concern: they need rights beyond the ring's.
+func Embed(ctx context.Context, rt *kit.Runtime, self sharder.Identity) error {
+	return setup(ctx, rt, &options{sharder: self})
+}
 
 // setup adds the controllers to the manager, and the observation of Leases, which runs in every replica.
 func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
@@ -57,11 +63,12 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 
 	shards := &shardlease.Reconciler{
 		Client:   c,
-		Live:     rt.Manager.GetAPIReader(),
+		Live:     rt.Live(),
 		Clock:    rt.Clock,
 		Ages:     ages,
-		Events:   rt.Manager.GetEventRecorder(name),
+		Events:   rt.Events(name),
 		NotTaken: notTaken,
+		Sharder:  o.sharder,
 	}
 	if o.pods {
 		if shards.Pods, err = addPods(ctx, rt); err != nil {
@@ -73,9 +80,15 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		return err
 	}
 
-	rings := &ringstatus.Reconciler{Client: c, Status: status.Writer{Client: c, Owner: name, Clock: rt.Clock}, NotTaken: notTaken}
+	rings := &ringstatus.Reconciler{
+		Client: c, Status: status.Writer{Client: c, Owner: name, Clock: rt.Clock}, NotTaken: notTaken, Sharder: o.sharder,
+	}
 	if err := rings.SetupWithManager(rt.Manager); err != nil {
 		return err
+	}
+
+	if rt.Embedded() {
+		return nil
 	}
 
 	writer := parameters.Writer{Client: c}
@@ -118,7 +131,7 @@ func addHeartbeat(rt *kit.Runtime, sight *lease.Sight) error {
 	}
 
 	err = rt.Manager.Add(&shardlease.Heartbeat{
-		Live: live, Lease: types.NamespacedName{Namespace: rt.Options.Namespace, Name: name}, Clock: rt.Clock, Sight: sight,
+		Live: live, Lease: rt.Leader(name), Clock: rt.Clock, Sight: sight,
 	})
 	if err != nil {
 		return fmt.Errorf("add the heartbeat: %w", err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
@@ -14,6 +15,8 @@ import (
 type options struct {
 	limits engine.Limits
 	bounds objects.Bounds
+	// sharder is whose rings the service works on. No flag sets it.
+	sharder sharder.Identity
 }
 
 // newOptions returns the default options.

@@ -7,16 +7,25 @@ import (
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/internal/shardleases"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/rings"
 )
 
+// Embed adds what the service does to the manager of another program, for the ring of the given sharder alone, with the service's default limits.
+func Embed(ctx context.Context, rt *kit.Runtime, self sharder.Identity) error {
+	o := newOptions()
+	o.sharder = self
+
+	return setup(ctx, rt, o)
+}
+
 func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 	mgr := rt.Manager
 	index := membership.NewIndex()
 
-	leases, err := shardleases.Follow(rt, index)
+	leases, err := follow(ctx, rt, index)
 	if err != nil {
 		return fmt.Errorf("set up the rebalancer: %w", err)
 	}
@@ -26,18 +35,32 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		return fmt.Errorf("set up the rebalancer: %w", err)
 	}
 
-	known, err := resources.Follow(mgr, rt.Clock, rt.Log)
+	discover := resources.Follow
+	if rt.Fixed() {
+		discover = resources.FollowWithoutRings
+	}
+
+	known, err := discover(mgr, rt.Clock, rt.Log)
 	if err != nil {
 		return fmt.Errorf("set up the rebalancer: %w", err)
 	}
 
 	r := rings.New(ctx, rings.Config{
 		Name:   name,
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Objects: api,
+		Client: mgr.GetClient(), Live: rt.Live(), Objects: api,
 		Resources: known, Index: index,
 		Limits: o.limits, Clock: rt.Clock,
-		Recorder: mgr.GetEventRecorder(name),
+		Recorder: rt.Events(name), Sharder: o.sharder,
 	})
 
 	return r.SetupWithManager(mgr, leases)
+}
+
+// follow keeps the index up to date. Beside a lease monitor, whose cache has the Leases, it reads them from there.
+func follow(ctx context.Context, rt *kit.Runtime, index *membership.Index) (*shardleases.Synced, error) {
+	if rt.Embedded() {
+		return shardleases.Watch(ctx, rt, index) //nolint:wrapcheck // the caller says what it was doing
+	}
+
+	return shardleases.Follow(rt, index) //nolint:wrapcheck // the caller says what it was doing
 }

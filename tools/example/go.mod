@@ -21,8 +21,17 @@ require (
 )
 
 require (
+	github.com/clusterring/clusterring/services/internal v0.1.0 // indirect
+	github.com/clusterring/clusterring/services/leasemonitor v0.1.0 // indirect
+	github.com/clusterring/clusterring/services/rebalancer v0.1.0 // indirect
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/spf13/cobra v1.10.2 // indirect
+)
+
+require (
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/clusterring/clusterring/services/embedded v0.1.0
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/emicklei/go-restful/v3 v3.13.0 // indirect
 	github.com/evanphx/json-patch/v5 v5.9.11 // indirect
@@ -80,5 +89,9 @@ require (
 replace (
 	github.com/clusterring/clusterring/pkg => ../../pkg
 	github.com/clusterring/clusterring/proto => ../../proto
+	github.com/clusterring/clusterring/services/embedded => ../../services/embedded
+	github.com/clusterring/clusterring/services/internal => ../../services/internal
+	github.com/clusterring/clusterring/services/leasemonitor => ../../services/leasemonitor
+	github.com/clusterring/clusterring/services/rebalancer => ../../services/rebalancer
 	github.com/clusterring/clusterring/tools => ..
 )

@@ -78,6 +78,11 @@ var house = slices.Concat([]zone{
 		bans: []ban{heavy, testHelp},
 	},
 	{
+		dir: "services/embedded", may: []string{"pkg", "services/internal", "services/leasemonitor", "services/rebalancer"}, tests: shared,
+		rule: "the embedded sharder imports pkg, services/internal, and the two services that it consists of (its tests also tools/lab/localplane, output, and transcript)",
+		bans: []ban{heavy, testHelp},
+	},
+	{
 		dir: "services/ringquery/auth", may: []string{"pkg"}, tests: []string{"services/internal/certtest", "tools/lab/localplane"},
 		rule: "access to the ring query service imports pkg alone (its tests also certtest and tools/lab/localplane)",
 		bans: []ban{heavy, testHelp},
@@ -108,11 +113,11 @@ var house = slices.Concat([]zone{
 		rule: "tools import pkg, proto and tools; they use the services' binaries, never their code",
 	},
 	{
-		dir: "tools/example", may: []string{"pkg"}, tests: []string{"tools/lab/localplane"},
-		rule: "the example imports pkg alone (its tests also tools/lab/localplane), as its readers would",
+		dir: "tools/example", may: []string{"pkg", "services/embedded"}, tests: []string{"tools/lab/localplane"},
+		rule: "the example imports pkg and services/embedded alone (its tests also tools/lab/localplane), as its readers would",
 		bans: []ban{heavy, testHelp},
 	},
-}, pure("fence", "key", "hashring", "invariants", "lease", "membership", "plan"))
+}, pure("fence", "key", "hashring", "invariants", "lease", "membership", "plan", "sharder"))
 
 // pure returns the zones of the domain, which makes decisions without clients, clocks, and logs.
 func pure(names ...string) []zone {

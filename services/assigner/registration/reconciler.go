@@ -112,8 +112,10 @@ func (r *Reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, hol
 func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set) (metav1.Condition, error) {
 	c := metav1.Condition{Type: v1alpha1.ConditionWebhookRegistered, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonRegistrationFailed}
 
+	embedded := ring.Spec.Sharder == v1alpha1.SharderEmbedded
+
 	var err error
-	if ring.DeletionTimestamp.IsZero() {
+	if ring.DeletionTimestamp.IsZero() && !embedded {
 		err = r.register(ctx, ring, set)
 	} else {
 		err = r.remove(ctx, ring.Name)
@@ -122,6 +124,8 @@ func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, se
 	switch {
 	case err != nil:
 		c.Message = err.Error()
+	case embedded:
+		c.Reason, c.Message = v1alpha1.ReasonEmbedded, "the ring uses no webhook, because spec.sharder is Embedded: one of its shards assigns new objects"
 	case !ring.DeletionTimestamp.IsZero():
 		c.Reason, c.Message = v1alpha1.ReasonDeleting, "the ring is being deleted: its webhook has been removed"
 	case len(set.Missing()) > 0:

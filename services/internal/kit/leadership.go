@@ -35,6 +35,7 @@ type leadership struct {
 
 	mu     sync.Mutex
 	leads  bool
+	until  time.Time // when the term ends
 	expiry clock.Timer
 }
 
@@ -97,6 +98,14 @@ func (l *leadership) Update(ctx context.Context, record resourcelock.LeaderElect
 	return err //nolint:wrapcheck // the elector asks for the API's own errors
 }
 
+// holds reports whether this process may act as the leader now. A process that was suspended may ask before the timer of its term has fired.
+func (l *leadership) holds() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.leads && l.clock.Now().Before(l.until)
+}
+
 func (l *leadership) release(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if !l.workersGone.closed() {
 		l.lose("it could not be renewed in time")
@@ -114,7 +123,7 @@ func (l *leadership) renewed(sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.endTerm()
-	l.leads = true
+	l.leads, l.until = true, sent.Add(l.term)
 	l.expiry = l.clock.AfterFunc(l.term-l.clock.Since(sent), func() {
 		l.lose(fmt.Sprintf("it could not be renewed for %s", l.term))
 	})

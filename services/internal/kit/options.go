@@ -3,6 +3,7 @@ package kit
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -104,6 +105,23 @@ func (o *Options) validate() error {
 
 	if o.LeaderElect {
 		errs = append(errs, o.validateLeaderElection())
+	}
+
+	return errors.Join(errs...)
+}
+
+// validateEmbedded returns what is wrong with the options that an embedding sets, in the words of its fields.
+func (o *Options) validateEmbedded() error {
+	var errs []error
+
+	for _, msg := range validation.IsDNS1123Label(o.Namespace) {
+		errs = append(errs, fmt.Errorf("namespace %q is no namespace name: %s", o.Namespace, msg))
+	}
+
+	if err := o.validateLeaderElection(); err != nil {
+		names := strings.NewReplacer("--leader-elect-lease-duration", "lease duration", "--leader-elect-renew-deadline", "renew deadline",
+			"--leader-elect-retry-period", "retry period")
+		errs = append(errs, errors.New(names.Replace(err.Error())))
 	}
 
 	return errors.Join(errs...)

@@ -29,6 +29,8 @@ type running struct {
 	phases   *phases
 	leader   *leadership // nil without leader election
 	draining *latch
+	// embedding restricts the service to one ring; nil for a process of its own.
+	embedding *Embedding
 }
 
 // run starts the service and returns when it has stopped: nil after a graceful stop, else what went wrong.
@@ -92,6 +94,10 @@ func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
 		return err
 	}
 
+	if r.embedding != nil {
+		restConfig = r.embedding.restrict(restConfig, &options, r.leader)
+	}
+
 	if r.manager, err = manager.New(restConfig, options); err != nil {
 		return fmt.Errorf("prepare the manager: %w", err)
 	}
@@ -100,7 +106,9 @@ func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
 		return fmt.Errorf("prepare the manager: %w", err)
 	}
 
-	rt := &Runtime{Manager: r.manager, Options: r.options, Log: r.log, Clock: r.clock, draining: r.draining.ch}
+	rt := &Runtime{
+		Manager: r.manager, Options: r.options, Log: r.log, Clock: r.clock, draining: r.draining.ch, embedding: r.embedding,
+	}
 	if err := r.addChecks(rt); err != nil {
 		return err
 	}

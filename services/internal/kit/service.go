@@ -7,7 +7,10 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
@@ -47,6 +50,41 @@ type Runtime struct {
 
 	draining <-chan struct{}
 	checks   []namedCheck // what /readyz asks
+	// embedding is how the service is embedded into another program; nil for a process of its own.
+	embedding *Embedding
+}
+
+// Embedded reports whether the service runs inside another program, for one ring. Everything that the manager reads is then restricted to it.
+func (rt *Runtime) Embedded() bool { return rt.embedding != nil }
+
+// Fixed reports whether the ring is a value of the program, which the API server need not know.
+func (rt *Runtime) Fixed() bool { return rt.embedding != nil && rt.embedding.Fixed != nil }
+
+// Live returns a reader of the API server, without a cache.
+func (rt *Runtime) Live() client.Reader {
+	if rt.embedding == nil {
+		return rt.Manager.GetAPIReader()
+	}
+
+	return rt.embedding.reader(rt.Manager.GetAPIReader())
+}
+
+// Events returns the recorder of events of the service with the given name.
+func (rt *Runtime) Events(service string) events.EventRecorder {
+	if rt.Fixed() {
+		return logged{rt.Log}
+	}
+
+	return rt.Manager.GetEventRecorder(service)
+}
+
+// Leader returns the name of the leader Lease of the service with the given name.
+func (rt *Runtime) Leader(service string) types.NamespacedName {
+	if rt.embedding != nil {
+		service = rt.embedding.Name
+	}
+
+	return types.NamespacedName{Namespace: rt.Options.Namespace, Name: service}
 }
 
 // namedCheck is a part of /readyz.

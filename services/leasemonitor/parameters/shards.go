@@ -27,6 +27,7 @@ const (
 	prefixUnbound    = "unbound."    // of rings whose shards have tokens that are bound to no Pod
 	prefixNames      = "names."      // of rings with spec.shardNames: these, one per line
 	prefixLabel      = "label."      // of rings with spec.shardLabel: it
+	prefixEmbedded   = "embedded."   // of rings whose shards elect the sharder
 	prefixAccounts   = "accounts."   // of rings with a fence: the user names of the service accounts of shards, one per line
 )
 
@@ -57,6 +58,10 @@ func (r *Shards) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.
 
 		if ring.Spec.ShardLabel != "" {
 			data[prefixLabel+ring.Name] = ring.Spec.ShardLabel
+		}
+
+		if ring.Spec.Sharder == v1alpha1.SharderEmbedded {
+			data[prefixEmbedded+ring.Name] = "true"
 		}
 
 		if accounts := fence.Accounts(ring); len(accounts) > 0 {

@@ -181,6 +181,7 @@ func ready(ring *v1alpha1.ClusterRing, shardsAvailable metav1.Condition) metav1.
 // harmless reports whether a condition that is False means only that work is under way, or what the ring's spec asks for.
 func harmless(c *metav1.Condition) bool {
 	return c.Type == v1alpha1.ConditionAssigned && c.Reason == v1alpha1.ReasonMoving ||
+		c.Type == v1alpha1.ConditionWebhookRegistered && c.Reason == v1alpha1.ReasonEmbedded ||
 		c.Type == v1alpha1.ConditionFenced && c.Reason != v1alpha1.ReasonFenceFailed
 }
 

@@ -24,10 +24,11 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/ringrequest"
+	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/internal/status"
 )
 
-// Reconciler writes the status of one ring. All fields are required.
+// Reconciler writes the status of one ring. All fields but Sharder are required.
 type Reconciler struct {
 	// Client reads ClusterRings and Leases from a cache.
 	Client client.Reader
@@ -35,6 +36,8 @@ type Reconciler struct {
 	Status status.Writer
 	// NotTaken provides the Leases that cannot be taken over.
 	NotTaken NotTaken
+	// Sharder is whose rings it reports about. The zero value is the services.
+	Sharder sharder.Identity
 }
 
 // NotTaken provides the Leases that cannot be taken over from shards that do not renew them.
@@ -54,6 +57,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
+	}
+
+	if !r.Sharder.Wanted(ring) {
+		return reconcile.Result{}, nil
 	}
 
 	leases, err := r.leases(ctx, ring)

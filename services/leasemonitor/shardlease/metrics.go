@@ -2,6 +2,7 @@ package shardlease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -52,7 +53,13 @@ type Census struct {
 
 // Start implements manager.Runnable: it counts until ctx ends.
 func (c *Census) Start(ctx context.Context) error {
-	if err := metrics.Registry.Register(c); err != nil {
+	err := metrics.Registry.Register(c)
+	if _, counted := errors.AsType[prometheus.AlreadyRegisteredError](err); counted {
+		<-ctx.Done() // another one counts in this process, which happens only where a process is several shards
+		return nil
+	}
+
+	if err != nil {
 		return fmt.Errorf("register the metric of shards: %w", err)
 	}
 	defer metrics.Registry.Unregister(c)

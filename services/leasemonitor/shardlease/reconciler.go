@@ -36,6 +36,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/sharder"
 )
 
 // lookAgainAfter is when a Lease that was written to is looked at again, should the watch not have brought it by then.
@@ -66,6 +67,9 @@ type Reconciler struct {
 	NotTaken *NotTaken
 	// Pods knows which Pods have ended; nil if nobody watches Pods.
 	Pods Pods
+	// Sharder is whose rings' Leases are kept. The services also keep those of rings that do not exist. Two monitors may work on one Lease, while
+	// a ring passes from one sharder to another: each takes only what it has itself seen silent for long enough, and only the first one succeeds.
+	Sharder sharder.Identity
 
 	doubts doubts
 	offers offers
@@ -186,7 +190,7 @@ func (r *Reconciler) judge(ctx context.Context, reader client.Reader, id types.N
 
 	judged.counted = cmp.Or(ring.Name, unknown)
 
-	if judged.counts = ring.Spec.CountsShardsIn(l.Namespace); !judged.counts {
+	if judged.counts = ring.Spec.CountsShardsIn(l.Namespace) && r.Sharder.Wanted(ring); !judged.counts {
 		return judged, nil
 	}
 

@@ -64,15 +64,15 @@ func (r *Reconciler) created(ctx context.Context, e event.CreateEvent, q queue) 
 	}
 }
 
-// updated queues the Leases of a ring's lost shards when these change, and all Leases of the ring when other namespaces count. A
-// Lease whose shard is no longer lost needs no look: it is just not renewed.
+// updated queues the Leases of a ring's lost shards when these change, and all Leases of the ring when other namespaces count, or another
+// sharder monitors them. A Lease whose shard is no longer lost needs no look: it is just not renewed.
 func (r *Reconciler) updated(ctx context.Context, e event.UpdateEvent, q queue) {
 	before, ok := e.ObjectOld.(*v1alpha1.ClusterRing)
 	after, also := e.ObjectNew.(*v1alpha1.ClusterRing)
 
 	switch {
 	case !ok || !also:
-	case !slices.Equal(before.Spec.ShardNamespaces, after.Spec.ShardNamespaces):
+	case !slices.Equal(before.Spec.ShardNamespaces, after.Spec.ShardNamespaces) || before.Spec.Sharder != after.Spec.Sharder:
 		r.enqueue(ctx, after.Name, func(string) bool { return true }, q)
 	case len(lostShards(after)) > 0 && !slices.Equal(lostShards(before), lostShards(after)):
 		r.enqueue(ctx, after.Name, sets.New(lostShards(after)...).Has, q)

@@ -198,7 +198,7 @@ func (e *Engine) gatherKin(ctx context.Context) bool {
 			return true
 		}
 
-		left := proofWithin - e.Clock.Since(since)
+		left := e.proofWithin() - e.Clock.Since(since)
 		if left <= 0 {
 			return false
 		}

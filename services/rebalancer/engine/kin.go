@@ -19,8 +19,12 @@ const (
 	kinFor = 10 * time.Second
 	// kinWithin is how long the lists may take with which the watches begin, until a search begins that may be faster.
 	kinWithin = 5 * time.Second
-	// proofWithin is how long an object waits for the proof that the watch has shown all its followers, before a search begins.
+	// proofWithin is how long an object waits at most for the proof that the watch has shown all its followers, before a search begins. Where
+	// nothing moves but new objects come, there is no write that could prove it. Therefore, it waits no longer than a search is worth: proofShare
+	// times the cost of a search, gatherShare times while every worker is busy. perSearch is that cost without any object.
 	proofWithin = 250 * time.Millisecond
+	proofShare  = 3
+	perSearch   = 2 * time.Millisecond
 )
 
 // kin is what a watch of the controlled resources has shown, while many objects with followers move.
@@ -135,6 +139,24 @@ func (of *kinOf) reach(version string) (news bool) {
 	})
 
 	return news
+}
+
+// proofWithin returns how long an object waits for the proof that the watch has shown all its followers.
+func (e *Engine) proofWithin() time.Duration {
+	share := time.Duration(proofShare)
+	if e.queued() {
+		share = gatherShare
+	}
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	cost := perSearch
+	for _, of := range e.kin.of {
+		cost += time.Duration(len(of.controllers)) * perObject
+	}
+
+	return min(proofWithin, share*cost)
 }
 
 // Writing implements [move.Obligations].

@@ -30,6 +30,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -46,7 +47,7 @@ const (
 	countsPerSecond = 5
 )
 
-// Config configures a reconciler. All fields are required.
+// Config configures a reconciler. All fields but Sharder are required.
 type Config struct {
 	// Name is the field manager of the status, and the name of the controller.
 	Name string
@@ -64,6 +65,8 @@ type Config struct {
 	Limits   engine.Limits
 	Clock    clock.WithTicker
 	Recorder events.EventRecorder
+	// Sharder is who this process works for, of the two that may shard a ring. The zero value is the services.
+	Sharder sharder.Identity
 }
 
 // Reconciler gives the engine of every ring its target, and writes the reports of the engine into the status of the ring. Create it
@@ -80,6 +83,8 @@ type Reconciler struct {
 	// counts limits writes that change only numbers, by the clock of status.
 	counts   *rate.Limiter
 	recorder events.EventRecorder
+	self     sharder.Identity
+	others   others
 }
 
 // New returns a reconciler without engines. ctx ends when the service stops.
@@ -88,7 +93,7 @@ func New(ctx context.Context, c Config) *Reconciler {
 		name: c.Name, client: c.Client, live: c.Live, resources: c.Resources, index: c.Index,
 		status:   status.Writer{Client: c.Client, Owner: c.Name, Clock: c.Clock},
 		counts:   rate.NewLimiter(countsPerSecond, countsPerSecond),
-		recorder: c.Recorder,
+		recorder: c.Recorder, self: c.Sharder,
 	}
 	r.fleet = &fleet{
 		api: c.Objects, live: c.Live,
@@ -126,6 +131,7 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.client.Get(ctx, req.NamespacedName, ring); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.fleet.stop(req.Name)
+			r.others.forget(req.Name)
 			r.index.Rule(req.Name, membership.Rules{})
 
 			return reconcile.Result{}, nil
@@ -134,12 +140,12 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
 	}
 
-	if done, result, err := r.refuseLabel(ctx, ring); done || err != nil {
-		return result, err
+	if holds, wait, err := r.hold(ctx, ring); !holds || err != nil {
+		return reconcile.Result{RequeueAfter: wait}, err
 	}
 
-	if done, err := r.ensureFinalizer(ctx, ring); done || err != nil {
-		return reconcile.Result{}, err
+	if done, result, err := r.refuseLabel(ctx, ring); done || err != nil {
+		return result, err
 	}
 
 	t, err := targetOf(ring, r.resources, r.index.ViewOf(ring))
@@ -148,34 +154,6 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	return r.pursue(ctx, ring, t)
-}
-
-// ensureFinalizer ensures that a ring cannot disappear before its labels. If done is true, nothing more can be done for the
-// ring, or for this copy of it.
-func (r *Reconciler) ensureFinalizer(ctx context.Context, ring *v1alpha1.ClusterRing) (done bool, err error) {
-	has := controllerutil.ContainsFinalizer(ring, v1alpha1.FinalizerRebalancer)
-
-	switch {
-	case ring.DeletionTimestamp.IsZero() && !has:
-		base := ring.DeepCopy()
-		controllerutil.AddFinalizer(ring, v1alpha1.FinalizerRebalancer)
-
-		return false, r.patchFinalizers(ctx, ring, base)
-	case !ring.DeletionTimestamp.IsZero() && !has:
-		r.fleet.stop(ring.Name)
-		return true, nil
-	}
-
-	return false, nil
-}
-
-func (r *Reconciler) patchFinalizers(ctx context.Context, ring, base *v1alpha1.ClusterRing) error {
-	err := r.client.Patch(ctx, ring, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("write the finalizer of ring %s: %w", ring.Name, err)
-	}
-
-	return nil
 }
 
 // refuse reports an invalid spec. The engine, if there is one, keeps its last target.
@@ -382,7 +360,7 @@ func (r *Reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) err
 	base := ring.DeepCopy()
 	controllerutil.RemoveFinalizer(ring, v1alpha1.FinalizerRebalancer)
 
-	if err := r.patchFinalizers(ctx, ring, base); err != nil {
+	if err := r.patchHolder(ctx, ring, base); err != nil {
 		return err
 	}
 

@@ -38,7 +38,7 @@ func (c *ringCase) conditions() {
 		c.add(severity, ReasonNotAssigned, c.quote("The rebalancer reports", assigned), "")
 	}
 
-	if isFalse(webhook) && webhook.Reason != v1alpha1.ReasonDeleting {
+	if isFalse(webhook) && webhook.Reason != v1alpha1.ReasonDeleting && webhook.Reason != v1alpha1.ReasonEmbedded {
 		told = true
 		c.add(severity, ReasonWebhookNotRegistered, c.quote("The assigner reports", webhook)+
 			" Until this is fixed, new objects get their shard from the rebalancer, seconds later.", "")

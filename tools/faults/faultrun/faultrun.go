@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,6 +42,8 @@ const (
 	// shardNamespace and shardAccount are as in deploy/example.
 	shardNamespace = "example"
 	shardAccount   = "example-shard"
+	// sharderAccount is that of shards which may be elected as the sharder of the ring: see embedded.yaml.
+	sharderAccount = "faults-sharder"
 
 	pollInterval = 50 * time.Millisecond
 	stopTimeout  = 15 * time.Second
@@ -119,7 +122,8 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, err
 	}
 
 	err := plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml",
-		"deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml", "tools/faults/faultrun/extra.yaml")
+		"deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml", "tools/faults/faultrun/extra.yaml",
+		"tools/faults/faultrun/embedded.yaml")
 	if err != nil {
 		return nil, fmt.Errorf("install the manifests: %w", err)
 	}
@@ -211,6 +215,11 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) error {
 		s.client.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(v1alpha1.SystemNamespace)),
 		s.client.DeleteAllOf(ctx, emptyObject(themes.GroupVersion().WithKind(check.Theme))),
 	)
+
+	if slices.ContainsFunc(rings, func(r RingSpec) bool { return r.Embedded }) {
+		// What the lease monitor of an earlier run has told the policies about the ring.
+		errs = append(errs, s.client.DeleteAllOf(ctx, &v1alpha1.PolicyParameter{}))
+	}
 
 	for _, r := range rings {
 		for _, name := range r.Namespaces {

@@ -34,6 +34,8 @@ type Member struct {
 
 	binary string
 	ring   string // of a shard
+	// account is the service account of a shard.
+	account string
 	args   []string
 	// announced says that the shard's Lease announces its Pod.
 	announced bool
@@ -123,7 +125,7 @@ func (s *Runner) enter(ctx context.Context, dir string, c Case) (*Run, error) {
 
 	for _, r := range run.rings {
 		for _, name := range r.Shards {
-			if err := run.add(ctx, &Member{Name: name, binary: r.binary(), ring: r.Name, announced: r.Pods, args: r.shardArgs(name, c)}); err != nil {
+			if err := run.add(ctx, &Member{Name: name, binary: r.binary(), ring: r.Name, account: r.account(), announced: r.Pods, args: r.shardArgs(name, c)}); err != nil {
 				return run, err
 			}
 		}

@@ -15,7 +15,7 @@ import (
 
 // authenticate gives a shard a token that is bound to its Pod, which is created if it does not exist.
 func (run *Run) authenticate(ctx context.Context, m *Member) error {
-	base, err := run.plane.PodKubeconfig(ctx, shardNamespace, shardAccount, m.Name)
+	base, err := run.plane.PodKubeconfig(ctx, shardNamespace, m.account, m.Name)
 	if err != nil {
 		return fmt.Errorf("get the kubeconfig of shard %s: %w", m.Name, err)
 	}

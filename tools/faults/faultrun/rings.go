@@ -47,6 +47,8 @@ type RingSpec struct {
 	Pods bool
 	// Slots, unless zero, lets the shards take this many slots: the names in Shards are those of their Pods. Their Leases last eight seconds.
 	Slots int
+	// Embedded lets the shards elect the sharder of the ring among themselves. The ring has no fence. Their Leases last four seconds.
+	Embedded bool
 	// Plain selects shards that do not use pkg/shard: see tools/faults/plain.
 	Plain bool
 }
@@ -93,8 +95,12 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 			}}},
 		},
 	}
-	if s.Pods || s.Slots > 0 {
+	if s.Pods || s.Slots > 0 || s.Embedded {
 		ring.Spec.ShardNamespaces = []string{shardNamespace}
+	}
+
+	if s.Embedded {
+		ring.Spec.Sharder = v1alpha1.SharderEmbedded
 	}
 
 	return ring
@@ -103,7 +109,7 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 // fence returns the fence of the ring. Rings that share objects have none: their shards have the same account, and each fence would refuse
 // writes of the other ring's shards. Neither has a ring of plain shards, whose faults are what is measured.
 func (s RingSpec) fence() *v1alpha1.Fence {
-	if s.Name != Ring || s.Plain {
+	if s.Name != Ring || s.Plain || s.Embedded {
 		return nil
 	}
 
@@ -140,6 +146,10 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 	switch s.binary() {
 	case shardBinary:
 		args = append(args, "--metrics-bind-address=0", "--health-probe-bind-address=0")
+		if s.Embedded {
+			args = append(args, "--embedded", "--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry-period=400ms")
+		}
+
 		if s.Careless {
 			args = append(args, "--careless-file="+os.DevNull) // the proxy sees what becomes of the writes
 		}
@@ -153,6 +163,15 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 	}
 
 	return args
+}
+
+// account returns the service account of the ring's shards.
+func (s RingSpec) account() string {
+	if s.Embedded {
+		return sharderAccount
+	}
+
+	return shardAccount
 }
 
 // names returns the names that the ring's shards can have.

@@ -21,6 +21,7 @@ import (
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/history"
 	"github.com/clusterring/clusterring/tools/example/website"
+	"github.com/clusterring/clusterring/tools/faults/proxy"
 	"github.com/clusterring/clusterring/tools/lab/check"
 	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/lab/record"
@@ -67,6 +68,10 @@ func (c Case) rings() []RingSpec {
 }
 
 func (c Case) services() []string {
+	if !slices.ContainsFunc(c.rings(), func(r RingSpec) bool { return !r.Embedded }) {
+		return nil
+	}
+
 	all := []string{LeaseMonitor, Assigner, Rebalancer}
 	if c.Query {
 		all = append(all, RingQuery)
@@ -369,6 +374,10 @@ func (run *Run) work(shard string) (*history.Reader, error) {
 // givenUp records the versions by which a shard released objects.
 func givenUp(all map[uint64]string, m *Member) {
 	for _, d := range m.Proxy.Done() {
+		if BySharder(d.Write) {
+			continue // the process has done it for the ring, not as this shard
+		}
+
 		next, present := d.Labels()[v1alpha1.ShardLabel(m.ring)]
 
 		number, err := strconv.ParseUint(d.ResourceVersion, 10, 64)
@@ -377,6 +386,9 @@ func givenUp(all map[uint64]string, m *Member) {
 		}
 	}
 }
+
+// BySharder reports whether a write is one of the embedded sharder, which runs beside a shard.
+func BySharder(write proxy.Write) bool { return strings.HasPrefix(write.Agent, "sharder-") }
 
 // ended lists the processes that exited by themselves.
 func (run *Run) ended() []string {

@@ -20,6 +20,8 @@ type Write struct {
 	Namespace, Name string
 	// Body is the body of the request.
 	Body []byte
+	// Agent is the user agent of the request.
+	Agent string
 }
 
 // String returns method, resource and name.
@@ -77,7 +79,7 @@ func parse(request *http.Request) (w Write, ok bool) {
 		return Write{}, false
 	}
 
-	w.Method = request.Method
+	w.Method, w.Agent = request.Method, request.UserAgent()
 	// /api/<version>/... and /apis/<group>/<version>/...
 	path := strings.Split(strings.Trim(request.URL.Path, "/"), "/")
 	switch {

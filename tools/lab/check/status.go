@@ -16,9 +16,12 @@ func Status(ring *v1alpha1.ClusterRing, shards int) []string {
 		problems = append(problems, fmt.Sprintf("the ring has %d available shards, not %d", n, shards))
 	}
 
-	for _, t := range []string{
-		v1alpha1.ConditionShardsAvailable, v1alpha1.ConditionWebhookRegistered, v1alpha1.ConditionAssigned, v1alpha1.ConditionReady,
-	} {
+	types := []string{v1alpha1.ConditionShardsAvailable, v1alpha1.ConditionAssigned, v1alpha1.ConditionReady}
+	if ring.Spec.Sharder != v1alpha1.SharderEmbedded { // such a ring uses no webhook
+		types = append(types, v1alpha1.ConditionWebhookRegistered)
+	}
+
+	for _, t := range types {
 		switch c := meta.FindStatusCondition(ring.Status.Conditions, t); {
 		case c == nil:
 			problems = append(problems, fmt.Sprintf("the ring has no condition %s", t))

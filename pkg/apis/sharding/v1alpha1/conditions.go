@@ -51,6 +51,8 @@ const (
 	ReasonResourcesMissing = "ResourcesMissing"
 	// ReasonDeleting is a reason of False: the ring is being deleted. It is also a reason of [ConditionAssigned].
 	ReasonDeleting = "Deleting"
+	// ReasonEmbedded is a reason of False: the ring uses no webhook, because one of its shards assigns new objects.
+	ReasonEmbedded = "Embedded"
 )
 
 // Reasons of [ConditionFenced].
@@ -76,4 +78,7 @@ const (
 	ReasonDrainsLate = "DrainsLate"
 	// ReasonAssignmentFailed is a reason of False: objects could not be listed, watched, or written.
 	ReasonAssignmentFailed = "AssignmentFailed"
+	// ReasonHandedOver is a reason of False: the sharder of the ring has stopped for another one, as spec.sharder demands, and that one has not
+	// begun yet.
+	ReasonHandedOver = "HandedOver"
 )

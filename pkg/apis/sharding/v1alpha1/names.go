@@ -45,6 +45,11 @@ const (
 	// AnnotationUnboundShards, on a ring with the value "true", lets shards write their Leases with any token that RBAC allows. Without
 	// it, an admission policy demands a token that is bound to the Pod with the shard's name.
 	AnnotationUnboundShards = "sharding.timebertt.dev/unbound-shards"
+	// AnnotationSharder, on a ring, says who shards it: the election Lease of the ring's embedded sharder, as namespace/name, or [SharderNobody].
+	// Without it, a ring with [FinalizerRebalancer] is sharded by the services. Only sharders write it.
+	AnnotationSharder = "alpha.sharding.timebertt.dev/sharder"
+	// SharderNobody is the value of [AnnotationSharder] after a sharder has stopped for another one.
+	SharderNobody = "nobody"
 	// LabelShardPrefix begins the label that assigns an object to a shard; see [ShardLabel].
 	LabelShardPrefix = "shard.alpha.sharding.timebertt.dev/"
 	// LabelDrainPrefix begins the label that asks a shard to release an object; see [DrainLabel].
@@ -184,6 +189,9 @@ func SlotName(ring string, number int) string { return ring + "-" + strconv.Itoa
 
 // WebhookConfigurationName returns the name of the ring's MutatingWebhookConfiguration.
 func WebhookConfigurationName(ring string) string { return "sharding-" + RingSuffix(ring) }
+
+// SharderLeaseName returns the name of the Lease by which the shards of a ring elect its embedded sharder.
+func SharderLeaseName(ring string) string { return "sharder-" + RingSuffix(ring) }
 
 // FenceName returns the name of the ring's ValidatingAdmissionPolicyBinding, which applies the policy [FencePolicyName] to the
 // ring's resources, and of the PolicyParameter that describes the ring to the policy.

@@ -49,6 +49,8 @@ type ClusterRingList struct {
 // +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || r.controlledResources.all(c, self.resources.all(m, m.resource != c.resource || m.group != c.group)))",message="a resource must not be listed both as a main and as a controlled resource"
 // +kubebuilder:validation:XValidation:rule="has(self.shardLabel) == has(oldSelf.shardLabel) && (!has(self.shardLabel) || self.shardLabel == oldSelf.shardLabel)",message="spec.shardLabel cannot be added, changed, or removed, because objects carry the label: delete the ring, and create it again when it is gone"
 // +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || r.controlledResources.all(c, self.resources.exists_one(o, has(o.controlledResources) && c in o.controlledResources)))",message="a resource must not be listed as controlled more than once"
+// +kubebuilder:validation:XValidation:rule="!has(self.sharder) || self.sharder != 'Embedded' || (has(self.shardNamespaces) && size(self.shardNamespaces) == 1)",message="with the sharder Embedded, spec.shardNamespaces must name the one namespace of the shards"
+// +kubebuilder:validation:XValidation:rule="!has(self.sharder) || self.sharder != 'Embedded' || !has(self.fence) || self.fence.mode == 'Off'",message="with the sharder Embedded, a ring cannot have a fence: the shards themselves write the labels of all objects"
 type ClusterRingSpec struct {
 	// Resources are the main resources of the ring. Each of their objects is assigned by its own name.
 	// +required
@@ -108,7 +110,25 @@ type ClusterRingSpec struct {
 	// and does not know it, of a controller that works with an old cache, or of one that ignores shards.
 	// +optional
 	Fence *Fence `json:"fence,omitempty"`
+	// Sharder says who assigns the objects of the ring to its shards: Services, which is the default, or Embedded, the elected one of the
+	// ring's own shards. It may be changed at any time: the new sharder begins when the old one has stopped.
+	// +optional
+	Sharder SharderMode `json:"sharder,omitempty"`
 }
+
+// SharderMode is who assigns the objects of a ring to its shards.
+//
+// +kubebuilder:validation:Enum=Services;Embedded
+type SharderMode string
+
+// Who may shard a ring.
+const (
+	// SharderServices are lease monitor, assigner, and rebalancer, which serve all rings of a cluster. It is the default.
+	SharderServices SharderMode = "Services"
+	// SharderEmbedded is one of the shards of the ring, which they elect: each of them calls the function AddTo of the Go package
+	// services/embedded. There is no webhook.
+	SharderEmbedded SharderMode = "Embedded"
+)
 
 // FenceMode is what the API server does with a write that the fence does not allow.
 //

@@ -40,9 +40,9 @@ func newRun(registry state.Registry) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run",
 		Short: "Demonstrate and verify each guarantee, and leave nothing behind",
-		Long: `run starts everything and demonstrates each guarantee in ten steps: shards join, objects are created, a shard is killed, a shard
+		Long: `run starts everything and demonstrates each guarantee in eleven steps: shards join, objects are created, a shard is killed, a shard
 stops, two shards join under load, a shard freezes and resumes, the assigner fails, queries are answered, the ring is deleted under
-load, and final checks.
+load, shards shard by themselves, and final checks.
 
 Every step does something and then checks what is guaranteed for that case. The exit code is 0 only if all checks pass. The command
 leaves nothing behind, also after Ctrl-C. After a failure, it keeps the logs and prints their location; "demo down" removes them.`,

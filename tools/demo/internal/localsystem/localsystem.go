@@ -198,20 +198,27 @@ func (s *System) CarelessFile(shard string) string {
 
 // StartShards starts shards of the example controller at once and waits until each holds its Lease.
 func (s *System) StartShards(ctx context.Context, names ...string) error {
-	return s.startShards(ctx, names, func(name string) string { return "--shard-name=" + name })
+	return s.startShards(ctx, names, func(name string) []string { return []string{"--shard-name=" + name} })
+}
+
+// StartSharders is StartShards for shards that elect the sharder of their ring.
+func (s *System) StartSharders(ctx context.Context, names ...string) error {
+	return s.startShards(ctx, names, func(name string) []string { return []string{"--shard-name=" + name, "--embedded"} })
 }
 
 // StartSlots starts processes of the example controller that take one of this many slots, and waits until each holds one or waits for one.
 func (s *System) StartSlots(ctx context.Context, slots int, names ...string) error {
-	return s.startShards(ctx, names, func(name string) string { return fmt.Sprintf("--slots=%d\n--pod-name=%s", slots, name) })
+	return s.startShards(ctx, names, func(name string) []string {
+		return []string{"--slots=" + strconv.Itoa(slots), "--pod-name=" + name}
+	})
 }
 
-// startShards starts processes of the example controller. identity returns the flags that say which shard a process is, one in a line.
-func (s *System) startShards(ctx context.Context, names []string, identity func(name string) string) error {
+// startShards starts processes of the example controller. identity returns the flags that tell which shard a process is.
+func (s *System) startShards(ctx context.Context, names []string, identity func(name string) []string) error {
 	var specs []services.Spec
 	for _, name := range names {
 		specs = append(specs, services.Spec{Name: name, Binary: "example", Namespace: ShardNamespace, Account: shardAccount, Args: append(
-			strings.Split(identity(name), "\n"),
+			identity(name),
 			"--ring="+Ring, "--lease-namespace="+ShardNamespace,
 			"--lease-duration="+LeaseDuration.String(), "--lease-renew-deadline="+renewDeadline.String(),
 			"--lease-retry-period="+retryPeriod.String(), "--history-file="+s.HistoryFile(name), "--careless-file="+s.CarelessFile(name), "--work-duration="+workDuration.String(),

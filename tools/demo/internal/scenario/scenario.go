@@ -164,6 +164,7 @@ func (s *Story) Steps() []Step {
 		{"the assigner is stopped", append(assigners, localsystem.Rebalancer), s.outage},
 		{"who owns what? (gRPC)", []string{localsystem.RingQuery1}, s.ask},
 		{"the ring is deleted under load", append(assigners, localsystem.Rebalancer), s.remove},
+		{"shards shard by themselves", []string{localsystem.Rebalancer}, s.embedded},
 		{"final checks", nil, s.review},
 	}
 }
@@ -302,9 +303,14 @@ func (s *Story) available() []string {
 
 // start starts shards under new names, waits until they hold their Leases, and returns the names.
 func (s *Story) start(ctx context.Context, n int) ([]string, error) {
+	return s.startWith(ctx, s.system.StartShards, n)
+}
+
+// startWith is start for shards that are started by the given function.
+func (s *Story) startWith(ctx context.Context, start func(context.Context, ...string) error, n int) ([]string, error) {
 	names := s.names(n)
 
-	if err := s.system.StartShards(ctx, names...); err != nil {
+	if err := start(ctx, names...); err != nil {
 		return nil, err
 	}
 

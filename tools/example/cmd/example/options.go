@@ -40,6 +40,7 @@ type options struct {
 	retryPeriod    time.Duration
 	holdOff        time.Duration
 	drainTimeout   time.Duration
+	embedded       bool
 
 	carelessFile string
 }
@@ -66,6 +67,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.DurationVar(&o.holdOff, "lease-hold-off", 0, "how long to wait before work after taking a free Lease (default: 2s)")
 
 	flags.DurationVar(&o.drainTimeout, "drain-timeout", 0, "how long to work after the process was told to stop, until the objects are drained; negative: stop at once (default: 15s)")
+
+	flags.BoolVar(&o.embedded, "embedded", false, "stand for election as the sharder of the ring, beside this shard, instead of relying on the services of ClusterRing; the ring needs spec.sharder Embedded")
 
 	o.AddTo(flags)
 	flags.StringVar(&o.carelessFile, "careless-file", "", "if the Lease is lost during a reconcile, write the object without any check, and append the answer to this file, as a line of JSON; for demonstrations of the ring's fence")

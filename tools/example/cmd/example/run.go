@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/services/embedded"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
 	"github.com/clusterring/clusterring/tools/example/fleet"
@@ -81,6 +82,16 @@ func run(ctx context.Context, o options) error {
 	mgr, err := ctrl.NewManager(restConfig, managerOptions)
 	if err != nil {
 		return setup.Explain(err, restConfig)
+	}
+
+	// Sharding without services: the shards elect one of themselves, which also assigns the objects of the ring.
+	if o.embedded {
+		err := embedded.AddTo(mgr, embedded.Options{
+			Ring: s.Ring(), Namespace: s.Namespace(), LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
+		})
+		if err != nil {
+			return fmt.Errorf("set up the shard (--embedded): %w", err)
+		}
 	}
 
 	if err := addChecks(ctx, mgr); err != nil {

@@ -1,0 +1,265 @@
+// Package embedded lets the shards of a ring do without services of their own: they elect one of themselves, and the elected one also runs the
+// sharder of the ring.
+//
+//	err := embedded.AddTo(mgr, embedded.Options{Ring: s.Ring(), Namespace: s.Namespace()}) // s is a shard.Shard
+//
+// The sharder is what the services leasemonitor and rebalancer run, for this one ring. There is no webhook: new objects are created without a
+// shard, and the sharder assigns them when its watch reports them. It reads and writes with the rights of the program, which needs more rights than
+// a shard: see docs/embedded.md. In the API server, the ring is a ClusterRing with spec.sharder Embedded; where that kind cannot be installed,
+// the ring is a value of the program.
+//
+// # Guarantees
+//
+//  1. What is guaranteed for objects of a ring holds as with the services, except that an object is created without a shard.
+//  2. At most one sharder works on a ring, be it embedded or the services, also while spec.sharder changes.
+//  3. A process that is no longer elected sends no write of the sharder any more. Its own work as a shard goes on.
+package embedded
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/fixedring"
+	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/sharder"
+	"github.com/clusterring/clusterring/services/leasemonitor"
+	"github.com/clusterring/clusterring/services/rebalancer"
+)
+
+const (
+	defaultLeaseDuration = 15 * time.Second
+	// checkTimeout bounds the requests of AddTo.
+	checkTimeout = 10 * time.Second
+	// namespaceFile contains the namespace of the Pod.
+	namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+)
+
+// Options describe the ring, and how its shards elect the sharder. The zero value lacks only the ring's name.
+type Options struct {
+	// Ring is the name of the ring. Required.
+	Ring string
+	// Namespace is where the shards of the ring hold their Leases, and where the Lease of the election is. Default: the namespace of the Pod;
+	// required outside a cluster.
+	Namespace string
+	// Spec is the ring as a value of the program, for clusters in which the CustomResourceDefinition may not be installed. All
+	// shards must bring the same value along. Its status goes to the log, and to the metrics of the program. The fields Sharder and
+	// ShardNamespaces may be left out. Objects of resources that a later version of the program leaves out keep their labels. Default: nil, for
+	// the ClusterRing in the API server.
+	Spec *v1alpha1.ClusterRingSpec
+
+	// LeaseDuration is how long the other shards wait after the elected one has vanished, in whole seconds. Default: 15 seconds.
+	LeaseDuration time.Duration
+	// RenewDeadline is how long the elected shard tries to renew its Lease. It may write until it has not renewed it for this time, or for
+	// LeaseDuration less RetryPeriod if that is longer. Must be less than LeaseDuration. Default: two thirds of LeaseDuration.
+	RenewDeadline time.Duration
+	// RetryPeriod is the time between attempts to acquire or renew the Lease. Must be less than RenewDeadline / 1.2. Default: two fifteenths of
+	// LeaseDuration.
+	RetryPeriod time.Duration
+}
+
+// AddTo adds the sharder of the ring to a manager, which is usually that of a shard, but need not be. It starts with the manager, in every process
+// that calls AddTo, stands for election, and works while it is elected. Call it once, before the manager starts. The manager needs no leader
+// election for it, no scheme, and no cache: the sharder has its own.
+//
+// AddTo makes a few requests, for 10 seconds at most. It returns an error if the options are invalid, if the ring does not exist, if the manager
+// already has a sharder, or if a ring that is a value of the program also exists as a ClusterRing. A ring whose spec.sharder is not Embedded is no
+// error: the sharder then stands by until that changes, so that the program can be rolled out first.
+func AddTo(mgr manager.Manager, o Options) error {
+	if err := addTo(mgr, o); err != nil {
+		return fmt.Errorf("add the embedded sharder of ring %q: %w", o.Ring, err)
+	}
+
+	return nil
+}
+
+func addTo(mgr manager.Manager, o Options) error {
+	o, err := o.complete(os.ReadFile)
+	if err != nil {
+		return err
+	}
+
+	log := mgr.GetLogger().WithName("sharder").WithValues("ring", o.Ring)
+	self := sharder.Embedded(o.Ring, o.Namespace)
+
+	e := &kit.Embedding{
+		Name: self.Lease.Name, Namespace: o.Namespace, Ring: o.Ring, Config: mgr.GetConfig(), Log: log,
+		LeaseDuration: o.LeaseDuration, RenewDeadline: o.RenewDeadline, RetryPeriod: o.RetryPeriod,
+		Setup: func(ctx context.Context, rt *kit.Runtime) error {
+			return errors.Join(leasemonitor.Embed(ctx, rt, self), rebalancer.Embed(ctx, rt, self))
+		},
+	}
+	if o.Spec != nil {
+		e.Fixed = fixedring.New(o.Ring, *o.Spec, log)
+	}
+
+	if err := e.Validate(); err != nil {
+		return err
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	defer cancel()
+
+	ring, err := e.Check(ctx)
+	if err != nil {
+		return err
+	}
+
+	if !self.Wanted(ring) {
+		log.Info("Another sharder than this one is to work on the ring: standing by", "spec.sharder", cmp.Or(ring.Spec.Sharder, v1alpha1.SharderServices),
+			"spec.shardNamespaces", ring.Spec.ShardNamespaces, "namespace", o.Namespace)
+	}
+
+	if !managers.add(mgr) {
+		return errors.New("the manager already has an embedded sharder: call AddTo once")
+	}
+
+	if err := mgr.Add(&runnable{embedding: e, log: log, clock: clock.RealClock{}, ended: func() { managers.remove(mgr) }}); err != nil {
+		managers.remove(mgr)
+		return fmt.Errorf("add it to the manager: %w", err)
+	}
+
+	return nil
+}
+
+// complete fills in defaults, and validates what the election does not. read reads a file.
+func (o Options) complete(read func(string) ([]byte, error)) (Options, error) {
+	var errs []error
+
+	if o.Namespace == "" {
+		content, err := read(namespaceFile)
+		o.Namespace = strings.TrimSpace(string(content))
+
+		if err != nil || o.Namespace == "" {
+			errs = append(errs, errors.New("namespace: set it, outside of a Pod it is not known"))
+		}
+	}
+
+	if o.LeaseDuration == 0 {
+		o.LeaseDuration = defaultLeaseDuration
+	}
+
+	if o.RenewDeadline == 0 {
+		o.RenewDeadline = o.LeaseDuration * 2 / 3
+	}
+
+	if o.RetryPeriod == 0 {
+		o.RetryPeriod = o.LeaseDuration * 2 / 15
+	}
+
+	errs = append(errs, validateName(o.Ring))
+
+	if o.Spec != nil {
+		o.Spec = o.Spec.DeepCopy()
+		errs = append(errs, completeSpec(o.Spec, o.Namespace))
+	}
+
+	return o, errors.Join(errs...)
+}
+
+// completeSpec completes and validates the spec of a ring whose shards hold their Leases in the namespace.
+func completeSpec(s *v1alpha1.ClusterRingSpec, namespace string) error {
+	switch {
+	case s.Sharder == "":
+		s.Sharder = v1alpha1.SharderEmbedded
+	case s.Sharder != v1alpha1.SharderEmbedded:
+		return fmt.Errorf("spec.sharder is %q: a ring in the program has the sharder %s", s.Sharder, v1alpha1.SharderEmbedded)
+	}
+
+	switch {
+	case len(s.ShardNamespaces) == 0:
+		s.ShardNamespaces = []string{namespace}
+	case len(s.ShardNamespaces) > 1 || s.ShardNamespaces[0] != namespace:
+		return fmt.Errorf("spec.shardNamespaces is %v: it must be the namespace of the shards, %s, alone", s.ShardNamespaces, namespace)
+	}
+
+	return validateSpec(*s)
+}
+
+// runnable runs the sharder as often as its process is elected.
+type runnable struct {
+	embedding *kit.Embedding
+	log       logr.Logger
+	clock     clock.WithTicker
+	ended     func()
+}
+
+// NeedLeaderElection makes the manager start it in every process, whether that holds its Lease as a shard or not: a ring whose shards all wait
+// for their Leases needs a sharder, too.
+func (*runnable) NeedLeaderElection() bool { return false }
+
+// Start runs until ctx ends. A sharder that fails does not end the program, which is a shard besides, and may be elected again.
+func (r *runnable) Start(ctx context.Context) error {
+	defer r.ended()
+
+	pauses := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 6, Cap: 30 * time.Second}
+
+	for {
+		begun := r.clock.Now()
+		err := r.embedding.Run(ctx)
+
+		if ctx.Err() != nil {
+			if err != nil {
+				r.log.Error(err, "The sharder has failed while it was being stopped")
+			}
+
+			return nil
+		}
+
+		if r.clock.Since(begun) > time.Minute {
+			pauses.Duration, pauses.Steps = time.Second, 6
+		}
+
+		pause := pauses.Step()
+		r.log.Error(err, "The sharder has stopped; this process will stand for election again", "after", pause.String())
+
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.clock.After(pause):
+		}
+	}
+}
+
+// managers are those that have a sharder.
+var managers registry
+
+type registry struct {
+	mu sync.Mutex
+	of map[manager.Manager]bool
+}
+
+func (r *registry) add(mgr manager.Manager) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.of[mgr] {
+		return false
+	}
+
+	if r.of == nil {
+		r.of = map[manager.Manager]bool{}
+	}
+
+	r.of[mgr] = true
+
+	return true
+}
+
+func (r *registry) remove(mgr manager.Manager) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	delete(r.of, mgr)
+}

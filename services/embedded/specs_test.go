@@ -1,0 +1,82 @@
+package embedded
+
+import (
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+const dryRun = dryRunAll("")
+
+type dryRunAll string
+
+func (dryRunAll) ApplyToCreate(o *client.CreateOptions) { client.DryRunAll.ApplyToCreate(o) }
+
+func keyOf(obj client.Object) client.ObjectKey { return client.ObjectKeyFromObject(obj) }
+
+// specs are changes of a valid ring, about every rule that there is for one.
+func specs() map[string]func(*v1alpha1.ClusterRing) {
+	all := map[string]func(*v1alpha1.ClusterRing){
+		"valid":       func(*v1alpha1.ClusterRing) {},
+		"long name":   func(r *v1alpha1.ClusterRing) { r.Name = strings.Repeat("a", 64) },
+		"dotted name": func(r *v1alpha1.ClusterRing) { r.Name = "a.b" },
+		"none":        func(r *v1alpha1.ClusterRing) { r.Spec.Resources = nil },
+		"twice":       func(r *v1alpha1.ClusterRing) { r.Spec.Resources = append(r.Spec.Resources, r.Spec.Resources[0]) },
+		"many": func(r *v1alpha1.ClusterRing) {
+			for i := range maxResources {
+				r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Resource: fmt.Sprintf("r%d", i)})
+			}
+		},
+		"many controlled": func(r *v1alpha1.ClusterRing) {
+			for i := range maxResources {
+				c := &r.Spec.Resources[0].ControlledResources
+				*c = append(*c, v1alpha1.ControlledResource{Resource: fmt.Sprintf("r%d", i)})
+			}
+		},
+		"main and controlled": func(r *v1alpha1.ClusterRing) {
+			r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Resource: "configmaps"})
+		},
+		"controlled twice": func(r *v1alpha1.ClusterRing) {
+			r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{
+				Resource: "secrets", ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
+			})
+		},
+		"active":    func(r *v1alpha1.ClusterRing) { r.Spec.ActiveShards = new(int32(1)) },
+		"no active": func(r *v1alpha1.ClusterRing) { r.Spec.ActiveShards = new(int32(0)) },
+		"too many active": func(r *v1alpha1.ClusterRing) {
+			r.Spec.ActiveShards = new(int32(maxActive + 1))
+		},
+		"fence off": func(r *v1alpha1.ClusterRing) { r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceOff} },
+		"fence": func(r *v1alpha1.ClusterRing) {
+			r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceAudit, ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: "a", Name: "b"}}}
+		},
+		"two namespaces": func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{namespace, "other"} },
+		"selector":       func(r *v1alpha1.ClusterRing) { r.Spec.NamespaceSelector = &metav1.LabelSelector{} },
+		"bad selector": func(r *v1alpha1.ClusterRing) {
+			r.Spec.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "In"}}}
+		},
+		"bad operator": func(r *v1alpha1.ClusterRing) {
+			r.Spec.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}
+		},
+	}
+
+	for _, gr := range [][2]string{
+		{"", "events"}, {"", "nodes"}, {"", "pods"}, {"", ""}, {"", "Pods"}, {"", "pods/status"}, {"", strings.Repeat("a", 64)}, {"apps", "deployments"},
+		{"coordination.k8s.io", "leases"}, {"coordination.k8s.io", "others"}, {"events.k8s.io", "events"}, {"rbac.authorization.k8s.io", "roles"},
+		{"admissionregistration.k8s.io", "x"}, {"sharding.timebertt.dev", "clusterrings"}, {"A", "b"}, {"a..b", "b"}, {strings.Repeat("a", 254), "b"},
+	} {
+		all[fmt.Sprintf("main %.20q", gr)] = func(r *v1alpha1.ClusterRing) {
+			r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: gr[0], Resource: gr[1]})
+		}
+		all[fmt.Sprintf("controlled %.20q", gr)] = func(r *v1alpha1.ClusterRing) {
+			c := &r.Spec.Resources[0].ControlledResources
+			*c = append(*c, v1alpha1.ControlledResource{Group: gr[0], Resource: gr[1]})
+		}
+	}
+
+	return all
+}

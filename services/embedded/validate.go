@@ -1,0 +1,133 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// The limits of the CustomResourceDefinition. A test compares what both accept.
+const (
+	maxName       = 63
+	maxGroup      = 253
+	maxResources  = 32
+	maxActive     = 2000
+	patternLabel  = `[a-z0-9]([-a-z0-9]*[a-z0-9])?`
+	patternGroups = patternLabel + `(\.` + patternLabel + `)*`
+)
+
+var (
+	ringPattern     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
+	resourcePattern = regexp.MustCompile(`^` + patternLabel + `$`)
+	groupPattern    = regexp.MustCompile(`^(` + patternGroups + `)?$`)
+
+	protectedGroups = sets.New("admissionregistration.k8s.io", "events.k8s.io", "rbac.authorization.k8s.io", v1alpha1.GroupVersion.Group)
+)
+
+type groupResource struct{ group, resource string }
+
+func validateName(ring string) error {
+	switch {
+	case ring == "":
+		return errors.New("ring: set its name")
+	case len(ring) > maxName || !ringPattern.MatchString(ring):
+		return fmt.Errorf("ring: the name %q must be a valid label value, of small letters, of at most %d characters", ring, maxName)
+	}
+
+	return nil
+}
+
+// validateSpec returns everything that is wrong with a spec which no API server validates, or nil.
+func validateSpec(spec v1alpha1.ClusterRingSpec) error {
+	var errs []error
+
+	if n := len(spec.Resources); n < 1 || n > maxResources {
+		errs = append(errs, fmt.Errorf("spec.resources has %d entries: it needs 1 to %d", n, maxResources))
+	}
+
+	main, controlled := sets.New[groupResource](), sets.New[groupResource]()
+
+	for i, r := range spec.Resources {
+		at := fmt.Sprintf("spec.resources[%d]", i)
+		gr := groupResource{r.Group, r.Resource}
+
+		if main.Has(gr) {
+			errs = append(errs, fmt.Errorf("%s lists %s of group %q again", at, r.Resource, r.Group))
+		}
+
+		main.Insert(gr)
+
+		errs = append(errs, validateResource(at, gr))
+	}
+
+	for i, r := range spec.Resources {
+		errs = append(errs, validateControlled(fmt.Sprintf("spec.resources[%d].controlledResources", i), r.ControlledResources, main, controlled))
+	}
+
+	if n := spec.ActiveShards; n != nil && (*n < 1 || *n > maxActive) {
+		errs = append(errs, fmt.Errorf("spec.activeShards is %d: it must be 1 to %d", *n, maxActive))
+	}
+
+	if spec.FenceMode() != v1alpha1.FenceOff {
+		errs = append(errs, errors.New("spec.fence: a ring with an embedded sharder cannot have a fence: the shards themselves write the labels of all objects"))
+	}
+
+	return errors.Join(append(errs, validateSelector(spec.NamespaceSelector))...)
+}
+
+func validateControlled(at string, list []v1alpha1.ControlledResource, main, seen sets.Set[groupResource]) error {
+	var errs []error
+
+	if len(list) > maxResources {
+		errs = append(errs, fmt.Errorf("%s has %d entries: at most %d are allowed", at, len(list), maxResources))
+	}
+
+	for i, c := range list {
+		gr := groupResource{c.Group, c.Resource}
+		errs = append(errs, validateResource(fmt.Sprintf("%s[%d]", at, i), gr))
+
+		if main.Has(gr) {
+			errs = append(errs, fmt.Errorf("%s[%d]: %s must not be listed both as a main and as a controlled resource", at, i, c.Resource))
+		}
+
+		if seen.Has(gr) {
+			errs = append(errs, fmt.Errorf("%s[%d]: %s must not be listed as controlled more than once", at, i, c.Resource))
+		}
+
+		seen.Insert(gr)
+	}
+
+	return errors.Join(errs...)
+}
+
+func validateResource(at string, gr groupResource) error {
+	switch {
+	case len(gr.resource) > maxName || !resourcePattern.MatchString(gr.resource):
+		return fmt.Errorf("%s.resource is %q: it must be the plural name of a resource, as in the path of the API", at, gr.resource)
+	case len(gr.group) > maxGroup || !groupPattern.MatchString(gr.group):
+		return fmt.Errorf("%s.group is %q: it must be an API group, empty for the core group", at, gr.group)
+	case protectedGroups.Has(gr.group), gr == groupResource{"coordination.k8s.io", "leases"},
+		gr.group == "" && slices.Contains([]string{"events", "nodes"}, gr.resource):
+		return fmt.Errorf("%s: a ring cannot shard %s of group %q: the sharder and the cluster depend on them", at, gr.resource, gr.group)
+	}
+
+	return nil
+}
+
+func validateSelector(selector *metav1.LabelSelector) error {
+	if selector == nil {
+		return nil
+	}
+
+	if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
+		return fmt.Errorf("spec.namespaceSelector: %w", err)
+	}
+
+	return nil
+}

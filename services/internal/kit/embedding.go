@@ -1,0 +1,256 @@
+package kit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/fixedring"
+	"github.com/clusterring/clusterring/services/internal/leaselist"
+)
+
+const (
+	// embeddedQPS and embeddedBurst limit the requests of an embedded service, as the defaults of the flags do for one of its own.
+	embeddedQPS, embeddedBurst = 100, 200
+	// embeddedGrace is unused while embedded services end only when their workers have ended; it must be positive.
+	embeddedGrace = 30 * time.Second
+)
+
+// Embedding describes services that run inside another program, for one ring, with the rights of that program. Any number of processes
+// may run them. One works, and the others stand by. All fields but Fixed are required.
+//
+// # Invariants
+//
+//  1. No request that writes leaves this process unless it holds the leader Lease, and its term has not ended. The program goes on without
+//     the services when the Lease is lost, and nothing of theirs may go on with it.
+//  2. Nothing is read but the ring, the Leases of the ring in one namespace, and what Setup reads beyond the manager's cache.
+//  3. Nothing of the process is changed: no logger, no handler of signals, no server.
+type Embedding struct {
+	// Name is that of the leader Lease, and the user agent.
+	Name string
+	// Namespace contains the leader Lease, and the Leases of the shards.
+	Namespace string
+	// Ring is the name of the ring.
+	Ring string
+	// Fixed is the ring as a value of the program; nil for the ClusterRing in the API server.
+	Fixed *fixedring.Store
+	// Config says how to reach the API server. Its limits of requests do not apply.
+	Config *rest.Config
+	// LeaseDuration, RenewDeadline, and RetryPeriod are those of the leader Lease, as in [Options].
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+	// Log is the logger of the services.
+	Log logr.Logger
+	// Setup adds the services' controllers to the manager, as that of a [Service].
+	Setup func(ctx context.Context, rt *Runtime) error
+}
+
+// Validate returns everything that is wrong with the name, the namespace, and the times, or nil.
+func (e *Embedding) Validate() error { return e.options().validateEmbedded() }
+
+func (e *Embedding) options() *Options {
+	return &Options{
+		Namespace: e.Namespace, MetricsBindAddress: "0", HealthProbeBindAddress: "0",
+		KubeAPIQPS: embeddedQPS, KubeAPIBurst: embeddedBurst, ShutdownGrace: embeddedGrace,
+		LeaderElect: true, LeaderElectLeaseDuration: e.LeaseDuration, LeaderElectRenewDeadline: e.RenewDeadline, LeaderElectRetryPeriod: e.RetryPeriod,
+	}
+}
+
+// Run runs the services until ctx ends, and then returns nil, or until they fail or the leader Lease is lost, which it returns as an error. When it
+// returns, nothing of them runs any more. It may be called again.
+func (e *Embedding) Run(ctx context.Context) error {
+	config := rest.CopyConfig(e.Config)
+	config.QPS, config.Burst, config.RateLimiter = embeddedQPS, embeddedBurst, nil
+	config.UserAgent = e.Name + "/" + Version
+	config.Wrap(leaselist.Bound)
+
+	r := &running{
+		service: Service{Name: e.Name, LeaderElection: true, Setup: e.Setup}, options: e.options(),
+		log: e.Log, clock: clock.RealClock{}, draining: newLatch(), embedding: e,
+	}
+
+	managerCtx, stop := context.WithCancel(ctrllog.IntoContext(context.WithoutCancel(ctx), e.Log))
+	defer stop()
+
+	if err := r.prepare(managerCtx, config); err != nil {
+		return err
+	}
+
+	return r.serve(ctx, managerCtx, stop)
+}
+
+// serve runs the manager until ctx ends, something fails, or the leader Lease is lost, and waits until nothing runs any more. The gate
+// refuses all writes from the moment at which the Lease is lost.
+func (r *running) serve(ctx, managerCtx context.Context, stop context.CancelFunc) error {
+	defer r.draining.close()
+
+	done := make(chan error, 1)
+	go func() { done <- r.manager.Start(managerCtx) }()
+
+	var reason error
+
+	select {
+	case err := <-done:
+		return r.failed(err, r.leader.lost)
+	case reason = <-r.leader.lost:
+	case <-r.phases.stopping.ch: // a runnable failed; the manager is stopping the others
+	case <-ctx.Done():
+	}
+
+	r.draining.close()
+	stop()
+
+	err := r.failed(<-done, r.leader.lost)
+	if ctx.Err() != nil && reason == nil && errors.Is(err, context.Canceled) {
+		return nil // it was told to stop while it waited for its caches
+	}
+
+	return errors.Join(reason, err)
+}
+
+// restrict restricts a manager to the ring. It returns the config that its clients use.
+func (e *Embedding) restrict(config *rest.Config, o *manager.Options, leader *leadership) *rest.Config {
+	o.Cache.ByObject = map[client.Object]cache.ByObject{
+		&coordinationv1.Lease{}: {
+			Namespaces: map[string]cache.Config{e.Namespace: {}},
+			Label:      labels.SelectorFromSet(labels.Set{v1alpha1.LabelClusterRing: e.Ring}),
+			Transform:  slimLease,
+		},
+		&v1alpha1.ClusterRing{}: {Field: fields.OneTermEqualSelector("metadata.name", e.Ring), Transform: selectNamespaces(nil)},
+	}
+
+	if e.Fixed != nil {
+		e.fix(o)
+	}
+
+	return gated(config, leader)
+}
+
+// fix lets a manager find the ring in the program.
+func (e *Embedding) fix(o *manager.Options) {
+	informer := o.Cache.NewInformer
+
+	o.Cache.NewInformer = func(
+		source toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers,
+	) toolscache.SharedIndexInformer {
+		if _, ring := example.(*v1alpha1.ClusterRing); ring {
+			source = e.Fixed
+		}
+
+		return informer(source, example, resync, indexers)
+	}
+	o.MapperProvider = func(config *rest.Config, c *http.Client) (meta.RESTMapper, error) {
+		served, err := apiutil.NewDynamicRESTMapper(config, c)
+		if err != nil {
+			return nil, fmt.Errorf("prepare the mapping of kinds: %w", err)
+		}
+
+		return fixedring.Mapper(served), nil
+	}
+	o.NewClient = func(config *rest.Config, options client.Options) (client.Client, error) {
+		c, err := client.New(config, options)
+		if err != nil {
+			return nil, fmt.Errorf("prepare the client: %w", err)
+		}
+
+		return e.Fixed.Client(c), nil
+	}
+}
+
+// reader returns a reader of the ring, of no Leases but those of the namespace, and of everything else.
+func (e *Embedding) reader(live client.Reader) client.Reader {
+	if e.Fixed != nil {
+		live = e.Fixed.Reader(live)
+	}
+
+	return oneNamespace{live, e.Namespace}
+}
+
+// logged logs events, because there is no object in the API server that they could be about.
+type logged struct{ log logr.Logger }
+
+// Eventf implements [events.EventRecorder].
+func (l logged) Eventf(regarding, _ runtime.Object, kind, reason, action, note string, args ...any) {
+	name := ""
+	if obj, ok := regarding.(client.Object); ok {
+		name = obj.GetName()
+	}
+
+	l.log.Info("Event", "about", name, "type", kind, "reason", reason, "action", action, "note", fmt.Sprintf(note, args...))
+}
+
+// oneNamespace lists Leases in one namespace, where the caller means all in which it may.
+type oneNamespace struct {
+	client.Reader
+	namespace string
+}
+
+// List implements [client.Reader].
+func (r oneNamespace) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if _, leases := list.(*coordinationv1.LeaseList); leases {
+		opts = append(opts[:len(opts):len(opts)], client.InNamespace(r.namespace))
+	}
+
+	return r.Reader.List(ctx, list, opts...) //nolint:wrapcheck // the reader's own answer
+}
+
+// Check makes a few requests, and returns the ring, or why there is none to work on.
+func (e *Embedding) Check(ctx context.Context) (*v1alpha1.ClusterRing, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+
+	if e.Fixed == nil {
+		if err := preflight(ctx, e.Config); err != nil {
+			return nil, err
+		}
+	}
+
+	// Without discovery, which a ring in the program does not need to succeed.
+	mapper := fixedring.Mapper(meta.NewDefaultRESTMapper(nil))
+
+	c, err := client.New(e.Config, client.Options{Scheme: scheme, Mapper: mapper})
+	if err != nil {
+		return nil, fmt.Errorf("prepare a client for %s: %w", e.Config.Host, err)
+	}
+
+	ring := &v1alpha1.ClusterRing{}
+	err = c.Get(ctx, client.ObjectKey{Name: e.Ring}, ring)
+
+	switch {
+	case e.Fixed == nil && apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("ClusterRing %s does not exist: create it, with spec.sharder %s", e.Ring, v1alpha1.SharderEmbedded)
+	case e.Fixed == nil && apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("read ClusterRing %s: %w; check the name, and grant get, list, watch, and patch on this ring, as deploy/example-embedded does", e.Ring, err)
+	case e.Fixed == nil && err != nil:
+		return nil, fmt.Errorf("read ClusterRing %s: %w", e.Ring, err)
+	case e.Fixed == nil:
+		return ring, nil
+	case err == nil:
+		return nil, fmt.Errorf("the ring is a value of the program, but ClusterRing %s exists, too, whose sharder would work on the same objects: "+
+			"leave the value out, or give it another name", e.Ring)
+	case !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("find out whether ClusterRing %s exists: %w", e.Ring, err)
+	}
+
+	return e.Fixed.Ring(), nil
+}
