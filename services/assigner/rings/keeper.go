@@ -133,6 +133,8 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		return reconcile.Result{}, fmt.Errorf("determine the resources of ring %s: %w", req.Name, err)
 	}
 
+	set := k.resolve(ring)
+
 	fingerprint := ""
 	if a := ring.Status.Assignment; a != nil {
 		fingerprint = a.Fingerprint
@@ -141,9 +143,10 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	k.Store.index.Rule(ring.Name, membership.RulesOf(ring))
 	k.Store.put(admission.Facts{
 		Name:                ring.Name,
-		Resources:           k.resolve(ring),
+		Resources:           set,
 		Recorded:            resources.Recorded(ring.Status.Assignment),
 		AssignedFingerprint: fingerprint,
+		Rekeying:            !set.KeysRecorded(ring.Status.Assignment),
 		Deleting:            !ring.DeletionTimestamp.IsZero(),
 	}, ring.UID, ring.Generation)
 
