@@ -239,6 +239,10 @@ func (d *drawing) disturbKeys() {
 			Value: pick(d, "", "customer-1", "customer-2", "customer-3"),
 		})
 	}
+
+	for range d.IntN(3) { // only the keys change, unless another spec was drawn in the meantime
+		d.step(Step{At: d.at(), Act: EditRing, N: d.h.Spec + len(specs)*(1+d.IntN(5))})
+	}
 }
 
 func (d *drawing) disturbRing() {

@@ -68,10 +68,10 @@ var specs = []v1alpha1.ClusterRingSpec{
 // keyLabel is the label that may be the key of objects.
 const keyLabel = "example.com/customer"
 
-// spec returns the n-th spec of the ring. If the history is keyed, its main resources have keys that depend on n, so that an edit of
-// the ring may also change them.
+// spec returns the n-th spec of the ring: beyond the number of specs, they begin again. If the history is keyed, its main resources have
+// keys that depend on n, so that an edit of the ring may also change them, or change nothing else.
 func (h History) spec(n int) v1alpha1.ClusterRingSpec {
-	spec := specs[n].DeepCopy()
+	spec := specs[n%len(specs)].DeepCopy()
 
 	for i := range spec.Resources {
 		if !h.Keyed {
