@@ -157,7 +157,7 @@ func ancestorsOf(mgr manager.Manager, clk clock.PassiveClock) (*ancestry.Book, e
 		return live.Resource(gvr).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	}
 
-	return ancestry.New(ancestry.Options{Read: read, Size: maxBetween, Remember: rememberFor, Clock: clk}), nil
+	return ancestry.New(ancestry.Options{Read: read, Size: maxBetween, Remember: rememberFor, LabelsAnew: true, Clock: clk}), nil
 }
 
 // certificates returns where the serving certificate comes from.

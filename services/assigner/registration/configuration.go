@@ -8,7 +8,8 @@
 //
 //  1. The registration depends only on the ring: a configuration that is edited or deleted is restored.
 //  2. A ring that is gone, or being deleted, has no configuration. No configuration remains of rings that were never recreated.
-//  3. The API server does not call the assigner if the answer could not change anything: for objects with a shard, for
+//  3. The API server does not call the assigner if the answer could not change anything: for objects with a shard, unless the label
+//     changes that is their key, for
 //     controlled objects without a controller among the ring's main resources, and for writes of the rebalancer.
 //  4. A fence lasts as long as its ring: until the last label is gone, it protects objects that still carry one.
 package registration
@@ -73,11 +74,36 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *ad
 		}},
 	}
 
+	if keyed := keyedByLabel(set); len(keyed) > 0 {
+		c.Webhooks = append(c.Webhooks, onKeyChange(ring, keyed, t))
+	}
+
 	if t.InjectCAFrom != "" {
 		c.Annotations = map[string]string{annotationInjectCA: t.InjectCAFrom}
 	}
 
 	return c
+}
+
+// onKeyChange returns the webhook for objects with a shard whose key, a label, is changed: the shard is asked in the same write to release
+// the object. It goes to the same place as the other.
+func onKeyChange(ring *v1alpha1.ClusterRing, keyed []resources.Resource, t Target) admissionregistrationv1.MutatingWebhook {
+	return admissionregistrationv1.MutatingWebhook{
+		Name:         v1alpha1.KeyWebhookName,
+		ClientConfig: t.clientConfig(ring.Name),
+		Rules:        rulesFor(keyed, admissionregistrationv1.Update),
+
+		FailurePolicy:           ptr.To(admissionregistrationv1.Ignore),
+		MatchPolicy:             ptr.To(admissionregistrationv1.Equivalent),
+		NamespaceSelector:       ring.Spec.EffectiveNamespaceSelector(),
+		ObjectSelector:          withShard(ring.LabelKeys()),
+		SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
+		TimeoutSeconds:          ptr.To[int32](timeoutSeconds),
+		AdmissionReviewVersions: []string{"v1"},
+		// A webhook that runs after ours may change the label.
+		ReinvocationPolicy: ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy),
+		MatchConditions:    []admissionregistrationv1.MatchCondition{{Name: conditionKey, Expression: keyChanges(ring)}},
+	}
 }
 
 // ownedBy makes the garbage collector remove what the assigner has registered for a ring. The ring does not wait for it: the assigner may be
@@ -112,14 +138,31 @@ func withoutShard(keys v1alpha1.LabelKeys) *metav1.LabelSelector {
 	}}}
 }
 
+// keyedByLabel returns the served resources whose key is a label.
+func keyedByLabel(set *resources.Set) []resources.Resource {
+	return slices.DeleteFunc(set.Keyed(), func(r resources.Resource) bool { return r.Key.Label == "" })
+}
+
+// withShard selects objects with a shard.
+func withShard(keys v1alpha1.LabelKeys) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+		Key:      keys.Shard,
+		Operator: metav1.LabelSelectorOpExists,
+	}}}
+}
+
 // rules selects the objects, not the subresources, of every resource of the ring that is served. The others follow when
 // they appear: until their kinds are known nothing could be decided about them.
 func rules(set *resources.Set) []admissionregistrationv1.RuleWithOperations {
+	return rulesFor(slices.Concat(set.Main(), set.Controlled()), admissionregistrationv1.Create, admissionregistrationv1.Update)
+}
+
+func rulesFor(all []resources.Resource, operations ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
 	var out []admissionregistrationv1.RuleWithOperations
 
-	for _, r := range slices.Concat(set.Main(), set.Controlled()) {
+	for _, r := range all {
 		out = append(out, admissionregistrationv1.RuleWithOperations{
-			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
+			Operations: operations,
 			Rule: admissionregistrationv1.Rule{
 				APIGroups:   []string{r.GVR.Group},
 				APIVersions: []string{"*"},

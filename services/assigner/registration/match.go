@@ -9,6 +9,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -17,6 +18,7 @@ const (
 	conditionRebalancer = "not-written-by-the-rebalancer"
 	conditionController = "controlled-by-the-ring"
 	conditionHandover   = "not-given-up"
+	conditionKey        = "key-changes"
 )
 
 // matchConditions returns the CEL expressions that all must hold for the API server to call the webhook. They are evaluated
@@ -53,6 +55,21 @@ func matchConditions(keys v1alpha1.LabelKeys, set *resources.Set, rebalancer str
 func notGivenUp(keys v1alpha1.LabelKeys, owners string) string {
 	return fmt.Sprintf("request.operation != 'UPDATE' || !(%s) || "+
 		"!has(oldObject.metadata.labels) || !(%q in oldObject.metadata.labels)", owners, keys.Drain)
+}
+
+// keyChanges holds for updates that change a label which is a key in the ring. It is "" if there is none. The policy ring-webhooks in
+// deploy/base/guard admits exactly this expression.
+func keyChanges(ring *v1alpha1.ClusterRing) string {
+	var all []string
+
+	for _, r := range ring.Spec.Resources {
+		if label := key.RuleOf(r.Key).Label; label != "" {
+			value := func(of string) string { return fmt.Sprintf("%s.metadata.?labels[?%q].orValue(\"\")", of, label) }
+			all = append(all, value("oldObject")+" != "+value("object"))
+		}
+	}
+
+	return strings.Join(all, " || ")
 }
 
 // isOneOf returns a CEL expression that holds for requests to resources, "" if there are none.

@@ -166,7 +166,9 @@ func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, s
 			return errNoBundle
 		}
 
-		want.Webhooks[0].ClientConfig.CABundle = bundle
+		for i := range want.Webhooks {
+			want.Webhooks[i].ClientConfig.CABundle = bundle
+		}
 	}
 
 	have := &admissionregistrationv1.MutatingWebhookConfiguration{}
@@ -225,9 +227,11 @@ func merge(have, want *admissionregistrationv1.MutatingWebhookConfiguration) *ad
 
 		maps.Copy(next.Annotations, want.Annotations)
 
-		for i := range have.Webhooks {
-			if have.Webhooks[i].Name == v1alpha1.WebhookName {
-				next.Webhooks[0].ClientConfig.CABundle = have.Webhooks[i].ClientConfig.CABundle
+		for i := range next.Webhooks {
+			for j := range have.Webhooks {
+				if have.Webhooks[j].Name == next.Webhooks[i].Name {
+					next.Webhooks[i].ClientConfig.CABundle = have.Webhooks[j].ClientConfig.CABundle
+				}
 			}
 		}
 	} else {

@@ -145,6 +145,8 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		refusal = labelclaim.Message(ring, holder)
 	}
 
+	set := k.resolve(ring)
+
 	fingerprint := ""
 	if a := ring.Status.Assignment; a != nil {
 		fingerprint = a.Fingerprint
@@ -155,9 +157,10 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		Name:                ring.Name,
 		ShardLabel:          ring.Spec.ShardLabel,
 		Refusal:             refusal,
-		Resources:           k.resolve(ring),
+		Resources:           set,
 		Recorded:            resources.Recorded(ring.Status.Assignment),
 		AssignedFingerprint: fingerprint,
+		Rekeying:            !set.KeysRecorded(ring.Status.Assignment),
 		Deleting:            !ring.DeletionTimestamp.IsZero(),
 	}, ring.UID, ring.Generation)
 

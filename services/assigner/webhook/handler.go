@@ -141,7 +141,7 @@ func (h *Handler) decide(ctx context.Context, ring *admission.Ring, req *admissi
 	}
 
 	a = admission.Decide(ctx, ring, req, h.Ancestors)
-	if a.Shard == "" {
+	if a.Shard == "" && a.Drain == "" {
 		return a, nil
 	}
 

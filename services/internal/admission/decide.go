@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -56,12 +56,15 @@ type Answer struct {
 	Shard string
 	// RemoveDrain is true if the drain label is removed.
 	RemoveDrain bool
+	// Drain is the new value of the drain label; empty if the label is not set.
+	Drain string
 	// Warning is shown to the author of the write; empty if no user can do anything about it.
 	Warning string
 }
 
 // Decide answers a request for the ring; ring is nil if no ring has that name. It changes neither. It asks the ancestors about an
-// object whose controller is of one of the ring's controlled resources, and passes them the context.
+// object whose controller is of one of the ring's controlled resources, or of a main resource whose key is a label, and passes them
+// the context. The ancestors must return all labels of a main object, as they are now.
 func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.Ancestors) Answer {
 	if ring == nil {
 		return Answer{Outcome: UnknownRing, Warning: unknownRing(req.Ring)}
@@ -89,15 +92,12 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 	}
 
 	if _, labelled := req.Object.Labels[ring.shardLabel]; labelled {
-		return Answer{Outcome: Labelled}
+		return ring.rekey(req, resource, role)
 	}
 
-	meta := metav1.ObjectMeta{Name: req.Object.Name, OwnerReferences: req.Object.OwnerReferences}
-	if resource.Namespaced {
-		meta.Namespace = req.Object.Namespace
-	}
+	meta := req.Object.meta(resource)
 
-	kin, ok, err := ring.facts.Resources.KinOf(ctx, resources.Subject{Resource: resource, Role: role, Object: &meta}, ancestors)
+	kin, ok, err := ring.facts.Resources.KinOf(ctx, resources.Subject{Resource: resource, Role: role, Object: meta}, ancestors)
 
 	switch {
 	case err != nil:
@@ -106,16 +106,26 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 		return Answer{Outcome: ForeignOwner}
 	}
 
-	return ring.assign(req, resource, role, kin.Key)
+	return ring.assign(req, resource, role, kin)
+}
+
+// meta returns the metadata that the key of the object depends on.
+func (o *Object) meta(r resources.Resource) *metav1.ObjectMeta {
+	m := &metav1.ObjectMeta{Name: o.Name, Labels: o.Labels, OwnerReferences: o.OwnerReferences}
+	if r.Namespaced {
+		m.Namespace = o.Namespace
+	}
+
+	return m
 }
 
 // assign answers for an object of the ring without a shard label after the write.
-func (r *Ring) assign(req *Request, resource resources.Resource, role resources.Role, k key.Key) Answer {
+func (r *Ring) assign(req *Request, resource resources.Resource, role resources.Role, kin resources.Kin) Answer {
 	if shard, dropped := r.dropped(req); dropped {
 		return Answer{Outcome: Restored, Shard: shard, Warning: r.restored(shard)}
 	}
 
-	if k.Name == "" {
+	if kin.Key.Name == "" {
 		return Answer{Outcome: NameUnknown}
 	}
 
@@ -123,7 +133,7 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 		return Answer{Outcome: Unrecorded}
 	}
 
-	shard, ok := r.facts.View.Owner(k)
+	shard, ok := r.facts.View.Owner(kin.Key)
 	if !ok {
 		return Answer{Outcome: NoShard, Warning: r.noShard()}
 	}
@@ -135,13 +145,65 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 
 	// While objects are moving, the owner may still be at another shard than its key's, and two shards must not work on an owner
 	// and its child. Only the rebalancer can read where the owner is.
-	if role == resources.Controlled && !r.settled {
+	if role == resources.Controlled && (!r.settled || !r.ownerIsAt(shard, kin)) {
 		return Answer{Outcome: Moving}
 	}
 
 	_, drain := req.Object.Labels[r.drainLabel]
 
-	return Answer{Outcome: Assigned, Shard: shard, RemoveDrain: drain}
+	answer := Answer{Outcome: Assigned, Shard: shard, RemoveDrain: drain}
+	if role == resources.Main && kin.Keyless {
+		answer.Warning = r.keyless(resource)
+	}
+
+	return answer
+}
+
+// ownerIsAt reports whether a controlled object that goes to the shard finds its owner there. A change of a label moves one owner, and
+// the ring's status shows it late, so the labels of the owner decide if its key is a label.
+func (r *Ring) ownerIsAt(shard string, kin resources.Kin) bool {
+	if kin.Owner == nil || kin.Owner.Resource.Key.Label == "" {
+		return true
+	}
+
+	_, drain := kin.Labels[r.drainLabel]
+
+	return kin.Labels[r.shardLabel] == shard && !drain
+}
+
+// rekey answers for an object with a shard label after the write. If the write changes the label that is the object's key, and the new
+// key belongs to another shard, the shard of the object is asked to release it.
+func (r *Ring) rekey(req *Request, resource resources.Resource, role resources.Role) Answer {
+	answer, key := Answer{Outcome: Labelled}, resource.Key.Label
+
+	if role != resources.Main || key == "" || req.Operation != Update || req.Old == nil || req.Old.Labels[key] == req.Object.Labels[key] {
+		return answer
+	}
+
+	shard := req.Object.Labels[r.shardLabel]
+	if req.Old.Labels[r.shardLabel] != shard || !r.facts.View.Works(shard) || !r.facts.Recorded.Has(resource.GroupResource()) {
+		return answer // the rebalancer finds it, or has nothing to do with it
+	}
+
+	k, found := resource.Key.Of(resource.Kind.GroupKind(), req.Object.meta(resource))
+	if !found {
+		answer.Warning = r.keyless(resource)
+	}
+
+	next, ok := r.facts.View.Owner(k)
+	if !ok || next == shard {
+		return answer // a drain that is no longer needed is withdrawn by the rebalancer
+	}
+
+	if resource.Controls { // what follows the object goes first
+		next = v1alpha1.DrainValue
+	}
+
+	if req.Object.Labels[r.drainLabel] != next {
+		answer.Outcome, answer.Drain = Rekeyed, next
+	}
+
+	return answer
 }
 
 // dropped returns the shard that an update takes an object from without a drain. It does so even if the shard looks dead from

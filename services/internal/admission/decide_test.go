@@ -146,6 +146,16 @@ func (people) ControllerOf(_ context.Context, of resources.Owner) (controller *m
 	return nil, false, nil
 }
 
+// LabelsOf returns the labels of websites by their UIDs in the tests of keys.
+func (people) LabelsOf(_ context.Context, of resources.Owner) (labels map[string]string, found bool, err error) {
+	l, found := owners[of.UID]
+	if of.UID == "4" {
+		return nil, false, errors.New("websites default/blog is forbidden")
+	}
+
+	return l, found, nil
+}
+
 // grandchild follows the object with this UID, which is itself controlled.
 func grandchild(uid string, l map[string]string) *admission.Object {
 	refs := controlledBy("v1", "ConfigMap", "between")

@@ -3,7 +3,7 @@ package admission
 // Outcome is the decision about an object and its reason. Its values are those of the metric's label.
 type Outcome string
 
-// Outcomes. In all cases except [Assigned] and [Restored], the object is admitted unchanged.
+// Outcomes. In all cases except [Assigned], [Restored], and [Rekeyed], the object is admitted unchanged.
 const (
 	// Assigned objects got the shard that owns their key.
 	Assigned Outcome = "assigned"
@@ -11,6 +11,8 @@ const (
 	Restored Outcome = "restored"
 	// Labelled objects already have a shard.
 	Labelled Outcome = "labelled"
+	// Rekeyed objects got the drain label, because the write changes the label that is their key.
+	Rekeyed Outcome = "rekeyed"
 	// ForeignOwner is a controlled object that follows no main object of the ring, and is not part of the ring.
 	ForeignOwner Outcome = "foreign_owner"
 	// OwnerUnread is a controlled object that follows another one that could not be read, so its main object is not known.

@@ -34,6 +34,10 @@ func (r *Ring) Patch(a Answer, obj *Object) ([]byte, error) {
 		ops = append(ops, operation{Op: "remove", Path: labelPath(r.drainLabel)})
 	}
 
+	if a.Drain != "" { // the object has labels: it has a shard
+		ops = append(ops, operation{Op: "add", Path: labelPath(r.drainLabel), Value: a.Drain})
+	}
+
 	if len(ops) == 0 {
 		return nil, nil
 	}

@@ -1,13 +1,14 @@
 // Package admission decides, from the state of a ring and the content of a write, which shard label an object gets in that write.
 //
 // It takes no lock and has no clock: the answer depends on the request and one immutable [Ring]. Only if the controller of an
-// object follows another object does it ask for that object.
+// object follows another object, or has a label for a key, does it ask for an object.
 //
 // # Invariants
 //
 //  1. Every request is allowed. What cannot be assigned now is admitted unchanged, and the rebalancer assigns it.
 //  2. A shard label is only written with the name of an available shard, or with its previous value.
-//  3. An object that carries a shard label after the write is not changed.
+//  3. An object that carries a shard label after the write keeps its shard. It gets a drain label if the write changes the label that
+//     is its key, and the new key belongs to another shard.
 //  4. No shard loses an object without a drain label on the object: if a write drops the shard label from an object that was
 //     not asked to move, the label is restored, whatever is known about the shard.
 //  5. Equal rings and requests result in equal answers.
@@ -43,6 +44,9 @@ type Facts struct {
 	// AssignedFingerprint is status.assignment.fingerprint of the ring: the set of shards for which every object was last found
 	// in its place. Empty if that is not known.
 	AssignedFingerprint string
+	// Rekeying is true if the ring's status does not record the keys of the resources yet: objects are moving to the shards of their
+	// new keys.
+	Rekeying bool
 	// Deleting is true if the ring is being deleted.
 	Deleting bool
 }
@@ -65,7 +69,7 @@ func NewRing(f Facts) *Ring {
 		facts:      f,
 		shardLabel: keys.Shard,
 		drainLabel: keys.Drain,
-		settled:    f.View.Fingerprint() == f.AssignedFingerprint,
+		settled:    f.View.Fingerprint() == f.AssignedFingerprint && !f.Rekeying,
 	}
 }
 
@@ -84,6 +88,11 @@ func (r *Ring) refused() string {
 
 func (r *Ring) noShard() string {
 	return fmt.Sprintf("ClusterRing %q has no available shard: the object waits unassigned until there is one", r.facts.Name)
+}
+
+func (r *Ring) keyless(of resources.Resource) string {
+	return fmt.Sprintf("ClusterRing %q: the key of %s is %s, which the object lacks: it is assigned by its name, and not with others",
+		r.facts.Name, of.GroupResource(), of.Key)
 }
 
 func (r *Ring) ownerUnread(err error) string {

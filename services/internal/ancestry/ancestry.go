@@ -1,9 +1,12 @@
 // Package ancestry remembers who controls the objects that stand between a main object and the objects that follow it, such as the
-// ReplicaSets between a Deployment and its Pods.
+// ReplicaSets between a Deployment and its Pods, and the labels of main objects that are the keys of those that follow them.
 //
 // When it is first asked about such an object, it reads the object's metadata from the API server, and remembers the controller for
 // some time, because a controller hardly ever changes. A service that passes over all objects reports what it sees, so that most of
 // these reads are not necessary. The package writes nothing.
+//
+// A label changes more often than a controller. A service that does not see every change reads it each time: see
+// [Options].LabelsAnew.
 package ancestry
 
 import (
@@ -17,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
@@ -31,7 +35,7 @@ const (
 	absent = 5 * time.Second
 )
 
-// Options configure a [Book]. All fields are required.
+// Options configure a [Book]. All fields are required, except LabelsAnew.
 type Options struct {
 	// Read reads the metadata of an object. Its error is NotFound if the object does not exist.
 	Read func(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error)
@@ -39,7 +43,10 @@ type Options struct {
 	// least recently used object is dropped first.
 	Size     int
 	Remember time.Duration
-	Clock    clock.PassiveClock
+	// LabelsAnew makes [Book.LabelsOf] read all labels of the object for each call, and remember nothing. Otherwise, it returns only the
+	// label that is the key.
+	LabelsAnew bool
+	Clock      clock.PassiveClock
 }
 
 // Book implements [resources.Ancestors]. Create it with [New]. It may be used by several goroutines.
@@ -49,7 +56,7 @@ type Book struct {
 	reads   singleflight.Group
 
 	mu sync.RWMutex
-	// between are the resources of the objects that were asked for.
+	// between are the resources of the objects whose controllers were asked for.
 	between sets.Set[schema.GroupResource]
 }
 
@@ -57,6 +64,19 @@ type Book struct {
 type entry struct {
 	controller *metav1.OwnerReference
 	found      bool
+}
+
+// keyOf identifies the remembered value of a label.
+type keyOf struct {
+	uid   types.UID
+	label string
+}
+
+// keyed is what is remembered about a label of a main object.
+type keyed struct {
+	value   string
+	version string
+	found   bool
 }
 
 // New returns an empty book.
@@ -109,18 +129,89 @@ func (b *Book) Saw(gr schema.GroupResource, uid types.UID, controller *metav1.Ow
 	}
 }
 
-func (b *Book) read(ctx context.Context, of resources.Owner) (entry, error) {
+// LabelsOf implements [resources.Ancestors].
+func (b *Book) LabelsOf(ctx context.Context, of resources.Owner) (labels map[string]string, found bool, err error) {
+	id := keyOf{of.UID, of.Resource.Key.Label}
+
+	if known, ok := b.entries.Get(id); ok && !b.options.LabelsAnew {
+		e, _ := known.(keyed)
+		return e.labels(id.label), e.found, nil
+	}
+
+	// Not together with a read that has already begun: it may not show what the caller knows to have happened.
+	obj, err := b.object(context.WithoutCancel(ctx), of)
+
+	switch {
+	case err != nil:
+		return nil, false, fmt.Errorf("read the label %s of %s %s: %w", id.label, of.Resource.GroupResource(), of.NamespacedName, err)
+	case b.options.LabelsAnew && obj == nil:
+		return nil, false, nil
+	case b.options.LabelsAnew:
+		return obj.Labels, true, nil
+	case obj == nil:
+		b.entries.Add(id, keyed{}, absent)
+		return nil, false, nil
+	}
+
+	value := obj.Labels[id.label]
+	b.SawLabel(id.uid, id.label, value, obj.ResourceVersion)
+
+	return keyed{value: value}.labels(id.label), true, nil
+}
+
+func (k keyed) labels(label string) map[string]string {
+	if k.value == "" {
+		return nil
+	}
+
+	return map[string]string{label: k.value}
+}
+
+// SawLabel records the value of a main object's label in a version of the object; an empty value is no label. It ignores versions that
+// are older than the recorded one.
+func (b *Book) SawLabel(uid types.UID, label, value, version string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	id := keyOf{uid, label}
+	if known, ok := b.entries.Get(id); ok {
+		if e, _ := known.(keyed); e.found && older(version, e.version) {
+			return
+		}
+	}
+
+	b.entries.Add(id, keyed{value, version, true}, b.options.Remember)
+}
+
+// older reports whether the resource version a of an object precedes b; false if they are not comparable.
+func older(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+
+	return err == nil && order < 0
+}
+
+// object reads an object; nil if it does not exist.
+func (b *Book) object(ctx context.Context, of resources.Owner) (*metav1.PartialObjectMetadata, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 
 	obj, err := b.options.Read(ctx, of.Resource.GVR, of.NamespacedName)
+	if resources.IsGone(err) || err == nil && obj.UID != of.UID {
+		return nil, nil //nolint:nilnil // that it does not exist is an answer
+	}
+
+	return obj, err
+}
+
+func (b *Book) read(ctx context.Context, of resources.Owner) (entry, error) {
+	obj, err := b.object(ctx, of)
 
 	switch {
-	case resources.IsGone(err), err == nil && obj.UID != of.UID:
-		b.entries.Add(of.UID, entry{}, absent)
-		return entry{}, nil
 	case err != nil:
 		return entry{}, err
+	case obj == nil:
+		b.entries.Add(of.UID, entry{}, absent)
+		return entry{}, nil
 	}
 
 	e := entry{controller: slim(metav1.GetControllerOfNoCopy(obj)), found: true}

@@ -3,8 +3,8 @@
 //
 // # What is hashed
 //
-// The partition key of a main object consists of its API group, kind, namespace, and name. The key of a controlled object
-// consists of the same four parts of its owner. The API version is not part of the key, because an object must have the same key
+// The partition key of a main object consists of its API group, kind, namespace, and name, unless the ring gives objects that belong
+// together one key, by their namespace or a label: see [Rule]. The key of a controlled object is that of its owner. The API version is not part of the key, because an object must have the same key
 // in every version of its API. The uid is not part of the key, because it is not known at admission.
 //
 // # How
@@ -55,18 +55,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Key identifies the object that determines an assignment. It is comparable. Two keys are equal exactly if they identify the same
-// object, whatever API version the object was read in.
+// Key identifies the object, or what several objects have in common, that determines an assignment. It is comparable. Two keys are
+// equal exactly if they identify the same, whatever API version the object was read in.
 //
 // The API server rejects '/' in all four parts. The zero value is a valid Key that identifies no object.
 type Key struct {
 	// Group is the API group; empty for the core group.
 	Group string
-	// Kind is the kind in that group, such as Deployment.
+	// Kind is the kind in that group, such as Deployment; empty for a key by a label.
 	Kind string
 	// Namespace is empty for cluster-scoped objects.
 	Namespace string
-	// Name is metadata.name. It is empty if the name is yet to be generated: such a key is not the key of the object yet.
+	// Name is metadata.name, or the value of a label. It is empty if the name is yet to be generated: such a key is not the key of the object yet.
 	Name string
 }
 

@@ -11,12 +11,15 @@ import (
 	"github.com/clusterring/clusterring/services/internal/key"
 )
 
-// Ancestors returns the controllers of objects that stand between a main object and the objects that follow it. It is safe for
-// concurrent use.
+// Ancestors returns what the keys of objects depend on that follow others: the controllers of objects that stand between a main object
+// and the objects that follow it, and labels of the main object. It is safe for concurrent use.
 type Ancestors interface {
 	// ControllerOf returns the owner reference of an object's controller; nil if it has none. found is false if no object with
 	// that name and UID exists (any more).
 	ControllerOf(ctx context.Context, of Owner) (controller *metav1.OwnerReference, found bool, err error)
+	// LabelsOf returns labels of a main object whose key is a label: that one, and possibly others. found is false if no object with
+	// that name and UID exists (any more).
+	LabelsOf(ctx context.Context, of Owner) (labels map[string]string, found bool, err error)
 }
 
 // Kin is what an object follows.
@@ -28,6 +31,12 @@ type Kin struct {
 	Owner *Owner
 	// Between are the objects between the object and its owner, the nearest first. They exist.
 	Between []Owner
+	// Keyless reports whether the object that determines the key lacks what its resource's rule asks for. The key is then that of its
+	// name.
+	Keyless bool
+	// Labels are labels of the owner if its key is a label, as [Ancestors.LabelsOf] returned them; nil otherwise, and if the owner does
+	// not exist.
+	Labels map[string]string
 }
 
 // Subject is an object, and the role of its resource in the ring; see [Set.Find].
@@ -39,11 +48,14 @@ type Subject struct {
 
 // KinOf returns what an object follows. ok is false if the object is not part of the ring: it is a controlled object without a
 // controller, or its controller, or one further up, is of none of the ring's kinds, or too many objects are in between; see
-// [v1alpha1.MaxDepth]. An error is that of the ancestors, which are only asked about objects in between.
+// [v1alpha1.MaxDepth]. An error is that of the ancestors, which are only asked about objects in between, and about main objects whose
+// key is a label.
 func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin Kin, ok bool, err error) {
 	obj := of.Object
 	if of.Role == Main {
-		return Kin{Key: key.OfObject(of.Resource.Kind.GroupKind(), obj)}, true, nil
+		k, found := of.Resource.Key.Of(of.Resource.Kind.GroupKind(), obj)
+
+		return Kin{Key: k, Keyless: !found}, true, nil
 	}
 
 	owner, its, ok := s.ControllerOf(obj)
@@ -69,8 +81,15 @@ func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin K
 		return Kin{}, false, nil
 	}
 
-	kin.Owner = owner
-	kin.Key = key.OfOwner(owner.Resource.Kind.GroupKind(), owner.Namespace, owner.Name)
+	if kin.Owner = owner; owner.Resource.Key.Label != "" {
+		if kin.Labels, _, err = ancestors.LabelsOf(ctx, *owner); err != nil {
+			return Kin{}, false, err
+		}
+	}
+
+	byName := key.OfOwner(owner.Resource.Kind.GroupKind(), owner.Namespace, owner.Name)
+	k, found := owner.Resource.Key.OfParts(byName, kin.Labels[owner.Resource.Key.Label])
+	kin.Key, kin.Keyless = k, !found
 
 	return kin, true, nil
 }

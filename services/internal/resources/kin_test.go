@@ -31,13 +31,27 @@ func (p people) ControllerOf(_ context.Context, of Owner) (controller *metav1.Ow
 	return controller, found, nil
 }
 
+// LabelsOf returns the name of a Node as its tenant; the Node bare has none, and the Node gone does not exist.
+func (p people) LabelsOf(_ context.Context, of Owner) (labels map[string]string, found bool, err error) {
+	switch of.Name {
+	case "unreadable":
+		return nil, false, errAway
+	case "bare":
+		return nil, true, nil
+	case "gone":
+		return nil, false, nil
+	}
+
+	return map[string]string{"tenant": of.Name}, true, nil
+}
+
 func by(kind, name string) *metav1.OwnerReference {
 	versions := map[string]string{"Deployment": "apps/v1", "ReplicaSet": "apps/v1", "Node": "v1", "Pod": "v1", "Secret": "v1", "Foreign": "example.com/v1"}
 
 	return &metav1.OwnerReference{APIVersion: versions[kind], Kind: kind, Name: name, UID: types.UID(name), Controller: new(true)}
 }
 
-func chains() *Set {
+func chainsMapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	apps := schema.GroupVersion{Group: "apps", Version: "v1"}
 	m.Add(apps.WithKind("Deployment"), meta.RESTScopeNamespace)
@@ -46,13 +60,19 @@ func chains() *Set {
 	m.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
 	m.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 
-	return Resolve(m, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
+	return m
+}
+
+func chainsSpec() v1alpha1.ClusterRingSpec {
+	return v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
 		{Group: "apps", Resource: "deployments", ControlledResources: []v1alpha1.ControlledResource{
 			{Group: "apps", Resource: "replicasets"}, {Resource: "pods"}, {Resource: "secrets"},
 		}},
 		{Resource: "nodes"},
-	}})
+	}}
 }
+
+func chains() *Set { return Resolve(chainsMapper(), chainsSpec()) }
 
 // An object follows the main object at the end of its chain of controllers, if all of them are part of the ring.
 func TestKinOf(t *testing.T) {
@@ -140,4 +160,62 @@ func TestControls(t *testing.T) {
 			require.Equal(t, tc.parents, r.Controls)
 		}
 	}
+}
+
+// What follows an object has the key of that object, by the rule of its resource.
+func TestKinOfKeyedOwners(t *testing.T) {
+	set := keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}, v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: "tenant"})
+	tenant := func(name string) key.Key { return key.Key{Namespace: "tenant", Name: name} }
+
+	for _, tc := range []struct {
+		what    string
+		by      *metav1.OwnerReference
+		want    key.Key
+		keyless bool
+	}{
+		{what: "a namespace", by: by("Deployment", "web"), want: key.Key{Kind: "Namespace", Name: "ns"}},
+		{what: "a label", by: by("Node", "acme"), want: tenant("acme")},
+		{what: "a label, through another object", by: by("Secret", "of-node"), want: tenant("node-1")},
+		{what: "an owner without the label", by: by("Node", "bare"), want: key.Key{Kind: "Node", Name: "bare"}, keyless: true},
+		{what: "an owner that is gone", by: by("Node", "gone"), want: key.Key{Kind: "Node", Name: "gone"}, keyless: true},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			r, role, _ := set.Find(schema.GroupResource{Resource: "pods"})
+			obj := &metav1.ObjectMeta{Namespace: "ns", Name: "it", OwnerReferences: []metav1.OwnerReference{*tc.by}}
+
+			kin, ok, err := set.KinOf(t.Context(), Subject{r, role, obj}, people{"of-node": by("Node", "node-1")})
+			require.NoError(t, err)
+			require.True(t, ok)
+			require.Equal(t, tc.want, kin.Key)
+			require.Equal(t, tc.keyless, kin.Keyless)
+		})
+	}
+
+	r, role, _ := set.Find(schema.GroupResource{Resource: "pods"})
+	obj := &metav1.ObjectMeta{Namespace: "ns", Name: "it", OwnerReferences: []metav1.OwnerReference{*by("Node", "unreadable")}}
+	_, _, err := set.KinOf(t.Context(), Subject{r, role, obj}, people{})
+	require.ErrorIs(t, err, errAway)
+}
+
+func TestKeysRecorded(t *testing.T) {
+	set := keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}, v1alpha1.ObjectKey{Type: v1alpha1.KeyName})
+	recorded := func(key *v1alpha1.ObjectKey) *v1alpha1.AssignmentStatus {
+		return &v1alpha1.AssignmentStatus{Resources: []v1alpha1.AssignedResource{{Group: "apps", Resource: "deployments", Key: key}, {Resource: "nodes"}, {Resource: "left"}}}
+	}
+
+	require.True(t, set.KeysRecorded(nil))
+	require.True(t, set.KeysRecorded(recorded(&v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace})))
+	require.False(t, set.KeysRecorded(recorded(nil)))
+	require.False(t, set.KeysRecorded(recorded(&v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: "a"})))
+
+	require.False(t, set.Equal(chains()), "another key is another set")
+	require.Len(t, set.Keyed(), 1)
+}
+
+// keyed returns the resources of chains with keys.
+func keyed(deployments, nodes v1alpha1.ObjectKey) *Set {
+	spec := chainsSpec()
+	spec.Resources[0].Key, spec.Resources[1].Key = &deployments, &nodes
+
+	return Resolve(chainsMapper(), spec)
 }

@@ -16,13 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
 )
 
 // Role is the role of a resource in a ring. Its zero value is not a role.
 type Role string
 
 const (
-	// Main is a resource whose objects are assigned by their own names.
+	// Main is a resource whose objects are assigned by their own keys.
 	Main Role = "main"
 	// Controlled is a resource whose objects follow the main object that controls them, directly or through other objects.
 	Controlled Role = "controlled"
@@ -39,6 +40,8 @@ type Resource struct {
 	// Controls reports whether objects of other resources of the ring may follow objects of this one. If there is a controlled
 	// resource, this is true for every main resource; if there are several, it is also true for every controlled one.
 	Controls bool
+	// Key determines the keys of its objects, if it is a main resource of the ring.
+	Key key.Rule
 }
 
 // Missing is a resource of a ring that is not served, or not known to be served.
@@ -126,19 +129,22 @@ func newSet(spec v1alpha1.ClusterRingSpec, find lookup) *Set {
 	}
 
 	for _, r := range spec.Resources {
-		s.add(find, schema.GroupResource{Group: r.Group, Resource: r.Resource}, Main, controlled > 0)
+		gr := schema.GroupResource{Group: r.Group, Resource: r.Resource}
+		s.add(find, gr, entry{Resource{Controls: controlled > 0, Key: key.RuleOf(r.Key)}, Main})
 	}
 
 	for _, r := range spec.Resources {
 		for _, c := range r.ControlledResources {
-			s.add(find, schema.GroupResource{Group: c.Group, Resource: c.Resource}, Controlled, controlled > 1)
+			gr := schema.GroupResource{Group: c.Group, Resource: c.Resource}
+			s.add(find, gr, entry{Resource{Controls: controlled > 1}, Controlled})
 		}
 	}
 
 	return s
 }
 
-func (s *Set) add(find lookup, gr schema.GroupResource, role Role, controls bool) {
+// add adds a resource as the ring lists it, with what the API server says about it.
+func (s *Set) add(find lookup, gr schema.GroupResource, e entry) {
 	if _, known := s.byResource[gr]; known {
 		return
 	}
@@ -149,16 +155,15 @@ func (s *Set) add(find lookup, gr schema.GroupResource, role Role, controls bool
 		return
 	}
 
-	res.Controls = controls
-
-	e := entry{resource: res, role: role}
+	res.Controls, res.Key = e.resource.Controls, e.resource.Key
+	e.resource = res
 	s.byResource[gr] = e
 
 	if gk := res.Kind.GroupKind(); s.byKind[gk].role == "" {
 		s.byKind[gk] = e
 	}
 
-	if role == Main {
+	if e.role == Main {
 		s.main = append(s.main, res)
 	} else {
 		s.controlled = append(s.controlled, res)
@@ -167,6 +172,11 @@ func (s *Set) add(find lookup, gr schema.GroupResource, role Role, controls bool
 
 // GroupResource returns the resource without its version.
 func (r Resource) GroupResource() schema.GroupResource { return r.GVR.GroupResource() }
+
+// IsNamespaces reports whether the resource is that of namespaces: the key of a Namespace by its name is the key of everything in it.
+func (r Resource) IsNamespaces() bool {
+	return r.Kind.GroupKind() == schema.GroupKind{Kind: "Namespace"}
+}
 
 // Main returns the served main resources, in the order of the ring. The result is shared: do not change it.
 func (s *Set) Main() []Resource { return s.main }
@@ -212,6 +222,30 @@ func Message(missing []Missing) string {
 	return strings.Join(parts, " ")
 }
 
+// Keyed returns the served main resources with a key other than the name, in the order of the ring.
+func (s *Set) Keyed() []Resource {
+	return slices.DeleteFunc(slices.Clone(s.main), func(r Resource) bool { return r.Key.ByName() })
+}
+
+// KeysRecorded reports whether the status of a ring records the keys of all served main resources that it records. If not, objects are
+// about to move. A nil status records nothing.
+func (s *Set) KeysRecorded(status *v1alpha1.AssignmentStatus) bool {
+	if status == nil {
+		return true
+	}
+
+	for i := range status.Resources {
+		recorded := &status.Resources[i]
+
+		e, ok := s.byResource[schema.GroupResource{Group: recorded.Group, Resource: recorded.Resource}]
+		if ok && e.role == Main && e.resource.Key != key.RuleOf(recorded.Key) {
+			return false
+		}
+	}
+
+	return true
+}
+
 // Find returns a resource of the ring and its role; ok is false if the ring does not have it or it is not served.
 func (s *Set) Find(gr schema.GroupResource) (r Resource, role Role, ok bool) {
 	e, ok := s.byResource[gr]
@@ -219,7 +253,7 @@ func (s *Set) Find(gr schema.GroupResource) (r Resource, role Role, ok bool) {
 	return e.resource, e.role, ok
 }
 
-// Equal reports whether two sets contain the same resources, in the same versions, roles, and scopes, and miss the same ones, for
+// Equal reports whether two sets contain the same resources, in the same versions, roles, and scopes, with the same keys, and miss the same ones, for
 // any reason.
 func (s *Set) Equal(o *Set) bool {
 	gr := func(a, b Missing) int { return cmp.Compare(a.String(), b.String()) }

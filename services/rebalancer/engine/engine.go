@@ -100,7 +100,13 @@ func New(c Config) *Engine {
 
 // lookup returns the sources of information that an assessment of objects needs.
 func (e *Engine) lookup() placement.Lookup {
-	return placement.Lookup{Namespaces: e.Namespaces, Ancestors: e.ancestors}
+	return placement.Lookup{Namespaces: e.Namespaces, Ancestors: e.ancestors, Met: e.met}
+}
+
+// met remembers the key of a main object for those that follow it. Every version of an object that the engine acts on passes here first, so
+// that what follows an object goes where the object goes.
+func (e *Engine) met(o objects.Object) {
+	e.ancestors.SawLabel(o.UID, o.KeyLabel, o.KeyValue, o.ResourceVersion)
 }
 
 // Pursues reports whether the current target of the engine is equivalent to t.
@@ -109,6 +115,7 @@ func (e *Engine) Pursues(t *Target) bool { return e.Target().Same(t) }
 // SetTarget sets the target. It returns immediately and may be called at any time.
 func (e *Engine) SetTarget(t *Target) {
 	e.Observe(t.View)
+	e.Objects.KeyedBy(t.KeyLabels())
 
 	if !e.retarget(t) {
 		return

@@ -28,11 +28,15 @@ var (
 		Name: "clusterring_rebalancer_objects",
 		Help: "Objects that are not in their place, by ring and state: unassigned, blocked, misplaced, draining or late.",
 	}, []string{"ring", "state"})
+	objectsKeyless = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "clusterring_rebalancer_objects_without_key",
+		Help: "Objects that lack the label or the namespace that is their key, and are assigned by their names, by ring and resource, as of the last pass over all objects.",
+	}, []string{"ring", "resource"})
 )
 
 // Collectors returns the metrics of all engines for the registry of the service.
 func Collectors() []prometheus.Collector {
-	return []prometheus.Collector{moves, failures, lateDrains, audited, objectsNow}
+	return []prometheus.Collector{moves, failures, lateDrains, audited, objectsNow, objectsKeyless}
 }
 
 func countMove(ring string, gr schema.GroupResource, verb plan.Verb) {
@@ -52,6 +56,16 @@ func (r Report) Publish(ring string) {
 	} {
 		objectsNow.WithLabelValues(ring, state).Set(float64(n))
 	}
+
+	if !r.KeylessKnown {
+		return
+	}
+
+	objectsKeyless.DeletePartialMatch(prometheus.Labels{"ring": ring})
+
+	for _, k := range r.Keyless {
+		objectsKeyless.WithLabelValues(ring, k.Resource.String()).Set(float64(k.Objects))
+	}
 }
 
 // Forget drops all metrics of a deleted ring.
@@ -62,4 +76,5 @@ func Forget(ring string) {
 	lateDrains.DeletePartialMatch(of)
 	audited.DeletePartialMatch(of)
 	objectsNow.DeletePartialMatch(of)
+	objectsKeyless.DeletePartialMatch(of)
 }

@@ -57,6 +57,8 @@ type passes struct {
 	// saw.
 	ended   time.Time
 	objects int
+	// keyless are the objects without a key that this pass saw.
+	keyless keyless
 	// next is when the next pass may begin.
 	next    time.Time
 	backoff source.Pauses
@@ -235,7 +237,7 @@ func (e *Engine) once(ctx context.Context, k kind) {
 	shards, all, owners := e.passes.begin(e.Clock.Now(), k, e.table, t)
 	e.mu.Unlock()
 
-	p := &round{e: e, t: t, full: all && !owners, audited: k == audit && converged}
+	p := &round{e: e, t: t, full: all && !owners, audited: k == audit && converged, keyless: keyless{target: t}}
 	if k == change { // many objects may have to move; other passes find nothing
 		p.held = calmHeld
 	}
@@ -264,7 +266,7 @@ func (e *Engine) finish(k kind, p *round, owed extent, err error) {
 		ps := &e.passes
 
 		if p.full && err == nil {
-			ps.ended, ps.objects = now, p.objects
+			ps.ended, ps.objects, ps.keyless = now, p.objects, p.keyless
 		}
 
 		switch {
@@ -323,6 +325,7 @@ type round struct {
 	// audited reports whether it is an audit, and the ring was converged when it began.
 	audited bool
 	objects int
+	keyless keyless
 }
 
 // over visits the labeled objects of one resource, of some shards or of all.
@@ -370,6 +373,10 @@ func (p *round) look(ctx context.Context, lookup placement.Lookup, s sight) {
 	}
 
 	at, inPlace := p.e.observed(ctx, lookup, s)
+	if at.Keyless {
+		p.keyless.add(o)
+	}
+
 	if p.audited && !inPlace && !known && p.e.undisturbed() {
 		countAudited(p.e.Ring)
 		log.FromContext(ctx).Info("The audit has found a misplaced object", "object", o.String(), "shard", o.Shard, "desired", at.Desired)

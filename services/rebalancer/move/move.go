@@ -2,6 +2,7 @@ package move
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -73,7 +74,7 @@ type Mover struct {
 
 // glance avoids the queue of the API server if nothing has to be done.
 func (m *Mover) glance(ctx context.Context, w *walk) *obligation.Outcome {
-	if w.stale {
+	if w.stale = w.stale || w.present().Unread(w.object); w.stale {
 		return nil
 	}
 
@@ -117,7 +118,10 @@ func (m *Mover) place(ctx context.Context, w *walk) (out *obligation.Outcome) {
 	w.at, err = w.target.Assess(ctx, m.Lookup, w.object)
 	w.object.Above = w.at.Above
 
-	if err != nil {
+	switch {
+	case errors.Is(err, placement.ErrKeyUnread):
+		return failed(nil, err)
+	case err != nil:
 		return failed(&w.object, err)
 	}
 

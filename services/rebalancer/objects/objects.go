@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,6 +66,9 @@ type Object struct {
 	Labelled bool
 	// Draining reports whether the ring's drain label is present.
 	Draining bool
+	// KeyLabel is the label that was the key of the object's resource when the object was read; empty if it was none. KeyValue is the
+	// value of the label; empty if the object lacks it.
+	KeyLabel, KeyValue string
 	// Controller is the owner reference of the object's controller; nil if there is none.
 	Controller *metav1.OwnerReference
 	// Above are the objects that the controller follows. The object itself does not contain them; they are added when they
@@ -110,6 +114,8 @@ type Client struct {
 	shardLabel string
 	drainLabel string
 	handover   string
+	// keys are the labels that are the keys of resources.
+	keys atomic.Pointer[map[schema.GroupResource]string]
 }
 
 // NewClient returns a client for the labels of the ring with these keys.
@@ -122,6 +128,9 @@ func (c *Client) ShardLabel() string { return c.shardLabel }
 
 // DrainLabel returns the key of the ring's drain label. The key is also a label selector for the presence of the label.
 func (c *Client) DrainLabel() string { return c.drainLabel }
+
+// KeyedBy sets the labels that are the keys of resources. Objects that are read from now on contain them.
+func (c *Client) KeyedBy(labels map[schema.GroupResource]string) { c.keys.Store(&labels) }
 
 // Enter waits until one more object may be read and written, counted over all rings that share the API server; leave ends
 // that.
@@ -307,6 +316,12 @@ func (c *Client) Object(gvr schema.GroupVersionResource, m *metav1.PartialObject
 		Shard:           shard,
 		Labelled:        labelled,
 		Draining:        draining,
+	}
+
+	if keys := c.keys.Load(); keys != nil {
+		if o.KeyLabel = (*keys)[gvr.GroupResource()]; o.KeyLabel != "" {
+			o.KeyValue = m.Labels[o.KeyLabel]
+		}
 	}
 
 	i := slices.IndexFunc(m.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Controller != nil && *r.Controller })

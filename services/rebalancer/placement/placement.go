@@ -6,6 +6,7 @@ package placement
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -31,7 +32,12 @@ type Lookup struct {
 	// Ancestors return the objects that an object's controller follows. They are not asked if the controller is a main
 	// object.
 	resources.Ancestors
+	// Met is told of each main object that is assessed, if its key is a label and objects may follow it; nil tells nobody.
+	Met func(objects.Object)
 }
+
+// ErrKeyUnread is the error for an object that was read when another label was the key of its resource. Read it again.
+var ErrKeyUnread = errors.New("the object was read before the key of its resource has changed")
 
 // Target is the desired state of a ring. It is immutable and safe for concurrent use.
 type Target struct {
@@ -78,6 +84,8 @@ type Assessment struct {
 	Parent bool
 	// Belongs reports whether the ring covers the object, and also its owner if it is a controlled object.
 	Belongs bool
+	// Keyless reports whether the object is a main object of the ring that lacks the label, or the namespace, that its key should be.
+	Keyless bool
 	// Desired is the shard that owns the object's key; empty if the object does not belong to the ring, or no shard is
 	// available.
 	Desired string
@@ -102,6 +110,14 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o objects.Object) (A
 
 	a := Assessment{Role: role, Parent: r.Controls}
 
+	if keyUnread(r, role, o) {
+		return a, fmt.Errorf("%s: %w", o.ID, ErrKeyUnread)
+	}
+
+	if role == resources.Main && r.Key.Label != "" && r.Controls && lookup.Met != nil {
+		lookup.Met(o)
+	}
+
 	kin, concerned, err := t.Set.KinOf(ctx, subject(r, role, o), lookup.Ancestors)
 	if err != nil {
 		return a, err
@@ -119,6 +135,7 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o objects.Object) (A
 	}
 
 	a.Belongs = concerned && covered
+	a.Keyless = a.Belongs && role == resources.Main && kin.Keyless
 
 	if owner := kin.Owner; owner != nil {
 		a.Owner, a.Above = owner, above(kin)
@@ -193,9 +210,38 @@ func above(kin resources.Kin) (above objects.Above) {
 	return above
 }
 
+// keyUnread reports whether an object was read when another label was the key of its resource.
+func keyUnread(r resources.Resource, role resources.Role, o objects.Object) bool {
+	return role == resources.Main && r.Key.Label != "" && o.KeyLabel != r.Key.Label
+}
+
+// Unread reports whether the key of the object is not known, because another label was the key of its resource when it was read.
+func (t *Target) Unread(o objects.Object) bool {
+	r, role, ok := t.Set.Find(o.GVR.GroupResource())
+
+	return ok && keyUnread(r, role, o)
+}
+
+// KeyLabels returns the labels that are the keys of resources.
+func (t *Target) KeyLabels() map[schema.GroupResource]string {
+	labels := map[schema.GroupResource]string{}
+
+	for _, r := range t.Set.Keyed() {
+		if r.Key.Label != "" {
+			labels[r.GroupResource()] = r.Key.Label
+		}
+	}
+
+	return labels
+}
+
 // subject returns an object in the form that [resources.Set.KinOf] requires.
 func subject(r resources.Resource, role resources.Role, o objects.Object) resources.Subject {
 	meta := &metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}
+	if o.KeyValue != "" {
+		meta.Labels = map[string]string{o.KeyLabel: o.KeyValue}
+	}
+
 	if o.Controller != nil {
 		meta.OwnerReferences = []metav1.OwnerReference{*o.Controller}
 	}

@@ -273,6 +273,10 @@ func (r *Reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 	c := assigned(is)
 	part := status.Part{Assignment: assignment(ring, s.target, s.report), Conditions: []metav1.Condition{c}}
 
+	if keys := keysFound(s.target, s.report); keys != nil {
+		part.Conditions = append(part.Conditions, *keys)
+	}
+
 	now := r.status.Clock.Now()
 	if e.reported.justCounts(ring, c, part.Assignment) {
 		if wait := e.reported.at.Add(countsEvery).Sub(now); wait > 0 {

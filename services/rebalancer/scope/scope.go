@@ -143,7 +143,7 @@ func (s *Scope) Remember(set *resources.Set) []v1alpha1.AssignedResource {
 			continue
 		}
 
-		all = append(all, v1alpha1.AssignedResource{Group: r.Group, Resource: r.Resource, ControlledResources: controlled})
+		all = append(all, v1alpha1.AssignedResource{Group: r.Group, Resource: r.Resource, ControlledResources: controlled, Key: r.Key})
 	}
 
 	if len(all) > 0 { // otherwise nothing of them follows anything

@@ -68,7 +68,7 @@ func (a *assigner) learn(change func()) {
 	if a.ring != nil {
 		a.decides = admission.NewRing(admission.Facts{
 			Name: ringName, ShardLabel: ownLabel, Resources: a.known.Resolve(a.ring.Spec), Recorded: resources.Recorded(a.ring.Status.Assignment), View: viewOf(a.leases),
-			AssignedFingerprint: fingerprintOf(a.ring), Deleting: a.ring.DeletionTimestamp != nil,
+			AssignedFingerprint: fingerprintOf(a.ring), Rekeying: !a.known.Resolve(a.ring.Spec).KeysRecorded(a.ring.Status.Assignment), Deleting: a.ring.DeletionTimestamp != nil,
 		})
 	}
 }
@@ -84,8 +84,12 @@ func fingerprintOf(r *v1alpha1.ClusterRing) string {
 // admit is the admission of a write. The lock of the server is held.
 func (w *Cluster) admit(write apiserver.Write) {
 	w.mu.Lock()
-	w.assigned, w.admitted = false, false
+	w.assigned, w.admitted, w.drained = false, false, false
 	w.mu.Unlock()
+
+	if rekeyed(write) {
+		defer w.admitKey(write)
+	}
 
 	if strings.HasPrefix(write.Client, "user/around") || len(w.assigners) == 0 {
 		return
@@ -112,10 +116,64 @@ func (w *Cluster) admit(write apiserver.Write) {
 
 	w.admitted = true
 	// Late knowledge misplaces the object.
-	late := w.ring == nil || w.ring.Generation != assigned.ring.Generation || w.view().Fingerprint() != assigned.view.Fingerprint()
+	late := w.late(assigned)
 	if w.assigned = !late; late {
 		w.touch(write.ID)
 	}
+}
+
+// late reports whether an assigner knows less than there is to know. The lock is held.
+func (w *Cluster) late(known *facts) bool {
+	return w.ring == nil || w.ring.Generation != known.ring.Generation || w.view().Fingerprint() != known.view.Fingerprint()
+}
+
+// admitKey is the admission of a change of the label that may be the key of an object: the second webhook. If it does not happen, or by
+// late knowledge, only an audit may find the object.
+func (w *Cluster) admitKey(write apiserver.Write) {
+	w.mu.Lock()
+	w.asked++
+	fails := w.clock.Now().Before(w.noWebhook) || strings.HasPrefix(write.Client, "user/around") || len(w.assigners) == 0
+	team := w.teams[write.Namespace]
+
+	var a *assigner
+	if !fails {
+		a = w.assigners[chance(w.h.Seed, "assigner", w.asked)%uint64(len(w.assigners))]
+	}
+	w.mu.Unlock()
+
+	known, drained := (*facts)(nil), false
+	if a != nil {
+		known, drained = a.rekey(write, team)
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if known == nil || w.late(known) {
+		w.touch(write.ID)
+	} else {
+		w.drained = drained
+	}
+}
+
+// rekey answers a write that changes the key of an object with a shard. It returns the facts of the decision; nil if there is none.
+func (a *assigner) rekey(write apiserver.Write, team string) (known *facts, drained bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if a.decides == nil || !a.covers(write, team) || !a.decides.Facts().Recorded.Has(write.GroupResource) {
+		return nil, false
+	}
+
+	answer := admission.Decide(context.Background(), a.decides, &admission.Request{
+		Ring: ringName, Operation: admission.Update, Resource: write.GroupResource, Object: admitted(write.New), Old: admitted(write.Old),
+	}, stored(write.Stored))
+
+	if answer.Drain != "" {
+		metav1.SetMetaDataLabel(&write.New.ObjectMeta, drainLabel, answer.Drain)
+	}
+
+	return &facts{ring: a.ring, view: a.decides.Facts().View}, answer.Drain != ""
 }
 
 // answer labels an object as the webhook does, if the API server would call it. It returns the facts of the decision; nil if
@@ -162,6 +220,11 @@ func (a *assigner) asked(write apiserver.Write, team string) bool {
 		return false
 	}
 
+	return a.covers(write, team)
+}
+
+// covers reports whether the namespace selector of the webhook configuration selects a write.
+func (a *assigner) covers(write apiserver.Write, team string) bool {
 	selector, err := metav1.LabelSelectorAsSelector(a.ring.Spec.EffectiveNamespaceSelector())
 
 	return err == nil && (write.Namespace == "" || selector.Matches(labels.Set(namespaceLabels(write.Namespace, team))))

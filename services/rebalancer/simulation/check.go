@@ -38,6 +38,8 @@ const (
 	Prompt = "I2 out of place for too long, while nothing fails"
 	// Unsaid means that the ring reports why objects are out of their places.
 	Unsaid = "I10 the reason is not reported"
+	// Together means that in the end objects that belong together are at one shard.
+	Together = "objects with one key are at several shards"
 	// Placed means that in the end every object is in its place, or the ring reports why not.
 	Placed = "I2 out of place in the end"
 	// Converged means that the ring claims convergence then.
@@ -407,7 +409,49 @@ func (w *Cluster) final() {
 		}
 	}
 
+	if f.ring != nil && f.ring.DeletionTimestamp == nil && converged && calm {
+		w.together(f)
+	}
+
 	w.buriedShards()
+}
+
+// together checks that main objects with the same value of the label, or in the same namespace, are at one shard, if that is their key.
+// It does not compute keys.
+func (w *Cluster) together(f facts) {
+	first := map[string]apiserver.ID{}
+	at := map[string]string{}
+
+	objects := map[apiserver.ID]*metav1.PartialObjectMetadata{}
+	w.server.Objects(func(id apiserver.ID, o *metav1.PartialObjectMetadata) { objects[id] = o })
+
+	for _, id := range sortedKeys(objects) {
+		o := objects[id]
+
+		shard := o.Labels[shardLabel]
+		if shard == "" {
+			continue // it is not covered, or Placed fails
+		}
+
+		for _, r := range f.ring.Spec.Resources {
+			if r.Key == nil || (schema.GroupResource{Group: r.Group, Resource: r.Resource}) != id.GroupResource {
+				continue
+			}
+
+			key := "namespace " + id.Namespace
+			if r.Key.Type == v1alpha1.KeyLabel {
+				key = "customer " + o.Labels[r.Key.Label]
+			}
+
+			switch was, known := at[key]; {
+			case strings.HasSuffix(key, " "): // it has no key
+			case !known:
+				first[key], at[key] = id, shard
+			case was != shard:
+				w.fail(Together, "%s: %s is at %s, and %s is at %s", key, first[key], was, id, shard)
+			}
+		}
+	}
 }
 
 // misspelt reports whether the ring names a resource that does not exist.

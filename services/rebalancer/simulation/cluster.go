@@ -51,6 +51,7 @@ type Cluster struct {
 	asked      int
 	admitted   bool // whether the assigner has labeled the object that is being written
 	assigned   bool // whether the label was correct
+	drained    bool // whether the assigner has asked the shard for the object that is being written, because of its new key
 	ringSeen   []func(r *v1alpha1.ClusterRing)
 	teams      map[string]string
 	teamSeen   []func(name, team string)
@@ -219,6 +220,10 @@ func placed(o *metav1.PartialObjectMetadata) string {
 // tamper records a write by somebody who follows no protocol: a shard that works on the object now may continue until it has
 // seen the write. mu is held.
 func (w *Cluster) tamper(write apiserver.Write) {
+	if write.Old != nil && write.New != nil && rekeyed(write) && w.samePlace(write.Old, write.New) {
+		return // that is allowed at any time, and excuses nobody
+	}
+
 	for _, o := range []*metav1.PartialObjectMetadata{write.Old, write.New} {
 		if o == nil {
 			continue
@@ -233,11 +238,11 @@ func (w *Cluster) tamper(write apiserver.Write) {
 		return
 	}
 
-	if write.Old != nil && !samePlace(write.Old, write.New) {
+	if write.Old != nil && !w.samePlace(write.Old, write.New) {
 		w.overridden[write.New.UID] = version(write.New)
 	}
 
-	if write.Old == nil && labelled(write.New) && !w.assigned || write.Old != nil && !samePlace(write.Old, write.New) {
+	if write.Old == nil && labelled(write.New) && !w.assigned || write.Old != nil && !w.samePlace(write.Old, write.New) {
 		w.touch(write.ID)
 	}
 
@@ -256,11 +261,16 @@ func (w *Cluster) excusedUntilSeen(uid types.UID, p *process) {
 	w.tampered[uid][p] = true
 }
 
-// samePlace reports whether nothing has changed that determines where an object is or belongs.
-func samePlace(a, b *metav1.PartialObjectMetadata) bool {
+// rekeyed reports whether a write changes the label that may be the key of the object.
+func rekeyed(write apiserver.Write) bool {
+	return write.Old != nil && write.New != nil && write.Old.Labels[keyLabel] != write.New.Labels[keyLabel]
+}
+
+// samePlace reports whether somebody who follows no protocol has changed nothing that determines where an object is or belongs. mu is held.
+func (w *Cluster) samePlace(a, b *metav1.PartialObjectMetadata) bool {
 	x, y := metav1.GetControllerOfNoCopy(a), metav1.GetControllerOfNoCopy(b)
 
-	return a.Labels[shardLabel] == b.Labels[shardLabel] && a.Labels[drainLabel] == b.Labels[drainLabel] &&
+	return a.Labels[shardLabel] == b.Labels[shardLabel] && (w.drained || a.Labels[drainLabel] == b.Labels[drainLabel]) &&
 		(x == nil && y == nil || x != nil && y != nil && x.UID == y.UID)
 }
 
@@ -329,7 +339,7 @@ func (w *Cluster) setRing(r *v1alpha1.ClusterRing) {
 
 func (w *Cluster) makeRing(spec int) {
 	w.ringsMade++
-	r := &v1alpha1.ClusterRing{Spec: *specs[spec].DeepCopy()}
+	r := &v1alpha1.ClusterRing{Spec: w.h.spec(spec)}
 	r.Name, r.UID, r.Generation = ringName, types.UID(fmt.Sprintf("ring-%d", w.ringsMade)), 1
 	w.setRing(r)
 }

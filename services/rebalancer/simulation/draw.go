@@ -45,6 +45,11 @@ func Draw(seed uint64) History {
 		d.storm()
 	}
 
+	if d.h.Keyed = chance(seed, "keyed", 0)%4 == 0; d.h.Keyed {
+		d.Rand = rand.New(rand.NewPCG(seed, 0x4e75)) //nolint:gosec // as above; the other draws do not change
+		d.disturbKeys()
+	}
+
 	d.h.End += time.Second
 	slices.SortStableFunc(d.h.Steps, func(a, b Step) int { return int(a.At - b.At) })
 
@@ -223,6 +228,20 @@ func (d *drawing) disturbUsers() {
 		}
 
 		d.step(s)
+	}
+}
+
+// disturbKeys makes users change the labels that are the keys of objects, of some of them again and again.
+func (d *drawing) disturbKeys() {
+	for range 2 + d.IntN(12) {
+		d.step(Step{
+			At: d.at(), Act: Rekey, Object: d.mains[d.IntN(len(d.mains))], Around: d.IntN(6) == 0,
+			Value: pick(d, "", "customer-1", "customer-2", "customer-3"),
+		})
+	}
+
+	for range d.IntN(3) { // only the keys change, unless another spec was drawn in the meantime
+		d.step(Step{At: d.at(), Act: EditRing, N: d.h.Spec + len(specs)*(1+d.IntN(5))})
 	}
 }
 

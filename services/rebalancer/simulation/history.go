@@ -42,6 +42,8 @@ const (
 	Orphan Act = "delete, orphaning its children"
 	// Relabel writes the shard label Value, or removes the label if Value is empty.
 	Relabel Act = "relabel"
+	// Rekey writes the label that may be the key of an object, or removes the label if Value is empty.
+	Rekey Act = "change the key of"
 	// Drain writes the drain label, Undrain removes it.
 	Drain   Act = "write the drain label of"
 	Undrain Act = "remove the drain label of"
@@ -50,7 +52,7 @@ const (
 	// Touch makes another change to an object, N times in quick succession.
 	Touch Act = "touch"
 
-	// EditRing sets the spec of the ring to specs[N]. DeleteRing deletes the ring, and CreateRing creates it again.
+	// EditRing sets the spec of the ring to spec N. DeleteRing deletes the ring, and CreateRing creates it again.
 	EditRing   Act = "edit the ring"
 	DeleteRing Act = "delete the ring"
 	CreateRing Act = "create the ring"
@@ -178,6 +180,8 @@ type History struct {
 	Whom    string
 	// Spec is the index of the initial spec of the ring.
 	Spec int
+	// Keyed reports whether resources have other keys than the name; see [History.spec].
+	Keyed bool
 	// Steps are the steps, in order.
 	Steps []Step
 	// Verbose adds the log of the engine to the trace.
@@ -190,8 +194,8 @@ type History struct {
 func (h History) String() string {
 	var b strings.Builder
 
-	fmt.Fprintf(&b, "seed %d: pages of %d, streaming %t, many workers %t, the ring says %d at first\n",
-		h.Seed, h.Page, h.Streaming, h.Crowd, h.Spec)
+	fmt.Fprintf(&b, "seed %d: pages of %d, streaming %t, many workers %t, keys %t, the ring says %d at first\n",
+		h.Seed, h.Page, h.Streaming, h.Crowd, h.Keyed, h.Spec)
 
 	for _, s := range h.Steps {
 		fmt.Fprintf(&b, "%s\n", s)

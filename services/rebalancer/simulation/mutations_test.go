@@ -57,11 +57,14 @@ const (
 	gather   = "rebalancer/engine/gather.go"
 	asked    = "rebalancer/engine/obligations.go"
 	lineage  = "rebalancer/obligation/family.go"
+	decides  = "internal/admission/decide.go"
+	rule     = "internal/key/rule.go"
 )
 
-// mutations are former faults, with the seed to begin with. Two more are too rare for histories, and other tests find them: an
-// obligation is lost if it is woken while a worker has it (TestEveryHistory of package obligation), and followers of followers
-// do not count (TestGrandchildrenComeBeforeChildren of package engine).
+// mutations are former faults, with the seed to begin with. Three more are too rare for histories, and other tests find them: an
+// obligation is lost if it is woken while a worker has it (TestEveryHistory of package obligation), followers of followers do not
+// count (TestGrandchildrenComeBeforeChildren of package engine), and what follows an object goes by the key that the object had
+// (TestChangeOfTheLabelMoves of package rebalancer).
 var mutations = []mutation{
 	{name: "a write that fails is forgotten", edits: []replacement{{outcome, "\tcase Failed:\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\tcase Failed:\n\t\tt.end(now, e)\n\t\treturn Late{}, false\n\tcase Blocked:"}}},
 	{name: "a conflict is forgotten", edits: []replacement{{outcome, "\tcase Failed:\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\tcase Failed:\n\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn Late{}, false\n\t\t}\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:"}}},
@@ -114,6 +117,9 @@ var mutations = []mutation{
 	{name: "an owner that is served in another version is somebody else", edits: []replacement{{asked, "\tcase uid == o.UID && f.owner != o.ID:", "\tcase uid == o.UID && f.owner != o.ID && uid == \"\":"}}},
 	{name: "a shard works by what it saw before it lost its Lease", edits: []replacement{{modelled, "\tp.cache = nil\n\tp.settle()\n", "\tstale := p.cache\n\tp.cache = nil\n\tp.settle()\n\n\tif len(stale) > 0 {\n\t\tp.cache = stale\n\t}\n"}, {modelled, "\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n", "\tif p.cache == nil {\n\t\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\t}\n\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n\tp.settle()\n"}}},
 	{name: "a shard that stops and has stopped is taken for one that stops", edits: []replacement{{placing, " && slices.Equal(t.View.WorkingShards(), o.View.WorkingShards())\n", "\n"}, {placing, "\t\"slices\"\n", ""}}, from: 500},
+	{name: "admission does not see that the key of an object changes", edits: []replacement{{decides, "answer.Outcome, answer.Drain = Rekeyed, next", "_ = next"}}},
+	{name: "a change of the keys of a ring is no change", edits: []replacement{{"internal/resources/resources.go", "return slices.Equal(s.main, o.main) &&", "return slices.EqualFunc(s.main, o.main, func(a, b Resource) bool { return a.GVR == b.GVR && a.Kind == b.Kind && a.Namespaced == b.Namespaced && a.Controls == b.Controls }) &&"}}},
+	{name: "objects of one namespace have keys of their own", edits: []replacement{{rule, "\t\treturn OfNamespace(byName.Namespace), true\n", "\t\treturn byName, true\n"}}},
 	{name: "a shard works before its hold-off is over", edits: []replacement{{modelled, "\t\t\tpause(term, p.w.clock, holdOff, nil)\n", ""}}},
 }
 

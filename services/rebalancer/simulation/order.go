@@ -123,3 +123,13 @@ func (s stored) ControllerOf(_ context.Context, of resources.Owner) (controller 
 
 	return metav1.GetControllerOf(o), true, nil
 }
+
+// LabelsOf implements [resources.Ancestors].
+func (s stored) LabelsOf(_ context.Context, of resources.Owner) (labels map[string]string, found bool, err error) {
+	o := s(apiserver.ID{GroupResource: of.Resource.GroupResource(), Namespace: of.Namespace, Name: of.Name})
+	if o == nil || o.UID != of.UID {
+		return nil, false, nil
+	}
+
+	return o.Labels, true, nil
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -386,7 +387,7 @@ func assignment(ring *v1alpha1.ClusterRing, sc *scope.Scope, t *engine.Target, r
 // write changes the ring on the API server, if that changes anything and the ring has not changed since it was read.
 func (s *steward) write(ctx context.Context, read *v1alpha1.ClusterRing, change func(r *v1alpha1.ClusterRing)) error {
 	becomes := read.DeepCopy()
-	if change(becomes); fmt.Sprint(becomes.Finalizers, becomes.Status.Assignment) == fmt.Sprint(read.Finalizers, read.Status.Assignment) {
+	if change(becomes); equality.Semantic.DeepEqual(becomes.Finalizers, read.Finalizers) && equality.Semantic.DeepEqual(becomes.Status.Assignment, read.Status.Assignment) {
 		return nil
 	}
 

@@ -70,6 +70,30 @@ var specs = []v1alpha1.ClusterRingSpec{
 	{Resources: []v1alpha1.RingResource{resource(schema.GroupResource{Group: databases.Group, Resource: "databasses"}, configMaps), resource(tenants)}},
 }
 
+// keyLabel is the label that may be the key of objects.
+const keyLabel = "example.com/customer"
+
+// spec returns the n-th spec of the ring: beyond the number of specs, they begin again. If the history is keyed, its main resources have
+// keys that depend on n, so that an edit of the ring may also change them, or change nothing else.
+func (h History) spec(n int) v1alpha1.ClusterRingSpec {
+	spec := specs[n%len(specs)].DeepCopy()
+
+	for i := range spec.Resources {
+		if !h.Keyed {
+			break
+		}
+
+		switch r := &spec.Resources[i]; chance(h.Seed, "key of "+r.Resource, n) % 5 {
+		case 0, 1, 2:
+			r.Key = &v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: keyLabel}
+		case 3:
+			r.Key = &v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}
+		}
+	}
+
+	return *spec
+}
+
 // misspelt are the specs that name a resource which does not exist.
 var misspelt = []int{10, 11, 12}
 

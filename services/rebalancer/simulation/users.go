@@ -48,7 +48,7 @@ func (w *Cluster) happen(ctx context.Context, s Step) {
 		f := s.Fault
 		f.From, f.Until = w.clock.Now(), w.clock.Now().Add(s.For)
 		w.server.Inject(f)
-	case Create, Restore, Delete, Orphan, Relabel, Drain, Undrain, Reparent, Touch:
+	case Create, Restore, Delete, Orphan, Relabel, Rekey, Drain, Undrain, Reparent, Touch:
 		w.group.Go(func() { w.userStep(ctx, s) })
 	}
 }
@@ -169,7 +169,7 @@ func (w *Cluster) ringStep(s Step) {
 
 	switch {
 	case s.Act == EditRing:
-		r.Spec = *specs[s.N].DeepCopy()
+		r.Spec = w.h.spec(s.N)
 		r.Generation++
 		w.retrain(w.ring.Spec.Resources, r.Spec.Resources)
 	case s.Act == DeleteRing && r.DeletionTimestamp == nil:
@@ -289,6 +289,10 @@ func edit(s Step, o *metav1.PartialObjectMetadata, references []metav1.OwnerRefe
 		if labels[shardLabel] = s.Value; s.Value == "" {
 			delete(labels, shardLabel)
 		}
+	case Rekey:
+		if labels[keyLabel] = s.Value; s.Value == "" {
+			delete(labels, keyLabel)
+		}
 	case Drain:
 		labels[drainLabel] = v1alpha1.DrainValue
 	case Undrain:
@@ -318,6 +322,10 @@ func (w *Cluster) fresh(s Step) *metav1.PartialObjectMetadata {
 
 	if s.Value != "" {
 		metav1.SetMetaDataLabel(&o.ObjectMeta, shardLabel, s.Value)
+	}
+
+	if customer := chance(w.h.Seed, "customer of "+s.Object.String(), int(s.At)) % 4; w.h.Keyed && customer > 0 && s.Act == Create {
+		metav1.SetMetaDataLabel(&o.ObjectMeta, keyLabel, fmt.Sprint("customer-", customer))
 	}
 
 	if s.Act == Create && s.Owner.Name != "" {

@@ -84,6 +84,12 @@ func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetR
 			res.Shards = append(res.Shards, shard.Message())
 		}
 
+		if req.GetCountObjects() {
+			if err := query.Load(ctx, s.Rings, ring, res); err != nil {
+				return nil, err
+			}
+		}
+
 		return res, nil
 	})
 }

@@ -31,6 +31,7 @@ var outcomes = []outcome{
 	{rings.ErrRingNotFound, codes.NotFound, "RING_NOT_FOUND"},
 	{rings.ErrNotSharded, codes.FailedPrecondition, "NOT_SHARDED"},
 	{rings.ErrOwnerNeeded, codes.FailedPrecondition, "OWNER_NEEDED"},
+	{rings.ErrLabelsNeeded, codes.FailedPrecondition, "LABELS_NEEDED"},
 	{rings.ErrNotReadable, codes.FailedPrecondition, "NOT_READABLE"},
 	{metadata.ErrForbidden, codes.FailedPrecondition, "NOT_READABLE"},
 	{metadata.ErrNotServed, codes.FailedPrecondition, "NOT_SERVED"},

@@ -3,6 +3,8 @@ package api
 import (
 	"encoding/base64"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -21,6 +23,7 @@ const (
 	defaultNextShards = 2
 	maxNextShards     = 10
 	maxID             = 256
+	maxLabels         = 100
 	// maxName is the longest name of any object.
 	maxName = validation.DNS1123SubdomainMaxLength
 )
@@ -137,6 +140,14 @@ func question(req *pb.LocateRequest) (query.Question, error) {
 	if o := req.GetOwner(); o != nil {
 		q.Owner = &rings.Reference{Group: o.GetGroup(), Kind: o.GetKind(), Resource: o.GetResource(), Name: o.GetName()}
 		v.reference("owner", *q.Owner)
+	}
+
+	if q.Labels = req.GetLabels(); len(q.Labels) > maxLabels {
+		v.add("labels", "must be at most %d", maxLabels)
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(q.Labels)) {
+		v.check(fmt.Sprintf("labels[%s]", name), append(validation.IsQualifiedName(name), validation.IsValidLabelValue(q.Labels[name])...))
 	}
 
 	if req.NextShards != nil {

@@ -52,7 +52,7 @@ type ringCase struct {
 	gone, replaced bool
 
 	// key is the partition key of the object. Nil: it is not known, or there is none.
-	key *key.Key
+	key *rings.Key
 	// told is the owner in the answer. Nil: the object follows no main object of the ring.
 	told *pb.ExplainedOwner
 	// next is the next change of the object's labels, and actor makes it. An empty actor means that nothing will happen.
@@ -69,17 +69,23 @@ func newRingCase(f *Facts, r *Ring) *ringCase {
 	c.in = assignment.Labels(c.Keys, meta.Labels)
 	c.in.Controlled = r.Role == resources.Controlled
 
-	if r.Role == "" || f.Object.Meta == nil && c.in.Controlled {
+	if r.Role == "" || f.Object.Meta == nil && (c.in.Controlled || c.rule().Label != "") {
 		return c
 	}
 
 	kin := r.Kin
-	if r.Role == resources.Main {
-		kin = &resources.Kin{Key: key.OfObject(f.Object.Resource.Kind.GroupKind(), meta)}
+
+	switch {
+	case r.Role == resources.Main:
+		resource := f.Object.Resource
+		resource.Key = c.rule()
+		c.key = new(rings.KeyOf(resource, meta))
+		kin = &resources.Kin{Key: c.key.Key}
+	case kin != nil:
+		c.key = &rings.Key{Key: kin.Key, Rule: kin.Owner.Resource.Key, Missing: kin.Keyless}
 	}
 
 	if kin != nil {
-		c.key = &kin.Key
 		c.in.Belongs = c.covers()
 	}
 
@@ -96,6 +102,13 @@ func newRingCase(f *Facts, r *Ring) *ringCase {
 	}
 
 	return c
+}
+
+// rule returns the rule for the keys of the object's resource.
+func (c *ringCase) rule() key.Rule {
+	resource, _, _ := c.Resources.Find(c.facts.Object.Resource.GroupResource())
+
+	return resource.Key
 }
 
 // message returns the part of the answer about the ring.
@@ -229,6 +242,12 @@ func (c *ringCase) unread() {
 		return
 	}
 
+	if label := c.rule().Label; label != "" && c.covers() {
+		c.add(Info, ReasonBelongs, fmt.Sprintf("Its label %s determines its shard of ring %s, and is not known.", label, c.name), "")
+
+		return
+	}
+
 	if !c.coverage() {
 		return
 	}
@@ -244,11 +263,19 @@ func (c *ringCase) unread() {
 }
 
 // why describes how the shard of a key is determined.
-func (c *ringCase) why(k key.Key) string {
+func (c *ringCase) why(k rings.Key) string {
 	return fmt.Sprintf("its key %s is in partition %d", keyText(k), c.View.Table().Partition(k.Hash()))
 }
 
-// keyText formats a key as it is hashed.
-func keyText(k key.Key) string {
+// keyText formats a key as it is hashed, or what it stands for.
+func keyText(k rings.Key) string {
+	if label, value, ok := k.Label(); ok {
+		return "label " + label + "=" + value
+	}
+
+	if k.Type() == pb.KeyType_KEY_TYPE_NAMESPACE {
+		return "namespace " + k.Name
+	}
+
 	return strings.Join([]string{k.Group, k.Kind, k.Namespace, k.Name}, "/")
 }

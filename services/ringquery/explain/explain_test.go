@@ -71,6 +71,20 @@ func (b between) ControllerOf(_ context.Context, of resources.Owner) (controller
 	return nil, false, errors.New("it is forbidden")
 }
 
+// LabelsOf returns the tenant of the owner, which belongs to shard-b; the owner bare has none.
+func (b between) LabelsOf(_ context.Context, of resources.Owner) (labels map[string]string, found bool, err error) {
+	if of.Name == "bare" {
+		return nil, true, nil
+	}
+
+	r := ringOf("example", alive("shard-a"), alive("shard-b"))
+
+	return map[string]string{tenant: r.tenantOf("shard-b")}, true, nil
+}
+
+// tenant is the label that is the key in some cases.
+const tenant = "example.com/tenant"
+
 // kinOf returns the owner that an object follows.
 func kinOf(r Ring, o Object) *resources.Kin {
 	if o.Meta == nil {

@@ -48,6 +48,28 @@ func (c *ringCase) place() {
 	}
 
 	c.ownerNotes()
+	c.keyNotes()
+}
+
+// keyNotes explains that the object has not the key that the ring asks for.
+func (c *ringCase) keyNotes() {
+	if c.key == nil || !c.key.Missing {
+		return
+	}
+
+	whose, advice := "It", ""
+	if c.in.Controlled {
+		whose = "Its owner " + c.ownerName()
+	}
+
+	if c.key.Rule.Label != "" {
+		advice = "Add the label " + c.key.Rule.Label + ": it then moves to the shard of the objects with the same value."
+	} else {
+		advice = "Remove spec.resources[].key of the resource from the ring, or use a label."
+	}
+
+	c.add(Warning, ReasonKeyMissing, fmt.Sprintf("%s lacks %s, which is the key of its resource in ring %s: its name determines the shard.",
+		whose, c.key.Rule, c.name), advice)
 }
 
 // assign explains an object that the rebalancer assigns without a drain.

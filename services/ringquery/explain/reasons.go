@@ -35,6 +35,7 @@ const (
 	ReasonDrainUnwanted Reason = "DRAIN_UNWANTED" // its shard was asked to release it, but it belongs there again.
 	ReasonHandover      Reason = "HANDOVER"       // what the shard must see before it starts to work on the object.
 	ReasonLabelWriter   Reason = "LABEL_WRITER"   // who set the shard label.
+	ReasonKeyMissing    Reason = "KEY_MISSING"    // the object, or its owner, lacks the label or the namespace that is its key.
 )
 
 // Reasons that are about shards.

@@ -11,7 +11,6 @@ import (
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
-	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
@@ -151,6 +150,11 @@ func least(before, after *hashring.Table, all int) float64 {
 	return 1 - float64(staying)/float64(larger)
 }
 
+// counter counts objects by their keys. It reports whether an object would move.
+type counter interface {
+	add(k rings.Key) (moved bool)
+}
+
 // tally counts objects by the shards that they belong to.
 type tally struct {
 	before, after *hashring.Table
@@ -168,7 +172,7 @@ func newTally(before, after *hashring.Table, shards []*pb.SimulatedShard) *tally
 }
 
 // add counts an object and reports whether it would move.
-func (t *tally) add(k key.Key) (moved bool) {
+func (t *tally) add(k rings.Key) (moved bool) {
 	was, hadOwner := t.before.Owner(k.Hash())
 	if hadOwner {
 		t.shards[was].ObjectsBefore++
@@ -183,7 +187,7 @@ func (t *tally) add(k key.Key) (moved bool) {
 }
 
 // count counts the main objects of the ring. The result reports resources that cannot be read. It fails if ctx ends.
-func count(ctx context.Context, objects *metadata.Reader, r rings.Ring, t *tally) ([]*pb.CountedResource, error) {
+func count(ctx context.Context, objects *metadata.Reader, r rings.Ring, t counter) ([]*pb.CountedResource, error) {
 	var all []*pb.CountedResource
 
 	spaces, err := namespacesOf(r, objects)
@@ -210,7 +214,7 @@ func count(ctx context.Context, objects *metadata.Reader, r rings.Ring, t *tally
 	return all, nil
 }
 
-func countOf(ctx context.Context, m member, t *tally, c *pb.CountedResource) error {
+func countOf(ctx context.Context, m member, t counter, c *pb.CountedResource) error {
 	q := metadata.Query{GVR: m.GVR, ListOptions: metav1.ListOptions{Limit: listSize}}
 
 	err := pages(ctx, m.spaces.objects, q, func(objects []metav1.PartialObjectMetadata) error {
@@ -223,9 +227,15 @@ func countOf(ctx context.Context, m member, t *tally, c *pb.CountedResource) err
 				continue
 			}
 
+			k := rings.KeyOf(m.Resource, &objects[i])
+
 			c.Objects++
-			if t.add(key.OfObject(m.Kind.GroupKind(), &objects[i])) {
+			if t.add(k) {
 				c.Moved++
+			}
+
+			if k.Missing {
+				c.Keyless++
 			}
 		}
 

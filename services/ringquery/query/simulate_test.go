@@ -120,7 +120,7 @@ func TestObjectsAreCountedWhereTheyBelong(t *testing.T) {
 	moved := 0
 
 	for i := range objects {
-		if count.add(key.Key{Kind: "ConfigMap", Namespace: "default", Name: fmt.Sprint(i)}) {
+		if count.add(rings.Key{Key: key.Key{Kind: "ConfigMap", Namespace: "default", Name: fmt.Sprint(i)}}) {
 			moved++
 		}
 	}
@@ -132,5 +132,5 @@ func TestObjectsAreCountedWhereTheyBelong(t *testing.T) {
 	require.Zero(t, c.GetObjectsBefore())
 
 	none := newTally(hashring.New(nil), hashring.New(nil), nil)
-	require.False(t, none.add(key.Key{Name: "x"}))
+	require.False(t, none.add(rings.Key{Key: key.Key{Name: "x"}}))
 }

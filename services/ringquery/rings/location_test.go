@@ -36,7 +36,7 @@ func TestNextShardsOwnTheKeyIfThoseBeforeThemFail(t *testing.T) {
 			k := key.Key{Kind: "ConfigMap", Namespace: "default", Name: fmt.Sprint("object-", object)}
 
 			for n := range 4 {
-				at := r.Locate(resources.Main, Covered, k, n)
+				at := r.Locate(resources.Main, Covered, Key{Key: k}, n)
 				left := r.View.Table().Shards()
 
 				for _, shard := range append([]string{at.GetShard()}, at.GetNextShards()...) {

@@ -21,6 +21,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
+	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -225,7 +226,24 @@ func (r Ring) Message() *pb.Ring {
 func (r Ring) resource(group, name string, role resources.Role) *pb.RingResource {
 	found, _, _ := r.Resources.Find(schema.GroupResource{Group: group, Resource: name})
 
-	return &pb.RingResource{Group: group, Resource: name, Role: roles[role], Kind: found.Kind.Kind}
+	res := &pb.RingResource{Group: group, Resource: name, Role: roles[role], Kind: found.Kind.Kind}
+	if role == resources.Main {
+		rule := r.ruleOf(group, name)
+		res.KeyType, res.KeyLabel = Key{Rule: rule}.Type(), rule.Label
+	}
+
+	return res
+}
+
+// ruleOf returns the key rule that the ring declares for a main resource, whether or not the API server serves it.
+func (r Ring) ruleOf(group, name string) key.Rule {
+	for i := range r.Spec.Resources {
+		if main := &r.Spec.Resources[i]; main.Group == group && main.Resource == name {
+			return key.RuleOf(main.Key)
+		}
+	}
+
+	return key.Rule{}
 }
 
 // Message returns the shard as in the API.

@@ -14,6 +14,9 @@ const (
 	ConditionFenced = "Fenced"
 	// ConditionAssigned reports whether every object is at the shard that it belongs to. The rebalancer writes it.
 	ConditionAssigned = "Assigned"
+	// ConditionKeysFound reports whether every object has the key that the ring asks for. Objects without it are assigned by their
+	// names. Only rings with a key other than the name have it. The rebalancer writes it.
+	ConditionKeysFound = "KeysFound"
 )
 
 // Reasons of [ConditionReady].
@@ -81,4 +84,16 @@ const (
 	// ReasonHandedOver is a reason of False: the sharder of the ring has stopped for another one, as spec.sharder demands, and that one has not
 	// begun yet.
 	ReasonHandedOver = "HandedOver"
+)
+
+// Reasons of [ConditionKeysFound].
+const (
+	// ReasonAllKeysFound is the reason of True.
+	ReasonAllKeysFound = "AllKeysFound"
+	// ReasonLabelsMissing is a reason of False: objects lack the label that is their key.
+	ReasonLabelsMissing = "LabelsMissing"
+	// ReasonNotNamespaced is a reason of False: a resource whose key is the namespace is cluster-scoped.
+	ReasonNotNamespaced = "NotNamespaced"
+	// ReasonKeysUnknown is the reason of Unknown: the objects have not all been seen yet.
+	ReasonKeysUnknown = "NotAllSeen"
 )

@@ -66,8 +66,10 @@ const (
 const (
 	// SystemNamespace is the namespace that the services run in.
 	SystemNamespace = "sharding-system"
-	// WebhookName is the name of the only webhook in a ring's webhook configuration.
+	// WebhookName is the name of the webhook in a ring's webhook configuration that assigns objects without a shard.
 	WebhookName = "sharder.sharding.timebertt.dev"
+	// KeyWebhookName is the name of the webhook for changes of labels that are keys. Only rings with such keys have it.
+	KeyWebhookName = "keys.sharding.timebertt.dev"
 	// ShardsParameter is the name of the PolicyParameter of the policy about the Leases of shards, which describes all rings.
 	ShardsParameter = "ring-shards"
 	// FencePolicyName is the name of the ValidatingAdmissionPolicy that every fence applies to the resources of its ring.

@@ -52,7 +52,8 @@ type ClusterRingList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.sharder) || self.sharder != 'Embedded' || (has(self.shardNamespaces) && size(self.shardNamespaces) == 1)",message="with the sharder Embedded, spec.shardNamespaces must name the one namespace of the shards"
 // +kubebuilder:validation:XValidation:rule="!has(self.sharder) || self.sharder != 'Embedded' || !has(self.fence) || self.fence.mode == 'Off'",message="with the sharder Embedded, a ring cannot have a fence: the shards themselves write the labels of all objects"
 type ClusterRingSpec struct {
-	// Resources are the main resources of the ring. Each of their objects is assigned by its own name.
+	// Resources are the main resources of the ring. Each of their objects is assigned by its own name, unless the resource has another
+	// key.
 	// +required
 	// +listType=map
 	// +listMapKey=group
@@ -201,6 +202,8 @@ func (s ClusterRingSpec) CountsShardsIn(namespace string) bool {
 // RingResource is a main resource of a ring, with the resources that its controller creates from it.
 //
 // +kubebuilder:validation:XValidation:rule="!(self.group in ['admissionregistration.k8s.io', 'events.k8s.io', 'rbac.authorization.k8s.io', 'sharding.timebertt.dev']) && !(self.group == 'coordination.k8s.io' && self.resource == 'leases') && !(size(self.group) == 0 && self.resource in ['events', 'nodes'])",message="a ring cannot shard Leases, Events, Nodes, ClusterRings, or objects of admission and RBAC: the services and the cluster depend on them"
+// +kubebuilder:validation:XValidation:rule="!has(self.key) || !has(self.key.label) || self.key.label.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && (!self.key.label.contains('/') || self.key.label.indexOf('/') <= 253)",message="the key of a label is a name of at most 63 letters, digits, '-', '_', and '.', which may follow a DNS name and a slash"
+// +kubebuilder:validation:XValidation:rule="!has(self.key) || !has(self.key.label) || !self.key.label.matches('^([^/]*[.])?sharding[.]timebertt[.]dev/')",message="labels of ClusterRing itself are not the key of an object: they change when the object moves"
 type RingResource struct {
 	// Group is the API group of the resource; empty for the core group.
 	// +optional
@@ -224,6 +227,42 @@ type RingResource struct {
 	// +listMapKey=resource
 	// +kubebuilder:validation:MaxItems=32
 	ControlledResources []ControlledResource `json:"controlledResources,omitempty"`
+	// Key is what objects of the resource have in common if they belong together: they are at one shard, and so are objects of other
+	// resources of the ring with the same key. By default, it is the name, so that each object is assigned on its own. A change moves
+	// objects, with drains, as a change of the shards does.
+	// +optional
+	Key *ObjectKey `json:"key,omitempty"`
+}
+
+// KeyType is what the key of an object is.
+//
+// +kubebuilder:validation:Enum=Name;Namespace;Label
+type KeyType string
+
+// Types of keys.
+const (
+	// KeyName makes every object belong to itself.
+	KeyName KeyType = "Name"
+	// KeyNamespace makes all objects of a namespace belong together, with the Namespace object itself if the ring shards it. It needs a
+	// namespaced resource: cluster-scoped objects are assigned by their names.
+	KeyNamespace KeyType = "Namespace"
+	// KeyLabel makes all objects with the same value of a label belong together, in whatever namespace they are. Objects that lack the
+	// label are assigned by their names.
+	KeyLabel KeyType = "Label"
+)
+
+// ObjectKey declares which objects belong together.
+//
+// +kubebuilder:validation:XValidation:rule="self.type == 'Label' ? has(self.label) : !has(self.label)",message="a key of type Label needs the key of the label, and no other key has one"
+type ObjectKey struct {
+	// Type is Name, Namespace, or Label.
+	// +required
+	Type KeyType `json:"type"`
+	// Label is the key of the label whose value objects have in common, such as example.com/tenant, if the type is Label.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	Label string `json:"label,omitempty"`
 }
 
 // ControlledResource names a controlled resource.
@@ -267,7 +306,8 @@ type ClusterRingStatus struct {
 	// Assignment is what the rebalancer knows about the ring's objects; absent until the rebalancer has looked at them.
 	// +optional
 	Assignment *AssignmentStatus `json:"assignment,omitempty"`
-	// Conditions are Ready, ShardsAvailable, WebhookRegistered, Assigned, and, if the ring has a fence, Fenced.
+	// Conditions are Ready, ShardsAvailable, WebhookRegistered, Assigned, and, if the ring has a fence, Fenced, and, if a resource has a
+	// key other than the name, KeysFound.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -335,4 +375,8 @@ type AssignedResource struct {
 	// +listMapKey=group
 	// +listMapKey=resource
 	ControlledResources []ControlledResource `json:"controlledResources,omitempty"`
+	// Key is the key by which objects of the main resource are assigned, or are moving to; absent for the name. While it differs from
+	// the key in the spec, objects are about to move.
+	// +optional
+	Key *ObjectKey `json:"key,omitempty"`
 }

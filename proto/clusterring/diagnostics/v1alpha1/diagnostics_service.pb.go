@@ -144,7 +144,10 @@ func (x *ListRingsResponse) GetNextPageToken() string {
 type GetRingRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// name is the name of the ring. Must be set.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// count_objects requests the number of real main objects, and of their keys, per shard. The server lists their metadata in pages,
+	// where it has permission. This costs the API server time.
+	CountObjects  bool `protobuf:"varint,2,opt,name=count_objects,json=countObjects,proto3" json:"count_objects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -186,6 +189,13 @@ func (x *GetRingRequest) GetName() string {
 	return ""
 }
 
+func (x *GetRingRequest) GetCountObjects() bool {
+	if x != nil {
+		return x.CountObjects
+	}
+	return false
+}
+
 // GetRingResponse is one ring with its shards.
 type GetRingResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -193,7 +203,15 @@ type GetRingResponse struct {
 	Ring *Ring `protobuf:"bytes,1,opt,name=ring,proto3" json:"ring,omitempty"`
 	// shards are the ring's Leases, in the order of their names, then namespaces, including those that are not available (dead, or
 	// held but not usable). Empty: no Lease carries the ring's name.
-	Shards        []*Shard `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty"`
+	Shards []*Shard `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty"`
+	// loads are the main objects that belong to each available shard, in the order of the shards' names. Empty: they were not requested,
+	// or no shard is available.
+	Loads []*ShardLoad `protobuf:"bytes,3,rep,name=loads,proto3" json:"loads,omitempty"`
+	// counted are the resources whose objects were counted. Empty: they were not requested.
+	Counted []*CountedResource `protobuf:"bytes,4,rep,name=counted,proto3" json:"counted,omitempty"`
+	// keys_limited is true if there are more keys than the server counts one by one. The numbers of keys are then lower bounds, and
+	// largest keys may be others.
+	KeysLimited   bool `protobuf:"varint,5,opt,name=keys_limited,json=keysLimited,proto3" json:"keys_limited,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -242,6 +260,109 @@ func (x *GetRingResponse) GetShards() []*Shard {
 	return nil
 }
 
+func (x *GetRingResponse) GetLoads() []*ShardLoad {
+	if x != nil {
+		return x.Loads
+	}
+	return nil
+}
+
+func (x *GetRingResponse) GetCounted() []*CountedResource {
+	if x != nil {
+		return x.Counted
+	}
+	return nil
+}
+
+func (x *GetRingResponse) GetKeysLimited() bool {
+	if x != nil {
+		return x.KeysLimited
+	}
+	return false
+}
+
+// ShardLoad is how many main objects belong to a shard.
+type ShardLoad struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// shard is the name of the shard. Never empty.
+	Shard string `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// objects is the number of main objects that belong to the shard.
+	Objects int64 `protobuf:"varint,2,opt,name=objects,proto3" json:"objects,omitempty"`
+	// keys is the number of different keys that these objects have. Objects with one key cannot be at different shards.
+	Keys int64 `protobuf:"varint,3,opt,name=keys,proto3" json:"keys,omitempty"`
+	// largest_key is the key of most of these objects. Absent: there are none.
+	LargestKey *PartitionKey `protobuf:"bytes,4,opt,name=largest_key,json=largestKey,proto3" json:"largest_key,omitempty"`
+	// largest_key_objects is how many of these objects have the largest key.
+	LargestKeyObjects int64 `protobuf:"varint,5,opt,name=largest_key_objects,json=largestKeyObjects,proto3" json:"largest_key_objects,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *ShardLoad) Reset() {
+	*x = ShardLoad{}
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardLoad) ProtoMessage() {}
+
+func (x *ShardLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardLoad.ProtoReflect.Descriptor instead.
+func (*ShardLoad) Descriptor() ([]byte, []int) {
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ShardLoad) GetShard() string {
+	if x != nil {
+		return x.Shard
+	}
+	return ""
+}
+
+func (x *ShardLoad) GetObjects() int64 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *ShardLoad) GetKeys() int64 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+func (x *ShardLoad) GetLargestKey() *PartitionKey {
+	if x != nil {
+		return x.LargestKey
+	}
+	return nil
+}
+
+func (x *ShardLoad) GetLargestKeyObjects() int64 {
+	if x != nil {
+		return x.LargestKeyObjects
+	}
+	return 0
+}
+
 // LocateRequest asks where an object belongs.
 type LocateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -255,14 +376,18 @@ type LocateRequest struct {
 	Owner *OwnerReference `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
 	// next_shards is the number of shards to return in Location.next_shards, from 0 to 10. Absent: 2. In a ring of many shards,
 	// each of them takes the server tens of microseconds, and everything else takes a few. To ask about a million objects, use 0.
-	NextShards    *int32 `protobuf:"varint,4,opt,name=next_shards,json=nextShards,proto3,oneof" json:"next_shards,omitempty"`
+	NextShards *int32 `protobuf:"varint,4,opt,name=next_shards,json=nextShards,proto3,oneof" json:"next_shards,omitempty"`
+	// labels are the labels of the object, or of its owner if the ring lists the object's resource as controlled. They are used only if a
+	// label is the key. If they do not contain it, the object counts as one that lacks it. Empty: the server reads the object that exists.
+	// At most 100.
+	Labels        map[string]string `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LocateRequest) Reset() {
 	*x = LocateRequest{}
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[4]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -274,7 +399,7 @@ func (x *LocateRequest) String() string {
 func (*LocateRequest) ProtoMessage() {}
 
 func (x *LocateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[4]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -287,7 +412,7 @@ func (x *LocateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateRequest.ProtoReflect.Descriptor instead.
 func (*LocateRequest) Descriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{4}
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *LocateRequest) GetRing() string {
@@ -318,6 +443,13 @@ func (x *LocateRequest) GetNextShards() int32 {
 	return 0
 }
 
+func (x *LocateRequest) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 // LocateResponse tells where an object belongs.
 type LocateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -330,7 +462,7 @@ type LocateResponse struct {
 
 func (x *LocateResponse) Reset() {
 	*x = LocateResponse{}
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[5]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -342,7 +474,7 @@ func (x *LocateResponse) String() string {
 func (*LocateResponse) ProtoMessage() {}
 
 func (x *LocateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[5]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -355,7 +487,7 @@ func (x *LocateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateResponse.ProtoReflect.Descriptor instead.
 func (*LocateResponse) Descriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{5}
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *LocateResponse) GetLocations() []*Location {
@@ -378,7 +510,7 @@ type LocateAllRequest struct {
 
 func (x *LocateAllRequest) Reset() {
 	*x = LocateAllRequest{}
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[6]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -390,7 +522,7 @@ func (x *LocateAllRequest) String() string {
 func (*LocateAllRequest) ProtoMessage() {}
 
 func (x *LocateAllRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[6]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -403,7 +535,7 @@ func (x *LocateAllRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateAllRequest.ProtoReflect.Descriptor instead.
 func (*LocateAllRequest) Descriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{6}
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *LocateAllRequest) GetId() string {
@@ -438,7 +570,7 @@ type LocateAllResponse struct {
 
 func (x *LocateAllResponse) Reset() {
 	*x = LocateAllResponse{}
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[7]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -450,7 +582,7 @@ func (x *LocateAllResponse) String() string {
 func (*LocateAllResponse) ProtoMessage() {}
 
 func (x *LocateAllResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[7]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -463,7 +595,7 @@ func (x *LocateAllResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateAllResponse.ProtoReflect.Descriptor instead.
 func (*LocateAllResponse) Descriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{7}
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LocateAllResponse) GetId() string {
@@ -533,7 +665,7 @@ type LocateError struct {
 
 func (x *LocateError) Reset() {
 	*x = LocateError{}
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[8]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -545,7 +677,7 @@ func (x *LocateError) String() string {
 func (*LocateError) ProtoMessage() {}
 
 func (x *LocateError) ProtoReflect() protoreflect.Message {
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[8]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -558,7 +690,7 @@ func (x *LocateError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateError.ProtoReflect.Descriptor instead.
 func (*LocateError) Descriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{8}
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LocateError) GetCode() int32 {
@@ -600,7 +732,7 @@ type WatchRingRequest struct {
 
 func (x *WatchRingRequest) Reset() {
 	*x = WatchRingRequest{}
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[9]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -612,7 +744,7 @@ func (x *WatchRingRequest) String() string {
 func (*WatchRingRequest) ProtoMessage() {}
 
 func (x *WatchRingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[9]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -625,7 +757,7 @@ func (x *WatchRingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRingRequest.ProtoReflect.Descriptor instead.
 func (*WatchRingRequest) Descriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{9}
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WatchRingRequest) GetName() string {
@@ -657,7 +789,7 @@ type WatchRingResponse struct {
 
 func (x *WatchRingResponse) Reset() {
 	*x = WatchRingResponse{}
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[10]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +801,7 @@ func (x *WatchRingResponse) String() string {
 func (*WatchRingResponse) ProtoMessage() {}
 
 func (x *WatchRingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[10]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +814,7 @@ func (x *WatchRingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRingResponse.ProtoReflect.Descriptor instead.
 func (*WatchRingResponse) Descriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{10}
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchRingResponse) GetRing() *Ring {
@@ -734,7 +866,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[11]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -746,7 +878,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[11]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -759,7 +891,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{11}
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExplainRequest) GetObject() *ObjectReference {
@@ -793,7 +925,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[12]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +937,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[12]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +950,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{12}
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ExplainResponse) GetObject() *ExplainedObject {
@@ -876,7 +1008,7 @@ type ListAssignmentsRequest struct {
 
 func (x *ListAssignmentsRequest) Reset() {
 	*x = ListAssignmentsRequest{}
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[13]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -888,7 +1020,7 @@ func (x *ListAssignmentsRequest) String() string {
 func (*ListAssignmentsRequest) ProtoMessage() {}
 
 func (x *ListAssignmentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[13]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -901,7 +1033,7 @@ func (x *ListAssignmentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAssignmentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAssignmentsRequest) Descriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{13}
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListAssignmentsRequest) GetRing() string {
@@ -978,7 +1110,7 @@ type ListAssignmentsResponse struct {
 
 func (x *ListAssignmentsResponse) Reset() {
 	*x = ListAssignmentsResponse{}
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[14]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1122,7 @@ func (x *ListAssignmentsResponse) String() string {
 func (*ListAssignmentsResponse) ProtoMessage() {}
 
 func (x *ListAssignmentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[14]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1135,7 @@ func (x *ListAssignmentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAssignmentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAssignmentsResponse) Descriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{14}
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListAssignmentsResponse) GetAssignments() []*Assignment {
@@ -1055,7 +1187,7 @@ type SimulateRequest struct {
 
 func (x *SimulateRequest) Reset() {
 	*x = SimulateRequest{}
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[15]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1067,7 +1199,7 @@ func (x *SimulateRequest) String() string {
 func (*SimulateRequest) ProtoMessage() {}
 
 func (x *SimulateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[15]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1080,7 +1212,7 @@ func (x *SimulateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SimulateRequest.ProtoReflect.Descriptor instead.
 func (*SimulateRequest) Descriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{15}
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SimulateRequest) GetRing() string {
@@ -1139,7 +1271,7 @@ type SimulateResponse struct {
 
 func (x *SimulateResponse) Reset() {
 	*x = SimulateResponse{}
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[16]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1283,7 @@ func (x *SimulateResponse) String() string {
 func (*SimulateResponse) ProtoMessage() {}
 
 func (x *SimulateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[16]
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1296,7 @@ func (x *SimulateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SimulateResponse.ProtoReflect.Descriptor instead.
 func (*SimulateResponse) Descriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{16}
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SimulateResponse) GetShards() []*SimulatedShard {
@@ -1220,18 +1352,33 @@ const file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDesc = 
 	"page_token\x18\x02 \x01(\tR\tpageToken\"y\n" +
 	"\x11ListRingsResponse\x12<\n" +
 	"\x05rings\x18\x01 \x03(\v2&.clusterring.diagnostics.v1alpha1.RingR\x05rings\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"$\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"I\n" +
 	"\x0eGetRingRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x8e\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
+	"\rcount_objects\x18\x02 \x01(\bR\fcountObjects\"\xc1\x02\n" +
 	"\x0fGetRingResponse\x12:\n" +
 	"\x04ring\x18\x01 \x01(\v2&.clusterring.diagnostics.v1alpha1.RingR\x04ring\x12?\n" +
-	"\x06shards\x18\x02 \x03(\v2'.clusterring.diagnostics.v1alpha1.ShardR\x06shards\"\xec\x01\n" +
+	"\x06shards\x18\x02 \x03(\v2'.clusterring.diagnostics.v1alpha1.ShardR\x06shards\x12A\n" +
+	"\x05loads\x18\x03 \x03(\v2+.clusterring.diagnostics.v1alpha1.ShardLoadR\x05loads\x12K\n" +
+	"\acounted\x18\x04 \x03(\v21.clusterring.diagnostics.v1alpha1.CountedResourceR\acounted\x12!\n" +
+	"\fkeys_limited\x18\x05 \x01(\bR\vkeysLimited\"\xd0\x01\n" +
+	"\tShardLoad\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x18\n" +
+	"\aobjects\x18\x02 \x01(\x03R\aobjects\x12\x12\n" +
+	"\x04keys\x18\x03 \x01(\x03R\x04keys\x12O\n" +
+	"\vlargest_key\x18\x04 \x01(\v2..clusterring.diagnostics.v1alpha1.PartitionKeyR\n" +
+	"largestKey\x12.\n" +
+	"\x13largest_key_objects\x18\x05 \x01(\x03R\x11largestKeyObjects\"\xfc\x02\n" +
 	"\rLocateRequest\x12\x12\n" +
 	"\x04ring\x18\x01 \x01(\tR\x04ring\x12I\n" +
 	"\x06object\x18\x02 \x01(\v21.clusterring.diagnostics.v1alpha1.ObjectReferenceR\x06object\x12F\n" +
 	"\x05owner\x18\x03 \x01(\v20.clusterring.diagnostics.v1alpha1.OwnerReferenceR\x05owner\x12$\n" +
 	"\vnext_shards\x18\x04 \x01(\x05H\x00R\n" +
-	"nextShards\x88\x01\x01B\x0e\n" +
+	"nextShards\x88\x01\x01\x12S\n" +
+	"\x06labels\x18\x05 \x03(\v2;.clusterring.diagnostics.v1alpha1.LocateRequest.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x0e\n" +
 	"\f_next_shards\"Z\n" +
 	"\x0eLocateResponse\x12H\n" +
 	"\tlocations\x18\x01 \x03(\v2*.clusterring.diagnostics.v1alpha1.LocationR\tlocations\"o\n" +
@@ -1317,81 +1464,88 @@ func file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP
 	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescData
 }
 
-var file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_goTypes = []any{
 	(*ListRingsRequest)(nil),        // 0: clusterring.diagnostics.v1alpha1.ListRingsRequest
 	(*ListRingsResponse)(nil),       // 1: clusterring.diagnostics.v1alpha1.ListRingsResponse
 	(*GetRingRequest)(nil),          // 2: clusterring.diagnostics.v1alpha1.GetRingRequest
 	(*GetRingResponse)(nil),         // 3: clusterring.diagnostics.v1alpha1.GetRingResponse
-	(*LocateRequest)(nil),           // 4: clusterring.diagnostics.v1alpha1.LocateRequest
-	(*LocateResponse)(nil),          // 5: clusterring.diagnostics.v1alpha1.LocateResponse
-	(*LocateAllRequest)(nil),        // 6: clusterring.diagnostics.v1alpha1.LocateAllRequest
-	(*LocateAllResponse)(nil),       // 7: clusterring.diagnostics.v1alpha1.LocateAllResponse
-	(*LocateError)(nil),             // 8: clusterring.diagnostics.v1alpha1.LocateError
-	(*WatchRingRequest)(nil),        // 9: clusterring.diagnostics.v1alpha1.WatchRingRequest
-	(*WatchRingResponse)(nil),       // 10: clusterring.diagnostics.v1alpha1.WatchRingResponse
-	(*ExplainRequest)(nil),          // 11: clusterring.diagnostics.v1alpha1.ExplainRequest
-	(*ExplainResponse)(nil),         // 12: clusterring.diagnostics.v1alpha1.ExplainResponse
-	(*ListAssignmentsRequest)(nil),  // 13: clusterring.diagnostics.v1alpha1.ListAssignmentsRequest
-	(*ListAssignmentsResponse)(nil), // 14: clusterring.diagnostics.v1alpha1.ListAssignmentsResponse
-	(*SimulateRequest)(nil),         // 15: clusterring.diagnostics.v1alpha1.SimulateRequest
-	(*SimulateResponse)(nil),        // 16: clusterring.diagnostics.v1alpha1.SimulateResponse
-	(*Ring)(nil),                    // 17: clusterring.diagnostics.v1alpha1.Ring
-	(*Shard)(nil),                   // 18: clusterring.diagnostics.v1alpha1.Shard
-	(*ObjectReference)(nil),         // 19: clusterring.diagnostics.v1alpha1.ObjectReference
-	(*OwnerReference)(nil),          // 20: clusterring.diagnostics.v1alpha1.OwnerReference
-	(*Location)(nil),                // 21: clusterring.diagnostics.v1alpha1.Location
-	(*ExplainedObject)(nil),         // 22: clusterring.diagnostics.v1alpha1.ExplainedObject
-	(*RingExplanation)(nil),         // 23: clusterring.diagnostics.v1alpha1.RingExplanation
-	(*Finding)(nil),                 // 24: clusterring.diagnostics.v1alpha1.Finding
-	(AssignmentState)(0),            // 25: clusterring.diagnostics.v1alpha1.AssignmentState
-	(*Assignment)(nil),              // 26: clusterring.diagnostics.v1alpha1.Assignment
-	(*Rename)(nil),                  // 27: clusterring.diagnostics.v1alpha1.Rename
-	(*SimulatedShard)(nil),          // 28: clusterring.diagnostics.v1alpha1.SimulatedShard
-	(*CountedResource)(nil),         // 29: clusterring.diagnostics.v1alpha1.CountedResource
+	(*ShardLoad)(nil),               // 4: clusterring.diagnostics.v1alpha1.ShardLoad
+	(*LocateRequest)(nil),           // 5: clusterring.diagnostics.v1alpha1.LocateRequest
+	(*LocateResponse)(nil),          // 6: clusterring.diagnostics.v1alpha1.LocateResponse
+	(*LocateAllRequest)(nil),        // 7: clusterring.diagnostics.v1alpha1.LocateAllRequest
+	(*LocateAllResponse)(nil),       // 8: clusterring.diagnostics.v1alpha1.LocateAllResponse
+	(*LocateError)(nil),             // 9: clusterring.diagnostics.v1alpha1.LocateError
+	(*WatchRingRequest)(nil),        // 10: clusterring.diagnostics.v1alpha1.WatchRingRequest
+	(*WatchRingResponse)(nil),       // 11: clusterring.diagnostics.v1alpha1.WatchRingResponse
+	(*ExplainRequest)(nil),          // 12: clusterring.diagnostics.v1alpha1.ExplainRequest
+	(*ExplainResponse)(nil),         // 13: clusterring.diagnostics.v1alpha1.ExplainResponse
+	(*ListAssignmentsRequest)(nil),  // 14: clusterring.diagnostics.v1alpha1.ListAssignmentsRequest
+	(*ListAssignmentsResponse)(nil), // 15: clusterring.diagnostics.v1alpha1.ListAssignmentsResponse
+	(*SimulateRequest)(nil),         // 16: clusterring.diagnostics.v1alpha1.SimulateRequest
+	(*SimulateResponse)(nil),        // 17: clusterring.diagnostics.v1alpha1.SimulateResponse
+	nil,                             // 18: clusterring.diagnostics.v1alpha1.LocateRequest.LabelsEntry
+	(*Ring)(nil),                    // 19: clusterring.diagnostics.v1alpha1.Ring
+	(*Shard)(nil),                   // 20: clusterring.diagnostics.v1alpha1.Shard
+	(*CountedResource)(nil),         // 21: clusterring.diagnostics.v1alpha1.CountedResource
+	(*PartitionKey)(nil),            // 22: clusterring.diagnostics.v1alpha1.PartitionKey
+	(*ObjectReference)(nil),         // 23: clusterring.diagnostics.v1alpha1.ObjectReference
+	(*OwnerReference)(nil),          // 24: clusterring.diagnostics.v1alpha1.OwnerReference
+	(*Location)(nil),                // 25: clusterring.diagnostics.v1alpha1.Location
+	(*ExplainedObject)(nil),         // 26: clusterring.diagnostics.v1alpha1.ExplainedObject
+	(*RingExplanation)(nil),         // 27: clusterring.diagnostics.v1alpha1.RingExplanation
+	(*Finding)(nil),                 // 28: clusterring.diagnostics.v1alpha1.Finding
+	(AssignmentState)(0),            // 29: clusterring.diagnostics.v1alpha1.AssignmentState
+	(*Assignment)(nil),              // 30: clusterring.diagnostics.v1alpha1.Assignment
+	(*Rename)(nil),                  // 31: clusterring.diagnostics.v1alpha1.Rename
+	(*SimulatedShard)(nil),          // 32: clusterring.diagnostics.v1alpha1.SimulatedShard
 }
 var file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_depIdxs = []int32{
-	17, // 0: clusterring.diagnostics.v1alpha1.ListRingsResponse.rings:type_name -> clusterring.diagnostics.v1alpha1.Ring
-	17, // 1: clusterring.diagnostics.v1alpha1.GetRingResponse.ring:type_name -> clusterring.diagnostics.v1alpha1.Ring
-	18, // 2: clusterring.diagnostics.v1alpha1.GetRingResponse.shards:type_name -> clusterring.diagnostics.v1alpha1.Shard
-	19, // 3: clusterring.diagnostics.v1alpha1.LocateRequest.object:type_name -> clusterring.diagnostics.v1alpha1.ObjectReference
-	20, // 4: clusterring.diagnostics.v1alpha1.LocateRequest.owner:type_name -> clusterring.diagnostics.v1alpha1.OwnerReference
-	21, // 5: clusterring.diagnostics.v1alpha1.LocateResponse.locations:type_name -> clusterring.diagnostics.v1alpha1.Location
-	4,  // 6: clusterring.diagnostics.v1alpha1.LocateAllRequest.question:type_name -> clusterring.diagnostics.v1alpha1.LocateRequest
-	5,  // 7: clusterring.diagnostics.v1alpha1.LocateAllResponse.answer:type_name -> clusterring.diagnostics.v1alpha1.LocateResponse
-	8,  // 8: clusterring.diagnostics.v1alpha1.LocateAllResponse.error:type_name -> clusterring.diagnostics.v1alpha1.LocateError
-	17, // 9: clusterring.diagnostics.v1alpha1.WatchRingResponse.ring:type_name -> clusterring.diagnostics.v1alpha1.Ring
-	18, // 10: clusterring.diagnostics.v1alpha1.WatchRingResponse.shards:type_name -> clusterring.diagnostics.v1alpha1.Shard
-	19, // 11: clusterring.diagnostics.v1alpha1.ExplainRequest.object:type_name -> clusterring.diagnostics.v1alpha1.ObjectReference
-	22, // 12: clusterring.diagnostics.v1alpha1.ExplainResponse.object:type_name -> clusterring.diagnostics.v1alpha1.ExplainedObject
-	23, // 13: clusterring.diagnostics.v1alpha1.ExplainResponse.rings:type_name -> clusterring.diagnostics.v1alpha1.RingExplanation
-	24, // 14: clusterring.diagnostics.v1alpha1.ExplainResponse.findings:type_name -> clusterring.diagnostics.v1alpha1.Finding
-	25, // 15: clusterring.diagnostics.v1alpha1.ListAssignmentsRequest.states:type_name -> clusterring.diagnostics.v1alpha1.AssignmentState
-	26, // 16: clusterring.diagnostics.v1alpha1.ListAssignmentsResponse.assignments:type_name -> clusterring.diagnostics.v1alpha1.Assignment
-	27, // 17: clusterring.diagnostics.v1alpha1.SimulateRequest.rename:type_name -> clusterring.diagnostics.v1alpha1.Rename
-	28, // 18: clusterring.diagnostics.v1alpha1.SimulateResponse.shards:type_name -> clusterring.diagnostics.v1alpha1.SimulatedShard
-	29, // 19: clusterring.diagnostics.v1alpha1.SimulateResponse.counted:type_name -> clusterring.diagnostics.v1alpha1.CountedResource
-	0,  // 20: clusterring.diagnostics.v1alpha1.DiagnosticsService.ListRings:input_type -> clusterring.diagnostics.v1alpha1.ListRingsRequest
-	2,  // 21: clusterring.diagnostics.v1alpha1.DiagnosticsService.GetRing:input_type -> clusterring.diagnostics.v1alpha1.GetRingRequest
-	4,  // 22: clusterring.diagnostics.v1alpha1.DiagnosticsService.Locate:input_type -> clusterring.diagnostics.v1alpha1.LocateRequest
-	6,  // 23: clusterring.diagnostics.v1alpha1.DiagnosticsService.LocateAll:input_type -> clusterring.diagnostics.v1alpha1.LocateAllRequest
-	9,  // 24: clusterring.diagnostics.v1alpha1.DiagnosticsService.WatchRing:input_type -> clusterring.diagnostics.v1alpha1.WatchRingRequest
-	11, // 25: clusterring.diagnostics.v1alpha1.DiagnosticsService.Explain:input_type -> clusterring.diagnostics.v1alpha1.ExplainRequest
-	13, // 26: clusterring.diagnostics.v1alpha1.DiagnosticsService.ListAssignments:input_type -> clusterring.diagnostics.v1alpha1.ListAssignmentsRequest
-	15, // 27: clusterring.diagnostics.v1alpha1.DiagnosticsService.Simulate:input_type -> clusterring.diagnostics.v1alpha1.SimulateRequest
-	1,  // 28: clusterring.diagnostics.v1alpha1.DiagnosticsService.ListRings:output_type -> clusterring.diagnostics.v1alpha1.ListRingsResponse
-	3,  // 29: clusterring.diagnostics.v1alpha1.DiagnosticsService.GetRing:output_type -> clusterring.diagnostics.v1alpha1.GetRingResponse
-	5,  // 30: clusterring.diagnostics.v1alpha1.DiagnosticsService.Locate:output_type -> clusterring.diagnostics.v1alpha1.LocateResponse
-	7,  // 31: clusterring.diagnostics.v1alpha1.DiagnosticsService.LocateAll:output_type -> clusterring.diagnostics.v1alpha1.LocateAllResponse
-	10, // 32: clusterring.diagnostics.v1alpha1.DiagnosticsService.WatchRing:output_type -> clusterring.diagnostics.v1alpha1.WatchRingResponse
-	12, // 33: clusterring.diagnostics.v1alpha1.DiagnosticsService.Explain:output_type -> clusterring.diagnostics.v1alpha1.ExplainResponse
-	14, // 34: clusterring.diagnostics.v1alpha1.DiagnosticsService.ListAssignments:output_type -> clusterring.diagnostics.v1alpha1.ListAssignmentsResponse
-	16, // 35: clusterring.diagnostics.v1alpha1.DiagnosticsService.Simulate:output_type -> clusterring.diagnostics.v1alpha1.SimulateResponse
-	28, // [28:36] is the sub-list for method output_type
-	20, // [20:28] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	19, // 0: clusterring.diagnostics.v1alpha1.ListRingsResponse.rings:type_name -> clusterring.diagnostics.v1alpha1.Ring
+	19, // 1: clusterring.diagnostics.v1alpha1.GetRingResponse.ring:type_name -> clusterring.diagnostics.v1alpha1.Ring
+	20, // 2: clusterring.diagnostics.v1alpha1.GetRingResponse.shards:type_name -> clusterring.diagnostics.v1alpha1.Shard
+	4,  // 3: clusterring.diagnostics.v1alpha1.GetRingResponse.loads:type_name -> clusterring.diagnostics.v1alpha1.ShardLoad
+	21, // 4: clusterring.diagnostics.v1alpha1.GetRingResponse.counted:type_name -> clusterring.diagnostics.v1alpha1.CountedResource
+	22, // 5: clusterring.diagnostics.v1alpha1.ShardLoad.largest_key:type_name -> clusterring.diagnostics.v1alpha1.PartitionKey
+	23, // 6: clusterring.diagnostics.v1alpha1.LocateRequest.object:type_name -> clusterring.diagnostics.v1alpha1.ObjectReference
+	24, // 7: clusterring.diagnostics.v1alpha1.LocateRequest.owner:type_name -> clusterring.diagnostics.v1alpha1.OwnerReference
+	18, // 8: clusterring.diagnostics.v1alpha1.LocateRequest.labels:type_name -> clusterring.diagnostics.v1alpha1.LocateRequest.LabelsEntry
+	25, // 9: clusterring.diagnostics.v1alpha1.LocateResponse.locations:type_name -> clusterring.diagnostics.v1alpha1.Location
+	5,  // 10: clusterring.diagnostics.v1alpha1.LocateAllRequest.question:type_name -> clusterring.diagnostics.v1alpha1.LocateRequest
+	6,  // 11: clusterring.diagnostics.v1alpha1.LocateAllResponse.answer:type_name -> clusterring.diagnostics.v1alpha1.LocateResponse
+	9,  // 12: clusterring.diagnostics.v1alpha1.LocateAllResponse.error:type_name -> clusterring.diagnostics.v1alpha1.LocateError
+	19, // 13: clusterring.diagnostics.v1alpha1.WatchRingResponse.ring:type_name -> clusterring.diagnostics.v1alpha1.Ring
+	20, // 14: clusterring.diagnostics.v1alpha1.WatchRingResponse.shards:type_name -> clusterring.diagnostics.v1alpha1.Shard
+	23, // 15: clusterring.diagnostics.v1alpha1.ExplainRequest.object:type_name -> clusterring.diagnostics.v1alpha1.ObjectReference
+	26, // 16: clusterring.diagnostics.v1alpha1.ExplainResponse.object:type_name -> clusterring.diagnostics.v1alpha1.ExplainedObject
+	27, // 17: clusterring.diagnostics.v1alpha1.ExplainResponse.rings:type_name -> clusterring.diagnostics.v1alpha1.RingExplanation
+	28, // 18: clusterring.diagnostics.v1alpha1.ExplainResponse.findings:type_name -> clusterring.diagnostics.v1alpha1.Finding
+	29, // 19: clusterring.diagnostics.v1alpha1.ListAssignmentsRequest.states:type_name -> clusterring.diagnostics.v1alpha1.AssignmentState
+	30, // 20: clusterring.diagnostics.v1alpha1.ListAssignmentsResponse.assignments:type_name -> clusterring.diagnostics.v1alpha1.Assignment
+	31, // 21: clusterring.diagnostics.v1alpha1.SimulateRequest.rename:type_name -> clusterring.diagnostics.v1alpha1.Rename
+	32, // 22: clusterring.diagnostics.v1alpha1.SimulateResponse.shards:type_name -> clusterring.diagnostics.v1alpha1.SimulatedShard
+	21, // 23: clusterring.diagnostics.v1alpha1.SimulateResponse.counted:type_name -> clusterring.diagnostics.v1alpha1.CountedResource
+	0,  // 24: clusterring.diagnostics.v1alpha1.DiagnosticsService.ListRings:input_type -> clusterring.diagnostics.v1alpha1.ListRingsRequest
+	2,  // 25: clusterring.diagnostics.v1alpha1.DiagnosticsService.GetRing:input_type -> clusterring.diagnostics.v1alpha1.GetRingRequest
+	5,  // 26: clusterring.diagnostics.v1alpha1.DiagnosticsService.Locate:input_type -> clusterring.diagnostics.v1alpha1.LocateRequest
+	7,  // 27: clusterring.diagnostics.v1alpha1.DiagnosticsService.LocateAll:input_type -> clusterring.diagnostics.v1alpha1.LocateAllRequest
+	10, // 28: clusterring.diagnostics.v1alpha1.DiagnosticsService.WatchRing:input_type -> clusterring.diagnostics.v1alpha1.WatchRingRequest
+	12, // 29: clusterring.diagnostics.v1alpha1.DiagnosticsService.Explain:input_type -> clusterring.diagnostics.v1alpha1.ExplainRequest
+	14, // 30: clusterring.diagnostics.v1alpha1.DiagnosticsService.ListAssignments:input_type -> clusterring.diagnostics.v1alpha1.ListAssignmentsRequest
+	16, // 31: clusterring.diagnostics.v1alpha1.DiagnosticsService.Simulate:input_type -> clusterring.diagnostics.v1alpha1.SimulateRequest
+	1,  // 32: clusterring.diagnostics.v1alpha1.DiagnosticsService.ListRings:output_type -> clusterring.diagnostics.v1alpha1.ListRingsResponse
+	3,  // 33: clusterring.diagnostics.v1alpha1.DiagnosticsService.GetRing:output_type -> clusterring.diagnostics.v1alpha1.GetRingResponse
+	6,  // 34: clusterring.diagnostics.v1alpha1.DiagnosticsService.Locate:output_type -> clusterring.diagnostics.v1alpha1.LocateResponse
+	8,  // 35: clusterring.diagnostics.v1alpha1.DiagnosticsService.LocateAll:output_type -> clusterring.diagnostics.v1alpha1.LocateAllResponse
+	11, // 36: clusterring.diagnostics.v1alpha1.DiagnosticsService.WatchRing:output_type -> clusterring.diagnostics.v1alpha1.WatchRingResponse
+	13, // 37: clusterring.diagnostics.v1alpha1.DiagnosticsService.Explain:output_type -> clusterring.diagnostics.v1alpha1.ExplainResponse
+	15, // 38: clusterring.diagnostics.v1alpha1.DiagnosticsService.ListAssignments:output_type -> clusterring.diagnostics.v1alpha1.ListAssignmentsResponse
+	17, // 39: clusterring.diagnostics.v1alpha1.DiagnosticsService.Simulate:output_type -> clusterring.diagnostics.v1alpha1.SimulateResponse
+	32, // [32:40] is the sub-list for method output_type
+	24, // [24:32] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_init() }
@@ -1404,8 +1558,8 @@ func file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_init() {
 	file_clusterring_diagnostics_v1alpha1_location_proto_init()
 	file_clusterring_diagnostics_v1alpha1_ring_proto_init()
 	file_clusterring_diagnostics_v1alpha1_simulation_proto_init()
-	file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[4].OneofWrappers = []any{}
-	file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[7].OneofWrappers = []any{
+	file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[5].OneofWrappers = []any{}
+	file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[8].OneofWrappers = []any{
 		(*LocateAllResponse_Answer)(nil),
 		(*LocateAllResponse_Error)(nil),
 	}
@@ -1415,7 +1569,7 @@ func file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDesc), len(file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -68,8 +68,8 @@ type DiagnosticsServiceClient interface {
 	// Locate returns which shard an object belongs to, and the reason: partition key, hash, partition, and the shards that would be
 	// next.
 	//
-	// The object need not exist: the answer depends only on its name. It tells where the object belongs, not which label it has at
-	// the moment.
+	// The object need not exist: the answer depends only on its name, unless the key of its resource is a label. It tells where the
+	// object belongs, not which label it has at the moment.
 	Locate(ctx context.Context, in *LocateRequest, opts ...grpc.CallOption) (*LocateResponse, error)
 	// LocateAll answers many questions over one stream, in their order. If a question cannot be answered, its answer contains an
 	// error, and the stream continues. If the caller may not ask about a ring, or no longer, the stream ends. The stream also ends
@@ -220,8 +220,8 @@ type DiagnosticsServiceServer interface {
 	// Locate returns which shard an object belongs to, and the reason: partition key, hash, partition, and the shards that would be
 	// next.
 	//
-	// The object need not exist: the answer depends only on its name. It tells where the object belongs, not which label it has at
-	// the moment.
+	// The object need not exist: the answer depends only on its name, unless the key of its resource is a label. It tells where the
+	// object belongs, not which label it has at the moment.
 	Locate(context.Context, *LocateRequest) (*LocateResponse, error)
 	// LocateAll answers many questions over one stream, in their order. If a question cannot be answered, its answer contains an
 	// error, and the stream continues. If the caller may not ask about a ring, or no longer, the stream ends. The stream also ends

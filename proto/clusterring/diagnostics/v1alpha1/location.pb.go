@@ -301,7 +301,7 @@ type Location struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// ring is the name of the ring. Never empty.
 	Ring string `protobuf:"bytes,1,opt,name=ring,proto3" json:"ring,omitempty"`
-	// role tells whether the object's own name or the name of its owner determines the shard. Never ROLE_UNSPECIFIED.
+	// role tells whether the object's own key or the key of its owner determines the shard. Never ROLE_UNSPECIFIED.
 	Role Role `protobuf:"varint,2,opt,name=role,proto3,enum=clusterring.diagnostics.v1alpha1.Role" json:"role,omitempty"`
 	// namespace_coverage tells whether the ring shards objects in the object's namespace. Never NAMESPACE_COVERAGE_UNSPECIFIED.
 	NamespaceCoverage NamespaceCoverage `protobuf:"varint,3,opt,name=namespace_coverage,json=namespaceCoverage,proto3,enum=clusterring.diagnostics.v1alpha1.NamespaceCoverage" json:"namespace_coverage,omitempty"`
@@ -317,7 +317,10 @@ type Location struct {
 	// others.
 	NextShards []string `protobuf:"bytes,8,rep,name=next_shards,json=nextShards,proto3" json:"next_shards,omitempty"`
 	// fingerprint of the set of available shards that this answer depends on; see Ring.fingerprint.
-	Fingerprint   string `protobuf:"bytes,9,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	Fingerprint string `protobuf:"bytes,9,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// key_missing is true if the object, or its owner, lacks the label or the namespace that is the key of its resource. The partition
+	// key is then its name.
+	KeyMissing    bool `protobuf:"varint,10,opt,name=key_missing,json=keyMissing,proto3" json:"key_missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -415,18 +418,30 @@ func (x *Location) GetFingerprint() string {
 	return ""
 }
 
+func (x *Location) GetKeyMissing() bool {
+	if x != nil {
+		return x.KeyMissing
+	}
+	return false
+}
+
 // PartitionKey is what is hashed to find an object's shard: four parts that identify the object, or its owner if the object is
-// controlled.
+// controlled, or what the object has in common with others that belong to the same shard.
+//
+// The key by a namespace is that of the Namespace object. The key by a label has no kind: group is the prefix of the label's key,
+// namespace is the rest of it, and name is the value.
 type PartitionKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// group is the API group. Empty: the core group.
 	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	// kind in that group. Never empty.
+	// kind in that group. Empty: the key is a label.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	// namespace. Empty: the kind is cluster-scoped.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// name. Never empty.
-	Name          string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	// type tells what the parts are. KEY_TYPE_UNSPECIFIED: the server is older than this field, and they are a name.
+	Type          KeyType `protobuf:"varint,5,opt,name=type,proto3,enum=clusterring.diagnostics.v1alpha1.KeyType" json:"type,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -489,6 +504,13 @@ func (x *PartitionKey) GetName() string {
 	return ""
 }
 
+func (x *PartitionKey) GetType() KeyType {
+	if x != nil {
+		return x.Type
+	}
+	return KeyType_KEY_TYPE_UNSPECIFIED
+}
+
 var File_clusterring_diagnostics_v1alpha1_location_proto protoreflect.FileDescriptor
 
 const file_clusterring_diagnostics_v1alpha1_location_proto_rawDesc = "" +
@@ -506,7 +528,7 @@ const file_clusterring_diagnostics_v1alpha1_location_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tH\x00R\x04kind\x12\x1c\n" +
 	"\bresource\x18\x03 \x01(\tH\x00R\bresource\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04nameB\x06\n" +
-	"\x04type\"\x9e\x03\n" +
+	"\x04type\"\xbf\x03\n" +
 	"\bLocation\x12\x12\n" +
 	"\x04ring\x18\x01 \x01(\tR\x04ring\x12:\n" +
 	"\x04role\x18\x02 \x01(\x0e2&.clusterring.diagnostics.v1alpha1.RoleR\x04role\x12b\n" +
@@ -517,12 +539,16 @@ const file_clusterring_diagnostics_v1alpha1_location_proto_rawDesc = "" +
 	"\x05shard\x18\a \x01(\tR\x05shard\x12\x1f\n" +
 	"\vnext_shards\x18\b \x03(\tR\n" +
 	"nextShards\x12 \n" +
-	"\vfingerprint\x18\t \x01(\tR\vfingerprint\"j\n" +
+	"\vfingerprint\x18\t \x01(\tR\vfingerprint\x12\x1f\n" +
+	"\vkey_missing\x18\n" +
+	" \x01(\bR\n" +
+	"keyMissing\"\xa9\x01\n" +
 	"\fPartitionKey\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name*w\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12=\n" +
+	"\x04type\x18\x05 \x01(\x0e2).clusterring.diagnostics.v1alpha1.KeyTypeR\x04type*w\n" +
 	"\x11NamespaceCoverage\x12\"\n" +
 	"\x1eNAMESPACE_COVERAGE_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aNAMESPACE_COVERAGE_COVERED\x10\x01\x12\x1e\n" +
@@ -550,16 +576,18 @@ var file_clusterring_diagnostics_v1alpha1_location_proto_goTypes = []any{
 	(*Location)(nil),        // 3: clusterring.diagnostics.v1alpha1.Location
 	(*PartitionKey)(nil),    // 4: clusterring.diagnostics.v1alpha1.PartitionKey
 	(Role)(0),               // 5: clusterring.diagnostics.v1alpha1.Role
+	(KeyType)(0),            // 6: clusterring.diagnostics.v1alpha1.KeyType
 }
 var file_clusterring_diagnostics_v1alpha1_location_proto_depIdxs = []int32{
 	5, // 0: clusterring.diagnostics.v1alpha1.Location.role:type_name -> clusterring.diagnostics.v1alpha1.Role
 	0, // 1: clusterring.diagnostics.v1alpha1.Location.namespace_coverage:type_name -> clusterring.diagnostics.v1alpha1.NamespaceCoverage
 	4, // 2: clusterring.diagnostics.v1alpha1.Location.partition_key:type_name -> clusterring.diagnostics.v1alpha1.PartitionKey
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	6, // 3: clusterring.diagnostics.v1alpha1.PartitionKey.type:type_name -> clusterring.diagnostics.v1alpha1.KeyType
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_clusterring_diagnostics_v1alpha1_location_proto_init() }

@@ -23,6 +23,63 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// KeyType tells what the partition key of an object is.
+type KeyType int32
+
+const (
+	// KEY_TYPE_UNSPECIFIED is only sent where there is no key.
+	KeyType_KEY_TYPE_UNSPECIFIED KeyType = 0
+	// KEY_TYPE_NAME: the kind, the namespace, and the name. Every object has its own key.
+	KeyType_KEY_TYPE_NAME KeyType = 1
+	// KEY_TYPE_NAMESPACE: the namespace.
+	KeyType_KEY_TYPE_NAMESPACE KeyType = 2
+	// KEY_TYPE_LABEL: the value of a label.
+	KeyType_KEY_TYPE_LABEL KeyType = 3
+)
+
+// Enum value maps for KeyType.
+var (
+	KeyType_name = map[int32]string{
+		0: "KEY_TYPE_UNSPECIFIED",
+		1: "KEY_TYPE_NAME",
+		2: "KEY_TYPE_NAMESPACE",
+		3: "KEY_TYPE_LABEL",
+	}
+	KeyType_value = map[string]int32{
+		"KEY_TYPE_UNSPECIFIED": 0,
+		"KEY_TYPE_NAME":        1,
+		"KEY_TYPE_NAMESPACE":   2,
+		"KEY_TYPE_LABEL":       3,
+	}
+)
+
+func (x KeyType) Enum() *KeyType {
+	p := new(KeyType)
+	*p = x
+	return p
+}
+
+func (x KeyType) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (KeyType) Descriptor() protoreflect.EnumDescriptor {
+	return file_clusterring_diagnostics_v1alpha1_ring_proto_enumTypes[0].Descriptor()
+}
+
+func (KeyType) Type() protoreflect.EnumType {
+	return &file_clusterring_diagnostics_v1alpha1_ring_proto_enumTypes[0]
+}
+
+func (x KeyType) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use KeyType.Descriptor instead.
+func (KeyType) EnumDescriptor() ([]byte, []int) {
+	return file_clusterring_diagnostics_v1alpha1_ring_proto_rawDescGZIP(), []int{0}
+}
+
 // Role tells what determines which shard an object belongs to.
 type Role int32
 
@@ -60,11 +117,11 @@ func (x Role) String() string {
 }
 
 func (Role) Descriptor() protoreflect.EnumDescriptor {
-	return file_clusterring_diagnostics_v1alpha1_ring_proto_enumTypes[0].Descriptor()
+	return file_clusterring_diagnostics_v1alpha1_ring_proto_enumTypes[1].Descriptor()
 }
 
 func (Role) Type() protoreflect.EnumType {
-	return &file_clusterring_diagnostics_v1alpha1_ring_proto_enumTypes[0]
+	return &file_clusterring_diagnostics_v1alpha1_ring_proto_enumTypes[1]
 }
 
 func (x Role) Number() protoreflect.EnumNumber {
@@ -73,7 +130,7 @@ func (x Role) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Role.Descriptor instead.
 func (Role) EnumDescriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_ring_proto_rawDescGZIP(), []int{0}
+	return file_clusterring_diagnostics_v1alpha1_ring_proto_rawDescGZIP(), []int{1}
 }
 
 // ShardState is the state of a shard's Lease. D is the duration of the Lease. The lease monitor measures the time since it last
@@ -126,11 +183,11 @@ func (x ShardState) String() string {
 }
 
 func (ShardState) Descriptor() protoreflect.EnumDescriptor {
-	return file_clusterring_diagnostics_v1alpha1_ring_proto_enumTypes[1].Descriptor()
+	return file_clusterring_diagnostics_v1alpha1_ring_proto_enumTypes[2].Descriptor()
 }
 
 func (ShardState) Type() protoreflect.EnumType {
-	return &file_clusterring_diagnostics_v1alpha1_ring_proto_enumTypes[1]
+	return &file_clusterring_diagnostics_v1alpha1_ring_proto_enumTypes[2]
 }
 
 func (x ShardState) Number() protoreflect.EnumNumber {
@@ -139,7 +196,7 @@ func (x ShardState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ShardState.Descriptor instead.
 func (ShardState) EnumDescriptor() ([]byte, []int) {
-	return file_clusterring_diagnostics_v1alpha1_ring_proto_rawDescGZIP(), []int{1}
+	return file_clusterring_diagnostics_v1alpha1_ring_proto_rawDescGZIP(), []int{2}
 }
 
 // Ring is a ClusterRing: what it declares, and its status.
@@ -273,7 +330,12 @@ type RingResource struct {
 	// role tells what determines the shard of the resource's objects. Never ROLE_UNSPECIFIED.
 	Role Role `protobuf:"varint,3,opt,name=role,proto3,enum=clusterring.diagnostics.v1alpha1.Role" json:"role,omitempty"`
 	// kind of the resource's objects. Empty: the API server does not serve the resource (yet).
-	Kind          string `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`
+	Kind string `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`
+	// key_type tells which objects of a main resource belong together, and are at one shard. KEY_TYPE_UNSPECIFIED: the resource is
+	// controlled.
+	KeyType KeyType `protobuf:"varint,5,opt,name=key_type,json=keyType,proto3,enum=clusterring.diagnostics.v1alpha1.KeyType" json:"key_type,omitempty"`
+	// key_label is the label whose value objects with one key have in common. Empty: the key is not a label.
+	KeyLabel      string `protobuf:"bytes,6,opt,name=key_label,json=keyLabel,proto3" json:"key_label,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -332,6 +394,20 @@ func (x *RingResource) GetRole() Role {
 func (x *RingResource) GetKind() string {
 	if x != nil {
 		return x.Kind
+	}
+	return ""
+}
+
+func (x *RingResource) GetKeyType() KeyType {
+	if x != nil {
+		return x.KeyType
+	}
+	return KeyType_KEY_TYPE_UNSPECIFIED
+}
+
+func (x *RingResource) GetKeyLabel() string {
+	if x != nil {
+		return x.KeyLabel
 	}
 	return ""
 }
@@ -604,12 +680,14 @@ const file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc = "" +
 	"conditions\x12;\n" +
 	"\vcreate_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12\x1a\n" +
-	"\bdeleting\x18\t \x01(\bR\bdeleting\"\x90\x01\n" +
+	"\bdeleting\x18\t \x01(\bR\bdeleting\"\xf3\x01\n" +
 	"\fRingResource\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
 	"\bresource\x18\x02 \x01(\tR\bresource\x12:\n" +
 	"\x04role\x18\x03 \x01(\x0e2&.clusterring.diagnostics.v1alpha1.RoleR\x04role\x12\x12\n" +
-	"\x04kind\x18\x04 \x01(\tR\x04kind\"\xe8\x01\n" +
+	"\x04kind\x18\x04 \x01(\tR\x04kind\x12D\n" +
+	"\bkey_type\x18\x05 \x01(\x0e2).clusterring.diagnostics.v1alpha1.KeyTypeR\akeyType\x12\x1b\n" +
+	"\tkey_label\x18\x06 \x01(\tR\bkeyLabel\"\xe8\x01\n" +
 	"\tCondition\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
@@ -634,7 +712,12 @@ const file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc = "" +
 	"renewalAge\x12+\n" +
 	"\x12age_is_lower_bound\x18\v \x01(\bR\x0fageIsLowerBound\x12\x1a\n" +
 	"\bstopping\x18\f \x01(\bR\bstopping\x12\x18\n" +
-	"\astandby\x18\r \x01(\bR\astandby*@\n" +
+	"\astandby\x18\r \x01(\bR\astandby*b\n" +
+	"\aKeyType\x12\x18\n" +
+	"\x14KEY_TYPE_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rKEY_TYPE_NAME\x10\x01\x12\x16\n" +
+	"\x12KEY_TYPE_NAMESPACE\x10\x02\x12\x12\n" +
+	"\x0eKEY_TYPE_LABEL\x10\x03*@\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tROLE_MAIN\x10\x01\x12\x13\n" +
@@ -661,32 +744,34 @@ func file_clusterring_diagnostics_v1alpha1_ring_proto_rawDescGZIP() []byte {
 	return file_clusterring_diagnostics_v1alpha1_ring_proto_rawDescData
 }
 
-var file_clusterring_diagnostics_v1alpha1_ring_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_clusterring_diagnostics_v1alpha1_ring_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_clusterring_diagnostics_v1alpha1_ring_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_clusterring_diagnostics_v1alpha1_ring_proto_goTypes = []any{
-	(Role)(0),                     // 0: clusterring.diagnostics.v1alpha1.Role
-	(ShardState)(0),               // 1: clusterring.diagnostics.v1alpha1.ShardState
-	(*Ring)(nil),                  // 2: clusterring.diagnostics.v1alpha1.Ring
-	(*RingResource)(nil),          // 3: clusterring.diagnostics.v1alpha1.RingResource
-	(*Condition)(nil),             // 4: clusterring.diagnostics.v1alpha1.Condition
-	(*Shard)(nil),                 // 5: clusterring.diagnostics.v1alpha1.Shard
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 7: google.protobuf.Duration
+	(KeyType)(0),                  // 0: clusterring.diagnostics.v1alpha1.KeyType
+	(Role)(0),                     // 1: clusterring.diagnostics.v1alpha1.Role
+	(ShardState)(0),               // 2: clusterring.diagnostics.v1alpha1.ShardState
+	(*Ring)(nil),                  // 3: clusterring.diagnostics.v1alpha1.Ring
+	(*RingResource)(nil),          // 4: clusterring.diagnostics.v1alpha1.RingResource
+	(*Condition)(nil),             // 5: clusterring.diagnostics.v1alpha1.Condition
+	(*Shard)(nil),                 // 6: clusterring.diagnostics.v1alpha1.Shard
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
 }
 var file_clusterring_diagnostics_v1alpha1_ring_proto_depIdxs = []int32{
-	3, // 0: clusterring.diagnostics.v1alpha1.Ring.resources:type_name -> clusterring.diagnostics.v1alpha1.RingResource
-	4, // 1: clusterring.diagnostics.v1alpha1.Ring.conditions:type_name -> clusterring.diagnostics.v1alpha1.Condition
-	6, // 2: clusterring.diagnostics.v1alpha1.Ring.create_time:type_name -> google.protobuf.Timestamp
-	0, // 3: clusterring.diagnostics.v1alpha1.RingResource.role:type_name -> clusterring.diagnostics.v1alpha1.Role
-	6, // 4: clusterring.diagnostics.v1alpha1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
-	1, // 5: clusterring.diagnostics.v1alpha1.Shard.state:type_name -> clusterring.diagnostics.v1alpha1.ShardState
-	7, // 6: clusterring.diagnostics.v1alpha1.Shard.lease_duration:type_name -> google.protobuf.Duration
-	7, // 7: clusterring.diagnostics.v1alpha1.Shard.renewal_age:type_name -> google.protobuf.Duration
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	4, // 0: clusterring.diagnostics.v1alpha1.Ring.resources:type_name -> clusterring.diagnostics.v1alpha1.RingResource
+	5, // 1: clusterring.diagnostics.v1alpha1.Ring.conditions:type_name -> clusterring.diagnostics.v1alpha1.Condition
+	7, // 2: clusterring.diagnostics.v1alpha1.Ring.create_time:type_name -> google.protobuf.Timestamp
+	1, // 3: clusterring.diagnostics.v1alpha1.RingResource.role:type_name -> clusterring.diagnostics.v1alpha1.Role
+	0, // 4: clusterring.diagnostics.v1alpha1.RingResource.key_type:type_name -> clusterring.diagnostics.v1alpha1.KeyType
+	7, // 5: clusterring.diagnostics.v1alpha1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	2, // 6: clusterring.diagnostics.v1alpha1.Shard.state:type_name -> clusterring.diagnostics.v1alpha1.ShardState
+	8, // 7: clusterring.diagnostics.v1alpha1.Shard.lease_duration:type_name -> google.protobuf.Duration
+	8, // 8: clusterring.diagnostics.v1alpha1.Shard.renewal_age:type_name -> google.protobuf.Duration
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_clusterring_diagnostics_v1alpha1_ring_proto_init() }
@@ -699,7 +784,7 @@ func file_clusterring_diagnostics_v1alpha1_ring_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc), len(file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      3,
 			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -188,7 +188,10 @@ type CountedResource struct {
 	// moved is how many of them would belong to another shard.
 	Moved int64 `protobuf:"varint,4,opt,name=moved,proto3" json:"moved,omitempty"`
 	// problem explains why they were not counted, or not all of them. Empty: all were counted.
-	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
+	Problem string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
+	// keyless is how many of the objects lack the label or the namespace that is the key of the resource. They belong where their names
+	// belong.
+	Keyless       int64 `protobuf:"varint,6,opt,name=keyless,proto3" json:"keyless,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -258,6 +261,13 @@ func (x *CountedResource) GetProblem() string {
 	return ""
 }
 
+func (x *CountedResource) GetKeyless() int64 {
+	if x != nil {
+		return x.Keyless
+	}
+	return 0
+}
+
 var File_clusterring_diagnostics_v1alpha1_simulation_proto protoreflect.FileDescriptor
 
 const file_clusterring_diagnostics_v1alpha1_simulation_proto_rawDesc = "" +
@@ -274,13 +284,14 @@ const file_clusterring_diagnostics_v1alpha1_simulation_proto_rawDesc = "" +
 	"\vshare_after\x18\x05 \x01(\x01R\n" +
 	"shareAfter\x12%\n" +
 	"\x0eobjects_before\x18\x06 \x01(\x03R\robjectsBefore\x12#\n" +
-	"\robjects_after\x18\a \x01(\x03R\fobjectsAfter\"\x8d\x01\n" +
+	"\robjects_after\x18\a \x01(\x03R\fobjectsAfter\"\xa7\x01\n" +
 	"\x0fCountedResource\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
 	"\bresource\x18\x02 \x01(\tR\bresource\x12\x18\n" +
 	"\aobjects\x18\x03 \x01(\x03R\aobjects\x12\x14\n" +
 	"\x05moved\x18\x04 \x01(\x03R\x05moved\x12\x18\n" +
-	"\aproblem\x18\x05 \x01(\tR\aproblemB\xb8\x02\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\x12\x18\n" +
+	"\akeyless\x18\x06 \x01(\x03R\akeylessB\xb8\x02\n" +
 	"$com.clusterring.diagnostics.v1alpha1B\x0fSimulationProtoP\x01Z]github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1;diagnosticsv1alpha1\xa2\x02\x03CDX\xaa\x02 Clusterring.Diagnostics.V1alpha1\xca\x02 Clusterring\\Diagnostics\\V1alpha1\xe2\x02,Clusterring\\Diagnostics\\V1alpha1\\GPBMetadata\xea\x02\"Clusterring::Diagnostics::V1alpha1b\x06proto3"
 
 var (

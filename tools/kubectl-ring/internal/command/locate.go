@@ -35,6 +35,8 @@ type locating struct {
 	owner string
 	file  string
 	next  int32
+	// labels are those of the object that determines the key.
+	labels map[string]string
 
 	types     types
 	namespace string
@@ -47,7 +49,8 @@ func (a *app) locate() *cobra.Command {
 		Short: "Show to which shard an object belongs",
 		Long: `Show to which shard an object belongs, and which shards would be next if that shard failed.
 
-The object does not have to exist: the answer follows from its name. The answer is where the object belongs, not the label that
+The object does not have to exist: the answer follows from its name, unless a label is the key of its resource. Then, the server reads
+the object, or --labels names the labels that it would have. The answer is where the object belongs, not the label that
 it has now; explain shows both. COVERED is unknown if it depends on labels of the namespace whether the ring shards the object.
 An object of a controlled resource is at the shard of its owner: name the owner with --owner.
 
@@ -62,6 +65,7 @@ are still answered.
 		Example: `  kubectl ring locate websites/blog -n team-a
   kubectl ring locate website blog shop -o wide
   kubectl ring locate secret/blog-tls --owner website/blog
+  kubectl ring locate website/next -n team-a --labels example.org/tenant=acme
   kubectl ring locate -f objects.txt -o json
   kubectl get websites -A --no-headers -o custom-columns=N:.metadata.name,S:.metadata.namespace |
     sed 's,^,websites/,' | kubectl ring locate -f -
@@ -74,6 +78,8 @@ are still answered.
 	flags := cmd.Flags()
 	flags.StringVar(&l.ring, "ring", "", "`ring` to query; by default, every ring that shards the object")
 	flags.StringVar(&l.owner, "owner", "", "`TYPE/NAME` of the object that controls the given objects")
+	flags.StringToStringVar(&l.labels, "labels", nil,
+		"`KEY=VALUE` labels of the objects, or of their owner, if a label is the key; by default, those of the object that exists")
 	flags.StringVarP(&l.file, "filename", "f", "", "`file` with one object per line, or - for standard input")
 	flags.Int32Var(&l.next, "next", 2, "`number` of next shards to show, which would own the object if the shards before them failed; 0 to 10")
 	complete(cmd, "ring", a.completeRing)
@@ -146,7 +152,7 @@ func (l *locating) question(object kinds.Object, namespace string) (*pb.LocateRe
 		return nil, err
 	}
 
-	req := &pb.LocateRequest{Ring: l.ring, Object: kind.Reference(namespace, object.Name), NextShards: &l.next}
+	req := &pb.LocateRequest{Ring: l.ring, Object: kind.Reference(namespace, object.Name), NextShards: &l.next, Labels: l.labels}
 	if l.owner == "" {
 		return req, nil
 	}

@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -119,7 +120,10 @@ func namespaces(ring *pb.Ring) string {
 }
 
 func (a *app) get() *cobra.Command {
-	var o *output
+	var (
+		o     *output
+		count bool
+	)
 
 	cmd := &cobra.Command{
 		Use:   "get [RING]",
@@ -127,6 +131,10 @@ func (a *app) get() *cobra.Command {
 		Long: `Show a ring with its shards: their state, whether they get objects, and their share of the hash space.
 
 RENEWED is how long ago the server saw the Lease of the shard change. A server that started recently shows a lower bound.
+
+If objects with one namespace, or with one value of a label, belong together, it also shows how many objects and keys every shard has,
+and the key of most of its objects: objects with one key cannot be at several shards. The server lists the metadata of all main
+objects for this. --count-objects does the same for other rings, and --count-objects=false for none.
 
 -o json prints one GetRingResponse per ring.`,
 		Example: `  kubectl ring get example
@@ -136,16 +144,48 @@ RENEWED is how long ago the server saw the Lease of the shard change. A server t
 		ValidArgsFunction: a.completeRing,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ask(cmd.Context(), func(s *asker) error {
-				return a.getRings(cmd.Context(), s, o, args)
+				counts := counting{always: count, never: !count && cmd.Flags().Changed("count-objects")}
+
+				return a.getRings(cmd.Context(), s, o, wantedRings{args, counts})
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&count, "count-objects", false,
+		"count the main objects of every shard; the server lists all of them. By default, only if a resource has another key than the name")
+
 	o = a.addOutput(cmd, asWide, asJSON, asYAML, asName)
 
 	return cmd
 }
 
-func (a *app) getRings(ctx context.Context, s *asker, o *output, wanted []string) error {
+// wantedRings are the rings to get, all if there is no name, and whether to count their objects.
+type wantedRings struct {
+	names  []string
+	counts counting
+}
+
+// counting tells whether to count objects. By default, they are counted if several can have one key.
+type counting struct{ always, never bool }
+
+// ring returns a ring, with the numbers of its objects where they are wanted.
+func (c counting) ring(ctx context.Context, s *asker, name string) (*pb.GetRingResponse, error) {
+	res, err := s.GetRing(ctx, &pb.GetRingRequest{Name: name, CountObjects: c.always})
+	if err != nil || c.always || c.never || !shares(res.GetRing()) {
+		return res, err
+	}
+
+	return s.GetRing(ctx, &pb.GetRingRequest{Name: name, CountObjects: true})
+}
+
+// shares reports whether several objects of the ring can have one key.
+func shares(ring *pb.Ring) bool {
+	return slices.ContainsFunc(ring.GetResources(), func(r *pb.RingResource) bool {
+		return r.GetKeyType() == pb.KeyType_KEY_TYPE_NAMESPACE || r.GetKeyType() == pb.KeyType_KEY_TYPE_LABEL
+	})
+}
+
+func (a *app) getRings(ctx context.Context, s *asker, o *output, of wantedRings) error {
+	wanted := of.names
 	if len(wanted) == 0 {
 		rings, err := allRings(ctx, s)
 		if err != nil {
@@ -160,7 +200,7 @@ func (a *app) getRings(ctx context.Context, s *asker, o *output, wanted []string
 	}
 
 	for i, name := range wanted {
-		res, err := s.GetRing(ctx, &pb.GetRingRequest{Name: name})
+		res, err := of.counts.ring(ctx, s, name)
 		if err != nil {
 			return err
 		}
@@ -203,7 +243,11 @@ func (a *app) printRing(o *output, res *pb.GetRingResponse) error {
 		fmt.Fprintln(a.Out)
 	}
 
-	return shardTable(o, res.GetShards())
+	if err := shardTable(o, res.GetShards()); err != nil || len(res.GetCounted()) == 0 {
+		return err
+	}
+
+	return a.printLoads(o, res)
 }
 
 // printHead prints a ring without its shards.

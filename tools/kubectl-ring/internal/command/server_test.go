@@ -156,6 +156,8 @@ func (s *server) GetRing(_ context.Context, req *pb.GetRingRequest) (*pb.GetRing
 	switch req.GetName() {
 	case "example":
 		return &pb.GetRingResponse{Ring: ringExample(), Shards: shards()}, nil
+	case "tenants":
+		return tenants(req.GetCountObjects()), nil
 	case "leaving":
 		res, err := s.ListRings(context.Background(), &pb.ListRingsRequest{PageToken: "more"})
 		return &pb.GetRingResponse{Ring: res.GetRings()[0]}, err
@@ -168,6 +170,37 @@ func (s *server) GetRing(_ context.Context, req *pb.GetRingRequest) (*pb.GetRing
 	default:
 		return nil, refuse(codes.NotFound, "there is no ring "+req.GetName(), reason("RING_NOT_FOUND"))
 	}
+}
+
+// tenants returns a ring whose objects belong together by a label.
+func tenants(counted bool) *pb.GetRingResponse {
+	ring := ringExample()
+	ring.Name, ring.Conditions = "tenants", nil
+	ring.Resources[0].KeyType, ring.Resources[0].KeyLabel = pb.KeyType_KEY_TYPE_LABEL, "example.com/tenant"
+	ring.Resources = append(ring.Resources, &pb.RingResource{Resource: "secrets", Role: pb.Role_ROLE_MAIN, KeyType: pb.KeyType_KEY_TYPE_NAMESPACE})
+	res := &pb.GetRingResponse{Ring: ring, Shards: shards()}
+
+	if !counted {
+		return res
+	}
+
+	res.Loads = []*pb.ShardLoad{
+		{
+			Shard: "shard-1", Objects: 220, Keys: 12, LargestKeyObjects: 190,
+			LargestKey: &pb.PartitionKey{Group: "example.com", Namespace: "tenant", Name: "acme", Type: pb.KeyType_KEY_TYPE_LABEL},
+		},
+		{
+			Shard: "shard-2", Objects: 110, Keys: 30, LargestKeyObjects: 9,
+			LargestKey: &pb.PartitionKey{Kind: "Namespace", Name: "team-a", Type: pb.KeyType_KEY_TYPE_NAMESPACE},
+		},
+	}
+	res.Counted = []*pb.CountedResource{
+		{Group: "example.clusterring.dev", Resource: "websites", Objects: 300, Keyless: 4},
+		{Resource: "secrets", Objects: 30, Problem: "this server may not list secrets"},
+	}
+	res.KeysLimited = true
+
+	return res
 }
 
 func (s *server) Locate(_ context.Context, req *pb.LocateRequest) (*pb.LocateResponse, error) {

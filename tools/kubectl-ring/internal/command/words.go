@@ -68,9 +68,25 @@ var styles = map[string]render.Style{
 
 func styled(word string) render.Cell { return styles[word].In(word) }
 
-// keyText formats a partition key as it is hashed.
+// keyText formats a partition key as it is hashed, or what it stands for.
 func keyText(key *pb.PartitionKey) string {
+	switch key.GetType() { //nolint:exhaustive // the others are names
+	case pb.KeyType_KEY_TYPE_NAMESPACE:
+		return "namespace " + key.GetName()
+	case pb.KeyType_KEY_TYPE_LABEL:
+		return "label " + qualifiedLabel(key) + "=" + key.GetName()
+	}
+
 	return strings.Join([]string{key.GetGroup(), key.GetKind(), key.GetNamespace(), key.GetName()}, "/")
+}
+
+// qualifiedLabel returns the label of a key by a label.
+func qualifiedLabel(key *pb.PartitionKey) string {
+	if key.GetGroup() == "" {
+		return key.GetNamespace()
+	}
+
+	return key.GetGroup() + "/" + key.GetNamespace()
 }
 
 func yes(b bool) render.Cell {
@@ -119,6 +135,13 @@ func resources(ring *pb.Ring) string {
 
 		inside = controlled
 		b.WriteString(qualified(r.GetGroup(), r.GetResource()))
+
+		switch r.GetKeyType() { //nolint:exhaustive // the others are the rule
+		case pb.KeyType_KEY_TYPE_NAMESPACE:
+			b.WriteString(" by namespace")
+		case pb.KeyType_KEY_TYPE_LABEL:
+			b.WriteString(" by label " + r.GetKeyLabel())
+		}
 	}
 
 	if inside {

@@ -133,6 +133,7 @@ var byReason = map[string]string{
 	"RING_NOT_FOUND":   "kubectl ring list names the rings",
 	"OBJECT_NOT_FOUND": "check the name, and the namespace: -n",
 	"OWNER_NEEDED":     "name the object that controls it: --owner TYPE/NAME",
+	"LABELS_NEEDED":    "name the labels that it, or its owner, would have: --labels KEY=VALUE",
 	"NOT_READABLE":     "allow ringquery to read it, by a ClusterRole with the label sharding.timebertt.dev/aggregate-to-ringquery: \"true\"",
 }
 

@@ -1,0 +1,194 @@
+package assigner_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
+	"github.com/clusterring/clusterring/services/internal/key"
+)
+
+const tenant = "example.org/tenant"
+
+// tenantOf returns a tenant that belongs to the shard.
+func (f *fixture) tenantOf(shard string) string {
+	f.t.Helper()
+
+	for i := range 1000 {
+		name := fmt.Sprint("tenant-", i)
+		if owner, _ := hashring.New(f.shards).Owner(key.OfLabel(tenant, name).Hash()); owner == shard {
+			return name
+		}
+	}
+
+	f.t.Fatalf("shard %s owns no tenant", shard)
+
+	return ""
+}
+
+// of returns the object with the tenant.
+func of(u *unstructured.Unstructured, name string) *unstructured.Unstructured {
+	u.SetLabels(map[string]string{tenant: name})
+
+	return u
+}
+
+// secret returns a secret of the fixture.
+func (f *fixture) secret(name string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Secret"})
+	u.SetNamespace(f.namespace)
+	u.SetName(name)
+
+	return u
+}
+
+// rekey gives the ring's websites and secrets a key, and waits until the webhook has it.
+func (f *fixture) rekey(k v1alpha1.ObjectKey) {
+	f.t.Helper()
+
+	all := []v1alpha1.RingResource{
+		{Group: f.kind.Group, Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}, Key: &k},
+		{Resource: "secrets", Key: &k},
+	}
+
+	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.Resources = all })
+	f.record(all...)
+	f.settle(f.shards...)
+}
+
+// Objects of two kinds go to one shard if they have the same label, or are in one namespace.
+func TestObjectsOfOneKeyGoToOneShard(t *testing.T) {
+	f := newFixture(t, "one-key", "a", "b", "c")
+	start(t, f.Plane)
+	f.registered()
+
+	c, warned := f.warned()
+
+	f.rekey(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace})
+	inNamespace, _ := hashring.New(f.shards).Owner(key.OfNamespace(f.namespace).Hash())
+	eventually(t, func() bool {
+		return f.create(f.secret(unique("namespaced"))).GetLabels()[f.shardLabel()] == inNamespace
+	}, "secrets go by their namespace")
+
+	for range 5 {
+		require.Equal(t, inNamespace, f.create(f.website(unique("namespaced"))).GetLabels()[f.shardLabel()])
+		require.Equal(t, inNamespace, f.create(f.secret(unique("namespaced"))).GetLabels()[f.shardLabel()])
+	}
+
+	generated := f.secret("")
+	generated.SetGenerateName("namespaced-")
+	require.Equal(t, inNamespace, f.create(generated).GetLabels()[f.shardLabel()], "the name does not matter")
+
+	f.rekey(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
+	acme := f.tenantOf("b")
+	eventually(t, func() bool {
+		return f.create(of(f.secret(unique("labelled")), acme)).GetLabels()[f.shardLabel()] == "b"
+	}, "secrets go by their label")
+
+	for range 5 {
+		require.Equal(t, "b", f.create(of(f.website(unique("labelled")), acme)).GetLabels()[f.shardLabel()])
+		require.Equal(t, "b", f.create(of(f.secret(unique("labelled")), acme)).GetLabels()[f.shardLabel()])
+	}
+
+	bare := f.website("bare")
+	require.NoError(t, c.Create(t.Context(), bare))
+	require.Equal(t, f.owner("bare"), bare.GetLabels()[f.shardLabel()])
+	require.Contains(t, warned.take(), "the label example.org/tenant, which the object lacks")
+}
+
+// A change of the label asks the shard for the object in the same write. No other update calls the assigner.
+func TestChangeOfTheLabel(t *testing.T) {
+	f := newFixture(t, "label-change", "a", "b", "c")
+	start(t, f.Plane)
+	f.registered()
+	f.rekey(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
+
+	atB, atC, drain := f.tenantOf("b"), f.tenantOf("c"), v1alpha1.DrainLabel(f.name)
+	eventually(t, func() bool { return f.configuration() != nil && len(f.configuration().Webhooks) == 2 }, "the second webhook is registered")
+	eventually(t, func() bool {
+		o := f.create(of(f.secret(unique("probe")), atB))
+		relabel(t, f.Client, o, atC)
+
+		return o.GetLabels()[drain] != ""
+	}, "the API server calls it")
+
+	site := f.create(of(f.website("site"), atB))
+	require.Equal(t, "b", site.GetLabels()[f.shardLabel()])
+
+	before, rekeyed := count(t, f.name, ""), count(t, f.name, "rekeyed")
+	require.NoError(t, f.Client.Patch(t.Context(), site, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"other":"x"}},"spec":{"a":"b"}}`))))
+	require.Equal(t, before, count(t, f.name, ""), "another change is none of its business")
+
+	relabel(t, f.Client, site, atC)
+	require.Equal(t, "true", site.GetLabels()[drain], "what follows it goes first")
+	require.Equal(t, "b", site.GetLabels()[f.shardLabel()], "until its shard has released it")
+
+	require.Equal(t, rekeyed+1, count(t, f.name, "rekeyed"))
+}
+
+// relabel changes the tenant of an object; "" removes it.
+func relabel(t *testing.T, c client.Client, obj client.Object, name string) {
+	t.Helper()
+
+	value := fmt.Sprintf("%q", name)
+	if name == "" {
+		value = "null"
+	}
+
+	body := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, tenant, value)
+	require.NoError(t, c.Patch(t.Context(), obj, client.RawPatch("application/merge-patch+json", []byte(body))))
+}
+
+// A child goes to the shard of its owner if the owner is at the shard of its key. Otherwise, it waits for the rebalancer.
+func TestChildrenOfKeyedOwners(t *testing.T) {
+	f := newFixture(t, "keyed-children", "a", "b", "c")
+	f.mayRead("websites")
+	start(t, f.Plane)
+	f.registered()
+	f.rekey(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
+
+	eventually(t, func() bool { return f.configuration() != nil && len(f.configuration().Webhooks) == 2 }, "the second webhook is registered")
+
+	var owner *unstructured.Unstructured
+
+	eventually(t, func() bool {
+		owner = f.create(of(f.website(unique("owner")), f.tenantOf("b")))
+		return owner.GetLabels()[f.shardLabel()] == "b"
+	}, "websites go by their label")
+	eventually(t, func() bool { return f.create(f.child(unique("child"), owner)).GetLabels()[f.shardLabel()] == "b" }, "children go with them")
+
+	eventually(t, func() bool {
+		relabel(t, f.Client, owner, f.tenantOf("b"))
+		relabel(t, f.Client, owner, f.tenantOf("c"))
+
+		return owner.GetLabels()[v1alpha1.DrainLabel(f.name)] != ""
+	}, "the owner drains")
+	require.NotContains(t, f.create(f.child(unique("child"), owner)).GetLabels(), f.shardLabel(), "the owner is about to leave")
+
+	moved := fmt.Sprintf(`{"metadata":{"labels":{%q:null,%q:"c"}}}`, v1alpha1.DrainLabel(f.name), f.shardLabel())
+	require.NoError(t, f.Client.Patch(t.Context(), owner, client.RawPatch("application/merge-patch+json", []byte(moved))))
+	require.Equal(t, "c", f.create(f.child(unique("child"), owner)).GetLabels()[f.shardLabel()], "nothing is remembered")
+}
+
+// mayRead lets the assigner read a resource of the fixture.
+func (f *fixture) mayRead(resource string) {
+	f.t.Helper()
+
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "owners-of-" + f.name, Labels: map[string]string{v1alpha1.LabelAggregateToAssigner: "true"}},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{f.kind.Group}, Resources: []string{resource}, Verbs: []string{"get"}}},
+	}
+	require.NoError(f.t, f.Client.Create(f.t.Context(), role))
+	f.t.Cleanup(func() { require.NoError(f.t, f.Client.Delete(context.Background(), role)) })
+	require.NoError(f.t, f.Aggregate(f.t.Context()))
+}

@@ -1,0 +1,185 @@
+package admission_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/admission"
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/resources"
+)
+
+const tenant = "example.org/tenant"
+
+// acme is a tenant that belongs to shard b, and beta one that belongs to shard c.
+var acme, beta = tenantOf("b"), tenantOf("c")
+
+func tenantOf(shard string) string {
+	for i := 0; ; i++ {
+		name := fmt.Sprint("tenant-", i)
+		if owner, _ := view("a", "b", "c").Owner(key.OfLabel(tenant, name)); owner == shard {
+			return name
+		}
+	}
+}
+
+// owners are the labels of websites, by UID.
+var owners = map[types.UID]map[string]string{
+	"at its place": labels(tenant, acme, shardLabel, "b"),
+	"draining":     labels(tenant, acme, shardLabel, "b", drainLabel, "true"),
+	"elsewhere":    labels(tenant, acme, shardLabel, "c"),
+	"nowhere":      labels(tenant, acme),
+	"bare":         labels(shardLabel, byName("blog")),
+}
+
+// byName returns the shard of a website by its name.
+func byName(name string) string {
+	shard, _ := view("a", "b", "c").Owner(key.Key{Group: "example.org", Kind: "Website", Namespace: "default", Name: name})
+
+	return shard
+}
+
+// keyed is a ring whose websites have this key. Websites control configmaps, clusters control nothing.
+func keyed(k v1alpha1.ObjectKey, change ...func(*admission.Facts)) *admission.Ring {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Website"}, meta.RESTScopeNamespace)
+	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Cluster"}, meta.RESTScopeRoot)
+	mapper.AddSpecific(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
+		schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+		schema.GroupVersionResource{Version: "v1", Resource: "configmap"}, meta.RESTScopeNamespace)
+
+	f := state("a", "b", "c").Facts()
+	f.Resources = resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
+		{Group: "example.org", Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}, Key: &k},
+	}})
+
+	for _, c := range change {
+		c(&f)
+	}
+
+	return admission.NewRing(f)
+}
+
+// flat is a ring whose clusters have a label as key, and nothing follows them.
+func flat() *admission.Ring {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Cluster"}, meta.RESTScopeRoot)
+
+	f := state("a", "b", "c").Facts()
+	f.Resources = resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
+		{Group: "example.org", Resource: "clusters", Key: &v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}},
+	}})
+
+	return admission.NewRing(f)
+}
+
+func childOf(uid string) *admission.Object {
+	o := child(nil)
+	o.OwnerReferences[1].UID = types.UID(uid)
+
+	return o
+}
+
+// TestDecideByKeys checks the outcome of every example, and compares the answers with the reviewed answers in testdata.
+func TestDecideByKeys(t *testing.T) {
+	label := keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
+	namespace := keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace})
+	ofAcme, ofBeta := labels(tenant, acme), labels(tenant, beta)
+	at := func(shard string, kv ...string) map[string]string { return labels(append(kv, shardLabel, shard)...) }
+
+	named := website(ofAcme)
+	named.Name = ""
+
+	unnamed := website(nil)
+	unnamed.Name = ""
+
+	var table strings.Builder
+
+	for _, e := range []example{
+		{"a new object with the label", label, create(websites, website(ofAcme)), admission.Assigned},
+		{"a new object with the label, whose name is yet to be generated", label, create(websites, named), admission.Assigned},
+		{"a new object without the label", label, create(websites, website(nil)), admission.Assigned},
+		{"a new object without the label, whose name is yet to be generated", label, create(websites, unnamed), admission.NameUnknown},
+		{"a new object in a namespace", namespace, create(websites, website(nil)), admission.Assigned},
+		{"a new object in a namespace, whose name is yet to be generated", namespace, create(websites, unnamed), admission.Assigned},
+
+		{"the label changes", label, updating(websites, website(at("b", tenant, acme)), website(at("b", tenant, beta))), admission.Rekeyed},
+		{"the label changes, and nothing can follow", flat(), updating(clusters, website(at("b", tenant, acme)), website(at("b", tenant, beta))), admission.Rekeyed},
+		{"the label is removed", label, updating(websites, website(at("b", tenant, acme)), website(at("b"))), admission.Rekeyed},
+		{"the label is added", label, updating(websites, website(at("c")), website(at("c", tenant, acme))), admission.Rekeyed},
+		{"the label changes, and the shard stays", label, updating(websites, website(at("c", tenant, acme)), website(at("c", tenant, beta))), admission.Labelled},
+		{"the label does not change", label, updating(websites, website(at("c", tenant, acme)), website(at("c", tenant, acme))), admission.Labelled},
+		{
+			"the label changes of an object that drains", label,
+			updating(websites, website(at("b", tenant, acme, drainLabel, "true")), website(at("b", tenant, beta, drainLabel, "true"))), admission.Labelled,
+		},
+		{
+			"the label changes again of an object that drains for another shard", flat(),
+			updating(clusters, website(at("b", tenant, acme, drainLabel, "a")), website(at("b", tenant, beta, drainLabel, "a"))), admission.Rekeyed,
+		},
+		{"the label changes, and the shard label too", label, updating(websites, website(at("b", tenant, acme)), website(at("a", tenant, beta))), admission.Labelled},
+		{"the label changes of an object at a shard that does not work", label, updating(websites, website(at("gone", tenant, acme)), website(at("gone", tenant, beta))), admission.Labelled},
+		{"the label changes, and drops the shard label", label, updating(websites, website(at("b", tenant, acme)), website(ofBeta)), admission.Restored},
+		{"the label changes in a ring with keys by namespace", namespace, updating(websites, website(at("b", tenant, acme)), website(at("b", tenant, beta))), admission.Labelled},
+		{"the label of a controlled object changes", label, updating(configmaps, child(at("b", tenant, acme)), child(at("b", tenant, beta))), admission.Labelled},
+
+		{"a child of an object at its place", label, create(configmaps, childOf("at its place")), admission.Assigned},
+		{"a child of an object without the label", label, create(configmaps, childOf("bare")), admission.Assigned},
+		{"a child of an object that drains", label, create(configmaps, childOf("draining")), admission.Moving},
+		{"a child of an object at another shard than its key's", label, create(configmaps, childOf("elsewhere")), admission.Moving},
+		{"a child of an object without a shard", label, create(configmaps, childOf("nowhere")), admission.Moving},
+		{"a child of an object that is gone", label, create(configmaps, childOf("gone")), admission.Moving},
+		{"a child of an object that cannot be read", label, create(configmaps, childOf("4")), admission.OwnerUnread},
+		{"a child in a namespace", namespace, create(configmaps, childOf("gone")), admission.Assigned},
+		{
+			"a child in a namespace while objects move to their new keys", keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}, func(f *admission.Facts) { f.Rekeying = true }),
+			create(configmaps, childOf("gone")), admission.Moving,
+		},
+	} {
+		t.Run(e.what, func(t *testing.T) {
+			a := admission.Decide(t.Context(), e.ring, &e.req, people{})
+			require.Equal(t, e.want, a.Outcome)
+			require.Equal(t, e.want == admission.Rekeyed, a.Drain != "")
+
+			patch, err := e.ring.Patch(a, e.req.Object)
+			require.NoError(t, err)
+			fmt.Fprintf(&table, "%s\n  outcome: %s\n", e.what, a.Outcome)
+
+			if patch != nil {
+				fmt.Fprintf(&table, "  patch: %s\n", patch)
+			}
+
+			if a.Warning != "" {
+				fmt.Fprintf(&table, "  warning: %s\n", a.Warning)
+			}
+		})
+	}
+
+	golden.Assert(t, table.String(), "keys.txt")
+}
+
+// All objects of a tenant, and all of a namespace, go to one shard, whatever their names.
+func TestObjectsThatBelongTogether(t *testing.T) {
+	for _, r := range []*admission.Ring{
+		keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}), keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}),
+	} {
+		shards := map[string]bool{}
+
+		for i := range 50 {
+			o := website(labels(tenant, acme))
+			o.Name = fmt.Sprint("blog-", i)
+			req := create(websites, o)
+			shards[admission.Decide(t.Context(), r, &req, people{}).Shard] = true
+		}
+
+		require.Len(t, shards, 1)
+	}
+}

@@ -1,0 +1,84 @@
+package query
+
+import (
+	"context"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
+)
+
+// maxKeys is how many keys are counted one by one: 15 MB. Beyond it, objects of further keys count only as objects.
+const maxKeys = 100_000
+
+// Load counts the main objects of a ring, and their keys, by the shards that they belong to. It adds the result to the answer, and reports
+// resources that cannot be read there. It fails if ctx ends, or with [rings.ErrNotSharded] if the ring's selector cannot be used.
+func Load(ctx context.Context, from *rings.Rings, ring rings.Ring, res *pb.GetRingResponse) error {
+	l := newLoads(ring.View.Table())
+
+	counted, err := count(ctx, from.Objects, ring, l)
+	if err != nil {
+		return err
+	}
+
+	res.Counted, res.KeysLimited = counted, l.limited
+	for _, shard := range l.table.Shards() {
+		res.Loads = append(res.Loads, l.of[shard])
+	}
+
+	return nil
+}
+
+// loads counts objects and keys by shards.
+type loads struct {
+	table *hashring.Table
+	of    map[string]*pb.ShardLoad
+	// keys is how many objects have each key that several objects may share. limited is true if it does not contain all.
+	keys    map[key.Key]int64
+	limited bool
+}
+
+func newLoads(table *hashring.Table) *loads {
+	l := &loads{table: table, of: map[string]*pb.ShardLoad{}, keys: map[key.Key]int64{}}
+	for _, shard := range table.Shards() {
+		l.of[shard] = &pb.ShardLoad{Shard: shard}
+	}
+
+	return l
+}
+
+// add implements counter. Nothing moves.
+func (l *loads) add(k rings.Key) (moved bool) {
+	shard, ok := l.table.Owner(k.Hash())
+	if !ok {
+		return false
+	}
+
+	load := l.of[shard]
+	load.Objects++
+
+	n, known := int64(1), false
+
+	if k.Type() == pb.KeyType_KEY_TYPE_NAME && !isNamespace(k.Key) {
+		load.Keys++ // no other object has it
+	} else if n, known = l.keys[k.Key]; known || len(l.keys) < maxKeys {
+		if !known {
+			load.Keys++
+		}
+
+		n++
+		l.keys[k.Key] = n
+	} else {
+		l.limited = true
+	}
+
+	if n > load.GetLargestKeyObjects() {
+		load.LargestKeyObjects, load.LargestKey = n, k.Message()
+	}
+
+	return false
+}
+
+// isNamespace reports whether a key by a name is also that of everything in a namespace.
+func isNamespace(k key.Key) bool { return k == key.OfNamespace(k.Name) }

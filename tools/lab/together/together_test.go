@@ -1,0 +1,306 @@
+package together_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/lab/services"
+)
+
+const (
+	// root is that of the repository.
+	root = "../../.."
+	// patience is how long a test waits for a condition.
+	patience = time.Minute
+	interval = 20 * time.Millisecond
+
+	tenant = "example.com/tenant"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+// world is a ring of ConfigMaps that control Secrets, and of Services, in a new namespace, with the services that it needs.
+type world struct {
+	*testing.T
+
+	plane     *localplane.Plane
+	ring      string
+	namespace string
+
+	mu sync.Mutex
+	// works are the shards that work on an object now. twice are the objects on which two have worked at a time.
+	works map[types.UID]string
+	twice []string
+}
+
+func newWorld(t *testing.T, key v1alpha1.ObjectKey) *world {
+	t.Helper()
+
+	bin := t.TempDir()
+	needed := []string{services.LeaseMonitor, services.Assigner, services.Rebalancer}
+
+	for _, name := range needed {
+		build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(bin, name), "./services/"+name+"/cmd/"+name)
+		build.Dir, build.Stderr = root, os.Stderr
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		require.NoError(t, build.Run())
+	}
+
+	free, err := process.FreePorts(1)
+	require.NoError(t, err)
+
+	plane := localplane.Shared(t)
+	w := &world{T: t, plane: plane, namespace: plane.Namespace(t), works: map[types.UID]string{}}
+	w.ring = w.namespace
+	w.declare(key)
+
+	group := services.New(services.Options{Plane: plane, BinDir: bin, LogDir: t.TempDir(), ShownLines: 20})
+	t.Cleanup(func() { require.NoError(t, group.Stop()) })
+
+	alone := "--leader-elect=false"
+	require.NoError(t, group.Start(t.Context(),
+		services.Spec{Name: services.LeaseMonitor, Binary: services.LeaseMonitor, Args: []string{alone}},
+		services.Spec{Name: services.Assigner, Binary: services.Assigner, Args: append(services.Webhook(free[0], free[0]), alone)},
+		services.Spec{Name: services.Rebalancer, Binary: services.Rebalancer, Args: []string{alone, "--settle-period=" + services.SettlePeriod.String()}},
+	))
+	require.NoError(t, group.Ready(t.Context(), needed...))
+
+	return w
+}
+
+// declare creates the ring, and grants the services what it needs.
+func (w *world) declare(key v1alpha1.ObjectKey) {
+	w.Helper()
+
+	require.NoError(w, w.plane.Client.Create(w.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: w.ring, Labels: map[string]string{
+			v1alpha1.LabelAggregateToRebalancer: "true", v1alpha1.LabelAggregateToAssigner: "true",
+		}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets", "services"}, Verbs: []string{"get", "list", "watch", "patch"}}},
+	}))
+	require.NoError(w, w.plane.Aggregate(w.Context()))
+	require.NoError(w, w.plane.Client.Create(w.Context(), &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: w.ring},
+		Spec: v1alpha1.ClusterRingSpec{
+			ShardNamespaces:   []string{w.namespace},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.namespace}},
+			Resources: []v1alpha1.RingResource{
+				{Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}}, Key: &key},
+				{Resource: "services", Key: &key},
+			},
+		},
+	}))
+}
+
+// begin records that a shard begins to work on an object.
+func (w *world) begin(shard string, uid types.UID, name string) (end func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if other := w.works[uid]; other != "" && other != shard {
+		w.twice = append(w.twice, name+": "+other+" and "+shard)
+	}
+
+	w.works[uid] = shard
+
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+
+		delete(w.works, uid)
+	}
+}
+
+// join runs a shard until the test ends. Its controller makes one Secret for every ConfigMap.
+func (w *world) join(name string) {
+	w.Helper()
+
+	s, err := shard.New(shard.Options{
+		Ring: w.ring, Name: name, Namespace: w.namespace, LeaseDuration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: 500 * time.Millisecond,
+	})
+	require.NoError(w, err)
+
+	options := ctrl.Options{
+		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 2},
+	}
+	require.NoError(w, s.ConfigureManager(w.plane.Config, &options, &corev1.ConfigMap{}, &corev1.Secret{}, &corev1.Service{}))
+	mgr, err := ctrl.NewManager(w.plane.Config, options)
+	require.NoError(w, err)
+
+	c := s.Client(mgr.GetClient())
+
+	require.NoError(w, ctrl.NewControllerManagedBy(mgr).Named(name+"-configmaps").
+		For(&corev1.ConfigMap{}, builder.WithPredicates(s.Predicate())).Owns(&corev1.Secret{}).
+		Complete(s.Reconciler(c, &corev1.ConfigMap{}, w.maker(name, c))))
+	require.NoError(w, ctrl.NewControllerManagedBy(mgr).Named(name+"-services").
+		For(&corev1.Service{}, builder.WithPredicates(s.Predicate())).
+		Complete(s.Reconciler(c, &corev1.Service{}, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, nil
+		}))))
+
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
+	ended := make(chan error, 1)
+
+	go func() { ended <- mgr.Start(ctx) }()
+
+	w.Cleanup(func() {
+		cancel()
+		require.NoError(w, <-ended)
+	})
+}
+
+// maker returns the reconciler of ConfigMaps.
+func (w *world) maker(name string, c client.Client) reconcile.Reconciler {
+	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+		cm := &corev1.ConfigMap{}
+		if err := c.Get(ctx, req.NamespacedName, cm); err != nil || len(cm.Data) == 0 {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
+
+		defer w.begin(name, cm.UID, cm.Name)()
+
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: cm.Namespace, Name: cm.Name}}
+		if err := c.Get(ctx, client.ObjectKeyFromObject(secret), secret); client.IgnoreNotFound(err) != nil || err == nil {
+			return reconcile.Result{}, err
+		}
+
+		err := controllerutil.SetControllerReference(cm, secret, c.Scheme())
+
+		return reconcile.Result{}, errors.Join(err, client.IgnoreAlreadyExists(c.Create(ctx, secret)))
+	})
+}
+
+// create creates a ConfigMap and a Service of a tenant.
+func (w *world) create(name, of string) (*corev1.ConfigMap, *corev1.Service) {
+	w.Helper()
+
+	m := metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: map[string]string{tenant: of}}
+	cm := &corev1.ConfigMap{ObjectMeta: *m.DeepCopy(), Data: map[string]string{"a": "b"}}
+	service := &corev1.Service{ObjectMeta: *m.DeepCopy(), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	require.NoError(w, w.plane.Client.Create(w.Context(), cm))
+	require.NoError(w, w.plane.Client.Create(w.Context(), service))
+
+	return cm, service
+}
+
+// at returns the shard of an object; "" while it has none, drains, or does not exist.
+func (w *world) at(obj client.Object) string {
+	if err := w.plane.Client.Get(w.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
+		return ""
+	}
+
+	if _, drains := obj.GetLabels()[v1alpha1.DrainLabel(w.ring)]; drains {
+		return ""
+	}
+
+	return obj.GetLabels()[v1alpha1.ShardLabel(w.ring)]
+}
+
+// A tenant's objects of two kinds, and what follows them, are at one shard. When users change the label, all of them move, each after its
+// shard has released it.
+func TestTenantsMove(t *testing.T) {
+	w := newWorld(t, v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
+	w.join("a")
+	w.join("b")
+
+	require.Eventually(t, func() bool {
+		ring := &v1alpha1.ClusterRing{}
+		require.NoError(t, w.plane.Client.Get(t.Context(), client.ObjectKey{Name: w.ring}, ring))
+
+		return ring.Status.AvailableShards == 2 && meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned) &&
+			meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered)
+	}, patience, interval)
+
+	// Enough tenants for both shards.
+	shardOf := map[string]string{}
+	members := map[string][]client.Object{}
+
+	for i := range 8 {
+		name := fmt.Sprint("tenant-", i)
+
+		for j := range 3 {
+			cm, service := w.create(fmt.Sprint("o-", i, "-", j), name)
+			members[name] = append(members[name], cm, service, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: cm.Name}})
+		}
+	}
+
+	together := func(of string) (shard string) {
+		for _, o := range members[of] {
+			at := w.at(o)
+			if at == "" || shard != "" && at != shard {
+				return ""
+			}
+
+			shard = at
+		}
+
+		return shard
+	}
+
+	for name := range members {
+		require.Eventually(t, func() bool { shardOf[name] = together(name); return shardOf[name] != "" }, patience, interval, "%s should be at one shard", name)
+	}
+
+	var from, to string
+
+	for name := range members {
+		if shardOf[name] == "a" {
+			from = name
+		} else {
+			to = name
+		}
+	}
+
+	require.NotEmpty(t, from)
+	require.NotEmpty(t, to)
+
+	// Everything of one tenant becomes another's, which is at the other shard, and back.
+	for _, next := range []string{to, from, to} {
+		for _, o := range members[from] {
+			if _, follows := o.(*corev1.Secret); follows {
+				continue
+			}
+
+			body := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, tenant, next)
+			require.NoError(t, w.plane.Client.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, []byte(body))))
+		}
+
+		require.Eventually(t, func() bool { return together(from) == shardOf[next] }, patience, interval, "all should follow the label %s", next)
+	}
+
+	for name := range members {
+		if name != from {
+			require.Equal(t, shardOf[name], together(name), "no other tenant should move")
+		}
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	require.Empty(t, w.twice, "two shards worked on one object")
+}
