@@ -136,6 +136,7 @@ func TestYoungerRingLeavesTheLabelsOfTheOlder(t *testing.T) {
 		require.NoError(t, w.Client.Patch(context.WithoutCancel(t.Context()), next, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
 		require.NoError(t, client.IgnoreNotFound(w.Client.Delete(context.WithoutCancel(t.Context()), next)))
 	})
+
 	younger.Shards["next"] = younger.Shard("next", 0)
 	require.NoError(t, younger.Shards["next"].Acquire(t.Context()))
 	younger.Assigned(v1alpha1.ReasonShardLabelInUse)

@@ -97,7 +97,8 @@ func (r *Reconciler) refusal(ctx context.Context, ring *v1alpha1.ClusterRing, c 
 		part.Assignment = ring.Status.Assignment
 	}
 
-	if err := r.status.Write(ctx, ring, part); client.IgnoreNotFound(err) != nil {
+	err := r.status.Write(ctx, ring, part)
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("report that the label of ring %s is refused: %w", ring.Name, err)
 	}
 
