@@ -52,6 +52,7 @@ func TestNamedShards(t *testing.T) {
 
 	successor := second.got()
 	require.Equal(t, "blue", successor.Name())
+	require.Equal(t, lease.Spec.AcquireTime, f.lease(successor).Spec.AcquireTime, "it was offered, and never free")
 	f.runs(successor, func(string) { next.Add(1) })
 	f.eventually("its successor works on it", func() bool { return next.Load() > 0 })
 	f.refresh(cm)
