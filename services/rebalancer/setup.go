@@ -59,8 +59,8 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 // follow keeps the index up to date. Beside a lease monitor, whose cache has the Leases, it reads them from there.
 func follow(ctx context.Context, rt *kit.Runtime, index *membership.Index) (*shardleases.Synced, error) {
 	if rt.Embedded() {
-		return shardleases.Watch(ctx, rt, index) //nolint:wrapcheck // the caller says what it was doing
+		return shardleases.Watch(ctx, rt, index)
 	}
 
-	return shardleases.Follow(rt, index) //nolint:wrapcheck // the caller says what it was doing
+	return shardleases.Follow(rt, index)
 }

@@ -143,7 +143,7 @@ func (of *kinOf) reach(version string) (news bool) {
 
 // proofWithin returns how long an object waits for the proof that the watch has shown all its followers.
 func (e *Engine) proofWithin() time.Duration {
-	share := time.Duration(proofShare)
+	share := proofShare
 	if e.queued() {
 		share = gatherShare
 	}
@@ -151,12 +151,12 @@ func (e *Engine) proofWithin() time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	cost := perSearch
+	seen := 0
 	for _, of := range e.kin.of {
-		cost += time.Duration(len(of.controllers)) * perObject
+		seen += len(of.controllers)
 	}
 
-	return min(proofWithin, share*cost)
+	return min(proofWithin, time.Duration(share)*perSearch+time.Duration(share*seen)*perObject)
 }
 
 // Writing implements [move.Obligations].

@@ -110,8 +110,14 @@ func (r *Reconciler) release(ctx context.Context, ring *v1alpha1.ClusterRing) er
 	}
 
 	latest := &v1alpha1.ClusterRing{}
-	if err := r.live.Get(ctx, client.ObjectKeyFromObject(ring), latest); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("read the latest copy of ring %s: %w", ring.Name, err))
+
+	err := r.live.Get(ctx, client.ObjectKeyFromObject(ring), latest)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+
+	if err != nil {
+		return fmt.Errorf("read the latest copy of ring %s: %w", ring.Name, err)
 	}
 
 	if r.self.Next(latest) != sharder.Release {

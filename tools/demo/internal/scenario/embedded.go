@@ -118,8 +118,7 @@ func (s *Story) createOwn(ctx context.Context) error {
 	if c := meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered); c == nil || c.Reason != v1alpha1.ReasonEmbedded {
 		return fmt.Errorf("the ring does not say that it uses no webhook: %v", c)
 	}
-	s.ok("the elected shard assigned each of %d new objects, half of them within %s of their creation; there is no webhook, and the services leave the ring alone",
-		ownSites, report.Seconds(waits[len(waits)/2]))
+	s.ok("no webhook, no service: the elected shard assigned %d new objects, half of them within %s", ownSites, report.Seconds(waits[len(waits)/2]))
 
 	return nil
 }
@@ -191,7 +190,7 @@ func (s *Story) stopElected(ctx context.Context, elected *shard) error {
 	if err := s.awaitOwn(ctx, s.available()); err != nil {
 		return err
 	}
-	s.ok("when it stopped (SIGTERM), its %d Websites went to others, which have elected another sharder: that assigned a new object; after %s in all", has, seconds(told))
+	s.ok("it stopped: its %d objects moved, and another elected shard assigned a new object, after %s in all", has, seconds(told))
 
 	return nil
 }
