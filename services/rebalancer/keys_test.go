@@ -3,6 +3,7 @@ package rebalancer
 import (
 	"context"
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,9 +64,7 @@ func (w *testRing) relabel(o client.Object, kv ...string) {
 	base := o.DeepCopyObject().(client.Object) //nolint:forcetypeassert // it is one
 
 	labels := map[string]string{}
-	for k, v := range o.GetLabels() {
-		labels[k] = v
-	}
+	maps.Copy(labels, o.GetLabels())
 
 	for i := 0; i < len(kv); i += 2 {
 		if labels[kv[i]] = kv[i+1]; kv[i+1] == "" {

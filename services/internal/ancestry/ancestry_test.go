@@ -174,3 +174,82 @@ func TestForgets(t *testing.T) {
 
 	require.Equal(t, 6, s.times())
 }
+
+func keyed(name, uid string) resources.Owner {
+	o := the(name, uid)
+	o.Resource.Key.Label = "tenant"
+
+	return o
+}
+
+func labelled(name, version, tenant string) *metav1.PartialObjectMetadata {
+	o := replicaSet(name)
+	o.ResourceVersion, o.Labels = version, map[string]string{"tenant": tenant, "other": "x"}
+
+	return o
+}
+
+// A label is read once. Later versions of the object that were seen replace it, and earlier ones do not.
+func TestLabelsAreRemembered(t *testing.T) {
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("web", "10", "acme")}}
+	b, clk := newBook(s, 10)
+
+	requireTenant := func(want string) {
+		t.Helper()
+
+		labels, found, err := b.LabelsOf(t.Context(), keyed("web", "web"))
+		require.NoError(t, err)
+		require.True(t, found)
+		require.Equal(t, want, labels["tenant"])
+		require.NotContains(t, labels, "other")
+	}
+
+	requireTenant("acme")
+	requireTenant("acme")
+	require.Equal(t, 1, s.times())
+
+	b.SawLabel("web", "tenant", "beta", "11")
+	requireTenant("beta")
+	b.SawLabel("web", "tenant", "acme", "9")
+	requireTenant("beta")
+	b.SawLabel("web", "tenant", "", "12")
+	requireTenant("")
+	require.Equal(t, 1, s.times())
+
+	clk.SetTime(clk.Now().Add(2 * time.Minute))
+	requireTenant("acme")
+	require.Equal(t, 2, s.times())
+}
+
+func TestLabelsOfWhatDoesNotExist(t *testing.T) {
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("web", "10", "acme")}}
+	b, _ := newBook(s, 10)
+
+	for _, of := range []resources.Owner{keyed("gone", "gone"), keyed("web", "an earlier one")} {
+		labels, found, err := b.LabelsOf(t.Context(), of)
+		require.NoError(t, err)
+		require.False(t, found)
+		require.Empty(t, labels)
+	}
+
+	s.err = errAway
+	_, _, err := b.LabelsOf(t.Context(), keyed("other", "other"))
+	require.ErrorIs(t, err, errAway)
+	require.ErrorContains(t, err, "read the label tenant of replicasets.apps ns/other")
+}
+
+// A book that relies on no memory returns all labels, as they are now.
+func TestLabelsAnew(t *testing.T) {
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("web", "10", "acme")}}
+	b := ancestry.New(ancestry.Options{Read: s.read, Size: 10, Remember: time.Minute, LabelsAnew: true, Clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))})
+
+	for i, tenant := range []string{"acme", "beta"} {
+		s.objects["web"] = labelled("web", "11", tenant)
+
+		labels, found, err := b.LabelsOf(t.Context(), keyed("web", "web"))
+		require.NoError(t, err)
+		require.True(t, found)
+		require.Equal(t, map[string]string{"tenant": tenant, "other": "x"}, labels)
+		require.Equal(t, i+1, s.times())
+	}
+}

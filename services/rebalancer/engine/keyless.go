@@ -30,7 +30,7 @@ func (k *keyless) add(o objects.Object) {
 	i := slices.IndexFunc(k.found, func(of Keyless) bool { return of.Resource == gr })
 	if i < 0 {
 		i = len(k.found)
-		k.found = append(k.found, Keyless{Resource: gr, Example: o.ID.String()})
+		k.found = append(k.found, Keyless{Resource: gr, Example: o.String()})
 	}
 
 	k.found[i].Objects++

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"maps"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -30,7 +31,7 @@ func (r *Ring) tenantOf(shard string) string {
 var byTenant = v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}
 
 func init() {
-	for what, change := range map[string]func(r *Ring, o *Object, f *Facts){
+	maps.Copy(mains, map[string]func(r *Ring, o *Object, f *Facts){
 		"keyed by namespace": func(r *Ring, o *Object, _ *Facts) {
 			r.keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace})
 
@@ -58,18 +59,14 @@ func init() {
 
 			o.Meta = nil
 		},
-	} {
-		mains[what] = change
-	}
+	})
 
-	for what, change := range map[string]func(r *Ring, o *Object, f *Facts){
+	maps.Copy(children, map[string]func(r *Ring, o *Object, f *Facts){
 		"child keyed by the label of its owner": func(r *Ring, o *Object, _ *Facts) {
 			r.keyed(byTenant)
 
 			o.Meta.Labels = at("shard-b")
 			r.Kin = kinOf(*r, *o)
 		},
-	} {
-		children[what] = change
-	}
+	})
 }

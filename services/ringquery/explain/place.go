@@ -57,15 +57,13 @@ func (c *ringCase) keyNotes() {
 		return
 	}
 
-	whose, advice := "It", ""
+	whose, advice := "It", "Remove spec.resources[].key of the resource from the ring, or use a label."
 	if c.in.Controlled {
 		whose = "Its owner " + c.ownerName()
 	}
 
 	if c.key.Rule.Label != "" {
 		advice = "Add the label " + c.key.Rule.Label + ": it then moves to the shard of the objects with the same value."
-	} else {
-		advice = "Remove spec.resources[].key of the resource from the ring, or use a label."
 	}
 
 	c.add(Warning, ReasonKeyMissing, fmt.Sprintf("%s lacks %s, which is the key of its resource in ring %s: its name determines the shard.",

@@ -58,19 +58,9 @@ func (l *loads) add(k rings.Key) (moved bool) {
 	load := l.of[shard]
 	load.Objects++
 
-	n, known := int64(1), false
-
-	if k.Type() == pb.KeyType_KEY_TYPE_NAME && !isNamespace(k.Key) {
-		load.Keys++ // no other object has it
-	} else if n, known = l.keys[k.Key]; known || len(l.keys) < maxKeys {
-		if !known {
-			load.Keys++
-		}
-
-		n++
-		l.keys[k.Key] = n
-	} else {
-		l.limited = true
+	n, isNew := l.with(k)
+	if isNew {
+		load.Keys++
 	}
 
 	if n > load.GetLargestKeyObjects() {
@@ -78,6 +68,24 @@ func (l *loads) add(k rings.Key) (moved bool) {
 	}
 
 	return false
+}
+
+// with counts one more object with the key. It returns how many there are now, and whether this is the first; 0 if there are too many keys.
+func (l *loads) with(k rings.Key) (n int64, isNew bool) {
+	if k.Type() == pb.KeyType_KEY_TYPE_NAME && !isNamespace(k.Key) {
+		return 1, true // no other object has it
+	}
+
+	n, known := l.keys[k.Key]
+	if !known && len(l.keys) == maxKeys {
+		l.limited = true
+
+		return 0, false
+	}
+
+	l.keys[k.Key] = n + 1
+
+	return n + 1, !known
 }
 
 // isNamespace reports whether a key by a name is also that of everything in a namespace.
