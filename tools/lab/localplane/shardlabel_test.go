@@ -218,7 +218,7 @@ func TestRebalancerNeedsPermissionForOtherLabels(t *testing.T) {
 	p.refused(patching(t, rebalancer, object, own), "if "+label+" is spec.shardLabel of a ring, grant the verb write on shardlabels.sharding.timebertt.dev with this name")
 	p.refused(patching(t, rebalancer, object, `{"metadata":{"annotations":{"`+label+`-handover":"{}"}}}`), "may not change annotation "+label+"-handover; ")
 
-	role.Rules = append(rules, rbacv1.PolicyRule{
+	role.Rules = append(role.Rules, rbacv1.PolicyRule{
 		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{v1alpha1.ResourceShardLabels}, ResourceNames: []string{label}, Verbs: []string{"write"},
 	})
 	require.NoError(t, p.Client.Update(t.Context(), role))
