@@ -192,7 +192,9 @@ func (s *System) CarelessFile(shard string) string {
 }
 
 // StartShards starts shards of the example controller at once and waits until each holds its Lease.
-func (s *System) StartShards(ctx context.Context, names ...string) error { return s.startShards(ctx, names) }
+func (s *System) StartShards(ctx context.Context, names ...string) error {
+	return s.startShards(ctx, names)
+}
 
 // StartSharders is StartShards for shards that elect the sharder of their ring.
 func (s *System) StartSharders(ctx context.Context, names ...string) error {
