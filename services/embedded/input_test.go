@@ -70,7 +70,7 @@ func TestOneSharderPerManager(t *testing.T) {
 	managers.remove(mgr)
 }
 
-// TestAPIServerWithoutTheKind: the error says what to install.
+// TestUnreachableAPIServer: the error names the address.
 func TestUnreachableAPIServer(t *testing.T) {
 	w := newWorld(t, localplane.Shared(t))
 	mgr := elsewhere{w.manager(), &rest.Config{Host: "http://" + localplane.FreeAddress(t)}}
@@ -102,7 +102,6 @@ func TestStandsByForServices(t *testing.T) {
 	require.Empty(t, w.ring().Finalizers)
 	require.Empty(t, w.shardOf("site"))
 
-	require.NoError(t, w.plane.Client.Get(t.Context(), keyOf(w.ring()), w.ring()))
 	w.setSharder(v1alpha1.SharderEmbedded)
 
 	// The API server demands the namespace of the shards, which is set.

@@ -89,4 +89,6 @@ func TestNoWriteAfterTheTerm(t *testing.T) {
 }
 
 // AfterFunc returns a timer that never fires.
-func (a asleep) AfterFunc(time.Duration, func()) clock.Timer { return a.NewTimer(time.Duration(math.MaxInt64)) }
+func (a asleep) AfterFunc(time.Duration, func()) clock.Timer {
+	return a.NewTimer(time.Duration(math.MaxInt64))
+}

@@ -36,7 +36,7 @@ type Member struct {
 	ring   string // of a shard
 	// account is the service account of a shard.
 	account string
-	args   []string
+	args    []string
 	// announced says that the shard's Lease announces its Pod.
 	announced bool
 	pod       *corev1.Pod
