@@ -309,7 +309,7 @@ func (f fixture) lease() *coordinationv1.Lease {
 func TestOwnLabel(t *testing.T) {
 	f, do := newFixture(t), &calls{}
 	f.label = "cloudapi.team-orca.dev/shard"
-	f.Ring.WithShardLabel(f.label)
+	f.WithShardLabel(f.label)
 
 	cm := f.configMap("a", "shard-0")
 	require.Equal(t, map[string]string{f.label: "shard-0"}, cm.Labels)

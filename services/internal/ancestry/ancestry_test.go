@@ -182,8 +182,8 @@ func keyed(name, uid string) resources.Owner {
 	return o
 }
 
-func labelled(name, version, tenant string) *metav1.PartialObjectMetadata {
-	o := replicaSet(name)
+func labelled(version, tenant string) *metav1.PartialObjectMetadata {
+	o := replicaSet("web")
 	o.ResourceVersion, o.Labels = version, map[string]string{"tenant": tenant, "other": "x"}
 
 	return o
@@ -191,7 +191,7 @@ func labelled(name, version, tenant string) *metav1.PartialObjectMetadata {
 
 // A label is read once. Later versions of the object that were seen replace it, and earlier ones do not.
 func TestLabelsAreRemembered(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("web", "10", "acme")}}
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("10", "acme")}}
 	b, clk := newBook(s, 10)
 
 	requireTenant := func(want string) {
@@ -222,7 +222,7 @@ func TestLabelsAreRemembered(t *testing.T) {
 }
 
 func TestLabelsOfWhatDoesNotExist(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("web", "10", "acme")}}
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("10", "acme")}}
 	b, _ := newBook(s, 10)
 
 	for _, of := range []resources.Owner{keyed("gone", "gone"), keyed("web", "an earlier one")} {
@@ -240,11 +240,11 @@ func TestLabelsOfWhatDoesNotExist(t *testing.T) {
 
 // A book that relies on no memory returns all labels, as they are now.
 func TestLabelsAnew(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("web", "10", "acme")}}
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("10", "acme")}}
 	b := ancestry.New(ancestry.Options{Read: s.read, Size: 10, Remember: time.Minute, LabelsAnew: true, Clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))})
 
 	for i, tenant := range []string{"acme", "beta"} {
-		s.objects["web"] = labelled("web", "11", tenant)
+		s.objects["web"] = labelled("11", tenant)
 
 		labels, found, err := b.LabelsOf(t.Context(), keyed("web", "web"))
 		require.NoError(t, err)

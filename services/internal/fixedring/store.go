@@ -73,7 +73,7 @@ func (s *Store) Ring() *v1alpha1.ClusterRing {
 func (s *Store) get(name string, out *v1alpha1.ClusterRing) error {
 	ring := s.Ring()
 	if ring.Name != name {
-		return apierrors.NewNotFound(rings, name)
+		return apierrors.NewNotFound(rings, name) //nolint:wrapcheck // as an API server answers
 	}
 
 	ring.DeepCopyInto(out)
@@ -87,11 +87,11 @@ func (s *Store) setMeta(ring *v1alpha1.ClusterRing) error {
 	defer s.mu.Unlock()
 
 	if ring.Name != s.ring.Name {
-		return apierrors.NewNotFound(rings, ring.Name)
+		return apierrors.NewNotFound(rings, ring.Name) //nolint:wrapcheck // as an API server answers
 	}
 
 	if ring.ResourceVersion != s.ring.ResourceVersion {
-		return apierrors.NewConflict(rings, ring.Name, errors.New("the ring has changed"))
+		return apierrors.NewConflict(rings, ring.Name, errors.New("the ring has changed")) //nolint:wrapcheck // as an API server answers
 	}
 
 	s.ring.Annotations, s.ring.Finalizers = maps.Clone(ring.Annotations), slices.Clone(ring.Finalizers)
@@ -107,7 +107,7 @@ func (s *Store) setStatus(name, owner string, part map[string]any) error {
 	defer s.mu.Unlock()
 
 	if name != s.ring.Name {
-		return apierrors.NewNotFound(rings, name)
+		return apierrors.NewNotFound(rings, name) //nolint:wrapcheck // as an API server answers
 	}
 
 	before := s.ring.Status.Conditions
@@ -144,7 +144,9 @@ func (s *Store) merged() (v1alpha1.ClusterRingStatus, error) {
 	whole["conditions"] = conditions
 	status := v1alpha1.ClusterRingStatus{}
 
-	return status, runtime.DefaultUnstructuredConverter.FromUnstructured(whole, &status) //nolint:wrapcheck // the caller says what it was doing
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(whole, &status)
+
+	return status, err //nolint:wrapcheck // the caller says what it was doing
 }
 
 // tell logs the conditions that have changed, because nobody can look them up.

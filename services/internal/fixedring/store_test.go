@@ -22,6 +22,7 @@ import (
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+
 	if err := goleak.Find(); err != nil {
 		panic(err)
 	}
@@ -128,7 +129,7 @@ func TestWatch(t *testing.T) {
 	w.Stop()
 	w.Stop()
 
-	for range w.ResultChan() { //nolint:revive // until it is closed
+	for range w.ResultChan() {
 	}
 	require.NoError(t, s.setMeta(s.Ring()))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -188,6 +189,8 @@ func (e *Embedding) reader(live client.Reader) client.Reader {
 type logged struct{ log logr.Logger }
 
 // Eventf implements [events.EventRecorder].
+//
+//nolint:revive // the number of arguments is that of the interface
 func (l logged) Eventf(regarding, _ runtime.Object, kind, reason, action, note string, args ...any) {
 	name := ""
 	if obj, ok := regarding.(client.Object); ok {
@@ -206,7 +209,7 @@ type oneNamespace struct {
 // List implements [client.Reader].
 func (r oneNamespace) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	if _, leases := list.(*coordinationv1.LeaseList); leases {
-		opts = append(opts[:len(opts):len(opts)], client.InNamespace(r.namespace))
+		opts = append(slices.Clip(opts), client.InNamespace(r.namespace))
 	}
 
 	return r.Reader.List(ctx, list, opts...) //nolint:wrapcheck // the reader's own answer

@@ -143,7 +143,7 @@ func (d withRings) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, 
 		groups = append(slices.Clone(groups), &metav1.APIGroup{Name: v1alpha1.GroupVersion.Group})
 	}
 
-	return groups, lists, err //nolint:wrapcheck // the type of the error matters
+	return groups, lists, err
 }
 
 // follow has the manager start the resolver.

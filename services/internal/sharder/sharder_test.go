@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"gotest.tools/v3/golden"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
@@ -21,7 +20,7 @@ func everything() (rings []*v1alpha1.ClusterRing, texts []string) {
 	for _, deleting := range []bool{false, true} {
 		for _, wanted := range []string{"", "here", "there"} {
 			for _, finalizer := range []bool{true, false} {
-				for _, said := range []*string{nil, ptr.To(v1alpha1.SharderNobody), &own, &elsewhere, ptr.To("made-up"), ptr.To("/"), ptr.To("")} {
+				for _, said := range []*string{nil, new(v1alpha1.SharderNobody), &own, &elsewhere, new("made-up"), new("/"), new("")} {
 					ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
 					text := []string{"wanted " + wanted}
 
@@ -33,6 +32,7 @@ func everything() (rings []*v1alpha1.ClusterRing, texts []string) {
 
 					if finalizer {
 						ring.Finalizers = []string{v1alpha1.FinalizerRebalancer}
+
 						text = append(text, "finalizer")
 					}
 
@@ -43,6 +43,7 @@ func everything() (rings []*v1alpha1.ClusterRing, texts []string) {
 
 					if deleting {
 						ring.DeletionTimestamp = new(metav1.NewTime(time.Unix(0, 0)))
+
 						text = append(text, "deleting")
 					}
 

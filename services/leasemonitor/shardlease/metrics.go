@@ -62,6 +62,7 @@ func (c *Census) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("register the metric of shards: %w", err)
 	}
+
 	defer metrics.Registry.Unregister(c)
 
 	<-ctx.Done()

@@ -105,7 +105,7 @@ func (r *Reconciler) release(ctx context.Context, ring *v1alpha1.ClusterRing) er
 		part.Assignment.Fingerprint = ""
 	}
 
-	if err := r.status.Write(ctx, ring, part); client.IgnoreNotFound(err) != nil {
+	if err := client.IgnoreNotFound(r.status.Write(ctx, ring, part)); err != nil {
 		return fmt.Errorf("report that the ring is given up: %w", err)
 	}
 

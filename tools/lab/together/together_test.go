@@ -67,6 +67,7 @@ func newWorld(t *testing.T, key v1alpha1.ObjectKey) *world {
 	for _, name := range needed {
 		build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(bin, name), "./services/"+name+"/cmd/"+name)
 		build.Dir, build.Stderr = root, os.Stderr
+
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		require.NoError(t, build.Run())
 	}

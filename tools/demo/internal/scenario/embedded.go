@@ -167,6 +167,7 @@ func (s *Story) elected(names []string) (*shard, error) {
 // stopElected stops the elected shard: its objects and its office both pass to others.
 func (s *Story) stopElected(ctx context.Context, elected *shard) error {
 	told, has := time.Now(), 0
+
 	for _, v := range s.recorder.Newest() {
 		if v.Kind == check.Website && v.Namespace == own && v.Shard == elected.Name {
 			has++
