@@ -370,7 +370,7 @@ test-faults: go-present ## Kill, freeze, and disconnect every service and shard,
 	@$(CONTROLPLANE) >/dev/null
 	$(call step,fault runs; each reports its result)
 	@assets=$$($(CONTROLPLANE)) && \
-		KUBEBUILDER_ASSETS="$$assets" FAULTS=$(or $(FAULTS),first) $(NOCGO) exec go test -C tools/faults/sweep -count=1 -timeout $(if $(filter all,$(FAULTS)),2h,15m) $(ARGS)
+		KUBEBUILDER_ASSETS="$$assets" FAULTS=$(or $(FAULTS),first) $(NOCGO) exec go test -C tools/faults/sweep -count=1 -timeout $(if $(filter all,$(FAULTS)),2h,25m) $(ARGS)
 
 # Without IMAGE_REPO, the registry is that of ko or skaffold. Images are built only for the machines of the cluster, and signed with a new
 # key; the signatures are verified. Three tests run at a time, because three services are disturbed at the same time.

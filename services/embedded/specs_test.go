@@ -64,6 +64,34 @@ func specs() map[string]func(*v1alpha1.ClusterRing) {
 		},
 	}
 
+	for name, k := range map[string]v1alpha1.ObjectKey{
+		"name": {Type: "Name"}, "namespace": {Type: "Namespace"}, "label": {Type: "Label", Label: "example.com/tenant"}, "short label": {Type: "Label", Label: "tenant"},
+		"no type": {}, "other type": {Type: "Color"}, "no label": {Type: "Label"}, "label of a name": {Type: "Name", Label: "a"},
+		"bad label": {Type: "Label", Label: "a b"}, "large letters": {Type: "Label", Label: "Example.com/a"}, "slashes": {Type: "Label", Label: "a/b/c"},
+		"ours": {Type: "Label", Label: "shard.alpha.sharding.timebertt.dev/x"}, "our domain": {Type: "Label", Label: "sharding.timebertt.dev/x"},
+		"long": {Type: "Label", Label: "example.com/" + strings.Repeat("a", 64)}, "of the ring": {Type: "Label", Label: "example.com/shard"},
+	} {
+		all["key "+name] = func(r *v1alpha1.ClusterRing) { r.Spec.Resources[0].Key = &k }
+		all["own label, key "+name] = func(r *v1alpha1.ClusterRing) {
+			r.Spec.Resources[0].Key, r.Spec.ShardLabel = &k, "example.com/shard"
+		}
+	}
+
+	all["key is the drain label"] = func(r *v1alpha1.ClusterRing) {
+		r.Spec.ShardLabel = "example.com/shard"
+		r.Spec.Resources[0].Key = &v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: r.Spec.ShardLabel + v1alpha1.DrainSuffix}
+	}
+
+	for _, label := range []string{"shard", "example.com/shard", "k8s.io/shard", "example.com/shard-drain", "example.com/" + strings.Repeat("a", 55), "Example.com/a"} {
+		all[fmt.Sprintf("label %.30q", label)] = func(r *v1alpha1.ClusterRing) { r.Spec.ShardLabel = label }
+	}
+
+	for name, names := range map[string][]string{
+		"good": {"a", "b.c"}, "twice": {"a", "a"}, "bad": {"A"}, "long": {strings.Repeat("a", 64)}, "empty": {""}, "the lease monitor's": {"shardlease-controller"},
+	} {
+		all["names "+name] = func(r *v1alpha1.ClusterRing) { r.Spec.ShardNames = names }
+	}
+
 	for _, gr := range [][2]string{
 		{"", "events"}, {"", "nodes"}, {"", "pods"}, {"", ""}, {"", "Pods"}, {"", "pods/status"}, {"", strings.Repeat("a", 64)}, {"apps", "deployments"},
 		{"coordination.k8s.io", "leases"}, {"coordination.k8s.io", "others"}, {"events.k8s.io", "events"}, {"rbac.authorization.k8s.io", "roles"},

@@ -33,6 +33,8 @@ func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 const (
 	patience = 60 * time.Second
 	interval = 20 * time.Millisecond
+	// longest is the longest duration of a Lease that the admission policies allow.
+	longest = 300 * time.Second
 )
 
 // The ring of deploy/example, whose rights the tests use.
@@ -168,7 +170,7 @@ func (w *world) join(names ...string) {
 	w.Helper()
 
 	for _, name := range names {
-		w.shard(name, time.Hour)
+		w.shard(name, longest)
 	}
 }
 

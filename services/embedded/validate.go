@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
@@ -18,6 +20,7 @@ const (
 	maxGroup      = 253
 	maxResources  = 32
 	maxActive     = 2000
+	maxShardNames = 1000
 	patternLabel  = `[a-z0-9]([-a-z0-9]*[a-z0-9])?`
 	patternGroups = patternLabel + `(\.` + patternLabel + `)*`
 )
@@ -25,6 +28,7 @@ const (
 var (
 	ringPattern     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 	resourcePattern = regexp.MustCompile(`^` + patternLabel + `$`)
+	namePattern     = regexp.MustCompile(`^` + patternGroups + `$`)
 	groupPattern    = regexp.MustCompile(`^(` + patternGroups + `)?$`)
 
 	protectedGroups = sets.New("admissionregistration.k8s.io", "events.k8s.io", "rbac.authorization.k8s.io", v1alpha1.GroupVersion.Group)
@@ -63,7 +67,7 @@ func validateSpec(spec v1alpha1.ClusterRingSpec) error {
 
 		main.Insert(gr)
 
-		errs = append(errs, validateResource(at, gr))
+		errs = append(errs, validateResource(at, gr), validateKey(at+".key", r.Key, spec.ShardLabel))
 	}
 
 	for i, r := range spec.Resources {
@@ -78,7 +82,63 @@ func validateSpec(spec v1alpha1.ClusterRingSpec) error {
 		errs = append(errs, errors.New("spec.fence: a ring with an embedded sharder cannot have a fence: the shards themselves write the labels of all objects"))
 	}
 
-	return errors.Join(append(errs, validateSelector(spec.NamespaceSelector))...)
+	return errors.Join(append(errs, validateNames(spec), validateSelector(spec.NamespaceSelector))...)
+}
+
+// validateKey returns what is wrong with the key of a resource. shardLabel is that of the ring; empty if it has none of its own.
+func validateKey(at string, k *v1alpha1.ObjectKey, shardLabel string) error {
+	if k == nil {
+		return nil
+	}
+
+	domain, _, _ := strings.Cut(k.Label, "/")
+
+	switch {
+	case k.Type == v1alpha1.KeyName || k.Type == v1alpha1.KeyNamespace:
+		if k.Label != "" {
+			return fmt.Errorf("%s has a label, which only a key of type %s has", at, v1alpha1.KeyLabel)
+		}
+
+		return nil
+	case k.Type != v1alpha1.KeyLabel:
+		return fmt.Errorf("%s.type is %q: it must be %s, %s, or %s", at, k.Type, v1alpha1.KeyName, v1alpha1.KeyNamespace, v1alpha1.KeyLabel)
+	case domain == v1alpha1.GroupVersion.Group || strings.HasSuffix(domain, "."+v1alpha1.GroupVersion.Group),
+		shardLabel != "" && (k.Label == shardLabel || k.Label == shardLabel+v1alpha1.DrainSuffix):
+		return fmt.Errorf("%s.label is %s, a label of the ring itself, which changes when the object moves", at, k.Label)
+	}
+
+	if problems := validation.IsQualifiedName(k.Label); len(problems) > 0 {
+		return fmt.Errorf("%s.label %q is not the key of a label: %s", at, k.Label, strings.Join(problems, "; "))
+	}
+
+	return nil
+}
+
+// validateNames returns what is wrong with the label of the ring and the names of its shards.
+func validateNames(spec v1alpha1.ClusterRingSpec) error {
+	var errs []error
+
+	if spec.ShardLabel != "" {
+		if problems := v1alpha1.ValidateShardLabel(spec.ShardLabel); len(problems) > 0 {
+			errs = append(errs, fmt.Errorf("spec.shardLabel is %q: %s", spec.ShardLabel, strings.Join(problems, "; ")))
+		}
+	}
+
+	if len(spec.ShardNames) > maxShardNames {
+		errs = append(errs, fmt.Errorf("spec.shardNames has %d entries: at most %d are allowed", len(spec.ShardNames), maxShardNames))
+	}
+
+	seen := sets.New[string]()
+
+	for i, name := range spec.ShardNames {
+		if len(name) > maxName || !namePattern.MatchString(name) || name == v1alpha1.LeaseControllerIdentity || seen.Has(name) {
+			errs = append(errs, fmt.Errorf("spec.shardNames[%d] is %q: each name must be there once, be a DNS subdomain of at most %d characters, and not be that of the lease monitor", i, name, maxName))
+		}
+
+		seen.Insert(name)
+	}
+
+	return errors.Join(errs...)
 }
 
 func validateControlled(at string, list []v1alpha1.ControlledResource, main, seen sets.Set[groupResource]) error {

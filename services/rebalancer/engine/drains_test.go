@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
@@ -19,7 +20,7 @@ func TestDrainThatTheWatchHasNotToldOfIsReadAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ring := target("ring")
 			e := New(Config{
-				Ring: "ring", Guard: takeover.New("ring", nil, clock.RealClock{}), Clock: clock.RealClock{},
+				Ring: "ring", Objects: objects.NewClient(nil, v1alpha1.LabelKeysOf("ring", "")), Guard: takeover.New("ring", nil, clock.RealClock{}), Clock: clock.RealClock{},
 				Limits: Limits{Workers: 1, Total: 1, PerShard: 1, DrainTimeout: time.Minute},
 			})
 			e.SetTarget(ring)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -35,6 +36,14 @@ func (r *Reconciler) refuseLabel(ctx context.Context, ring *v1alpha1.ClusterRing
 	}
 
 	holder, err := labelclaim.Find(ctx, rings, ring)
+	if apierrors.IsForbidden(err) { // an embedded sharder, whose rights are those of one ring
+		return true, reconcile.Result{RequeueAfter: askAgain}, r.refusal(ctx, ring, metav1.Condition{
+			Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonAssignmentFailed,
+			Message: fmt.Sprintf("the sharder may not list clusterrings.%s, so it cannot know whether another ring has the label %s: grant the verb list in a ClusterRole",
+				v1alpha1.GroupVersion.Group, ring.Spec.ShardLabel),
+		})
+	}
+
 	if err != nil {
 		return false, result, err
 	}
