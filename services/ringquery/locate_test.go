@@ -63,7 +63,7 @@ func TestLocateAgreesWithTheRing(t *testing.T) {
 			Ring:              ring,
 			Role:              pb.Role_ROLE_MAIN,
 			NamespaceCoverage: pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED,
-			PartitionKey:      &pb.PartitionKey{Kind: "ConfigMap", Namespace: "default", Name: name},
+			PartitionKey:      &pb.PartitionKey{Kind: "ConfigMap", Namespace: "default", Name: name, Type: pb.KeyType_KEY_TYPE_NAME},
 			Hash:              uint32(k.Hash()),
 			Partition:         int32(table.Partition(k.Hash())),
 			Shard:             owner,

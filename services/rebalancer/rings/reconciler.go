@@ -140,12 +140,15 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
 	}
 
-	if holds, wait, err := r.hold(ctx, ring); !holds || err != nil {
-		return reconcile.Result{RequeueAfter: wait}, err
+	// A ring that is refused is not claimed: it can be deleted at once.
+	if next := r.self.Next(ring); next == sharder.Work || next == sharder.Claim {
+		if done, result, err := r.refuseLabel(ctx, ring); done || err != nil {
+			return result, err
+		}
 	}
 
-	if done, result, err := r.refuseLabel(ctx, ring); done || err != nil {
-		return result, err
+	if holds, wait, err := r.hold(ctx, ring); !holds || err != nil {
+		return reconcile.Result{RequeueAfter: wait}, err
 	}
 
 	t, err := targetOf(ring, r.resources, r.index.ViewOf(ring))
