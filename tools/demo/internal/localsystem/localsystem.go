@@ -213,6 +213,13 @@ func (s *System) StartSlots(ctx context.Context, slots int, names ...string) err
 	})
 }
 
+// StartNamed is StartSlots for a ring whose slots have names, and which has a label of its own.
+func (s *System) StartNamed(ctx context.Context, label string, slots []string, names ...string) error {
+	return s.startShards(ctx, names, func(name string) []string {
+		return []string{"--slot-names=" + strings.Join(slots, ","), "--shard-label=" + label, "--pod-name=" + name}
+	})
+}
+
 // startShards starts processes of the example controller. identity returns the flags that tell which shard a process is.
 func (s *System) startShards(ctx context.Context, names []string, identity func(name string) []string) error {
 	var specs []services.Spec

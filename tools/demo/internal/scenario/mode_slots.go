@@ -66,7 +66,7 @@ func (s *Story) slots(ctx context.Context) error {
 	return s.tidy(ctx)
 }
 
-// awaitSlots waits until all slots are held by running processes, as the status of the ring says, and notes which process holds which.
+// awaitSlots waits until all slots, of which there are slotCount, are held by running processes, as the status of the ring says, and notes which process holds which.
 func (s *Story) awaitSlots(ctx context.Context) error {
 	return s.await(ctx, func(ctx context.Context) (string, error) {
 		ring, err := s.ring(ctx)

@@ -30,7 +30,12 @@ func (s *Story) Modes() []Mode {
 
 	return []Mode{
 		{"slots", Step{"names that outlive Pods: a Pod is replaced, nothing moves", sharding, s.slots}},
+		{"named", Step{"named shards, and a label of one's own", sharding, s.named}},
 		{"standby", Step{"one shard is active, two stand by", sharding, s.standby}},
+		{"keys", Step{"objects of a namespace belong together", sharding, s.keys}},
+		{"embedded", Step{"shards shard by themselves, without services", sharding, func(ctx context.Context) error {
+			return inOrder(ctx, s.withoutRing, s.embedded, s.withoutRing, s.tidy)
+		}}},
 		{"guide", Step{"the API of kubernetes-controller-sharding", sharding, s.guide}},
 		{"ordinals", Step{"ordinals of a StatefulSet, without services", []string{"website-2"}, s.plainOrdinals}},
 		{"stop-the-world", Step{"ordinals that stop the world", []string{"website-2"}, s.stopTheWorld}},
@@ -113,8 +118,13 @@ func (s *Story) websites(ctx context.Context) error {
 
 // tidy deletes the objects of a mode, stops its shards, and checks what they have recorded.
 func (s *Story) tidy(ctx context.Context) error {
+	all := []string{own}
 	for n := range namespaces {
-		if err := s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, client.InNamespace(namespaceOf(n))); err != nil {
+		all = append(all, namespaceOf(n))
+	}
+
+	for _, namespace := range all {
+		if err := s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, client.InNamespace(namespace)); err != nil {
 			return fmt.Errorf("delete the Websites: %w", err)
 		}
 	}
