@@ -330,7 +330,9 @@ func TestAssignerRegistersOnlyWebhooksOfRings(t *testing.T) {
 	keyed := func(expression string, change ...func(*admissionregistrationv1.MutatingWebhook)) configuration {
 		return p.configuration(func(c configuration) {
 			w := &c.Webhooks[0]
-			w.Name, w.ObjectSelector = v1alpha1.KeyWebhookName, nil
+			w.Name, w.ObjectSelector = v1alpha1.KeyWebhookName, &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+				Key: v1alpha1.ShardLabel(p.ring.Name), Operator: metav1.LabelSelectorOpExists,
+			}}}
 			w.Rules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Update}
 			w.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "key-changes", Expression: expression}}
 
@@ -346,6 +348,7 @@ func TestAssignerRegistersOnlyWebhooksOfRings(t *testing.T) {
 	require.NoError(t, p.Client.Update(t.Context(), p.ring))
 	require.Eventually(t, func() bool { return creating(t, assigner, keyed(changes))() == nil }, time.Minute, 50*time.Millisecond, "the policies should know the new key")
 	p.refused(creating(t, assigner, keyed("true")), "only be called for changes of labels that the ring names as keys")
+	p.refused(creating(t, assigner, keyed(changes, func(w *admissionregistrationv1.MutatingWebhook) { w.ObjectSelector = nil })), "that for changes of keys only objects with one")
 	p.refused(creating(t, assigner, keyed(changes, func(w *admissionregistrationv1.MutatingWebhook) {
 		w.Rules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Create}
 	})), "only when objects are updated")

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/clusterring/clusterring/tools/example/setup"
 )
@@ -53,7 +55,7 @@ func start(args []string) int {
 	}
 
 	if err == nil {
-		err = run(ctx, o)
+		err = runLogged(ctx, o)
 	}
 
 	if err != nil {
@@ -63,6 +65,18 @@ func start(args []string) int {
 	}
 
 	return 0
+}
+
+// runLogged runs the replica with a logger for all of the process.
+func runLogged(ctx context.Context, o options) error {
+	log, err := o.Logger()
+	if err != nil {
+		return err
+	}
+	ctrl.SetLogger(log)
+	klog.SetLogger(log)
+
+	return run(ctx, o, log)
 }
 
 // parse returns the options, or pflag.ErrHelp after it has printed the help to out.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/testr"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -63,8 +65,14 @@ func TestBadInput(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			o, err := parse(append(tc.args, "--kubeconfig="+kubeconfig), &bytes.Buffer{})
+
+			var log logr.Logger
 			if err == nil {
-				err = run(t.Context(), o)
+				log, err = o.Logger()
+			}
+
+			if err == nil {
+				err = run(t.Context(), o, log)
 			}
 			require.ErrorContains(t, err, tc.want)
 		})
@@ -91,7 +99,7 @@ func TestReplica(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
 
-	go func() { stopped <- run(ctx, o) }()
+	go func() { stopped <- run(ctx, o, testr.New(t)) }()
 
 	defer func() {
 		stop()

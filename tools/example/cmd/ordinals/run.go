@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -27,14 +27,7 @@ import (
 )
 
 // run runs the replica until the context ends. Comments mark the lines that sharing adds.
-func run(ctx context.Context, o options) (err error) {
-	log, err := o.Logger()
-	if err != nil {
-		return err
-	}
-	ctrl.SetLogger(log)
-	klog.SetLogger(log)
-
+func run(ctx context.Context, o options, log logr.Logger) (err error) {
 	restConfig, err := o.Config()
 	if err != nil {
 		return err
