@@ -33,13 +33,20 @@ func (s *Story) Modes() []Mode {
 		{"named", Step{"named shards, and a label of one's own", sharding, s.named}},
 		{"standby", Step{"one shard is active, two stand by", sharding, s.standby}},
 		{"keys", Step{"objects of a namespace belong together", sharding, s.keys}},
-		{"embedded", Step{"shards shard by themselves, without services", sharding, func(ctx context.Context) error {
-			return inOrder(ctx, s.withoutRing, s.embedded, s.withoutRing, s.tidy)
-		}}},
+		{"embedded", Step{"shards shard by themselves, without services", sharding, s.alone}},
 		{"guide", Step{"the API of kubernetes-controller-sharding", sharding, s.guide}},
 		{"ordinals", Step{"ordinals of a StatefulSet, without services", []string{"website-2"}, s.plainOrdinals}},
 		{"stop-the-world", Step{"ordinals that stop the world", []string{"website-2"}, s.stopTheWorld}},
 	}
+}
+
+// alone is the step embedded by itself. The ring goes while its sharder runs.
+func (s *Story) alone(ctx context.Context) error {
+	if err := inOrder(ctx, s.withoutRing, s.embedded); err != nil {
+		return err
+	}
+
+	return inOrder(ctx, s.withoutRing, s.tidy)
 }
 
 // ModeNames returns the names of the modes.
