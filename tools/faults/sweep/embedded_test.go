@@ -16,7 +16,7 @@ import (
 func TestEmbedded(t *testing.T) {
 	s := theSuite(t)
 	rings := []faultrun.RingSpec{{
-		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Embedded: true,
+		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"embedded-a", "embedded-b", "embedded-c", "embedded-d"}, Embedded: true, // their Pods have an account of their own
 	}}
 
 	type kill struct {
