@@ -71,7 +71,7 @@ func wanted(t *testing.T) (seeds []int) {
 	}
 
 	first := number(t, "FROM", 0)
-	for i := range number(t, "SEEDS", 200) {
+	for i := range number(t, "SEEDS", 80) {
 		seeds = append(seeds, first+i)
 	}
 

@@ -56,5 +56,5 @@ func TestModesNamed(t *testing.T) {
 	require.Equal(t, "slots", some[0].Name, "in their order")
 
 	_, err = s.ModesNamed([]string{"slots", "magic"})
-	require.ErrorContains(t, err, `there is no mode "magic": the modes are slots, standby`)
+	require.ErrorContains(t, err, `there is no mode "magic": the modes are slots, named, `)
 }
