@@ -1,0 +1,187 @@
+// Package former replaces a leader election by shards without a moment in which the elected leader and a shard work at the same time, in both
+// directions.
+//
+// A controller that is not sharded works in the replica that holds the Lease of its leader election. The shards that replace it hold that Lease
+// together: all of them renew it with one identity, which consists of the ring's name. While a leader of the former version holds the Lease, the
+// shards wait. While any shard renews it, no leader of the former version is elected. So a rolling update may mix both versions, and so may a
+// rollback:
+//
+//	e, err := former.New(config, former.Options{Ring: "example", Namespace: s.Namespace(), Name: "example-leader"})
+//	err = mgr.Add(e)
+//	builder.Complete(s.Reconciler(client, &v1.Website{}, e.Reconciler(reconciler)))
+//
+// A shard that waits holds the Lease of its own already. It gets objects, and it acknowledges drains, but it does not reconcile.
+//
+// After the last shard has stopped, the Lease expires: its duration passes before a leader of the former version works. Nobody releases it, because
+// no shard knows whether it is the last one. Likewise, the first shard waits until the last leader has released the Lease, or until it expires.
+//
+// When no former version can be rolled back to, remove the election, one rolling update later.
+package former
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+const (
+	// The durations are those of a leader election of controller-runtime.
+	defaultLeaseDuration = 15 * time.Second
+	defaultRenewDeadline = 10 * time.Second
+	defaultRetryPeriod   = 2 * time.Second
+
+	// recheck is when a reconcile that waits for the Lease is tried again.
+	recheck = 2 * time.Second
+
+	identityPrefix = "clusterring:"
+)
+
+// ErrLost is the error of an election whose Lease was lost: for longer than the renew deadline, it could not be renewed. The process must end.
+var ErrLost = errors.New("the Lease of the former leader election was lost")
+
+// Options name a leader election. The durations are those that the shards announce in its Lease.
+type Options struct {
+	// Ring is the name of the shards' ring. Required.
+	Ring string
+	// Namespace and Name are those of the Lease; the name is what controller-runtime calls LeaderElectionID. Required.
+	Namespace, Name string
+	// LeaseDuration, RenewDeadline, and RetryPeriod are those of a leader election. Default: 15, 10, and 2 seconds.
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+}
+
+func (o Options) complete() (Options, error) {
+	if o.LeaseDuration == 0 {
+		o.LeaseDuration = defaultLeaseDuration
+	}
+
+	if o.RenewDeadline == 0 {
+		o.RenewDeadline = min(defaultRenewDeadline, o.LeaseDuration*2/3) //nolint:mnd // in the proportion of the defaults
+	}
+
+	if o.RetryPeriod == 0 {
+		o.RetryPeriod = min(defaultRetryPeriod, o.RenewDeadline/5) //nolint:mnd // in the proportion of the defaults
+	}
+
+	var errs []error
+	if o.Ring == "" {
+		errs = append(errs, errors.New("ring: set the name of the ClusterRing"))
+	}
+
+	for _, name := range []struct {
+		option, value string
+		check         validation.ValidateNameFunc
+	}{{"namespace", o.Namespace, validation.ValidateNamespaceName}, {"name", o.Name, validation.NameIsDNSSubdomain}} {
+		if problems := name.check(name.value, false); len(problems) > 0 {
+			errs = append(errs, fmt.Errorf("%s of the Lease: %q is invalid: %s", name.option, name.value, strings.Join(problems, "; ")))
+		}
+	}
+
+	if len(errs) > 0 {
+		return o, fmt.Errorf("former leader election: %w", errors.Join(errs...))
+	}
+
+	return o, nil
+}
+
+// Election is this process as one of those that hold the Lease of a former leader election together. [New] creates it. It is a runnable of a
+// manager; a program without a manager calls Start itself. It is safe for concurrent use.
+type Election struct {
+	options Options
+	elector *leaderelection.LeaderElector
+	held    chan struct{}
+}
+
+// New returns the election that the options describe. It does not access the API server. The process needs the permissions of a leader election:
+// get, create, and update on the Lease.
+func New(config *rest.Config, options Options) (*Election, error) {
+	options, err := options.complete()
+	if err != nil {
+		return nil, err
+	}
+
+	config = rest.AddUserAgent(rest.CopyConfig(config), "leader-election")
+	config.Timeout = options.RenewDeadline / 2 //nolint:mnd // so that a second attempt fits in; as in controller-runtime
+
+	client, err := coordinationv1client.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create the client of the former leader election %s/%s: %w", options.Namespace, options.Name, err)
+	}
+
+	e := &Election{options: options, held: make(chan struct{})}
+
+	e.elector, err = leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: options.Namespace, Name: options.Name},
+			Client:     client,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: Identity(options.Ring)},
+		},
+		Name: options.Name, LeaseDuration: options.LeaseDuration, RenewDeadline: options.RenewDeadline, RetryPeriod: options.RetryPeriod,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) { close(e.held) },
+			OnStoppedLeading: func() {}, // Start returns
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set up the former leader election %s/%s: %w", options.Namespace, options.Name, err)
+	}
+
+	return e, nil
+}
+
+// Identity returns the holder of the Lease while shards of the ring hold it.
+func Identity(ring string) string { return identityPrefix + ring }
+
+// Start takes the Lease, or joins the shards that hold it, and renews it until ctx ends. It does not release it. If the Lease is lost, Start
+// returns an [ErrLost]. Call it once; the context must end only after all work has stopped, which is so for runnables of a manager that need no
+// leader election.
+func (e *Election) Start(ctx context.Context) error {
+	log := klog.FromContext(ctx).WithValues("lease", klog.KRef(e.options.Namespace, e.options.Name))
+	log.Info("Waiting for the end of the former leader election; reconciling nothing until then")
+
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-e.held:
+			log.Info("The shards hold the Lease of the former leader election: no leader is elected", "identity", Identity(e.options.Ring))
+		}
+	}()
+
+	e.elector.Run(ctx)
+
+	if ctx.Err() != nil {
+		return nil
+	}
+
+	return fmt.Errorf("%w: %s/%s was not renewed for %s, or another process has taken it: see its holder, and whether this process may update it",
+		ErrLost, e.options.Namespace, e.options.Name, e.options.RenewDeadline)
+}
+
+// NeedLeaderElection reports false: the manager starts the election before it has the shard's Lease, and stops it after all workers.
+func (*Election) NeedLeaderElection() bool { return false }
+
+// Held returns a channel that is closed as soon as the shards hold the Lease. Work on nothing before that.
+func (e *Election) Held() <-chan struct{} { return e.held }
+
+// Reconciler wraps a reconciler so that it does nothing before the shards hold the Lease: until then, it asks to be called again after 2 seconds.
+// Wrap the result with Shard.Reconciler, which acknowledges drains meanwhile.
+func (e *Election) Reconciler(inner reconcile.Reconciler) reconcile.Reconciler {
+	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+		select {
+		case <-e.held:
+			return inner.Reconcile(ctx, request)
+		default:
+			return reconcile.Result{RequeueAfter: recheck}, nil
+		}
+	})
+}
