@@ -20,13 +20,13 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/adopt"
 )
 
-func onlySharded(name string) adopt.Options {
-	return adopt.Options{Controllers: map[string]adopt.Placement{name: adopt.Sharded(&corev1.ConfigMap{})}}
+func onlyMaps() adopt.Options {
+	return adopt.Options{Controllers: map[string]adopt.Placement{"maps": adopt.Sharded(&corev1.ConfigMap{})}}
 }
 
 func TestHiddenReconcilerIsSharded(t *testing.T) {
 	f, o := newFixture(t), newOperator()
-	mgr := f.manager("shard-0", onlySharded("maps"))
+	mgr := f.manager("shard-0", onlyMaps())
 	require.NoError(t, o.SetupWithManager(mgr, "maps"))
 
 	mine := f.configMap("mine", "shard-0")
@@ -46,7 +46,7 @@ func TestHiddenReconcilerIsSharded(t *testing.T) {
 }
 
 func TestCheckedClientIsForThoseWhoAsk(t *testing.T) {
-	f, options := newFixture(t), onlySharded("maps")
+	f, options := newFixture(t), onlyMaps()
 	options.CheckedClient = true
 
 	cm := f.configMap("a", "shard-0")
@@ -69,7 +69,7 @@ func (c *collector) Start(ctx context.Context) error {
 
 func TestWhatIsNotDeclaredIsRefused(t *testing.T) {
 	f := newFixture(t)
-	mgr := f.manager("shard-0", onlySharded("maps"))
+	mgr := f.manager("shard-0", onlyMaps())
 
 	err := newOperator().SetupWithManager(mgr, "others")
 	require.ErrorContains(t, err, `controller "others" is not declared`)
@@ -94,7 +94,7 @@ type wrapper struct{ controller.Controller }
 
 func TestControllerOfAnotherTypeIsRefused(t *testing.T) {
 	f := newFixture(t)
-	mgr := f.manager("shard-0", onlySharded("maps"))
+	mgr := f.manager("shard-0", onlyMaps())
 	c, err := controller.NewUnmanaged("maps", controller.Options{Reconciler: newOperator(), SkipNameValidation: new(true)})
 	require.NoError(t, err)
 
@@ -104,7 +104,7 @@ func TestControllerOfAnotherTypeIsRefused(t *testing.T) {
 }
 
 func TestRequestsOfAnotherTypeAreNotSharded(t *testing.T) {
-	f, options := newFixture(t), onlySharded("maps")
+	f, options := newFixture(t), onlyMaps()
 	options.Controllers["own"] = adopt.Sharded(&corev1.Secret{})
 	mgr := f.manager("shard-0", options)
 
@@ -134,7 +134,7 @@ func (o once) Start(_ context.Context, q workqueue.TypedRateLimitingInterface[st
 }
 
 func TestControllerInEveryReplicaSeesItsOwnObjects(t *testing.T) {
-	f, options := newFixture(t), onlySharded("maps")
+	f, options := newFixture(t), onlyMaps()
 	options.Controllers["own"] = adopt.EveryReplica()
 	options.Runnables = map[string]adopt.Placement{"*adopt_test.collector": adopt.EveryReplica()}
 	mgr := f.manager("shard-0", options)
@@ -155,7 +155,7 @@ func TestControllerInEveryReplicaSeesItsOwnObjects(t *testing.T) {
 
 func TestReconcileThatBypassesTheManagerIsNamed(t *testing.T) {
 	f := newFixture(t)
-	mgr := f.manager("shard-0", onlySharded("maps"))
+	mgr := f.manager("shard-0", onlyMaps())
 	require.NoError(t, newOperator().SetupWithManager(mgr, "maps"))
 	f.configMap("mine", "shard-0")
 
@@ -180,71 +180,53 @@ type starts struct{ c controller.Controller }
 func (s starts) Start(ctx context.Context) error { return s.c.Start(ctx) }
 func (starts) NeedLeaderElection() bool          { return false }
 
-// reads is a controller of namespaces that reads ConfigMaps.
+// reads is a controller that reads ConfigMaps in two ways.
 type reads struct {
-	from client.Reader
-	live client.Reader
-	got  chan [2]error
+	name         string
+	cached, live client.Reader
+	got          chan result
 }
 
-func (r *reads) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+type result struct {
+	name         string
+	cached, live error
+}
+
+func (r *reads) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	list := &corev1.ConfigMapList{}
 
 	select {
-	case r.got <- [2]error{r.from.List(ctx, list), r.live.List(ctx, list, client.InNamespace(request.Namespace))}:
-	default:
+	case r.got <- result{r.name, r.cached.List(ctx, list), r.live.List(ctx, list)}:
+	case <-ctx.Done():
 	}
 
 	return reconcile.Result{}, nil
 }
 
 func TestControllerInOneReplica(t *testing.T) {
-	f := newFixture(t)
-
-	type replica struct {
-		reads *reads
-		stop  func() error
-	}
-
-	replicas := map[string]replica{}
+	f, got, stop := newFixture(t), make(chan result), map[string]func() error{}
 
 	for _, name := range []string{"shard-0", "shard-1"} {
-		options := onlySharded("maps")
+		options := onlyMaps()
 		options.Controllers["one"] = adopt.OneReplica()
 		mgr := f.manager(name, options)
 		require.NoError(t, newOperator().SetupWithManager(mgr, "maps"))
 
-		r := &reads{from: mgr.GetCache(), live: mgr.GetAPIReader(), got: make(chan [2]error)}
-		c, err := controller.New("one", mgr, controller.Options{Reconciler: r})
+		c, err := controller.New("one", mgr, controller.Options{
+			Reconciler: &reads{name: name, cached: mgr.GetCache(), live: mgr.GetAPIReader(), got: got},
+		})
 		require.NoError(t, err)
 		require.NoError(t, c.Watch(tick{}))
 
-		replicas[name] = replica{r, f.start(mgr)}
+		stop[name] = f.start(mgr)
 	}
 
-	var first, second string
+	first := receive(f, got, "it runs in a replica")
+	require.ErrorIs(t, first.cached, adopt.ErrPartialCache)
+	require.NoError(t, first.live, "the API reader is not filtered")
 
-	select {
-	case got := <-replicas["shard-0"].reads.got:
-		first, second = "shard-0", "shard-1"
-
-		require.ErrorIs(t, got[0], adopt.ErrPartialCache)
-		require.NoError(t, got[1], "the API reader is not filtered")
-	case got := <-replicas["shard-1"].reads.got:
-		first, second = "shard-1", "shard-0"
-
-		require.ErrorIs(t, got[0], adopt.ErrPartialCache)
-		require.NoError(t, got[1], "the API reader is not filtered")
-	case <-time.After(patience):
-		require.FailNow(t, "it runs nowhere")
-	}
-
-	require.NoError(t, replicas[first].stop(), "the Lease is released")
-	select {
-	case <-replicas[second].reads.got:
-	case <-time.After(patience):
-		require.FailNow(t, "the other replica does not take over")
-	}
+	require.NoError(t, stop[first.name](), "the Lease is released")
+	require.NotEqual(t, first.name, receive(f, got, "it runs in the other replica").name)
 }
 
 // tick enqueues one request.
@@ -279,7 +261,6 @@ func TestOptionsAreValidated(t *testing.T) {
 
 	wrong := f.options()
 	wrong.GracefulShutdownTimeout = new(time.Second)
-	_, err := adopt.NewManager(f.shard("shard-0"), f.config, wrong, onlySharded("maps"))
+	_, err := adopt.NewManager(f.shard("shard-0"), f.config, wrong, onlyMaps())
 	require.ErrorContains(t, err, "remove GracefulShutdownTimeout")
 }
-

@@ -74,6 +74,15 @@ func kindsOf(scheme *kruntime.Scheme, objects []client.Object) (map[schema.Group
 // marked returns a context whose reconciles are those of an adopted controller. All reconciles of a controller inherit the context of its Start.
 func marked(ctx context.Context, m mark) context.Context { return context.WithValue(ctx, markKey{}, m) }
 
+// then calls the function, unless the request for the object is refused.
+func (c *checks) then(ctx context.Context, obj any, cached bool, call func() error) error {
+	if err := c.request(ctx, obj, cached); err != nil {
+		return err
+	}
+
+	return call()
+}
+
 // request returns the error of a request for an object, a list, or an apply configuration.
 func (c *checks) request(ctx context.Context, obj any, cached bool) error {
 	if controller.ReconcileIDFromContext(ctx) == "" {

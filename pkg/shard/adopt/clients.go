@@ -17,74 +17,42 @@ type checkedClient struct {
 
 // Get implements client.Reader.
 func (c *checkedClient) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-	if err := c.checks.request(ctx, obj, true); err != nil {
-		return err
-	}
-
-	return c.Client.Get(ctx, key, obj, opts...)
+	return c.checks.then(ctx, obj, true, func() error { return c.Client.Get(ctx, key, obj, opts...) })
 }
 
 // List implements client.Reader.
 func (c *checkedClient) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	if err := c.checks.request(ctx, list, true); err != nil {
-		return err
-	}
-
-	return c.Client.List(ctx, list, opts...)
+	return c.checks.then(ctx, list, true, func() error { return c.Client.List(ctx, list, opts...) })
 }
 
 // Apply implements client.Writer.
 func (c *checkedClient) Apply(ctx context.Context, config runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
-	if err := c.checks.request(ctx, config, false); err != nil {
-		return err
-	}
-
-	return c.Client.Apply(ctx, config, opts...)
+	return c.checks.then(ctx, config, false, func() error { return c.Client.Apply(ctx, config, opts...) })
 }
 
 // Create implements client.Writer.
 func (c *checkedClient) Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error {
-	if err := c.checks.request(ctx, obj, false); err != nil {
-		return err
-	}
-
-	return c.Client.Create(ctx, obj, opts...)
+	return c.checks.then(ctx, obj, false, func() error { return c.Client.Create(ctx, obj, opts...) })
 }
 
 // Delete implements client.Writer.
 func (c *checkedClient) Delete(ctx context.Context, obj client.Object, opts ...client.DeleteOption) error {
-	if err := c.checks.request(ctx, obj, false); err != nil {
-		return err
-	}
-
-	return c.Client.Delete(ctx, obj, opts...)
+	return c.checks.then(ctx, obj, false, func() error { return c.Client.Delete(ctx, obj, opts...) })
 }
 
 // DeleteAllOf implements client.Writer.
 func (c *checkedClient) DeleteAllOf(ctx context.Context, obj client.Object, opts ...client.DeleteAllOfOption) error {
-	if err := c.checks.request(ctx, obj, false); err != nil {
-		return err
-	}
-
-	return c.Client.DeleteAllOf(ctx, obj, opts...)
+	return c.checks.then(ctx, obj, false, func() error { return c.Client.DeleteAllOf(ctx, obj, opts...) })
 }
 
 // Update implements client.Writer.
 func (c *checkedClient) Update(ctx context.Context, obj client.Object, opts ...client.UpdateOption) error {
-	if err := c.checks.request(ctx, obj, false); err != nil {
-		return err
-	}
-
-	return c.Client.Update(ctx, obj, opts...)
+	return c.checks.then(ctx, obj, false, func() error { return c.Client.Update(ctx, obj, opts...) })
 }
 
 // Patch implements client.Writer.
 func (c *checkedClient) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
-	if err := c.checks.request(ctx, obj, false); err != nil {
-		return err
-	}
-
-	return c.Client.Patch(ctx, obj, patch, opts...)
+	return c.checks.then(ctx, obj, false, func() error { return c.Client.Patch(ctx, obj, patch, opts...) })
 }
 
 // checkedReader is checkedClient for a reader without a cache.
@@ -96,20 +64,12 @@ type checkedReader struct {
 
 // Get implements client.Reader.
 func (r *checkedReader) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-	if err := r.checks.request(ctx, obj, false); err != nil {
-		return err
-	}
-
-	return r.Reader.Get(ctx, key, obj, opts...)
+	return r.checks.then(ctx, obj, false, func() error { return r.Reader.Get(ctx, key, obj, opts...) })
 }
 
 // List implements client.Reader.
 func (r *checkedReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	if err := r.checks.request(ctx, list, false); err != nil {
-		return err
-	}
-
-	return r.Reader.List(ctx, list, opts...)
+	return r.checks.then(ctx, list, false, func() error { return r.Reader.List(ctx, list, opts...) })
 }
 
 // checkedCache is checkedClient for a cache.
@@ -121,18 +81,10 @@ type checkedCache struct {
 
 // Get implements client.Reader.
 func (c *checkedCache) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-	if err := c.checks.request(ctx, obj, true); err != nil {
-		return err
-	}
-
-	return c.Cache.Get(ctx, key, obj, opts...)
+	return c.checks.then(ctx, obj, true, func() error { return c.Cache.Get(ctx, key, obj, opts...) })
 }
 
 // List implements client.Reader.
 func (c *checkedCache) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	if err := c.checks.request(ctx, list, true); err != nil {
-		return err
-	}
-
-	return c.Cache.List(ctx, list, opts...)
+	return c.checks.then(ctx, list, true, func() error { return c.Cache.List(ctx, list, opts...) })
 }

@@ -77,7 +77,7 @@ func version() string {
 
 // reconciler returns the reconciler, or nil if its requests have a type of their own.
 func (f *found) reconciler() reconcile.Reconciler {
-	r, _ := f.do.Interface().(reconcile.Reconciler)
+	r, _ := reflect.TypeAssert[reconcile.Reconciler](f.do)
 
 	return r
 }

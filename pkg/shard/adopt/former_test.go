@@ -30,8 +30,8 @@ type work struct {
 func newWork() *work { return &work{working: map[string]int{}, done: map[string]int{}} }
 
 // by is a reconciler of the version, which takes a while.
-func (w *work) by(version string) reconcile.Reconciler {
-	return reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+func (f *fixture) by(version string, w *work) reconcile.Reconciler {
+	return reconcile.Func(func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 		w.mu.Lock()
 		w.working[version]++
 
@@ -42,7 +42,7 @@ func (w *work) by(version string) reconcile.Reconciler {
 		}
 		w.mu.Unlock()
 
-		<-time.After(5 * time.Millisecond)
+		err := f.admin.List(ctx, &corev1.ConfigMapList{}, client.InNamespace(f.namespace)) // work
 
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -50,7 +50,7 @@ func (w *work) by(version string) reconcile.Reconciler {
 		w.working[version]--
 		w.done[version]++
 
-		return reconcile.Result{RequeueAfter: 10 * time.Millisecond}, nil
+		return reconcile.Result{RequeueAfter: 10 * time.Millisecond}, err
 	})
 }
 
@@ -77,7 +77,7 @@ func (f *fixture) former(w *work) (stop func() error) {
 	options.Cache.ByObject = nil
 	mgr, err := manager.New(f.config, options)
 	require.NoError(f, err)
-	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).Complete(f.inNamespace(w.by("old"))))
+	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).Complete(f.inNamespace(f.by("old", w))))
 
 	return f.start(mgr)
 }
@@ -96,9 +96,9 @@ func (f *fixture) inNamespace(inner reconcile.Reconciler) reconcile.Reconciler {
 // sharded starts a shard of the new version.
 func (f *fixture) sharded(name string, w *work) (stop func() error) {
 	f.Helper()
-	mgr, err := adopt.NewManager(f.shard(name), f.config, f.elected(), onlySharded("maps"))
+	mgr, err := adopt.NewManager(f.shard(name), f.config, f.elected(), onlyMaps())
 	require.NoError(f, err)
-	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).Complete(w.by("new")))
+	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).Complete(f.by("new", w)))
 
 	return f.start(mgr)
 }
@@ -108,12 +108,21 @@ func TestFormerVersionAndShardsNeverWorkAtTheSameTime(t *testing.T) {
 	f, w := newFixture(t), newWork()
 	f.configMap("a", "shard-0")
 	f.configMap("b", "shard-1")
+	leaving := []*corev1.ConfigMap{f.configMap("c", "shard-0"), f.configMap("d", "shard-1")}
 
 	stopOld := f.former(w)
 	f.eventually(func() bool { return w.of("old") > 5 }, "the former version works")
 
 	stopOne, stopTwo := f.sharded("shard-0", w), f.sharded("shard-1", w)
 	f.eventually(func() bool { return f.holds("shard-0") && f.holds("shard-1") }, "the shards are available while they wait")
+
+	for _, cm := range leaving {
+		f.Drain(cm)
+		f.eventually(func() bool {
+			require.NoError(t, f.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
+			return len(cm.Labels) == 0
+		}, "drains are acknowledged while the shards wait")
+	}
 
 	before := w.of("old")
 	f.eventually(func() bool { return w.of("old") > before+20 }, "the former version goes on")

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -18,8 +19,6 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
 	"github.com/clusterring/clusterring/pkg/shard"
@@ -96,11 +95,8 @@ func (f *fixture) start(mgr manager.Manager) (stop func() error) {
 
 	stop = func() error {
 		cancel()
-		select {
-		case <-done:
-		case <-time.After(patience):
-			require.FailNow(f, "the manager does not stop")
-		}
+
+		receive(f, done, "the manager stops")
 
 		return err
 	}
@@ -181,4 +177,18 @@ func (o *operator) failed() error {
 func (f *fixture) eventually(condition func() bool, what string) {
 	f.Helper()
 	require.Eventually(f, condition, patience, interval, what)
+}
+
+// receive returns what the channel yields, also while the test cleans up.
+func receive[T any](t require.TestingT, from <-chan T, what string) T {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+
+	select {
+	case value := <-from:
+		return value
+	case <-ctx.Done():
+		require.FailNow(t, "nothing happens", what)
+		panic("unreachable")
+	}
 }

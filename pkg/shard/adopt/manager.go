@@ -27,6 +27,23 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/former"
 )
 
+// inner is the manager without sharding, which nobody else gets.
+type inner = manager.Manager
+
+// adopter implements NewManager.
+type adopter struct {
+	inner
+
+	shard    *shard.Shard
+	options  Options
+	checks   *checks
+	former   *former.Election // nil: there is none
+	election *election        // nil: nothing runs in one replica
+
+	mu   sync.Mutex
+	seen map[string]bool // controllers that were added
+}
+
 // NewManager returns a manager that runs as the shard, and shards the controllers that are added to it. It replaces manager.New. It changes the options as
 // [shard.Shard.ConfigureManager] does. If the options have a leader election, the shards replace it, see A5 in the package documentation: leave it
 // in the options until no version without shards can come back. The error names all that is missing or wrong.
@@ -90,27 +107,10 @@ func (m *adopter) replaceElection(config *rest.Config, o *manager.Options) (err 
 	o.LeaderElection, o.LeaderElectionID, o.LeaderElectionNamespace = false, "", ""
 	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = nil, nil, nil
 
-	return err //nolint:wrapcheck // it is complete
+	return err
 }
 
 func duration(d *time.Duration) time.Duration { return ptr.Deref(d, 0) }
-
-// inner is the manager without sharding, which nobody else gets.
-type inner = manager.Manager
-
-// adopter implements NewManager.
-type adopter struct {
-	inner
-
-	shard    *shard.Shard
-	options  Options
-	checks   *checks
-	former   *former.Election // nil: there is none
-	election *election        // nil: nothing runs in one replica
-
-	mu   sync.Mutex
-	seen map[string]bool // controllers that were added
-}
 
 // Add implements manager.Manager.
 func (m *adopter) Add(r manager.Runnable) error {

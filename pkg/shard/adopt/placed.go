@@ -48,8 +48,10 @@ func (p *placed) NeedLeaderElection() bool { return p.election == nil && !everyw
 
 // Warmup fills the caches of a controller before it starts, if it was built with EnableWarmup.
 func (p *placed) Warmup(ctx context.Context) error {
-	if w, ok := p.runnable.(interface{ Warmup(ctx context.Context) error }); ok {
-		return w.Warmup(ctx) //nolint:wrapcheck // it is the runnable's
+	if w, ok := p.runnable.(interface {
+		Warmup(ctx context.Context) error
+	}); ok {
+		return w.Warmup(ctx)
 	}
 
 	return nil

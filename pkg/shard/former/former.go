@@ -160,7 +160,7 @@ func (e *Election) Start(ctx context.Context) error {
 	e.elector.Run(ctx)
 
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // it was asked to end
 	}
 
 	return fmt.Errorf("%w: %s/%s was not renewed for %s, or another process has taken it: see its holder, and whether this process may update it",

@@ -42,7 +42,8 @@ type running struct {
 
 func run(t *testing.T, held <-chan struct{}, start func(context.Context) error) *running {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+
+	ctx, cancel := context.WithCancel(t.Context())
 	r := &running{stop: cancel, held: held, ended: make(chan struct{})}
 
 	go func() {
@@ -61,12 +62,17 @@ func (r *running) end(t *testing.T) {
 	receive(t, r.ended, "the election ends")
 }
 
-func receive(t *testing.T, c <-chan struct{}, what string) {
-	t.Helper()
+// receive returns what the channel yields, also while the test cleans up.
+func receive[T any](t require.TestingT, from <-chan T, what string) T {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+
 	select {
-	case <-c:
-	case <-time.After(patience):
-		require.FailNow(t, "timeout", what)
+	case value := <-from:
+		return value
+	case <-ctx.Done():
+		require.FailNow(t, "nothing happens", what)
+		panic("unreachable")
 	}
 }
 
@@ -181,7 +187,7 @@ func TestProcessEndsIfTheLeaseIsLost(t *testing.T) {
 
 	require.Eventually(t, func() bool {
 		l := lease(t, namespace)
-		l.Spec.HolderIdentity = ptr.To("thief")
+		l.Spec.HolderIdentity = new("thief")
 		l.Spec.RenewTime = &metav1.MicroTime{Time: l.Spec.RenewTime.Add(time.Hour)}
 
 		return testenv.Client(t).Update(t.Context(), l) == nil
