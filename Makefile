@@ -32,7 +32,7 @@ TIMEOUT   ?= 8m
 # The prefix of all module paths.
 PATHS      := github.com/clusterring/clusterring
 MODULES    = $(shell sed -n 's|^[[:space:]]*\./||p' go.work)
-TOOLMODULES = tools/dev tools/controlplane
+TOOLMODULES = tools/dev tools/controlplane tools/operators
 # Each developer tool has a file like a go.mod, for the go command's -modfile.
 PINS        = $(wildcard tools/dev/pins/*.mod)
 # The standard library of earlier releases has known vulnerabilities. Only builds of this repository use this version: whoever imports
@@ -42,6 +42,8 @@ TOOLCHAIN  := go1.26.8
 # tools/outside reads this line.
 RELEASED   := pkg proto services/internal services/leasemonitor services/rebalancer services/embedded tools tools/example tools/kubectl-ring
 SERVICES  := leasemonitor assigner rebalancer ringquery
+# Operators of others that tools/operators runs as shards.
+OPERATORS := jobset trust-manager
 # What the demo runs.
 DEMO      := $(SERVICES) example demo kubectl-ring grpcurl
 VERSION    = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -93,7 +95,7 @@ demo: $(DEMO:%=$(BIN)/%) ## Run everything on this machine, demonstrate each gua
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo run --bin-dir $(BIN) --assets "$$assets" $(ARGS)
 
 .PHONY: demo-modes
-demo-modes: $(DEMO:%=$(BIN)/%) $(BIN)/ordinals $(BIN)/guide ## Run the other ways to share objects, and verify each (ARGS=standby runs one; docs/modes.md lists them)
+demo-modes: $(DEMO:%=$(BIN)/%) $(BIN)/ordinals $(BIN)/guide $(OPERATORS:%=$(BIN)/%) ## Run the other ways to share objects, and verify each (ARGS=standby runs one; docs/modes.md lists them)
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo modes --bin-dir $(BIN) --assets "$$assets" $(ARGS)
 
 .PHONY: up
@@ -131,6 +133,15 @@ $(SERVICES:%=$(BIN)/%): $(BIN)/%: go-present
 $(BIN)/example $(BIN)/ordinals $(BIN)/guide $(BIN)/demo $(BIN)/load: $(BIN)/%: go-present
 	$(call step,build $@)
 	@$(GOBUILD) -o $@ ./$(firstword $(wildcard tools/*/cmd/$*) tools/$*)
+
+# Their CustomResourceDefinitions are in their modules.
+.PHONY: $(OPERATORS:%=$(BIN)/%)
+$(BIN)/jobset: CRD := sigs.k8s.io/jobset config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml
+$(BIN)/trust-manager: CRD := github.com/cert-manager/trust-manager deploy/crds/trust.cert-manager.io_bundles.yaml
+$(OPERATORS:%=$(BIN)/%): $(BIN)/%: go-present
+	$(call step,build $@)
+	@mkdir -p $(BIN) && export GOWORK=off $(NOCGO) && go build -C tools/operators -o $(abspath $@) ./cmd/$* && \
+		cp -f "$$(go list -C tools/operators -m -f '{{.Dir}}' $(firstword $(CRD)))/$(lastword $(CRD))" $@.crd.yaml && chmod u+w $@.crd.yaml
 
 # With PATH=$PWD/bin:$PATH, `kubectl ring` works and completes its arguments.
 $(BIN)/kubectl-ring: go-present
@@ -314,7 +325,7 @@ fix-versions: tidy
 
 .PHONY: verify-build
 verify-build: go-present ## Every module builds and passes go vet on its own, outside the workspace
-	@failed=; for module in $(MODULES) tools/dev; do \
+	@failed=; for module in $(MODULES) tools/dev tools/operators; do \
 		printf '==> build and vet %s on its own\n' "$$module"; \
 		(cd "$$module" && $(standalone) && export $(NOCGO) && go build ./... && go vet ./...) || failed="$$failed $$module"; done; \
 	if [ -n "$$failed" ]; then echo "error: on their own, outside the workspace, these do not build or pass vet:$$failed" >&2; exit 1; fi
@@ -324,7 +335,8 @@ verify-lint: go-present ## The code complies with .golangci.yml (fix-lint)
 	$(call step,lint)
 	@lint=$$($(TOOL) golangci-lint) && export $(NOCGO) && "$$lint" run $(call packages,$(DIRS)) && \
 		(cd tools/dev && GOWORK=off "$$lint" run --config ../../.golangci.yml ./...) && \
-		(cd tools/controlplane && GOWORK=off "$$lint" run --config ../../.golangci.yml .)
+		(cd tools/controlplane && GOWORK=off "$$lint" run --config ../../.golangci.yml .) && \
+		(cd tools/operators && GOWORK=off "$$lint" run --config ../../.golangci.yml ./...)
 fix-lint: go-present
 	$(call step,lint and repair)
 	@lint=$$($(TOOL) golangci-lint) && "$$lint" run --fix $(call packages,$(DIRS))

@@ -232,12 +232,12 @@ func (m *adopter) GetAPIReader() client.Reader {
 	return &checkedReader{Reader: m.inner.GetAPIReader(), checks: m.checks}
 }
 
-// everywhere reports whether a manager runs the runnable without leader election.
+// everywhere reports whether a runnable may run in every replica without a declaration: a manager runs it without leader election, or it only reads.
 func everywhere(r manager.Runnable) bool {
 	switch r := r.(type) {
 	case *manager.Server:
 		return !r.NeedLeaderElection()
-	case interface{ GetCache() cache.Cache }, webhook.Server:
+	case interface{ GetCache() cache.Cache }, cache.Cache, webhook.Server:
 		return true
 	case manager.LeaderElectionRunnable:
 		return !r.NeedLeaderElection()

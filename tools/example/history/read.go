@@ -103,7 +103,7 @@ func (r *Reader) add(text []byte) error {
 			return fmt.Errorf("an end without a start: %q", text)
 		}
 		delete(r.open, id)
-		r.spans[i].End = r.instant(e.Stamp)
+		r.spans[i].End, r.spans[i].Error = r.instant(e.Stamp), e.Error
 	default:
 		return fmt.Errorf("unknown event %q", e.Event)
 	}

@@ -23,6 +23,8 @@ type Span struct {
 	// Start and End come from the machine's monotonic clock, which its processes share: see [Stamp]. Without such a clock, they
 	// count from 1970. A zero End means that no end was recorded.
 	Start, End time.Duration
+	// Error is the error that the reconcile returned; empty without one.
+	Error string
 }
 
 // String describes who worked on what, and when.

@@ -11,7 +11,7 @@ import (
 )
 
 func newModes(registry state.Registry) *cobra.Command {
-	r := &runner{common: common{registry: registry}, others: []string{"ordinals", "guide"}}
+	r := &runner{common: common{registry: registry}, others: []string{"ordinals", "guide", "jobset", "trust-manager"}}
 	names := (&scenario.Story{}).ModeNames()
 	c := &cobra.Command{
 		Use:   "modes [MODE...]",

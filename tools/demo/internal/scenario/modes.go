@@ -35,6 +35,8 @@ func (s *Story) Modes() []Mode {
 		{"keys", Step{"objects of a namespace belong together", sharding, s.keys}},
 		{"embedded", Step{"shards shard by themselves, without services", sharding, s.alone}},
 		{"guide", Step{"the API of kubernetes-controller-sharding", sharding, s.guide}},
+		{"jobset", Step{"JobSet, whose code knows nothing of shards", sharding, s.jobset}},
+		{"trust-manager", Step{"trust-manager, whose reconciler is hidden", sharding, s.trustManager}},
 		{"ordinals", Step{"ordinals of a StatefulSet, without services", []string{"website-2"}, s.plainOrdinals}},
 		{"stop-the-world", Step{"ordinals that stop the world", []string{"website-2"}, s.stopTheWorld}},
 	}

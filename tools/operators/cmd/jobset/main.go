@@ -1,0 +1,69 @@
+// Command jobset is the controller manager of JobSet as a shard. JobSet itself is unchanged: it knows nothing of shards.
+package main
+
+import (
+	"context"
+	"fmt"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	"sigs.k8s.io/jobset/pkg/controllers"
+
+	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/pkg/shard/adopt"
+	"github.com/clusterring/clusterring/tools/operators/internal/operator"
+)
+
+func main() { operator.Main(run) }
+
+func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
+	if err := v1alpha2.AddToScheme(o.Scheme); err != nil {
+		return fmt.Errorf("add the types of JobSet: %w", err)
+	}
+
+	// These statements shard it. Its main function calls ctrl.NewManager instead.
+	s, err := shard.Claim(ctx, config, o.Shard)
+	if err != nil {
+		return fmt.Errorf("join the ring: %w", err)
+	}
+
+	adopted, err := adopt.NewManager(s, config, o.ManagerOptions("6d4f6a47.jobset.x-k8s.io"), adopt.Options{Controllers: map[string]adopt.Placement{
+		"jobset": adopt.Sharded(&v1alpha2.JobSet{}, &batchv1.Job{}, &corev1.Service{}),
+		"pod":    adopt.OneReplica(), // it follows Pods, which the ring does not assign
+	}})
+	if err != nil {
+		return fmt.Errorf("create the manager: %w", err)
+	}
+
+	mgr, err := o.Recorded(adopted, "jobset", &v1alpha2.JobSet{})
+	if err != nil {
+		return err
+	}
+
+	// From here on, this is what its main function does.
+	if err := controllers.SetupJobSetIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return fmt.Errorf("index Jobs: %w", err)
+	}
+
+	if err := controllers.SetupPodIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return fmt.Errorf("index Pods: %w", err)
+	}
+
+	//nolint:staticcheck // JobSet takes this recorder
+	if err := controllers.NewJobSetReconciler(mgr.GetClient(), mgr.GetScheme(), mgr.GetEventRecorderFor("jobset")).SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("set up the controller of JobSets: %w", err)
+	}
+
+	//nolint:staticcheck // JobSet takes this recorder
+	if err := controllers.NewPodReconciler(mgr.GetClient(), mgr.GetScheme(), mgr.GetEventRecorderFor("pod")).SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("set up the controller of Pods: %w", err)
+	}
+
+	if err := mgr.Start(s.UntilDrained(ctx)); err != nil {
+		return fmt.Errorf("run the manager: %w", err)
+	}
+
+	return nil
+}

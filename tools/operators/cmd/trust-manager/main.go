@@ -1,0 +1,59 @@
+// Command trust-manager is the controller of trust-manager as a shard. trust-manager itself is unchanged. Its reconciler is not exported, and it has a cache
+// of its own for what it creates.
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cert-manager/trust-manager/pkg/apis/trust/v1alpha1"
+	"github.com/cert-manager/trust-manager/pkg/bundle"
+	"github.com/cert-manager/trust-manager/pkg/bundle/controller"
+	"k8s.io/client-go/rest"
+
+	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/pkg/shard/adopt"
+	"github.com/clusterring/clusterring/tools/operators/internal/operator"
+)
+
+func main() { operator.Main(run) }
+
+func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
+	if err := v1alpha1.AddToScheme(o.Scheme); err != nil {
+		return fmt.Errorf("add the types of trust-manager: %w", err)
+	}
+
+	of := controller.Options{Namespace: o.Shard.Namespace}
+	options := o.ManagerOptions("trust-manager-leader-election")
+	options.Cache = bundle.CacheOpts(of)
+
+	// These statements shard it. Its main function calls ctrl.NewManager instead. What a Bundle controls is not in the ring, because nobody but its
+	// shard writes it.
+	s, err := shard.Claim(ctx, config, o.Shard)
+	if err != nil {
+		return fmt.Errorf("join the ring: %w", err)
+	}
+
+	adopted, err := adopt.NewManager(s, config, options, adopt.Options{Controllers: map[string]adopt.Placement{
+		"bundles": adopt.Sharded(&v1alpha1.Bundle{}),
+	}})
+	if err != nil {
+		return fmt.Errorf("create the manager: %w", err)
+	}
+
+	mgr, err := o.Recorded(adopted, "bundles", &v1alpha1.Bundle{})
+	if err != nil {
+		return err
+	}
+
+	// From here on, this is what its main function does.
+	if err := bundle.SetupWithManager(ctx, mgr, of); err != nil {
+		return fmt.Errorf("set up the controller of Bundles: %w", err)
+	}
+
+	if err := mgr.Start(s.UntilDrained(ctx)); err != nil {
+		return fmt.Errorf("run the manager: %w", err)
+	}
+
+	return nil
+}

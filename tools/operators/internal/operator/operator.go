@@ -1,0 +1,128 @@
+// Package operator contains what the operators of this module have in common, and what a test of them needs: flags, the identity of the shard, and a
+// manager that records reconciles. An operator that is adopted needs none of it.
+package operator
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"reflect"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/tools/example/history"
+)
+
+// workers is how many objects a shard works on at a time.
+const workers = 5
+
+// Operator is an operator of somebody else in this process.
+type Operator struct {
+	// Shard are the options of the shard.
+	Shard shard.Options
+	// Scheme knows the types of Kubernetes. The operator adds its own.
+	Scheme *runtime.Scheme
+
+	history, probes string
+	recorder        *history.Recorder
+}
+
+// Main reads the flags, runs the operator until a signal arrives, and ends the process if it fails.
+func Main(run func(context.Context, *rest.Config, *Operator) error) {
+	o := &Operator{Scheme: runtime.NewScheme()}
+	flag.StringVar(&o.Shard.Ring, "clusterring", "", "name of the ClusterRing")
+	flag.StringVar(&o.Shard.Namespace, "lease-namespace", "", "namespace of the Lease; default: that of the Pod")
+	flag.StringVar(&o.Shard.Name, "shard", "", "name of the shard; default: the host name")
+	flag.DurationVar(&o.Shard.LeaseDuration, "lease-duration", 15*time.Second, "how long the Lease is healthy after a renewal")
+	flag.DurationVar(&o.Shard.RenewDeadline, "renew-deadline", 0, "how long to work without a renewal; default: two thirds of the duration")
+	flag.DurationVar(&o.Shard.RetryPeriod, "retry-period", 0, "time between renewals; default: two fifteenths of the duration")
+	flag.StringVar(&o.history, "history", os.DevNull, "file to append the start and the end of each reconcile to")
+	flag.StringVar(&o.probes, "health-probe-bind-address", "0", "address of /readyz; 0 for none")
+	flag.Parse()
+	ctrl.SetLogger(klog.Background())
+	utilruntime.Must(clientgoscheme.AddToScheme(o.Scheme))
+
+	if err := o.main(ctrl.SetupSignalHandler(), run); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+func (o *Operator) main(ctx context.Context, run func(context.Context, *rest.Config, *Operator) error) error {
+	restConfig, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig: %w", err)
+	}
+
+	restConfig.QPS, restConfig.Burst = 200, 400
+
+	file, err := history.Open(o.history)
+	if err != nil {
+		return fmt.Errorf("open the history: %w", err)
+	}
+
+	o.recorder = history.NewRecorder(file, os.Getpid(), o.Shard.Name, history.Now)
+
+	return run(ctx, restConfig, o) // the file stays open: workers may still write
+}
+
+// ManagerOptions returns the options of a manager as an operator has them: with a leader election.
+func (o *Operator) ManagerOptions(electionID string) manager.Options {
+	return manager.Options{
+		Scheme: o.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: o.probes,
+		LeaderElection: true, LeaderElectionID: electionID, LeaderElectionNamespace: o.Shard.Namespace,
+		Controller: config.Controller{MaxConcurrentReconciles: workers},
+	}
+}
+
+// Recorded returns the manager, which records the reconciles of one of its controllers. The object is one of the kind that it reconciles.
+func (o *Operator) Recorded(mgr manager.Manager, controller string, object client.Object) (manager.Manager, error) {
+	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("set up the probe: %w", err)
+	}
+
+	return &recording{Manager: mgr, name: controller, recorder: o.recorder, subject: history.Subject{
+		Controller: controller, Object: object, Reader: mgr.GetClient(),
+	}}, nil
+}
+
+// recording wraps the reconciler of a controller that is added to the manager.
+type recording struct {
+	manager.Manager
+
+	name     string
+	recorder *history.Recorder
+	subject  history.Subject
+}
+
+// Add implements manager.Manager.
+func (m *recording) Add(r manager.Runnable) error {
+	if v := reflect.Indirect(reflect.ValueOf(r)); v.Kind() == reflect.Struct {
+		if name := v.FieldByName("Name"); name.IsValid() && name.String() == m.name {
+			do := v.FieldByName("Do")
+			inner, ok := do.Interface().(reconcile.Reconciler)
+
+			if !ok {
+				return fmt.Errorf("record controller %q: it has no reconciler", m.name)
+			}
+
+			do.Set(reflect.ValueOf(m.recorder.Reconciler(m.subject, inner)))
+		}
+	}
+
+	return m.Manager.Add(r) //nolint:wrapcheck // it is the manager's
+}
