@@ -43,7 +43,7 @@ TOOLCHAIN  := go1.26.8
 RELEASED   := pkg proto services/internal services/leasemonitor services/rebalancer services/embedded tools tools/example tools/kubectl-ring
 SERVICES  := leasemonitor assigner rebalancer ringquery
 # Operators of others that tools/operators runs as shards.
-OPERATORS := jobset trust-manager
+OPERATORS := jobset trust-manager client-go
 # What the demo runs.
 DEMO      := $(SERVICES) example demo kubectl-ring grpcurl
 VERSION    = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -141,7 +141,7 @@ $(BIN)/trust-manager: CRD := github.com/cert-manager/trust-manager deploy/crds/t
 $(OPERATORS:%=$(BIN)/%): $(BIN)/%: go-present
 	$(call step,build $@)
 	@mkdir -p $(BIN) && export GOWORK=off $(NOCGO) && go build -C tools/operators -o $(abspath $@) ./cmd/$* && \
-		cp -f "$$(go list -C tools/operators -m -f '{{.Dir}}' $(firstword $(CRD)))/$(lastword $(CRD))" $@.crd.yaml && chmod u+w $@.crd.yaml
+		$(if $(CRD),cp -f "$$(go list -C tools/operators -m -f '{{.Dir}}' $(firstword $(CRD)))/$(lastword $(CRD))" $@.crd.yaml && chmod u+w $@.crd.yaml,:)
 
 # With PATH=$PWD/bin:$PATH, `kubectl ring` works and completes its arguments.
 $(BIN)/kubectl-ring: go-present

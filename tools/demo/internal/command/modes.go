@@ -11,7 +11,7 @@ import (
 )
 
 func newModes(registry state.Registry) *cobra.Command {
-	r := &runner{common: common{registry: registry}, others: []string{"ordinals", "guide", "jobset", "trust-manager"}}
+	r := &runner{common: common{registry: registry}, others: []string{"ordinals", "guide", "jobset", "trust-manager", "client-go"}}
 	names := (&scenario.Story{}).ModeNames()
 	c := &cobra.Command{
 		Use:   "modes [MODE...]",

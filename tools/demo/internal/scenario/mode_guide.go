@@ -57,6 +57,15 @@ func (s *Story) jobset(ctx context.Context) error {
 	})
 }
 
+// clientGo runs a controller that consists of an informer, a queue, and workers.
+func (s *Story) clientGo(ctx context.Context) error {
+	return s.share(ctx, &program{
+		name: "client-go", manifests: []string{"tools/operators/deploy/client-go.yaml"},
+		objects: operatorObjects, object: object("v1", "ConfigMap", "client-go", nil),
+		children: []schema.GroupVersionKind{{Version: "v1", Kind: "Secret"}},
+	})
+}
+
 // operatorObjects is how many objects an operator has.
 const operatorObjects = 200
 

@@ -6,11 +6,14 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"reflect"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -87,6 +90,44 @@ func (o *Operator) ManagerOptions(electionID string) manager.Options {
 		LeaderElection: true, LeaderElectionID: electionID, LeaderElectionNamespace: o.Shard.Namespace,
 		Controller: config.Controller{MaxConcurrentReconciles: workers},
 	}
+}
+
+// Recording returns a function that records the work of a controller that has no manager. The object is one of the kind that it works on.
+func (o *Operator) Recording(restConfig *rest.Config, controller string, object client.Object, sync shard.SyncFunc) (shard.SyncFunc, error) {
+	c, err := client.New(restConfig, client.Options{Scheme: o.Scheme})
+	if err != nil {
+		return nil, fmt.Errorf("create the client of the record: %w", err)
+	}
+
+	recorded := o.recorder.Reconciler(history.Subject{Controller: controller, Object: object, Reader: c},
+		reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, sync(ctx, request.NamespacedName)
+		}))
+
+	return func(ctx context.Context, name types.NamespacedName) error {
+		_, err := recorded.Reconcile(ctx, reconcile.Request{NamespacedName: name})
+
+		return err //nolint:wrapcheck // it is that of sync
+	}, nil
+}
+
+// Serve answers probes until the process ends, for a program that has no manager.
+func (o *Operator) Serve() error {
+	if o.probes == "0" {
+		return nil
+	}
+
+	listener, err := net.Listen("tcp", o.probes)
+	if err != nil {
+		return fmt.Errorf("listen for probes: %w", err)
+	}
+
+	go func() {
+		server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+		utilruntime.HandleError(server.Serve(listener))
+	}()
+
+	return nil
 }
 
 // Recorded returns the manager, which records the reconciles of one of its controllers. The object is one of the kind that it reconciles.
