@@ -32,7 +32,9 @@ func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 // program builds Helm if it is not in the cache, and returns its path.
 var program = sync.OnceValues(func() (string, error) {
 	build := exec.Command("go", "run", ".", "helm")
-	build.Dir, build.Stderr, build.Env = filepath.Join(root, "tools/dev"), os.Stderr, append(os.Environ(), "GOWORK=off")
+	build.Dir, build.Stderr = filepath.Join(root, "tools/dev"), os.Stderr
+
+	build.Env = append(os.Environ(), "GOWORK=off")
 	path, err := build.Output()
 
 	return strings.TrimSpace(string(path)), err
@@ -50,6 +52,7 @@ func helm(t *testing.T, args ...string) (string, error) {
 	home := t.TempDir()
 	command := exec.CommandContext(t.Context(), path, args...)
 	command.Stdout, command.Stderr = &stdout, &stderr
+
 	command.Env = append(os.Environ(), "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_NAMESPACE=")
 
 	if err := command.Run(); err != nil {

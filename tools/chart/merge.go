@@ -2,6 +2,7 @@ package chart
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -66,9 +67,9 @@ func diff(base, variant []string) (added []string, lacks []bool) {
 		longest[i] = make([]int, len(variant)+1)
 	}
 
-	for i := len(base) - 1; i >= 0; i-- {
-		for j := len(variant) - 1; j >= 0; j-- {
-			if base[i] == variant[j] {
+	for i, line := range slices.Backward(base) {
+		for j, other := range slices.Backward(variant) {
+			if line == other {
 				longest[i][j] = longest[i+1][j+1] + 1
 			} else {
 				longest[i][j] = max(longest[i+1][j], longest[i][j+1])

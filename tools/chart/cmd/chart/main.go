@@ -37,5 +37,5 @@ func run(dir string) error {
 		err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644)) //nolint:gosec // everybody may read it
 	}
 
-	return err //nolint:wrapcheck // it names the file
+	return err
 }
