@@ -3,7 +3,7 @@
 // [Generate] builds the base, and the base with each component. In the objects, it replaces what values.yaml of this package names by
 // expressions of values, and keeps what was there as the default. What a component adds to the base or takes away becomes conditional on the
 // value enabled of the component: line by line, as diff --ifdef merges two files. Two components may add to the same place, in alphabetical
-// order, but may not change the same line.
+// order, but may not change the same line. A new component needs a value enabled in values.yaml.
 //
 // The tests render the chart with Helm, and compare the result with what kustomize builds. They install, upgrade, and remove the chart on a
 // control plane.
