@@ -109,8 +109,8 @@ down: $(BIN)/demo ## Stop what `make up` or a killed demo has left running
 # Programs that tests build are those of make build, without cgo.
 .PHONY: test
 test: go-present ## Run all tests with the race detector against a real API server
-	$(call step,control plane for the tests)
-	@$(CONTROLPLANE) >/dev/null
+	$(call step,control plane and Helm for the tests)
+	@$(CONTROLPLANE) >/dev/null && $(TOOL) helm >/dev/null
 	$(call step,tests of the tools outside the workspace)
 	@cd tools/dev && GOWORK=off go test -count=1 ./...
 	@cd tools/controlplane && GOWORK=off go test -count=1 .
@@ -175,7 +175,9 @@ images: go-present ## Build the images; to push them: make images IMAGE_REPO=reg
 		for what in $(INSTALL):$(OVERLAY) $(dir $(INSTALL))example:deploy/example; do \
 			mkdir -p "$${what%:*}" && printf '# Made by make images.\n%s\n%s\nresources:\n- ../../%s\nimages:\n%s\n' \
 				'apiVersion: kustomize.config.k8s.io/v1beta1' 'kind: Kustomization' "$${what#*:}" "$$images" >"$${what%:*}/kustomization.yaml"; done && \
-		echo 'To install them: kubectl apply -k $(INSTALL) (and the example, after that: -k $(dir $(INSTALL))example)'
+		for service in $(SERVICES); do sed -nE -e "s|^(.*/$$service)(:[^:/@]*)?@(.*)$$|$$service: {image: {repository: \"\1\", digest: \"\3\"}}|p" \
+			-e "s|^(.*/$$service):([^:/@]*)$$|$$service: {image: {repository: \"\1\", tag: \"\2\"}}|p" $(INSTALL)/images.txt; done >$(INSTALL)/values.yaml && \
+		echo 'To install them: kubectl apply -k $(INSTALL), or helm install ... --values $(INSTALL)/values.yaml (and the example, after that: kubectl apply -k $(dir $(INSTALL))example)'
 
 # Signs each image, all its platforms, and the SBOM of each, by digest. Two empty files tell cosign to use no service of sigstore: no
 # transparency log learns the name of an image, and no network is needed but the registry.
@@ -220,6 +222,11 @@ tags: go-present ## Tag this commit as RELEASE=v1.2.3, once for each module that
 		echo 'error: these require another release: sed -i and commit, or name that release' >&2; exit 1; }
 	@for dir in $(RELEASED); do git tag "$$dir/$(RELEASE)" || exit 1; done; echo 'To publish them: git push --tags'
 
+.PHONY: package-chart
+package-chart: go-present ## Package the Helm chart of RELEASE=v1.2.3 in dist/, for helm push
+	@[ -n '$(RELEASE)' ] || { echo 'error: which release? make package-chart RELEASE=v1.2.3' >&2; exit 1; }
+	@helm=$$($(TOOL) helm) && "$$helm" package charts/clusterring --version '$(RELEASE:v%=%)' --app-version '$(RELEASE)' --destination dist
+
 .PHONY: clean
 clean: ## Remove everything that was built here (the user's cache stays)
 	rm -rf $(BIN) dist
@@ -227,7 +234,7 @@ clean: ## Remove everything that was built here (the user's cache stays)
 ##@ Change
 
 .PHONY: generate
-generate: generate-api generate-proto ## Generate deep copies, CRDs, and gRPC code
+generate: generate-api generate-proto generate-chart ## Generate deep copies, CRDs, gRPC code, and the Helm chart
 
 .PHONY: generate-api
 generate-api: go-present
@@ -244,6 +251,12 @@ generate-proto: go-present
 	@tools=$$($(TOOL) buf protoc-gen-go protoc-gen-go-grpc) && \
 		for tool in $$tools; do PATH="$$(dirname "$$tool"):$$PATH"; done && cd proto && $(call compatible,buf) && buf generate && \
 		buf build --exclude-source-info -o 'api.json#format=json'
+
+# The chart contains the CRDs, so these come first.
+.PHONY: generate-chart
+generate-chart: generate-api
+	$(call step,generate the Helm chart)
+	@$(NOCGO) go run ./tools/chart/cmd/chart
 
 .PHONY: docs
 docs: build ## Run the commands in docs/queries.md and record their output
@@ -281,7 +294,7 @@ verify: go-present ## Run every check below, continue after failures, and list t
 lint: verify-lint ## Check the code against .golangci.yml (DIRS=... limits the directories)
 
 .PHONY: verify-generate fix-generate
-verify-generate: go-present ## Generated code and CRDs match the types (fix-generate)
+verify-generate: go-present ## Generated code and CRDs match the types, and the Helm chart matches deploy/ (fix-generate)
 	$(call unchanged,generate)
 fix-generate: generate
 
@@ -396,7 +409,7 @@ e2e: go-present $(BIN)/kubectl-ring $(BIN)/grpcurl ## Install everything on the 
 		$(MAKE) test-signatures IMAGE_REPO="$$repo" PLATFORMS="$$platforms" OVERLAY=tools/e2e/overlay INSTALL=dist/e2e MORE_IMAGES=./tools/e2e/cmd/nodekill && \
 		$(MAKE) e2e-previous IMAGE_REPO="$$repo" PLATFORMS="$$platforms"
 	$(call step,scenarios)
-	@[ ! -d dist/e2e/previous ] || export E2E_PREVIOUS=$(CURDIR)/dist/e2e/previous; \
+	@E2E_HELM=$$($(TOOL) helm) && export E2E_HELM && { [ ! -d dist/e2e/previous ] || export E2E_PREVIOUS=$(CURDIR)/dist/e2e/previous; } && \
 		E2E_INSTALL=$(CURDIR)/dist/e2e E2E_ROOT=$(CURDIR) E2E_BIN=$(abspath $(BIN)) \
 		E2E_IMAGE_REPO='$(or $(IMAGE_REPO),$(KO_DOCKER_REPO),$(SKAFFOLD_DEFAULT_REPO))' E2E_NODEKILL_IMAGE=$$(sed -n '/\/nodekill[:@]/p' dist/e2e/images.txt) \
 		$(NOCGO) exec go test -C tools/e2e/suite -count=1 -parallel 3 -timeout $(if $(filter full,$(E2E_SCALE)),2h,1h) -v $(ARGS)

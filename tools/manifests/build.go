@@ -2,8 +2,10 @@ package manifests
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -35,6 +37,50 @@ func Build(dir string) ([]*unstructured.Unstructured, error) {
 	}
 
 	return objects, nil
+}
+
+// Combine returns the objects of deploy/base below root with components of deploy/components, as a user's kustomization combines them. The
+// images replace those of the base: each is an entry of the images of a kustomization.
+func Combine(root string, images []map[string]string, components ...string) (objects []*unstructured.Unstructured, err error) {
+	deploy, err := filepath.Abs(filepath.Join(root, "deploy"))
+	if err != nil {
+		return nil, fmt.Errorf("find the manifests: %w", err)
+	}
+
+	dir, err := os.MkdirTemp("", "combine-")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory for a kustomization: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+
+	// Paths in a kustomization are relative, and without links.
+	relative := func(path string) string {
+		from, _ := filepath.EvalSymlinks(dir)
+		to, _ := filepath.EvalSymlinks(deploy)
+		found, _ := filepath.Rel(from, filepath.Join(to, path)) // an error shows when it is built
+
+		return found
+	}
+
+	k := map[string]any{"images": images, "resources": []string{relative("base")}}
+
+	var found []string
+	for _, component := range components {
+		found = append(found, relative(filepath.Join("components", component)))
+	}
+
+	k["components"] = found
+
+	content, err := json.Marshal(k)
+	if err != nil {
+		return nil, fmt.Errorf("write a kustomization: %w", err)
+	}
+
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), content, 0o600); err != nil {
+		return nil, fmt.Errorf("write a kustomization: %w", err)
+	}
+
+	return Build(dir)
 }
 
 // Find returns the sorted directories below root that contain a kustomization, except components, which cannot be built alone.

@@ -11,6 +11,7 @@
 //   - E2E_NODEKILL_IMAGE: the image of cmd/nodekill, which kills processes from their node
 //   - E2E_SKAFFOLD: the skaffold program; by default from $PATH. Without it, TestDevelopment is skipped
 //   - E2E_IMAGE_REPO: destination of skaffold's images; by default, skaffold decides
+//   - E2E_HELM: the Helm program; if unset, the chart is not tested. The images of its services are those of values.yaml in E2E_INSTALL
 //   - E2E_KUBECTL: the kubectl program; by default from $PATH
 //   - E2E_SCALE: small (the default) or full, which takes longer and has stricter limits
 //   - E2E_RATE: creates per second under load; by default 50

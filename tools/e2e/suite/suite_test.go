@@ -50,6 +50,7 @@ func TestCluster(t *testing.T) {
 
 	if !s.reuse {
 		t.Run("Removal", s.removal)
+		t.Run("Chart", s.chart)
 		t.Run("Upgrade", s.upgrade)
 	}
 }
