@@ -1,0 +1,139 @@
+package release
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/clusterring/clusterring/tools/manifests"
+)
+
+// image matches the names that the manifests have before a release gives them digests.
+var image = regexp.MustCompile(`(?m)(\bimage: )clusterring/([a-z-]+)$`)
+
+// development is the only overlay that nobody should install from a release.
+const development = "development"
+
+// manifests writes what kubectl apply takes, one file for each overlay and example.
+func (r *Release) manifests(digests map[string]string) error {
+	files := map[string]string{"crds.yaml": "deploy/base/crd", "install.yaml": "deploy/base"}
+
+	for prefix, pattern := range map[string]string{"install-": "deploy/overlays/*", "": "deploy/example*"} {
+		found, err := filepath.Glob(filepath.Join(r.Root, pattern))
+		if err != nil || len(found) == 0 {
+			return fmt.Errorf("there is no %s: %w", pattern, err)
+		}
+
+		for _, dir := range found {
+			if name := filepath.Base(dir); name != development {
+				files[prefix+name+".yaml"] = path.Join(path.Dir(pattern), name)
+			}
+		}
+	}
+
+	for name, dir := range files {
+		objects, err := manifests.Build(filepath.Join(r.Root, dir))
+		if err != nil {
+			return fmt.Errorf("build %s: %w", name, err)
+		}
+
+		var b bytes.Buffer
+		fmt.Fprintf(&b, "# ClusterRing %s, %s. To install it: kubectl apply -f %s\n", r.Version, dir, name)
+
+		for _, object := range objects {
+			text, err := yaml.Marshal(object.Object)
+			if err != nil {
+				return fmt.Errorf("write %s: %w", name, err)
+			}
+
+			fmt.Fprintf(&b, "---\n%s", text)
+		}
+
+		content, err := r.pinned(b.String(), digests)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+
+		if err := r.write(name, []byte(content)); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// pinned refers to images by digest.
+func (r *Release) pinned(text string, digests map[string]string) (string, error) {
+	var missing error
+
+	pinned := image.ReplaceAllStringFunc(text, func(found string) string {
+		parts := image.FindStringSubmatch(found)
+
+		digest, ok := digests[parts[2]]
+		if !ok {
+			missing = fmt.Errorf("there is no image %s", parts[2])
+		}
+
+		return parts[1] + r.Repo + "/" + parts[2] + "@" + digest
+	})
+
+	return pinned, missing
+}
+
+// chartDir is the directory of the chart.
+const chartDir = "charts/clusterring"
+
+// chart packs the chart, if there is one, as helm package does.
+func (r *Release) chart() error {
+	root := filepath.Join(r.Root, chartDir)
+	if _, err := os.Stat(root); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+
+	number := strings.TrimPrefix(r.Version, "v")
+
+	var entries []entry
+
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return err //nolint:wrapcheck // wrapped below
+		}
+
+		relative, err := filepath.Rel(root, name)
+		if err != nil {
+			return err //nolint:wrapcheck // wrapped below
+		}
+
+		if relative == "Chart.yaml" {
+			content = regexp.MustCompile(`(?m)^version: .*$`).ReplaceAll(content, []byte("version: "+number))
+			content = regexp.MustCompile(`(?m)^appVersion: .*$`).ReplaceAll(content, []byte("appVersion: "+r.Version))
+		}
+
+		entries = append(entries, entry{path.Join(path.Base(chartDir), filepath.ToSlash(relative)), 0o644, content})
+
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the chart: %w", err)
+	}
+
+	packed, err := targz(entries, r.Time)
+	if err != nil {
+		return fmt.Errorf("pack the chart: %w", err)
+	}
+
+	return r.write(path.Base(chartDir)+"-"+number+".tgz", packed)
+}
