@@ -217,8 +217,8 @@ clean: ## Remove everything that was built here (the user's cache stays)
 
 ##@ Release
 
-# A tag of a module whose path has no /v2 must be v0 or v1. The commit that is tagged differs from HEAD in go.mod files alone, if at all,
-# and has its date: whoever releases the same commit gets the same files.
+# A tag of a module whose path has no /v2 must be v0 or v1. VERSION tags HEAD. The tags of modules are of a commit that differs from it in
+# go.mod files alone, if at all, and has its date: whoever releases the same commit gets the same files.
 .PHONY: release
 release: TREE := $(CURDIR)/dist/release.tree
 release: TAGS := $(VERSION) $(RELEASED:%=%/$(VERSION))
@@ -231,7 +231,7 @@ release: go-present ## Make the files of a release in dist/release, and tag it: 
 	@for tag in $(TAGS); do \
 		! git rev-parse --quiet --verify "refs/tags/$$tag" >/dev/null || { echo "error: tag $$tag exists" >&2; exit 1; }; done
 	@tidy() { git worktree remove --force '$(TREE)' 2>/dev/null; rm -rf '$(TREE)'; git worktree prune; }; \
-		tidy; trap tidy EXIT; trap 'exit 130' INT TERM; \
+		tidy; trap tidy EXIT; trap 'exit 130' INT TERM; head=$$(git rev-parse HEAD) && \
 		git worktree add --quiet --detach '$(TREE)' && cd '$(TREE)' && \
 		for module in $(MODULES); do \
 			sed -E 's|($(PATHS)/[^ ]+) v[0-9][^ ]*|\1 $(VERSION)|' $$module/go.mod >go.mod.new && mv go.mod.new $$module/go.mod || exit 1; done && \
@@ -240,7 +240,8 @@ release: go-present ## Make the files of a release in dist/release, and tag it: 
 		if [ -n '$(DRY_RUN)' ]; then echo 'The files are in dist/release. DRY_RUN: there are no tags.'; exit 0; fi && \
 		export GIT_AUTHOR_DATE='$(SOURCE_DATE_EPOCH) +0000' GIT_COMMITTER_DATE='$(SOURCE_DATE_EPOCH) +0000' && \
 		{ git diff --quiet -- $(MODULES:%=%/go.mod) || git commit --quiet --message 'release: $(VERSION)' -- $(MODULES:%=%/go.mod); } && \
-		for tag in $(TAGS); do git tag --annotate --message 'ClusterRing $(VERSION)' "$$tag" || exit 1; done && \
+		git tag --annotate --message 'ClusterRing $(VERSION)' $(VERSION) "$$head" && \
+		for module in $(RELEASED); do git tag --annotate --message "$$module $(VERSION)" "$$module/$(VERSION)" || exit 1; done && \
 		printf '%s\n' 'The files are in dist/release. To publish them, upload them to the release of tag $(VERSION), after:' \
 			'git push origin $(TAGS:%=refs/tags/%)'
 

@@ -58,6 +58,8 @@ func TestRelease(t *testing.T) {
 	}
 
 	require.Equal(t, before, first.git("rev-parse", "HEAD"), "the branch is as before")
+	require.Equal(t, before, first.git("rev-parse", version+"^{commit}"))
+	require.Equal(t, before, first.git("rev-parse", "pkg/"+version+"~1"))
 	first.refused(version, "tag "+version+" exists")
 
 	out, err = second.release(version, "DRY_RUN=1")
@@ -127,10 +129,10 @@ type plugin struct {
 			Selector struct {
 				MatchLabels map[string]string `json:"matchLabels"`
 			} `json:"selector"`
-			URI    string                      `json:"uri"`
-			SHA256 string                      `json:"sha256"`
-			Files  []struct{ From, To string } `json:"files"`
-			Bin    string                      `json:"bin"`
+			URI    string     `json:"uri"`
+			SHA256 string     `json:"sha256"`
+			Files  []krewFile `json:"files"`
+			Bin    string     `json:"bin"`
 		} `json:"platforms"`
 	} `json:"spec"`
 }
