@@ -230,7 +230,7 @@ release: go-present ## Make the files of a release in dist/release, and tag it: 
 	@$(notes) | grep -q '[^[:space:]]' || { echo 'error: CHANGELOG.md has no section "## [$(VERSION:v%=%)] - DATE"' >&2; exit 1; }
 	@for tag in $(TAGS); do \
 		! git rev-parse --quiet --verify "refs/tags/$$tag" >/dev/null || { echo "error: tag $$tag exists" >&2; exit 1; }; done
-	@tidy() { git worktree remove --force '$(TREE)' 2>/dev/null; rm -rf '$(TREE)'; git worktree prune; }; \
+	@tidy() { cd '$(CURDIR)'; git worktree remove --force '$(TREE)' 2>/dev/null; rm -rf '$(TREE)'; git worktree prune; }; \
 		tidy; trap tidy EXIT; trap 'exit 130' INT TERM; head=$$(git rev-parse HEAD) && \
 		git worktree add --quiet --detach '$(TREE)' && cd '$(TREE)' && \
 		for module in $(MODULES); do \

@@ -16,8 +16,13 @@ import (
 	"github.com/clusterring/clusterring/tools/manifests"
 )
 
-// image matches the names that the manifests have before a release gives them digests.
-var image = regexp.MustCompile(`(?m)(\bimage: )clusterring/([a-z-]+)$`)
+// What a release changes: in manifests, the names of images; in the values of the chart, their names and digests; its versions.
+var (
+	image      = regexp.MustCompile(`(?m)(\bimage: )clusterring/([a-z-]+)$`)
+	imageValue = regexp.MustCompile(`(?s)(\brepository: )clusterring/([a-z-]+)(\n.*?\bdigest: )""`)
+	version    = regexp.MustCompile(`(?m)^version: .*$`)
+	appVersion = regexp.MustCompile(`(?m)^appVersion: .*$`)
+)
 
 // development is the only overlay that nobody should install from a release.
 const development = "development"
@@ -91,8 +96,8 @@ func (r *Release) pinned(text string, digests map[string]string) (string, error)
 // chartDir is the directory of the chart.
 const chartDir = "charts/clusterring"
 
-// chart packs the chart, if there is one, as helm package does.
-func (r *Release) chart() error {
+// chart packs the chart, if there is one, as helm package does. Its values name the images of the release.
+func (r *Release) chart(digests map[string]string) error {
 	root := filepath.Join(r.Root, chartDir)
 	if _, err := os.Stat(root); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -103,7 +108,7 @@ func (r *Release) chart() error {
 	var entries []entry
 
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+		if err != nil || d.IsDir() || strings.HasPrefix(d.Name(), ".") {
 			return err
 		}
 
@@ -117,9 +122,16 @@ func (r *Release) chart() error {
 			return err //nolint:wrapcheck // wrapped below
 		}
 
-		if relative == "Chart.yaml" {
-			content = regexp.MustCompile(`(?m)^version: .*$`).ReplaceAll(content, []byte("version: "+number))
-			content = regexp.MustCompile(`(?m)^appVersion: .*$`).ReplaceAll(content, []byte("appVersion: "+r.Version))
+		switch relative {
+		case "Chart.yaml":
+			content = appVersion.ReplaceAll(version.ReplaceAll(content, []byte("version: "+number)), []byte("appVersion: "+r.Version))
+		case "values.yaml":
+			content = imageValue.ReplaceAllFunc(content, func(found []byte) []byte {
+				parts := imageValue.FindSubmatch(found)
+				service := string(parts[2])
+
+				return fmt.Appendf(nil, "%s%s/%s%s%q", parts[1], r.Repo, service, parts[3], digests[service])
+			})
 		}
 
 		entries = append(entries, entry{path.Join(path.Base(chartDir), filepath.ToSlash(relative)), 0o644, content})

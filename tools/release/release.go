@@ -55,7 +55,7 @@ func (r *Release) Pack() error {
 		func() error { return r.copyFile("plugins/k9s/plugins.yaml", "k9s-plugins.yaml") },
 		func() error { return r.images(digests) },
 		func() error { return r.manifests(digests) },
-		r.chart,
+		func() error { return r.chart(digests) },
 		r.checksums,
 	} {
 		if err := step(); err != nil {
