@@ -1,7 +1,6 @@
 package release
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,9 +10,8 @@ import (
 	"regexp"
 	"strings"
 
-	"sigs.k8s.io/yaml"
-
-	"github.com/clusterring/clusterring/tools/manifests"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
 // What a release changes: in manifests, the names of images; in the values of the chart, their names and digests; its versions.
@@ -45,34 +43,38 @@ func (r *Release) manifests(digests map[string]string) error {
 	}
 
 	for name, dir := range files {
-		objects, err := manifests.Build(filepath.Join(r.Root, dir))
+		text, err := kustomize(filepath.Join(r.Root, dir))
 		if err != nil {
 			return fmt.Errorf("build %s: %w", name, err)
 		}
 
-		var b bytes.Buffer
-		fmt.Fprintf(&b, "# ClusterRing %s, %s. To install it: kubectl apply -f %s\n", r.Version, dir, name)
-
-		for _, object := range objects {
-			text, err := yaml.Marshal(object.Object)
-			if err != nil {
-				return fmt.Errorf("write %s: %w", name, err)
-			}
-
-			fmt.Fprintf(&b, "---\n%s", text)
-		}
-
-		content, err := r.pinned(b.String(), digests)
+		content, err := r.pinned(text, digests)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 
+		content = fmt.Sprintf("# ClusterRing %s, %s. To install it: kubectl apply -f %s\n%s", r.Version, dir, name, content)
 		if err := r.write(name, []byte(content)); err != nil {
 			return err
 		}
 	}
 
 	return nil
+}
+
+// kustomize returns what kubectl kustomize prints, in the order in which kubectl apply -k creates it.
+func kustomize(dir string) (string, error) {
+	options := krusty.MakeDefaultOptions()
+	options.Reorder = krusty.ReorderOptionLegacy
+
+	built, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		return "", err //nolint:wrapcheck // wrapped by the caller
+	}
+
+	text, err := built.AsYaml()
+
+	return string(text), err //nolint:wrapcheck // wrapped by the caller
 }
 
 // pinned refers to images by digest.
