@@ -89,8 +89,8 @@ func TestReleasedModulesRequireOnlyReleasedModules(t *testing.T) {
 
 	for _, dir := range modules {
 		for _, r := range parse(t, dir).Require {
-			if strings.HasPrefix(r.Mod.Path, repository) {
-				require.Contains(t, modules, strings.TrimPrefix(r.Mod.Path, repository), "%s/go.mod requires what is not released", dir)
+			if sibling, ok := strings.CutPrefix(r.Mod.Path, repository); ok {
+				require.Contains(t, modules, sibling, "%s/go.mod requires what is not released", dir)
 			}
 		}
 	}

@@ -74,7 +74,7 @@ func kustomize(dir string) (string, error) {
 
 	text, err := built.AsYaml()
 
-	return string(text), err //nolint:wrapcheck // wrapped by the caller
+	return string(text), err
 }
 
 // pinned refers to images by digest.

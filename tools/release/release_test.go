@@ -59,7 +59,7 @@ func TestChartInstallsTheRelease(t *testing.T) {
 
 	archive, found := tar.NewReader(compressed), map[string]string{}
 
-	for header, err := archive.Next(); err != io.EOF; header, err = archive.Next() { //nolint:errorlint // it is returned as it is
+	for header, err := archive.Next(); err != io.EOF; header, err = archive.Next() {
 		require.NoError(t, err)
 
 		content, err := io.ReadAll(archive)
