@@ -54,12 +54,16 @@ func TestShortcutsOfK9sAreCommands(t *testing.T) {
 	require.Empty(t, unknown)
 	require.NotEmpty(t, file.Plugins)
 
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "queries.md"))
+	require.NoError(t, err)
+
 	called := map[string]bool{}
 	shortcuts := map[string]string{}
 
 	for name, plugin := range file.Plugins {
 		require.Regexp(t, `^(Shift-[A-Z]|Ctrl-[A-Z])$`, plugin.ShortCut, name)
 		require.Empty(t, shortcuts[plugin.ShortCut], "%s has the shortcut of %s", shortcuts[plugin.ShortCut], name)
+		require.Contains(t, string(page), "\n| "+plugin.ShortCut+" | ", name)
 		require.NotEmpty(t, plugin.Description, name)
 		require.NotEmpty(t, plugin.Scopes, name)
 
