@@ -52,13 +52,17 @@ func main() {
 }
 `
 
-// Those who import pkg/shard, or install kubectl-ring, get what is tagged, for nothing in these modules needs this repository around it.
-func TestTaggedModulesServeOthers(t *testing.T) {
-	o := newOutsider(t, version(t))
+// others is what those do who import pkg/shard, or install kubectl-ring. They get what is tagged, for nothing in these modules needs this
+// repository around it.
+func others(t *testing.T, tagged checkout) {
+	t.Helper()
+
+	o := newOutsider(t, tagged)
 
 	require.NoError(t, os.WriteFile(filepath.Join(o.dir, "main.go"), []byte(controller), 0o600))
 	o.run("mod", "init", "example.org/controller")
-	o.run("get", repository+"pkg/shard@"+o.version)
+	o.run("get", repository+"pkg@"+version)
+	o.run("mod", "tidy")
 	o.run("build", "-trimpath", "-o", "controller", ".")
 
 	out, err := exec.CommandContext(t.Context(), filepath.Join(o.dir, "controller")).Output()
@@ -69,26 +73,24 @@ func TestTaggedModulesServeOthers(t *testing.T) {
 	guide, err := os.ReadFile(filepath.Join(root, "tools", "guide", "cmd", "guide", "main.go"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(o.dir, "main.go"), guide, 0o600))
-	o.run("get", repository+"pkg/shard/controller@"+o.version, repository+"pkg/shard/lease@"+o.version, repository+"tools/example/history@"+o.version)
+	o.run("get", repository+"pkg/shard/controller@"+version, repository+"pkg/shard/lease@"+version, repository+"tools/example/history@"+version)
 	o.run("build", "-trimpath", "-mod=mod", "-o", "guide", ".")
 
-	o.run("install", "-trimpath", repository+"tools/kubectl-ring@"+o.version)
+	o.run("install", "-trimpath", repository+"tools/kubectl-ring@"+version)
 
-	out, err = exec.CommandContext(t.Context(), filepath.Join(o.dir, "bin", "kubectl-ring"), "--help").Output()
+	out, err = exec.CommandContext(t.Context(), filepath.Join(o.dir, "bin", "kubectl-ring"), "version").Output()
 	require.NoError(t, err)
-	require.Contains(t, string(out), "kubectl ring")
+	require.Contains(t, string(out), "kubectl-ring "+version+" ")
 }
 
 // A module that others install is refused by the go command if it has a directive that changes what it requires.
-func TestReleasedModulesRequireEachOtherAtOneVersion(t *testing.T) {
-	want, modules := version(t), released(t)
+func TestReleasedModulesRequireOnlyReleasedModules(t *testing.T) {
+	modules := released(t)
 
 	for _, dir := range modules {
-		mod := parse(t, dir)
-		for _, r := range mod.Require {
-			if strings.HasPrefix(r.Mod.Path, repository) {
-				require.Equal(t, want, r.Mod.Version, "%s in %s/go.mod", r.Mod.Path, dir)
-				require.Contains(t, modules, strings.TrimPrefix(r.Mod.Path, repository), "%s/go.mod requires what is not released", dir)
+		for _, r := range parse(t, dir).Require {
+			if sibling, ok := strings.CutPrefix(r.Mod.Path, repository); ok {
+				require.Contains(t, modules, sibling, "%s/go.mod requires what is not released", dir)
 			}
 		}
 	}
@@ -96,21 +98,6 @@ func TestReleasedModulesRequireEachOtherAtOneVersion(t *testing.T) {
 	for _, dir := range []string{"pkg", "proto", "tools/kubectl-ring"} {
 		require.Empty(t, parse(t, dir).Replace, "%s/go.mod", dir)
 	}
-}
-
-// version returns the version of the next release: that which kubectl-ring requires of pkg.
-func version(t *testing.T) string {
-	t.Helper()
-
-	for _, r := range parse(t, "tools/kubectl-ring").Require {
-		if r.Mod.Path == repository+"pkg" {
-			return r.Mod.Version
-		}
-	}
-
-	require.FailNow(t, "tools/kubectl-ring/go.mod does not require pkg")
-
-	return ""
 }
 
 func parse(t *testing.T, dir string) *modfile.File {
@@ -130,12 +117,11 @@ func parse(t *testing.T, dir string) *modfile.File {
 type outsider struct {
 	*testing.T
 
-	dir     string
-	version string
-	env     []string
+	dir string
+	env []string
 }
 
-func newOutsider(t *testing.T, version string) outsider {
+func newOutsider(t *testing.T, tagged checkout) outsider {
 	t.Helper()
 
 	known := map[string]string{}
@@ -143,35 +129,34 @@ func newOutsider(t *testing.T, version string) outsider {
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(out, &known))
 
-	o := outsider{T: t, dir: t.TempDir(), version: version}
-	proxies := []string{"file://" + o.publish(), "file://" + filepath.Join(known["GOMODCACHE"], "cache", "download"), known["GOPROXY"]}
+	proxies := []string{"file://" + publish(t, tagged), "file://" + filepath.Join(known["GOMODCACHE"], "cache", "download"), known["GOPROXY"]}
+	o := outsider{T: t, dir: t.TempDir()}
 	o.env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-modcacherw", "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOPROXY="+strings.Join(proxies, ","),
 		"GOMODCACHE="+t.TempDir(), "GOBIN="+filepath.Join(o.dir, "bin"), "CGO_ENABLED=0")
 
 	return o
 }
 
-// publish lays the modules of the repository out as a module proxy has them, and returns the directory.
-func (o outsider) publish() string {
-	proxy := o.TempDir()
+// publish lays out what the tags contain as a module proxy does, and returns the directory.
+func publish(t *testing.T, tagged checkout) string {
+	t.Helper()
 
-	for _, dir := range released(o.T) {
+	proxy := t.TempDir()
+
+	for _, dir := range released(t) {
 		at := filepath.Join(proxy, filepath.FromSlash(repository+dir), "@v")
-		require.NoError(o, os.MkdirAll(at, 0o700))
+		require.NoError(t, os.MkdirAll(at, 0o700))
 
-		source := filepath.Join(root, filepath.FromSlash(dir))
-		content, err := os.ReadFile(filepath.Join(source, "go.mod"))
-		require.NoError(o, err)
-
-		file, err := os.Create(filepath.Join(at, o.version+".zip"))
-		require.NoError(o, err)
-		require.NoError(o, zip.CreateFromDir(file, module.Version{Path: repository + dir, Version: o.version}, source))
-		require.NoError(o, file.Close())
+		tag := dir + "/" + version
+		file, err := os.Create(filepath.Join(at, version+".zip"))
+		require.NoError(t, err)
+		require.NoError(t, zip.CreateFromVCS(file, module.Version{Path: repository + dir, Version: version}, tagged.dir, tag, dir))
+		require.NoError(t, file.Close())
 
 		for name, text := range map[string]string{
-			o.version + ".mod": string(content), o.version + ".info": `{"Version":"` + o.version + `"}`, "list": o.version + "\n",
+			version + ".mod": tagged.git("show", tag+":"+dir+"/go.mod"), version + ".info": `{"Version":"` + version + `"}`, "list": version + "\n",
 		} {
-			require.NoError(o, os.WriteFile(filepath.Join(at, name), []byte(text), 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(at, name), []byte(text), 0o600))
 		}
 	}
 

@@ -1,0 +1,180 @@
+// Package release packs the files of a release from what make has built: archives, manifests, SBOMs, and their checksums. The same input
+// results in the same bytes, whenever and wherever it is packed.
+package release
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+	"time"
+)
+
+// Release describes what to pack.
+type Release struct {
+	// Root is the directory of the repository.
+	Root string
+	// Version is that of the release, such as v1.2.3.
+	Version string
+	// Time is the time of the commit. All files of archives have it.
+	Time time.Time
+	// Plugins is the directory of the kubectl plugin for each platform: OS_ARCH/kubectl-ring.
+	Plugins string
+	// Images is the directory that ko writes the SBOMs of images to.
+	Images string
+	// Layout is the OCI layout with the images. Empty: they are in a registry.
+	Layout string
+	// Repo is the prefix of the names of images.
+	Repo string
+	// Downloads is the URL below which releases are published.
+	Downloads string
+	// Out is the directory of the results.
+	Out string
+}
+
+// asset is a file that a release offers.
+type asset struct{ OS, Arch, Name, Bin, SHA256 string }
+
+// Pack writes all files of the release to r.Out.
+func (r *Release) Pack() error {
+	digests, err := digests(r.Images)
+	if err != nil {
+		return err
+	}
+
+	plugins, err := r.plugins()
+	if err != nil {
+		return err
+	}
+
+	for _, step := range []func() error{
+		func() error { return r.krew(plugins) },
+		func() error { return r.copyFile("plugins/k9s/plugins.yaml", "k9s-plugins.yaml") },
+		func() error { return r.images(digests) },
+		func() error { return r.manifests(digests) },
+		func() error { return r.chart(digests) },
+		r.checksums,
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// plugins packs the kubectl plugin, once for each platform, each with its SBOM.
+func (r *Release) plugins() ([]asset, error) {
+	binaries, err := filepath.Glob(filepath.Join(r.Plugins, "*_*", "kubectl-ring*"))
+	if err != nil || len(binaries) == 0 {
+		return nil, fmt.Errorf("there is no kubectl-ring in %s: %w", r.Plugins, err)
+	}
+
+	license, err := os.ReadFile(filepath.Join(r.Root, "LICENSE"))
+	if err != nil {
+		return nil, fmt.Errorf("read the license: %w", err)
+	}
+
+	assets := make([]asset, 0, len(binaries))
+
+	for _, binary := range binaries {
+		content, err := os.ReadFile(binary)
+		if err != nil {
+			return nil, fmt.Errorf("read the plugin: %w", err)
+		}
+
+		platform := filepath.Base(filepath.Dir(binary))
+		a := asset{Name: "kubectl-ring_" + r.Version + "_" + platform, Bin: filepath.Base(binary)}
+		a.OS, a.Arch, _ = strings.Cut(platform, "_")
+
+		sbom, err := r.sbom(a.Name, binary)
+		if err != nil {
+			return nil, err
+		}
+
+		if err := r.write(a.Name+".spdx.json", sbom); err != nil {
+			return nil, err
+		}
+
+		pack, extension := targz, ".tar.gz"
+		if a.OS == "windows" {
+			pack, extension = zipped, ".zip"
+		}
+
+		packed, err := pack([]entry{{"LICENSE", 0o644, license}, {a.Bin, 0o755, content}}, r.Time)
+		if err != nil {
+			return nil, fmt.Errorf("pack the plugin: %w", err)
+		}
+
+		a.Name += extension
+		a.SHA256 = fmt.Sprintf("%x", sha256.Sum256(packed))
+
+		if err := r.write(a.Name, packed); err != nil {
+			return nil, err
+		}
+
+		assets = append(assets, a)
+	}
+
+	return assets, nil
+}
+
+// krew fills the manifest of the plugin for krew, which is a template.
+func (r *Release) krew(plugins []asset) error {
+	manifest, err := template.ParseFiles(filepath.Join(r.Root, "plugins/krew/ring.yaml"))
+	if err != nil {
+		return fmt.Errorf("read the manifest for krew: %w", err)
+	}
+
+	var b bytes.Buffer
+	if err := manifest.Execute(&b, map[string]any{"Version": r.Version, "URL": r.Downloads + "/" + r.Version, "Plugins": plugins}); err != nil {
+		return fmt.Errorf("fill the manifest for krew: %w", err)
+	}
+
+	return r.write("ring.yaml", b.Bytes())
+}
+
+// checksums lists the digests of all files, as sha256sum does.
+func (r *Release) checksums() error {
+	entries, err := os.ReadDir(r.Out)
+	if err != nil {
+		return fmt.Errorf("list the files: %w", err)
+	}
+
+	var b bytes.Buffer
+
+	for _, e := range entries {
+		if !e.Type().IsRegular() {
+			continue
+		}
+
+		content, err := os.ReadFile(filepath.Join(r.Out, e.Name()))
+		if err != nil {
+			return fmt.Errorf("read what was packed: %w", err)
+		}
+
+		fmt.Fprintf(&b, "%x  %s\n", sha256.Sum256(content), e.Name())
+	}
+
+	return r.write("checksums.txt", b.Bytes())
+}
+
+func (r *Release) copyFile(from, to string) error {
+	content, err := os.ReadFile(filepath.Join(r.Root, from))
+	if err != nil {
+		return fmt.Errorf("copy a file: %w", err)
+	}
+
+	return r.write(to, content)
+}
+
+func (r *Release) write(name string, content []byte) error {
+	if err := os.WriteFile(filepath.Join(r.Out, name), content, 0o644); err != nil { //nolint:gosec // everybody may read it
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+
+	return nil
+}
