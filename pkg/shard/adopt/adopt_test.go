@@ -89,18 +89,45 @@ type everywhere struct{}
 func (everywhere) Start(ctx context.Context) error { return forever(ctx) }
 func (everywhere) NeedLeaderElection() bool        { return false }
 
-// wrapper hides a controller.
-type wrapper struct{ controller.Controller }
+// wrapper embeds a controller, which stays visible; box hides one.
+type (
+	wrapper struct{ controller.Controller }
+	box     struct{ inner controller.Controller }
+)
 
-func TestControllerOfAnotherTypeIsRefused(t *testing.T) {
-	f := newFixture(t)
+func (wrapper) NeedLeaderElection() bool { return false }
+
+func (b box) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+	return b.inner.Reconcile(ctx, r)
+}
+func (b box) Watch(s source.Source) error     { return b.inner.Watch(s) }
+func (b box) Start(ctx context.Context) error { return b.inner.Start(ctx) }
+func (b box) GetLogger() logr.Logger          { return b.inner.GetLogger() }
+
+func TestControllerIsFoundInWhatEmbedsIt(t *testing.T) {
+	f, o := newFixture(t), newOperator()
 	mgr := f.manager("shard-0", onlyMaps())
-	c, err := controller.NewUnmanaged("maps", controller.Options{Reconciler: newOperator(), SkipNameValidation: new(true)})
+	o.client = mgr.GetClient()
+	c, err := controller.NewUnmanaged("maps", controller.Options{
+		Reconciler: o, SkipNameValidation: new(true), LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() },
+	})
 	require.NoError(t, err)
 
-	err = mgr.Add(wrapper{c})
+	require.ErrorContains(t, f.manager("shard-0", adopt.Options{Controllers: map[string]adopt.Placement{
+		"others": adopt.Sharded(&corev1.ConfigMap{}),
+	}}).Add(wrapper{c}), `controller "maps" is not declared`)
+	require.NoError(t, mgr.Add(wrapper{c}))
+
+	err = mgr.Add(box{c})
 	require.ErrorIs(t, err, adopt.ErrUnknownController)
-	require.ErrorContains(t, err, "adopt_test.wrapper")
+	require.ErrorContains(t, err, "adopt_test.box")
+
+	f.configMap("mine", "shard-0")
+	f.configMap("other", "shard-1")
+	require.NoError(t, c.Watch(source.Kind(mgr.GetCache(), client.Object(&corev1.ConfigMap{}), &handler.EnqueueRequestForObject{})))
+	f.start(mgr)
+	f.eventually(func() bool { return o.calls("mine") > 0 }, "it works on its own object")
+	require.NoError(t, o.failed())
 }
 
 func TestRequestsOfAnotherTypeAreNotSharded(t *testing.T) {

@@ -26,19 +26,36 @@ type found struct {
 // library is where controller-runtime has its controllers.
 const library = "sigs.k8s.io/controller-runtime/pkg/internal/controller"
 
-// find returns the controller that a runnable is; nil if it is none. All versions keep the name and the reconciler in exported fields of a type that is
-// not exported to other modules.
+// find returns the controller that a runnable is, or that it embeds; nil if there is none. All versions keep the name and the reconciler in exported fields
+// of a type that is not exported to other modules.
 func find(r manager.Runnable) (*found, error) {
-	v := reflect.ValueOf(r)
-	if v.Kind() != reflect.Pointer || v.Type().Elem().PkgPath() != library {
-		if _, like := r.(controller.Controller); like {
-			return nil, fmt.Errorf("%w: %T wraps a controller: add the controller itself", ErrUnknownController, r)
-		}
-
-		return nil, nil //nolint:nilnil // no controller
+	v := reflect.Indirect(reflect.ValueOf(r))
+	if v.IsValid() && v.Type().PkgPath() == library {
+		return open(r, v)
 	}
 
-	name, do := field(v.Elem(), "Name"), field(v.Elem(), "Do")
+	_, like := r.(controller.Controller)
+	if like && v.Kind() == reflect.Struct {
+		// As cert-controller does, which changes whether its controller needs leader election.
+		for i := range v.NumField() {
+			if embedded := v.Type().Field(i); embedded.Anonymous && embedded.IsExported() {
+				if inner, ok := v.Field(i).Interface().(manager.Runnable); ok {
+					return find(inner)
+				}
+			}
+		}
+	}
+
+	if like {
+		return nil, fmt.Errorf("%w: %T contains a controller, but does not embed it: add the controller itself", ErrUnknownController, r)
+	}
+
+	return nil, nil //nolint:nilnil // no controller
+}
+
+// open returns a controller of controller-runtime.
+func open(r manager.Runnable, v reflect.Value) (*found, error) {
+	name, do := field(v, "Name"), field(v, "Do")
 	if !name.IsValid() || name.Kind() != reflect.String || !do.IsValid() || do.Kind() != reflect.Interface || !do.CanSet() || do.IsNil() {
 		return nil, fmt.Errorf("%w: %T of %s", ErrUnknownController, r, version())
 	}
