@@ -434,6 +434,13 @@ verify-vulnerabilities: go-present ## Nothing that we ship calls code with a kno
 		{ scan package || { [ $$? = 3 ] && echo '==> is any of that called?' && scan symbol; } || { \
 			echo 'error: update what has a vulnerability: go get in its module, then make tidy; a new Go release: TOOLCHAIN in the Makefile' >&2; exit 1; }; }
 
+.PHONY: test-kubernetes
+test-kubernetes: go-present ## Run the demo on another version of Kubernetes, which is built first: make test-kubernetes KUBERNETES=v1.30.14
+	@[ -n '$(KUBERNETES)' ] || { echo 'error: which version? make test-kubernetes KUBERNETES=v1.30.14' >&2; exit 1; }
+	$(call step,control plane of Kubernetes $(KUBERNETES))
+	@assets=$$($(CONTROLPLANE)) && tools/controlplane/version.sh '$(KUBERNETES)' '$(CURDIR)/dist/kubernetes/$(KUBERNETES)' "$$assets/etcd"
+	@KUBEBUILDER_ASSETS='$(CURDIR)/dist/kubernetes/$(KUBERNETES)' $(MAKE) demo
+
 # Histories depend only on their seed: SEED=7 is the same each time. MUTATIONS is a regular expression for names of faults; . is all.
 .PHONY: test-simulation
 test-simulation: go-present ## Simulate faults on virtual time, and verify that every object reaches its place (SEEDS=n, starting at FROM=x; SEED=x for one; MUTATIONS=. reintroduces faults)
