@@ -39,7 +39,7 @@ func find(r manager.Runnable) (*found, error) {
 		// As cert-controller does, which changes whether its controller needs leader election.
 		for i := range v.NumField() {
 			if embedded := v.Type().Field(i); embedded.Anonymous && embedded.IsExported() {
-				if inner, ok := v.Field(i).Interface().(manager.Runnable); ok {
+				if inner, ok := reflect.TypeAssert[manager.Runnable](v.Field(i)); ok {
 					return find(inner)
 				}
 			}

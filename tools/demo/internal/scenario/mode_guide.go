@@ -76,7 +76,7 @@ func (s *Story) trustManager(ctx context.Context) error {
 		objects: operatorObjects, object: object("trust.cert-manager.io/v1alpha1", "Bundle", "", map[string]any{
 			"sources": []any{map[string]any{"inLine": string(s.system.Plane.Config.CAData)}},
 			"target": map[string]any{
-				"configMap": map[string]any{"key": "ca.pem"},
+				"configMap":         map[string]any{"key": "ca.pem"},
 				"namespaceSelector": map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": "trust-manager"}},
 			},
 		}),

@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -25,7 +26,7 @@ import (
 
 const workers = 5
 
-func main() { operator.Main(run) }
+func main() { os.Exit(operator.Main(run)) }
 
 func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
 	client, err := kubernetes.NewForConfig(config)

@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +17,7 @@ import (
 	"github.com/clusterring/clusterring/tools/operators/internal/operator"
 )
 
-func main() { operator.Main(run) }
+func main() { os.Exit(operator.Main(run)) }
 
 func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
 	if err := v1alpha2.AddToScheme(o.Scheme); err != nil {

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/cert-manager/trust-manager/pkg/apis/trust/v1alpha1"
 	"github.com/cert-manager/trust-manager/pkg/bundle"
@@ -16,7 +17,7 @@ import (
 	"github.com/clusterring/clusterring/tools/operators/internal/operator"
 )
 
-func main() { operator.Main(run) }
+func main() { os.Exit(operator.Main(run)) }
 
 func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
 	if err := v1alpha1.AddToScheme(o.Scheme); err != nil {

@@ -44,8 +44,10 @@ type Operator struct {
 	recorder        *history.Recorder
 }
 
-// Main reads the flags, runs the operator until a signal arrives, and ends the process if it fails.
-func Main(run func(context.Context, *rest.Config, *Operator) error) {
+// Main reads the flags, and runs the operator until a signal arrives. It returns the exit code.
+func Main(run func(context.Context, *rest.Config, *Operator) error) int {
+	flag.CommandLine.Init(os.Args[0], flag.ContinueOnError)
+
 	o := &Operator{Scheme: runtime.NewScheme()}
 	flag.StringVar(&o.Shard.Ring, "clusterring", "", "name of the ClusterRing")
 	flag.StringVar(&o.Shard.Namespace, "lease-namespace", "", "namespace of the Lease; default: that of the Pod")
@@ -55,14 +57,21 @@ func Main(run func(context.Context, *rest.Config, *Operator) error) {
 	flag.DurationVar(&o.Shard.RetryPeriod, "retry-period", 0, "time between renewals; default: two fifteenths of the duration")
 	flag.StringVar(&o.history, "history", os.DevNull, "file to append the start and the end of each reconcile to")
 	flag.StringVar(&o.probes, "health-probe-bind-address", "0", "address of /readyz; 0 for none")
-	flag.Parse()
+
+	if err := flag.CommandLine.Parse(os.Args[1:]); err != nil {
+		return 2 //nolint:mnd // as the package flag does; it has printed the error
+	}
+
 	ctrl.SetLogger(klog.Background())
 	utilruntime.Must(clientgoscheme.AddToScheme(o.Scheme))
 
 	if err := o.main(ctrl.SetupSignalHandler(), run); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
+
+		return 1
 	}
+
+	return 0
 }
 
 func (o *Operator) main(ctx context.Context, run func(context.Context, *rest.Config, *Operator) error) error {
@@ -155,7 +164,7 @@ func (m *recording) Add(r manager.Runnable) error {
 	if v := reflect.Indirect(reflect.ValueOf(r)); v.Kind() == reflect.Struct {
 		if name := v.FieldByName("Name"); name.IsValid() && name.String() == m.name {
 			do := v.FieldByName("Do")
-			inner, ok := do.Interface().(reconcile.Reconciler)
+			inner, ok := reflect.TypeAssert[reconcile.Reconciler](do)
 
 			if !ok {
 				return fmt.Errorf("record controller %q: it has no reconciler", m.name)
