@@ -310,7 +310,8 @@ func TestDeletedRingSaysWhatItWaitsFor(t *testing.T) {
 			})
 		}, noticed, 50*time.Millisecond, "an event should report %s", reason)
 	}
-	says("1 were not released in time, such as configmaps " + w.Namespace + "/held at shard hung")
+	says("not released in time: 1, such as configmaps " + w.Namespace + "/held at shard hung")
+	says("objects with its labels, as far as is known: 1 (1 configmaps); shards were asked to release 1 at shard hung, ")
 
 	require.Eventually(t, func() bool { return w.Placed(cm).Drain }, noticed, 20*time.Millisecond)
 	w.Acknowledge(cm)
