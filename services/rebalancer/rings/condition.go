@@ -2,6 +2,7 @@ package rings
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,14 +74,12 @@ func counts(r engine.Report) string {
 
 // hint returns what to do about failures that have a usual cause.
 func hint(failures []string) string {
-	for _, f := range failures {
-		if refused(f) {
-			return "; grant get, list, watch and patch on the ring's resources with a ClusterRole that has the label " +
-				v1alpha1.LabelAggregateToRebalancer + `: "true"`
-		}
+	if !slices.ContainsFunc(failures, refused) {
+		return ""
 	}
 
-	return ""
+	return "; grant get, list, watch and patch on the ring's resources with a ClusterRole that has the label " +
+		v1alpha1.LabelAggregateToRebalancer + `: "true"`
 }
 
 // refused reports whether a message is about a missing permission.

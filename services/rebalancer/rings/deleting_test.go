@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
@@ -108,6 +107,7 @@ func TestMessageOfADeletedRingFollowsItsObjects(t *testing.T) {
 	w.Join("a", "b")
 
 	var all []client.Object
+
 	for _, shard := range []string{"a", "b"} {
 		for _, name := range w.NamesOf(shard, 2) {
 			all = append(all, w.Main(name, shard))
@@ -115,11 +115,10 @@ func TestMessageOfADeletedRingFollowsItsObjects(t *testing.T) {
 	}
 
 	s := newStepped(w, interceptor.Funcs{})
+	now := testclock.NewFakePassiveClock(time.Unix(1_000_000_000, 0))
+	s.status.Clock = now
 	s.settle()
 	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
-
-	now := testclock.NewFakePassiveClock(time.Now())
-	s.status.Clock = now
 
 	reconcile := func() {
 		t.Helper()
@@ -148,6 +147,7 @@ func TestMessageOfADeletedRingFollowsItsObjects(t *testing.T) {
 
 		now.SetTime(now.Now().Add(countsEvery))
 		reconcile()
+
 		written = w.Assigned(v1alpha1.ReasonDeleting).Message
 		require.Contains(t, written, fmt.Sprintf("objects with its labels, as far as is known: %d (%d configmaps); shards were asked to release ", n, n))
 		require.Equal(t, atA > 0, strings.Contains(written, fmt.Sprintf("%d at shard a", atA)), written)

@@ -44,16 +44,6 @@ func (r *Ring) ownerName() string {
 	return r.Owner.Meta.Name
 }
 
-// keysOf returns the keys of rings with these names.
-func keysOf(names ...string) []v1alpha1.LabelKeys {
-	keys := []v1alpha1.LabelKeys{}
-	for _, name := range names {
-		keys = append(keys, v1alpha1.LabelKeysOf(name, ""))
-	}
-
-	return keys
-}
-
 // between returns the controllers of ConfigMaps between the object and its owner. One has no controller, and one may not be read.
 type between struct{ owner string }
 
