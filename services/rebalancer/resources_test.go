@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -310,7 +311,8 @@ func TestDeletedRingSaysWhatItWaitsFor(t *testing.T) {
 			})
 		}, noticed, 50*time.Millisecond, "an event should report %s", reason)
 	}
-	says("1 were not released in time, such as configmaps " + w.Namespace + "/held at shard hung")
+	says("not released in time: 1, such as configmaps " + w.Namespace + "/held at shard hung")
+	says("objects with its labels, as far as is known: 1 (1 configmaps); shards were asked to release 1 at shard hung, ")
 
 	require.Eventually(t, func() bool { return w.Placed(cm).Drain }, noticed, 20*time.Millisecond)
 	w.Acknowledge(cm)
@@ -331,6 +333,34 @@ func TestDeletedRingThatMayNotRead(t *testing.T) {
 
 		return strings.Contains(c.Message, "endpointslices.discovery.k8s.io") && strings.Contains(c.Message, "grant get, list, watch and patch")
 	}, noticed, 20*time.Millisecond)
+}
+
+// TestDeletedRingThatMayNotWrite verifies the same of the permission to write: the message names an object, the permission, and what helps.
+func TestDeletedRingThatMayNotWrite(t *testing.T) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Resource: "limitranges"})
+	})
+	w.Join("a")
+
+	limits := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "kept", Labels: w.Labels("a")}}
+	require.NoError(t, w.Client.Create(t.Context(), limits))
+	w.start()
+	w.AtRest()
+	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
+
+	c := &metav1.Condition{}
+
+	require.Eventually(t, func() bool {
+		*c = w.Assigned(v1alpha1.ReasonDeleting)
+
+		return strings.Contains(c.Message, `cannot patch resource "limitranges"`)
+	}, noticed, 20*time.Millisecond, "the ring reports %+v", c)
+	require.Contains(t, c.Message, "objects with its labels, as far as is known: 1 (1 limitranges); not to be released yet: 1, such as limitranges "+w.Namespace+"/kept: ")
+	require.Contains(t, c.Message, "grant get, list, watch and patch")
+
+	limits.Labels = nil
+	require.NoError(t, w.Client.Update(t.Context(), limits))
+	w.gone()
 }
 
 // TestRingStoredWithInvalidSelector covers a ring that the API server once accepted. The ring must not stay forever.

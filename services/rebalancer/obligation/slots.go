@@ -34,7 +34,7 @@ func (s *slots) count(shard string, late bool, n int) {
 	}
 }
 
-func add(counts map[string]int, key string, n int) {
+func add[K comparable](counts map[K]int, key K, n int) {
 	if counts[key] += n; counts[key] == 0 {
 		delete(counts, key)
 	}

@@ -1,8 +1,11 @@
 package obligation
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
@@ -15,11 +18,33 @@ type Summary struct {
 	// Late is the number of drains that were not acknowledged in time. LateExample is one of them, with its shard.
 	Late        int
 	LateExample string
-	// Blocked is the number of objects that cannot move now. BlockedExample is one of them, with the reason.
+	// Blocked is the number of objects that cannot move now. BlockedExample is one of them, with the reason, and one that does not only
+	// wait for its owner if there is one.
 	Blocked        int
 	BlockedExample string
+	// Resources are the numbers of all these objects by resource. Asked are the numbers of objects with the drain label by the available
+	// shards that they are at. The largest numbers come first.
+	Resources, Asked []Share
 	// Lost are the shards that are not available and still have objects, as far as is known; sorted.
 	Lost []string
+}
+
+// Share is how many objects are of one resource, or at one shard.
+type Share struct {
+	Of string
+	N  int
+}
+
+// shares returns the counts, the largest first.
+func shares[K comparable](counts map[K]int, name func(K) string) []Share {
+	var all []Share
+	for k, n := range counts {
+		all = append(all, Share{Of: name(k), N: n})
+	}
+
+	slices.SortFunc(all, func(a, b Share) int { return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Of, b.Of)) })
+
+	return all
 }
 
 // Debt is what has to be searched again, because it was not stored or not seen.
@@ -68,6 +93,8 @@ type counted struct {
 	late    bool
 	blocked bool
 	lost    string
+	// asked is the available shard that was asked to release the object.
+	asked string
 	// first reports whether the object waits for its followers. between reports whether it also follows another object.
 	// follows reports whether it is in progress and follows another object.
 	first, between, follows bool
@@ -80,13 +107,16 @@ type tally struct {
 	late, blocked   int
 	first, follows  int
 	between         int
-	lost            map[string]int
+	lost, asked     map[string]int
+	resources       map[schema.GroupResource]int
 	parked, dropped int
 	// owners counts obligations by object, in any version of the resource.
 	owners map[objects.ID]int
 }
 
-func newTally() tally { return tally{lost: map[string]int{}, owners: map[objects.ID]int{}} }
+func newTally() tally {
+	return tally{lost: map[string]int{}, asked: map[string]int{}, resources: map[schema.GroupResource]int{}, owners: map[objects.ID]int{}}
+}
 
 // active returns the number of obligations in progress. This includes objects that wait for their followers: a search or a
 // move of these is running.
@@ -126,6 +156,8 @@ func (t *Table) countedAs(e *entry) counted {
 
 	if !available {
 		c.lost = e.object.Shard
+	} else if e.object.Draining {
+		c.asked = e.object.Shard
 	}
 
 	c.first = e.phase == Parked && e.cause.kind == kindFollowers
@@ -167,6 +199,12 @@ func (y *tally) add(id objects.ID, c counted, n int) {
 		add(y.lost, c.lost, n)
 	}
 
+	if c.asked != "" {
+		add(y.asked, c.asked, n)
+	}
+
+	add(y.resources, id.GVR.GroupResource(), n)
+
 	id = anyVersion(id)
 	if y.owners[id] += n; y.owners[id] == 0 {
 		delete(y.owners, id)
@@ -179,6 +217,8 @@ func (t *Table) Summary() Summary {
 	s := Summary{
 		Unassigned: y.classes[unassigned], Misplaced: y.classes[misplaced], Draining: y.classes[draining],
 		Late: y.late, Blocked: y.blocked + y.dropped,
+		Resources: shares(y.resources, schema.GroupResource.String),
+		Asked:     shares(y.asked, func(shard string) string { return shard }),
 	}
 
 	lost := maps.Clone(y.lost)
@@ -197,7 +237,9 @@ func (t *Table) Summary() Summary {
 	}
 
 	if y.blocked > 0 {
-		s.BlockedExample = t.why(t.least(func(e *entry) bool { return e.counted.blocked }))
+		s.BlockedExample = t.why(cmp.Or(
+			t.least(func(e *entry) bool { return e.counted.blocked && (e.phase != Parked || e.cause.kind != kindOwner) }),
+			t.least(func(e *entry) bool { return e.counted.blocked })))
 	} else if y.dropped > 0 {
 		s.BlockedExample = "objects that wait because " + t.droppedCause()
 	}

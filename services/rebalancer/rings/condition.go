@@ -36,8 +36,7 @@ func assigned(s situation) metav1.Condition {
 
 	switch {
 	case s.deleting:
-		c.Reason = v1alpha1.ReasonDeleting
-		c.Message = "the ring is being deleted and waits: " + strings.Join(waits(s), "; ")
+		c.Reason, c.Message = v1alpha1.ReasonDeleting, deleting(s)
 	case len(r.Failures) > 0:
 		c.Reason = v1alpha1.ReasonAssignmentFailed
 		c.Message = strings.Join(r.Failures, "; ") + hint(r.Failures)
@@ -61,55 +60,6 @@ func assigned(s situation) metav1.Condition {
 	return c
 }
 
-// waits returns what keeps a deleted ring.
-func waits(s situation) []string {
-	r := s.report
-
-	var all []string
-
-	if s.invalid != "" {
-		all = append(all, s.invalid+" (it selects nothing, so that all labels are removed)")
-	}
-
-	if len(r.Failures) > 0 {
-		all = append(all, "its labels cannot be removed: "+strings.Join(r.Failures, "; ")+hint(r.Failures))
-	}
-
-	if s.missing != "" {
-		all = append(all, "its labels may be on objects that cannot be read: "+s.missing)
-	}
-
-	if r.Late > 0 {
-		all = append(all, late(r))
-	}
-
-	if r.Blocked > 0 {
-		all = append(all, fmt.Sprintf("%d cannot be released yet, such as %s", r.Blocked, r.BlockedExample))
-	}
-
-	return append(all, counts(r))
-}
-
-// stuck returns the kinds of problems that keep a deleted ring, in a text that does not change while objects move; empty if
-// there are none. grave reports whether the ring will wait until somebody acts.
-func stuck(s situation) (grave bool, why string) {
-	kinds := slices.Clone(s.report.Failures)
-
-	if s.unknown != "" { // a resource that is not served will soon be known to be gone
-		kinds = append(kinds, s.unknown)
-	}
-
-	if s.report.Late > 0 {
-		kinds = append(kinds, "late")
-	}
-
-	if grave = len(kinds) > 0; !grave && s.report.Draining > 0 {
-		kinds = append(kinds, "draining")
-	}
-
-	return grave, strings.Join(kinds, "\n")
-}
-
 func late(r engine.Report) string {
 	return fmt.Sprintf("%d were not released in time, such as %s; check whether that shard is working", r.Late, r.LateExample)
 }
@@ -124,14 +74,17 @@ func counts(r engine.Report) string {
 
 // hint returns what to do about failures that have a usual cause.
 func hint(failures []string) string {
-	for _, f := range failures {
-		if strings.Contains(f, "forbidden") {
-			return "; grant get, list, watch and patch on the ring's resources with a ClusterRole that has the label " +
-				v1alpha1.LabelAggregateToRebalancer + `: "true"`
-		}
+	if !slices.ContainsFunc(failures, refused) {
+		return ""
 	}
 
-	return ""
+	return "; grant get, list, watch and patch on the ring's resources with a ClusterRole that has the label " +
+		v1alpha1.LabelAggregateToRebalancer + `: "true"`
+}
+
+// refused reports whether a message is about a missing permission.
+func refused(message string) bool {
+	return strings.Contains(message, "forbidden: User")
 }
 
 // assignment returns the assignment for the status of the ring.

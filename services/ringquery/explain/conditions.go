@@ -8,14 +8,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
-// conditions adds the problems that the services report about the ring. While the object itself is fine, they are only informative.
+// conditions adds the problems that the services report about the ring, also while the object itself is fine: they can reach it.
+// They do not concern an object that is none of the ring's.
 func (c *ringCase) conditions() {
-	severity := min(c.worst(), Warning)
-	if !c.in.Belongs {
-		severity = Info
+	if !c.in.Belongs && !c.in.Labels() && c.DeletionTimestamp.IsZero() {
+		return
 	}
 
 	conditions := c.Status.Conditions
@@ -25,14 +24,10 @@ func (c *ringCase) conditions() {
 
 	if isFalse(assigned) && assigned.Reason != v1alpha1.ReasonNoShards {
 		told = true
-		severity := severity
-
-		if assigned.Reason == v1alpha1.ReasonDeleting {
-			severity = Info // expected, and it reports what the ring is waiting for
-		}
+		severity := Warning
 
 		if c.actor == Rebalancer && (assigned.Reason == v1alpha1.ReasonAssignmentFailed || assigned.Reason == v1alpha1.ReasonResourcesMissing) {
-			severity = c.worst() // it may be the reason why this object does not move
+			severity = max(severity, c.worst()) // it may be the reason why this object does not move
 		}
 
 		c.add(severity, ReasonNotAssigned, c.quote("The rebalancer reports", assigned), "")
@@ -40,18 +35,18 @@ func (c *ringCase) conditions() {
 
 	if isFalse(webhook) && webhook.Reason != v1alpha1.ReasonDeleting && webhook.Reason != v1alpha1.ReasonEmbedded {
 		told = true
-		c.add(severity, ReasonWebhookNotRegistered, c.quote("The assigner reports", webhook)+
+		c.add(Warning, ReasonWebhookNotRegistered, c.quote("The assigner reports", webhook)+
 			" Until this is fixed, new objects get their shard from the rebalancer, seconds later.", "")
 	}
 
-	told = c.fence(severity) || told
+	told = c.fence() || told
 
 	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 	shards := meta.FindStatusCondition(conditions, v1alpha1.ConditionShardsAvailable)
 
 	stuck := isFalse(shards) && shards.Reason == v1alpha1.ReasonLeasesNotTaken
 	if isFalse(ready) && !told && (stuck || !isFalse(shards)) && !isFalse(assigned) && !isFalse(webhook) {
-		c.add(severity, ReasonNotReady, c.quote("The lease monitor reports", ready), "")
+		c.add(Warning, ReasonNotReady, c.quote("The lease monitor reports", ready), "")
 	}
 
 	if c.actor == Rebalancer && assigned == nil && c.worst() > Info {
@@ -61,7 +56,7 @@ func (c *ringCase) conditions() {
 }
 
 // fence adds whose writes the API server refuses. It reports whether the fence is in trouble.
-func (c *ringCase) fence(severity pb.Severity) bool {
+func (c *ringCase) fence() bool {
 	fence := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionFenced)
 
 	switch {
@@ -69,9 +64,10 @@ func (c *ringCase) fence(severity pb.Severity) bool {
 	case !isFalse(fence):
 		c.add(Info, ReasonFenced, "The ring has a fence: the API server refuses writes to this object by shards that are not on its label.", "")
 	case fence.Reason == v1alpha1.ReasonFenceAudited:
-		c.add(Info, ReasonNotFenced, c.quote("The assigner reports", fence), "")
+		c.add(Info, ReasonNotFenced, "The fence of the ring is in mode Audit: the API server allows writes to this object by shards that are not on its label, "+
+			"and reports them.", "")
 	default:
-		c.add(severity, ReasonNotFenced, c.quote("The assigner reports", fence)+" Until this is fixed, shards can write this object if they are not on its label.", "")
+		c.add(Warning, ReasonNotFenced, c.quote("The assigner reports", fence)+" Until this is fixed, shards can write this object if they are not on its label.", "")
 		return true
 	}
 
@@ -87,6 +83,6 @@ func (c *ringCase) quote(who string, condition *metav1.Condition) string {
 		message = condition.Reason
 	}
 
-	return fmt.Sprintf("%s of ring %s, since %s: %s is %s (%s): %s.", who, c.name, condition.LastTransitionTime.UTC().Format(time.RFC3339),
-		condition.Type, condition.Status, condition.Reason, message)
+	return sentence(fmt.Sprintf("%s of ring %s, since %s: %s is %s (%s): %s", who, c.name, condition.LastTransitionTime.UTC().Format(time.RFC3339),
+		condition.Type, condition.Status, condition.Reason, message))
 }

@@ -44,16 +44,6 @@ func (r *Ring) ownerName() string {
 	return r.Owner.Meta.Name
 }
 
-// keysOf returns the keys of rings with these names.
-func keysOf(names ...string) []v1alpha1.LabelKeys {
-	keys := []v1alpha1.LabelKeys{}
-	for _, name := range names {
-		keys = append(keys, v1alpha1.LabelKeysOf(name, ""))
-	}
-
-	return keys
-}
-
 // between returns the controllers of ConfigMaps between the object and its owner. One has no controller, and one may not be read.
 type between struct{ owner string }
 
@@ -105,6 +95,15 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	"assigned, while others are on their way": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")
 		r.says(condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonMoving, "0 objects without a shard, 7 at another shard, 3 asked for"))
+	},
+	"assigned, while a resource is missing": func(r *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = at("shard-b")
+		r.says(condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonResourcesMissing,
+			"the API server does not serve ships; is the CustomResourceDefinition installed?"))
+	},
+	"namespace not selected, while others are on their way": func(r *Ring, _ *Object, _ *Facts) {
+		r.Coverage = rings.NotCovered
+		r.says(condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonMoving, "7 at another shard"))
 	},
 	"assigned, after what follows it": func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")
@@ -484,6 +483,11 @@ func TestExplanations(t *testing.T) {
 			require.NotContains(t, finding.GetMessage(), "  ", name)
 			require.NotContains(t, finding.GetMessage(), "%!", name)
 			require.NotContains(t, finding.GetMessage(), "..", name)
+			require.Regexp(t, `[^.?!][.?!]$`, finding.GetMessage(), "%s: one mark ends the text", name)
+
+			if finding.GetSeverity() == Info {
+				require.NotContains(t, finding.GetMessage(), " is False (", "%s: a problem is not marked as expected", name)
+			}
 		}
 
 		for _, r := range e.GetRings() {

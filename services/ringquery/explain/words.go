@@ -40,6 +40,16 @@ func list(names []string) string {
 	return strings.Join(names[:last], ", ") + " and " + names[last]
 }
 
+// sentence ends a text with a period, unless the text of somebody else that it ends with already ends a sentence.
+func sentence(text string) string {
+	text = strings.TrimRight(text, " \n")
+	if strings.HasSuffix(text, ".") || strings.HasSuffix(text, "?") || strings.HasSuffix(text, "!") {
+		return text
+	}
+
+	return text + "."
+}
+
 // labelText formats labels as kubectl does.
 func labelText(set map[string]string) string {
 	if len(set) == 0 {

@@ -257,3 +257,13 @@ func ringText(r *pb.RingExplanation) string {
 
 	return text + fmt.Sprintf("\n  next: %s by %q\n", next, r.GetNextActor())
 }
+
+// keysOf returns the keys of rings with these names.
+func keysOf(names ...string) []v1alpha1.LabelKeys {
+	keys := []v1alpha1.LabelKeys{}
+	for _, name := range names {
+		keys = append(keys, v1alpha1.LabelKeysOf(name, ""))
+	}
+
+	return keys
+}

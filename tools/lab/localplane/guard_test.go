@@ -42,13 +42,15 @@ func TestGuard(t *testing.T) {
 	require.NoError(t, p.Client.Create(t.Context(), ring))
 
 	for what, key := range guarded {
-		require.ErrorContains(t, refusal(t, p, what, key), "First run: kubectl delete clusterrings --all.")
+		said := refusal(t, p, what, key)
+		require.ErrorContains(t, said, "ring example exists, so the services stay: ")
+		require.ErrorContains(t, said, "from all objects that have any. First run: kubectl delete clusterrings --all.", "it is true of a ring without shards")
 	}
 
 	const role = "rbac.authorization.k8s.io/v1 ClusterRole"
 
 	rights := client.ObjectKey{Name: "example:rebalancer"}
-	require.ErrorContains(t, refusal(t, p, role, rights), "Delete the ring")
+	require.ErrorContains(t, refusal(t, p, role, rights), "from all objects that have any. First run: kubectl delete clusterring example. ")
 	require.NoError(t, tryDelete(t.Context(), p, role, client.ObjectKey{Name: "example:ringquery"}), "labels come off without it")
 
 	require.NoError(t, p.Client.Create(t.Context(), other))

@@ -17,6 +17,11 @@ import (
 // +kubebuilder:printcolumn:name="Available",type=integer,JSONPath=`.status.availableShards`
 // +kubebuilder:printcolumn:name="Shards",type=integer,JSONPath=`.status.shards`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Sharder",type=string,JSONPath=`.spec.sharder`,priority=1
+// +kubebuilder:printcolumn:name="Active",type=integer,JSONPath=`.spec.activeShards`,priority=1
+// +kubebuilder:printcolumn:name="Shard Label",type=string,JSONPath=`.status.shardLabel`,priority=1
+// +kubebuilder:printcolumn:name="Webhook",type=string,JSONPath=`.status.conditions[?(@.type=="WebhookRegistered")].reason`,priority=1
+// +kubebuilder:printcolumn:name="Fence",type=string,JSONPath=`.status.conditions[?(@.type=="Fenced")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Assigned",type=string,JSONPath=`.status.conditions[?(@.type=="Assigned")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Assigned")].message`,priority=1
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name of a ring must be at most 63 characters: it is used as a label value"

@@ -256,7 +256,7 @@ func (a *app) printHead(ring *pb.Ring) error {
 	head.Row("Ring", render.Bold.In(ring.GetName()))
 
 	if ring.GetDeleting() {
-		head.Row("Deleting", render.Warn.In("until no object has its labels"))
+		head.Row("Deleting", render.Warn.In(deletion(ring)))
 	}
 	head.Row("Resources", resources(ring))
 	head.Row("Namespaces", namespaces(ring))
@@ -272,6 +272,21 @@ func (a *app) printHead(ring *pb.Ring) error {
 	}
 
 	return head.Flush()
+}
+
+// deletion returns where a ring that is being deleted says what it waits for.
+func deletion(ring *pb.Ring) string {
+	const until = "until no object has its labels; "
+
+	switch c := condition(ring, "Assigned"); {
+	case c.GetReason() == "Deleting":
+		return until + "Assigned says how many have"
+	case c.GetReason() == "ShardLabelInUse":
+		return until + "no service acts for it"
+	}
+
+	return until + "its sharder does not say yet how many have: if this lasts, see that the rebalancer runs, or, with spec.sharder Embedded, a shard: " +
+		"kubectl -n sharding-system get pods -l app.kubernetes.io/name=rebalancer"
 }
 
 func shardTable(o *output, shards []*pb.Shard) error {

@@ -161,6 +161,11 @@ func (s *server) GetRing(_ context.Context, req *pb.GetRingRequest) (*pb.GetRing
 	case "leaving":
 		res, err := s.ListRings(context.Background(), &pb.ListRingsRequest{PageToken: "more"})
 		return &pb.GetRingResponse{Ring: res.GetRings()[0]}, err
+	case "released":
+		return &pb.GetRingResponse{Ring: &pb.Ring{Name: "released", Deleting: true, Conditions: []*pb.Condition{{
+			Type: "Assigned", Status: "False", Reason: "Deleting", LastTransitionTime: ago(time.Minute),
+			Message: "the ring is being deleted: objects with its labels, as far as is known: 2 (2 websites.example.clusterring.dev)",
+		}}}}, nil
 	case "secret":
 		return nil, refuse(codes.PermissionDenied, `user "eve" may not get clusterrings/diagnostics "secret"`, reason("PERMISSION_DENIED"))
 	case "private":
