@@ -109,6 +109,10 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 		o.Meta.Labels = at("shard-b")
 		o.Meta.Annotations = map[string]string{v1alpha1.HandoverAnnotation("example"): `{"secrets":"1212","configmaps":"1300"}`}
 	},
+	"assigned, in a slot": func(r *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = at("shard-b")
+		r.Status.Holders = []v1alpha1.ShardHolder{{Shard: "shard-a", Pod: "operator-8f-1"}, {Shard: "shard-b", Pod: "operator-8f-2"}}
+	},
 	"unassigned": func(_ *Ring, _ *Object, _ *Facts) {},
 	"unassigned, empty label": func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = map[string]string{v1alpha1.ShardLabel("example"): ""}

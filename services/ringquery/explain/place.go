@@ -178,7 +178,7 @@ func (c *ringCase) drain() {
 
 	advice := "An object is never taken from a shard that holds its Lease. Check whether a reconcile hangs there"
 	if s, ok := c.actual(); ok {
-		advice += ": kubectl -n " + s.Namespace + " logs " + s.Name + ". If so, stop that Pod: its objects move when it has released its Lease, or when the Lease has been taken"
+		advice += ": kubectl -n " + s.Namespace + " logs " + c.podOf(s) + ". If so, stop that Pod: its objects move when it has released its Lease, or when the Lease has been taken"
 	}
 
 	c.add(Error, ReasonDrainLate, fmt.Sprintf("Shard %s was asked to release it %s ago, and has not done so. "+
@@ -212,7 +212,7 @@ func (c *ringCase) fine() {
 
 	c.add(Info, ReasonAssigned, fmt.Sprintf("It is at shard %s, where it should be in ring %s (%s), and the shard holds its Lease %s, renewed %s.",
 		s.Name, c.name, why, id(s), renewed(s)),
-		fmt.Sprintf("If it is not reconciled, check the log of the shard: kubectl -n %s logs %s", s.Namespace, s.Name))
+		fmt.Sprintf("If it is not reconciled, check the log of the shard: kubectl -n %s logs %s", s.Namespace, c.podOf(s)))
 	c.handover()
 }
 

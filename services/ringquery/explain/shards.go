@@ -159,7 +159,7 @@ func (c *ringCase) health() {
 		c.add(Warning, ReasonShardExpired, fmt.Sprintf("Its shard %s has not renewed its Lease %s in time: it was last renewed %s, and its duration is %s. The shard keeps the object. "+
 			"After %s without a renewal, the lease monitor takes the Lease%s, and the object moves to another shard.",
 			s.Name, id(s), renewed(s), span(s.Duration), span(double), takenIn(s)),
-			shardAdvice(s))
+			c.shardAdvice(s))
 	case lease.Uncertain:
 		c.uncertain(s, double)
 	}
@@ -178,7 +178,7 @@ func (c *ringCase) uncertain(s rings.Shard, double time.Duration) {
 
 	c.add(Error, ReasonShardUncertain, fmt.Sprintf("Its shard %s seems to be dead: its Lease %s was last renewed %s, and its duration is %s. "+
 		"The lease monitor is about to take the Lease. Then the rebalancer assigns the object to another shard.", s.Name, id(s), renewed(s), span(s.Duration)),
-		shardAdvice(s))
+		c.shardAdvice(s))
 }
 
 // takenIn describes when the Lease is taken unless it is renewed, if this is known.
@@ -190,8 +190,21 @@ func takenIn(s rings.Shard) string {
 	return " (in " + span(2*s.Duration-s.Age.Time) + ")"
 }
 
-func shardAdvice(s rings.Shard) string {
-	return fmt.Sprintf("Check shard %s: kubectl -n %s describe pod %s; kubectl -n %s logs %s", s.Name, s.Namespace, s.Name, s.Namespace, s.Name)
+func (c *ringCase) shardAdvice(s rings.Shard) string {
+	pod := c.podOf(s)
+
+	return fmt.Sprintf("Check shard %s: kubectl -n %s describe pod %s; kubectl -n %s logs %s", s.Name, s.Namespace, pod, s.Namespace, pod)
+}
+
+// podOf returns the name of the Pod that runs the shard.
+func (c *ringCase) podOf(s rings.Shard) string {
+	for _, h := range c.Status.Holders {
+		if h.Shard == s.Name {
+			return h.Pod
+		}
+	}
+
+	return s.Name
 }
 
 // maxShards is the maximum number of shards that a message names.
