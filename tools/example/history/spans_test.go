@@ -122,7 +122,7 @@ func TestRead(t *testing.T) {
 
 	worker := history.Worker{Shard: "a", PID: 7}
 	require.Equal(t, []history.Span{
-		{Kind: "Website", Namespace: "n", Name: "x", UID: "u", Worker: worker, Start: at(1), End: at(5)}, // although the clock was set meanwhile
+		{Kind: "Website", Namespace: "n", Name: "x", UID: "u", Worker: worker, Start: at(1), End: at(5), Error: "conflict"}, // although the clock was set meanwhile
 		{Kind: "Website", Namespace: "n", Name: "y", Worker: worker, Start: at(2)},
 	}, r.Spans())
 
