@@ -98,8 +98,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	},
 	"assigned, while a resource is missing": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")
-		r.says(condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonResourcesMissing,
-			"the API server does not serve ships; is the CustomResourceDefinition installed?"))
+		r.says(condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonResourcesMissing, "the API server does not serve ships; is the CustomResourceDefinition installed?"))
 	},
 	"namespace not selected, while others are on their way": func(r *Ring, _ *Object, _ *Facts) {
 		r.Coverage = rings.NotCovered
@@ -453,9 +452,7 @@ func TestExplain(t *testing.T) {
 		files[file] = true
 
 		t.Run(name, func(t *testing.T) {
-			got := text(Explain(f))
-
-			path := filepath.Join("testdata", file)
+			got, path := text(Explain(f)), filepath.Join("testdata", file)
 			if *update {
 				require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
 			}
