@@ -41,7 +41,8 @@ func coverage(c pb.NamespaceCoverage) render.Cell {
 
 func nextWord(next pb.NextStep) string { return word(next, "NEXT_STEP") }
 
-// shardState returns the state of a shard's Lease; "stopping" if the Lease says that the shard stops, and "standby" if enough others are active.
+// shardState returns the state of a shard's Lease; "stopping" if the Lease says that the shard stops, "standby" if enough others are active, and "released"
+// if the shard has stopped by itself, which is no reason to worry.
 func shardState(shard *pb.Shard) render.Cell {
 	if shard.GetStandby() && shard.GetState() == pb.ShardState_SHARD_STATE_READY {
 		return styled("standby")
@@ -49,6 +50,10 @@ func shardState(shard *pb.Shard) render.Cell {
 
 	if shard.GetStopping() && shard.GetState() == pb.ShardState_SHARD_STATE_READY {
 		return styled("stopping")
+	}
+
+	if s := shard.GetState(); shard.GetHolder() == "" && (s == pb.ShardState_SHARD_STATE_DEAD || s == pb.ShardState_SHARD_STATE_ORPHANED) {
+		return styled("released")
 	}
 
 	return styled(word(shard.GetState(), "SHARD_STATE"))
