@@ -165,8 +165,8 @@ func (s *Story) awaitProgram(ctx context.Context, p *program, shards ...string) 
 
 		for i := range objects {
 			o := &objects[i]
-			if !strings.HasPrefix(o.GetName(), "object-") {
-				continue
+			if o.GetNamespace() != p.object("").GetNamespace() || !strings.HasPrefix(o.GetName(), "object-") {
+				continue // of another program, or of the cluster
 			}
 
 			shard, ready := o.GetLabels()[shardLabel], p.done == nil || p.done(o)
