@@ -2,6 +2,8 @@ package release
 
 import (
 	"archive/tar"
+	"archive/zip"
+	"bytes"
 	"compress/gzip"
 	"fmt"
 	"io"
@@ -26,6 +28,35 @@ func TestImagesOfALayoutHaveNames(t *testing.T) {
 	require.JSONEq(t, `{"schemaVersion": 2, "manifests": [
 		{"digest": "sha256:a", "size": 2, "annotations": {"org.opencontainers.image.ref.name": "assigner"}},
 		{"digest": "sha256:b", "size": 1, "annotations": {"org.opencontainers.image.ref.name": "ringquery"}}]}`, string(named))
+}
+
+// An archive for Windows contains what it is given, and depends on nothing else.
+func TestZip(t *testing.T) {
+	at, entries := time.Unix(1767225600, 0), []entry{{name: "kubectl-ring.exe", mode: 0o755, content: []byte("program")}, {name: "LICENSE", mode: 0o644, content: []byte("text")}}
+
+	made, err := zipped(entries, at)
+	require.NoError(t, err)
+
+	again, err := zipped(entries, at.In(time.FixedZone("elsewhere", 3600)))
+	require.NoError(t, err)
+	require.Equal(t, made, again)
+
+	archive, err := zip.NewReader(bytes.NewReader(made), int64(len(made)))
+	require.NoError(t, err)
+	require.Len(t, archive.File, len(entries))
+
+	for i, f := range archive.File {
+		require.Equal(t, entries[i].name, f.Name)
+		require.Equal(t, entries[i].mode, f.Mode())
+		require.True(t, f.Modified.Equal(at))
+
+		r, err := f.Open()
+		require.NoError(t, err)
+
+		content, err := io.ReadAll(r)
+		require.NoError(t, err)
+		require.Equal(t, entries[i].content, content)
+	}
 }
 
 // A release without a chart has none. The chart of a release has its version, and installs its images.
