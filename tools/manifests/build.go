@@ -8,14 +8,21 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
-// Build returns the objects of the kustomization in a directory, as `kubectl kustomize` prints them.
+// building is held while kustomize builds: it reads its schemas once, without a lock.
+var building sync.Mutex
+
+// Build returns the objects of the kustomization in a directory, as `kubectl kustomize` prints them. It is safe for concurrent use.
 func Build(dir string) ([]*unstructured.Unstructured, error) {
+	building.Lock()
+	defer building.Unlock()
+
 	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
 	if err != nil {
 		return nil, fmt.Errorf("build the kustomization in %s: %w", dir, err)
