@@ -261,17 +261,8 @@ func (f *fixture) eventually(what string, condition func() bool) {
 // receive waits for a value.
 func receive[T any](f *fixture, from <-chan T, what string) T {
 	f.Helper()
-	// The context of the test has ended when the test cleans up.
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
 
-	select {
-	case value := <-from:
-		return value
-	case <-ctx.Done():
-		require.Fail(f, "nothing happens", what)
-		panic("unreachable")
-	}
+	return testenv.Receive(f, patience, from, what)
 }
 
 // nothing is a reconciler that does nothing.

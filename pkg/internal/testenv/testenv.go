@@ -2,6 +2,7 @@
 package testenv
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -104,6 +105,23 @@ func Lease(t testing.TB, c client.Client, key client.ObjectKey) *coordinationv1.
 	}
 
 	return lease
+}
+
+// Receive returns what the channel yields within a time, or fails the test. It also works while the test cleans up, when the context of the test has
+// ended. Call it from the goroutine of the test.
+func Receive[T any](t testing.TB, within time.Duration, from <-chan T, what string) T {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(context.Background(), within) //nolint:usetesting // see above
+	defer cancel()
+
+	select {
+	case value := <-from:
+		return value
+	case <-ctx.Done():
+		require.Fail(t, "nothing happens", what)
+		panic("unreachable")
+	}
 }
 
 func start() {

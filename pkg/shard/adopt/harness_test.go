@@ -179,16 +179,9 @@ func (f *fixture) eventually(condition func() bool, what string) {
 	require.Eventually(f, condition, patience, interval, what)
 }
 
-// receive returns what the channel yields, also while the test cleans up.
-func receive[T any](t require.TestingT, from <-chan T, what string) T {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
+// receive waits for a value.
+func receive[T any](f *fixture, from <-chan T, what string) T {
+	f.Helper()
 
-	select {
-	case value := <-from:
-		return value
-	case <-ctx.Done():
-		require.FailNow(t, "nothing happens", what)
-		panic("unreachable")
-	}
+	return testenv.Receive(f, patience, from, what)
 }

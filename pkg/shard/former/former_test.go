@@ -62,18 +62,11 @@ func (r *running) end(t *testing.T) {
 	receive(t, r.ended, "the election ends")
 }
 
-// receive returns what the channel yields, also while the test cleans up.
-func receive[T any](t require.TestingT, from <-chan T, what string) T {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
+// receive waits for a value.
+func receive[T any](t *testing.T, from <-chan T, what string) T {
+	t.Helper()
 
-	select {
-	case value := <-from:
-		return value
-	case <-ctx.Done():
-		require.FailNow(t, "nothing happens", what)
-		panic("unreachable")
-	}
+	return testenv.Receive(t, patience, from, what)
 }
 
 func (r *running) holds() bool {
