@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 )
 
 // lock is the shard's Lease as leader election sees it. Leader election does the timing. The lock adds what a shard needs in
@@ -84,13 +85,7 @@ func (s *Shard) newLock(config *rest.Config) (*lock, error) {
 
 // leaseClient returns the client for the shard's Lease.
 func leaseClient(config *rest.Config, o Options) (*coordinationv1client.CoordinationV1Client, error) {
-	config = rest.AddUserAgent(rest.CopyConfig(config), "shard-lease")
-	// A single request that hangs must not cost the Lease.
-	config.Timeout = max(o.RenewDeadline/2, time.Second)
-	// The Lease must not queue behind the writes of the controllers.
-	config.QPS, config.RateLimiter = -1, nil
-
-	client, err := coordinationv1client.NewForConfig(config)
+	client, err := elect.Client(config, "shard-lease", o.RenewDeadline)
 	if err != nil {
 		return nil, fmt.Errorf("create the client for the shard's Lease: %w", err)
 	}

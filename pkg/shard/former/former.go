@@ -26,21 +26,16 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/validation"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 )
 
 const (
-	// The durations are those of a leader election of controller-runtime.
-	defaultLeaseDuration = 15 * time.Second
-	defaultRenewDeadline = 10 * time.Second
-	defaultRetryPeriod   = 2 * time.Second
-
 	// recheck is when a reconcile that waits for the Lease is tried again.
 	recheck = 2 * time.Second
 
@@ -62,15 +57,15 @@ type Options struct {
 
 func (o Options) complete() (Options, error) {
 	if o.LeaseDuration == 0 {
-		o.LeaseDuration = defaultLeaseDuration
+		o.LeaseDuration = elect.LeaseDuration
 	}
 
 	if o.RenewDeadline == 0 {
-		o.RenewDeadline = min(defaultRenewDeadline, o.LeaseDuration*2/3) //nolint:mnd // in the proportion of the defaults
+		o.RenewDeadline = min(elect.RenewDeadline, o.LeaseDuration*2/3) //nolint:mnd // in the proportion of the defaults
 	}
 
 	if o.RetryPeriod == 0 {
-		o.RetryPeriod = min(defaultRetryPeriod, o.RenewDeadline/5) //nolint:mnd // in the proportion of the defaults
+		o.RetryPeriod = min(elect.RetryPeriod, o.RenewDeadline/5) //nolint:mnd // in the proportion of the defaults
 	}
 
 	var errs []error
@@ -99,7 +94,7 @@ func (o Options) complete() (Options, error) {
 type Election struct {
 	options Options
 	elector *leaderelection.LeaderElector
-	held    chan struct{}
+	held    <-chan struct{}
 }
 
 // New returns the election that the options describe. It does not access the API server. The process needs the permissions of a leader election:
@@ -110,33 +105,15 @@ func New(config *rest.Config, options Options) (*Election, error) {
 		return nil, err
 	}
 
-	config = rest.AddUserAgent(rest.CopyConfig(config), "leader-election")
-	config.Timeout = options.RenewDeadline / 2 //nolint:mnd // so that a second attempt fits in; as in controller-runtime
-
-	client, err := coordinationv1client.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("create the client of the former leader election %s/%s: %w", options.Namespace, options.Name, err)
-	}
-
-	e := &Election{options: options, held: make(chan struct{})}
-
-	e.elector, err = leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: options.Namespace, Name: options.Name},
-			Client:     client,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: Identity(options.Ring)},
-		},
-		Name: options.Name, LeaseDuration: options.LeaseDuration, RenewDeadline: options.RenewDeadline, RetryPeriod: options.RetryPeriod,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(context.Context) { close(e.held) },
-			OnStoppedLeading: func() {}, // Start returns
-		},
+	elector, held, err := elect.New(config, elect.Options{
+		Lease: types.NamespacedName{Namespace: options.Namespace, Name: options.Name}, Identity: Identity(options.Ring),
+		LeaseDuration: options.LeaseDuration, RenewDeadline: options.RenewDeadline, RetryPeriod: options.RetryPeriod,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("set up the former leader election %s/%s: %w", options.Namespace, options.Name, err)
+		return nil, fmt.Errorf("former leader election: %w", err)
 	}
 
-	return e, nil
+	return &Election{options: options, elector: elector, held: held}, nil
 }
 
 // Identity returns the holder of the Lease while shards of the ring hold it.

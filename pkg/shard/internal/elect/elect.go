@@ -1,0 +1,75 @@
+// Package elect takes part in leader elections, and makes the clients that renew Leases.
+package elect
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// The durations of a leader election of controller-runtime.
+const (
+	LeaseDuration = 15 * time.Second
+	RenewDeadline = 10 * time.Second
+	RetryPeriod   = 2 * time.Second
+)
+
+// agent is the user agent of elections.
+const agent = "leader-election"
+
+// Client returns a client for Leases that are renewed until a deadline. The user agent of its requests ends with the given one.
+func Client(config *rest.Config, agent string, renewDeadline time.Duration) (*coordinationv1client.CoordinationV1Client, error) {
+	config = rest.AddUserAgent(rest.CopyConfig(config), agent)
+	// A single request that hangs must not cost the Lease.
+	config.Timeout = max(renewDeadline/2, time.Second) //nolint:mnd // see above
+	// The Lease must not queue behind the writes of the controllers.
+	config.QPS, config.RateLimiter = -1, nil
+
+	return coordinationv1client.NewForConfig(config) //nolint:wrapcheck // the caller says what for
+}
+
+// Options describe an election. All fields are required, except ReleaseOnCancel.
+type Options struct {
+	// Lease is the Lease of the election, Identity the holder that this process wants to be.
+	Lease    types.NamespacedName
+	Identity string
+	// LeaseDuration, RenewDeadline, and RetryPeriod are those of the package leaderelection of client-go.
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+	// ReleaseOnCancel is true if the Lease is released when the context of Run ends.
+	ReleaseOnCancel bool
+}
+
+// New returns an election, and a channel that is closed as soon as this process is elected. Call Run of the election once: it returns when its context
+// has ended, or when the Lease is lost.
+func New(config *rest.Config, o Options) (*leaderelection.LeaderElector, <-chan struct{}, error) {
+	client, err := Client(config, agent, o.RenewDeadline)
+	if err != nil {
+		return nil, nil, fmt.Errorf("create the client of the election %s: %w", o.Lease, err)
+	}
+
+	elected := make(chan struct{})
+
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta: metav1.ObjectMeta{Namespace: o.Lease.Namespace, Name: o.Lease.Name},
+			Client:    client, LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
+		},
+		Name: o.Lease.Name, LeaseDuration: o.LeaseDuration, RenewDeadline: o.RenewDeadline, RetryPeriod: o.RetryPeriod, ReleaseOnCancel: o.ReleaseOnCancel,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) { close(elected) },
+			OnStoppedLeading: func() {}, // Run returns
+		},
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("set up the election %s: %w", o.Lease, err)
+	}
+
+	return elector, elected, nil
+}
