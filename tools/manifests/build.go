@@ -12,20 +12,48 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
 // building is held while kustomize builds: it reads its schemas once, without a lock.
 var building sync.Mutex
 
-// Build returns the objects of the kustomization in a directory, as `kubectl kustomize` prints them. It is safe for concurrent use.
-func Build(dir string) ([]*unstructured.Unstructured, error) {
+func build(dir string, options *krusty.Options) (resmap.ResMap, error) {
 	building.Lock()
 	defer building.Unlock()
 
-	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	built, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), dir)
 	if err != nil {
 		return nil, fmt.Errorf("build the kustomization in %s: %w", dir, err)
+	}
+
+	return built, nil
+}
+
+// Text returns what `kubectl kustomize` prints of a directory, in the order in which `kubectl apply -k` creates it. It is safe for concurrent use.
+func Text(dir string) (string, error) {
+	options := krusty.MakeDefaultOptions()
+	options.Reorder = krusty.ReorderOptionLegacy
+
+	built, err := build(dir, options)
+	if err != nil {
+		return "", err
+	}
+
+	text, err := built.AsYaml()
+	if err != nil {
+		return "", fmt.Errorf("print the kustomization in %s: %w", dir, err)
+	}
+
+	return string(text), nil
+}
+
+// Build returns the objects of the kustomization in a directory, as `kubectl kustomize` prints them. It is safe for concurrent use.
+func Build(dir string) ([]*unstructured.Unstructured, error) {
+	built, err := build(dir, krusty.MakeDefaultOptions())
+	if err != nil {
+		return nil, err
 	}
 
 	objects := make([]*unstructured.Unstructured, 0, built.Size())

@@ -10,8 +10,7 @@ import (
 	"regexp"
 	"strings"
 
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"github.com/clusterring/clusterring/tools/manifests"
 )
 
 // What a release changes: in manifests, the names of images; in the values of the chart, their names and digests; its versions.
@@ -43,7 +42,7 @@ func (r *Release) manifests(digests map[string]string) error {
 	}
 
 	for name, dir := range files {
-		text, err := kustomize(filepath.Join(r.Root, dir))
+		text, err := manifests.Text(filepath.Join(r.Root, dir))
 		if err != nil {
 			return fmt.Errorf("build %s: %w", name, err)
 		}
@@ -60,21 +59,6 @@ func (r *Release) manifests(digests map[string]string) error {
 	}
 
 	return nil
-}
-
-// kustomize returns what kubectl kustomize prints, in the order in which kubectl apply -k creates it.
-func kustomize(dir string) (string, error) {
-	options := krusty.MakeDefaultOptions()
-	options.Reorder = krusty.ReorderOptionLegacy
-
-	built, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), dir)
-	if err != nil {
-		return "", err //nolint:wrapcheck // wrapped by the caller
-	}
-
-	text, err := built.AsYaml()
-
-	return string(text), err
 }
 
 // pinned refers to images by digest.
