@@ -150,16 +150,8 @@ func TestExtentOfOwners(t *testing.T) {
 // A shard is lost when it is no longer available, even if it still works, and once more when it no longer works.
 func TestLostShards(t *testing.T) {
 	with := func(stopping bool, holder string) *Target {
-		b := &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{v1alpha1.LabelClusterRing: "r"}},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: new(metav1.NewMicroTime(time.Unix(1_800_000_000, 0)))},
-		}
-		if stopping {
-			b.Annotations = map[string]string{v1alpha1.AnnotationStopping: v1alpha1.OfferValue(b.Spec.RenewTime.Time)}
-		}
-
 		t := *target("r")
-		t.View = membership.NewView("r", []*coordinationv1.Lease{b}, nil)
+		t.View = membership.NewView("r", []*coordinationv1.Lease{leaseOf("b", holder, stopping)}, nil)
 
 		return &t
 	}
@@ -177,4 +169,17 @@ func TestLostShards(t *testing.T) {
 			require.Equal(t, t1 == t2, t1.Same(t2))
 		}
 	}
+}
+
+// leaseOf returns the Lease of a shard, which may say that it stops.
+func leaseOf(name, holder string, stopping bool) *coordinationv1.Lease {
+	l := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: "r"}},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: new(metav1.NewMicroTime(time.Unix(1_800_000_000, 0)))},
+	}
+	if stopping {
+		l.Annotations = map[string]string{v1alpha1.AnnotationStopping: v1alpha1.OfferValue(l.Spec.RenewTime.Time)}
+	}
+
+	return l
 }

@@ -120,6 +120,8 @@ func (e *Engine) gatherer(ctx context.Context) {
 			kin.follow(ctx)
 		}
 
+		e.drainsMayBegin()
+
 		if e.gatherKin(ctx) || len(e.ungathered()) == 0 {
 			continue
 		}
@@ -155,6 +157,22 @@ func (s *state) stops() bool {
 	defer s.mu.Unlock()
 
 	return s.target != nil && s.target.View.Stops()
+}
+
+// awaitKin lets no object be drained until the gatherer watches the followers, if a shard stops: an object that is released earlier would be
+// without a shard until the watch has listed all of them. The lock must be held.
+func (s *state) awaitKin(now time.Time) {
+	controlled := s.target.Set.Controlled()
+	if s.target.View.Stops() && len(controlled) > 0 && s.hasFew() && !s.kin.watched(controlled) {
+		s.table.Hold(now, true)
+	}
+
+	notify(s.gather)
+}
+
+// drainsMayBegin ends what awaitKin has begun.
+func (s *state) drainsMayBegin() {
+	s.update(func(now time.Time) { s.table.Hold(now, false) })
 }
 
 // awaitGather waits until objects wait for their followers. It returns false if ctx has ended, or if the time has passed; 0 is no limit.
@@ -358,8 +376,11 @@ func (s *state) few() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return s.passes.objects > 0 && s.passes.objects <= fewObjects
+	return s.hasFew()
 }
+
+// hasFew is few with the lock held.
+func (s *state) hasFew() bool { return s.passes.objects > 0 && s.passes.objects <= fewObjects }
 
 // gatherOne records an object if it follows an object of the search.
 func (e *Engine) gatherOne(ctx context.Context, o objects.Object, missing func(types.UID) bool) (err error) {

@@ -3,13 +3,20 @@ package engine
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
@@ -117,4 +124,44 @@ func TestAWatchKnowsWhatFollowsAnObject(t *testing.T) {
 	}
 
 	require.False(t, s.kin.watched(all), "there are too many")
+}
+
+// If a shard stops, no object is drained until the followers of objects are watched, or until the gatherer does without a watch.
+func TestDrainsWaitForTheWatchOfFollowers(t *testing.T) {
+	for name, c := range map[string]struct {
+		stops   bool
+		objects int
+		follow  []string
+		granted bool
+	}{
+		"a shard stops":                 {stops: true, objects: 1, follow: []string{"secrets"}},
+		"no shard stops":                {objects: 1, follow: []string{"secrets"}, granted: true},
+		"nothing follows objects":       {stops: true, objects: 1, granted: true},
+		"there are too many objects":    {stops: true, objects: fewObjects + 1, follow: []string{"secrets"}, granted: true},
+		"nobody knows how many objects": {stops: true, follow: []string{"secrets"}, granted: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := New(Config{
+				Ring: "r", Objects: objects.NewClient(nil, v1alpha1.LabelKeysOf("r", "")), Guard: takeover.New("r", nil, clock.RealClock{}), Clock: clock.RealClock{},
+				Limits: Limits{Workers: 1, Total: 1, PerShard: 1, DrainTimeout: time.Minute},
+			})
+			e.passes.objects = c.objects
+			ring := target("r", c.follow...)
+			ring.View = membership.NewView("r", []*coordinationv1.Lease{leaseOf("a", "a", false), leaseOf("b", "b", c.stops)}, nil)
+			e.SetTarget(ring)
+
+			o := objects.Object{
+				ID:    objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: "object"},
+				Shard: "b", Labelled: true, ResourceVersion: "1",
+			}
+			require.True(t, e.saw(ring, sight{object: o}))
+
+			_, ok := e.next(t.Context())
+			require.True(t, ok)
+			require.Equal(t, c.granted, e.Grant(o.ID, "b"))
+
+			e.drainsMayBegin()
+			require.True(t, e.Grant(o.ID, "b"))
+		})
+	}
 }

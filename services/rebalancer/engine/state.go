@@ -298,7 +298,7 @@ func (s *state) retarget(t *Target) (differs bool) {
 			r, _, ok := t.Set.Find(id.GVR.GroupResource())
 			return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")
 		})
-		notify(s.gather) // a shard that stops begins the watch of followers
+		s.awaitKin(now)
 	})
 
 	return true

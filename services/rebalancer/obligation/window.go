@@ -9,13 +9,13 @@ const (
 	// firstMoves is the number of planned moves at a time with which a ring begins: the API server is then busy, but not more than that.
 	// leastMoves is the number that is left if moves take long.
 	firstMoves = 16
-	leastMoves = 8
+	leastMoves = 4
 	// handedOn is how long objects may usually be without a shard in a planned move, if the window is to grow; or queues times as long as the
 	// shortest recent move, where the API server needs more time. The shortest move counts less with each one that takes longer, by the factor
 	// fades. The usual time is a moving average over smooth moves, as that of TCP (RFC 6298).
-	handedOn = 50 * time.Millisecond
-	queues   = 3
-	fades    = 1.01
+	handedOn = 40 * time.Millisecond
+	queues   = 1.5
+	fades    = 1.003
 	smooth   = 8
 	// moveCounts is how long a planned move counts. A shard may work on an object for long before it releases it; others need not wait for that.
 	moveCounts = time.Second
@@ -127,7 +127,7 @@ func (w *window) ended(now, began time.Time, took time.Duration) {
 	}
 
 	switch {
-	case w.usual > max(handedOn, queues*w.shortest):
+	case w.usual > max(handedOn, time.Duration(queues*float64(w.shortest))):
 		if !began.Before(w.cut) {
 			w.size = max(w.size/2, min(leastMoves, w.most))
 			w.threshold, w.cut = w.size, now

@@ -99,7 +99,7 @@ func TestWindowShrinks(t *testing.T) {
 
 	var sizes []int
 
-	for i := range 9 {
+	for i := range 11 {
 		drained := p.drain()
 		sizes = append(sizes, len(drained))
 
@@ -111,7 +111,7 @@ func TestWindowShrinks(t *testing.T) {
 		p.handOn(drained, took)
 	}
 
-	require.Equal(t, []int{16, 32, 16, 8, 8, 8, 8, 8, 9}, sizes)
+	require.Equal(t, []int{16, 32, 16, 8, 4, 4, 4, 4, 4, 5, 6}, sizes)
 }
 
 // Where the API server needs more time for every move, it is the shortest move that counts.
@@ -150,5 +150,16 @@ func TestWindowIgnoresWhatIsNotDrained(t *testing.T) {
 		p.table.Report(p.now, job.Object.ID, Outcome{Object: &job.Object, Event: Failed, Stale: true})
 	}
 
+	require.Len(t, p.drain(), 16)
+}
+
+// No object is drained while drains are held, and those that waited are drained afterwards.
+func TestDrainsAreHeld(t *testing.T) {
+	p := newPlanner(t, 50)
+
+	p.table.Hold(p.now, true)
+	require.Empty(t, p.drain())
+
+	p.table.Hold(p.now, false)
 	require.Len(t, p.drain(), 16)
 }
