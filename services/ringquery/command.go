@@ -1,7 +1,7 @@
 // Package ringquery is the service that reports which shard owns which object, and why.
 //
-// It reads ClusterRings and the Leases with a ring's label (package rings), derives answers from them (packages query and explain), and
-// serves the answers over gRPC (packages api and transport) to authorized users (package auth). It writes only its own certificate.
+// It reads ClusterRings and the Leases with a ring's label (package rings), derives answers from them (packages api and explain), and
+// serves the answers over gRPC (package transport) to authorized users (package auth). It writes only its own certificate.
 // Any number of replicas may run. They derive the same answers from the same Leases, and serve with the same certificate.
 package ringquery
 

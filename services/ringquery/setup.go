@@ -14,7 +14,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/shardleases"
 	"github.com/clusterring/clusterring/services/ringquery/api"
 	"github.com/clusterring/clusterring/services/ringquery/auth"
-	"github.com/clusterring/clusterring/services/ringquery/metadata"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 	"github.com/clusterring/clusterring/services/ringquery/transport"
 )
@@ -94,7 +93,7 @@ func guard(rt *kit.Runtime, options auth.Options, server *transport.Server) erro
 
 // answers creates the API and lets it watch Leases and ClusterRings.
 func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Service, error) {
-	objects, err := metadata.NewReader(rt.Manager.GetConfig(), rt.Manager.GetHTTPClient())
+	objects, err := rings.NewObjects(rt.Manager.GetConfig(), rt.Manager.GetHTTPClient())
 	if err != nil {
 		return nil, err
 	}

@@ -1,18 +1,24 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/services/ringquery/query"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // Pages of assignments, as the .proto file documents them.
@@ -29,7 +35,7 @@ func (s *Service) ListAssignments(ctx context.Context, req *pb.ListAssignmentsRe
 			return nil, err
 		}
 
-		res, err := query.List(ctx, s.Rings, asked)
+		res, err := s.list(ctx, asked)
 		if err != nil {
 			return nil, err
 		}
@@ -40,6 +46,108 @@ func (s *Service) ListAssignments(ctx context.Context, req *pb.ListAssignmentsRe
 
 		return res, nil
 	})
+}
+
+// list reads one page of objects from the API server and returns where they are. The request is valid, and its page size and page token
+// are those of the API server; so is the next page token.
+func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsResponse, error) {
+	ring, err := s.Rings.Get(ctx, req.GetRing())
+	if err != nil {
+		return nil, err
+	}
+
+	if ring.Holder != "" {
+		return nil, ring.CheckActive()
+	}
+
+	resource, role, err := ring.Find(rings.Reference{Group: req.GetGroup(), Resource: req.GetResource()})
+	if err != nil {
+		return nil, err
+	}
+
+	name := resource.GroupResource().String()
+
+	if req.GetNamespace() != "" && !resource.Namespaced {
+		return nil, rings.Invalid("namespace", "must be empty: "+name+" are cluster-scoped")
+	}
+
+	spaces, err := namespacesOf(ring, s.Rings.Objects)
+	if err != nil {
+		return nil, err
+	}
+
+	options := metav1.ListOptions{Limit: int64(req.GetPageSize()), Continue: req.GetPageToken()}
+	if req.GetShard() != "" {
+		options.LabelSelector = labels.Set{ring.Keys.Shard: req.GetShard()}.String()
+	}
+
+	page, err := s.Rings.Objects.List(ctx, resource.GVR, req.GetNamespace(), options)
+	if errors.Is(err, rings.ErrRejected) && req.GetPageToken() != "" {
+		return nil, rings.Invalid("page_token", "must be the next_page_token of an earlier answer")
+	}
+
+	if err != nil {
+		return nil, readable(err, name)
+	}
+
+	if err := spaces.learn(ctx, page.Items); err != nil {
+		return nil, err
+	}
+
+	items, err := member{resource, role, spaces}.assignmentsOf(ctx, page.Items)
+	if err != nil {
+		return nil, readable(err, name)
+	}
+
+	if states := req.GetStates(); len(states) > 0 {
+		items = slices.DeleteFunc(items, func(a *pb.Assignment) bool { return !slices.Contains(states, a.GetState()) })
+	}
+
+	return &pb.ListAssignmentsResponse{
+		Assignments: items, NextPageToken: page.Continue, Remaining: ptr.Deref(page.RemainingItemCount, 0), Fingerprint: ring.View.Fingerprint(),
+	}, nil
+}
+
+// member is a resource of a ring, with the namespaces that the ring covers.
+type member struct {
+	resources.Resource
+
+	role   resources.Role
+	spaces *namespaces
+}
+
+// assignmentsOf returns where the objects are, without those that are not related to the ring. It fails if it cannot find their owners.
+func (m member) assignmentsOf(ctx context.Context, objects []metav1.PartialObjectMetadata) ([]*pb.Assignment, error) {
+	var all []*pb.Assignment
+
+	ring, ancestors := m.spaces.ring, m.spaces.objects.Ancestors()
+
+	for i := range objects {
+		obj := &objects[i]
+
+		kin, keyed, err := ring.Resources.KinOf(ctx, resources.Subject{Resource: m.Resource, Role: m.role, Object: obj}, ancestors)
+		if err != nil {
+			return nil, err
+		}
+
+		o := rings.Labels(ring.Keys, obj.Labels)
+		o.Controlled = m.role == resources.Controlled
+		o.Belongs = keyed && ring.Active() && m.spaces.covers(obj.Namespace)
+
+		if o.Belongs {
+			o.Desired, _ = ring.View.Owner(kin.Key)
+		}
+
+		if o.Labels() {
+			all = append(all, ring.Assignment(o, obj, kin.Owner))
+		}
+	}
+
+	slices.SortFunc(all, func(a, b *pb.Assignment) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+	})
+
+	return all, nil
 }
 
 // assignmentsQuery returns a valid request with the page size and the page token of the API server. Its states limit the list; no

@@ -1,5 +1,8 @@
-// Package api is the gRPC interface of packages query and explain. It validates requests and converts errors to status codes. It does
-// not depend on the transport.
+// Package api answers the queries of the gRPC interface: where an object belongs, where the objects of a resource are, and what would move
+// if the shards changed. For explanations, it asks package explain.
+//
+// It validates requests, gets the rings from package rings, reads the objects in question from the API server, and converts errors to
+// status codes. It writes nothing, and does not depend on the transport.
 package api
 
 import (
@@ -12,8 +15,8 @@ import (
 	"k8s.io/utils/clock"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/ringquery/explain"
 	"github.com/clusterring/clusterring/services/ringquery/fanout"
-	"github.com/clusterring/clusterring/services/ringquery/query"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
@@ -48,18 +51,22 @@ func (s *Service) ListRings(ctx context.Context, req *pb.ListRingsRequest) (*pb.
 			return nil, err
 		}
 
-		found, more, err := s.Rings.Page(ctx, after, limit)
+		all, err := s.Rings.All(ctx)
 		if err != nil {
 			return nil, err
 		}
 
 		res := &pb.ListRingsResponse{}
-		for _, ring := range found {
-			res.Rings = append(res.Rings, ring.Message())
-		}
 
-		if more {
-			res.NextPageToken = pageToken(found[len(found)-1].Name)
+		for _, ring := range all {
+			switch {
+			case ring.Name <= after:
+			case len(res.GetRings()) == limit:
+				res.NextPageToken = pageToken(res.GetRings()[limit-1].GetName())
+				return res, nil
+			default:
+				res.Rings = append(res.Rings, ring.Message())
+			}
 		}
 
 		return res, nil
@@ -85,7 +92,7 @@ func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetR
 		}
 
 		if req.GetCountObjects() {
-			if err := query.Load(ctx, s.Rings, ring, res); err != nil {
+			if err := s.addLoads(ctx, ring, res); err != nil {
 				return nil, err
 			}
 		}
@@ -94,24 +101,18 @@ func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetR
 	})
 }
 
-// Locate implements the method of the same name.
-func (s *Service) Locate(ctx context.Context, req *pb.LocateRequest) (*pb.LocateResponse, error) {
-	return answer(ctx, s, func() (*pb.LocateResponse, error) { return s.locate(ctx, req) })
-}
+// Explain implements the method of the same name.
+func (s *Service) Explain(ctx context.Context, req *pb.ExplainRequest) (*pb.ExplainResponse, error) {
+	return answer(ctx, s, func() (*pb.ExplainResponse, error) {
+		q, err := explainQuestion(req)
+		if err != nil {
+			return nil, err
+		}
 
-// locate answers one question.
-func (s *Service) locate(ctx context.Context, req *pb.LocateRequest) (*pb.LocateResponse, error) {
-	q, err := question(req)
-	if err != nil {
-		return nil, err
-	}
+		q.Now = s.Clock.Now()
 
-	locations, err := query.Locate(ctx, s.Rings, q)
-	if err != nil {
-		return nil, err
-	}
-
-	return &pb.LocateResponse{Locations: locations}, nil
+		return explain.Answer(ctx, s.Rings, q)
+	})
 }
 
 // answer returns the result of f, with its error converted to a status.

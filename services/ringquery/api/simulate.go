@@ -2,12 +2,17 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/services/ringquery/query"
+	"github.com/clusterring/clusterring/services/internal/hashring"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // maxChanges is the maximum number of entries per list of changes.
@@ -20,7 +25,30 @@ func (s *Service) Simulate(ctx context.Context, req *pb.SimulateRequest) (*pb.Si
 			return nil, err
 		}
 
-		return query.Simulate(ctx, s.Rings, req)
+		ring, err := s.Rings.Get(ctx, req.GetRing())
+		if err != nil {
+			return nil, err
+		}
+
+		if err := ring.CheckActive(); err != nil {
+			return nil, err
+		}
+
+		before := ring.View.Table()
+
+		names, err := apply(append(before.Shards(), ring.View.StandbyShards()...), req)
+		if err != nil {
+			return nil, err
+		}
+
+		after := hashring.New(ring.View.Activate(names))
+		sim := compare(before, after)
+
+		if req.GetCountObjects() {
+			sim.Counted, err = count(ctx, s.Rings.Objects, ring, newTally(before, after, sim.GetShards()))
+		}
+
+		return sim, err
 	})
 }
 
@@ -61,4 +89,202 @@ func checkChange(req *pb.SimulateRequest) error {
 // shard checks the name of a shard to which objects can be assigned.
 func (v *violations) shard(field, name string) {
 	v.check(field, required(name, validation.IsValidLabelValue))
+}
+
+// apply returns the names of the shards after the change, including those that stand by. It fails with [rings.ErrInvalid] if the change
+// conflicts with the shards before, or with itself.
+func apply(before []string, c *pb.SimulateRequest) ([]string, error) {
+	var (
+		v         violations
+		mentioned = map[string]string{}
+		gone      = map[string]bool{}
+		after     []string
+	)
+
+	mention := func(field, name string, available bool, problem string) {
+		if first, twice := mentioned[name]; twice {
+			v.add(field, "%q must be different from %s", name, first)
+		} else if slices.Contains(before, name) != available {
+			v.add(field, "%q must %s", name, problem)
+		}
+
+		mentioned[name] = field
+	}
+	leave := func(field, name string) {
+		mention(field, name, true, "be a shard that is available")
+		gone[name] = true
+	}
+	join := func(field, name string) {
+		mention(field, name, false, "not be available yet")
+		after = append(after, name)
+	}
+
+	for i, name := range c.GetRemove() {
+		leave(fmt.Sprintf("remove[%d]", i), name)
+	}
+
+	for i, r := range c.GetRename() {
+		leave(fmt.Sprintf("rename[%d].from", i), r.GetFrom())
+		join(fmt.Sprintf("rename[%d].to", i), r.GetTo())
+	}
+
+	for i, name := range c.GetAdd() {
+		join(fmt.Sprintf("add[%d]", i), name)
+	}
+
+	for _, name := range before {
+		if !gone[name] {
+			after = append(after, name)
+		}
+	}
+
+	return after, v.err()
+}
+
+// compare returns what moves between the two tables.
+func compare(before, after *hashring.Table) *pb.SimulateResponse {
+	names := append(before.Shards(), after.Shards()...)
+	slices.Sort(names)
+	names = slices.Compact(names)
+
+	sim := &pb.SimulateResponse{
+		FingerprintBefore: before.Fingerprint(), FingerprintAfter: after.Fingerprint(), Least: least(before, after, len(names)),
+	}
+	for _, name := range names {
+		was, is := before.PartitionsOf(name), after.PartitionsOf(name)
+		sim.Shards = append(sim.Shards, &pb.SimulatedShard{
+			Name: name, PartitionsBefore: int32(was), PartitionsAfter: int32(is),
+			ShareBefore: float64(was) / hashring.Partitions, ShareAfter: float64(is) / hashring.Partitions,
+		})
+	}
+
+	moved := 0
+
+	for partition := range hashring.Partitions {
+		was, _ := before.OwnerOf(partition)
+
+		is, _ := after.OwnerOf(partition)
+		if was != is {
+			moved++
+		}
+	}
+
+	sim.Moved = float64(moved) / hashring.Partitions
+
+	return sim
+}
+
+// least returns the fraction of the hash space that must move in any scheme with equal shares: every shard that stays keeps at most the
+// smaller of its two shares. all is the number of names in both tables together.
+func least(before, after *hashring.Table, all int) float64 {
+	larger := max(before.Len(), after.Len())
+	if larger == 0 {
+		return 0
+	}
+
+	staying := before.Len() + after.Len() - all
+
+	return 1 - float64(staying)/float64(larger)
+}
+
+// counter counts objects by their keys. It reports whether an object would move.
+type counter interface {
+	add(k rings.Key) (moved bool)
+}
+
+// tally counts objects by the shards that they belong to.
+type tally struct {
+	before, after *hashring.Table
+	shards        map[string]*pb.SimulatedShard
+}
+
+// newTally returns a tally for the shards of both tables.
+func newTally(before, after *hashring.Table, shards []*pb.SimulatedShard) *tally {
+	t := &tally{before: before, after: after, shards: make(map[string]*pb.SimulatedShard, len(shards))}
+	for _, s := range shards {
+		t.shards[s.GetName()] = s
+	}
+
+	return t
+}
+
+// add counts an object and reports whether it would move.
+func (t *tally) add(k rings.Key) (moved bool) {
+	was, hadOwner := t.before.Owner(k.Hash())
+	if hadOwner {
+		t.shards[was].ObjectsBefore++
+	}
+
+	is, hasOwner := t.after.Owner(k.Hash())
+	if hasOwner {
+		t.shards[is].ObjectsAfter++
+	}
+
+	return was != is
+}
+
+// count counts the main objects of the ring. The result reports resources that cannot be read. It fails if ctx ends.
+func count(ctx context.Context, objects *rings.Objects, r rings.Ring, t counter) ([]*pb.CountedResource, error) {
+	var all []*pb.CountedResource
+
+	spaces, err := namespacesOf(r, objects)
+	if err != nil {
+		return nil, err
+	}
+
+	for _, main := range r.Spec.Resources {
+		c := &pb.CountedResource{Group: main.Group, Resource: main.Resource}
+
+		if resource, _, err := r.Find(rings.Reference{Group: main.Group, Resource: main.Resource}); err != nil {
+			c.Problem = "the API server does not serve it (yet)"
+		} else if err := countOf(ctx, member{resource, resources.Main, spaces}, t, c); err != nil {
+			if ctx.Err() != nil {
+				return nil, err
+			}
+
+			c.Problem = problemOf(err)
+		}
+
+		all = append(all, c)
+	}
+
+	return all, nil
+}
+
+func countOf(ctx context.Context, m member, t counter, c *pb.CountedResource) error {
+	err := m.spaces.objects.Pages(ctx, m.GVR, "", func(objects []metav1.PartialObjectMetadata) error {
+		if err := m.spaces.learn(ctx, objects); err != nil {
+			return err
+		}
+
+		for i := range objects {
+			if !m.spaces.covers(objects[i].Namespace) {
+				continue
+			}
+
+			k := rings.KeyOf(m.Resource, &objects[i])
+
+			c.Objects++
+			if t.add(k) {
+				c.Moved++
+			}
+
+			if k.Missing {
+				c.Keyless++
+			}
+		}
+
+		return nil
+	})
+
+	return readable(err, m.GroupResource().String())
+}
+
+// problemOf describes why objects were not counted.
+func problemOf(err error) string {
+	if errors.Is(err, rings.ErrForbidden) {
+		return err.Error()
+	}
+
+	return "not all were counted: " + err.Error()
 }

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 
-	"github.com/clusterring/clusterring/services/ringquery/metadata"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
@@ -33,11 +32,11 @@ var outcomes = []outcome{
 	{rings.ErrOwnerNeeded, codes.FailedPrecondition, "OWNER_NEEDED"},
 	{rings.ErrLabelsNeeded, codes.FailedPrecondition, "LABELS_NEEDED"},
 	{rings.ErrNotReadable, codes.FailedPrecondition, "NOT_READABLE"},
-	{metadata.ErrForbidden, codes.FailedPrecondition, "NOT_READABLE"},
-	{metadata.ErrNotServed, codes.FailedPrecondition, "NOT_SERVED"},
-	{metadata.ErrNotFound, codes.NotFound, "OBJECT_NOT_FOUND"},
-	{metadata.ErrExpired, codes.Aborted, "PAGE_EXPIRED"},
-	{metadata.ErrUnavailable, codes.Unavailable, "API_SERVER_UNAVAILABLE"},
+	{rings.ErrForbidden, codes.FailedPrecondition, "NOT_READABLE"},
+	{rings.ErrNotServed, codes.FailedPrecondition, "NOT_SERVED"},
+	{rings.ErrNotFound, codes.NotFound, "OBJECT_NOT_FOUND"},
+	{rings.ErrExpired, codes.Aborted, "PAGE_EXPIRED"},
+	{rings.ErrUnavailable, codes.Unavailable, "API_SERVER_UNAVAILABLE"},
 	{rings.ErrNotReady, codes.Unavailable, "NOT_READY"},
 	{context.Canceled, codes.Canceled, ""},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, ""},

@@ -21,7 +21,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/services/ringquery/metadata"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
@@ -30,11 +29,11 @@ func TestEveryErrorHasACode(t *testing.T) {
 	table, err := os.ReadFile("status.go")
 	require.NoError(t, err)
 
-	sentinels := append(exportedErrors(t, "rings"), exportedErrors(t, "metadata")...)
+	sentinels := exportedErrors(t, "rings")
 	require.Contains(t, sentinels, "rings.ErrRingNotFound")
 
 	for _, name := range sentinels {
-		if name == "metadata.ErrInvalid" { // a request of this server's own making: a fault, unless a page token explains it
+		if name == "rings.ErrRejected" { // a request of this server's own making: a fault, unless a page token explains it
 			continue
 		}
 		require.Containsf(t, string(table), "{"+name+", codes.", "%s has no status code", name)
@@ -110,11 +109,11 @@ func TestErrorsTellProgramsAndPeople(t *testing.T) {
 		{fmt.Errorf("%w: x", rings.ErrNotSharded), codes.FailedPrecondition, "not sharded: x", "NOT_SHARDED"},
 		{fmt.Errorf("%w: x", rings.ErrOwnerNeeded), codes.FailedPrecondition, "owner needed: x", "OWNER_NEEDED"},
 		{fmt.Errorf("%w: x", rings.ErrNotReadable), codes.FailedPrecondition, "not readable: x", "NOT_READABLE"},
-		{fmt.Errorf("x: %w", metadata.ErrForbidden), codes.FailedPrecondition, "x: not allowed", "NOT_READABLE"},
-		{fmt.Errorf("x: %w", metadata.ErrNotServed), codes.FailedPrecondition, "x: no such resource", "NOT_SERVED"},
-		{fmt.Errorf("x: %w", metadata.ErrNotFound), codes.NotFound, "x: no such object", "OBJECT_NOT_FOUND"},
-		{fmt.Errorf("x: %w", metadata.ErrExpired), codes.Aborted, "x: the list has expired", "PAGE_EXPIRED"},
-		{fmt.Errorf("x: %w", metadata.ErrUnavailable), codes.Unavailable, "x: the API server does not answer", "API_SERVER_UNAVAILABLE"},
+		{fmt.Errorf("x: %w", rings.ErrForbidden), codes.FailedPrecondition, "x: not allowed", "NOT_READABLE"},
+		{fmt.Errorf("x: %w", rings.ErrNotServed), codes.FailedPrecondition, "x: no such resource", "NOT_SERVED"},
+		{fmt.Errorf("x: %w", rings.ErrNotFound), codes.NotFound, "x: no such object", "OBJECT_NOT_FOUND"},
+		{fmt.Errorf("x: %w", rings.ErrExpired), codes.Aborted, "x: the list has expired", "PAGE_EXPIRED"},
+		{fmt.Errorf("x: %w", rings.ErrUnavailable), codes.Unavailable, "x: the API server does not answer", "API_SERVER_UNAVAILABLE"},
 		{&notReadyError{errors.New("caches")}, codes.Unavailable, "try again, or ask another server: caches", "NOT_READY"},
 		{fmt.Errorf("read: %w", context.Canceled), codes.Canceled, "read: context canceled", ""},
 		{fmt.Errorf("read: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "read: context deadline exceeded", ""},

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/services/ringquery/query"
+	"github.com/clusterring/clusterring/services/ringquery/explain"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
@@ -130,35 +130,43 @@ func bulk(req *pb.LocateAllRequest) error {
 	return v.err()
 }
 
-// question returns the question of a valid request.
-func question(req *pb.LocateRequest) (query.Question, error) {
+// questionOf returns the question of a valid request.
+func questionOf(req *pb.LocateRequest) (question, error) {
 	var v violations
 	v.optional("ring", req.GetRing(), validateRing)
 
-	q := query.Question{Ring: req.GetRing(), Object: v.object(req.GetObject()), Next: defaultNextShards}
+	q := question{object: v.object(req.GetObject()), labels: req.GetLabels(), next: defaultNextShards}
 
 	if o := req.GetOwner(); o != nil {
-		q.Owner = &rings.Reference{Group: o.GetGroup(), Kind: o.GetKind(), Resource: o.GetResource(), Name: o.GetName()}
-		v.reference("owner", *q.Owner)
+		q.owner = &rings.Reference{Group: o.GetGroup(), Kind: o.GetKind(), Resource: o.GetResource(), Name: o.GetName()}
+		v.reference("owner", *q.owner)
 	}
 
-	if q.Labels = req.GetLabels(); len(q.Labels) > maxLabels {
+	if len(q.labels) > maxLabels {
 		v.add("labels", "must be at most %d", maxLabels)
 	}
 
-	for _, name := range slices.Sorted(maps.Keys(q.Labels)) {
-		v.check(fmt.Sprintf("labels[%s]", name), append(validation.IsQualifiedName(name), validation.IsValidLabelValue(q.Labels[name])...))
+	for _, name := range slices.Sorted(maps.Keys(q.labels)) {
+		v.check(fmt.Sprintf("labels[%s]", name), append(validation.IsQualifiedName(name), validation.IsValidLabelValue(q.labels[name])...))
 	}
 
 	if req.NextShards != nil {
-		q.Next = int(req.GetNextShards())
+		q.next = int(req.GetNextShards())
 	}
 
-	if q.Next < 0 || q.Next > maxNextShards {
+	if q.next < 0 || q.next > maxNextShards {
 		v.add("next_shards", "must be from 0 to %d", maxNextShards)
 	}
 
 	return q, v.err()
+}
+
+// explainQuestion returns what a valid request asks.
+func explainQuestion(req *pb.ExplainRequest) (explain.Question, error) {
+	var v violations
+	v.optional("ring", req.GetRing(), validateRing)
+
+	return explain.Question{Ring: req.GetRing(), Object: v.object(req.GetObject())}, v.err()
 }
 
 // object returns the object in question.
@@ -208,4 +216,33 @@ func validateRing(name string) []string {
 	}
 
 	return required(name, validation.IsDNS1123Subdomain)
+}
+
+// RingOf returns the name of the ring that a request is about, for authorization. It is empty if the request is about several rings, if
+// the name is not valid, and for anything that is not a request.
+func RingOf(request any) string {
+	var name string
+
+	switch r := request.(type) {
+	case *pb.GetRingRequest:
+		name = r.GetName()
+	case *pb.WatchRingRequest:
+		name = r.GetName()
+	case *pb.LocateRequest:
+		name = r.GetRing()
+	case *pb.LocateAllRequest:
+		name = r.GetQuestion().GetRing()
+	case *pb.ExplainRequest:
+		name = r.GetRing()
+	case *pb.ListAssignmentsRequest:
+		name = r.GetRing()
+	case *pb.SimulateRequest:
+		name = r.GetRing()
+	}
+
+	if validateRing(name) != nil {
+		return ""
+	}
+
+	return name
 }

@@ -81,16 +81,16 @@ func TestLocateRequests(t *testing.T) {
 		}, []string{"ring", "object.group", "object", "object.namespace", "object.name", "owner.group", "owner", "owner.name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := question(c.req)
+			_, err := questionOf(c.req)
 			require.Equal(t, c.want, fields(t, err))
 		})
 	}
 }
 
 func TestNextShardsHasADefault(t *testing.T) {
-	q, err := question(&pb.LocateRequest{Object: configMap(nil)})
+	q, err := questionOf(&pb.LocateRequest{Object: configMap(nil)})
 	require.NoError(t, err)
-	require.Equal(t, 2, q.Next)
+	require.Equal(t, 2, q.next)
 }
 
 func TestPages(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/ringquery/assignment"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
@@ -66,7 +65,7 @@ func newRingCase(f *Facts, r *Ring) *ringCase {
 	c := &ringCase{facts: f, Ring: r, name: r.Name, next: Nothing}
 
 	meta := f.Object.metadata()
-	c.in = assignment.Labels(c.Keys, meta.Labels)
+	c.in = rings.Labels(c.Keys, meta.Labels)
 	c.in.Controlled = r.Role == resources.Controlled
 
 	if r.Role == "" || f.Object.Meta == nil && (c.in.Controlled || c.rule().Label != "") {
@@ -119,7 +118,7 @@ func (c *ringCase) message() *pb.RingExplanation {
 	}
 
 	if c.Role != "" && c.facts.Object.Meta != nil && c.in.Labels() {
-		res.Assignment = assignment.Of(assignment.Ring{View: c.View, Keys: c.Keys}, c.in, c.facts.Object.Meta, c.owner)
+		res.Assignment = c.Assignment(c.in, c.facts.Object.Meta, c.owner)
 	}
 
 	if c.in.Belongs {
@@ -171,7 +170,7 @@ func (c *ringCase) addOwner(kin *resources.Kin) {
 
 	switch found {
 	case Read:
-		at := assignment.Labels(c.Keys, c.Owner.Meta.Labels)
+		at := rings.Labels(c.Keys, c.Owner.Meta.Labels)
 		c.told.Shard, c.told.Draining = at.Shard, at.Draining
 		c.in.Owner = plan.Owner{Exists: true, Shard: at.Shard, Draining: at.Draining, Belongs: c.ownerStays()}
 	case NotRead, Forbidden:

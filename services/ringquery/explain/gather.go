@@ -11,7 +11,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/ringquery/metadata"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
@@ -26,7 +25,7 @@ type Question struct {
 }
 
 // Answer reads an object and explains it in the named ring, or in every ring that is related to it. It fails with [rings.ErrInvalid],
-// [rings.ErrRingNotFound], or as metadata.Reader.Get does. It fails with [rings.ErrNotSharded] if the named ring does not list the
+// [rings.ErrRingNotFound], or as rings.Objects.Get does. It fails with [rings.ErrNotSharded] if the named ring does not list the
 // resource. It then does not read the object, because a user with access to one ring must not learn about other objects. If the object
 // may not be read, the answer contains what follows from its name.
 func Answer(ctx context.Context, from *rings.Rings, question Question) (*pb.ExplainResponse, error) {
@@ -128,10 +127,10 @@ func (q *inquiry) read(ctx context.Context) error {
 	obj, err := q.from.Objects.Get(ctx, o.Resource.GVR, types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
 
 	switch {
-	case errors.Is(err, metadata.ErrNotFound):
-		return fmt.Errorf("%w: %s", metadata.ErrNotFound,
+	case errors.Is(err, rings.ErrNotFound):
+		return fmt.Errorf("%w: %s", rings.ErrNotFound,
 			rings.Reference{Group: o.Resource.GVR.Group, Resource: o.Resource.GVR.Resource, Namespace: o.Namespace, Name: o.Name})
-	case errors.Is(err, metadata.ErrForbidden):
+	case errors.Is(err, rings.ErrForbidden):
 	case err != nil:
 		return err
 	default:
@@ -143,12 +142,8 @@ func (q *inquiry) read(ctx context.Context) error {
 	}
 
 	has, err := q.from.Objects.NamespaceLabels(ctx, o.Namespace)
-	if err != nil && !errors.Is(err, metadata.ErrForbidden) && !errors.Is(err, metadata.ErrNotFound) {
+	if err != nil && !errors.Is(err, rings.ErrForbidden) && !errors.Is(err, rings.ErrNotFound) {
 		return err
-	}
-
-	if err == nil && has == nil {
-		has = map[string]string{}
 	}
 
 	q.facts.NamespaceLabels = has
@@ -159,7 +154,7 @@ func (q *inquiry) read(ctx context.Context) error {
 // add adds the facts about one ring, if it is related to the object.
 func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 	o := &q.facts.Object
-	fact := Ring{Ring: r, Coverage: q.coverage(r)}
+	fact := Ring{Ring: r, Coverage: r.Covers(o.Namespace, q.facts.NamespaceLabels)}
 
 	if _, role, ok := r.Resources.Find(o.Resource.GroupResource()); ok {
 		fact.Role = role
@@ -209,18 +204,6 @@ func (q *inquiry) controls(r rings.Ring) bool {
 	return ok
 }
 
-// coverage reports whether the ring selects the object's namespace, as far as this is known.
-func (q *inquiry) coverage(r rings.Ring) rings.Coverage {
-	switch {
-	case q.facts.Object.Namespace == "":
-		return rings.Covered
-	case q.facts.NamespaceLabels == nil:
-		return r.Covers(q.facts.Object.Namespace)
-	default:
-		return r.CoversLabels(q.facts.NamespaceLabels)
-	}
-}
-
 // readOwner finds the main object that the object follows, and reads it.
 func (q *inquiry) readOwner(ctx context.Context, r *Ring) error {
 	if r.Role != resources.Controlled || q.facts.Object.Meta == nil {
@@ -230,7 +213,7 @@ func (q *inquiry) readOwner(ctx context.Context, r *Ring) error {
 	kin, ok, err := r.Resources.KinOf(ctx, resources.Subject{Resource: q.facts.Object.Resource, Role: r.Role, Object: q.facts.Object.Meta}, q.ancestors)
 
 	switch {
-	case errors.Is(err, metadata.ErrForbidden):
+	case errors.Is(err, rings.ErrForbidden):
 		nearest, _, _ := r.Resources.ControllerOf(q.facts.Object.Meta)
 		r.Unread = nearest.Resource.Kind.Kind + " " + nearest.Name
 
@@ -249,9 +232,9 @@ func (q *inquiry) readOwner(ctx context.Context, r *Ring) error {
 		obj, err := q.from.Objects.Get(ctx, owner.Resource.GVR, owner.NamespacedName)
 
 		switch {
-		case errors.Is(err, metadata.ErrNotFound):
+		case errors.Is(err, rings.ErrNotFound):
 			known.Found = Missing
-		case errors.Is(err, metadata.ErrForbidden):
+		case errors.Is(err, rings.ErrForbidden):
 			known.Found = Forbidden
 		case err != nil:
 			return err

@@ -8,7 +8,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/plan"
-	"github.com/clusterring/clusterring/services/ringquery/assignment"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 const (
@@ -160,7 +160,7 @@ func (c *ringCase) drain() {
 		to = "Then it moves to shard " + c.in.Desired
 	}
 
-	since, ok := assignment.DrainTime(c.Keys, c.facts.Object.Meta)
+	since, ok := rings.DrainTime(c.Keys, c.facts.Object.Meta)
 	if !ok {
 		c.add(Warning, ReasonDrainPending, fmt.Sprintf("Shard %s was asked to release it, at an unknown time. "+
 			"The shard finishes the current reconcile of the object, starts no other, and releases it. %s.", c.in.Shard, to), "")
@@ -235,7 +235,7 @@ func (c *ringCase) handover() {
 
 // labelWriter reports who wrote the shard label, if this is known and was not the rebalancer.
 func (c *ringCase) labelWriter() {
-	manager, at, ok := assignment.Writer(c.Keys.Shard, c.facts.Object.Meta)
+	manager, at, ok := rings.Writer(c.Keys.Shard, c.facts.Object.Meta)
 	if !ok || manager == Rebalancer {
 		return
 	}

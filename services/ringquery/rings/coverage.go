@@ -1,6 +1,8 @@
 package rings
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -18,12 +20,21 @@ const (
 	NotCovered
 )
 
-// Covers reports whether the ring covers the namespace, as far as this follows from the name of the namespace. The API server adds the
-// name to every namespace as a label.
-func (r Ring) Covers(namespace string) Coverage {
-	selector, err := metav1.LabelSelectorAsSelector(r.Spec.EffectiveNamespaceSelector())
+// Covers reports whether the ring covers the namespace (empty: cluster-scoped objects) with these labels. If they are nil, it reports what
+// follows from the name of the namespace: the API server adds the name to every namespace as a label.
+func (r Ring) Covers(namespace string, has map[string]string) Coverage {
+	if namespace == "" {
+		return Covered
+	}
+
+	selector, err := r.namespaces()
 	if err != nil {
 		return Unknown
+	}
+
+	unread := has == nil
+	if unread {
+		has = map[string]string{corev1.LabelMetadataName: namespace}
 	}
 
 	requirements, selectable := selector.Requirements()
@@ -35,9 +46,9 @@ func (r Ring) Covers(namespace string) Coverage {
 
 	for _, requirement := range requirements {
 		switch {
-		case requirement.Key() != corev1.LabelMetadataName:
+		case unread && requirement.Key() != corev1.LabelMetadataName:
 			coverage = Unknown
-		case !requirement.Matches(labels.Set{corev1.LabelMetadataName: namespace}):
+		case !requirement.Matches(labels.Set(has)):
 			return NotCovered
 		}
 	}
@@ -45,27 +56,26 @@ func (r Ring) Covers(namespace string) Coverage {
 	return coverage
 }
 
-// CoversLabels reports whether the ring covers a namespace with these labels.
-func (r Ring) CoversLabels(has map[string]string) Coverage {
-	selector, err := metav1.LabelSelectorAsSelector(r.Spec.EffectiveNamespaceSelector())
-
-	switch {
-	case err != nil:
-		return Unknown
-	case selector.Matches(labels.Set(has)):
-		return Covered
-	default:
-		return NotCovered
+// CheckSelector returns an error that wraps [ErrNotSharded] if the selector of the ring is not valid.
+func (r Ring) CheckSelector() error {
+	if _, err := r.namespaces(); err != nil {
+		return fmt.Errorf("%w: the namespaceSelector of ring %s cannot be used: %w", ErrNotSharded, r.Name, err)
 	}
+
+	return nil
 }
 
 // Selector returns the selector of the namespaces that the ring covers, in the form of kubectl's --selector. Empty: all namespaces. If the
 // selector is not valid, it returns the error.
 func (r Ring) Selector() string {
-	selector, err := metav1.LabelSelectorAsSelector(r.Spec.EffectiveNamespaceSelector())
+	selector, err := r.namespaces()
 	if err != nil {
 		return "invalid: " + err.Error()
 	}
 
 	return selector.String()
+}
+
+func (r Ring) namespaces() (labels.Selector, error) {
+	return metav1.LabelSelectorAsSelector(r.Spec.EffectiveNamespaceSelector()) //nolint:wrapcheck // it says what is wrong
 }

@@ -36,7 +36,7 @@ func TestCoverageIsOnlyWhatTheNameTells(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ring := rings.Ring{ClusterRing: &v1alpha1.ClusterRing{Spec: v1alpha1.ClusterRingSpec{NamespaceSelector: c.selector}}}
-			require.Equal(t, c.want, ring.Covers("ns"))
+			require.Equal(t, c.want, ring.Covers("ns", nil))
 			require.Equal(t, c.text, ring.Selector())
 		})
 	}

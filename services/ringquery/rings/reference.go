@@ -2,6 +2,7 @@ package rings
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -75,15 +76,9 @@ func Lookup(set *resources.Set, ref Reference) (resources.Resource, resources.Ro
 		return set.Find(ref.groupResource())
 	}
 
-	for _, resource := range set.Main() {
+	for _, resource := range slices.Concat(set.Main(), set.Controlled()) {
 		if resource.Kind.GroupKind() == ref.groupKind() {
-			return resource, resources.Main, true
-		}
-	}
-
-	for _, resource := range set.Controlled() {
-		if resource.Kind.GroupKind() == ref.groupKind() {
-			return resource, resources.Controlled, true
+			return set.Find(resource.GroupResource())
 		}
 	}
 

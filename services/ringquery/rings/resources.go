@@ -4,98 +4,71 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/lru"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/ringquery/metadata"
 )
+
+// maxResolved is the maximum number of rings whose resources are cached. The least recently used one is evicted first.
+const maxResolved = 4096
 
 // Resources caches the resources of each ring. It is safe for concurrent use; create it with [NewResources].
 type Resources struct {
 	known *resources.Resolver
-
-	mu    sync.Mutex
-	rings map[string]resolved
+	sets  *lru.Cache // of *resources.Set, by resolved
 }
 
-// resolved holds the resources of one ring at a revision of the resolver.
+// resolved identifies the specification of a ring and a revision of the resolver.
 type resolved struct {
-	uid        types.UID
-	generation int64
-	revision   int64
-	set        *resources.Set
+	uid                  types.UID
+	generation, revision int64
 }
 
 // NewResources returns a cache for the resolver.
 func NewResources(known *resources.Resolver) *Resources {
-	return &Resources{known: known, rings: map[string]resolved{}}
+	return &Resources{known: known, sets: lru.New(maxResolved)}
 }
 
 // Of returns the resources of the ring. It sends no requests.
 func (r *Resources) Of(ring *v1alpha1.ClusterRing) *resources.Set {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	revision := r.known.Revision() // before Resolve: if the resolver changes in between, the next call resolves again
-	if k := r.rings[ring.Name]; k.set != nil && k.uid == ring.UID && k.generation == ring.Generation && k.revision == revision {
-		return k.set
+	// The revision comes before Resolve: if the resolver changes in between, the next call resolves again.
+	key := resolved{ring.UID, ring.Generation, r.known.Revision()}
+	if set, ok := r.sets.Get(key); ok {
+		return set.(*resources.Set) //nolint:forcetypeassert // there is nothing else
 	}
 
 	set := r.known.Resolve(ring.Spec)
-	r.rings[ring.Name] = resolved{uid: ring.UID, generation: ring.Generation, revision: revision, set: set}
+	r.sets.Add(key, set)
 
 	return set
 }
 
-// Keep evicts all other rings.
-func (r *Resources) Keep(rings []*v1alpha1.ClusterRing) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	if len(r.rings) <= len(rings) {
-		return
-	}
-
-	kept := make(map[string]resolved, len(rings))
-	for _, ring := range rings {
-		if known, ok := r.rings[ring.Name]; ok {
-			kept[ring.Name] = known
-		}
-	}
-
-	r.rings = kept
-}
-
-// Find returns the resource of the reference, whether or not a ring lists it. It sends no requests. It fails with metadata.ErrNotServed,
-// or with metadata.ErrUnavailable if it is not known whether the resource is served.
-func (r *Resources) Find(ref Reference) (resources.Resource, error) {
-	find := func() (resources.Resource, error) { return r.known.Find(ref.groupResource()) }
+// Find returns the resource of the reference, whether or not a ring lists it. It sends no requests. It fails with [ErrNotServed], or with
+// [ErrUnavailable] if it is not known whether the resource is served.
+func (r *Resources) Find(ref Reference) (found resources.Resource, err error) {
 	if ref.Kind != "" {
-		find = func() (resources.Resource, error) { return r.known.OfKind(ref.groupKind()) }
+		found, err = r.known.OfKind(ref.groupKind())
+	} else {
+		found, err = r.known.Find(ref.groupResource())
 	}
 
-	found, err := find()
-	if err != nil {
-		return resources.Resource{}, unserved(ref, err)
-	}
-
-	return found, nil
-}
-
-func unserved(ref Reference, err error) error {
 	absent, ok := errors.AsType[*resources.NotServedError](err)
 
 	switch {
+	case err == nil:
+		return found, nil
 	case !ok:
-		return fmt.Errorf("%w: find %s: %w", metadata.ErrUnavailable, ref.TypeName(), err)
+		err = fmt.Errorf("%w: find %s: %w", ErrUnavailable, ref.TypeName(), err)
 	case absent.Suggestion != "":
-		return fmt.Errorf("%w: the API server does not serve %s; did you mean %s?", metadata.ErrNotServed, ref.TypeName(), absent.Suggestion)
+		err = fmt.Errorf("%w: the API server does not serve %s; did you mean %s?", ErrNotServed, ref.TypeName(), absent.Suggestion)
 	default:
-		return fmt.Errorf("%w: the API server does not serve %s", metadata.ErrNotServed, ref.TypeName())
+		err = fmt.Errorf("%w: the API server does not serve %s", ErrNotServed, ref.TypeName())
 	}
+
+	return resources.Resource{}, err
 }
 
 // Remembered returns the resources that the ring lists and those that its status still contains. Nil: the status contains none.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources/resourcestest"
-	"github.com/clusterring/clusterring/services/ringquery/metadata"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
@@ -44,11 +43,7 @@ func TestResourcesAreRemembered(t *testing.T) {
 		ring.UID = types.UID("2")
 		third := known.Of(ring)
 		require.NotSame(t, second, third, "it is another ring")
-		known.Keep(nil)
-		fourth := known.Of(ring)
-		require.NotSame(t, third, fourth, "the ring was gone")
-		known.Keep([]*v1alpha1.ClusterRing{ring})
-		require.Same(t, fourth, known.Of(ring), "the ring was kept")
+		require.Same(t, third, known.Of(ring))
 	})
 }
 
@@ -83,13 +78,13 @@ func TestWhatIsServed(t *testing.T) {
 
 		for _, ref := range []rings.Reference{{Resource: "configmap"}, {Kind: "Configmap"}} {
 			_, err := known.Find(ref)
-			require.ErrorIs(t, err, metadata.ErrNotServed)
+			require.ErrorIs(t, err, rings.ErrNotServed)
 			require.ErrorContains(t, err, "did you mean configmaps?")
 		}
 
 		asked := d.Asked()
 		_, err := known.Find(rings.Reference{Resource: "shops"})
-		require.ErrorIs(t, err, metadata.ErrNotServed)
+		require.ErrorIs(t, err, rings.ErrNotServed)
 		synctest.Wait()
 		require.Equal(t, asked, d.Asked(), "nobody has others asked by naming what is not there")
 
@@ -97,6 +92,6 @@ func TestWhatIsServed(t *testing.T) {
 		<-clock.RealClock{}.After(time.Minute)
 
 		_, err = known.Find(rings.Reference{Resource: "shops"})
-		require.ErrorIs(t, err, metadata.ErrUnavailable)
+		require.ErrorIs(t, err, rings.ErrUnavailable)
 	})
 }

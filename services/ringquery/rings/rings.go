@@ -26,7 +26,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/ringquery/metadata"
 )
 
 // Rings provides the current state of all rings. All fields are required. It is safe for concurrent use.
@@ -40,7 +39,7 @@ type Rings struct {
 	// Leases contains the states and ages of Leases.
 	Leases *Leases
 	// Objects reads the metadata of sharded objects from the API server.
-	Objects *metadata.Reader
+	Objects *Objects
 }
 
 // Ring is the current state of a ring. Its fields are shared: do not change the values to which they point.
@@ -67,18 +66,6 @@ type Shard struct {
 	Age Age
 	// Partitions is how many of the [hashring.Partitions] the shard owns. Zero if it is not available.
 	Partitions int
-}
-
-// Page returns at most limit rings after the given name, sorted by name, and whether there are more.
-func (r *Rings) Page(ctx context.Context, after string, limit int) (rings []Ring, more bool, err error) {
-	all, err := r.All(ctx)
-	if err != nil {
-		return nil, false, err
-	}
-
-	all = slices.DeleteFunc(all, func(ring Ring) bool { return ring.Name <= after })
-
-	return all[:min(limit, len(all))], len(all) > limit, nil
 }
 
 // Get returns a ring by its name. It fails with [ErrRingNotFound].
@@ -109,18 +96,12 @@ func (r *Rings) All(ctx context.Context) ([]Ring, error) {
 		return nil, fmt.Errorf("list rings: %w", err)
 	}
 
-	declared := make([]*v1alpha1.ClusterRing, 0, len(list.Items))
+	all := make([]Ring, 0, len(list.Items))
 	for i := range list.Items {
-		declared = append(declared, &list.Items[i])
+		all = append(all, r.ring(&list.Items[i], labelclaim.Holder(&list.Items[i], list.Items)))
 	}
 
-	slices.SortFunc(declared, func(a, b *v1alpha1.ClusterRing) int { return cmp.Compare(a.Name, b.Name) })
-	r.Resources.Keep(declared)
-
-	all := make([]Ring, 0, len(declared))
-	for _, d := range declared {
-		all = append(all, r.ring(d, labelclaim.Holder(d, list.Items)))
-	}
+	slices.SortFunc(all, func(a, b Ring) int { return cmp.Compare(a.Name, b.Name) })
 
 	return all, nil
 }
@@ -201,7 +182,11 @@ func (r Ring) Message() *pb.Ring {
 	}
 
 	for _, main := range r.Spec.Resources {
-		ring.Resources = append(ring.Resources, r.resource(main.Group, main.Resource, resources.Main))
+		rule := key.RuleOf(main.Key)
+		res := r.resource(main.Group, main.Resource, resources.Main)
+		res.KeyType, res.KeyLabel = Key{Rule: rule}.Type(), rule.Label
+
+		ring.Resources = append(ring.Resources, res)
 		for _, c := range main.ControlledResources {
 			ring.Resources = append(ring.Resources, r.resource(c.Group, c.Resource, resources.Controlled))
 		}
@@ -226,24 +211,7 @@ func (r Ring) Message() *pb.Ring {
 func (r Ring) resource(group, name string, role resources.Role) *pb.RingResource {
 	found, _, _ := r.Resources.Find(schema.GroupResource{Group: group, Resource: name})
 
-	res := &pb.RingResource{Group: group, Resource: name, Role: roles[role], Kind: found.Kind.Kind}
-	if role == resources.Main {
-		rule := r.ruleOf(group, name)
-		res.KeyType, res.KeyLabel = Key{Rule: rule}.Type(), rule.Label
-	}
-
-	return res
-}
-
-// ruleOf returns the key rule that the ring declares for a main resource, whether or not the API server serves it.
-func (r Ring) ruleOf(group, name string) key.Rule {
-	for i := range r.Spec.Resources {
-		if main := &r.Spec.Resources[i]; main.Group == group && main.Resource == name {
-			return key.RuleOf(main.Key)
-		}
-	}
-
-	return key.Rule{}
+	return &pb.RingResource{Group: group, Resource: name, Role: roles[role], Kind: found.Kind.Kind}
 }
 
 // Message returns the shard as in the API.

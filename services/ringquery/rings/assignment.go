@@ -1,7 +1,4 @@
-// Package assignment reports where an object is: what its labels contain, and which state follows in a ring.
-//
-// It only reads metadata. Package plan makes the decisions, and defines the terms.
-package assignment
+package rings
 
 import (
 	"iter"
@@ -13,15 +10,11 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// State of an object in a ring. The API documents its values.
-type State = pb.AssignmentState
-
-// Short names of the states. An object whose state is None is neither covered nor labelled.
+// Short names of the states of an object in a ring. The API documents them. An object whose state is None is neither covered nor labelled.
 const (
 	None       = pb.AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED
 	Assigned   = pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED
@@ -32,8 +25,8 @@ const (
 	Foreign    = pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN
 )
 
-// StateOf returns the state of an object. For a controlled object, it considers only the desired shard of the object, not the owner.
-func StateOf(r plan.Ring, o plan.Object) State {
+// StateOf returns the state of an object in the ring. Package plan defines the terms. For a controlled object, it considers only the desired shard of the object, not the owner.
+func StateOf(r plan.Ring, o plan.Object) pb.AssignmentState {
 	switch {
 	case !o.Labels():
 		return None
@@ -52,19 +45,10 @@ func StateOf(r plan.Ring, o plan.Object) State {
 	}
 }
 
-// Ring is what [Of] must know of a ring.
-type Ring struct {
-	// View contains its shards.
-	*membership.View
-
-	// Keys are the keys of its labels.
-	Keys v1alpha1.LabelKeys
-}
-
-// Of returns where an object is, given the facts in o. The owner is the main object that it follows. Nil: there is none.
-func Of(r Ring, o plan.Object, obj metav1.Object, owner *resources.Owner) *pb.Assignment {
+// Assignment returns where an object is, given the facts in o. The owner is the main object that it follows. Nil: there is none.
+func (r Ring) Assignment(o plan.Object, obj metav1.Object, owner *resources.Owner) *pb.Assignment {
 	a := &pb.Assignment{
-		Namespace: obj.GetNamespace(), Name: obj.GetName(), Shard: o.Shard, DesiredShard: o.Desired, State: StateOf(r, o),
+		Namespace: obj.GetNamespace(), Name: obj.GetName(), Shard: o.Shard, DesiredShard: o.Desired, State: StateOf(r.View, o),
 	}
 
 	if since, ok := DrainTime(r.Keys, obj); ok {

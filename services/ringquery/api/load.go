@@ -1,4 +1,4 @@
-package query
+package api
 
 import (
 	"context"
@@ -12,12 +12,12 @@ import (
 // maxKeys is how many keys are counted one by one: 15 MB. Beyond it, objects of further keys count only as objects.
 const maxKeys = 100_000
 
-// Load counts the main objects of a ring, and their keys, by the shards that they belong to. It adds the result to the answer, and reports
+// addLoads counts the main objects of a ring, and their keys, by the shards that they belong to. It adds the result to the answer, and reports
 // resources that cannot be read there. It fails if ctx ends, or with [rings.ErrNotSharded] if the ring's selector cannot be used.
-func Load(ctx context.Context, from *rings.Rings, ring rings.Ring, res *pb.GetRingResponse) error {
+func (s *Service) addLoads(ctx context.Context, ring rings.Ring, res *pb.GetRingResponse) error {
 	l := newLoads(ring.View.Table())
 
-	counted, err := count(ctx, from.Objects, ring, l)
+	counted, err := count(ctx, s.Rings.Objects, ring, l)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package metadata
+package rings
 
 import (
 	"context"
@@ -29,13 +29,13 @@ var (
 	unknown    = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "foos"}
 )
 
-func newReader(t *testing.T, config *rest.Config) *Reader {
+func newObjects(t *testing.T, config *rest.Config) *Objects {
 	t.Helper()
 
 	web, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
 	t.Cleanup(web.CloseIdleConnections)
-	r, err := NewReader(config, web)
+	r, err := NewObjects(config, web)
 	require.NoError(t, err)
 
 	return r
@@ -52,7 +52,7 @@ func create(t *testing.T, plain client.Client, meta metav1.ObjectMeta) {
 
 func TestGet(t *testing.T) {
 	plane := localplane.Shared(t)
-	r, ns := newReader(t, plane.Config), plane.Namespace(t)
+	r, ns := newObjects(t, plane.Config), plane.Namespace(t)
 	create(t, plane.Client, metav1.ObjectMeta{Namespace: ns, Name: "a", Labels: map[string]string{"l": "1"}})
 
 	object, err := r.Get(t.Context(), configMaps, types.NamespacedName{Namespace: ns, Name: "a"})
@@ -69,19 +69,19 @@ func TestGet(t *testing.T) {
 func TestListPageByPage(t *testing.T) {
 	plane := localplane.Shared(t)
 
-	r, ns := newReader(t, plane.Config), plane.Namespace(t)
+	r, ns := newObjects(t, plane.Config), plane.Namespace(t)
 	for i := range 5 {
 		create(t, plane.Client, metav1.ObjectMeta{
 			Namespace: ns, Name: fmt.Sprint("object-", i), Labels: map[string]string{"odd": fmt.Sprint(i%2 == 1)},
 		})
 	}
 
-	q := Query{GVR: configMaps, Namespace: ns, ListOptions: metav1.ListOptions{Limit: 2}}
+	q := metav1.ListOptions{Limit: 2}
 
 	var names []string
 
 	for remaining := []int64{3, 1, 0}; ; {
-		page, err := r.List(t.Context(), q)
+		page, err := r.List(t.Context(), configMaps, ns, q)
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(page.Items), 2)
 		require.Equal(t, remaining[0], ptr.Deref(page.RemainingItemCount, 0))
@@ -98,36 +98,36 @@ func TestListPageByPage(t *testing.T) {
 	}
 	require.Equal(t, []string{"object-0", "object-1", "object-2", "object-3", "object-4"}, names)
 
-	page, err := r.List(t.Context(), Query{GVR: configMaps, Namespace: ns, ListOptions: metav1.ListOptions{LabelSelector: "odd=true"}})
+	page, err := r.List(t.Context(), configMaps, ns, metav1.ListOptions{LabelSelector: "odd=true"})
 	require.NoError(t, err)
 	require.Len(t, page.Items, 2)
 
-	page, err = r.List(t.Context(), Query{GVR: configMaps, ListOptions: metav1.ListOptions{LabelSelector: "odd=true"}})
+	page, err = r.List(t.Context(), configMaps, "", metav1.ListOptions{LabelSelector: "odd=true"})
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(page.Items), 2, "all namespaces")
 }
 
 func TestFailures(t *testing.T) {
 	plane := localplane.Shared(t)
-	admin, ns := newReader(t, plane.Config), plane.Namespace(t)
+	admin, ns := newObjects(t, plane.Config), plane.Namespace(t)
 	nobody := rest.CopyConfig(plane.Config)
 	nobody.Impersonate = rest.ImpersonationConfig{UserName: "nobody"}
-	somebody := newReader(t, nobody)
+	somebody := newObjects(t, nobody)
 	stranger := rest.AnonymousClientConfig(plane.Config)
 	stranger.BearerToken = "no-such-token"
-	unknownCaller := newReader(t, stranger)
+	unknownCaller := newObjects(t, stranger)
 	away := &rest.Config{Host: "https://127.0.0.1:1"}
-	nowhere := newReader(t, away)
+	nowhere := newObjects(t, away)
 	id := types.NamespacedName{Namespace: ns, Name: "no-such-object"}
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	get := func(r *Reader, gvr schema.GroupVersionResource) error {
+	get := func(r *Objects, gvr schema.GroupVersionResource) error {
 		_, err := r.Get(t.Context(), gvr, id)
 		return err
 	}
-	list := func(r *Reader, q Query) error {
-		_, err := r.List(t.Context(), q)
+	list := func(r *Objects, gvr schema.GroupVersionResource, options metav1.ListOptions) error {
+		_, err := r.List(t.Context(), gvr, "", options)
 		return err
 	}
 
@@ -137,16 +137,16 @@ func TestFailures(t *testing.T) {
 		"get what is forbidden":        {get(somebody, secrets), ErrForbidden},
 		"get without credentials":      {get(unknownCaller, secrets), ErrForbidden},
 		"get from nobody":              {get(nowhere, configMaps), ErrUnavailable},
-		"list what is not served":      {list(admin, Query{GVR: unknown}), ErrNotServed},
-		"list what is forbidden":       {list(somebody, Query{GVR: secrets}), ErrForbidden},
-		"list what cannot be listed":   {list(admin, Query{GVR: schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"}}), ErrNotServed},
-		"list with a forged token":     {list(admin, Query{GVR: configMaps, ListOptions: metav1.ListOptions{Limit: 1, Continue: "forged"}}), ErrInvalid},
-		"list with a strange selector": {list(admin, Query{GVR: configMaps, ListOptions: metav1.ListOptions{LabelSelector: "??"}}), ErrInvalid},
-		"list from nobody":             {list(nowhere, Query{GVR: configMaps}), ErrUnavailable},
+		"list what is not served":      {list(admin, unknown, metav1.ListOptions{}), ErrNotServed},
+		"list what is forbidden":       {list(somebody, secrets, metav1.ListOptions{}), ErrForbidden},
+		"list what cannot be listed":   {list(admin, schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"}, metav1.ListOptions{}), ErrNotServed},
+		"list with a forged token":     {list(admin, configMaps, metav1.ListOptions{Limit: 1, Continue: "forged"}), ErrRejected},
+		"list with a strange selector": {list(admin, configMaps, metav1.ListOptions{LabelSelector: "??"}), ErrRejected},
+		"list from nobody":             {list(nowhere, configMaps, metav1.ListOptions{}), ErrUnavailable},
 	} {
 		require.ErrorIs(t, c.err, c.want, name)
 
-		for _, other := range []error{ErrForbidden, ErrNotFound, ErrNotServed, ErrExpired, ErrInvalid, ErrUnavailable} {
+		for _, other := range []error{ErrForbidden, ErrNotFound, ErrNotServed, ErrExpired, ErrRejected, ErrUnavailable} {
 			require.Equal(t, c.want == other, errors.Is(c.err, other), "%s: %v", name, c.err) //nolint:errorlint // the sentinels themselves
 		}
 	}

@@ -1,45 +1,33 @@
-package query
+package api
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/clusterring/clusterring/services/ringquery/metadata"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-const (
-	// fewNamespaces is the maximum number of namespaces that are read one by one. For more, all are listed.
-	fewNamespaces = 10
-	// listSize is the page size of lists that are not part of an answer.
-	listSize = 500
-)
+// fewNamespaces is the maximum number of namespaces that are read one by one. For more, all are listed.
+const fewNamespaces = 10
 
 // namespaces caches, for one question, which namespaces a ring covers. It reads a namespace only if its name is not sufficient to
 // decide. It is not safe for concurrent use.
 type namespaces struct {
-	ring     rings.Ring
-	objects  *metadata.Reader
-	selector labels.Selector
+	ring    rings.Ring
+	objects *rings.Objects
 
 	known  map[string]bool
 	listed bool // all namespaces that are not in known are not covered
 }
 
 // namespacesOf returns the namespaces of a ring. It fails with [rings.ErrNotSharded] if the ring's selector cannot be used.
-func namespacesOf(ring rings.Ring, objects *metadata.Reader) (*namespaces, error) {
-	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
-	if err != nil {
-		return nil, fmt.Errorf("%w: the namespaceSelector of ring %s cannot be used: %w", rings.ErrNotSharded, ring.Name, err)
-	}
-
-	return &namespaces{ring: ring, objects: objects, selector: selector, known: map[string]bool{"": true}}, nil
+func namespacesOf(ring rings.Ring, objects *rings.Objects) (*namespaces, error) {
+	return &namespaces{ring: ring, objects: objects, known: map[string]bool{}}, ring.CheckSelector()
 }
 
 // learn finds out which namespaces of the objects are covered.
@@ -52,13 +40,10 @@ func (n *namespaces) learn(ctx context.Context, objects []metav1.PartialObjectMe
 			continue
 		}
 
-		switch n.ring.Covers(name) {
-		case rings.Covered:
-			n.known[name] = true
-		case rings.NotCovered:
-			n.known[name] = false
-		default:
+		if coverage := n.ring.Covers(name, nil); coverage == rings.Unknown {
 			unknown.Insert(name)
+		} else {
+			n.known[name] = coverage == rings.Covered
 		}
 	}
 
@@ -68,11 +53,11 @@ func (n *namespaces) learn(ctx context.Context, objects []metav1.PartialObjectMe
 
 	for name := range unknown {
 		has, err := n.objects.NamespaceLabels(ctx, name)
-		if err != nil && !errors.Is(err, metadata.ErrNotFound) {
+		if err != nil && !errors.Is(err, rings.ErrNotFound) {
 			return readable(err, "namespaces")
 		}
 
-		n.known[name] = err == nil && n.selector.Matches(labels.Set(has))
+		n.known[name] = err == nil && n.ring.Covers(name, has) == rings.Covered
 	}
 
 	return nil
@@ -80,12 +65,7 @@ func (n *namespaces) learn(ctx context.Context, objects []metav1.PartialObjectMe
 
 // list finds all covered namespaces.
 func (n *namespaces) list(ctx context.Context) error {
-	q := metadata.Query{
-		GVR:         corev1.SchemeGroupVersion.WithResource("namespaces"),
-		ListOptions: metav1.ListOptions{LabelSelector: n.selector.String(), Limit: listSize},
-	}
-
-	err := pages(ctx, n.objects, q, func(items []metav1.PartialObjectMetadata) error {
+	err := n.objects.Pages(ctx, rings.Namespaces, n.ring.Selector(), func(items []metav1.PartialObjectMetadata) error {
 		for i := range items {
 			n.known[items[i].Name] = true
 		}
@@ -102,4 +82,14 @@ func (n *namespaces) list(ctx context.Context) error {
 }
 
 // covers reports whether the ring shards objects in the namespace. Empty: cluster-scoped objects. Call learn first.
-func (n *namespaces) covers(namespace string) bool { return n.known[namespace] }
+func (n *namespaces) covers(namespace string) bool { return namespace == "" || n.known[namespace] }
+
+// readable adds advice to an error of reading objects.
+func readable(err error, resource string) error {
+	if !errors.Is(err, rings.ErrForbidden) {
+		return err
+	}
+
+	return fmt.Errorf("%w: this server may not list %s: grant it get and list, by a ClusterRole with the label %s=true: %w",
+		rings.ErrNotReadable, resource, v1alpha1.LabelAggregateToRingQuery, err)
+}

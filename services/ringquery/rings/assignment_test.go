@@ -1,4 +1,4 @@
-package assignment_test
+package rings_test
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/plan"
-	"github.com/clusterring/clusterring/services/ringquery/assignment"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // live are the available shards.
@@ -25,20 +25,20 @@ func TestStates(t *testing.T) {
 	for _, c := range []struct {
 		labelled, belongs bool
 		shard, desired    string
-		plain, draining   assignment.State // without and with the drain label
+		plain, draining   pb.AssignmentState // without and with the drain label
 	}{
-		{false, false, "", "", assignment.None, assignment.Foreign},
-		{true, false, "", "", assignment.Foreign, assignment.Foreign},
-		{true, false, "a", "", assignment.Foreign, assignment.Foreign},
-		{true, false, "dead", "", assignment.Foreign, assignment.Foreign},
-		{false, true, "", "a", assignment.Unassigned, assignment.Unassigned},
-		{false, true, "", "", assignment.Unassigned, assignment.Unassigned},
-		{true, true, "", "a", assignment.Unassigned, assignment.Unassigned},
-		{true, true, "dead", "a", assignment.DeadShard, assignment.DeadShard},
-		{true, true, "dead", "dead", assignment.DeadShard, assignment.DeadShard},
-		{true, true, "dead", "", assignment.DeadShard, assignment.DeadShard},
-		{true, true, "a", "b", assignment.Misplaced, assignment.Draining},
-		{true, true, "a", "a", assignment.Assigned, assignment.Draining},
+		{false, false, "", "", rings.None, rings.Foreign},
+		{true, false, "", "", rings.Foreign, rings.Foreign},
+		{true, false, "a", "", rings.Foreign, rings.Foreign},
+		{true, false, "dead", "", rings.Foreign, rings.Foreign},
+		{false, true, "", "a", rings.Unassigned, rings.Unassigned},
+		{false, true, "", "", rings.Unassigned, rings.Unassigned},
+		{true, true, "", "a", rings.Unassigned, rings.Unassigned},
+		{true, true, "dead", "a", rings.DeadShard, rings.DeadShard},
+		{true, true, "dead", "dead", rings.DeadShard, rings.DeadShard},
+		{true, true, "dead", "", rings.DeadShard, rings.DeadShard},
+		{true, true, "a", "b", rings.Misplaced, rings.Draining},
+		{true, true, "a", "a", rings.Assigned, rings.Draining},
 	} {
 		for _, draining := range []bool{false, true} {
 			want := c.plain
@@ -50,20 +50,20 @@ func TestStates(t *testing.T) {
 				o := plan.Object{
 					Labelled: c.labelled, Belongs: c.belongs, Shard: c.shard, Desired: c.desired, Draining: draining, Controlled: controlled,
 				}
-				require.Equal(t, want, assignment.StateOf(shards, o), "%+v", o)
+				require.Equal(t, want, rings.StateOf(shards, o), "%+v", o)
 			}
 		}
 	}
 
-	got := assignment.StateOf(live{}, plan.Object{Labelled: true, Belongs: true, Shard: "a"})
-	require.Equal(t, assignment.DeadShard, got, "no shard is available")
+	got := rings.StateOf(live{}, plan.Object{Labelled: true, Belongs: true, Shard: "a"})
+	require.Equal(t, rings.DeadShard, got, "no shard is available")
 }
 
 // TestEveryStateOfAnAssignmentHasAName verifies that the short names cover all values of the API.
 func TestEveryStateOfAnAssignmentHasAName(t *testing.T) {
-	known := map[assignment.State]bool{
-		assignment.None: true, assignment.Assigned: true, assignment.Misplaced: true, assignment.Draining: true,
-		assignment.DeadShard: true, assignment.Unassigned: true, assignment.Foreign: true,
+	known := map[pb.AssignmentState]bool{
+		rings.None: true, rings.Assigned: true, rings.Misplaced: true, rings.Draining: true,
+		rings.DeadShard: true, rings.Unassigned: true, rings.Foreign: true,
 	}
 	require.Len(t, known, len(pb.AssignmentState_name))
 }
@@ -82,7 +82,7 @@ func TestLabels(t *testing.T) {
 		{map[string]string{drain: "true"}, plan.Object{Draining: true}},
 		{map[string]string{v1alpha1.ShardLabel("other"): "a", v1alpha1.DrainLabel("other"): "true"}, plan.Object{}},
 	} {
-		require.Equal(t, c.want, assignment.Labels(v1alpha1.LabelKeysOf("example", ""), c.labels))
+		require.Equal(t, c.want, rings.Labels(v1alpha1.LabelKeysOf("example", ""), c.labels))
 	}
 }
 
@@ -109,7 +109,7 @@ func TestDrainTime(t *testing.T) {
 		"no time":              {labels, []metav1.ManagedFieldsEntry{entry(nil, ours)}, nil},
 		"nonsense":             {labels, []metav1.ManagedFieldsEntry{entry(at(1), `[`), {Time: at(1)}}, nil},
 	} {
-		got, ok := assignment.DrainTime(v1alpha1.LabelKeysOf("example", ""), &metav1.ObjectMeta{Labels: c.labels, ManagedFields: c.fields})
+		got, ok := rings.DrainTime(v1alpha1.LabelKeysOf("example", ""), &metav1.ObjectMeta{Labels: c.labels, ManagedFields: c.fields})
 		require.Equal(t, c.want != nil, ok, name)
 
 		if c.want != nil {

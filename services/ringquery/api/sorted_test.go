@@ -1,4 +1,4 @@
-package query
+package api
 
 import (
 	"testing"
@@ -10,7 +10,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/ringquery/assignment"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
@@ -24,10 +23,10 @@ func TestPageIsSorted(t *testing.T) {
 	m := member{
 		Resource: resources.Resource{Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Namespaced: true},
 		role:     resources.Main,
-		spaces:   &namespaces{known: map[string]bool{"a": true, "a-b": true}},
+		spaces:   &namespaces{ring: r, known: map[string]bool{"a": true, "a-b": true}},
 	}
 
-	all, err := judge(t.Context(), r, m, []metav1.PartialObjectMetadata{
+	all, err := m.assignmentsOf(t.Context(), []metav1.PartialObjectMetadata{
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "a-b", Name: "x"}},
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "y"}},
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "x"}},
@@ -38,7 +37,7 @@ func TestPageIsSorted(t *testing.T) {
 	var names []string
 
 	for _, a := range all {
-		require.Equal(t, assignment.Unassigned, a.GetState())
+		require.Equal(t, rings.Unassigned, a.GetState())
 		names = append(names, a.GetNamespace()+"/"+a.GetName())
 	}
 	require.Equal(t, []string{"a/x", "a/y", "a-b/x"}, names)

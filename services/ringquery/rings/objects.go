@@ -1,0 +1,172 @@
+package rings
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+
+	"github.com/clusterring/clusterring/services/internal/ancestry"
+	"github.com/clusterring/clusterring/services/internal/resources"
+)
+
+// Namespaces is the resource of namespaces.
+var Namespaces = corev1.SchemeGroupVersion.WithResource("namespaces")
+
+// Objects reads the metadata of objects from the API server, with the rights of one client. Each call is one request for the latest state.
+// Nothing is cached or watched, so that the service costs nothing without queries, and answers are up to date. It is safe for concurrent
+// use; create it with [NewObjects].
+type Objects struct {
+	client metadata.Interface
+}
+
+// NewObjects returns a reader that uses the given configuration and client. It fails if the configuration is not valid.
+func NewObjects(config *rest.Config, client *http.Client) (*Objects, error) {
+	c, err := metadata.NewForConfigAndClient(metadata.ConfigFor(config), client)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for metadata: %w", err)
+	}
+
+	return &Objects{client: c}, nil
+}
+
+// Get reads one object, with its managed fields. The namespace of a cluster-scoped object is empty. It fails with
+// [ErrNotFound], [ErrNotServed], [ErrForbidden], [ErrUnavailable] or the error of the context.
+func (o *Objects) Get(ctx context.Context, gvr schema.GroupVersionResource, id types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+	object, err := o.client.Resource(gvr).Namespace(id.Namespace).Get(ctx, id.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, classify(ctx, "read "+Reference{Group: gvr.Group, Resource: gvr.Resource, Namespace: id.Namespace, Name: id.Name}.String(), err)
+	}
+
+	return object, nil
+}
+
+// List reads one page of objects with their managed fields, all as they were at one time, in the order of namespaces, then names. Without
+// a namespace, it lists all namespaces. Without a limit, the page contains all objects. It fails with [ErrExpired] if the list began too
+// long ago to continue (begin again), and with [ErrRejected], [ErrNotServed], [ErrForbidden], [ErrUnavailable] or the error of the context.
+func (o *Objects) List(
+	ctx context.Context, gvr schema.GroupVersionResource, namespace string, options metav1.ListOptions,
+) (*metav1.PartialObjectMetadataList, error) {
+	list, err := o.client.Resource(gvr).Namespace(namespace).List(ctx, options)
+	if err != nil {
+		return nil, classify(ctx, "list "+gvr.GroupResource().String(), err)
+	}
+
+	return list, nil
+}
+
+// listSize is the page size of lists that are not part of an answer.
+const listSize = 500
+
+// Pages calls yield with each page of a list of the objects that the selector selects. If the list expires, it continues at the same
+// position in the current state, so that it does not miss objects that exist all the time. It fails as [Objects.List] or yield does.
+func (o *Objects) Pages(
+	ctx context.Context, gvr schema.GroupVersionResource, selector string, yield func([]metav1.PartialObjectMetadata) error,
+) error {
+	options := metav1.ListOptions{LabelSelector: selector, Limit: listSize}
+
+	for {
+		page, err := o.List(ctx, gvr, "", options)
+		if next := continuation(err); next != "" && next != options.Continue {
+			options.Continue = next
+			continue
+		}
+
+		if err != nil {
+			return err
+		}
+
+		if err := yield(page.Items); err != nil {
+			return err
+		}
+
+		if page.Continue == "" {
+			return nil
+		}
+
+		options.Continue = page.Continue
+	}
+}
+
+// continuation returns the token with which an expired list can continue. Empty: it cannot.
+func continuation(err error) string {
+	var status apierrors.APIStatus
+	if !errors.Is(err, ErrExpired) || !errors.As(err, &status) {
+		return ""
+	}
+
+	return status.Status().Continue
+}
+
+// NamespaceLabels returns the labels of a namespace, not nil. It fails as [Objects.Get] does.
+func (o *Objects) NamespaceLabels(ctx context.Context, namespace string) (map[string]string, error) {
+	object, err := o.Get(ctx, Namespaces, types.NamespacedName{Name: namespace})
+	if err != nil {
+		return nil, err
+	}
+
+	return labels.Merge(nil, object.Labels), nil
+}
+
+// between is the maximum number of cached intermediate objects per answer.
+const between = 1000
+
+// Ancestors returns a finder of the objects that others follow. Its cache is for one answer.
+func (o *Objects) Ancestors() resources.Ancestors {
+	return ancestry.New(ancestry.Options{Read: o.Get, Size: between, Remember: time.Hour, Clock: clock.RealClock{}})
+}
+
+// The ways in which a request to the API server fails. An error wraps exactly one of these and the error of the API server, or the error of
+// the context if the context has ended.
+var (
+	// ErrForbidden: the service may not read this.
+	ErrForbidden = errors.New("not allowed")
+	// ErrNotFound: there is no such object.
+	ErrNotFound = errors.New("no such object")
+	// ErrNotServed: the API server does not serve the resource in this version.
+	ErrNotServed = errors.New("no such resource")
+	// ErrExpired: the list cannot be continued, because it began too long ago.
+	ErrExpired = errors.New("the list has expired")
+	// ErrRejected: the API server rejects the request: the selector or the continue token is malformed.
+	ErrRejected = errors.New("invalid request")
+	// ErrUnavailable: the API server cannot be reached, or cannot answer now.
+	ErrUnavailable = errors.New("the API server does not answer")
+)
+
+// classify wraps the error of a request with one of the errors above.
+func classify(ctx context.Context, what string, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", what, ctx.Err())
+	}
+
+	return fmt.Errorf("%s: %w: %w", what, way(err), err)
+}
+
+func way(err error) error {
+	switch {
+	// Without valid credentials, the service may not read anything either.
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return ErrForbidden
+	case resources.IsGone(err):
+		return ErrNotFound
+	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err):
+		return ErrNotServed
+	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		return ErrExpired
+	case apierrors.IsBadRequest(err), apierrors.IsInvalid(err):
+		return ErrRejected
+	default:
+		return ErrUnavailable
+	}
+}
