@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -34,37 +35,25 @@ func (g *Guard) unauthenticated(problems ...error) error {
 		wanted += ", or a client certificate"
 	}
 
-	var texts []string
-
-	for _, problem := range problems {
-		if problem != nil {
-			texts = append(texts, problem.Error())
-		}
+	problem := "the server requires authentication"
+	if err := errors.Join(problems...); err != nil {
+		problem = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 
-	if texts == nil {
-		texts = []string{"the server requires authentication"}
-	}
-
-	return g.status(codes.Unauthenticated, strings.Join(texts, "; ")+": "+wanted, &errdetails.ErrorInfo{Reason: reasonUnauthenticated})
+	return g.status(codes.Unauthenticated, problem+": "+wanted, &errdetails.ErrorInfo{Reason: reasonUnauthenticated})
 }
 
 // denied returns the error for a missing permission, and how to get the permission.
 func (g *Guard) denied(user, ring string) error {
-	object, what := resource+"."+v1alpha1.GroupVersion.Group, "all rings at once"
+	what, object := "all rings at once", resource+"."+v1alpha1.GroupVersion.Group
 	if ring != "" {
-		what = fmt.Sprintf("ring %q", ring)
-	}
-
-	check := "kubectl auth can-i " + verb + " " + object
-	if ring != "" {
-		check += "/" + ring
+		what, object = fmt.Sprintf("ring %q", ring), object+"/"+ring
 	}
 
 	message := fmt.Sprintf("user %q may not %s %s/%s of %s: this requires the verb %q on resource %s/%s of API group %s, "+
-		"which the ClusterRole %s grants on all rings; to check, run '%s --subresource=%s'",
+		"which the ClusterRole %s grants on all rings; to check, run 'kubectl auth can-i %s %s --subresource=%s'",
 		user, verb, resource, subresource, what, verb, resource, subresource, v1alpha1.GroupVersion.Group,
-		viewerRole, check, subresource)
+		viewerRole, verb, object, subresource)
 
 	return g.status(codes.PermissionDenied, message, &errdetails.ErrorInfo{Reason: reasonDenied, Metadata: map[string]string{
 		"user": user, "verb": verb, "group": v1alpha1.GroupVersion.Group, "resource": resource, "subresource": subresource, "name": ring,

@@ -50,14 +50,15 @@ func (g *Guard) SetupWithManager(mgr manager.Manager) error {
 		return err
 	}
 
-	unknown, err := reviews(mgr)
+	// Each client for TokenReviews has its own limit of requests per second.
+	unknown, err := authenticationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
-		return err
+		return fmt.Errorf("make a client for TokenReviews: %w", err)
 	}
 
-	known, err := reviews(mgr)
+	known, err := authenticationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
-		return err
+		return fmt.Errorf("make a client for TokenReviews: %w", err)
 	}
 
 	authorization, err := authorizationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
@@ -66,24 +67,15 @@ func (g *Guard) SetupWithManager(mgr manager.Manager) error {
 	}
 
 	ttl, refusal := g.Options.TTL, min(g.Options.TTL, refusalTTL)
-	acquaintances := newAcquaintances()
-	review := &reviewer{unknown: unknown, known: known, acquaintances: acquaintances, audiences: g.Options.Audiences}
-	g.tokens = &doorkeeper{Token: tokencache.New(review, false, ttl, refusal), known: acquaintances}
+	review := &reviewer{
+		unknown: unknown.TokenReviews(), known: known.TokenReviews(), acquaintances: newAcquaintances(), audiences: g.Options.Audiences,
+	}
+	g.tokens = &doorkeeper{Token: tokencache.New(review, false, ttl, refusal), known: review.acquaintances}
 	g.rights = &rights{
 		reviews: authorization.SubjectAccessReviews(), ttl: ttl, refusal: refusal, answers: cache.NewLRUExpireCache(remembered),
 	}
 
 	return nil
-}
-
-// reviews returns a client for TokenReviews with its own limit of requests per second.
-func reviews(mgr manager.Manager) (authenticationclient.TokenReviewInterface, error) {
-	c, err := authenticationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
-	if err != nil {
-		return nil, fmt.Errorf("make a client for TokenReviews: %w", err)
-	}
-
-	return c.TokenReviews(), nil
 }
 
 // takeCertificates accepts client certificates if there is a file with CA certificates.
@@ -109,34 +101,22 @@ func (g *Guard) takeCertificates(mgr manager.Manager) error {
 	return nil
 }
 
-// need is what a method requires from its caller.
-type need int
+// isOpen reports whether everybody may call the method.
+func isOpen(method string) bool { return strings.HasPrefix(method, "/grpc.health.") }
 
-const (
-	nothing need = iota
-	identification
-	permission
-)
-
-func needOf(method string) need {
-	switch {
-	case strings.HasPrefix(method, "/grpc.health."):
-		return nothing
-	case strings.HasPrefix(method, "/grpc.reflection."):
-		return identification
-	default:
-		return permission
-	}
+// needsPermission reports whether a method requires permission on the ring in question.
+func needsPermission(method string) bool {
+	return !isOpen(method) && !strings.HasPrefix(method, "/grpc.reflection.")
 }
 
 // Unary authorizes a unary call.
 func (g *Guard) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	_, who, err := g.admit(ctx, info.FullMethod)
+	who, err := g.admit(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
 	}
 
-	if needOf(info.FullMethod) == permission {
+	if needsPermission(info.FullMethod) {
 		ring := g.RingOf(req)
 		logging.AddFields(ctx, logging.Fields{"ring", ring})
 
@@ -149,36 +129,34 @@ func (g *Guard) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 }
 
 // admit identifies the caller of a method, unless the method is open to everybody.
-func (g *Guard) admit(ctx context.Context, method string) (*caller, user.Info, error) {
-	c := g.caller(ctx)
-	if needOf(method) == nothing {
-		return c, nil, nil
+func (g *Guard) admit(ctx context.Context, method string) (user.Info, error) {
+	if isOpen(method) {
+		return nil, nil //nolint:nilnil // nobody has to be known
 	}
 
-	who, err := c.identify(ctx)
+	who, err := g.identify(ctx)
 	if err == nil {
 		// The audit log of the API server contains the ID, and who has created the token.
 		id := strings.Join(who.GetExtra()[user.CredentialIDKey], ",")
 		logging.AddFields(ctx, logging.Fields{"user", who.GetName(), "credential", id})
 	}
 
-	return c, who, err
+	return who, err
 }
 
 // Stream authorizes a stream. It checks each request of the stream. If many answers follow one request, it also checks before each
 // answer.
 func (g *Guard) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	c, _, err := g.admit(stream.Context(), info.FullMethod)
-	if err != nil {
+	if _, err := g.admit(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}
 
-	if needOf(info.FullMethod) != permission {
+	if !needsPermission(info.FullMethod) {
 		return handler(srv, stream)
 	}
 
-	guarded := &guardedStream{ServerStream: stream, caller: c, follows: !info.IsClientStream}
-	err = handler(srv, guarded)
+	guarded := &guardedStream{ServerStream: stream, guard: g, follows: !info.IsClientStream}
+	err := handler(srv, guarded)
 
 	if refusal := guarded.refusal.Load(); refusal != nil {
 		return *refusal // regardless of what the handler returned
@@ -191,7 +169,7 @@ func (g *Guard) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 type guardedStream struct {
 	grpc.ServerStream
 
-	caller *caller
+	guard *Guard
 	// follows is true if the stream has one request, and all answers follow from it.
 	follows bool
 	ring    string // of the request, if there is one
@@ -204,7 +182,7 @@ func (s *guardedStream) RecvMsg(m any) error {
 		return err //nolint:wrapcheck // the end of the stream
 	}
 
-	ring := s.caller.guard.RingOf(m)
+	ring := s.guard.RingOf(m)
 	if s.follows {
 		s.ring = ring
 		logging.AddFields(s.Context(), logging.Fields{"ring", ring})
@@ -225,9 +203,9 @@ func (s *guardedStream) SendMsg(m any) error {
 }
 
 func (s *guardedStream) check(ring string) error {
-	who, err := s.caller.identify(s.Context())
+	who, err := s.guard.identify(s.Context())
 	if err == nil {
-		err = s.caller.guard.permit(s.Context(), who, ring)
+		err = s.guard.permit(s.Context(), who, ring)
 	}
 
 	if err != nil {

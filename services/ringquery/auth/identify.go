@@ -100,28 +100,49 @@ func certificates(file *dynamiccertificates.DynamicFileCAContent, clk clock.Pass
 	}, x509request.CommonNameUserConversion))
 }
 
-// caller holds the credentials of a call.
-type caller struct {
-	guard *Guard
+// identify returns the user of a call: by the certificate, or else by the token, as Kubernetes does. The error is a status.
+func (g *Guard) identify(ctx context.Context) (user.Info, error) {
+	var problems []error
 
-	// malformed is the error in the authorization. If it is set, there is no token.
-	malformed error
-	token     string
-	tls       tls.ConnectionState
-}
+	if state := connection(ctx); g.certificates != nil && len(state.PeerCertificates) > 0 {
+		found, ok, err := g.certificates.AuthenticateRequest(&http.Request{TLS: &state})
 
-// caller reads the credentials of a call.
-func (g *Guard) caller(ctx context.Context) *caller {
-	c := &caller{guard: g}
-	c.token, c.malformed = bearer(metadata.ValueFromIncomingContext(ctx, "authorization"))
-
-	if p, ok := peer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
-			c.tls = info.State
+		switch {
+		case err != nil:
+			problems = append(problems, fmt.Errorf("the client certificate is not valid: %w", err))
+		case !ok:
+			problems = append(problems, errNobody)
+		default:
+			return found.User, nil
 		}
 	}
 
-	return c
+	token, malformed := bearer(metadata.ValueFromIncomingContext(ctx, "authorization"))
+	if token != "" {
+		found, ok, err := g.tokens.AuthenticateToken(ctx, token)
+
+		switch {
+		case err != nil:
+			return nil, g.unknown(ctx, err, "who the caller is")
+		case !ok:
+			problems = append(problems, errInvalidToken)
+		default:
+			return found.User, nil
+		}
+	}
+
+	return nil, g.unauthenticated(append(problems, malformed)...)
+}
+
+// connection returns the state of the TLS connection of a call. It is zero without TLS.
+func connection(ctx context.Context) tls.ConnectionState {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+			return info.State
+		}
+	}
+
+	return tls.ConnectionState{}
 }
 
 // bearer returns the token of an authorization. Empty: there is no authorization.
@@ -140,37 +161,4 @@ func bearer(authorization []string) (string, error) {
 	}
 
 	return token, nil
-}
-
-// identify returns the user: by the certificate, or else by the token, as Kubernetes does. The error is a status.
-func (c *caller) identify(ctx context.Context) (user.Info, error) {
-	var problems []error
-
-	if c.guard.certificates != nil && len(c.tls.PeerCertificates) > 0 {
-		found, ok, err := c.guard.certificates.AuthenticateRequest(&http.Request{TLS: &c.tls})
-
-		switch {
-		case err != nil:
-			problems = append(problems, fmt.Errorf("the client certificate is not valid: %w", err))
-		case !ok:
-			problems = append(problems, errNobody)
-		default:
-			return found.User, nil
-		}
-	}
-
-	if c.token != "" {
-		found, ok, err := c.guard.tokens.AuthenticateToken(ctx, c.token)
-
-		switch {
-		case err != nil:
-			return nil, c.guard.unknown(ctx, err, "who the caller is")
-		case !ok:
-			problems = append(problems, errInvalidToken)
-		default:
-			return found.User, nil
-		}
-	}
-
-	return nil, c.guard.unauthenticated(append(problems, c.malformed)...)
 }

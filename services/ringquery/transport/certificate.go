@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"crypto/tls"
 	"fmt"
 	"net/http"
 	"time"
@@ -12,30 +11,20 @@ import (
 	"github.com/clusterring/clusterring/services/internal/certs"
 )
 
-// certificate is the serving certificate.
-type certificate struct {
-	// get is the callback for tls.Config.
-	get func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// ready are checks that must pass before clients can verify the certificate.
-	ready []func(*http.Request) error
-}
+// setUpCertificate sets up the source of the serving certificate. The manager keeps it up to date, and, if the certificate is in a Secret,
+// also the ConfigMap for clients.
+func (s *Server) setUpCertificate(mgr manager.Manager) error {
+	if s.Options.CAMode == CAFile {
+		files, err := certs.NewFiles(s.Options.CertFile, s.Options.KeyFile, "", s.Clock)
+		if err != nil {
+			return fmt.Errorf("%w (--tls-cert-file, --tls-private-key-file)", err)
+		}
 
-// fromFiles returns the certificate in the files, which the manager watches.
-func (s *Server) fromFiles(mgr manager.Manager) (*certificate, error) {
-	source, err := certs.NewFiles(s.Options.CertFile, s.Options.KeyFile, "", s.Clock)
-	if err != nil {
-		return nil, fmt.Errorf("%w (--tls-cert-file, --tls-private-key-file)", err)
+		s.certificate, s.published = files, files.Ready
+
+		return files.SetupWithManager(mgr)
 	}
 
-	if err := source.SetupWithManager(mgr); err != nil {
-		return nil, err
-	}
-
-	return &certificate{get: source.GetCertificate}, nil
-}
-
-// fromSecret returns the certificate in the Secret. The manager maintains the Secret, and the ConfigMap for clients.
-func (s *Server) fromSecret(mgr manager.Manager) (*certificate, error) {
 	secret := &certs.Secret{
 		Client: mgr.GetClient(),
 		Name:   types.NamespacedName{Namespace: s.Namespace, Name: s.Options.Secret.Name},
@@ -43,7 +32,7 @@ func (s *Server) fromSecret(mgr manager.Manager) (*certificate, error) {
 		Clock:  s.Clock,
 	}
 	if err := secret.SetupWithManager(mgr); err != nil {
-		return nil, err
+		return err
 	}
 
 	authorities := &certs.ConfigMap{
@@ -52,27 +41,30 @@ func (s *Server) fromSecret(mgr manager.Manager) (*certificate, error) {
 		Name:   types.NamespacedName{Namespace: s.Namespace, Name: s.Options.CAConfigMap},
 		Secret: secret,
 	}
-	if err := authorities.SetupWithManager(mgr); err != nil {
-		return nil, err
-	}
+	s.certificate, s.published = secret, authorities.Ready
 
-	return &certificate{get: secret.GetCertificate, ready: []func(*http.Request) error{secret.Ready, authorities.Ready}}, nil
+	return authorities.SetupWithManager(mgr)
 }
 
-// check returns nil if clients can verify the certificate at the given time.
-func (c *certificate) check(now time.Time, r *http.Request) error {
-	for _, ready := range c.ready {
+// CertificateReady is a part of readiness. It returns nil if clients can verify the certificate now, or if the server uses no TLS. It is
+// safe for concurrent use after SetupWithManager.
+func (s *Server) CertificateReady(r *http.Request) error {
+	if s.certificate == nil {
+		return nil
+	}
+
+	for _, ready := range []func(*http.Request) error{s.certificate.Ready, s.published} {
 		if err := ready(r); err != nil {
 			return err
 		}
 	}
 
-	current, err := c.get(nil)
+	current, err := s.certificate.GetCertificate(nil)
 	if err != nil {
 		return err
 	}
 
-	shown := current.Leaf
+	now, shown := s.Clock.Now(), current.Leaf
 	if now.Before(shown.NotBefore) || now.After(shown.NotAfter) {
 		return fmt.Errorf("the server's certificate is valid only from %s to %s",
 			shown.NotBefore.UTC().Format(time.RFC3339), shown.NotAfter.UTC().Format(time.RFC3339))

@@ -21,6 +21,8 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/clusterring/clusterring/services/internal/certs"
 )
 
 // healthInterval is how often the server updates the reported health.
@@ -62,12 +64,14 @@ type Server struct {
 	Clock clock.WithTicker
 	Log   logr.Logger
 
-	grpc        *grpc.Server
-	health      *health.Server
-	address     atomic.Pointer[net.TCPAddr]
-	streams     streams
-	handlers    handlers
-	certificate *certificate // nil without TLS
+	grpc     *grpc.Server
+	health   *health.Server
+	address  atomic.Pointer[net.TCPAddr]
+	streams  streams
+	handlers handlers
+	// certificate is nil without TLS. published checks that clients can verify it.
+	certificate certs.Source
+	published   func(*http.Request) error
 }
 
 // SetupWithManager lets the manager run the server. It reads the files of the certificate, so that a mistake is reported immediately.
@@ -120,36 +124,20 @@ func (s *Server) limits() []grpc.ServerOption {
 
 // credentials returns the transport credentials. The manager keeps the certificate up to date.
 func (s *Server) credentials(mgr manager.Manager) (credentials.TransportCredentials, error) {
-	var err error
-
-	switch {
-	case s.Options.Plaintext:
+	if s.Options.Plaintext {
 		return insecure.NewCredentials(), nil
-	case s.Options.CAMode == CAFile:
-		s.certificate, err = s.fromFiles(mgr)
-	default:
-		s.certificate, err = s.fromSecret(mgr)
 	}
 
-	if err != nil {
+	if err := s.setUpCertificate(mgr); err != nil {
 		return nil, err
 	}
 
-	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.certificate.get}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.certificate.GetCertificate}
 	if s.ClientCertificates {
 		config.ClientAuth = tls.RequestClientCert // each call verifies them
 	}
 
 	return credentials.NewTLS(config), nil
-}
-
-// CertificateReady is a part of readiness. It returns nil if clients can verify the certificate now, or if the server uses no TLS. It is safe for concurrent use after SetupWithManager.
-func (s *Server) CertificateReady(r *http.Request) error {
-	if s.certificate == nil {
-		return nil
-	}
-
-	return s.certificate.check(s.Clock.Now(), r)
 }
 
 // serve serves until ctx ends.
