@@ -26,7 +26,7 @@ func (c *ringCase) conditions() {
 		told = true
 		severity := Warning
 
-		if c.actor == Rebalancer && (assigned.Reason == v1alpha1.ReasonAssignmentFailed || assigned.Reason == v1alpha1.ReasonResourcesMissing) {
+		if c.told.GetNextActor() == Rebalancer && (assigned.Reason == v1alpha1.ReasonAssignmentFailed || assigned.Reason == v1alpha1.ReasonResourcesMissing) {
 			severity = max(severity, c.worst()) // it may be the reason why this object does not move
 		}
 
@@ -49,8 +49,8 @@ func (c *ringCase) conditions() {
 		c.add(Warning, ReasonNotReady, c.quote("The lease monitor reports", ready), "")
 	}
 
-	if c.actor == Rebalancer && assigned == nil && c.worst() > Info {
-		c.add(Error, ReasonRebalancerSilent, fmt.Sprintf("The rebalancer has never reported on ring %s: it does not seem to run, and nothing will move.", c.name),
+	if c.told.GetNextActor() == Rebalancer && assigned == nil && c.worst() > Info {
+		c.add(Error, ReasonRebalancerSilent, fmt.Sprintf("The rebalancer has never reported on ring %s: it does not seem to run, and nothing will move.", c.Name),
 			"Start it, or find out why it does not start: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=rebalancer")
 	}
 }
@@ -83,6 +83,6 @@ func (c *ringCase) quote(who string, condition *metav1.Condition) string {
 		message = condition.Reason
 	}
 
-	return sentence(fmt.Sprintf("%s of ring %s, since %s: %s is %s (%s): %s", who, c.name, condition.LastTransitionTime.UTC().Format(time.RFC3339),
+	return sentence(fmt.Sprintf("%s of ring %s, since %s: %s is %s (%s): %s", who, c.Name, condition.LastTransitionTime.UTC().Format(time.RFC3339),
 		condition.Type, condition.Status, condition.Reason, message))
 }

@@ -20,21 +20,21 @@ func (c *ringCase) coverage() bool {
 
 	switch {
 	case c.Holder != "":
-		c.uncovered(Error, ReasonLabelInUse, fmt.Sprintf("Ring %s shards nothing: %s.", c.name, labelclaim.Message(c.ClusterRing, c.Holder)), "")
+		c.uncovered(Error, ReasonLabelInUse, fmt.Sprintf("Ring %s shards nothing: %s.", c.Name, labelclaim.Message(c.ClusterRing, c.Holder)), "")
 	case !c.DeletionTimestamp.IsZero():
 		c.uncovered(Warning, ReasonRingDeleting, fmt.Sprintf("Ring %s has been in deletion for %s: it releases its objects and assigns none.",
-			c.name, span(c.facts.Now.Sub(c.DeletionTimestamp.Time))), "")
+			c.Name, span(c.facts.Now.Sub(c.DeletionTimestamp.Time))), "")
 	case c.Leaving:
-		c.uncovered(Warning, ReasonResourceLeft, fmt.Sprintf("Ring %s no longer lists %s, and releases its objects of this resource.", c.name, resource), "")
+		c.uncovered(Warning, ReasonResourceLeft, fmt.Sprintf("Ring %s no longer lists %s, and releases its objects of this resource.", c.Name, resource), "")
 	case c.Coverage == rings.NotCovered:
 		c.uncovered(Warning, ReasonNamespaceNotSelected, fmt.Sprintf("Ring %s does not shard objects in namespace %s: its selector is %q, "+
-			"and the labels of the namespace are %s.", c.name, c.facts.Object.Namespace, c.Selector(), c.namespaceLabels()), c.selectAdvice())
+			"and the labels of the namespace are %s.", c.Name, c.facts.Object.Namespace, c.Selector(), c.namespaceLabels()), c.selectAdvice())
 	case c.facts.Object.Meta != nil && c.in.Controlled && c.owner == nil:
 		c.noOwner(resource.String())
 	default:
 		if c.Coverage == rings.Unknown {
 			c.add(Info, ReasonNamespaceUnknown, fmt.Sprintf("The server could not read the labels of namespace %s. The findings about ring %s apply if "+
-				"its selector %q selects the namespace. Otherwise, the ring does not shard the object.", c.facts.Object.Namespace, c.name, c.Selector()), "")
+				"its selector %q selects the namespace. Otherwise, the ring does not shard the object.", c.facts.Object.Namespace, c.Name, c.Selector()), "")
 		}
 
 		return true
@@ -45,7 +45,7 @@ func (c *ringCase) coverage() bool {
 
 // noOwner explains an object of a controlled resource that follows no main object of the ring.
 func (c *ringCase) noOwner(resource string) {
-	rule := fmt.Sprintf("Ring %s shards only %s that follow one of its main objects (%s)", c.name, resource, c.mainKinds())
+	rule := fmt.Sprintf("Ring %s shards only %s that follow one of its main objects (%s)", c.Name, resource, c.mainKinds())
 
 	ref := metav1.GetControllerOfNoCopy(c.facts.Object.Meta)
 	if ref == nil {
@@ -152,7 +152,7 @@ func (c *ringCase) stray() {
 	}
 
 	c.add(Warning, ReasonStrayLabel, fmt.Sprintf("It has the label %s=%s, but ring %s does not list %s and has no record of it: every service ignores the "+
-		"label, and none removes it.", label, value, c.name, c.facts.Object.Resource.GroupResource()),
+		"label, and none removes it.", label, value, c.Name, c.facts.Object.Resource.GroupResource()),
 		"Remove it: "+c.facts.Object.labelCommand(label+"-"))
 	c.labelWriter()
 }

@@ -6,12 +6,44 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
+)
+
+// Short names of the enums of the API, which documents them. A greater severity is worse.
+const (
+	Info    = pb.Severity_SEVERITY_INFO
+	Warning = pb.Severity_SEVERITY_WARNING
+	Error   = pb.Severity_SEVERITY_ERROR
+
+	Nothing     = pb.NextStep_NEXT_STEP_NONE
+	Assign      = pb.NextStep_NEXT_STEP_ASSIGN
+	TakeOver    = pb.NextStep_NEXT_STEP_TAKE_OVER
+	Drain       = pb.NextStep_NEXT_STEP_DRAIN
+	Acknowledge = pb.NextStep_NEXT_STEP_ACKNOWLEDGE
+	Withdraw    = pb.NextStep_NEXT_STEP_WITHDRAW
+	Release     = pb.NextStep_NEXT_STEP_RELEASE
+	FollowOwner = pb.NextStep_NEXT_STEP_FOLLOW_OWNER
+	AwaitShard  = pb.NextStep_NEXT_STEP_AWAIT_SHARD
+
+	NotRead   = pb.Found_FOUND_UNSPECIFIED // nobody tried
+	Read      = pb.Found_FOUND_YES
+	Missing   = pb.Found_FOUND_NO
+	Forbidden = pb.Found_FOUND_FORBIDDEN
+)
+
+// Actors that take the next step. The actor "shard NAME" is a shard.
+const (
+	Rebalancer   = "rebalancer"
+	LeaseMonitor = "lease monitor"
+	You          = "you"
 )
 
 // nextShards is the number of next shards in an explanation.
@@ -20,15 +52,22 @@ const nextShards = 2
 // Explain derives an explanation from the facts: findings for people, the most severe first, and the same facts for programs, ring by
 // ring.
 func Explain(f *Facts) *pb.ExplainResponse {
-	e := &pb.ExplainResponse{Object: f.Object.message(), Findings: object(f)}
+	var covering []string
+
+	e := &pb.ExplainResponse{Object: f.Object.message()}
 
 	for i := range f.Rings {
 		c := newRingCase(f, &f.Rings[i])
 		c.explain()
 		e.Findings = append(e.Findings, c.findings...)
-		e.Rings = append(e.Rings, c.message())
+		e.Rings = append(e.Rings, c.told)
+
+		if c.in.Belongs {
+			covering = append(covering, c.Name)
+		}
 	}
 
+	e.Findings = append(object(f, covering), e.GetFindings()...)
 	slices.SortStableFunc(e.GetFindings(), func(a, b *pb.Finding) int { return cmp.Compare(b.GetSeverity(), a.GetSeverity()) })
 	e.Healthy = len(e.GetFindings()) > 0 && e.GetFindings()[0].GetSeverity() == Info
 
@@ -40,9 +79,8 @@ type ringCase struct {
 	facts *Facts
 	*Ring
 
-	name string
-	in   plan.Object
-	act  plan.Action
+	in  plan.Object
+	act plan.Action
 	// owner is the main object that the object follows. Nil: there is none. between are the objects between the two, the nearest
 	// first.
 	owner   *resources.Owner
@@ -52,31 +90,40 @@ type ringCase struct {
 
 	// key is the partition key of the object. Nil: it is not known, or there is none.
 	key *rings.Key
-	// told is the owner in the answer. Nil: the object follows no main object of the ring.
-	told *pb.ExplainedOwner
-	// next is the next change of the object's labels, and actor makes it. An empty actor means that nothing will happen.
-	next  pb.NextStep
-	actor string
 
+	// told is the part of the answer about the ring. Without an actor, nothing will happen next.
+	told     *pb.RingExplanation
 	findings []*pb.Finding
 }
 
 func newRingCase(f *Facts, r *Ring) *ringCase {
-	c := &ringCase{facts: f, Ring: r, name: r.Name, next: Nothing}
+	c := &ringCase{facts: f, Ring: r, told: &pb.RingExplanation{Ring: r.Name, Role: rings.RoleOf(r.Role), Next: Nothing}}
 
 	meta := f.Object.metadata()
 	c.in = rings.Labels(c.Keys, meta.Labels)
 	c.in.Controlled = r.Role == resources.Controlled
 
-	if r.Role == "" || f.Object.Meta == nil && (c.in.Controlled || c.rule().Label != "") {
-		return c
+	if r.Role != "" && (f.Object.Meta != nil || !c.in.Controlled && c.rule().Label == "") {
+		c.decide(meta)
 	}
 
-	kin := r.Kin
+	c.told.Covered = c.in.Belongs
+	c.told.ActualShard, c.told.DesiredShard = pick(c.Shards, c.in.Shard), pick(c.Shards, c.in.Desired)
+
+	if c.in.Belongs {
+		c.told.Location = c.Locate(c.Role, c.Coverage, *c.key, nextShards)
+	}
+
+	return c
+}
+
+// decide finds out where the object belongs, and what happens to it.
+func (c *ringCase) decide(meta *metav1.PartialObjectMetadata) {
+	kin := c.Kin
 
 	switch {
-	case r.Role == resources.Main:
-		resource := f.Object.Resource
+	case c.Role == resources.Main:
+		resource := c.facts.Object.Resource
 		resource.Key = c.rule()
 		c.key = new(rings.KeyOf(resource, meta))
 		kin = &resources.Kin{Key: c.key.Key}
@@ -84,23 +131,24 @@ func newRingCase(f *Facts, r *Ring) *ringCase {
 		c.key = &rings.Key{Key: kin.Key, Rule: kin.Owner.Resource.Key, Missing: kin.Keyless}
 	}
 
-	if kin != nil {
-		c.in.Belongs = c.covers()
+	if kin != nil && c.covers() {
+		c.in.Belongs = true
+		c.in.Desired, _ = c.View.Owner(kin.Key)
 	}
 
-	if c.in.Belongs {
-		c.in.Desired, _ = r.View.Owner(kin.Key)
+	if kin != nil && kin.Owner != nil {
+		c.owner, c.between = kin.Owner, kin.Between
+		c.addOwner()
 	}
 
-	if kin != nil {
-		c.addOwner(kin)
+	if c.facts.Object.Meta == nil {
+		return
 	}
 
-	if f.Object.Meta != nil {
-		c.act = plan.Decide(r.View, c.in)
+	c.act = plan.Decide(c.View, c.in)
+	if c.in.Labels() {
+		c.told.Assignment = c.Assignment(c.in, meta, c.owner)
 	}
-
-	return c
 }
 
 // rule returns the rule for the keys of the object's resource.
@@ -108,24 +156,6 @@ func (c *ringCase) rule() key.Rule {
 	resource, _, _ := c.Resources.Find(c.facts.Object.Resource.GroupResource())
 
 	return resource.Key
-}
-
-// message returns the part of the answer about the ring.
-func (c *ringCase) message() *pb.RingExplanation {
-	res := &pb.RingExplanation{
-		Ring: c.name, Role: rings.RoleOf(c.Role), Covered: c.in.Belongs, Owner: c.told, Next: c.next, NextActor: c.actor,
-		ActualShard: pick(c.Shards, c.in.Shard), DesiredShard: pick(c.Shards, c.in.Desired),
-	}
-
-	if c.Role != "" && c.facts.Object.Meta != nil && c.in.Labels() {
-		res.Assignment = c.Assignment(c.in, c.facts.Object.Meta, c.owner)
-	}
-
-	if c.in.Belongs {
-		res.Location = c.Locate(c.Role, c.Coverage, *c.key, nextShards)
-	}
-
-	return res
 }
 
 // pick returns the shard of that name. If there are several, it prefers the available one.
@@ -149,29 +179,22 @@ func (c *ringCase) covers() bool {
 	return c.Active() && !c.Leaving && c.Coverage != rings.NotCovered
 }
 
-// addOwner records the owner of a controlled object.
-func (c *ringCase) addOwner(kin *resources.Kin) {
-	owner := kin.Owner
-	if owner == nil {
-		return
-	}
-
-	c.owner, c.between = owner, kin.Between
+// addOwner records what is known of the owner of a controlled object.
+func (c *ringCase) addOwner() {
 	found := c.Owner.Found
-
-	if found == Read && c.Owner.Meta.UID != owner.UID {
+	if found == Read && c.Owner.Meta.UID != c.owner.UID {
 		found, c.replaced = Missing, true
 	}
 
 	c.gone = found == Missing
-	c.told = &pb.ExplainedOwner{
-		Resource: owner.Resource.GroupResource().String(), Namespace: owner.Namespace, Name: owner.Name, Found: cmp.Or(found, Forbidden),
+	c.told.Owner = &pb.ExplainedOwner{
+		Resource: c.owner.Resource.GroupResource().String(), Namespace: c.owner.Namespace, Name: c.owner.Name, Found: cmp.Or(found, Forbidden),
 	}
 
 	switch found {
 	case Read:
 		at := rings.Labels(c.Keys, c.Owner.Meta.Labels)
-		c.told.Shard, c.told.Draining = at.Shard, at.Draining
+		c.told.Owner.Shard, c.told.Owner.Draining = at.Shard, at.Draining
 		c.in.Owner = plan.Owner{Exists: true, Shard: at.Shard, Draining: at.Draining, Belongs: c.ownerStays()}
 	case NotRead, Forbidden:
 		// Assume the best. A finding reports that this is an assumption.
@@ -219,7 +242,7 @@ func (c *ringCase) explain() {
 
 // add adds a finding about the ring.
 func (c *ringCase) add(severity pb.Severity, reason Reason, message, advice string) {
-	c.findings = append(c.findings, &pb.Finding{Severity: severity, Reason: string(reason), Ring: c.name, Message: message, Advice: advice})
+	c.findings = append(c.findings, &pb.Finding{Severity: severity, Reason: string(reason), Ring: c.Name, Message: message, Advice: advice})
 }
 
 // worst returns the highest severity so far.
@@ -236,13 +259,13 @@ func (c *ringCase) worst() pb.Severity {
 func (c *ringCase) unread() {
 	if c.in.Controlled {
 		c.add(Info, ReasonBelongs, fmt.Sprintf("Ring %s lists %s as controlled: the object is at the shard of the object that controls it.",
-			c.name, c.facts.Object.Resource.GroupResource()), "")
+			c.Name, c.facts.Object.Resource.GroupResource()), "")
 
 		return
 	}
 
 	if label := c.rule().Label; label != "" && c.covers() {
-		c.add(Info, ReasonBelongs, fmt.Sprintf("Its label %s determines its shard of ring %s, and is not known.", label, c.name), "")
+		c.add(Info, ReasonBelongs, fmt.Sprintf("Its label %s determines its shard of ring %s, and is not known.", label, c.Name), "")
 
 		return
 	}
@@ -257,7 +280,7 @@ func (c *ringCase) unread() {
 	}
 
 	c.add(Info, ReasonBelongs, fmt.Sprintf("By its name, it belongs to shard %s of ring %s (%s). It is not known whether it is there.",
-		c.in.Desired, c.name, c.why(*c.key)), "")
+		c.in.Desired, c.Name, c.why(*c.key)), "")
 	c.conditions()
 }
 
@@ -278,3 +301,55 @@ func keyText(k rings.Key) string {
 
 	return strings.Join([]string{k.Group, k.Kind, k.Namespace, k.Name}, "/")
 }
+
+// steps translates the decision of package plan into the next step and its actor. For an object that the plan leaves alone, it adds
+// two cases: the lease monitor is about to take the Lease of the shard, and a controlled object will follow its owner.
+func (c *ringCase) steps() {
+	switch c.act.Verb {
+	case plan.None:
+		c.told.Next, c.told.NextActor = c.later()
+	case plan.Assign, plan.Release:
+		c.told.Next, c.told.NextActor = Assign, Rebalancer
+		if c.act.Verb == plan.Release {
+			c.told.Next = Release
+		}
+
+		if c.act.TakenFrom == "" {
+			break
+		}
+
+		if c.act.Verb == plan.Assign {
+			c.told.Next = TakeOver
+		}
+
+		if held(c.leases(c.act.TakenFrom)) {
+			c.told.NextActor = You // no live read will confirm that it is free
+		}
+	case plan.Drain:
+		c.told.Next, c.told.NextActor = Drain, Rebalancer
+	case plan.Withdraw:
+		c.told.Next, c.told.NextActor = Withdraw, Rebalancer
+	case plan.AwaitAcknowledgement:
+		c.told.Next, c.told.NextActor = Acknowledge, shardActor(c.in.Shard)
+		if c.in.Controlled {
+			c.told.Next, c.told.NextActor = FollowOwner, shardActor(c.in.Owner.Shard)
+		}
+	case plan.AwaitShard:
+		c.told.Next, c.told.NextActor = AwaitShard, You
+	}
+}
+
+// later returns the next step of an object that the plan leaves alone, and the actor.
+func (c *ringCase) later() (pb.NextStep, string) {
+	if s, ok := c.actual(); ok && stateNow(s) == lease.Uncertain {
+		return TakeOver, LeaseMonitor
+	}
+
+	if c.in.Controlled && c.in.Owner.Draining && c.in.Belongs {
+		return FollowOwner, shardActor(c.in.Owner.Shard)
+	}
+
+	return Nothing, ""
+}
+
+func shardActor(name string) string { return "shard " + name }

@@ -29,8 +29,15 @@ type Question struct {
 // resource. It then does not read the object, because a user with access to one ring must not learn about other objects. If the object
 // may not be read, the answer contains what follows from its name.
 func Answer(ctx context.Context, from *rings.Rings, question Question) (*pb.ExplainResponse, error) {
-	q, err := inquire(ctx, from, question)
-	if err != nil {
+	q := &inquiry{from: from, ancestors: from.Objects.Ancestors(), facts: Facts{
+		Now: question.Now, Object: Object{Namespace: question.Object.Namespace, Name: question.Object.Name},
+	}}
+
+	if err := q.find(ctx, question); err != nil {
+		return nil, err
+	}
+
+	if err := question.Object.CheckNamespace(q.facts.Object.Resource); err != nil {
 		return nil, err
 	}
 
@@ -49,73 +56,43 @@ func Answer(ctx context.Context, from *rings.Rings, question Question) (*pb.Expl
 
 // inquiry collects the facts about one object.
 type inquiry struct {
-	from  *rings.Rings
-	rings []rings.Ring
-	facts Facts
-
+	from      *rings.Rings
+	rings     []rings.Ring
+	facts     Facts
 	ancestors resources.Ancestors
-	owners    map[resources.Owner]Owner
 }
 
-// inquire finds the rings and the resource of the question.
-func inquire(ctx context.Context, from *rings.Rings, question Question) (*inquiry, error) {
-	ref := question.Object
-	q := &inquiry{
-		from: from, ancestors: from.Objects.Ancestors(), owners: map[resources.Owner]Owner{},
-		facts: Facts{Now: question.Now, Object: Object{Namespace: ref.Namespace, Name: ref.Name}},
+// find finds the rings and the resource in question. A single ring must list the resource, or must have listed it.
+func (q *inquiry) find(ctx context.Context, question Question) (err error) {
+	resource := &q.facts.Object.Resource
+
+	if question.Ring == "" {
+		if q.rings, err = q.from.All(ctx); err != nil {
+			return err
+		}
+
+		q.facts.Known = make([]v1alpha1.LabelKeys, 0, len(q.rings))
+		for _, r := range q.rings {
+			q.facts.Known = append(q.facts.Known, r.Keys)
+		}
+
+		*resource, err = q.from.Resources.Find(question.Object)
+
+		return err
 	}
 
-	about := q.allRings
-	if question.Ring != "" {
-		about = func(ctx context.Context, ref rings.Reference) error { return q.oneRing(ctx, ref, question.Ring) }
-	}
-
-	if err := about(ctx, ref); err != nil {
-		return nil, err
-	}
-
-	return q, ref.CheckNamespace(q.facts.Object.Resource)
-}
-
-// oneRing prepares a question about one ring. The ring must list the resource, or must have listed it.
-func (q *inquiry) oneRing(ctx context.Context, ref rings.Reference, name string) error {
-	ring, err := q.from.Get(ctx, name)
+	ring, err := q.from.Get(ctx, question.Ring)
 	if err != nil {
 		return err
 	}
 
 	q.rings = []rings.Ring{ring}
 
-	found, _, err := ring.Find(ref)
-	if err != nil {
-		set := q.from.Resources.Remembered(ring)
-		if set == nil {
-			return err
-		}
-
-		var leaving bool
-		if found, _, leaving = rings.Lookup(set, ref); !leaving {
-			return err
+	if *resource, _, err = ring.Find(question.Object); err != nil {
+		if found, _, leaving := rings.Lookup(q.from.Resources.Remembered(ring), question.Object); leaving {
+			*resource, err = found, nil
 		}
 	}
-
-	q.facts.Object.Resource = found
-
-	return nil
-}
-
-// allRings prepares a question about all rings.
-func (q *inquiry) allRings(ctx context.Context, ref rings.Reference) (err error) {
-	if q.rings, err = q.from.All(ctx); err != nil {
-		return err
-	}
-
-	q.facts.Known = make([]v1alpha1.LabelKeys, 0, len(q.rings))
-	for _, r := range q.rings {
-		q.facts.Known = append(q.facts.Known, r.Keys)
-	}
-
-	q.facts.Object.Resource, err = q.from.Resources.Find(ref)
 
 	return err
 }
@@ -158,13 +135,13 @@ func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 
 	if _, role, ok := r.Resources.Find(o.Resource.GroupResource()); ok {
 		fact.Role = role
-	} else if set := q.from.Resources.Remembered(r); set != nil {
-		_, fact.Role, fact.Leaving = set.Find(o.Resource.GroupResource())
-		fact.Resources = set
+	} else {
+		fact.Resources = q.from.Resources.Remembered(r)
+		_, fact.Role, fact.Leaving = fact.Resources.Find(o.Resource.GroupResource())
 	}
 
-	if fact.Role == "" && !q.carries(r.Keys) {
-		if q.controls(r) {
+	if fact.Role == "" && !rings.Labels(r.Keys, o.metadata().Labels).Labels() {
+		if _, _, ok := r.Resources.ControllerOf(o.metadata()); ok {
 			q.facts.Controlling = append(q.facts.Controlling, r.Name)
 		}
 
@@ -179,29 +156,6 @@ func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 	q.facts.Rings = append(q.facts.Rings, fact)
 
 	return nil
-}
-
-// carries reports whether the object has a label of the ring.
-func (q *inquiry) carries(ring v1alpha1.LabelKeys) bool {
-	if q.facts.Object.Meta == nil {
-		return false
-	}
-
-	_, shard := q.facts.Object.Meta.Labels[ring.Shard]
-	_, drain := q.facts.Object.Meta.Labels[ring.Drain]
-
-	return shard || drain
-}
-
-// controls reports whether the object's controller is of a kind of the ring.
-func (q *inquiry) controls(r rings.Ring) bool {
-	if q.facts.Object.Meta == nil {
-		return false
-	}
-
-	_, _, ok := r.Resources.ControllerOf(q.facts.Object.Meta)
-
-	return ok
 }
 
 // readOwner finds the main object that the object follows, and reads it.
@@ -225,27 +179,19 @@ func (q *inquiry) readOwner(ctx context.Context, r *Ring) error {
 	}
 
 	r.Kin = &kin
-	owner := kin.Owner
 
-	known, ok := q.owners[*owner]
-	if !ok {
-		obj, err := q.from.Objects.Get(ctx, owner.Resource.GVR, owner.NamespacedName)
+	obj, err := q.from.Objects.Get(ctx, kin.Owner.Resource.GVR, kin.Owner.NamespacedName)
 
-		switch {
-		case errors.Is(err, rings.ErrNotFound):
-			known.Found = Missing
-		case errors.Is(err, rings.ErrForbidden):
-			known.Found = Forbidden
-		case err != nil:
-			return err
-		default:
-			known = Owner{Found: Read, Meta: obj}
-		}
-
-		q.owners[*owner] = known
+	switch {
+	case errors.Is(err, rings.ErrNotFound):
+		r.Owner.Found = Missing
+	case errors.Is(err, rings.ErrForbidden):
+		r.Owner.Found = Forbidden
+	case err != nil:
+		return err
+	default:
+		r.Owner = Owner{Found: Read, Meta: obj}
 	}
-
-	r.Owner = known
 
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
-// object returns the findings about the object itself.
-func object(f *Facts) []*pb.Finding {
+// object returns the findings about the object itself. The rings named covering shard it.
+func object(f *Facts, covering []string) []*pb.Finding {
 	var all []*pb.Finding
 
 	add := func(severity pb.Severity, reason Reason, message, advice string) {
@@ -46,7 +46,7 @@ func object(f *Facts) []*pb.Finding {
 			"Remove it: "+f.Object.labelCommand(label+"-"))
 	}
 
-	if covering := covering(f); len(covering) > 1 {
+	if len(covering) > 1 {
 		add(Info, ReasonSeveralRings, fmt.Sprintf("The rings %s shard it, each with its own label. The rings are independent, "+
 			"and one shard of each ring works on it.", list(covering)), "")
 	}
@@ -68,11 +68,8 @@ func notShardedAdvice(f *Facts) string {
 	}
 
 	controller := ""
-
-	if f.Object.Meta != nil {
-		if ref := metav1.GetControllerOfNoCopy(f.Object.Meta); ref != nil {
-			controller = " by " + ref.Kind + " " + ref.Name
-		}
+	if ref := metav1.GetControllerOfNoCopy(f.Object.metadata()); ref != nil {
+		controller = " by " + ref.Kind + " " + ref.Name
 	}
 
 	return fmt.Sprintf("It is controlled%s, and the kind of its controller is sharded by %s. If each shard should watch only its own objects, add %s to the "+
@@ -92,17 +89,4 @@ func deleting(f *Facts, at *metav1.Time) string {
 	return fmt.Sprintf("It was deleted %s ago and stays until its finalizers %s are removed. "+
 		"An object in deletion has a shard like any other object, and that shard must remove the finalizers of its controller.",
 		span(f.Now.Sub(at.Time)), list(finalizers))
-}
-
-// covering returns the names of the rings that shard the object.
-func covering(f *Facts) []string {
-	var names []string
-
-	for i := range f.Rings {
-		if newRingCase(f, &f.Rings[i]).in.Belongs {
-			names = append(names, f.Rings[i].Name)
-		}
-	}
-
-	return names
 }

@@ -67,7 +67,7 @@ func (c *ringCase) keyNotes() {
 	}
 
 	c.add(Warning, ReasonKeyMissing, fmt.Sprintf("%s lacks %s, which is the key of its resource in ring %s: its name determines the shard.",
-		whose, c.key.Rule, c.name), advice)
+		whose, c.key.Rule, c.Name), advice)
 }
 
 // assign explains an object that the rebalancer assigns without a drain.
@@ -97,13 +97,13 @@ func (c *ringCase) unassigned() {
 
 	if age < young {
 		c.add(Info, ReasonUnassigned, fmt.Sprintf("It has no shard of ring %s yet. %s. It is %s old, and the rebalancer is about to assign it.",
-			c.name, where, span(age)), "")
+			c.Name, where, span(age)), "")
 
 		return
 	}
 
 	c.add(Error, ReasonUnassigned, fmt.Sprintf("No shard works on it: it has no shard of ring %s. %s. The rebalancer should assign it within seconds, but "+
-		"it is %s old.", c.name, where, span(age)), c.rebalancerAdvice())
+		"it is %s old.", c.Name, where, span(age)), c.rebalancerAdvice())
 }
 
 // age returns the age of the object. It compares the clocks of the API server and of this service.
@@ -122,7 +122,7 @@ func (c *ringCase) misplaced() {
 		}
 
 		c.add(Warning, ReasonMisplaced, message+fmt.Sprintf(" Shard %s %s, and works until its objects are drained. The rebalancer will drain the object from it, "+
-			"and the shard will hand it to shard %s.", c.in.Shard, why, c.in.Desired), "To see the progress: "+statusCommand(c.name))
+			"and the shard will hand it to shard %s.", c.in.Shard, why, c.in.Desired), "To see the progress: "+statusCommand(c.Name))
 
 		return
 	}
@@ -134,7 +134,7 @@ func (c *ringCase) misplaced() {
 			"Nothing is broken: one shard works on it. To move it now, drain it: "+c.facts.Object.labelCommand(drain))
 	} else {
 		c.add(Warning, ReasonMisplaced, message+fmt.Sprintf(" After a change of shards, the rebalancer moves objects at a limited rate. It will drain the object from shard %s "+
-			"and then assign it to shard %s.", c.in.Shard, c.in.Desired), "To see the progress: "+statusCommand(c.name))
+			"and then assign it to shard %s.", c.in.Shard, c.in.Desired), "To see the progress: "+statusCommand(c.Name))
 	}
 
 	c.labelWriter()
@@ -211,7 +211,7 @@ func (c *ringCase) fine() {
 	}
 
 	c.add(Info, ReasonAssigned, fmt.Sprintf("It is at shard %s, where it should be in ring %s (%s), and the shard holds its Lease %s, renewed %s.",
-		s.Name, c.name, why, id(s), renewed(s)),
+		s.Name, c.Name, why, id(s), renewed(s)),
 		fmt.Sprintf("If it is not reconciled, check the log of the shard: kubectl -n %s logs %s", s.Namespace, c.podOf(s)))
 	c.handover()
 }
@@ -242,4 +242,84 @@ func (c *ringCase) labelWriter() {
 
 	c.add(Info, ReasonLabelWriter, fmt.Sprintf("Its shard label was set in a write of %q at %s, not by the rebalancer. The write may come from a person, or the assigner "+
 		"may have added the label to it.", manager, at.UTC().Format(time.RFC3339)), "")
+}
+
+// ownerName names the owner, as in "Website blog".
+func (c *ringCase) ownerName() string {
+	return c.owner.Resource.Kind.Kind + " " + c.owner.Name
+}
+
+// through names the objects between the object and its owner. Empty: the owner controls it directly.
+func (c *ringCase) through() string {
+	var all []string
+	for _, o := range c.between {
+		all = append(all, o.Resource.Kind.Kind+" "+o.Name)
+	}
+
+	if len(all) == 0 {
+		return ""
+	}
+
+	return ", which it follows through " + list(all)
+}
+
+// ownerWithoutShard explains an object that moves before its owner, on which no shard works.
+func (c *ringCase) ownerWithoutShard() {
+	at := "has no shard"
+	if c.in.Owner.Shard != "" {
+		at = fmt.Sprintf("has the label of shard %s, which is not available", c.in.Owner.Shard)
+	}
+
+	severity, itself := Warning, fmt.Sprintf("Meanwhile, shard %s keeps the object.", c.in.Shard)
+
+	switch {
+	case c.in.Shard == "":
+		severity, itself = Error, "No shard works on the object: it has no shard either."
+	case c.act.Verb == plan.None:
+		itself = fmt.Sprintf("The object is already at shard %s, to which the owner moves.", c.in.Shard)
+	}
+
+	if severity == Error && c.age() < young && c.in.Shard == "" {
+		severity, itself = Info, "The object is only "+span(c.age())+" old."
+	}
+
+	c.add(severity, ReasonOwnerWithoutShard, fmt.Sprintf("Its owner %s %s. %s Controlled objects move before their owner: the rebalancer moves them to shard %s, and then the owner.",
+		c.ownerName(), at, itself, c.in.Desired), "Explain the owner to see why it does not move.")
+	c.health()
+}
+
+// ownerBetween reports whether the owner of a controlled object has no available shard and will get one.
+func (c *ringCase) ownerBetween() bool {
+	return c.in.Controlled && c.in.Belongs && c.in.Owner.Exists && c.in.Desired != "" && !c.View.Works(c.in.Owner.Shard)
+}
+
+// ownerDraining explains an object at another shard than its owner, which is about to move.
+func (c *ringCase) ownerDraining() {
+	c.add(Warning, ReasonOwnerDraining, fmt.Sprintf("Its owner %s is draining from shard %s. The object stays at shard %s "+
+		"until the owner has moved, and then follows.", c.ownerName(), c.in.Owner.Shard, c.in.Shard), "Explain the owner to see why it does not move.")
+}
+
+// ownerNotes adds further findings about the owner.
+func (c *ringCase) ownerNotes() {
+	if c.owner == nil || !c.in.Belongs {
+		return
+	}
+
+	switch {
+	case c.told.GetOwner().GetFound() == Forbidden:
+		c.add(Warning, ReasonOwnerForbidden, fmt.Sprintf("The server may not read the owner %s. It assumes that the owner is where it belongs. "+
+			"Otherwise, the object moves to where the owner is.", c.ownerName()), "")
+	case c.gone:
+		also := ""
+		if c.replaced {
+			also = " (another object has its name now)"
+		}
+
+		c.add(Warning, ReasonOwnerGone, fmt.Sprintf("Its owner %s no longer exists%s, so the garbage collector is about to delete the object. "+
+			"Until then, the object is at an available shard, which can remove its finalizers.", c.ownerName(), also),
+			"If the object stays, check its finalizers and the garbage collector of the cluster.")
+	case c.told.GetNext() == FollowOwner && c.in.Shard == c.in.Owner.Shard && c.in.Owner.Draining:
+		c.add(Warning, ReasonOwnerDraining, fmt.Sprintf("Shard %s was asked to release its owner %s. When the owner has moved, the object follows.",
+			c.in.Shard, c.ownerName()), "")
+	}
 }

@@ -80,7 +80,7 @@ func (c *ringCase) unavailable() {
 	case len(leases) == 0:
 		c.add(Error, ReasonShardUnknown, fmt.Sprintf("No shard works on it: it has the label of shard %s, and ring %s has no Lease of that name. %s "+
 			"The rebalancer first waits until it has seen no such Lease for twice the longest duration of a Lease, because a process whose Lease was deleted may still work.",
-			c.in.Shard, c.name, next), c.rebalancerAdvice())
+			c.in.Shard, c.Name, next), c.rebalancerAdvice())
 		c.labelWriter()
 	case held(leases):
 		c.heldButUnusable(leases)
@@ -106,7 +106,7 @@ func (c *ringCase) heldButUnusable(leases []rings.Shard) {
 
 	if len(ids) > 1 {
 		c.add(Error, ReasonShardHeldTwice, fmt.Sprintf("Its shard %s exists twice in ring %s, with the Leases %s: more than one process may work on the object, "+
-			"and the name gets no new objects. The object stays there while one of them holds its Lease.", c.in.Shard, c.name, strings.Join(ids, " and ")),
+			"and the name gets no new objects. The object stays there while one of them holds its Lease.", c.in.Shard, c.Name, strings.Join(ids, " and ")),
 			"Start these shards under different names, or stop one of them.")
 
 		return
@@ -130,7 +130,7 @@ func lost(s rings.Shard) string {
 
 // afterTakeOver describes what happens to the object of a shard that is not available.
 func (c *ringCase) afterTakeOver() string {
-	switch c.next {
+	switch c.told.GetNext() {
 	case TakeOver:
 		return fmt.Sprintf("The rebalancer assigns it to shard %s as soon as a live read confirms that no shard of that name holds its Lease.", c.act.To)
 	case Release:
@@ -244,7 +244,7 @@ func (c *ringCase) noShards() {
 	}
 
 	c.add(Error, ReasonNoShards, fmt.Sprintf("%s: no shard of ring %s is available (%s). "+
-		"As soon as a shard holds its Lease, the rebalancer assigns the object.", now, c.name, what),
+		"As soon as a shard holds its Lease, the rebalancer assigns the object.", now, c.Name, what),
 		fmt.Sprintf("Start the shards of the controller, or find out why they do not hold their Leases: kubectl get leases -A -l %s=%s -L %s",
-			v1alpha1.LabelClusterRing, c.name, v1alpha1.LabelState))
+			v1alpha1.LabelClusterRing, c.Name, v1alpha1.LabelState))
 }

@@ -76,7 +76,7 @@ func statusCommand(ring string) string {
 
 // rebalancerAdvice returns how to check the rebalancer.
 func (c *ringCase) rebalancerAdvice() string {
-	return "If this takes more than a few seconds, check what the rebalancer reports about the ring, and whether it runs: " + statusCommand(c.name) +
+	return "If this takes more than a few seconds, check what the rebalancer reports about the ring, and whether it runs: " + statusCommand(c.Name) +
 		"; kubectl -n " + v1alpha1.SystemNamespace + " get pods -l app.kubernetes.io/name=rebalancer"
 }
 

@@ -71,11 +71,11 @@ func (r *Resources) Find(ref Reference) (found resources.Resource, err error) {
 	return resources.Resource{}, err
 }
 
-// Remembered returns the resources that the ring lists and those that its status still contains. Nil: the status contains none.
+// Remembered returns the resources that the ring lists and those that its status still contains.
 func (r *Resources) Remembered(ring Ring) *resources.Set {
 	st := ring.Status.Assignment
 	if st == nil || len(st.Resources) == 0 {
-		return nil
+		return ring.Resources
 	}
 
 	all := slices.Clone(ring.Spec.Resources)
