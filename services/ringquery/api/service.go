@@ -86,11 +86,7 @@ func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetR
 			return nil, err
 		}
 
-		res := &pb.GetRingResponse{Ring: ring.Message()}
-		for _, shard := range s.Rings.Shards(ring) {
-			res.Shards = append(res.Shards, shard.Message())
-		}
-
+		res := &pb.GetRingResponse{Ring: ring.Message(), Shards: s.Rings.Shards(ring)}
 		if req.GetCountObjects() {
 			if err := s.addLoads(ctx, ring, res); err != nil {
 				return nil, err

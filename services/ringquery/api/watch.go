@@ -9,7 +9,6 @@ import (
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/fanout"
-	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // picture is a ring with its shards at one moment. All watchers of the ring share it. It is immutable.
@@ -17,9 +16,6 @@ type picture struct {
 	ring      *pb.Ring
 	shards    []*pb.Shard
 	available []string // sorted
-
-	// ageless are the shards without their ages.
-	ageless []rings.Shard
 }
 
 // picture reads the current state of a ring.
@@ -29,18 +25,17 @@ func (s *Service) picture(ctx context.Context, name string) (*picture, error) {
 		return nil, err
 	}
 
-	p := &picture{ring: ring.Message(), available: ring.View.AvailableShards(), ageless: s.Rings.Shards(ring)}
-	for i := range p.ageless {
-		p.shards = append(p.shards, p.ageless[i].Message())
-		p.ageless[i].Age = rings.Age{}
-	}
-
-	return p, nil
+	return &picture{ring: ring.Message(), shards: s.Rings.Shards(ring), available: ring.View.AvailableShards()}, nil
 }
 
 // same reports whether two pictures differ only in ages.
 func (p *picture) same(o *picture) bool {
-	return slices.Equal(p.ageless, o.ageless) && proto.Equal(p.ring, o.ring)
+	return proto.Equal(p.ring, o.ring) && slices.EqualFunc(p.shards, o.shards, func(a, b *pb.Shard) bool {
+		a = proto.CloneOf(a)
+		a.RenewalAge, a.AgeIsLowerBound = b.GetRenewalAge(), b.GetAgeIsLowerBound()
+
+		return proto.Equal(a, b)
+	})
 }
 
 // RingChanged notifies the watchers of a ring that the ring or one of its shards has changed. Call it after Rings contains the change.

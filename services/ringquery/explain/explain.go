@@ -159,19 +159,14 @@ func (c *ringCase) rule() key.Rule {
 }
 
 // pick returns the shard of that name. If there are several, it prefers the available one.
-func pick(shards []rings.Shard, name string) *pb.Shard {
-	var found *rings.Shard
-	for i := range shards {
-		if name != "" && shards[i].Name == name && (found == nil || shards[i].Available) {
-			found = &shards[i]
+func pick(shards []*pb.Shard, name string) (found *pb.Shard) {
+	for _, s := range shards {
+		if name != "" && s.GetName() == name && (found == nil || s.GetAvailable()) {
+			found = s
 		}
 	}
 
-	if found == nil {
-		return nil
-	}
-
-	return found.Message()
+	return found
 }
 
 // covers reports whether the ring shards objects of this resource in this namespace. If this is not known, it returns true.
@@ -341,7 +336,7 @@ func (c *ringCase) steps() {
 
 // later returns the next step of an object that the plan leaves alone, and the actor.
 func (c *ringCase) later() (pb.NextStep, string) {
-	if s, ok := c.actual(); ok && stateNow(s) == lease.Uncertain {
+	if s := c.actual(); s != nil && stateNow(s) == lease.Uncertain {
 		return TakeOver, LeaseMonitor
 	}
 

@@ -92,7 +92,7 @@ type Ring struct {
 	rings.Ring
 
 	// Shards are all Leases of the ring, sorted by name, then namespace.
-	Shards []rings.Shard
+	Shards []*pb.Shard
 	// Role of the object's resource. Empty: neither the spec of the ring nor its status contains the resource.
 	Role resources.Role
 	// Leaving is true if only the status contains it: the ring is about to release the objects of that resource.

@@ -115,9 +115,9 @@ func (c *ringCase) age() time.Duration {
 func (c *ringCase) misplaced() {
 	message := fmt.Sprintf("Shard %s works on it, but it belongs to shard %s (%s).", c.in.Shard, c.in.Desired, c.why(*c.key))
 
-	if s, ok := c.actual(); ok && (s.Stopping || s.Standby) {
+	if s := c.actual(); s.GetStopping() || s.GetStandby() {
 		why := "was told to stop"
-		if s.Standby {
+		if s.GetStandby() {
 			why = fmt.Sprintf("stands by, because spec.activeShards of the ring is %d", *c.Spec.ActiveShards)
 		}
 
@@ -160,25 +160,24 @@ func (c *ringCase) drain() {
 		to = "Then it moves to shard " + c.in.Desired
 	}
 
-	since, ok := rings.DrainTime(c.Keys, c.facts.Object.Meta)
-	if !ok {
-		c.add(Warning, ReasonDrainPending, fmt.Sprintf("Shard %s was asked to release it, at an unknown time. "+
-			"The shard finishes the current reconcile of the object, starts no other, and releases it. %s.", c.in.Shard, to), "")
-
-		return
-	}
-
+	since, known := rings.DrainTime(c.Keys, c.facts.Object.Meta)
 	waited := c.facts.Now.Sub(since)
-	if waited < DrainTimeout {
-		c.add(Warning, ReasonDrainPending, fmt.Sprintf("Shard %s was asked to release it %s ago. "+
-			"The shard finishes the current reconcile of the object, starts no other, and releases it. %s.", c.in.Shard, span(waited), to), "")
+
+	if !known || waited < DrainTimeout {
+		when := " " + span(waited) + " ago"
+		if !known {
+			when = ", at an unknown time"
+		}
+
+		c.add(Warning, ReasonDrainPending, fmt.Sprintf("Shard %s was asked to release it%s. "+
+			"The shard finishes the current reconcile of the object, starts no other, and releases it. %s.", c.in.Shard, when, to), "")
 
 		return
 	}
 
 	advice := "An object is never taken from a shard that holds its Lease. Check whether a reconcile hangs there"
-	if s, ok := c.actual(); ok {
-		advice += ": kubectl -n " + s.Namespace + " logs " + c.podOf(s) + ". If so, stop that Pod: its objects move when it has released its Lease, or when the Lease has been taken"
+	if s := c.actual(); s != nil {
+		advice += ": kubectl -n " + s.GetNamespace() + " logs " + c.podOf(s) + ". If so, stop that Pod: its objects move when it has released its Lease, or when the Lease has been taken"
 	}
 
 	c.add(Error, ReasonDrainLate, fmt.Sprintf("Shard %s was asked to release it %s ago, and has not done so. "+
@@ -196,8 +195,8 @@ func (c *ringCase) unwantedDrain() {
 func (c *ringCase) fine() {
 	c.health()
 
-	s, ok := c.actual()
-	if !ok || stateNow(s) != lease.Ready {
+	s := c.actual()
+	if s == nil || stateNow(s) != lease.Ready {
 		return
 	}
 
@@ -211,8 +210,8 @@ func (c *ringCase) fine() {
 	}
 
 	c.add(Info, ReasonAssigned, fmt.Sprintf("It is at shard %s, where it should be in ring %s (%s), and the shard holds its Lease %s, renewed %s.",
-		s.Name, c.Name, why, id(s), renewed(s)),
-		fmt.Sprintf("If it is not reconciled, check the log of the shard: kubectl -n %s logs %s", s.Namespace, c.podOf(s)))
+		s.GetName(), c.Name, why, id(s), renewed(s)),
+		fmt.Sprintf("If it is not reconciled, check the log of the shard: kubectl -n %s logs %s", s.GetNamespace(), c.podOf(s)))
 	c.handover()
 }
 

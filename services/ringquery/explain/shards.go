@@ -7,50 +7,52 @@ import (
 	"time"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
-	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // monitorMayTake is how long the lease monitor can take to act after the time for which it has to wait.
 const monitorMayTake = 10 * time.Second
 
-// worse lists the states of a shard that holds its Lease, from good to bad.
-var worse = []lease.State{lease.Ready, lease.Expired, lease.Uncertain}
-
 // stateNow returns the state of a shard that holds its Lease. It uses the renewals that this server has seen. If it has seen none, it
 // returns the state that the lease monitor reports, if that is worse.
-func stateNow(s rings.Shard) lease.State {
-	record := lease.Record{Holder: s.Holder, Duration: s.Duration}
-	seen := lease.Next(lease.Snapshot{Shard: s.Name, Record: record}, s.Age.Time).State
+func stateNow(s *pb.Shard) lease.State {
+	record := lease.Record{Holder: s.GetHolder(), Duration: s.GetLeaseDuration().AsDuration()}
+	seen := lease.Next(lease.Snapshot{Shard: s.GetName(), Record: record}, s.GetRenewalAge().AsDuration()).State
 
-	if s.Age.AtLeast && slices.Index(worse, s.State) > slices.Index(worse, seen) {
-		return s.State
+	if s.GetAgeIsLowerBound() {
+		switch reported := s.GetState(); {
+		case reported == pb.ShardState_SHARD_STATE_UNCERTAIN:
+			return lease.Uncertain
+		case reported == pb.ShardState_SHARD_STATE_EXPIRED && seen == lease.Ready:
+			return lease.Expired
+		}
 	}
 
 	return seen
 }
 
 // id names the Lease.
-func id(s rings.Shard) string { return s.Namespace + "/" + s.Name }
+func id(s *pb.Shard) string { return s.GetNamespace() + "/" + s.GetName() }
 
 // isHeld reports whether the shard itself holds the Lease.
-func isHeld(s rings.Shard) bool { return lease.Record{Holder: s.Holder}.HeldBy(s.Name) }
+func isHeld(s *pb.Shard) bool { return lease.Record{Holder: s.GetHolder()}.HeldBy(s.GetName()) }
 
 // renewed describes when the Lease was renewed.
-func renewed(s rings.Shard) string {
-	if s.Age.AtLeast {
-		return "at least " + span(s.Age.Time) + " ago"
+func renewed(s *pb.Shard) string {
+	if s.GetAgeIsLowerBound() {
+		return "at least " + span(s.GetRenewalAge().AsDuration()) + " ago"
 	}
 
-	return span(s.Age.Time) + " ago"
+	return span(s.GetRenewalAge().AsDuration()) + " ago"
 }
 
 // leases returns the Leases of that name.
-func (c *ringCase) leases(shard string) []rings.Shard {
-	var all []rings.Shard
+func (c *ringCase) leases(shard string) []*pb.Shard {
+	var all []*pb.Shard
 
 	for _, s := range c.Shards {
-		if s.Name == shard {
+		if s.GetName() == shard {
 			all = append(all, s)
 		}
 	}
@@ -58,17 +60,17 @@ func (c *ringCase) leases(shard string) []rings.Shard {
 	return all
 }
 
-func held(leases []rings.Shard) bool { return slices.ContainsFunc(leases, isHeld) }
+func held(leases []*pb.Shard) bool { return slices.ContainsFunc(leases, isHeld) }
 
-// actual returns the Lease of the object's shard if that shard works.
-func (c *ringCase) actual() (rings.Shard, bool) {
+// actual returns the Lease of the object's shard if that shard works. Nil: it does not.
+func (c *ringCase) actual() *pb.Shard {
 	for _, s := range c.leases(c.in.Shard) {
-		if s.Holder == s.Name && c.View.Works(s.Name) {
-			return s, true
+		if s.GetHolder() == s.GetName() && c.View.Works(s.GetName()) {
+			return s
 		}
 	}
 
-	return rings.Shard{}, false
+	return nil
 }
 
 // unavailable explains that the object's shard is not available.
@@ -91,7 +93,7 @@ func (c *ringCase) unavailable() {
 }
 
 // heldButUnusable explains a shard that holds its Lease but is not available.
-func (c *ringCase) heldButUnusable(leases []rings.Shard) {
+func (c *ringCase) heldButUnusable(leases []*pb.Shard) {
 	var (
 		problem string
 		ids     []string
@@ -100,7 +102,7 @@ func (c *ringCase) heldButUnusable(leases []rings.Shard) {
 	for _, s := range leases {
 		if isHeld(s) {
 			ids = append(ids, id(s))
-			problem = s.Problem
+			problem = s.GetProblem()
 		}
 	}
 
@@ -117,14 +119,14 @@ func (c *ringCase) heldButUnusable(leases []rings.Shard) {
 }
 
 // lost describes how a shard lost its Lease.
-func lost(s rings.Shard) string {
-	switch s.Holder {
+func lost(s *pb.Shard) string {
+	switch s.GetHolder() {
 	case "":
 		return "the shard released it, as shards do when they stop"
 	case v1alpha1.LeaseControllerIdentity:
 		return "the lease monitor took it, because the shard had not renewed it for twice its duration"
 	default:
-		return "it is held by " + s.Holder
+		return "it is held by " + s.GetHolder()
 	}
 }
 
@@ -146,65 +148,55 @@ func (c *ringCase) afterTakeOver() string {
 
 // health explains problems with the Lease of the shard that works on the object.
 func (c *ringCase) health() {
-	s, ok := c.actual()
-	if !ok {
+	s := c.actual()
+	if s == nil {
 		return
 	}
 
-	double := 2 * s.Duration
+	age, duration := s.GetRenewalAge().AsDuration(), s.GetLeaseDuration().AsDuration()
+	lastRenewed := fmt.Sprintf("was last renewed %s, and its duration is %s", renewed(s), span(duration))
 
-	switch stateNow(s) {
-	case lease.Ready, lease.Dead, lease.Orphaned:
-	case lease.Expired:
-		c.add(Warning, ReasonShardExpired, fmt.Sprintf("Its shard %s has not renewed its Lease %s in time: it was last renewed %s, and its duration is %s. The shard keeps the object. "+
+	switch state := stateNow(s); {
+	case state == lease.Expired:
+		c.add(Warning, ReasonShardExpired, fmt.Sprintf("Its shard %s has not renewed its Lease %s in time: it %s. The shard keeps the object. "+
 			"After %s without a renewal, the lease monitor takes the Lease%s, and the object moves to another shard.",
-			s.Name, id(s), renewed(s), span(s.Duration), span(double), takenIn(s)),
-			c.shardAdvice(s))
-	case lease.Uncertain:
-		c.uncertain(s, double)
-	}
-}
-
-// uncertain explains a shard whose Lease is about to be taken.
-func (c *ringCase) uncertain(s rings.Shard, double time.Duration) {
-	// A lease monitor that has just started waits for the same time again.
-	if !s.Age.AtLeast && s.Age.Time > 2*double+monitorMayTake {
-		c.add(Error, ReasonLeaseNotTaken, fmt.Sprintf("Its shard %s seems to be dead, and the lease monitor has not taken its Lease %s: it was last renewed %s, and its duration is %s. "+
-			"Until the Lease is taken, no other shard gets the object.", s.Name, id(s), renewed(s), span(s.Duration)),
+			s.GetName(), id(s), lastRenewed, span(2*duration), takenIn(s)), c.shardAdvice(s))
+	case state != lease.Uncertain:
+	case !s.GetAgeIsLowerBound() && age > 4*duration+monitorMayTake: // a lease monitor that has just started waits for the same time again
+		c.add(Error, ReasonLeaseNotTaken, fmt.Sprintf("Its shard %s seems to be dead, and the lease monitor has not taken its Lease %s: it %s. "+
+			"Until the Lease is taken, no other shard gets the object.", s.GetName(), id(s), lastRenewed),
 			"Check whether the lease monitor runs, and what it logs: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=leasemonitor")
-
-		return
+	default:
+		c.add(Error, ReasonShardUncertain, fmt.Sprintf("Its shard %s seems to be dead: its Lease %s %s. "+
+			"The lease monitor is about to take the Lease. Then the rebalancer assigns the object to another shard.", s.GetName(), id(s), lastRenewed),
+			c.shardAdvice(s))
 	}
-
-	c.add(Error, ReasonShardUncertain, fmt.Sprintf("Its shard %s seems to be dead: its Lease %s was last renewed %s, and its duration is %s. "+
-		"The lease monitor is about to take the Lease. Then the rebalancer assigns the object to another shard.", s.Name, id(s), renewed(s), span(s.Duration)),
-		c.shardAdvice(s))
 }
 
 // takenIn describes when the Lease is taken unless it is renewed, if this is known.
-func takenIn(s rings.Shard) string {
-	if s.Age.AtLeast {
+func takenIn(s *pb.Shard) string {
+	if s.GetAgeIsLowerBound() {
 		return ""
 	}
 
-	return " (in " + span(2*s.Duration-s.Age.Time) + ")"
+	return " (in " + span(2*s.GetLeaseDuration().AsDuration()-s.GetRenewalAge().AsDuration()) + ")"
 }
 
-func (c *ringCase) shardAdvice(s rings.Shard) string {
+func (c *ringCase) shardAdvice(s *pb.Shard) string {
 	pod := c.podOf(s)
 
-	return fmt.Sprintf("Check shard %s: kubectl -n %s describe pod %s; kubectl -n %s logs %s", s.Name, s.Namespace, pod, s.Namespace, pod)
+	return fmt.Sprintf("Check shard %s: kubectl -n %s describe pod %s; kubectl -n %s logs %s", s.GetName(), s.GetNamespace(), pod, s.GetNamespace(), pod)
 }
 
 // podOf returns the name of the Pod that runs the shard.
-func (c *ringCase) podOf(s rings.Shard) string {
+func (c *ringCase) podOf(s *pb.Shard) string {
 	for _, h := range c.Status.Holders {
-		if h.Shard == s.Name {
+		if h.Shard == s.GetName() {
 			return h.Pod
 		}
 	}
 
-	return s.Name
+	return s.GetName()
 }
 
 // maxShards is the maximum number of shards that a message names.
@@ -218,12 +210,12 @@ func (c *ringCase) noShards() {
 		var each []string
 
 		for _, s := range c.Shards {
-			reason := s.Problem
+			reason := s.GetProblem()
 
 			switch {
 			case !isHeld(s):
 				reason = lost(s)
-			case reason == "" && s.Stopping:
+			case reason == "" && s.GetStopping():
 				reason = "it was told to stop, and works only until its objects are drained"
 			}
 
@@ -238,7 +230,7 @@ func (c *ringCase) noShards() {
 	}
 
 	now := "No shard works on it"
-	if s, ok := c.actual(); ok {
+	if s := c.actual(); s != nil {
 		now = "Soon, no shard works on it"
 		what = fmt.Sprintf("shard %s works on it until it stops, as it was told to", id(s))
 	}

@@ -139,7 +139,7 @@ func (r *Ring) has(leases ...holding) {
 	for _, s := range r.View.Shards() {
 		for _, h := range leases {
 			if h.namespace == s.Namespace && h.name == s.Name {
-				r.Shards = append(r.Shards, rings.Shard{Shard: s, State: h.state, Age: rings.Age{Time: h.age, AtLeast: h.atLeast}})
+				r.Shards = append(r.Shards, r.Shard(s, h.state, rings.Age{Time: h.age, AtLeast: h.atLeast}))
 			}
 		}
 	}

@@ -32,15 +32,13 @@ type Hub[T any] struct {
 	same  func(a, b T) bool
 	clock clock.PassiveClock
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards the first fields of each topic, too
 	topics map[string]*topic[T]
 }
 
 // topic is followed by at least one reader.
 type topic[T any] struct {
-	readers int // guarded by the hub's mu
-
-	mu       sync.Mutex
+	readers  int
 	revision int64         // number of changes
 	changed  chan struct{} // closes with the next change
 
@@ -67,18 +65,13 @@ func NewHub[T any](
 // Changed notifies the readers of the topic that its state may have changed. Call it after the change. It does not block.
 func (h *Hub[T]) Changed(name string) {
 	h.mu.Lock()
-	t := h.topics[name]
-	h.mu.Unlock()
+	defer h.mu.Unlock()
 
-	if t == nil {
-		return
+	if t := h.topics[name]; t != nil {
+		t.revision++
+		close(t.changed)
+		t.changed = make(chan struct{})
 	}
-
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.revision++
-	close(t.changed)
-	t.changed = make(chan struct{})
 }
 
 // Follow returns a reader of the topic. The caller must close it.
@@ -124,7 +117,7 @@ func (r *Reader[T]) Next(ctx context.Context) (State[T], error) {
 			return State[T]{}, err //nolint:wrapcheck // the caller's own
 		}
 
-		revision, changed := r.topic.now()
+		revision, changed := r.hub.now(r.topic)
 		if r.begun && revision == r.seen {
 			select {
 			case <-ctx.Done():
@@ -163,10 +156,10 @@ func (r *Reader[T]) Close() {
 	}
 }
 
-// now returns the number of changes, and a channel that closes at the next change.
-func (t *topic[T]) now() (revision int64, changed <-chan struct{}) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// now returns the number of changes of the topic, and a channel that closes at the next change.
+func (h *Hub[T]) now(t *topic[T]) (revision int64, changed <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 
 	return t.revision, t.changed
 }
@@ -176,7 +169,7 @@ func (h *Hub[T]) current(ctx context.Context, t *topic[T], name string) (*snapsh
 	t.reading.Lock()
 	defer t.reading.Unlock()
 
-	revision, _ := t.now()
+	revision, _ := h.now(t)
 	if t.last != nil && t.last.revision == revision && h.clock.Since(t.last.at) < fresh {
 		return t.last, nil
 	}

@@ -3,6 +3,7 @@ package rings
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -94,34 +95,27 @@ func (l *Leases) remove(id types.NamespacedName) {
 // shard has changed. membership.Index reports changes of the members. Follow does not block. synced reports whether all initial objects
 // have been seen.
 func (l *Leases) Follow(ctx context.Context, informers cache.Informers, changed func(ring string)) (synced func() bool, err error) {
-	leases, err := add(ctx, informers, &coordinationv1.Lease{}, l.leaseHandler(changed))
-	if err != nil {
-		return nil, err
+	var watched []toolscache.ResourceEventHandlerRegistration
+
+	for obj, handler := range map[client.Object]toolscache.ResourceEventHandler{
+		&coordinationv1.Lease{}: l.leaseHandler(changed), &v1alpha1.ClusterRing{}: ringHandler(changed),
+	} {
+		informer, err := informers.GetInformer(ctx, obj)
+		if err != nil {
+			return nil, fmt.Errorf("watch %T: %w", obj, err)
+		}
+
+		registration, err := informer.AddEventHandler(handler)
+		if err != nil {
+			return nil, fmt.Errorf("watch %T: %w", obj, err)
+		}
+
+		watched = append(watched, registration)
 	}
 
-	rings, err := add(ctx, informers, &v1alpha1.ClusterRing{}, ringHandler(changed))
-	if err != nil {
-		return nil, err
-	}
-
-	return func() bool { return leases.HasSynced() && rings.HasSynced() }, nil
-}
-
-// add registers the handler for the objects of a type.
-func add(
-	ctx context.Context, informers cache.Informers, obj client.Object, handler toolscache.ResourceEventHandler,
-) (toolscache.ResourceEventHandlerRegistration, error) {
-	informer, err := informers.GetInformer(ctx, obj)
-	if err != nil {
-		return nil, fmt.Errorf("watch %T: %w", obj, err)
-	}
-
-	registration, err := informer.AddEventHandler(handler)
-	if err != nil {
-		return nil, fmt.Errorf("watch %T: %w", obj, err)
-	}
-
-	return registration, nil
+	return func() bool {
+		return !slices.ContainsFunc(watched, func(r toolscache.ResourceEventHandlerRegistration) bool { return !r.HasSynced() })
+	}, nil
 }
 
 func (l *Leases) leaseHandler(changed func(ring string)) toolscache.ResourceEventHandler {

@@ -8,12 +8,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// coverages maps coverage to the API.
-var coverages = map[Coverage]pb.NamespaceCoverage{
-	Covered: pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED,
-	Unknown: pb.NamespaceCoverage_NAMESPACE_COVERAGE_UNKNOWN,
-}
-
 // Key is a partition key, and how it was derived.
 type Key struct {
 	key.Key
@@ -58,7 +52,7 @@ func (r Ring) Locate(role resources.Role, coverage Coverage, k Key, n int) *pb.L
 	location := &pb.Location{
 		Ring:              r.Name,
 		Role:              roles[role],
-		NamespaceCoverage: coverages[coverage],
+		NamespaceCoverage: coverage,
 		PartitionKey:      k.Message(),
 		KeyMissing:        k.Missing,
 		Hash:              uint32(hash),

@@ -1,8 +1,8 @@
-// Package rings provides the facts for answers: the ClusterRings, their available shards, the states of their Leases, their resources, and
-// the owners of keys.
+// Package rings provides the facts for answers: the ClusterRings, their available shards, the states of their Leases, their resources, the
+// owners of keys, and where objects are.
 //
-// It reads ClusterRings and Leases from a cache. Shards, partition keys, and owners come from the packages that the assigner and the
-// rebalancer use, so that answers match their decisions. It writes nothing.
+// It reads ClusterRings and Leases from a cache, and the metadata of objects from the API server. Shards, partition keys, and owners come
+// from the packages that the assigner and the rebalancer use, so that answers match their decisions. It writes nothing.
 package rings
 
 import (
@@ -54,18 +54,6 @@ type Ring struct {
 	View *membership.View
 	// Resources are its resources.
 	Resources *resources.Set
-}
-
-// Shard is the current state of a shard of a ring.
-type Shard struct {
-	membership.Shard
-
-	// State is the label that the lease monitor last wrote. Empty: there is none.
-	State lease.State
-	// Age is how long ago the Lease was renewed.
-	Age Age
-	// Partitions is how many of the [hashring.Partitions] the shard owns. Zero if it is not available.
-	Partitions int
 }
 
 // Get returns a ring by its name. It fails with [ErrRingNotFound].
@@ -133,22 +121,41 @@ func (r Ring) CheckActive() error {
 func (r Ring) Active() bool { return r.DeletionTimestamp.IsZero() && r.Holder == "" }
 
 // Shards returns the shards of the ring, sorted by name, then namespace.
-func (r *Rings) Shards(ring Ring) []Shard {
+func (r *Rings) Shards(ring Ring) []*pb.Shard {
 	members := ring.View.Shards()
-	shards := make([]Shard, 0, len(members))
+	shards := make([]*pb.Shard, 0, len(members))
 
 	for _, m := range members {
-		s := Shard{Shard: m}
-
-		s.State, s.Age = r.Leases.Of(types.NamespacedName{Namespace: m.Namespace, Name: m.Name})
-		if m.Available {
-			s.Partitions = ring.View.Table().PartitionsOf(m.Name)
-		}
-
-		shards = append(shards, s)
+		state, age := r.Leases.Of(types.NamespacedName{Namespace: m.Namespace, Name: m.Name})
+		shards = append(shards, ring.Shard(m, state, age))
 	}
 
 	return shards
+}
+
+// Shard returns a shard of the ring as in the API. The state is the label that the lease monitor last wrote. Empty: there is none. The age
+// is how long ago the Lease was renewed.
+func (r Ring) Shard(m membership.Shard, state lease.State, age Age) *pb.Shard {
+	partitions := 0
+	if m.Available {
+		partitions = r.View.Table().PartitionsOf(m.Name)
+	}
+
+	return &pb.Shard{
+		Name:            m.Name,
+		Namespace:       m.Namespace,
+		Holder:          m.Holder,
+		State:           states[state],
+		Available:       m.Available,
+		Problem:         m.Problem,
+		LeaseDuration:   durationpb.New(m.Duration),
+		Partitions:      int32(partitions),
+		Share:           float64(partitions) / hashring.Partitions,
+		RenewalAge:      durationpb.New(age.Time),
+		AgeIsLowerBound: age.AtLeast,
+		Stopping:        m.Stopping,
+		Standby:         m.Standby,
+	}
 }
 
 // These maps convert values to enums of the API. Other values become the zero value.
@@ -212,23 +219,4 @@ func (r Ring) resource(group, name string, role resources.Role) *pb.RingResource
 	found, _, _ := r.Resources.Find(schema.GroupResource{Group: group, Resource: name})
 
 	return &pb.RingResource{Group: group, Resource: name, Role: roles[role], Kind: found.Kind.Kind}
-}
-
-// Message returns the shard as in the API.
-func (s Shard) Message() *pb.Shard {
-	return &pb.Shard{
-		Name:            s.Name,
-		Namespace:       s.Namespace,
-		Holder:          s.Holder,
-		State:           states[s.State],
-		Available:       s.Available,
-		Problem:         s.Problem,
-		LeaseDuration:   durationpb.New(s.Duration),
-		Partitions:      int32(s.Partitions),
-		Share:           float64(s.Partitions) / hashring.Partitions,
-		RenewalAge:      durationpb.New(s.Age.Time),
-		AgeIsLowerBound: s.Age.AtLeast,
-		Stopping:        s.Stopping,
-		Standby:         s.Standby,
-	}
 }

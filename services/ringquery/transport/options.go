@@ -96,37 +96,23 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 func (o *Options) Validate() error {
 	var errs []error
 
-	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-
-	if o.BindAddress == "" || o.BindAddress == "0" {
-		fail("--grpc-bind-address must be set: this service only serves gRPC")
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
 	}
+
+	check(o.BindAddress != "" && o.BindAddress != "0", "--grpc-bind-address must be set: this service only serves gRPC")
 
 	errs = append(errs, o.validateTLS())
 
-	if o.MaxRequestBytes < 1024 {
-		fail("--grpc-max-request-bytes must be at least 1024, not %d", o.MaxRequestBytes)
-	}
-
-	if o.MaxStreams < 1 {
-		fail("--grpc-max-concurrent-streams must be at least 1")
-	}
-
-	if o.MaxTotalStreams < 1 {
-		fail("--grpc-max-total-streams must be at least 1, not %d", o.MaxTotalStreams)
-	}
-
-	if o.CallTimeout < 10*time.Millisecond {
-		fail("--grpc-call-timeout must be at least 10ms, not %s", o.CallTimeout)
-	}
-
-	if o.MaxConnectionAge < 0 || o.MaxConnectionAge > 0 && o.MaxConnectionAge < time.Second {
-		fail("--grpc-max-connection-age must be 0 or at least 1s, not %s", o.MaxConnectionAge)
-	}
-
-	if o.KeepaliveTime < time.Second || o.KeepaliveTimeout < time.Second {
-		fail("--grpc-keepalive-time (%s) and --grpc-keepalive-timeout (%s) must be at least 1s", o.KeepaliveTime, o.KeepaliveTimeout)
-	}
+	check(o.MaxRequestBytes >= 1024, "--grpc-max-request-bytes must be at least 1024, not %d", o.MaxRequestBytes)
+	check(o.MaxStreams >= 1, "--grpc-max-concurrent-streams must be at least 1")
+	check(o.MaxTotalStreams >= 1, "--grpc-max-total-streams must be at least 1, not %d", o.MaxTotalStreams)
+	check(o.CallTimeout >= 10*time.Millisecond, "--grpc-call-timeout must be at least 10ms, not %s", o.CallTimeout)
+	check(o.MaxConnectionAge == 0 || o.MaxConnectionAge >= time.Second, "--grpc-max-connection-age must be 0 or at least 1s, not %s", o.MaxConnectionAge)
+	check(o.KeepaliveTime >= time.Second && o.KeepaliveTimeout >= time.Second,
+		"--grpc-keepalive-time (%s) and --grpc-keepalive-timeout (%s) must be at least 1s", o.KeepaliveTime, o.KeepaliveTimeout)
 
 	return errors.Join(errs...)
 }
