@@ -30,7 +30,7 @@ const (
 	defaultHoldOff   = 2 * time.Second
 	// defaultDrainTimeout leaves half of a Pod's default grace period for the reconciles that run then.
 	defaultDrainTimeout = 15 * time.Second
-	// minHoldOff is longer than a write that takes an object from a shard: the rebalancer relies for 250 ms on an answer that the
+	// minHoldOff is longer than a write that takes an object from a shard: the rebalancer relies for 500 ms on an answer that the
 	// Lease is free, and abandons a write that has not ended a second later. The shard's cache needs no part of it.
 	minHoldOff = 1500 * time.Millisecond
 	// randomLength makes the names of processes outside a cluster differ.

@@ -44,7 +44,7 @@ func TestGuardIsAsModelled(t *testing.T) {
 			case see:
 				guarded.Observe(membership.NewView(ringName, api.leases, nil))
 
-				modelled.guard = modelled.guard.see(modelled.lease)
+				modelled.guard, modelled.trust = modelled.guard.see(modelled.lease), modelled.trust && modelled.lease != held
 			case ask:
 				v, err := guarded.MayTake(t.Context(), shardName(1))
 				require.NoError(t, err)

@@ -100,7 +100,7 @@ func (m *machine) time() {
 func (m *machine) observe(n name) {
 	to := m.from
 	sh := to.at(n)
-	sh.guard = sh.guard.see(sh.lease)
+	sh.guard, sh.trust = sh.guard.see(sh.lease), sh.trust && sh.lease != held
 	m.emit(by(observes, n), &to)
 }
 

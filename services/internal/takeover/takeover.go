@@ -26,9 +26,9 @@ import (
 )
 
 const (
-	// trust is how long an answer "not held" is used without another read. It is far shorter than the time that any shard needs
-	// to notice that it lost its Lease and to start to work again.
-	trust = 250 * time.Millisecond
+	// trust is how long an answer "not held" is used at most without another read. It is never used for more than half of the time for which
+	// the shard certainly does not work, so that the other half is left for the write.
+	trust = 500 * time.Millisecond
 	// renew is how long before the end of its time such an answer is renewed, so that nobody waits for the next one.
 	renew = trust / 2
 	// few is the maximum number of shards that are read one by one. To find one Lease, the API server scans all Leases, as it
@@ -66,7 +66,8 @@ type Verdict struct {
 //
 // Invariants:
 //
-//  1. No answer allows objects to be taken from a shard that held its Lease less than a quarter of a second ago.
+//  1. No answer allows objects to be taken from a shard more than half a second after a read has shown that its Lease is not held, or after
+//     a cache has shown that it is held again.
 //  2. If a Lease was deleted while it was held, its shard keeps its objects until the Lease has been absent for 2×D: only then
 //     would a process that renews it have noticed, and have stopped or recreated the Lease. This is at most 5 minutes. It
 //     applies to each Lease of the name: another Lease, in another namespace or created since, proves nothing about the process.
@@ -180,7 +181,10 @@ func (g *Guard) Observe(view *membership.View) (released []string) {
 		known.see(now, seen[name])
 		known.duration = seen[name][len(seen[name])-1].duration
 
-		if before && !known.held {
+		switch {
+		case known.held:
+			known.allowedTill = time.Time{}
+		case before:
 			released = append(released, name)
 		}
 	}
@@ -373,10 +377,7 @@ func (s *shard) answer(name string, leases []coordinationv1.Lease, at span) {
 	s.verdict, s.read, s.allowedTill = s.judge(name, leases, at), at.began, time.Time{}
 
 	if s.verdict.Allowed {
-		s.allowedTill = at.began.Add(trust)
-		if s.verdict.Until.Before(s.allowedTill) {
-			s.allowedTill = s.verdict.Until
-		}
+		s.allowedTill = at.began.Add(min(trust, s.verdict.Until.Sub(at.began)/2)) //nolint:mnd // half
 	}
 }
 

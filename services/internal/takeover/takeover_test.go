@@ -165,6 +165,35 @@ func TestAnswerIsTrustedBriefly(t *testing.T) {
 	require.False(t, w.ask("a").Allowed)
 }
 
+// The other half of the time is left for the write.
+func TestAnswerIsUsedForHalfOfTheTimeThatItAllows(t *testing.T) {
+	for says, want := range map[string]time.Duration{"1.1s": 300 * time.Millisecond, "2s": trust} {
+		w := newWorld(t)
+		a := w.shard()
+
+		require.NoError(t, a.Acquire(t.Context()))
+		w.says(a, says)
+		require.NoError(t, a.Release(t.Context()))
+		require.True(t, w.ask("a").Allowed)
+		require.Equal(t, w.clock.Now().Add(want), w.guard.shards["a"].allowedTill)
+	}
+}
+
+// An answer ends when the Lease is seen to be held again, even if only the cache shows it.
+func TestAnswerEndsWhenTheCacheShowsTheLeaseHeld(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.NoError(t, a.Release(t.Context()))
+	require.True(t, w.ask("a").Allowed)
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.True(t, w.ask("a").Allowed)
+	w.observe()
+	require.False(t, w.ask("a").Allowed)
+}
+
 // An answer that is renewed in time delays nobody, and a new answer counts from when it arrives.
 func TestAnswerIsGoodWhileItIsRenewed(t *testing.T) {
 	w := newWorld(t)
