@@ -105,16 +105,16 @@ func (r Report) Quantile(part float64) time.Duration {
 		took[i] = w.Took
 	}
 
-	return quantile(took, part)
+	return Quantile(took, part)
 }
 
 // Handover returns how long the given part of all handovers took at most. It is 0 if there was none.
 func (r Report) Handover(part float64) time.Duration {
-	return quantile(slices.Clone(r.Handovers), part)
+	return Quantile(slices.Clone(r.Handovers), part)
 }
 
-// quantile sorts the times.
-func quantile(times []time.Duration, part float64) time.Duration {
+// Quantile returns the time that the given part of the times does not exceed; 0 if there are none. It sorts them.
+func Quantile(times []time.Duration, part float64) time.Duration {
 	if len(times) == 0 {
 		return 0
 	}

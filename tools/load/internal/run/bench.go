@@ -113,26 +113,21 @@ func (b *Bench) Progress(format string, args ...any) {
 	fmt.Fprintf(b.progress, "    "+format+"\n", args...)
 }
 
-// Measurement measures one or more rows and series in one experiment.
+// Measurement measures one or more rows and series.
 type Measurement struct {
 	// Name is used in progress lines and names of profiles: letters, digits, and dashes.
 	Name string
-	// Rows are the ids of all rows that it can measure, Series all series, without points.
-	Rows   []string
-	Series []result.Series
+	// Parts are its experiments, in the order in which they run.
+	Parts []Part
 	// Small and Full limit the time at these scales; 0 means no limit. To keep the limit, fewer rounds are made, at least one.
 	Small, Full time.Duration
 	// ClusterToo is true if it can also measure a cluster. Others need processes on this machine.
 	ClusterToo bool
-	// Run reports at least the rows and points that the bench wants; others are dropped. When it returns, and the bench has been cleaned
-	// up, the services must be as before, and what it created must be gone, unless it is the last one on this machine.
-	Run func(ctx context.Context, b *Bench) error
 }
 
-func (m *Measurement) ids() []string {
-	ids := slices.Clone(m.Rows)
-	for _, s := range m.Series {
-		ids = append(ids, s.ID)
+func (m *Measurement) ids() (ids []string) {
+	for _, p := range m.Parts {
+		ids = append(ids, p.IDs()...)
 	}
 
 	return ids
@@ -200,7 +195,11 @@ func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []
 }
 
 func (p *Plan) one(ctx context.Context, m Measurement, b Bench) (all *found, err error) {
-	all = &found{series: slices.Clone(m.Series)}
+	all = &found{}
+	for _, part := range m.Parts {
+		all.series = append(all.series, part.Series...)
+	}
+
 	b.measurement, b.only, b.progress, b.found, b.cleanups = &m, p.Only, p.Progress, all, &cleanups{}
 
 	b.rounds = p.Rounds
@@ -220,8 +219,7 @@ func (p *Plan) one(ctx context.Context, m Measurement, b Bench) (all *found, err
 		defer func() { err = errors.Join(err, stop()) }()
 	}
 
-	err = b.scope(ctx, func(b *Bench) error { return m.Run(ctx, b) })
-	err = errors.Join(err, all.err)
+	err = errors.Join(b.Parts(ctx, m.Parts...), all.err)
 	b.Progress("took %.1f s", b.Clock.Since(began).Seconds())
 
 	return all, err

@@ -3,9 +3,11 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
-	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 )
@@ -34,6 +36,25 @@ func (b *Bench) Remove(clean func(context.Context) error) {
 	}
 }
 
+// RemoveAll removes all objects of some kinds in a namespace, as [Bench.Remove] does.
+func (b *Bench) RemoveAll(namespace string, kinds ...objects.Kind) {
+	for _, kind := range kinds {
+		b.Remove(func(ctx context.Context) error {
+			return b.Objects.DeleteAll(ctx, objects.Selection{Kind: kind, Namespace: namespace})
+		})
+	}
+}
+
+// Make creates an object, and removes it as [Bench.Remove] does.
+func (b *Bench) Make(ctx context.Context, o client.Object) error {
+	if err := b.System.Client.Create(ctx, o); err != nil {
+		return fmt.Errorf("create %T %s: %w", o, o.GetName(), err)
+	}
+	b.Remove(func(ctx context.Context) error { return client.IgnoreNotFound(b.System.Client.Delete(ctx, o)) })
+
+	return nil
+}
+
 // cleanUp cleans up, also if ctx has ended.
 func (b *Bench) cleanUp(ctx context.Context) error {
 	var errs []error
@@ -42,34 +63,6 @@ func (b *Bench) cleanUp(ctx context.Context) error {
 	}
 
 	return errors.Join(errs...)
-}
-
-// scope calls do with a bench that is cleaned up afterwards.
-func (b *Bench) scope(ctx context.Context, do func(b *Bench) error) error {
-	part := *b
-	part.cleanups = &cleanups{}
-
-	return errors.Join(do(&part), part.cleanUp(ctx))
-}
-
-// Part calls do with a bench for one of several parts of a measurement, and cleans up what that has made. The budget of the part is an equal
-// share of the remaining time, where remaining is the number of remaining parts, including this one.
-func (b *Bench) Part(ctx context.Context, remaining int, do func(b *Bench) error) error {
-	part := b.Share(remaining)
-	part.last = b.last && remaining == 1
-
-	return part.scope(ctx, do)
-}
-
-// Share returns a bench for one of several parts of a measurement that clean up together. Its budget is that of [Bench.Part].
-func (b *Bench) Share(remaining int) *Bench {
-	part := *b
-	if !b.deadline.IsZero() {
-		now := b.Clock.Now()
-		part.deadline = now.Add(b.deadline.Sub(now) / time.Duration(remaining))
-	}
-
-	return &part
 }
 
 // Each calls do for each of n parts, several at a time. They are cleaned up with this bench, several at a time.

@@ -26,6 +26,16 @@ type Figure[T any] struct {
 	Of  func(T) float64
 }
 
+// IDs returns the ids of figures.
+func IDs[T any](figures []Figure[T]) []string {
+	ids := make([]string, len(figures))
+	for i, f := range figures {
+		ids[i] = f.Row.ID
+	}
+
+	return ids
+}
+
 // Report reports rows about rounds and, possibly, their floors.
 func Report[T any](b *Bench, values, floors []T, figures ...Figure[T]) {
 	for _, f := range figures {
@@ -62,7 +72,7 @@ func (b *Bench) Report(rows ...result.Row) {
 		}
 
 		err := row.Check()
-		if !slices.Contains(b.measurement.Rows, row.ID) {
+		if !slices.Contains(b.measurement.ids(), row.ID) {
 			err = fmt.Errorf("row %q is not announced", row.ID)
 		}
 

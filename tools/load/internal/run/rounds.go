@@ -13,7 +13,7 @@ type Trial[T any] func(ctx context.Context) (T, error)
 // both equally. A warm-up round does not count. If floor is nil, there are no floor results.
 //
 // It runs the bench's number of rounds. It stops earlier, after at least one round, if a round as slow as the slowest one would exceed the
-// budget of the measurement. If a measurement calls Rounds several times, [Bench.Part] or [Bench.Share] divides the budget.
+// budget of the measurement. If a measurement calls Rounds several times, [Bench.Parts] or [Bench.Share] divides the budget.
 func Rounds[T any](ctx context.Context, b *Bench, value, floor Trial[T]) (values, floors []T, err error) {
 	var slowest time.Duration
 

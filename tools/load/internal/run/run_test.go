@@ -103,13 +103,13 @@ func TestPick(t *testing.T) {
 }
 
 func measurement(name string, err error, ids ...string) Measurement {
-	return Measurement{Name: name, Rows: ids, ClusterToo: name != "local", Run: func(_ context.Context, b *Bench) error {
+	return Measurement{Name: name, ClusterToo: name != "local", Parts: []Part{{Rows: ids, Run: func(_ context.Context, b *Bench) error {
 		for _, id := range ids {
 			b.Report(result.Row{ID: id, Values: []float64{1}})
 		}
 
 		return err
-	}}
+	}}}}
 }
 
 func TestPlan(t *testing.T) {
@@ -144,12 +144,12 @@ func TestPlan(t *testing.T) {
 }
 
 func TestPlanRefusesRowsThatSayNothing(t *testing.T) {
-	empty := Measurement{Name: "empty", Rows: []string{"e"}, ClusterToo: true, Run: func(_ context.Context, b *Bench) error {
+	empty := Measurement{Name: "empty", ClusterToo: true, Parts: []Part{{Rows: []string{"e"}, Run: func(_ context.Context, b *Bench) error {
 		b.Report(result.Row{ID: "e"}, result.Row{ID: "x", Values: []float64{1}})
 		b.Point("y", 1, []float64{1}, nil)
 
 		return nil
-	}}
+	}}}}
 	p := &Plan{Measurements: []Measurement{empty}, Progress: &bytes.Buffer{}}
 	_, _, err := p.Do(t.Context(), Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.ErrorContains(t, err, `empty: row "e" has no value`)
@@ -160,10 +160,10 @@ func TestPlanRefusesRowsThatSayNothing(t *testing.T) {
 func TestPlanEndsWhenInterrupted(t *testing.T) {
 	interrupted := errors.New("interrupted")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	first := Measurement{Name: "first", Rows: []string{"f"}, ClusterToo: true, Run: func(context.Context, *Bench) error {
+	first := Measurement{Name: "first", ClusterToo: true, Parts: []Part{{Rows: []string{"f"}, Run: func(context.Context, *Bench) error {
 		cancel(interrupted)
 		return ctx.Err()
-	}}
+	}}}}
 	p := &Plan{Measurements: []Measurement{first, measurement("never", nil, "n")}, Progress: &bytes.Buffer{}}
 	rows, _, err := p.Do(ctx, Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.ErrorIs(t, err, interrupted)
@@ -172,8 +172,8 @@ func TestPlanEndsWhenInterrupted(t *testing.T) {
 
 // TestReport: rows are completed, points of one place come together, and what is not wanted is dropped.
 func TestReport(t *testing.T) {
-	m := Measurement{
-		Name: "m", Rows: []string{"r-ratio", "r-value", "x-row"}, Series: []result.Series{{ID: "r-series"}, {ID: "x-series"}, {ID: "r-empty"}}, ClusterToo: true,
+	m := Measurement{Name: "m", ClusterToo: true, Parts: []Part{{
+		Rows: []string{"r-ratio", "r-value", "x-row"}, Series: []result.Series{{ID: "r-series"}, {ID: "x-series"}, {ID: "r-empty"}},
 		Run: func(_ context.Context, b *Bench) error {
 			Report(b, []float64{2}, []float64{1}, []Figure[float64]{
 				{Row: result.Row{ID: "r-ratio", Unit: "ms", FloorTitle: "half", Target: result.Max(2)}, Of: func(v float64) float64 { return v }},
@@ -188,7 +188,7 @@ func TestReport(t *testing.T) {
 
 			return nil
 		},
-	}
+	}}}
 	p := &Plan{Measurements: []Measurement{m}, Only: regexp.MustCompile("^r"), Progress: &bytes.Buffer{}}
 	rows, series, err := p.Do(t.Context(), Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.NoError(t, err)
@@ -207,7 +207,7 @@ func TestReport(t *testing.T) {
 // TestPartsCleanUp: what a part has made is gone before the next part, last made first; only the last part of all may leave something.
 func TestPartsCleanUp(t *testing.T) {
 	b, clock, _ := bench(1)
-	b.deadline, b.last = clock.Now().Add(time.Minute), true
+	b.Scale, b.deadline, b.last = Small, clock.Now().Add(time.Minute), true
 
 	var order string
 
@@ -218,26 +218,62 @@ func TestPartsCleanUp(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	err := b.scope(ctx, func(b *Bench) error {
-		for remaining := 2; remaining > 0; remaining-- {
-			require.NoError(t, b.Part(ctx, remaining, func(b *Bench) error {
-				require.Equal(t, clock.Now().Add(time.Minute/time.Duration(remaining)), b.deadline)
-				b.Cleanup(note("c "))
-				b.Remove(note("b "))
+	deadlines := []time.Time{clock.Now().Add(time.Minute / 3), clock.Now().Add(time.Minute / 2), clock.Now().Add(time.Minute)}
+	part := func(name string, i int, err error) Part {
+		return Part{Name: name, Run: func(_ context.Context, b *Bench) error {
+			require.Equal(t, deadlines[i], b.deadline)
+			b.Cleanup(note(name + "-c "))
+			b.Remove(note(name + "-r "))
+			require.NoError(t, b.Each(ctx, 1, func(b *Bench, _ int) error { b.Cleanup(note(name + "-each ")); return nil }))
 
-				return nil
-			}))
+			if err != nil {
+				cancel()
+			}
+
+			return err
+		}}
+	}
+	err := b.Parts(ctx, part("1", 0, nil), Part{Rows: []string{"unwanted"}, NotSmall: true}, part("2", 1, nil), part("3", 2, errors.New("broken")))
+	require.EqualError(t, err, "3: broken", "cleanups run also if the context has ended")
+	require.Equal(t, "1-each 1-r 1-c 2-each 2-r 2-c 3-each 3-c ", order)
+}
+
+// TestParts: those of which nothing is wanted are left out, and at a small scale those that take long, unless they are asked for.
+func TestParts(t *testing.T) {
+	for only, want := range map[string]string{"": "row unnamed ", "row|long": "row long unnamed ", "series": "series unnamed "} {
+		b, _, _ := bench(1)
+		b.Scale = Small
+
+		if only != "" {
+			b.only = regexp.MustCompile(only)
 		}
-		require.Equal(t, "b c c ", order)
 
-		order = ""
+		ran := ""
+		part := func(p Part, name string) Part {
+			p.Run = func(context.Context, *Bench) error {
+				ran += name + " "
+				return nil
+			}
 
-		b.Cleanup(note("rest "))
-		require.NoError(t, b.Each(ctx, 1, func(b *Bench, _ int) error { b.Cleanup(note("each ")); return nil }))
-		cancel()
+			return p
+		}
+		require.NoError(t, b.Parts(t.Context(), part(Part{Rows: []string{"row"}}, "row"), part(Part{Rows: []string{"long"}, NotSmall: true}, "long"),
+			part(Part{Series: []result.Series{{ID: "series"}}, NotSmall: true}, "series"), part(Part{}, "unnamed")))
+		require.Equal(t, want, ran)
+	}
+}
 
-		return errors.New("broken")
-	})
-	require.EqualError(t, err, "broken", "cleanups run also if the context has ended")
-	require.Equal(t, "each rest ", order)
+// TestCompare: a part announces its figures, and reports them for all rounds.
+func TestCompare(t *testing.T) {
+	b, clock, _ := bench(2)
+	value, floor, _ := sides(clock)
+	part := Compare([]Figure[float64]{{Row: result.Row{ID: "r", FloorTitle: "floor"}, Of: func(v float64) float64 { return 2 * v }}},
+		func(context.Context, *Bench) (v, f Trial[float64], err error) { return value, floor, nil })
+	require.Equal(t, []string{"r"}, part.Rows)
+
+	b.measurement, b.found = &Measurement{Parts: []Part{part}}, &found{}
+	require.NoError(t, b.Parts(t.Context(), part))
+	require.Len(t, b.found.rows, 1)
+	require.Equal(t, []float64{4, 6}, b.found.rows[0].Values)
+	require.Equal(t, []float64{4, 6}, b.found.rows[0].Floor)
 }

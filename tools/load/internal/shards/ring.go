@@ -98,12 +98,15 @@ func (f *Fleet) Read(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 // AwaitConverged waits until as many shards are available as hold their Leases, and every object is in place among another set of shards
 // than the one with the fingerprint before.
 func (f *Fleet) AwaitConverged(ctx context.Context, before string) error {
-	want := len(f.Held())
+	return f.AwaitConvergedAmong(ctx, len(f.Held()), before)
+}
 
-	return f.Await(ctx, "has converged", func(ring *v1alpha1.ClusterRing) bool {
+// AwaitConvergedAmong is AwaitConverged with the number of available shards.
+func (f *Fleet) AwaitConvergedAmong(ctx context.Context, shards int, before string) error {
+	return f.Await(ctx, fmt.Sprintf("has converged among %d shards", shards), func(ring *v1alpha1.ClusterRing) bool {
 		now := Fingerprint(ring)
 
-		return int(ring.Status.AvailableShards) == want && now != "" && now != before &&
+		return int(ring.Status.AvailableShards) == shards && now != "" && now != before &&
 			meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
 	})
 }

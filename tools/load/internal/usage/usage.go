@@ -81,6 +81,21 @@ func (r Reader) During(do func() error) (map[string]Usage, error) {
 	return Difference(before, after), err
 }
 
+// CPU returns the CPU time that one process uses while do runs, in milliseconds.
+func (r Reader) CPU(process string, do func() error) (float64, error) {
+	used, err := r.During(do)
+	if err != nil {
+		return 0, err
+	}
+
+	own, ok := used[process]
+	if !ok {
+		return 0, fmt.Errorf("no usage of %s is known", process)
+	}
+
+	return own.Milliseconds(), nil
+}
+
 // ResetPeaks restarts the measurement of PeakMemory.
 func (r Reader) ResetPeaks() error {
 	for name, pid := range r.Processes() {

@@ -14,7 +14,6 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/process"
@@ -33,11 +32,8 @@ const (
 
 	noop = "noop-webhook"
 
-	cpuSeries  = "admission-cpu-by-shards"
-	http1Row   = "admission-cpu-http1"
 	cpuRow     = "admission-cpu-"
-	creates    = "admission-creates-"
-	matched    = "admission-creates-matched"
+	createsRow = "admission-creates-"
 	foreignRow = "admission-foreign-calls"
 	fenceRow   = "fence-cpu"
 )
@@ -47,42 +43,29 @@ var judged = []int{3, 50, 500}
 
 // priorArt is what versions 0.8.0 and 0.13.0 of the prior art reach, by row.
 var priorArt = map[string]string{
-	cpuRow + "3": "1.9 / 2.2", cpuRow + "50": "7.2 / 7.0", creates + "3": "0.97 / 0.90", creates + "50": "0.56", foreignRow: "1 per write",
+	cpuRow + "3": "1.9 / 2.2", cpuRow + "50": "7.2 / 7.0", createsRow + "3": "0.97 / 0.90", createsRow + "50": "0.56", foreignRow: "1 per write",
 }
+
+var cpuSeries = result.Series{ID: "admission-cpu-by-shards", Title: "Assigner CPU per admission", Over: result.OverShards, Unit: "µs"}
 
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
-	var ids []string
+	growing := run.Part{Series: []result.Series{cpuSeries}, Run: webhooks}
+
 	for _, size := range judged {
-		ids = append(ids, rowsAt(size)...)
+		for _, part := range new(experiment).at(size) {
+			growing.Rows = append(growing.Rows, part.Rows...)
+		}
 	}
 
 	return []run.Measurement{
+		{Name: "admission", Small: 32 * time.Second, Full: 270 * time.Second, Parts: []run.Part{growing}},
 		{
-			Name: "admission", Rows: ids, Series: []result.Series{
-				{ID: cpuSeries, Title: "Assigner CPU per admission", Over: result.OverShards, Unit: "µs"},
-			},
-			Small: 32 * time.Second, Full: 270 * time.Second, Run: webhooks,
+			Name: "admission-foreign", Small: 3 * time.Second, Full: 10 * time.Second, ClusterToo: true,
+			Parts: []run.Part{{Rows: []string{foreignRow}, Run: foreign}},
 		},
-		{Name: "admission-foreign", Rows: []string{foreignRow}, Small: 3 * time.Second, Full: 10 * time.Second, ClusterToo: true, Run: foreign},
-		{Name: "fence", Rows: []string{fenceRow}, Small: 8 * time.Second, Full: 40 * time.Second, Run: fence},
+		{Name: "fence", Small: 8 * time.Second, Full: 40 * time.Second, Parts: []run.Part{{Rows: []string{fenceRow}, Run: fence}}},
 	}
-}
-
-// rowsAt returns the ids of the rows at a number of shards.
-func rowsAt(size int) (ids []string) {
-	if slices.Contains(judged, size) {
-		ids = append(ids, cpuRow+strconv.Itoa(size), creates+strconv.Itoa(size))
-	}
-
-	switch size {
-	case judged[0]:
-		ids = append(ids, matched)
-	case judged[1]:
-		ids = append(ids, http1Row)
-	}
-
-	return ids
 }
 
 // experiment is the assigner and the no-op webhook, side by side: the ring's objects are in one namespace, those of the no-op webhook
@@ -103,10 +86,6 @@ func webhooks(ctx context.Context, b *run.Bench) error {
 	}
 
 	e := &experiment{bench: b, fleet: fleet}
-	if e.namespace, err = b.System.Namespace(ctx, "load-noop"); err != nil {
-		return err
-	}
-
 	if e.bodies, err = reviews(fleet.Ring.Namespace, distinct); err != nil {
 		return err
 	}
@@ -115,15 +94,15 @@ func webhooks(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	sizes := run.Pick(b, slices.Clone(judged), []int{3, 10, 50, 100, 200, 500, 1000})
-	sizes = slices.DeleteFunc(sizes, func(size int) bool { return !b.Wants(append(rowsAt(size), cpuSeries)...) })
-
+	sizes := slices.DeleteFunc(run.Pick(b, slices.Clone(judged), []int{3, 10, 50, 100, 200, 500, 1000}), func(size int) bool {
+		return !slices.ContainsFunc(e.at(size), func(p run.Part) bool { return b.Wants(p.IDs()...) })
+	})
 	for i, size := range sizes {
 		if err := e.grow(ctx, size); err != nil {
 			return err
 		}
 
-		if err := e.at(ctx, b.Share(len(sizes)-i), size); err != nil {
+		if err := b.Share(len(sizes)-i).Parts(ctx, e.at(size)...); err != nil {
 			return fmt.Errorf("%d shards: %w", size, err)
 		}
 	}
@@ -172,15 +151,21 @@ func (e *experiment) launchNoop(ctx context.Context, shard string) error {
 		return err
 	}
 
-	return e.register(ctx, noop, e.namespace, false)
+	e.namespace, err = e.register(ctx, e.bench, "load-noop", false)
+
+	return err
 }
 
-// register registers the no-op webhook for a namespace, with or without the match conditions of the ring's registration, and otherwise like
-// that.
-func (e *experiment) register(ctx context.Context, name, namespace string, conditions bool) error {
-	webhook, err := registered(ctx, e.bench.System.Client, e.fleet.Ring.Name)
+// register registers the no-op webhook for a new namespace, with or without the match conditions of the ring's registration, and otherwise
+// like that.
+func (e *experiment) register(ctx context.Context, b *run.Bench, name string, conditions bool) (namespace string, err error) {
+	if namespace, err = b.System.Namespace(ctx, name); err != nil {
+		return "", err
+	}
+
+	webhook, err := registered(ctx, b.System.Client, e.fleet.Ring.Name)
 	if err != nil {
-		return err
+		return "", err
 	}
 
 	webhook.Name = "noop.load.example.com"
@@ -191,17 +176,14 @@ func (e *experiment) register(ctx context.Context, name, namespace string, condi
 		webhook.MatchConditions = nil
 	}
 
-	registration := &admissionregistrationv1.MutatingWebhookConfiguration{
+	err = b.Make(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: []admissionregistrationv1.MutatingWebhook{*webhook},
-	}
-	if err := e.bench.System.Client.Create(ctx, registration); err != nil {
-		return fmt.Errorf("register the no-op webhook: %w", err)
-	}
-	e.bench.Cleanup(func(ctx context.Context) error {
-		return client.IgnoreNotFound(e.bench.System.Client.Delete(ctx, registration))
 	})
+	if err != nil {
+		return "", err
+	}
 
-	return called(ctx, e.bench.Objects, namespace, e.label())
+	return namespace, called(ctx, b.Objects, namespace, e.label())
 }
 
 // grow lets shards join until there are as many as given, and waits until the assigner assigns objects to nearly all of them, and the API
@@ -258,82 +240,76 @@ func called(ctx context.Context, c *objects.Client, namespace, label string) err
 	})
 }
 
-// at measures at one number of shards.
-func (e *experiment) at(ctx context.Context, b *run.Bench, size int) error {
-	row := strconv.Itoa(size)
-	isRow := slices.Contains(judged, size)
+// at returns the experiments at one number of shards.
+func (e *experiment) at(size int) []run.Part {
+	row := func(id, title string, notes ...string) *result.Row {
+		return &result.Row{ID: id, Title: fmt.Sprintf(title, size), PriorArt: priorArt[id], Notes: notes}
+	}
+	number := strconv.Itoa(size)
 
-	const parts = 2
-	if b.Wants(cpuSeries) || isRow && b.Wants(cpuRow+row) {
-		values, floors, err := e.cpu(ctx, b.Share(parts), true)
+	if !slices.Contains(judged, size) {
+		return []run.Part{e.cpu(size, nil)}
+	}
+
+	parts := []run.Part{e.cpu(size, row(cpuRow+number, "assigner CPU per admission, %d shards"))}
+	if size == judged[1] {
+		parts = append(parts, e.cpuByHTTP1(row("admission-cpu-http1", "assigner CPU per admission by HTTP/1.1, %d shards",
+			"An API server calls the webhook of a Service by HTTP/1.1, and one on its own host by HTTP/2 as in the other rows.")))
+	}
+
+	parts = append(parts, e.creates(row(createsRow+number, "create throughput with the webhook, %d shards"), false))
+	if size == judged[0] {
+		parts = append(parts, e.creates(row(createsRow+"matched", "create throughput with the webhook, %d shards, if the no-op webhook has the same match condition",
+			"The condition keeps the rebalancer's own writes from waiting for a webhook that hangs. The API server evaluates it for each write."), true))
+	}
+
+	return parts
+}
+
+// cpu measures the CPU time per call, for the series and, unless it is nil, for a row.
+func (e *experiment) cpu(size int, row *result.Row) run.Part {
+	part := run.Part{Series: []result.Series{cpuSeries}}
+	if row != nil {
+		part.Rows = []string{row.ID}
+	}
+
+	part.Run = func(ctx context.Context, b *run.Bench) error {
+		values, floors, err := e.perCall(ctx, b, true)
 		if err != nil {
 			return err
 		}
-		b.Point(cpuSeries, size, values, floors)
+		b.Point(cpuSeries.ID, size, values, floors)
 
-		if isRow {
-			b.Report(ofCPU(result.Row{ID: cpuRow + row, Title: fmt.Sprintf("assigner CPU per admission, %d shards", size), Values: values, Floor: floors}))
+		if row != nil {
+			reportCPU(b, *row, values, floors)
 		}
-	}
 
-	if size == judged[1] && b.Wants(http1Row) {
-		values, floors, err := e.cpu(ctx, b.Share(parts), false)
-		if err != nil {
-			return err
-		}
-		b.Report(ofCPU(result.Row{
-			ID: http1Row, Title: fmt.Sprintf("assigner CPU per admission by HTTP/1.1, %d shards", size), Values: values, Floor: floors,
-			Notes: []string{"An API server calls the webhook of a Service by HTTP/1.1, and one on its own host by HTTP/2 as in the other rows."},
-		}))
-	}
-
-	if isRow && b.Wants(creates+row) {
-		values, floors, err := e.throughput(ctx, b.Share(parts), e.namespace)
-		if err != nil {
-			return err
-		}
-		b.Report(createsRow(result.Row{
-			ID: creates + row, Title: fmt.Sprintf("create throughput with the webhook, %d shards", size), FloorTitle: "with the no-op webhook",
-		}, values, floors))
-	}
-
-	if size != judged[0] || !b.Wants(matched) {
 		return nil
 	}
 
-	// The no-op webhook under the match conditions of the ring's registration.
-	namespace, err := b.System.Namespace(ctx, "load-matched")
-	if err != nil {
-		return err
-	}
-
-	if err := e.register(ctx, matched, namespace, true); err != nil {
-		return err
-	}
-
-	values, floors, err := e.throughput(ctx, b, namespace)
-	if err != nil {
-		return err
-	}
-	b.Report(createsRow(result.Row{
-		ID: matched, Title: fmt.Sprintf("create throughput with the webhook, %d shards, if the no-op webhook has the same match condition", size),
-		FloorTitle: "with the no-op webhook under that condition",
-		Notes:      []string{"The condition keeps the rebalancer's own writes from waiting for a webhook that hangs. The API server evaluates it for each write."},
-	}, values, floors))
-
-	return nil
+	return part
 }
 
-// ofCPU completes a row about CPU time.
-func ofCPU(row result.Row) result.Row {
-	row.Unit, row.FloorTitle = "µs", "a no-op TLS webhook in Go that adds a constant label"
-	row.PriorArt, row.Target = priorArt[row.ID], result.Max(1.3)
+// cpuByHTTP1 measures the CPU time per call by HTTP/1.1.
+func (e *experiment) cpuByHTTP1(row *result.Row) run.Part {
+	return run.Part{Rows: []string{row.ID}, Run: func(ctx context.Context, b *run.Bench) error {
+		values, floors, err := e.perCall(ctx, b, false)
+		if err == nil {
+			reportCPU(b, *row, values, floors)
+		}
 
-	return row
+		return err
+	}}
 }
 
-// cpu measures CPU time per call.
-func (e *experiment) cpu(ctx context.Context, b *run.Bench, http2 bool) (values, floors []float64, err error) {
+func reportCPU(b *run.Bench, row result.Row, values, floors []float64) {
+	row.Unit, row.Values, row.Floor = "µs", values, floors
+	row.FloorTitle, row.Target = "a no-op TLS webhook in Go that adds a constant label", result.Max(1.3)
+	b.Report(row)
+}
+
+// perCall measures CPU time per call.
+func (e *experiment) perCall(ctx context.Context, b *run.Bench, http2 bool) (values, floors []float64, err error) {
 	assigner, err := ofRing(ctx, b.System.Client, e.fleet.Ring.Name, http2)
 	if err != nil {
 		return nil, nil, err

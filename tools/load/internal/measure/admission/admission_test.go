@@ -35,9 +35,17 @@ func TestReviews(t *testing.T) {
 }
 
 func TestIDs(t *testing.T) {
+	rowsAt := func(size int) (ids []string) {
+		for _, part := range new(experiment).at(size) {
+			ids = append(ids, part.Rows...)
+		}
+
+		return ids
+	}
+
 	require.Empty(t, rowsAt(10))
-	require.Equal(t, []string{"admission-cpu-3", "admission-creates-3", matched}, rowsAt(3))
-	require.Contains(t, rowsAt(50), http1Row)
+	require.Equal(t, []string{"admission-cpu-3", "admission-creates-3", "admission-creates-matched"}, rowsAt(3))
+	require.Contains(t, rowsAt(50), "admission-cpu-http1")
 
 	seen := map[string]bool{}
 
@@ -45,9 +53,11 @@ func TestIDs(t *testing.T) {
 		require.Positive(t, m.Small)
 		require.Greater(t, m.Full, m.Small)
 
-		for _, id := range m.Rows {
-			require.False(t, seen[id], id)
-			seen[id] = true
+		for _, part := range m.Parts {
+			for _, id := range part.Rows {
+				require.False(t, seen[id], id)
+				seen[id] = true
+			}
 		}
 	}
 	require.Len(t, seen, 10)
@@ -56,7 +66,7 @@ func TestIDs(t *testing.T) {
 func TestTogether(t *testing.T) {
 	turns := func(n int) (all []creation) {
 		for i := range n {
-			all = append(all, creation{objects: 10, took: time.Duration(i+1) * time.Second, server: 20 * time.Microsecond})
+			all = append(all, creation{objects: 10, took: time.Duration(i+1) * time.Second, server: 0.02})
 		}
 
 		return all

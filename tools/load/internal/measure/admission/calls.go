@@ -122,19 +122,11 @@ func (c *caller) call(ctx context.Context, body []byte, out io.Writer) error {
 
 // cost calls the webhook n times and returns the CPU time that its process has used per call, in microseconds.
 func (c *caller) cost(ctx context.Context, reader usage.Reader, bodies [][]byte, n int) (float64, error) {
-	used, err := reader.During(func() error {
+	ms, err := reader.CPU(c.process, func() error {
 		return objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error { return c.call(ctx, bodies[i%len(bodies)], nil) })
 	})
-	if err != nil {
-		return 0, err
-	}
 
-	own, ok := used[c.process]
-	if !ok {
-		return 0, fmt.Errorf("no usage of %s is known", c.process)
-	}
-
-	return own.Milliseconds() * 1000 / float64(n), nil
+	return ms * 1000 / float64(n), err
 }
 
 // errNoPatch says that a webhook did not give a label.

@@ -14,8 +14,9 @@ import (
 // creation is what creating objects came to.
 type creation struct {
 	objects int
-	// took is how long it took, server the CPU time of the API server.
-	took, server time.Duration
+	// took is how long it took, server the CPU time of the API server in milliseconds.
+	took   time.Duration
+	server float64
 }
 
 // String shows it in progress.
@@ -23,17 +24,41 @@ func (c creation) String() string { return fmt.Sprintf("%.0f creates/s", c.perSe
 
 func (c creation) perSecond() float64 { return float64(c.objects) / c.took.Seconds() }
 
-// throughput measures creates per second, for the floor in a namespace of the no-op webhook. A round has many short turns, of which the
-// median counts, so that other load on the machine affects both sides equally.
-func (e *experiment) throughput(ctx context.Context, b *run.Bench, least string) (values, floors [][]creation, err error) {
-	n, times := run.Pick(b, 75, 250), run.Pick(b, 5, 8)
-	in := func(namespace string) run.Trial[creation] {
-		batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "created", Count: n}
-		return func(ctx context.Context) (creation, error) { return created(ctx, b, batch, e.label()) }
-	}
-	turns, lowest, err := run.Rounds(ctx, b.Times(times), in(e.fleet.Ring.Namespace), in(least))
+// creates measures creates per second. The floor is the no-op webhook, possibly with the match conditions of the ring's registration. A round
+// has many short turns, of which the median counts, so that other load on the machine affects both sides equally.
+func (e *experiment) creates(row *result.Row, conditions bool) run.Part {
+	return run.Part{Rows: []string{row.ID}, Run: func(ctx context.Context, b *run.Bench) (err error) {
+		least, floor := e.namespace, "with the no-op webhook"
+		if conditions {
+			floor += " under that condition"
 
-	return together(turns, times), together(lowest, times), err
+			if least, err = e.register(ctx, b, "load-matched", true); err != nil {
+				return err
+			}
+		}
+
+		n, times := run.Pick(b, 75, 250), run.Pick(b, 5, 8)
+		in := func(namespace string) run.Trial[creation] {
+			batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "created", Count: n}
+			return func(ctx context.Context) (creation, error) { return created(ctx, b, batch, e.label()) }
+		}
+
+		turns, lowest, err := run.Rounds(ctx, b.Times(times), in(e.fleet.Ring.Namespace), in(least))
+		if err != nil {
+			return err
+		}
+
+		values, floors := together(turns, times), together(lowest, times)
+		ratio, _, _ := result.Spread(result.Ratios(serverCPU(values), serverCPU(floors)))
+
+		done := *row
+		done.Unit, done.Values, done.Floor, done.FloorTitle, done.Target = "creates/s", rates(values), rates(floors), floor, result.Min(0.98)
+
+		done.Notes = append([]string{fmt.Sprintf("The API server uses %.2f times as much CPU per create as with the no-op webhook.", ratio)}, row.Notes...)
+		b.Report(done)
+
+		return nil
+	}}
 }
 
 // together puts so many turns into a round. Turns that are left over belong to the last.
@@ -50,17 +75,6 @@ func together(turns []creation, times int) [][]creation {
 	}
 
 	return rounds
-}
-
-// createsRow completes a row about creates.
-func createsRow(row result.Row, values, floors [][]creation) result.Row {
-	ratio, _, _ := result.Spread(result.Ratios(serverCPU(values), serverCPU(floors)))
-
-	row.Unit, row.Values, row.Floor = "creates/s", rates(values), rates(floors)
-	row.PriorArt, row.Target = priorArt[row.ID], result.Min(0.98)
-	row.Notes = append([]string{fmt.Sprintf("The API server uses %.2f times as much CPU per create as with the no-op webhook.", ratio)}, row.Notes...)
-
-	return row
 }
 
 // rates returns the creates per second of each round: the median of its turns.
@@ -81,7 +95,7 @@ func serverCPU(rounds [][]creation) []float64 {
 			sum.server += turn.server
 		}
 
-		return float64(sum.server.Nanoseconds()) / float64(time.Microsecond) / float64(sum.objects)
+		return sum.server * 1000 / float64(sum.objects)
 	})
 }
 
@@ -91,7 +105,7 @@ func created(ctx context.Context, b *run.Bench, batch objects.Batch, label strin
 		return c, err
 	}
 
-	used, err := b.Local.Usage().During(func() error {
+	c.server, err = b.Local.Usage().CPU(target.APIServer, func() error {
 		began := b.Clock.Now()
 		defer func() { c.took = b.Clock.Since(began) }()
 
@@ -110,7 +124,7 @@ func created(ctx context.Context, b *run.Bench, batch objects.Batch, label strin
 		return c, fmt.Errorf("%d of %d objects in %s were created without the label: the webhook was not called", len(without), batch.Count, batch.Namespace)
 	}
 
-	c.objects, c.server = batch.Count, used[target.APIServer].CPU
+	c.objects = batch.Count
 
 	return c, b.Objects.Delete(ctx, batch)
 }

@@ -135,7 +135,7 @@ func clientOf(ctx context.Context, b *run.Bench, namespace, pod string) (*object
 // cost writes all objects, and returns the CPU time of the API server per write, in milliseconds.
 func (w *writer) cost(ctx context.Context) (float64, error) {
 	turn := map[string]any{"data": map[string]string{"turn": w.bench.Clock.Now().String()}}
-	used, err := w.bench.Local.Usage().During(func() error { return w.objects.Patch(ctx, w.batch, turn) })
+	ms, err := w.bench.Local.Usage().CPU(target.APIServer, func() error { return w.objects.Patch(ctx, w.batch, turn) })
 
-	return used[target.APIServer].Milliseconds() / float64(w.batch.Count), err
+	return ms / float64(w.batch.Count), err
 }

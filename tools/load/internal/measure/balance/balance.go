@@ -66,21 +66,18 @@ func movedOf(f finding) float64   { return f.moved }
 
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
-	m := run.Measurement{
-		Name: "balance", Series: []result.Series{
-			{ID: shareSeries, Title: "Balance: share of the fullest shard / mean", Over: result.OverShards, Unit: "×"},
-			{ID: movedSeries, Title: "Moved when a shard joins / what it gets", Over: result.OverShards, Unit: "×"},
-		},
-		Small: 12 * time.Second, Full: 60 * time.Second, Run: measure,
-	}
+	part := run.Part{Run: measure, Series: []result.Series{
+		{ID: shareSeries, Title: "Balance: share of the fullest shard / mean", Over: result.OverShards, Unit: "×"},
+		{ID: movedSeries, Title: "Moved when a shard joins / what it gets", Over: result.OverShards, Unit: "×"},
+	}}
 
 	for _, r := range rows {
 		for _, j := range r.judged {
-			m.Rows = append(m.Rows, r.prefix+strconv.Itoa(j.shards))
+			part.Rows = append(part.Rows, r.prefix+strconv.Itoa(j.shards))
 		}
 	}
 
-	return []run.Measurement{m}
+	return []run.Measurement{{Name: "balance", Small: 12 * time.Second, Full: 60 * time.Second, Parts: []run.Part{part}}}
 }
 
 // experiment is one ring, whose shards get other names in each round.

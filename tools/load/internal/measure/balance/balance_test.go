@@ -28,7 +28,7 @@ func reported(t *testing.T, only string, found map[int][]finding) ([]result.Row,
 
 	m := Measurements()[0]
 	m.ClusterToo = true
-	m.Run = func(_ context.Context, b *run.Bench) error {
+	m.Parts[0].Run = func(_ context.Context, b *run.Bench) error {
 		report(b, found)
 		return nil
 	}

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/clusterring/clusterring/tools/lab/continuity"
@@ -79,17 +78,13 @@ var scenarios = []scenario{
 	},
 }
 
-func (s scenario) movedRow() string { return "continuity-" + s.id + "-moved" }
-func (s scenario) lateRow() string  { return "continuity-" + s.id + "-late" }
-func (s scenario) worstRow() string { return "continuity-" + s.id + "-worst" }
-
-func (s scenario) handoverRow() string     { return "continuity-" + s.id + "-handover" }
-func (s scenario) handoverLateRow() string { return s.handoverRow() + "-late" }
+// row returns the id of the row about a figure.
+func (s scenario) row(figure string) string { return "continuity-" + s.id + "-" + figure }
 
 func (s scenario) rows() []string {
-	rows := []string{s.movedRow(), s.lateRow(), s.worstRow()}
+	rows := []string{s.row("moved"), s.row("late"), s.row("worst")}
 	if s.hands {
-		rows = append(rows, s.handoverRow(), s.handoverLateRow())
+		rows = append(rows, s.row("handover"), s.row("handover-late"))
 	}
 
 	return rows
@@ -103,26 +98,12 @@ func (s scenario) websites(b *run.Bench) int { return run.Pick(b, 100, 1000) * m
 
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
-	var ids []string
+	m := run.Measurement{Name: "continuity", Small: 90 * time.Second, Full: 8 * time.Minute}
 	for _, s := range scenarios {
-		ids = append(ids, s.rows()...)
+		m.Parts = append(m.Parts, run.Part{Name: s.title, Rows: s.rows(), NotSmall: s.full, Run: s.measure})
 	}
 
-	return []run.Measurement{{Name: "continuity", Rows: ids, Small: 90 * time.Second, Full: 8 * time.Minute, Run: all}}
-}
-
-func all(ctx context.Context, b *run.Bench) error {
-	wanted := slices.DeleteFunc(slices.Clone(scenarios), func(s scenario) bool {
-		return !b.Wants(s.rows()...) || s.full && b.Scale == run.Small && !b.Asked(s.rows()...)
-	})
-	for i, s := range wanted {
-		err := b.Part(ctx, len(wanted)-i, func(b *run.Bench) error { return s.measure(ctx, b) })
-		if err != nil {
-			return fmt.Errorf("%s: %w", s.title, err)
-		}
-	}
-
-	return nil
+	return []run.Measurement{m}
 }
 
 // measure plays the scenario once: each change leaves another ring behind.
@@ -152,7 +133,7 @@ const (
 
 func (s scenario) report(b *run.Bench, r continuity.Report) []result.Row {
 	moved := result.Row{
-		ID: s.movedRow(), Title: s.title + fmt.Sprintf(": objects that move, of %d", 2*s.websites(b)), Unit: "objects", Values: []float64{float64(len(r.Moves))},
+		ID: s.row("moved"), Title: s.title + fmt.Sprintf(": objects that move, of %d", 2*s.websites(b)), Unit: "objects", Values: []float64{float64(len(r.Moves))},
 		Timeline: timeline(s.title, r),
 		Notes:    []string{fmt.Sprintf("The objects are Websites and their ConfigMaps. Meanwhile, users change %d Websites per second, and a reconcile takes %s.", edits, s.reconcile())},
 	}
@@ -160,14 +141,14 @@ func (s scenario) report(b *run.Bench, r continuity.Report) []result.Row {
 		moved.Target = result.Max(0)
 	}
 
-	slow := result.Row{ID: s.lateRow(), Title: s.title + ": time from a change of an object until the work on it is done, 99th percentile", Unit: "s", Values: []float64{r.Quantile(late).Seconds()}}
+	slow := result.Row{ID: s.row("late"), Title: s.title + ": time from a change of an object until the work on it is done, 99th percentile", Unit: "s", Values: []float64{r.Quantile(late).Seconds()}}
 	if s.late > 0 {
 		slow.Target = result.Max(s.late)
 	}
 
 	rows := []result.Row{
 		moved, slow,
-		{ID: s.worstRow(), Title: s.title + ": the same, longest", Unit: "s", Values: []float64{r.Quantile(worst).Seconds()}},
+		{ID: s.row("worst"), Title: s.title + ": the same, longest", Unit: "s", Values: []float64{r.Quantile(worst).Seconds()}},
 	}
 	if !s.hands {
 		return rows
@@ -175,12 +156,12 @@ func (s scenario) report(b *run.Bench, r continuity.Report) []result.Row {
 
 	return append(rows,
 		result.Row{
-			ID: s.handoverRow(), Title: s.title + ": time from the drain of an object until it has another shard, median", Unit: "s",
+			ID: s.row("handover"), Title: s.title + ": time from the drain of an object until it has another shard, median", Unit: "s",
 			Values: []float64{r.Handover(median).Seconds()}, Target: result.Max(0.1),
 			Notes: []string{"The shard works until all its objects are drained. A reconcile that is under way is finished before its object is released."},
 		},
 		result.Row{
-			ID: s.handoverLateRow(), Title: s.title + ": the same, 99th percentile", Unit: "s", Values: []float64{r.Handover(late).Seconds()},
+			ID: s.row("handover-late"), Title: s.title + ": the same, 99th percentile", Unit: "s", Values: []float64{r.Handover(late).Seconds()},
 			Target: result.Max(1),
 		},
 	)

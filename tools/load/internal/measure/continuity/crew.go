@@ -8,13 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/check"
 	"github.com/clusterring/clusterring/tools/lab/continuity"
 	"github.com/clusterring/clusterring/tools/lab/record"
@@ -60,13 +58,14 @@ func gather(ctx context.Context, b *run.Bench, s scenario) (*crew, error) {
 		bench: b, fleet: fleet, scenario: s,
 		sites: objects.Batch{Kind: objects.Websites, Namespace: fleet.Ring.Namespace, Prefix: "site", Count: s.websites(b)},
 	}
-	for _, kind := range []objects.Kind{objects.Websites, objects.ConfigMaps} {
-		b.Remove(func(ctx context.Context) error {
-			return b.Objects.DeleteAll(ctx, objects.Selection{Kind: kind, Namespace: fleet.Ring.Namespace})
-		})
-	}
+	b.RemoveAll(fleet.Ring.Namespace, objects.Websites, objects.ConfigMaps)
 
-	if err := c.hire(ctx); err != nil {
+	// The rights of the example on objects. What shards may do in their namespace comes with their account.
+	err = b.Make(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: fleet.Ring.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "example-shard"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: fleet.Ring.Namespace, Name: target.ShardAccount}},
+	})
+	if err != nil {
 		return nil, err
 	}
 
@@ -92,26 +91,6 @@ func gather(ctx context.Context, b *run.Bench, s scenario) (*crew, error) {
 	err = errors.Join(c.complete(ctx, holders), b.Pause(ctx, calm))
 
 	return c, err
-}
-
-// hire gives the shards the rights of the example on objects. What they may do in their namespace comes with their account.
-func (c *crew) hire(ctx context.Context) error {
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: c.fleet.Ring.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "example-shard"},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: c.fleet.Ring.Namespace, Name: target.ShardAccount}},
-	}
-	if err := c.bench.System.Client.Create(ctx, binding); err != nil {
-		return fmt.Errorf("grant rights to the shards of ring %s: %w", c.fleet.Ring.Name, err)
-	}
-	c.bench.Remove(func(ctx context.Context) error {
-		if err := client.IgnoreNotFound(c.bench.System.Client.Delete(ctx, binding)); err != nil {
-			return fmt.Errorf("take the rights from the shards of ring %s: %w", c.fleet.Ring.Name, err)
-		}
-
-		return nil
-	})
-
-	return nil
 }
 
 // addPod creates a Pod that nothing runs, and returns its uid.
@@ -193,11 +172,7 @@ func (c *crew) start(ctx context.Context, pods ...string) error {
 
 // again starts a Pod of the same name, and waits until it is ready.
 func (c *crew) again(ctx context.Context, pod string) error {
-	if err := c.bench.Local.Resume(ctx, c.full(pod)); err != nil {
-		return fmt.Errorf("start Pod %s again: %w", pod, err)
-	}
-
-	return nil
+	return c.bench.Local.Resume(ctx, c.full(pod))
 }
 
 // end lets Pods stop, all at once.
@@ -207,11 +182,7 @@ func (c *crew) end(pods ...string) error {
 		names[i] = c.full(pod)
 	}
 
-	if err := c.bench.Local.End(names...); err != nil {
-		return fmt.Errorf("stop Pods: %w", err)
-	}
-
-	return nil
+	return c.bench.Local.End(names...)
 }
 
 // crash kills Pods. Nobody reports it.
@@ -230,20 +201,12 @@ func (c *crew) fail(ctx context.Context, pod string) error {
 		return err
 	}
 
-	if err := c.fleet.End(ctx, c.full(pod)); err != nil {
-		return fmt.Errorf("report the end of Pod %s: %w", pod, err)
-	}
-
-	return nil
+	return c.fleet.End(ctx, c.full(pod))
 }
 
-// complete waits until so many shards are available, and the ring has converged.
+// complete waits until so many shards are available, the ring has converged, and the work is done.
 func (c *crew) complete(ctx context.Context, shards int) error {
-	err := c.fleet.Await(ctx, fmt.Sprintf("it has converged among %d shards", shards), func(ring *v1alpha1.ClusterRing) bool {
-		return int(ring.Status.AvailableShards) == shards && ring.Status.Assignment != nil && ring.Status.Assignment.Fingerprint != "" &&
-			meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
-	})
-	if err != nil {
+	if err := c.fleet.AwaitConvergedAmong(ctx, shards, ""); err != nil {
 		return err
 	}
 

@@ -98,7 +98,7 @@ func (t trial) measure(ctx context.Context, b *run.Bench) (c Cost, err error) {
 	}
 	defer watching.Stop()
 
-	if err := calm(ctx, b); err != nil {
+	if err := errors.Join(b.Local.Calm(ctx), b.Pause(ctx, quiet)); err != nil {
 		return c, err
 	}
 
@@ -138,7 +138,9 @@ func (t trial) measure(ctx context.Context, b *run.Bench) (c Cost, err error) {
 	pass := after // the usage when the pass begins
 
 	if t.rests {
-		rested, err := rest(ctx, b)
+		const looks = 15 // the API server may take some to answer
+
+		rested, err := Rest(ctx, b, looks)
 		if err != nil {
 			return c, err
 		}
@@ -183,19 +185,10 @@ func (t trial) perObject(before, after map[string]usage.Usage) float64 {
 	return (used[target.APIServer].Milliseconds() + used[target.Rebalancer].Milliseconds()) * 1000 / float64(t.ring)
 }
 
-// calm lets the API server come to rest.
-func calm(ctx context.Context, b *run.Bench) error {
-	if err := b.Local.Calm(ctx); err != nil {
-		return err
-	}
-
-	return b.Pause(ctx, quiet)
-}
-
-// rest waits until the rebalancer has nothing to do, and returns the usage at that time.
-func rest(ctx context.Context, b *run.Bench) (map[string]usage.Usage, error) {
-	// At rest it receives fewer than still bytes between two looks. The API server may take some looks to answer.
-	const look, looks, still = 200 * time.Millisecond, 15, 8 << 10
+// Rest waits until the rebalancer has had nothing to do in so many looks, and returns the usage at that time.
+func Rest(ctx context.Context, b *run.Bench, looks int) (map[string]usage.Usage, error) {
+	// At rest it receives fewer than still bytes between two looks.
+	const look, still = 200 * time.Millisecond, 8 << 10
 
 	last, err := b.Local.Usage().Read()
 	if err != nil {

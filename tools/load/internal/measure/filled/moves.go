@@ -31,19 +31,9 @@ func (w *Ring) DieAndRest(ctx context.Context, n int) (Cost, error) {
 	return w.lose(ctx, n, trial{rests: true}, w.Lose)
 }
 
-// Release lets one shard release its Lease. The time is also taken when as many objects have moved as mark says.
-func (w *Ring) Release(ctx context.Context, mark int) (Cost, error) {
-	return w.lose(ctx, 1, trial{mark: mark}, w.Fleet.Release)
-}
-
-// Crash lets one shard vanish: it does not renew its Lease any more. The time is also taken when as many objects have moved as mark says.
-func (w *Ring) Crash(ctx context.Context, mark int) (Cost, error) {
-	return w.lose(ctx, 1, trial{mark: mark}, w.Fleet.Crash)
-}
-
-// End lets the Pod of one shard end, as the kubelet reports it. The time is also taken when as many objects have moved as mark says.
-func (w *Ring) End(ctx context.Context, mark int) (Cost, error) {
-	return w.lose(ctx, 1, trial{mark: mark}, w.Fleet.End)
+// Leave lets one shard leave in the given way. The time is also taken when as many objects have moved as mark says.
+func (w *Ring) Leave(ctx context.Context, way func(context.Context, string) error, mark int) (Cost, error) {
+	return w.lose(ctx, 1, trial{mark: mark}, way)
 }
 
 // Death is Die, with its floor.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/continuity"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
@@ -41,9 +42,7 @@ func open(ctx context.Context, b *run.Bench, children int) (*owners, error) {
 	}
 
 	o := &owners{bench: b, children: children, fleet: fleet}
-	for _, kind := range []objects.Kind{objects.Websites, objects.ConfigMaps} {
-		b.Remove(func(ctx context.Context) error { return b.Objects.DeleteAll(ctx, o.all(kind)) })
-	}
+	b.RemoveAll(fleet.Ring.Namespace, objects.Websites, objects.ConfigMaps)
 
 	stop, err := fleet.Acknowledge(ctx, objects.Websites)
 	if err != nil {
@@ -274,6 +273,8 @@ func (h *history) see(event watch.EventType, kind objects.Kind, o *metav1.Partia
 
 // moved returns how owners have moved, and whether the watches have shown them as they are listed.
 func (h *history) moved(theirs []metav1.PartialObjectMetadata, began time.Time) (m moved, all bool) {
+	const median, late = 0.5, 0.99
+
 	var last time.Time
 
 	times := map[string]time.Duration{}
@@ -292,7 +293,8 @@ func (h *history) moved(theirs []metav1.PartialObjectMetadata, began time.Time) 
 
 	n := float64(len(theirs))
 	m = moved{owners: len(theirs), writes: float64(h.writes) / n, rate: n / last.Sub(began).Seconds()}
-	m.median, m.late = quantiles(slices.Sorted(maps.Values(times)))
+	took := slices.Collect(maps.Values(times))
+	m.median, m.late = continuity.Quantile(took, median).Seconds(), continuity.Quantile(took, late).Seconds()
 
 	return m, true
 }

@@ -42,17 +42,3 @@ func TestHistory(t *testing.T) {
 	require.True(t, all)
 	require.Equal(t, moved{owners: 2, median: 3, late: 3, writes: 2.5, rate: 0.4}, m)
 }
-
-func TestQuantiles(t *testing.T) {
-	median, late := quantiles(nil)
-	require.Zero(t, median+late)
-
-	var times []time.Duration
-	for i := range 200 {
-		times = append(times, time.Duration(i+1)*time.Second)
-	}
-
-	median, late = quantiles(times)
-	require.InEpsilon(t, 101, median, 1e-9)
-	require.InEpsilon(t, 199, late, 1e-9)
-}

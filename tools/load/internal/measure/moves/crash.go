@@ -19,12 +19,8 @@ import (
 )
 
 const (
-	crashFirstRow    = "moves-crash-first"
-	crashThousandRow = "moves-crash-thousand"
-	endFirstRow      = "moves-end-first"
-	endThousandRow   = "moves-end-thousand"
-	renewalRow       = "moves-renewal"
-	renewalRingsRow  = "moves-renewal-rings"
+	renewalRow      = "moves-renewal"
+	renewalRingsRow = "moves-renewal-rings"
 
 	// shortLease and renewal are those of the class of short Leases in the documentation.
 	shortLease, renewal = 5 * time.Second, time.Second
@@ -33,95 +29,36 @@ const (
 	renewedFor = 5 * time.Second
 )
 
-func crashes() run.Measurement {
-	return run.Measurement{
-		Name: "moves-crash", Rows: []string{crashFirstRow, crashThousandRow, endFirstRow, endThousandRow, renewalRow, renewalRingsRow},
-		Small: 60 * time.Second, Full: 150 * time.Second, Run: crash,
-	}
+// crash measures how soon the objects of a shard move that has crashed right after a renewal, without anybody's word but its silence.
+func crash() run.Part {
+	notes := []string{fmt.Sprintf("The Lease has a duration of %s and is renewed every second. The shard crashes right after a renewal. The Lease is taken over after twice its duration.", shortLease)}
+	ring := shards.Ring{Name: "load-crash", LeaseDuration: shortLease, Renewal: renewal}
+
+	return leaves(ring, (*shards.Fleet).Crash, false, []run.Figure[filled.Cost]{
+		{Row: result.Row{
+			ID: "moves-crash-first", Title: "time from a crash to the first moved object, short Leases", Unit: "s", Notes: notes,
+		}, Of: first},
+		{Row: result.Row{
+			ID: "moves-crash-thousand", Title: "time from a crash to the last of 1,000 moved objects, short Leases", Unit: "s",
+			Judge: result.JudgeValue, Target: result.Max(12), PriorArt: "30 s", Notes: notes,
+		}, Of: last},
+	})
 }
 
-// crash measures crashes of shards with short Leases, ends of Pods, and what renewals cost.
-func crash(ctx context.Context, b *run.Bench) error {
-	const parts = 3
+// end measures how soon the objects of a shard move after the kubelet has reported the end of its Pod.
+func end() run.Part {
+	notes := []string{"The time counts from the write of the Pod's status."}
 
-	if b.Wants(crashFirstRow, crashThousandRow) {
-		if err := b.Part(ctx, parts, func(b *run.Bench) error { return detected(ctx, b) }); err != nil {
-			return fmt.Errorf("crashes: %w", err)
-		}
-	}
-
-	if b.Wants(endFirstRow, endThousandRow) {
-		if err := b.Part(ctx, parts-1, func(b *run.Bench) error { return ended(ctx, b) }); err != nil {
-			return fmt.Errorf("ends of Pods: %w", err)
-		}
-	}
-
-	if !b.Wants(renewalRow, renewalRingsRow) {
-		return nil
-	}
-
-	return b.Part(ctx, 1, func(b *run.Bench) error { return renewals(ctx, b) })
-}
-
-// leaves measures what it takes to move a thousand objects of a shard that leaves the ring in the given way.
-func leaves(
-	ctx context.Context, b *run.Bench, ring shards.Ring, how func(w *filled.Ring, ctx context.Context, mark int) (filled.Cost, error),
-) ([]filled.Cost, error) {
-	w, err := filled.OpenRing(ctx, b, ring, threeShards)
-	if err != nil {
-		return nil, err
-	}
-
-	if err := w.Grow(ctx, few); err != nil {
-		return nil, err
-	}
-
-	values, _, err := run.Rounds(ctx, b, thousandMoved(w, func(ctx context.Context, mark int) (filled.Cost, error) { return how(w, ctx, mark) }), nil)
-
-	return values, err
-}
-
-// detected measures how soon the objects of a shard move that has crashed right after a renewal, without anybody's word but its silence.
-func detected(ctx context.Context, b *run.Bench) error {
-	values, err := leaves(ctx, b, shards.Ring{Name: "load-crash", LeaseDuration: shortLease, Renewal: renewal}, (*filled.Ring).Crash)
-	if err != nil {
-		return err
-	}
-
-	note := fmt.Sprintf("The Lease has a duration of %s and is renewed every second. The shard crashes right after a renewal. The Lease is taken over after twice its duration.", shortLease)
-	run.Report(b, values, nil, []run.Figure[filled.Cost]{
+	return leaves(shards.Ring{Name: "load-end", Pods: true}, (*shards.Fleet).End, false, []run.Figure[filled.Cost]{
 		{Row: result.Row{
-			ID: crashFirstRow, Title: "time from a crash to the first moved object, short Leases", Unit: "s", Notes: []string{note},
-		}, Of: func(c filled.Cost) float64 { return c.First }},
+			ID: "moves-end-first", Title: "time from the kubelet's report that a shard's Pod has ended to the first moved object", Unit: "s",
+			Judge: result.JudgeValue, Target: result.Max(1), PriorArt: "30 s", Notes: notes,
+		}, Of: first},
 		{Row: result.Row{
-			ID: crashThousandRow, Title: "time from a crash to the last of 1,000 moved objects, short Leases", Unit: "s",
-			Judge: result.JudgeValue, Target: result.Max(12), PriorArt: "30 s", Notes: []string{note},
-		}, Of: func(c filled.Cost) float64 { return c.Mark }},
-	}...)
-
-	return nil
-}
-
-// ended measures how soon the objects of a shard move after the kubelet has reported the end of its Pod.
-func ended(ctx context.Context, b *run.Bench) error {
-	values, err := leaves(ctx, b, shards.Ring{Name: "load-end", Pods: true}, (*filled.Ring).End)
-	if err != nil {
-		return err
-	}
-
-	const note = "The time counts from the write of the Pod's status."
-	run.Report(b, values, nil, []run.Figure[filled.Cost]{
-		{Row: result.Row{
-			ID: endFirstRow, Title: "time from the kubelet's report that a shard's Pod has ended to the first moved object", Unit: "s",
-			Judge: result.JudgeValue, Target: result.Max(1), PriorArt: "30 s", Notes: []string{note},
-		}, Of: func(c filled.Cost) float64 { return c.First }},
-		{Row: result.Row{
-			ID: endThousandRow, Title: "time from the kubelet's report that a shard's Pod has ended to the last of 1,000 moved objects", Unit: "s",
-			Judge: result.JudgeValue, Target: result.Max(3), Notes: []string{note},
-		}, Of: func(c filled.Cost) float64 { return c.Mark }},
-	}...)
-
-	return nil
+			ID: "moves-end-thousand", Title: "time from the kubelet's report that a shard's Pod has ended to the last of 1,000 moved objects", Unit: "s",
+			Judge: result.JudgeValue, Target: result.Max(3), Notes: notes,
+		}, Of: last},
+	})
 }
 
 // renewals measures what a renewal costs the API server and all services, which watch Leases: with one ring, and with many more.

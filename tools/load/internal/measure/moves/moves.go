@@ -11,18 +11,11 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/measure/filled"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
 )
 
 const (
-	deathRow     = "moves-death"
-	apiServerRow = "moves-death-apiserver"
-	cpuRow       = "moves-death-rebalancer"
-	passRow      = "moves-pass"
-	joinRow      = "moves-join"
-	firstRow     = "moves-release-first"
-	thousandRow  = "moves-release-thousand"
-	manyRow      = "moves-many-shards"
-
+	manyRow         = "moves-many-shards"
 	rateSeries      = "moves-by-shards"
 	apiServerSeries = "moves-apiserver-by-shards"
 	cpuSeries       = "moves-rebalancer-by-shards"
@@ -40,18 +33,20 @@ const (
 func Measurements() []run.Measurement {
 	return []run.Measurement{
 		{
-			Name: "moves", Rows: []string{deathRow, apiServerRow, cpuRow, passRow, joinRow, firstRow, thousandRow},
-			Small: 40 * time.Second, Full: 250 * time.Second, Run: three,
+			Name: "moves", Small: 40 * time.Second, Full: 250 * time.Second,
+			Parts: []run.Part{release(), {Rows: run.IDs(rows(0)), Run: three}},
 		},
 		{
-			Name: "moves-by-shards", Rows: []string{manyRow}, Series: []result.Series{
+			Name: "moves-by-shards", Small: 15 * time.Second, Full: 150 * time.Second, Parts: []run.Part{{Rows: []string{manyRow}, Series: []result.Series{
 				{ID: rateSeries, Title: "Objects moved per second after the death of a third of the shards", Over: result.OverShards, Unit: "objects/s"},
 				{ID: apiServerSeries, Title: "API server CPU per moved object", Over: result.OverShards, Unit: "ms"},
 				{ID: cpuSeries, Title: "Rebalancer CPU per moved object", Over: result.OverShards, Unit: "ms"},
-			},
-			Small: 15 * time.Second, Full: 150 * time.Second, Run: byShards,
+			}, Run: byShards}},
 		},
-		crashes(),
+		{
+			Name: "moves-crash", Small: 60 * time.Second, Full: 150 * time.Second,
+			Parts: []run.Part{crash(), end(), {Rows: []string{renewalRow, renewalRingsRow}, Run: renewals}},
+		},
 	}
 }
 
@@ -65,21 +60,6 @@ func three(ctx context.Context, b *run.Bench) error {
 	w, err := filled.Open(ctx, b, "load-moves", threeShards)
 	if err != nil {
 		return err
-	}
-
-	if err := w.Grow(ctx, few); err != nil {
-		return err
-	}
-
-	const parts = 3
-	if b.Wants(firstRow, thousandRow) {
-		if err := release(ctx, b.Share(parts), w); err != nil {
-			return fmt.Errorf("release: %w", err)
-		}
-	}
-
-	if !b.Wants(deathRow, apiServerRow, cpuRow, passRow, joinRow) {
-		return nil
 	}
 
 	if err := w.Grow(ctx, run.Pick(b, few, 10_000)); err != nil {
@@ -121,24 +101,24 @@ func rows(objects int) []run.Figure[turnaround] {
 
 	return []run.Figure[turnaround]{
 		{Row: result.Row{
-			ID: deathRow, Title: "objects moved per second after a shard's death, " + with, Unit: "objects/s",
+			ID: "moves-death", Title: "objects moved per second after a shard's death, " + with, Unit: "objects/s",
 			FloorTitle: patch, Target: result.Min(0.85), PriorArt: "0.21 / 0.51",
 			Notes: []string{"The time counts from the loss of the Lease to the last object."},
 		}, Of: func(t turnaround) float64 { return t.death.Rate }},
 		{Row: result.Row{
-			ID: apiServerRow, Title: "API server CPU per moved object", Unit: "ms",
+			ID: "moves-death-apiserver", Title: "API server CPU per moved object", Unit: "ms",
 			FloorTitle: "same raw PATCH", Target: result.Max(1.2), PriorArt: "3.0 / 1.7", Notes: []string{countedTo},
 		}, Of: func(t turnaround) float64 { return t.death.APIServer }},
 		{Row: result.Row{
-			ID: cpuRow, Title: "rebalancer CPU per moved object", Unit: "ms",
+			ID: "moves-death-rebalancer", Title: "rebalancer CPU per moved object", Unit: "ms",
 			Target: result.Max(0.2), PriorArt: "0.68 / 0.48 ms", Notes: []string{countedTo},
 		}, Of: func(t turnaround) float64 { return t.death.Rebalancer }},
 		{Row: result.Row{
-			ID: passRow, Title: "pass over all objects after a change of shards: CPU of API server and rebalancer per object of the ring", Unit: "µs",
+			ID: "moves-pass", Title: "pass over all objects after a change of shards: CPU of API server and rebalancer per object of the ring", Unit: "µs",
 			Notes: []string{"When the shards have not changed for a while, the rebalancer checks once that no replica of the assigner has used an older set of shards."},
 		}, Of: func(t turnaround) float64 { return t.death.Pass }},
 		{Row: result.Row{
-			ID: joinRow, Title: "join: objects drained and released to the new shard per second, " + with, Unit: "objects/s",
+			ID: "moves-join", Title: "join: objects drained and released to the new shard per second, " + with, Unit: "objects/s",
 			FloorTitle: "two raw PATCHes per object", Target: result.Min(0.9), PriorArt: "0.36 / 0.64",
 			Notes: []string{"The drain label names the next shard, and the shard that releases the object writes this name into its shard label. No other write is necessary."},
 		}, Of: func(t turnaround) float64 { return t.join.Rate }},
@@ -146,55 +126,69 @@ func rows(objects int) []run.Figure[turnaround] {
 }
 
 // release measures how soon objects move after their shard has released its Lease.
-func release(ctx context.Context, b *run.Bench, w *filled.Ring) error {
-	values, floors, err := run.Rounds(ctx, b, thousandMoved(w, w.Release), func(ctx context.Context) (filled.Cost, error) { return w.Raw(ctx, 1, thousand) })
-	if err != nil {
-		return err
-	}
-
-	run.Report(b, values, floors, []run.Figure[filled.Cost]{
+func release() run.Part {
+	return leaves(shards.Ring{Name: "load-release"}, (*shards.Fleet).Release, true, []run.Figure[filled.Cost]{
 		{Row: result.Row{
-			ID: firstRow, Title: "time from a Lease's release to the first moved object", Unit: "s",
+			ID: "moves-release-first", Title: "time from a Lease's release to the first moved object", Unit: "s",
 			FloorTitle: "the first of as many raw PATCHes", Judge: result.JudgeValue, Target: result.Max(0.1), PriorArt: "0.33 s",
-		}, Of: func(c filled.Cost) float64 { return c.First }},
+		}, Of: first},
 		{Row: result.Row{
-			ID: thousandRow, Title: "time from a Lease's release to the last of 1,000 moved objects", Unit: "s",
+			ID: "moves-release-thousand", Title: "time from a Lease's release to the last of 1,000 moved objects", Unit: "s",
 			FloorTitle: "1,000 raw PATCHes", Judge: result.JudgeValue, Target: result.Max(1),
-		}, Of: func(c filled.Cost) float64 { return c.Mark }},
-	}...)
-
-	return nil
+		}, Of: last},
+	})
 }
 
-// thousandMoved returns a trial in which a shard leaves, a thousand of its objects or more move, and another shard joins.
-func thousandMoved(w *filled.Ring, leave func(ctx context.Context, mark int) (filled.Cost, error)) run.Trial[filled.Cost] {
-	return func(ctx context.Context) (filled.Cost, error) {
-		c, err := leave(ctx, thousand)
+func first(c filled.Cost) float64 { return c.First }
+func last(c filled.Cost) float64  { return c.Mark }
+
+// leaves returns a part in which a shard leaves a ring in the given way, a thousand of its objects or more move, and another shard joins. The
+// floor, if it is asked for, is as many raw patches.
+func leaves(ring shards.Ring, way func(*shards.Fleet, context.Context, string) error, floor bool, figures []run.Figure[filled.Cost]) run.Part {
+	part := run.Compare(figures, func(ctx context.Context, b *run.Bench) (moved, raw run.Trial[filled.Cost], err error) {
+		w, err := filled.OpenRing(ctx, b, ring, threeShards)
 		if err != nil {
+			return nil, nil, err
+		}
+
+		if floor {
+			raw = func(ctx context.Context) (filled.Cost, error) { return w.Raw(ctx, 1, thousand) }
+		}
+
+		moved = func(ctx context.Context) (filled.Cost, error) {
+			c, err := w.Leave(ctx, func(ctx context.Context, shard string) error { return way(w.Fleet, ctx, shard) }, thousand)
+			if err == nil && c.Mark == 0 {
+				err = fmt.Errorf("only %d objects had to move", c.Moved)
+			}
+
+			if err != nil {
+				return c, err
+			}
+
+			_, err = w.Join(ctx, 1)
+
 			return c, err
 		}
 
-		if c.Mark == 0 {
-			return c, fmt.Errorf("only %d objects had to move", c.Moved)
-		}
+		return moved, raw, w.Grow(ctx, few)
+	})
+	part.Name = ring.Name
 
-		_, err = w.Join(ctx, 1)
-
-		return c, err
-	}
+	return part
 }
 
 // byShards measures deaths with more and more shards.
 func byShards(ctx context.Context, b *run.Bench) error {
+	var parts []run.Part
+
 	sizes := run.Pick(b, []int{3, 30}, []int{3, 10, 30, 100, 300, 1000})
 	for i, size := range sizes {
-		err := b.Part(ctx, len(sizes)-i, func(b *run.Bench) error { return death(ctx, b, size, i == len(sizes)-1) })
-		if err != nil {
-			return fmt.Errorf("%d shards: %w", size, err)
-		}
+		parts = append(parts, run.Part{Name: fmt.Sprintf("%d shards", size), Run: func(ctx context.Context, b *run.Bench) error {
+			return death(ctx, b, size, i == len(sizes)-1)
+		}})
 	}
 
-	return nil
+	return b.Parts(ctx, parts...)
 }
 
 // death makes a ring of so many shards, and measures one death of a third of them, but not more than 300: after that the ring is another one.

@@ -15,10 +15,6 @@ import (
 
 const assignerRow = "assigner-memory"
 
-func assignerMemory() run.Measurement {
-	return run.Measurement{Name: "assigner-memory", Rows: []string{assignerRow}, Small: 20 * time.Second, Full: 120 * time.Second, Run: rememberedRings}
-}
-
 // rememberedRings measures the memory of an assigner that has started with all the rings there, once it knows all their shards.
 func rememberedRings(ctx context.Context, b *run.Bench) error {
 	rings, members := run.Pick(b, 5, 50), run.Pick(b, 100, 500)

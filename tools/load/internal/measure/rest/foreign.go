@@ -26,12 +26,6 @@ const (
 	quiet = 500 * time.Millisecond
 )
 
-func foreignWrites() run.Measurement {
-	return run.Measurement{
-		Name: "foreign-writes", Rows: []string{leftOutRow, unnamedRow, coveredRow}, Small: 10 * time.Second, Full: 60 * time.Second, Run: foreign,
-	}
-}
-
 // foreign measures what the rebalancer takes for writes of objects of a controlled resource that no object of a ring controls.
 func foreign(ctx context.Context, b *run.Bench) error {
 	// A ring that covers few namespaces watches each of them. A ring that covers many excludes the others by name, only the first ones if
@@ -65,27 +59,26 @@ func foreign(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	places := []struct{ id, title, namespace string }{
-		{leftOutRow, "a namespace that the ring leaves out", first[0]},
-		{unnamedRow, "a namespace that it leaves out with more than 32 others", slices.Max(others)},
-		{coveredRow, "a namespace that it covers, no object of which controls the ConfigMap", covered[many-1]},
-	}
-	for i, where := range places {
-		if !b.Wants(where.id) {
-			continue
-		}
-
-		values, err := strangers(ctx, b.Share(len(places)-i), where.namespace)
-		if err != nil {
-			return err
-		}
-		b.Report(result.Row{
-			ID: where.id, Title: "rebalancer CPU per write of a ConfigMap in " + where.title, Unit: "ms", Values: values, Target: result.Max(perForeign),
+	place := func(id, title, namespace string) run.Part {
+		row := result.Row{
+			ID: id, Title: "rebalancer CPU per write of a ConfigMap in " + title, Unit: "ms", Target: result.Max(perForeign),
 			Notes: []string{"Minus the CPU at rest. The ring shards Deployments, and the ConfigMaps that Deployments control."},
-		})
+		}
+
+		return run.Part{Rows: []string{id}, Run: func(ctx context.Context, b *run.Bench) (err error) {
+			if row.Values, err = strangers(ctx, b, namespace); err == nil {
+				b.Report(row)
+			}
+
+			return err
+		}}
 	}
 
-	return nil
+	return b.Parts(ctx,
+		place(leftOutRow, "a namespace that the ring leaves out", first[0]),
+		place(unnamedRow, "a namespace that it leaves out with more than 32 others", slices.Max(others)),
+		place(coveredRow, "a namespace that it covers, no object of which controls the ConfigMap", covered[many-1]),
+	)
 }
 
 // times calls what creates a namespace n times, and returns the names.
@@ -126,7 +119,7 @@ func strangers(ctx context.Context, b *run.Bench, namespace string) (values []fl
 // that took in seconds.
 func spent(ctx context.Context, b *run.Bench, do func() error) (cpu, took float64, err error) {
 	began := b.Clock.Now()
-	used, err := b.Local.Usage().During(func() error {
+	cpu, err = b.Local.Usage().CPU(target.Rebalancer, func() error {
 		if err := do(); err != nil {
 			return err
 		}
@@ -134,5 +127,5 @@ func spent(ctx context.Context, b *run.Bench, do func() error) (cpu, took float6
 		return b.Pause(ctx, quiet)
 	})
 
-	return used[target.Rebalancer].Milliseconds(), b.Clock.Since(began).Seconds(), err
+	return cpu, b.Clock.Since(began).Seconds(), err
 }

@@ -48,7 +48,7 @@ func (m *multitude) list(ctx context.Context, values []float64, list func(contex
 
 	seen := 0
 
-	used, err := m.bench.Local.Usage().During(func() (err error) {
+	ms, err := m.bench.Local.Usage().CPU(target.APIServer, func() (err error) {
 		seen, err = list(ctx)
 		return err
 	})
@@ -60,7 +60,7 @@ func (m *multitude) list(ctx context.Context, values []float64, list func(contex
 		return nil, fmt.Errorf("a list has %d of %d objects", seen, m.most)
 	}
 
-	return append(values, used[target.APIServer].Milliseconds()*1000/float64(seen)), nil
+	return append(values, ms*1000/float64(seen)), nil
 }
 
 func (m *multitude) objects() metadata.ResourceInterface {

@@ -38,9 +38,9 @@ const (
 	perObject = 25
 )
 
-func manyObjects() run.Measurement {
-	return run.Measurement{
-		Name: "many-objects", Rows: []string{
+func manyPart() run.Part {
+	return run.Part{
+		Rows: []string{
 			manyPrefix + cpuRow, manyPrefix + networkRow, manyPrefix + memoryRow, manyPrefix + requestsRow,
 			manyDeath, manyServer, manyCPU, manyJoin, manyPass, manyElse, manyFlat, manyAudit, manyPeak, manyServers, manyStreamed,
 		},
@@ -211,52 +211,38 @@ func (m *multitude) audit(ctx context.Context) ([]float64, error) {
 	}
 
 	const (
-		look, patience = 200 * time.Millisecond, 3 * time.Minute
-		// The rebalancer receives more than so many bytes of each object. At rest it receives fewer than quiet between two looks, and an
-		// audit is over after so many quiet looks.
-		each, quiet, over = 20, 8 << 10, 5
+		patience = 3 * time.Minute
+		// The rebalancer receives more than so many bytes of each object. An audit is over after so many looks at rest.
+		each, over = 20, 5
 	)
 
-	reader, began := b.Local.Usage(), b.Clock.Now()
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no audit in %s", patience))
+	defer cancel()
 
-	before, err := reader.Read()
+	before, err := b.Local.Usage().Read()
 	if err != nil {
 		return nil, err
 	}
 
-	last, still, from := before, 0, began
-	for b.Clock.Since(began) < patience {
-		if err := b.Pause(ctx, look); err != nil {
-			return nil, err
-		}
+	for {
+		from := b.Clock.Now()
 
-		now, err := reader.Read()
+		now, err := filled.Rest(ctx, b, over)
 		if err != nil {
 			return nil, err
 		}
 
-		still++
-		if now[target.Rebalancer].Received-last[target.Rebalancer].Received > quiet {
-			still = 0
-		}
-
-		last = now
-
-		switch {
-		case still < over:
-		case now[target.Rebalancer].Received-before[target.Rebalancer].Received > each*int64(m.most):
+		used := usage.Difference(before, now)
+		if used[target.Rebalancer].Received > each*int64(m.most) {
 			took := b.Clock.Since(from).Seconds()
-			used := usage.Difference(before, now)
 			cpu := (used[target.APIServer].Milliseconds() + used[target.Rebalancer].Milliseconds() - m.idle*took) * 1000 / float64(m.most)
 			b.Progress("%d objects, an audit: %.1f µs per object, %.1f s", m.most, cpu, took)
 
 			return []float64{cpu}, nil
-		default: // it has not begun
-			before, from = now, b.Clock.Now()
 		}
-	}
 
-	return nil, fmt.Errorf("no audit in %s", patience)
+		before = now // it has not begun
+	}
 }
 
 func moveRows(with string, now movement) []result.Row {

@@ -3,7 +3,6 @@ package rest
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/clusterring/clusterring/tools/load/internal/figure"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/filled"
@@ -27,13 +26,13 @@ const (
 	shardCount = 20
 )
 
-func objectsMeasurement() run.Measurement {
+func objectsPart() run.Part {
 	over := func(id, title, unit string) result.Series {
 		return result.Series{ID: id, Title: title, Over: result.OverObjects, Unit: unit}
 	}
 
-	return run.Measurement{
-		Name: "objects", Rows: []string{cpuRow, networkRow, memoryRow, requestsRow, peakRow},
+	return run.Part{
+		Rows: []string{cpuRow, networkRow, memoryRow, requestsRow, peakRow}, Run: byObjects,
 		Series: []result.Series{
 			over(restSeries, "CPU of all services at rest", "ms/s"),
 			over(memorySeries, "Memory of all services at rest", "MiB"),
@@ -43,7 +42,6 @@ func objectsMeasurement() run.Measurement {
 			over(passSeries, "API server and rebalancer CPU of the pass over all objects that follows a change, per object", "µs"),
 			over(peakSeries, "Peak of the rebalancer's memory when a shard joins 19", "MiB"),
 		},
-		Small: 40 * time.Second, Full: 400 * time.Second, Run: byObjects,
 	}
 }
 

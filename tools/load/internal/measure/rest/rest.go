@@ -28,8 +28,25 @@ const (
 
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
-	// The measurement with the most objects is the last one, so that they need not be removed.
-	return []run.Measurement{assignerMemory(), objectsMeasurement(), foreignWrites(), manyRings(), manyObjects()}
+	return []run.Measurement{
+		{
+			Name: "assigner-memory", Small: 20 * time.Second, Full: 120 * time.Second,
+			Parts: []run.Part{{Rows: []string{assignerRow}, Run: rememberedRings}},
+		},
+		{Name: "objects", Small: 40 * time.Second, Full: 400 * time.Second, Parts: []run.Part{objectsPart()}},
+		{
+			Name: "foreign-writes", Small: 10 * time.Second, Full: 60 * time.Second,
+			Parts: []run.Part{{Rows: []string{leftOutRow, unnamedRow, coveredRow}, Run: foreign}},
+		},
+		{
+			Name: "many-rings", Small: 30 * time.Second, Full: 120 * time.Second, Parts: []run.Part{
+				{Rows: []string{ringsCPURow, ringsRequestsRow, ringsDeathRow, ringsMoveRow}, Run: crowded},
+				{Rows: []string{ringsFairRow}, Run: fairness},
+			},
+		},
+		// The measurement with the most objects is the last one, so that they need not be removed.
+		{Name: "many-objects", Parts: []run.Part{manyPart()}},
+	}
 }
 
 // sample is what a service, or all of them, uses at rest.

@@ -3,7 +3,6 @@ package rest
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/clusterring/clusterring/tools/load/internal/figure"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/filled"
@@ -22,29 +21,7 @@ const (
 	ringShards, ringObjects = 3, 300
 )
 
-func manyRings() run.Measurement {
-	return run.Measurement{
-		Name: "many-rings", Rows: []string{ringsCPURow, ringsRequestsRow, ringsDeathRow, ringsMoveRow, ringsFairRow},
-		Small: 30 * time.Second, Full: 120 * time.Second, Run: rings,
-	}
-}
-
-// rings measures with many rings: at rest, when a shard dies in each, and whether a small ring waits for a large one.
-func rings(ctx context.Context, b *run.Bench) error {
-	const parts = 2
-	if b.Wants(ringsCPURow, ringsRequestsRow, ringsDeathRow, ringsMoveRow) {
-		if err := b.Part(ctx, parts, func(b *run.Bench) error { return crowded(ctx, b) }); err != nil {
-			return err
-		}
-	}
-
-	if !b.Wants(ringsFairRow) {
-		return nil
-	}
-
-	return b.Part(ctx, 1, func(b *run.Bench) error { return fairness(ctx, b) })
-}
-
+// crowded measures with many rings: at rest, and when a shard dies in each.
 func crowded(ctx context.Context, b *run.Bench) error {
 	count := run.Pick(b, 10, 100)
 
