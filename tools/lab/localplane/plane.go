@@ -160,14 +160,9 @@ func (p *Plane) start(controllerManager bool) error {
 		return err
 	}
 
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return fmt.Errorf("make a scheme: %w", err)
-	}
-
-	c, err := client.New(p.Config, client.Options{Scheme: scheme})
+	c, err := NewClient(p.Config)
 	if err != nil {
-		return fmt.Errorf("make a client: %w", err)
+		return err
 	}
 
 	p.Client = c
@@ -180,6 +175,21 @@ func (p *Plane) start(controllerManager bool) error {
 	}
 
 	return nil
+}
+
+// NewClient returns a client that does not cache, and knows the Kubernetes types and ClusterRings.
+func NewClient(config *rest.Config) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("make a scheme: %w", err)
+	}
+
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+
+	return c, nil
 }
 
 func (p *Plane) startAPIServer() error {

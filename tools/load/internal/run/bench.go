@@ -88,7 +88,7 @@ func (b *Bench) Fleet(ctx context.Context, ring shards.Ring, size int) (f *shard
 		}
 	}
 
-	f = shards.NewFleet(shards.Options{Objects: b.Objects, Client: b.System.Client, Ring: ring, Clock: b.Clock})
+	f = shards.NewFleet(ring, b.Objects, b.System.Client, b.Clock)
 	b.Remove(f.Close)
 
 	if _, err := f.Join(ctx, size); err != nil {

@@ -39,7 +39,7 @@ func (f *Fleet) Acknowledge(ctx context.Context, kind objects.Kind) (stop func()
 						labels[shard] = next
 					}
 
-					err := f.options.Objects.MergePatch(ctx, kind.Path(o.Namespace, o.Name), map[string]any{
+					err := f.objects.MergePatch(ctx, kind.Path(o.Namespace, o.Name), map[string]any{
 						"metadata": map[string]any{"resourceVersion": o.ResourceVersion, "labels": labels},
 					})
 					if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
@@ -50,7 +50,7 @@ func (f *Fleet) Acknowledge(ctx context.Context, kind objects.Kind) (stop func()
 		})
 	}
 
-	draining, err := f.options.Objects.Watch(ctx, func(event watch.EventType, _ objects.Kind, o *metav1.PartialObjectMetadata) {
+	draining, err := f.objects.Watch(ctx, func(event watch.EventType, _ objects.Kind, o *metav1.PartialObjectMetadata) {
 		if event == watch.Deleted {
 			return // its drain label is gone
 		}

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/localplane/kubelettest"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 )
 
@@ -35,26 +36,20 @@ const (
 type Fleet struct {
 	Ring Ring
 
-	options Options
+	objects *objects.Client
+	client  client.Client
+	clock   clock.Clock
 
 	mu   sync.Mutex
 	made int
 	held map[string]bool
 }
 
-// Options configure a Fleet.
-type Options struct {
-	// Objects writes the Leases, Client reads the ring.
-	Objects *objects.Client
-	Client  client.Client
-	// Ring is the ring; the Leases are in its namespace.
-	Ring Ring
-	// Clock provides the timestamps of Leases.
-	Clock clock.Clock
+// NewFleet returns a fleet without shards, and sends no request. The objects client writes the Leases, with timestamps of the clock; the other
+// one reads the ring.
+func NewFleet(ring Ring, o *objects.Client, c client.Client, clk clock.Clock) *Fleet {
+	return &Fleet{Ring: ring, objects: o, client: c, clock: clk, held: map[string]bool{}}
 }
-
-// NewFleet returns a fleet without shards. It sends no request.
-func NewFleet(o Options) *Fleet { return &Fleet{Ring: o.Ring, options: o, held: map[string]bool{}} }
 
 // Join adds n shards and returns their names. Names are never reused.
 func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
@@ -72,12 +67,12 @@ func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 	err := objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error {
 		lease := f.lease(names[i])
 
-		if f.Ring.Pods {
-			uid, err := f.addPod(ctx, names[i])
-			if err != nil {
-				return err
+		if f.Ring.Pods { // nothing runs it
+			pod := kubelettest.Pod(f.Ring.Namespace, names[i])
+			if err := f.client.Create(ctx, pod); err != nil {
+				return fmt.Errorf("create Pod %s: %w", names[i], err)
 			}
-			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.AnnotationPodUID, v1alpha1.PodUIDValue(uid, lease.Spec.RenewTime.Time))
+			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.AnnotationPodUID, v1alpha1.PodUIDValue(pod.UID, lease.Spec.RenewTime.Time))
 		}
 
 		body, err := json.Marshal(lease)
@@ -85,7 +80,7 @@ func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 			return fmt.Errorf("encode Lease %s: %w", names[i], err)
 		}
 
-		if err := f.options.Objects.Do(ctx, objects.Request{Method: http.MethodPost, Path: path, Body: body}, nil); err != nil {
+		if err := f.objects.Do(ctx, objects.Request{Method: http.MethodPost, Path: path, Body: body}, nil); err != nil {
 			return err
 		}
 		f.mu.Lock()
@@ -124,6 +119,13 @@ func (f *Fleet) Crash(ctx context.Context, name string) error {
 	return f.leave(ctx, name, map[string]any{"renewTime": f.now()})
 }
 
+// End reports that the Pod of a shard has ended, as the kubelet does. The ring must have Pods.
+func (f *Fleet) End(ctx context.Context, name string) error {
+	f.forget(name)
+
+	return f.objects.MergePatch(ctx, objects.Pods.Path(f.Ring.Namespace, name)+"/status", map[string]any{"status": kubelettest.Ended()})
+}
+
 // Renew renews the Leases of all shards once per period, spread over it, until stop is called. From stop, it returns the number of renewals,
 // and the error of the first one that failed, which ends the renewals.
 func (f *Fleet) Renew(ctx context.Context, period time.Duration) (stop func() (renewals int, err error)) {
@@ -153,7 +155,7 @@ func (f *Fleet) renewing(ctx context.Context, period time.Duration) (renewals in
 		select {
 		case <-ctx.Done():
 			return renewals, nil
-		case <-f.options.Clock.After(period / time.Duration(max(1, len(held)))):
+		case <-f.clock.After(period / time.Duration(max(1, len(held)))):
 		}
 
 		if len(held) == 0 {
@@ -201,30 +203,35 @@ func (f *Fleet) RemoveLeases(ctx context.Context) error {
 	f.mu.Unlock()
 	all := objects.Selection{Kind: objects.Leases, Namespace: f.Ring.Namespace, Labels: v1alpha1.LabelClusterRing + "=" + f.Ring.Name}
 
-	err := f.options.Objects.DeleteAll(ctx, all)
+	err := f.objects.DeleteAll(ctx, all)
 	if f.Ring.Pods {
-		err = errors.Join(err, f.options.Objects.DeleteAll(ctx, objects.Selection{Kind: objects.Pods, Namespace: f.Ring.Namespace}))
+		err = errors.Join(err, f.objects.DeleteAll(ctx, objects.Selection{Kind: objects.Pods, Namespace: f.Ring.Namespace}))
 	}
 
 	return err
 }
 
 func (f *Fleet) leave(ctx context.Context, name string, spec map[string]any) error {
-	f.mu.Lock()
-	delete(f.held, name) // first: nobody renews the Lease after this write
-	f.mu.Unlock()
+	f.forget(name) // first: nobody renews the Lease after this write
 
 	return f.write(ctx, name, spec)
 }
 
+func (f *Fleet) forget(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	delete(f.held, name)
+}
+
 func (f *Fleet) write(ctx context.Context, name string, spec map[string]any) error {
-	return f.options.Objects.MergePatch(ctx, objects.Leases.Path(f.Ring.Namespace, name), map[string]any{"spec": spec})
+	return f.objects.MergePatch(ctx, objects.Leases.Path(f.Ring.Namespace, name), map[string]any{"spec": spec})
 }
 
 // duration returns the duration of new Leases.
 func (f *Fleet) duration() time.Duration { return cmp.Or(f.Ring.LeaseDuration, longest) }
 
-func (f *Fleet) now() metav1.MicroTime { return metav1.NewMicroTime(f.options.Clock.Now()) }
+func (f *Fleet) now() metav1.MicroTime { return metav1.NewMicroTime(f.clock.Now()) }
 
 func (f *Fleet) lease(name string) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/localplane/kubelettest"
 )
 
 const (
@@ -62,12 +63,12 @@ func (f *Fleet) Declare(ctx context.Context) error {
 	if r.Pods {
 		ring.Spec.ShardNamespaces = []string{r.Namespace}
 
-		if err := f.showPods(ctx); err != nil {
-			return err
+		if err := f.client.Create(ctx, kubelettest.Binding(r.Namespace)); err != nil {
+			return fmt.Errorf("let the lease monitor watch the Pods of ring %s: %w", r.Name, err)
 		}
 	}
 
-	if err := f.options.Client.Create(ctx, ring); err != nil {
+	if err := f.client.Create(ctx, ring); err != nil {
 		return fmt.Errorf("create ClusterRing %s: %w", r.Name, err)
 	}
 
@@ -88,7 +89,7 @@ func Fingerprint(ring *v1alpha1.ClusterRing) string {
 // Read returns the ring as it is stored.
 func (f *Fleet) Read(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 	ring := &v1alpha1.ClusterRing{}
-	if err := f.options.Client.Get(ctx, client.ObjectKey{Name: f.Ring.Name}, ring); err != nil {
+	if err := f.client.Get(ctx, client.ObjectKey{Name: f.Ring.Name}, ring); err != nil {
 		return nil, fmt.Errorf("read ClusterRing %s: %w", f.Ring.Name, err)
 	}
 
@@ -135,7 +136,7 @@ func (f *Fleet) Await(ctx context.Context, what string, condition func(*v1alpha1
 // removeRing deletes the ring and waits until it is gone: until the rebalancer has removed the ring's labels from all objects.
 func (f *Fleet) removeRing(ctx context.Context) error {
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: f.Ring.Name}}
-	if err := client.IgnoreNotFound(f.options.Client.Delete(ctx, ring)); err != nil {
+	if err := client.IgnoreNotFound(f.client.Delete(ctx, ring)); err != nil {
 		return fmt.Errorf("delete ClusterRing %s: %w", f.Ring.Name, err)
 	}
 

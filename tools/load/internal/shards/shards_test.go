@@ -34,7 +34,7 @@ func fleet(t *testing.T) (p *localplane.Plane, f *shards.Fleet, writer *objects.
 
 	ring := shards.Ring{Name: "r", Namespace: namespace, Main: objects.ConfigMaps.GroupResource()}
 
-	return p, shards.NewFleet(shards.Options{Objects: writer, Client: p.Client, Ring: ring, Clock: clock.RealClock{}}), writer, namespace
+	return p, shards.NewFleet(ring, writer, p.Client, clock.RealClock{}), writer, namespace
 }
 
 func TestFleet(t *testing.T) {

@@ -28,15 +28,10 @@ func Connect(ctx context.Context, kubeconfig string) (*System, error) {
 		return nil, err
 	}
 
-	clients, err := kubernetes.NewForConfig(s.Config)
-	if err != nil {
-		return nil, fmt.Errorf("create a client for the cluster: %w", err)
-	}
-
-	s.metrics = func(ctx context.Context, name string) ([]string, error) { return podMetrics(ctx, clients, name) }
+	s.metrics = func(ctx context.Context, name string) ([]string, error) { return podMetrics(ctx, s.clients, name) }
 
 	for _, name := range Services {
-		if _, err := pods(ctx, clients, name); err != nil {
+		if _, err := pods(ctx, s.clients, name); err != nil {
 			return nil, err
 		}
 	}

@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -119,8 +118,8 @@ func (l *Local) startPlane(context.Context) error {
 	}
 
 	l.metrics = func(ctx context.Context, name string) ([]string, error) {
-		text, err := get(ctx, http.DefaultClient, "http://"+l.Addresses(name).Metrics+"/metrics")
-		return []string{text}, err
+		text, err := get(ctx, "http://"+l.Addresses(name).Metrics+"/metrics")
+		return []string{string(text)}, err
 	}
 
 	return nil
@@ -170,21 +169,20 @@ func (l *Local) startServices(ctx context.Context) error {
 }
 
 // becomeWriter creates the ServiceAccount that writes objects.
-func (l *Local) becomeWriter(ctx context.Context) error {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: writerName}}
-
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: writerName},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}},
+func (l *Local) becomeWriter(ctx context.Context) (err error) {
+	err = l.create(ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: writerName}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: writerName},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: v1alpha1.SystemNamespace, Name: writerName}},
+		},
+	)
+	if err != nil {
+		return err
 	}
-	if err := errors.Join(l.Client.Create(ctx, account), l.Client.Create(ctx, binding)); err != nil {
-		return fmt.Errorf("create the ServiceAccount that writes objects: %w", err)
-	}
 
-	var err error
-
-	l.Writer, err = l.As(ctx, account.Namespace, account.Name)
+	l.Writer, err = l.As(ctx, v1alpha1.SystemNamespace, writerName)
 
 	return err
 }
@@ -196,12 +194,37 @@ func (l *Local) As(ctx context.Context, namespace, name string) (*rest.Config, e
 		return nil, err
 	}
 
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	return configOf(kubeconfig, name)
+}
+
+// ShardConfig returns a client configuration with a token as the kubelet gives it to a Pod with this name, in a namespace of the bench. Its
+// account may edit the namespace.
+func (l *Local) ShardConfig(ctx context.Context, namespace, pod string) (*rest.Config, error) {
+	own := metav1.ObjectMeta{Namespace: namespace, Name: ShardAccount}
+
+	err := l.create(ctx, &corev1.ServiceAccount{ObjectMeta: own}, &rbacv1.RoleBinding{
+		ObjectMeta: own, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: ShardAccount}},
+	})
 	if err != nil {
-		return nil, fmt.Errorf("act as ServiceAccount %s/%s: %w", namespace, name, err)
+		return nil, err
 	}
 
-	config.UserAgent = name
+	kubeconfig, err := l.plane.PodKubeconfig(ctx, namespace, ShardAccount, pod)
+	if err != nil {
+		return nil, err
+	}
+
+	return configOf(kubeconfig, pod)
+}
+
+func configOf(kubeconfig, userAgent string) (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("act as %s: %w", userAgent, err)
+	}
+
+	config.UserAgent = userAgent
 
 	return config, nil
 }
@@ -209,11 +232,8 @@ func (l *Local) As(ctx context.Context, namespace, name string) (*rest.Config, e
 // Calm makes the API server collect its garbage. A collection costs as much CPU as hundreds of writes. If each trial starts right after
 // one, the next collection is equally far away in all trials.
 func (l *Local) Calm(ctx context.Context) error {
-	if _, err := rawGet(ctx, l.Writer, "/debug/pprof/heap?gc=1"); err != nil {
-		return fmt.Errorf("make the API server collect its garbage: %w", err)
-	}
-
-	return nil
+	_, err := l.get(ctx, "/debug/pprof/heap?gc=1")
+	return err
 }
 
 // Etcd returns the URL of etcd.
@@ -260,31 +280,28 @@ func (l *Local) Stop() error {
 	return errors.Join(append(errs, os.RemoveAll(l.stateDir))...)
 }
 
-// ShardConfig returns a client configuration with a token as the kubelet gives it to a Pod with this name, in a namespace of the bench. Its
-// account may edit the namespace.
-func (l *Local) ShardConfig(ctx context.Context, namespace, pod string) (*rest.Config, error) {
-	own := metav1.ObjectMeta{Namespace: namespace, Name: ShardAccount}
-	for _, o := range []client.Object{
-		&corev1.ServiceAccount{ObjectMeta: own},
-		&rbacv1.RoleBinding{
-			ObjectMeta: own, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
-			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: ShardAccount}},
-		},
-	} {
-		if err := client.IgnoreAlreadyExists(l.Client.Create(ctx, o)); err != nil {
-			return nil, fmt.Errorf("create the account of shards in namespace %s: %w", namespace, err)
-		}
-	}
-
-	path, err := l.plane.PodKubeconfig(ctx, namespace, ShardAccount, pod)
+// get returns the body of a response with status 200.
+func get(ctx context.Context, url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("get the token of Pod %s: %w", pod, err)
+		return nil, fmt.Errorf("get %s: %w", url, err)
 	}
 
-	config, err := clientcmd.BuildConfigFromFlags("", path)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("read the kubeconfig of Pod %s: %w", pod, err)
+		return nil, fmt.Errorf("get %s: %w", url, err)
 	}
 
-	return config, nil
+	defer func() { _ = response.Body.Close() }() // was only read
+
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %d: %s", response.StatusCode, body)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("get %s: %w", url, err)
+	}
+
+	return body, nil
 }

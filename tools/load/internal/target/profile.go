@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,15 +22,19 @@ func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() erro
 
 	over, end := context.WithCancel(ctx)
 
-	profile := func(process string, get func(path string) (string, error)) {
-		file := filepath.Join(dir, name+"-"+process)
+	profile := func(process string, get func(path string) ([]byte, error)) {
 		save := func(path, suffix string) error {
 			body, err := get(path)
 			if err != nil {
 				return err
 			}
 
-			return save(body, file+suffix)
+			err = errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name+"-"+process+suffix), body, 0o600))
+			if err != nil {
+				return fmt.Errorf("write a profile: %w", err)
+			}
+
+			return nil
 		}
 		group.Go(func() error {
 			for i := 0; over.Err() == nil; i++ {
@@ -46,9 +49,9 @@ func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() erro
 
 	for _, name := range Services {
 		at := l.Addresses(name).Profiles
-		profile(name, func(path string) (string, error) { return get(ctx, http.DefaultClient, "http://"+at+path) })
+		profile(name, func(path string) ([]byte, error) { return get(ctx, "http://"+at+path) })
 	}
-	profile(APIServer, func(path string) (string, error) { return rawGet(ctx, l.Writer, path) })
+	profile(APIServer, func(path string) ([]byte, error) { return l.get(ctx, path) })
 
 	return func() error {
 		end()
@@ -59,13 +62,4 @@ func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() erro
 
 		return nil
 	}
-}
-
-// save writes a profile into a file.
-func save(body, file string) error {
-	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(body), 0o600)); err != nil {
-		return fmt.Errorf("write a profile: %w", err)
-	}
-
-	return nil
 }

@@ -6,11 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,13 +14,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/localplane/metrics"
 	"github.com/clusterring/clusterring/tools/lab/services"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
@@ -55,11 +51,12 @@ const (
 type System struct {
 	// Config and Client have administrator rights and no rate limit. Client does not cache, and knows the Kubernetes types and ClusterRings.
 	Config *rest.Config
-	Client client.WithWatch
+	Client client.Client
 	// Writer is the configuration for writing objects, also with all rights. On this machine it uses the token of a ServiceAccount, as
 	// shards do: the API server caches tokens, but verifies a client certificate in each request, which costs a twentieth of a write.
 	Writer *rest.Config
 
+	clients kubernetes.Interface
 	// metrics returns the metrics of each replica of a service.
 	metrics func(ctx context.Context, name string) ([]string, error)
 
@@ -68,18 +65,16 @@ type System struct {
 }
 
 // newSystem creates the clients.
-func newSystem(config *rest.Config) (*System, error) {
-	s := &System{Config: rest.CopyConfig(config)}
+func newSystem(config *rest.Config) (s *System, err error) {
+	s = &System{Config: rest.CopyConfig(config)}
 	s.Config.QPS = -1
 	s.Writer = s.Config
 
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, fmt.Errorf("register the types: %w", err)
+	if s.Client, err = localplane.NewClient(s.Config); err != nil {
+		return nil, err
 	}
 
-	var err error
-	if s.Client, err = client.NewWithWatch(s.Config, client.Options{Scheme: scheme}); err != nil {
+	if s.clients, err = kubernetes.NewForConfig(s.Config); err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
 
@@ -88,44 +83,40 @@ func newSystem(config *rest.Config) (*System, error) {
 
 // grant gives the services the permissions on the measured resources, as the creator of a ring does.
 func (s *System) grant(ctx context.Context) error {
-	for label, verbs := range map[string][]string{
-		v1alpha1.LabelAggregateToRebalancer: {"get", "list", "watch", "patch"},
-		v1alpha1.LabelAggregateToRingQuery:  {"get", "list", "watch"},
-	} {
-		role := &rbacv1.ClusterRole{
-			ObjectMeta: metav1.ObjectMeta{Name: "load:" + filepath.Base(label), Labels: map[string]string{label: "true"}},
-			Rules: []rbacv1.PolicyRule{
-				{APIGroups: []string{""}, Resources: []string{objects.ConfigMaps.Resource}, Verbs: verbs},
-				{APIGroups: []string{objects.Deployments.Group}, Resources: []string{objects.Deployments.Resource}, Verbs: verbs},
-				{APIGroups: []string{objects.Websites.Group}, Resources: []string{objects.Websites.Resource}, Verbs: verbs},
-			},
+	role := func(name, label string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
+		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "load:" + name, Labels: map[string]string{label: "true"}}, Rules: rules}
+	}
+	measured := func(verbs ...string) []rbacv1.PolicyRule {
+		return []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{objects.ConfigMaps.Resource}, Verbs: verbs},
+			{APIGroups: []string{objects.Deployments.Group}, Resources: []string{objects.Deployments.Resource}, Verbs: verbs},
+			{APIGroups: []string{objects.Websites.Group}, Resources: []string{objects.Websites.Resource}, Verbs: verbs},
 		}
-		if err := client.IgnoreAlreadyExists(s.Client.Create(ctx, role)); err != nil {
-			return fmt.Errorf("grant rights to the services: %w", err)
-		}
-		s.remember(role)
 	}
 
-	fence := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "load:fence", Labels: map[string]string{v1alpha1.LabelAggregateToAssigner: "true"}},
-		Rules: []rbacv1.PolicyRule{{
+	return s.create(ctx,
+		role("aggregate-to-rebalancer", v1alpha1.LabelAggregateToRebalancer, measured("get", "list", "watch", "patch")...),
+		role("aggregate-to-ringquery", v1alpha1.LabelAggregateToRingQuery, measured("get", "list", "watch")...),
+		role("fence", v1alpha1.LabelAggregateToAssigner, rbacv1.PolicyRule{
 			APIGroups: []string{admissionregistrationv1.GroupName}, Resources: []string{"validatingadmissionpolicybindings"},
 			ResourceNames: []string{v1alpha1.FenceName(FencedRing)}, Verbs: []string{"create", "patch", "update", "delete"},
-		}},
-	}
-	if err := client.IgnoreAlreadyExists(s.Client.Create(ctx, fence)); err != nil {
-		return fmt.Errorf("grant the fence to the assigner: %w", err)
-	}
-	s.remember(fence)
-
-	return nil
+		}),
+	)
 }
 
-func (s *System) remember(o client.Object) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// create creates those of the objects that do not exist. [System.Stop] removes them.
+func (s *System) create(ctx context.Context, all ...client.Object) error {
+	for _, o := range all {
+		if err := client.IgnoreAlreadyExists(s.Client.Create(ctx, o)); err != nil {
+			return fmt.Errorf("create %T %s: %w", o, client.ObjectKeyFromObject(o), err)
+		}
 
-	s.created = append(s.created, o)
+		s.mu.Lock()
+		s.created = append(s.created, o)
+		s.mu.Unlock()
+	}
+
+	return nil
 }
 
 // Stop removes the created objects. A control plane on this machine is stopped by [Local.Stop] instead.
@@ -149,12 +140,9 @@ func (s *System) Namespace(ctx context.Context, prefix string, labels ...string)
 		ns.Labels[key] = "true"
 	}
 
-	if err := s.Client.Create(ctx, ns); err != nil {
-		return "", fmt.Errorf("create a namespace: %w", err)
-	}
-	s.remember(ns)
+	err := s.create(ctx, ns)
 
-	return ns.Name, nil
+	return ns.Name, err
 }
 
 // Metric returns the sum over the series of a metric of a service (all its replicas) that have all the given labels, each written as
@@ -184,40 +172,14 @@ func (s *System) Requests(ctx context.Context, name string) (float64, error) {
 	return s.Metric(ctx, name, "rest_client_requests_total")
 }
 
-// rawGet reads a path of the API server.
-func rawGet(ctx context.Context, config *rest.Config, path string) (string, error) {
-	httpClient, err := rest.HTTPClientFor(config)
+// get reads a path of the API server.
+func (s *System) get(ctx context.Context, path string) ([]byte, error) {
+	body, err := s.clients.Discovery().RESTClient().Get().RequestURI(path).DoRaw(ctx)
 	if err != nil {
-		return "", fmt.Errorf("make a client of the API server: %w", err)
+		return nil, fmt.Errorf("get %s of the API server: %w", path, err)
 	}
 
-	return get(ctx, httpClient, strings.TrimRight(config.Host, "/")+path)
-}
-
-// get returns the body of a response with status 200.
-func get(ctx context.Context, client *http.Client, url string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return "", fmt.Errorf("get %s: %w", url, err)
-	}
-
-	response, err := client.Do(request)
-	if err != nil {
-		return "", fmt.Errorf("get %s: %w", url, err)
-	}
-
-	defer func() { _ = response.Body.Close() }() // was only read
-
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("status %d: %s", response.StatusCode, body)
-	}
-
-	if err != nil {
-		return "", fmt.Errorf("get %s: %w", url, err)
-	}
-
-	return string(body), nil
+	return body, nil
 }
 
 // Until waits at most two minutes until the condition holds. The text what describes the condition in the error.

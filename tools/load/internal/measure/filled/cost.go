@@ -61,6 +61,10 @@ type trial struct {
 	mark, ring int
 	// rests is true to measure separately what happens between the moves and the pass after them.
 	rests bool
+	// atOnce is true to begin without waiting until the API server is at rest: the costs are then not comparable with others.
+	atOnce bool
+	// begun is called when the first object has moved, unless it is nil.
+	begun func(context.Context) error
 	// act makes the objects move, and returns how many move. settle waits until everything has settled.
 	act    func(context.Context) (int, error)
 	settle func(context.Context) error
@@ -98,8 +102,10 @@ func (t trial) measure(ctx context.Context, b *run.Bench) (c Cost, err error) {
 	}
 	defer watching.Stop()
 
-	if err := errors.Join(b.Local.Calm(ctx), b.Pause(ctx, quiet)); err != nil {
-		return c, err
+	if !t.atOnce {
+		if err := errors.Join(b.Local.Calm(ctx), b.Pause(ctx, quiet)); err != nil {
+			return c, err
+		}
 	}
 
 	reader := b.Local.Usage()
@@ -118,6 +124,16 @@ func (t trial) measure(ctx context.Context, b *run.Bench) (c Cost, err error) {
 
 	if n == 0 {
 		return c, errors.New("no object had to move: there are too few for so many shards")
+	}
+
+	if t.begun != nil {
+		if err := watching.Until(ctx, "an object has moved", func() bool { return now.seen > 0 }); err != nil {
+			return c, err
+		}
+
+		if err := t.begun(ctx); err != nil {
+			return c, err
+		}
 	}
 
 	var moved times // at the moment of the last one
@@ -146,13 +162,7 @@ func (t trial) measure(ctx context.Context, b *run.Bench) (c Cost, err error) {
 		}
 
 		c.Rest, c.RestTook = t.perObject(after, rested), b.Clock.Since(moved.last).Seconds()
-		// A Go process collects its garbage every two minutes in any case. With a million objects in memory, that is as much work as the
-		// pass, and would hit some passes by chance.
-		if err := b.Local.Calm(ctx); err != nil {
-			return c, err
-		}
-
-		if pass, err = reader.Read(); err != nil {
+		if pass, err = withoutGarbage(ctx, b); err != nil {
 			return c, err
 		}
 	}
@@ -177,6 +187,16 @@ func (t trial) measure(ctx context.Context, b *run.Bench) (c Cost, err error) {
 	}
 
 	return c, nil
+}
+
+// withoutGarbage returns the usage when the API server has collected its garbage. A Go process does so every two minutes in any case. With a
+// million objects in memory, that is as much work as the pass, and would hit some passes by chance.
+func withoutGarbage(ctx context.Context, b *run.Bench) (map[string]usage.Usage, error) {
+	if err := b.Local.Calm(ctx); err != nil {
+		return nil, err
+	}
+
+	return b.Local.Usage().Read()
 }
 
 // perObject returns the CPU time of API server and rebalancer between two readings, in microseconds per object of the ring.

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,17 +22,19 @@ const metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetada
 
 // Die has so many shards declared dead, in the order of their names, and returns what it took to move their objects, once the ring has
 // settled.
-func (w *Ring) Die(ctx context.Context, n int) (Cost, error) { return w.lose(ctx, n, trial{}, w.Lose) }
+func (w *Ring) Die(ctx context.Context, n int) (Cost, error) {
+	return w.lose(ctx, w.Held()[:n], trial{}, w.Lose)
+}
 
 // DieAndRest does the same, and measures separately what happens between the moves and the pass. The settle period of the rebalancer must be
 // longer than that.
 func (w *Ring) DieAndRest(ctx context.Context, n int) (Cost, error) {
-	return w.lose(ctx, n, trial{rests: true}, w.Lose)
+	return w.lose(ctx, w.Held()[:n], trial{rests: true}, w.Lose)
 }
 
 // Leave lets one shard leave in the given way. The time is also taken when as many objects have moved as mark says.
 func (w *Ring) Leave(ctx context.Context, way func(context.Context, string) error, mark int) (Cost, error) {
-	return w.lose(ctx, 1, trial{mark: mark}, way)
+	return w.lose(ctx, w.Held()[:1], trial{mark: mark}, way)
 }
 
 // Death is Die, with its floor.
@@ -48,10 +49,10 @@ func (w *Ring) Death(ctx context.Context, n int) (died, least Cost, err error) {
 	return died, least, err
 }
 
-func (w *Ring) lose(ctx context.Context, n int, t trial, lose func(context.Context, string) error) (Cost, error) {
-	held := w.Held()
-	if n >= len(held) {
-		return Cost{}, fmt.Errorf("%d of %d shards cannot leave: one has to stay", n, len(held))
+// lose measures a trial in which shards leave in the given way.
+func (w *Ring) lose(ctx context.Context, leaving []string, t trial, way func(context.Context, string) error) (Cost, error) {
+	if len(leaving) >= len(w.Held()) {
+		return Cost{}, fmt.Errorf("%d shards cannot leave: one has to stay", len(leaving))
 	}
 
 	before, err := w.Read(ctx)
@@ -59,7 +60,7 @@ func (w *Ring) lose(ctx context.Context, n int, t trial, lose func(context.Conte
 		return Cost{}, err
 	}
 
-	t.counts, t.event = w.of(held[:n]), watch.Deleted
+	t.counts, t.event = w.of(leaving), watch.Deleted
 
 	theirs, err := w.bench.Objects.List(ctx, t.counts)
 	if err != nil {
@@ -67,7 +68,7 @@ func (w *Ring) lose(ctx context.Context, n int, t trial, lose func(context.Conte
 	}
 
 	t.act = func(ctx context.Context) (int, error) {
-		return len(theirs), objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error { return lose(ctx, held[i]) })
+		return len(theirs), objects.Each(ctx, len(leaving), objects.Concurrency, func(ctx context.Context, i int) error { return way(ctx, leaving[i]) })
 	}
 
 	return w.measure(ctx, t, shards.Fingerprint(before))
@@ -177,50 +178,15 @@ func (w *Ring) firstUsed(ctx context.Context) (shard string, theirs []metav1.Par
 	return "", nil, fmt.Errorf("no shard of ring %s has an object", w.Ring.Name)
 }
 
-// Orphan has the first shard die that has objects, and returns how long it took until the first of them had moved. Then it calls begun,
-// unless that is nil. It returns when all have moved and the ring has converged.
-func (w *Ring) Orphan(ctx context.Context, begun func(context.Context) error) (time.Duration, error) {
-	shard, theirs, err := w.firstUsed(ctx)
+// Orphan has the first shard die that has objects, and returns how many seconds it took until the first of them had moved. Then it
+// calls begun, unless that is nil. It returns when all have moved and the ring has converged.
+func (w *Ring) Orphan(ctx context.Context, begun func(context.Context) error) (float64, error) {
+	shard, _, err := w.firstUsed(ctx)
 	if err != nil {
 		return 0, err
 	}
 
-	var first time.Time
+	c, err := w.lose(ctx, []string{shard}, trial{begun: begun, atOnce: true}, w.Lose)
 
-	moved := 0
-
-	watching, err := w.bench.Objects.Watch(ctx, func(event watch.EventType, _ objects.Kind, _ *metav1.PartialObjectMetadata) {
-		if event != watch.Deleted {
-			return
-		}
-
-		if moved++; moved == 1 {
-			first = w.bench.Clock.Now()
-		}
-	}, w.of([]string{shard}))
-	if err != nil {
-		return 0, err
-	}
-	defer watching.Stop()
-
-	began := w.bench.Clock.Now()
-	if err := w.Lose(ctx, shard); err != nil {
-		return 0, err
-	}
-
-	if err := watching.Until(ctx, "an object has moved", func() bool { return moved > 0 }); err != nil {
-		return 0, err
-	}
-
-	if begun != nil {
-		if err := begun(ctx); err != nil {
-			return 0, err
-		}
-	}
-
-	if err := watching.Until(ctx, "all objects have moved", func() bool { return moved >= len(theirs) }); err != nil {
-		return 0, err
-	}
-
-	return first.Sub(began), w.AwaitConverged(ctx, "")
+	return c.First, err
 }

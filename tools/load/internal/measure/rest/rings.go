@@ -110,10 +110,7 @@ func fairness(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	alone := func(ctx context.Context) (float64, error) {
-		took, err := small.Orphan(ctx, nil)
-		return took.Seconds(), err
-	}
+	alone := func(ctx context.Context) (float64, error) { return small.Orphan(ctx, nil) }
 
 	values, floors, err := run.Rounds(ctx, b, func(ctx context.Context) (took float64, err error) {
 		_, err = large.Orphan(ctx, func(ctx context.Context) error {
