@@ -46,7 +46,7 @@ func SVG(s *result.Series) (string, error) {
 		y:      vertical(points, s.Unit, top),
 		top:    top,
 	}
-	c.open(title)
+	c.open(height, title, "")
 	c.legend(float64(titleTop + len(title)*lineHeight))
 	c.grid()
 	c.curves()
@@ -91,9 +91,12 @@ func pointsOf(s *result.Series) ([]point, error) {
 	return points, nil
 }
 
-// chart is a picture that is being drawn.
+// picture is a picture that is being drawn.
+type picture struct{ strings.Builder }
+
+// chart is the picture of a series.
 type chart struct {
-	strings.Builder
+	picture
 
 	series *result.Series
 	points []point
@@ -125,16 +128,17 @@ const style = `    .ground{fill:#fff}
     }
 `
 
-func (c *chart) open(title []string) {
-	c.line(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="Helvetica, Arial, sans-serif" font-size="13">`, width, height)
-	c.line(`  <title>%s</title>`, escaped(c.series.Title))
-	c.line(`  <style>`)
-	c.WriteString(style)
-	c.line(`  </style>`)
-	c.line(`  <rect class="ground" width="%d" height="%d" rx="8"/>`, width, height)
+// open begins a picture of the given height with the lines of its title. The style follows the common one.
+func (p *picture) open(height int, title []string, more string) {
+	p.line(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="Helvetica, Arial, sans-serif" font-size="13">`, width, height)
+	p.line(`  <title>%s</title>`, escaped(strings.Join(title, " ")))
+	p.line(`  <style>`)
+	p.WriteString(style + more)
+	p.line(`  </style>`)
+	p.line(`  <rect class="ground" width="%d" height="%d" rx="8"/>`, width, height)
 
 	for i, l := range title {
-		c.line(`  <text class="title" x="20" y="%d">%s</text>`, titleTop+i*lineHeight, escaped(l))
+		p.line(`  <text class="title" x="20" y="%d">%s</text>`, titleTop+i*lineHeight, escaped(l))
 	}
 }
 
@@ -260,9 +264,8 @@ func (c *chart) describe(p point) string {
 	return text
 }
 
-func (c *chart) line(format string, args ...any) {
-	fmt.Fprintf(c, format, args...)
-	c.WriteByte('\n')
+func (p *picture) line(format string, args ...any) {
+	fmt.Fprintf(p, format+"\n", args...)
 }
 
 // wrapped cuts a title into lines.

@@ -23,6 +23,11 @@ const (
 	leastDelay, mostDelay = 0.01, 100.0
 )
 
+const timelineStyle = `    .move{stroke:#b45309;stroke-width:1;stroke-opacity:.6}
+    .delay{stroke:#2563eb;stroke-width:4;stroke-linecap:round}
+    @media (prefers-color-scheme:dark){.move{stroke:#fbbf24}.delay{stroke:#60a5fa}}
+`
+
 // Timelines returns a picture of what happened in several periods, one below the other: a dot for each delay, at the time when it began, and a mark
 // for each move. It returns an error if there is no period, or if one contains a figure that cannot be drawn.
 func Timelines(title string, lines []*result.Timeline) (string, error) {
@@ -30,31 +35,24 @@ func Timelines(title string, lines []*result.Timeline) (string, error) {
 		return "", fmt.Errorf("draw %q: no time lines", title)
 	}
 
-	var b strings.Builder
-
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="Helvetica, Arial, sans-serif" font-size="13">`+"\n",
-		width, timelineHead+len(lines)*stripHeight)
-	fmt.Fprintf(&b, "  <title>%s</title>\n  <style>\n%s    .move{stroke:#b45309;stroke-width:1;stroke-opacity:.6}\n", escaped(title), style)
-	b.WriteString("    .delay{stroke:#2563eb;stroke-width:4;stroke-linecap:round}\n")
-	b.WriteString("    @media (prefers-color-scheme:dark){.move{stroke:#fbbf24}.delay{stroke:#60a5fa}}\n  </style>\n")
-	fmt.Fprintf(&b, `  <rect class="ground" width="%d" height="%d" rx="8"/>`+"\n", width, timelineHead+len(lines)*stripHeight)
-	fmt.Fprintf(&b, `  <text class="title" x="20" y="%d">%s</text>`+"\n", titleTop, escaped(title))
-	fmt.Fprintf(&b, `  <path class="delay" d="M26 50h0"/><text class="label" x="36" y="54">a change of an object: when, and how long until the work on it was done</text>`+"\n")
-	fmt.Fprintf(&b, `  <path class="move" d="M560 45 v%d"/><text class="label" x="568" y="54">a move of an object</text>`+"\n", rugHeight)
+	var p picture
+	p.open(timelineHead+len(lines)*stripHeight, []string{title}, timelineStyle)
+	p.line(`  <path class="delay" d="M26 50h0"/><text class="label" x="36" y="54">a change of an object: when, and how long until the work on it was done</text>`)
+	p.line(`  <path class="move" d="M560 45 v%d"/><text class="label" x="568" y="54">a move of an object</text>`, rugHeight)
 
 	for i, t := range lines {
-		if err := strip(&b, timelineHead+i*stripHeight, t); err != nil {
+		if err := p.strip(timelineHead+i*stripHeight, t); err != nil {
 			return "", fmt.Errorf("draw %q: %w", title, err)
 		}
 	}
 
-	b.WriteString("</svg>\n")
+	p.line(`</svg>`)
 
-	return b.String(), nil
+	return p.String(), nil
 }
 
 // strip draws one period, from the given height downwards.
-func strip(b *strings.Builder, y int, t *result.Timeline) error {
+func (p *picture) strip(y int, t *result.Timeline) error {
 	if !(t.Period > 0) || math.IsInf(t.Period, 0) {
 		return fmt.Errorf("%q has no period: %v", t.Title, t.Period)
 	}
@@ -66,19 +64,17 @@ func strip(b *strings.Builder, y int, t *result.Timeline) error {
 	x := func(at float64) string { return px(math.Round(times.at(min(max(at, 0), t.Period)))) }
 	height := func(took float64) float64 { return math.Round(delays.at(min(took, mostDelay))) }
 
-	fmt.Fprintf(b, `  <text class="label" x="20" y="%d" font-weight="bold">%s</text>`+"\n", y+stripTop-14, escaped(t.Title))
+	p.line(`  <text class="label" x="20" y="%d" font-weight="bold">%s</text>`, y+stripTop-14, escaped(t.Title))
 
 	for _, grid := range []float64{leastDelay, 1, mostDelay} {
-		fmt.Fprintf(b, `  <path class="grid" d="M%d %s H%d"/><text class="label" x="%d" y="%s" text-anchor="end">%s s</text>`+"\n",
-			left, px(height(grid)), right, left-8, px(height(grid)+4), figure.Number(grid))
+		p.line(`  <path class="grid" d="M%d %s H%d"/><text class="label" x="%d" y="%s" text-anchor="end">%s s</text>`, left, px(height(grid)), right, left-8, px(height(grid)+4), figure.Number(grid))
 	}
 
 	for _, at := range ticks(t.Period) {
-		fmt.Fprintf(b, `  <path class="axis" d="M%s %s v4"/><text class="label" x="%s" y="%s" text-anchor="middle">%s s</text>`+"\n",
-			x(at), px(floor+rugHeight), x(at), px(floor+rugHeight+16), figure.Number(at))
+		p.line(`  <path class="axis" d="M%s %s v4"/><text class="label" x="%s" y="%s" text-anchor="middle">%s s</text>`, x(at), px(floor+rugHeight), x(at), px(floor+rugHeight+16), figure.Number(at))
 	}
 
-	fmt.Fprintf(b, `  <path class="axis" d="M%d %s H%d"/>`+"\n", left, px(floor+rugHeight), right)
+	p.line(`  <path class="axis" d="M%d %s H%d"/>`, left, px(floor+rugHeight), right)
 
 	var marks []string // those at the same place count once
 
@@ -87,7 +83,7 @@ func strip(b *strings.Builder, y int, t *result.Timeline) error {
 	}
 
 	if marks = slices.Compact(marks); len(marks) > 0 {
-		fmt.Fprintf(b, `  <path class="move" d="%s"/>`+"\n", strings.Join(marks, " "))
+		p.line(`  <path class="move" d="%s"/>`, strings.Join(marks, " "))
 	}
 
 	marks = nil
@@ -103,7 +99,7 @@ func strip(b *strings.Builder, y int, t *result.Timeline) error {
 	slices.Sort(marks)
 
 	if marks = slices.Compact(marks); len(marks) > 0 {
-		fmt.Fprintf(b, `  <path class="delay" d="%s"/>`+"\n", strings.Join(marks, ""))
+		p.line(`  <path class="delay" d="%s"/>`, strings.Join(marks, ""))
 	}
 
 	return nil
