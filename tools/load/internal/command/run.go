@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,12 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/commandline"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/load/internal/machine"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/admission"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/balance"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/continuity"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/handover"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/moves"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/rest"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
@@ -87,7 +94,17 @@ func (r *runner) validate() error {
 		return errors.New("run this command in the repository: it installs manifests from deploy/")
 	}
 
-	r.plan.Measurements, r.plan.Rounds = measurements(), r.rounds
+	r.plan.Rounds = r.rounds
+	// In this order they run.
+	r.plan.Measurements = slices.Concat(
+		admission.Measurements(),
+		balance.Measurements(),
+		moves.Measurements(),
+		handover.Measurements(),
+		continuity.Measurements(),
+		rest.Measurements(),
+	)
+
 	if r.only != "" {
 		only, err := regexp.Compile(r.only)
 		if err != nil {

@@ -26,6 +26,9 @@ type Figure[T any] struct {
 	Of  func(T) float64
 }
 
+// Itself is the figure of rounds that are measured in one number.
+func Itself(v float64) float64 { return v }
+
 // IDs returns the ids of figures.
 func IDs[T any](figures []Figure[T]) []string {
 	ids := make([]string, len(figures))

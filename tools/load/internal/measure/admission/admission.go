@@ -62,7 +62,7 @@ func Measurements() []run.Measurement {
 		{Name: "admission", Small: 32 * time.Second, Full: 270 * time.Second, Parts: []run.Part{growing}},
 		{
 			Name: "admission-foreign", Small: 3 * time.Second, Full: 10 * time.Second, ClusterToo: true,
-			Parts: []run.Part{{Rows: []string{foreignRow}, Run: foreign}},
+			Parts: []run.Part{foreign()},
 		},
 		{Name: "fence", Small: 8 * time.Second, Full: 40 * time.Second, Parts: []run.Part{{Rows: []string{fenceRow}, Run: fence}}},
 	}

@@ -14,17 +14,30 @@ import (
 )
 
 // foreign counts calls for objects of a controlled resource that no object of the ring controls.
-func foreign(ctx context.Context, b *run.Bench) error {
+func foreign() run.Part {
+	return run.Compare([]run.Figure[float64]{{Row: result.Row{
+		ID: foreignRow, Title: "webhook calls for unrelated objects of a controlled resource", Unit: "calls/write",
+		FloorTitle: "no call", Judge: result.JudgeValue, Target: result.Max(0), PriorArt: priorArt[foreignRow],
+	}, Of: run.Itself}}, func(ctx context.Context, b *run.Bench) (write, none run.Trial[float64], err error) {
+		namespace, err := foreignRing(ctx, b)
+
+		return func(ctx context.Context) (float64, error) { return foreignWrites(ctx, b, namespace) },
+			func(context.Context) (float64, error) { return 0, nil }, err
+	})
+}
+
+// foreignRing creates a ring, and returns its namespace once its webhook is in place.
+func foreignRing(ctx context.Context, b *run.Bench) (namespace string, err error) {
 	fleet, err := b.Fleet(ctx, shards.Ring{
 		Name: "load-foreign", Main: objects.Deployments, Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
 	}, 1)
 	if err != nil {
-		return err
+		return "", err
 	}
 
 	before, err := calls(ctx, b)
 	if err != nil {
-		return err
+		return "", err
 	}
 	// A call for an object with an owner shows that the webhook is in place.
 	owned := objects.Batch{
@@ -32,7 +45,7 @@ func foreign(ctx context.Context, b *run.Bench) error {
 		Owner: &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "owner", UID: "0b5f4b1e-8a1b-4f83-9a55-4a2f6f2f1f0e", Controller: new(true)},
 	}
 
-	err = target.Until(ctx, "the API server calls the webhook for controlled objects", func(ctx context.Context) (bool, error) {
+	return fleet.Ring.Namespace, target.Until(ctx, "the API server calls the webhook for controlled objects", func(ctx context.Context) (bool, error) {
 		if _, err := b.Objects.DryRun(ctx, owned); err != nil {
 			return false, err
 		}
@@ -41,20 +54,6 @@ func foreign(ctx context.Context, b *run.Bench) error {
 
 		return now > before, err
 	})
-	if err != nil {
-		return err
-	}
-
-	values, _, err := run.Rounds(ctx, b, func(ctx context.Context) (float64, error) { return foreignWrites(ctx, b, fleet.Ring.Namespace) }, nil)
-	if err != nil {
-		return err
-	}
-	b.Report(result.Row{
-		ID: foreignRow, Title: "webhook calls for unrelated objects of a controlled resource", Unit: "calls/write", Values: values,
-		FloorTitle: "no call", Floor: make([]float64, len(values)), Judge: result.JudgeValue, Target: result.Max(0), PriorArt: priorArt[foreignRow],
-	})
-
-	return nil
 }
 
 // calls returns how often the webhook of the ring has been called.

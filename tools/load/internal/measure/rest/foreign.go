@@ -2,7 +2,6 @@ package rest
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -60,18 +59,13 @@ func foreign(ctx context.Context, b *run.Bench) error {
 	}
 
 	place := func(id, title, namespace string) run.Part {
-		row := result.Row{
+		return run.Compare([]run.Figure[float64]{{Row: result.Row{
 			ID: id, Title: "rebalancer CPU per write of a ConfigMap in " + title, Unit: "ms", Target: result.Max(perForeign),
 			Notes: []string{"Minus the CPU at rest. The ring shards Deployments, and the ConfigMaps that Deployments control."},
-		}
-
-		return run.Part{Rows: []string{id}, Run: func(ctx context.Context, b *run.Bench) (err error) {
-			if row.Values, err = strangers(ctx, b, namespace); err == nil {
-				b.Report(row)
-			}
-
-			return err
-		}}
+		}, Of: run.Itself}}, func(ctx context.Context, b *run.Bench) (write, _ run.Trial[float64], err error) {
+			write, err = strangers(ctx, b, namespace)
+			return write, nil, err
+		})
 	}
 
 	return b.Parts(ctx,
@@ -93,14 +87,13 @@ func times(n int, namespace func() (string, error)) (names []string, err error) 
 	return names, nil
 }
 
-// strangers writes ConfigMaps of a namespace, and returns the rebalancer's CPU time per write, in milliseconds.
-func strangers(ctx context.Context, b *run.Bench, namespace string) (values []float64, err error) {
+// strangers creates ConfigMaps of a namespace, and returns a trial that writes them, and returns the rebalancer's CPU time per write, in
+// milliseconds.
+func strangers(ctx context.Context, b *run.Bench, namespace string) (run.Trial[float64], error) {
 	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "stranger", Count: run.Pick(b, 300, 2000)}
-	if err := b.Objects.Create(ctx, batch); err != nil {
-		return nil, err
-	}
+	b.Cleanup(func(ctx context.Context) error { return b.Objects.Delete(ctx, batch) })
 
-	values, _, err = run.Rounds(ctx, b, func(ctx context.Context) (float64, error) {
+	return func(ctx context.Context) (float64, error) {
 		resting, took, err := spent(ctx, b, func() error { return nil })
 		if err != nil {
 			return 0, err
@@ -110,9 +103,7 @@ func strangers(ctx context.Context, b *run.Bench, namespace string) (values []fl
 		busy, longer, err := spent(ctx, b, func() error { return b.Objects.Patch(ctx, batch, turn) })
 
 		return (busy - resting*longer/took) / float64(batch.Count), err
-	}, nil)
-
-	return values, errors.Join(err, b.Objects.Delete(context.WithoutCancel(ctx), batch))
+	}, b.Objects.Create(ctx, batch)
 }
 
 // spent returns the rebalancer's CPU time in milliseconds while do runs and until the rebalancer has certainly seen the result, and how long
