@@ -35,6 +35,7 @@ import (
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/check"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/lab/record"
 	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
@@ -72,8 +73,8 @@ const newVersion = "v1beta1"
 
 // themes are cluster-scoped, and control namespaced palettes.
 var (
-	themes   = schema.GroupVersionResource{Group: "faults.clusterring.dev", Version: "v1", Resource: "themes"}
-	palettes = themes.GroupVersion().WithResource("palettes")
+	themes   = record.Resource(check.Theme)
+	palettes = record.Resource(check.Palette)
 )
 
 // Packages are the packages of the binaries that runs need, relative to the root of the repository. The name of a binary is the last path

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
 // OwnersAgree waits until every replica of ringquery agrees with the labels of all objects of the remaining rings (I3).
@@ -102,7 +102,7 @@ func (r *ring) disagreements(ctx context.Context, clients []diagnosticsv1alpha1.
 // question returns the request for an object; nil if the owner of a controlled object does not exist.
 func (r *ring) question(v check.Version, all []check.Version) *diagnosticsv1alpha1.LocateRequest {
 	object := &diagnosticsv1alpha1.ObjectReference{
-		Group: groups[v.Kind], Type: &diagnosticsv1alpha1.ObjectReference_Kind{Kind: v.Kind}, Namespace: v.Namespace, Name: v.Name,
+		Group: record.Resource(v.Kind).Group, Type: &diagnosticsv1alpha1.ObjectReference_Kind{Kind: v.Kind}, Namespace: v.Namespace, Name: v.Name,
 	}
 
 	request := &diagnosticsv1alpha1.LocateRequest{Ring: r.Name, Object: object}
@@ -116,14 +116,8 @@ func (r *ring) question(v check.Version, all []check.Version) *diagnosticsv1alph
 	}
 
 	request.Owner = &diagnosticsv1alpha1.OwnerReference{
-		Group: groups[all[i].Kind], Type: &diagnosticsv1alpha1.OwnerReference_Kind{Kind: all[i].Kind}, Name: all[i].Name,
+		Group: record.Resource(all[i].Kind).Group, Type: &diagnosticsv1alpha1.OwnerReference_Kind{Kind: all[i].Kind}, Name: all[i].Name,
 	}
 
 	return request
-}
-
-// groups maps kinds to API groups.
-var groups = map[string]string{
-	check.Website: examplev1alpha1.SchemeGroupVersion.Group, check.Theme: themes.Group, check.Palette: palettes.Group,
-	check.Fleet: examplev1alpha1.SchemeGroupVersion.Group, check.Ship: examplev1alpha1.SchemeGroupVersion.Group,
 }

@@ -1,6 +1,7 @@
 package faultrun
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,11 +82,7 @@ func (c Case) services() []string {
 }
 
 func (c Case) workDuration() time.Duration {
-	if c.WorkDuration > 0 {
-		return c.WorkDuration
-	}
-
-	return 20 * time.Millisecond
+	return cmp.Or(c.WorkDuration, 20*time.Millisecond)
 }
 
 // Result is the result of a run.

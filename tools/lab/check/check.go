@@ -68,9 +68,12 @@ type Version struct {
 	// Replicas is the desired number of Ships of a Fleet.
 	Replicas int
 
-	// Holder and Duration are of Leases.
+	// Holder, Duration, and State, which the lease monitor writes, are of Leases.
 	Holder   string
 	Duration time.Duration
+	State    string
+	// Renewed is the last renewal of a Lease in this version or in a later one that differs in nothing else, by the holder's clock.
+	Renewed time.Time
 }
 
 // String is one line of an excerpt.

@@ -62,12 +62,12 @@ type Objects struct {
 // Recorder records until the context of [Start] ends. It is safe for concurrent use.
 type Recorder struct {
 	options Options
-	began   time.Duration
 	waits   []func()
 
 	mu       sync.Mutex
 	versions []check.Version
 	newest   map[string]check.Version // by UID
+	last     map[string]int           // by UID: the index of the last one that was kept
 	err      error
 }
 
@@ -82,6 +82,9 @@ var watched = map[string]schema.GroupVersionResource{
 	check.Lease:     {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
 }
 
+// Resource returns the resource of a recorded kind.
+func Resource(kind string) schema.GroupVersionResource { return watched[kind] }
+
 // Start records the existing objects and all changes until ctx ends. Then call [Recorder.Wait].
 func Start(ctx context.Context, config *rest.Config, o Options) (*Recorder, error) {
 	c, err := dynamic.NewForConfig(config)
@@ -89,7 +92,7 @@ func Start(ctx context.Context, config *rest.Config, o Options) (*Recorder, erro
 		return nil, fmt.Errorf("make a client to record with: %w", err)
 	}
 
-	r := &Recorder{options: o, began: Now(), newest: map[string]check.Version{}}
+	r := &Recorder{options: o, newest: map[string]check.Version{}, last: map[string]int{}}
 	if o.LeaseNamespace != "" {
 		of := c.Resource(watched[check.Lease]).Namespace(o.LeaseNamespace)
 		if err := r.follow(ctx, check.Lease, of, v1alpha1.LabelClusterRing+"="+o.Ring); err != nil {
@@ -105,9 +108,6 @@ func Start(ctx context.Context, config *rest.Config, o Options) (*Recorder, erro
 
 	return r, nil
 }
-
-// Began returns when recording began.
-func (r *Recorder) Began() time.Duration { return r.began }
 
 func (r *Recorder) follow(ctx context.Context, kind string, of dynamic.ResourceInterface, selector string) error {
 	wait, err := Follow(ctx, of, selector, Observer[*unstructured.Unstructured]{
@@ -147,7 +147,9 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 	if kind == check.Lease {
 		v.Holder, _, _ = unstructured.NestedString(o.Object, "spec", "holderIdentity")
 		seconds, _, _ := unstructured.NestedInt64(o.Object, "spec", "leaseDurationSeconds")
-		v.Duration = time.Duration(seconds) * time.Second
+		renewed, _, _ := unstructured.NestedString(o.Object, "spec", "renewTime")
+		v.Duration, v.State = time.Duration(seconds)*time.Second, o.GetLabels()[v1alpha1.LabelState]
+		v.Renewed, _ = time.Parse(metav1.RFC3339Micro, renewed) // zero if it was never renewed
 	}
 
 	switch kind {
@@ -166,9 +168,12 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 	before := r.newest[v.UID]
 	r.newest[v.UID] = v
 
-	before.At, before.Number = v.At, v.Number
+	before.At, before.Number, before.Renewed = v.At, v.Number, v.Renewed
 	if before != v {
+		r.last[v.UID] = len(r.versions)
 		r.versions = append(r.versions, v)
+	} else {
+		r.versions[r.last[v.UID]].Renewed = v.Renewed
 	}
 }
 

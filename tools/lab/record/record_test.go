@@ -3,6 +3,7 @@ package record_test
 import (
 	"context"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ func TestRecorder(t *testing.T) {
 	plane := localplane.Shared(t)
 	require.NoError(t, plane.Install(t.Context(), "deploy/example/crd"))
 	ns := plane.Namespace(t)
+	began := record.Now()
 	ctx, cancel := context.WithCancel(t.Context())
 	r, err := record.Start(ctx, plane.Config, record.Options{Ring: ring, LeaseNamespace: ns, Objects: []record.Objects{{Kind: check.Website, Namespace: ns}, {Kind: check.ConfigMap, Namespace: ns}}})
 	require.NoError(t, err)
@@ -40,7 +42,7 @@ func TestRecorder(t *testing.T) {
 	}
 	require.NoError(t, c.Create(ctx, lease))
 	lease.Spec.RenewTime = new(metav1.NowMicro())
-	require.NoError(t, c.Update(ctx, lease), "a renewal changes nothing of interest")
+	require.NoError(t, c.Update(ctx, lease), "a renewal is no version")
 
 	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "X", Name: "x", UID: "owner", Controller: new(true)}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
@@ -55,7 +57,9 @@ func TestRecorder(t *testing.T) {
 
 	require.Eventually(t, func() bool {
 		versions, err := r.Versions()
-		return err == nil && len(versions) == 5
+		renewed := slices.ContainsFunc(versions, func(v check.Version) bool { return v.Renewed.Equal(lease.Spec.RenewTime.Time) })
+
+		return err == nil && len(versions) == 5 && renewed
 	}, patience, time.Millisecond)
 
 	versions, err := r.Versions()
@@ -66,8 +70,8 @@ func TestRecorder(t *testing.T) {
 	for _, v := range versions {
 		require.NotZero(t, v.Number)
 		require.NotEmpty(t, v.UID)
-		require.Greater(t, v.At, r.Began())
-		v.Number, v.UID, v.At, v.Namespace = 0, "", 0, ""
+		require.Greater(t, v.At, began)
+		v.Number, v.UID, v.At, v.Namespace, v.Renewed = 0, "", 0, "", time.Time{}
 		got = append(got, v)
 	}
 

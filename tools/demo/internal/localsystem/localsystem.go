@@ -196,62 +196,40 @@ func (s *System) CarelessFile(shard string) string {
 	return filepath.Join(s.StateDir, "history", shard+".careless.jsonl")
 }
 
-// StartShards starts shards of the example controller at once and waits until each holds its Lease.
-func (s *System) StartShards(ctx context.Context, names ...string) error {
-	return s.startShards(ctx, names, func(name string) []string { return []string{"--shard-name=" + name} })
-}
-
-// StartSharders is StartShards for shards that elect the sharder of their ring.
-func (s *System) StartSharders(ctx context.Context, names ...string) error {
-	return s.startShards(ctx, names, func(name string) []string { return []string{"--shard-name=" + name, "--embedded"} })
-}
-
-// StartSlots starts processes of the example controller that take one of this many slots, and waits until each holds one or waits for one.
-func (s *System) StartSlots(ctx context.Context, slots int, names ...string) error {
-	return s.startShards(ctx, names, func(name string) []string {
-		return []string{"--slots=" + strconv.Itoa(slots), "--pod-name=" + name}
-	})
-}
-
-// StartNamed is StartSlots for a ring whose slots have names, and which has a label of its own.
-func (s *System) StartNamed(ctx context.Context, label string, slots []string, names ...string) error {
-	return s.startShards(ctx, names, func(name string) []string {
-		return []string{"--slot-names=" + strings.Join(slots, ","), "--shard-label=" + label, "--pod-name=" + name}
-	})
-}
-
-// startShards starts processes of the example controller. identity returns the flags that tell which shard a process is.
-func (s *System) startShards(ctx context.Context, names []string, identity func(name string) []string) error {
+// StartShards starts processes of the example controller at once, with these flags besides the usual ones, and waits until each holds its Lease
+// or, if it takes a slot, holds one or waits for one. identity is the flag that tells a process its name.
+func (s *System) StartShards(ctx context.Context, identity string, flags []string, names ...string) error {
 	var specs []services.Spec
 	for _, name := range names {
-		specs = append(specs, services.Spec{Name: name, Binary: "example", Namespace: ShardNamespace, Account: shardAccount, Args: append(
-			identity(name),
-			"--ring="+Ring, "--lease-namespace="+ShardNamespace,
-			"--lease-duration="+LeaseDuration.String(), "--lease-renew-deadline="+renewDeadline.String(),
-			"--lease-retry-period="+retryPeriod.String(), "--history-file="+s.HistoryFile(name), "--careless-file="+s.CarelessFile(name), "--work-duration="+workDuration.String(),
-			"--concurrency="+strconv.Itoa(concurrency), "--kube-api-qps=150", "--kube-api-burst=150",
-		)})
+		specs = append(specs, services.Spec{Name: name, Binary: "example", Namespace: ShardNamespace, Account: shardAccount, Args: append([]string{
+			identity + "=" + name, "--ring=" + Ring, "--lease-namespace=" + ShardNamespace,
+			"--lease-duration=" + LeaseDuration.String(), "--lease-renew-deadline=" + renewDeadline.String(), "--lease-retry-period=" + retryPeriod.String(),
+			"--careless-file=" + s.CarelessFile(name),
+		}, append(s.work(name), flags...)...)})
 	}
 
 	return s.Start(ctx, specs...)
 }
 
+// work returns the flags about the reconciles of a process.
+func (s *System) work(name string) []string {
+	return []string{
+		"--history-file=" + s.HistoryFile(name), "--work-duration=" + workDuration.String(), "--concurrency=" + strconv.Itoa(concurrency),
+		"--kube-api-qps=150", "--kube-api-burst=150",
+	}
+}
+
 // StartOrdinals starts Pods of the StatefulSet of deploy/example-ordinals and waits until each is ready.
 func (s *System) StartOrdinals(ctx context.Context, stopTheWorld bool, names ...string) error {
-	var (
-		specs []services.Spec
-		agree []string
-	)
-
-	if stopTheWorld {
-		agree = []string{"--stop-the-world", "--term-duration=" + LeaseDuration.String()}
-	}
+	var specs []services.Spec
 
 	for _, name := range names {
-		specs = append(specs, services.Spec{Name: name, Binary: "ordinals", Namespace: OrdinalsNamespace, Account: OrdinalsSet, Args: slices.Concat([]string{
-			"--pod-name=" + name, "--namespace=" + OrdinalsNamespace, "--history-file=" + s.HistoryFile(name), "--work-duration=" + workDuration.String(),
-			"--concurrency=" + strconv.Itoa(concurrency), "--kube-api-qps=150", "--kube-api-burst=150",
-		}, agree)})
+		args := append([]string{"--pod-name=" + name, "--namespace=" + OrdinalsNamespace}, s.work(name)...)
+		if stopTheWorld {
+			args = append(args, "--stop-the-world", "--term-duration="+LeaseDuration.String())
+		}
+
+		specs = append(specs, services.Spec{Name: name, Binary: "ordinals", Namespace: OrdinalsNamespace, Account: OrdinalsSet, Args: args})
 	}
 
 	return s.Start(ctx, specs...)

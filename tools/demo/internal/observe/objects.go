@@ -1,5 +1,4 @@
-// Package observe derives from the recorded versions of objects and Leases what happened to them: where objects are, how they moved, and
-// which states a shard's Lease went through.
+// Package observe derives from the recorded versions of objects what happened to them: where they are, and how they moved.
 package observe
 
 import (

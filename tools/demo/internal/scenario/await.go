@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -93,8 +94,15 @@ func (s *Story) awaitReady(ctx context.Context) error {
 
 // awaitInPlace waits until each Website and each Fleet has an available shard, and its ConfigMap or Ships have the same shard.
 func (s *Story) awaitInPlace(ctx context.Context) error {
+	return s.awaitPlaced(ctx, s.created+s.fleets, func(check.Version) bool { return true })
+}
+
+// awaitPlaced is awaitInPlace for the given number of Websites and Fleets, and what they control.
+func (s *Story) awaitPlaced(ctx context.Context, n int, counts func(check.Version) bool) error {
 	return s.await(ctx, func(context.Context) (string, error) {
-		versions, mains := s.recorder.Newest(), 0
+		versions := slices.DeleteFunc(s.recorder.Newest(), func(v check.Version) bool { return !counts(v) })
+		mains := 0
+
 		for i := range versions {
 			versions[i].Complete = true // users may be editing
 			if kind := versions[i].Kind; !versions[i].Deleted && (kind == check.Website || kind == check.Fleet) {
@@ -104,7 +112,7 @@ func (s *Story) awaitInPlace(ctx context.Context) error {
 
 		problems := check.Final(check.State{Versions: versions, Available: s.available()})
 
-		switch missing := s.created + s.fleets - mains; {
+		switch missing := n - mains; {
 		case missing > 0:
 			return fmt.Sprintf("%d objects were not yet seen", missing), nil
 		case len(problems) > 0:
@@ -118,14 +126,26 @@ func (s *Story) awaitInPlace(ctx context.Context) error {
 // awaitState waits until the Lease of the shard has the state.
 func (s *Story) awaitState(ctx context.Context, shard, state string) error {
 	return s.await(ctx, func(context.Context) (string, error) {
-		turns := s.turns(shard)
-		if len(turns) == 0 {
+		versions := s.lease(shard)
+		if len(versions) == 0 {
 			return shard + " has no Lease", nil
 		}
 
-		is := turns[len(turns)-1].State
+		is := versions[len(versions)-1].State
 
 		return unless(is == state, fmt.Sprintf("the Lease of %s is %s, not %s", shard, is, state)), nil
+	})
+}
+
+// awaitGone waits until an object does not exist. missing describes it meanwhile.
+func (s *Story) awaitGone(ctx context.Context, object client.Object, missing func() string) error {
+	return s.await(ctx, func(ctx context.Context) (string, error) {
+		err := s.client.Get(ctx, client.ObjectKeyFromObject(object), object)
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+
+		return missing(), err
 	})
 }
 

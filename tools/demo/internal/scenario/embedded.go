@@ -13,7 +13,6 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
-	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/check"
@@ -33,7 +32,7 @@ func (s *Story) embedded(ctx context.Context) error {
 		return err
 	}
 
-	names, err := s.startWith(ctx, s.system.StartSharders, 2)
+	names, err := s.start(ctx, 2, "--embedded")
 	if err != nil {
 		return err
 	}
@@ -91,21 +90,16 @@ func (s *Story) createOwn(ctx context.Context) error {
 	created := len(s.versions())
 
 	for i := range ownSites {
-		site := newWebsite(i)
-		site.Namespace = own
-
-		if err := s.client.Create(ctx, site); err != nil {
-			return fmt.Errorf("a user's create failed: %w", err)
+		if err := s.createOwnSite(ctx, i); err != nil {
+			return err
 		}
-
-		s.created++
 	}
 
-	if err := s.awaitOwn(ctx, s.available()); err != nil {
+	if err := s.awaitOwn(ctx, ownSites); err != nil {
 		return err
 	}
 
-	waits := s.ownWaits(created)
+	waits := s.waits(created)
 	if len(waits) != ownSites {
 		return fmt.Errorf("%d of %d objects were created without a shard: some webhook is in use", len(waits), ownSites)
 	}
@@ -121,27 +115,6 @@ func (s *Story) createOwn(ctx context.Context) error {
 	s.ok("no webhook, no service: the elected shard assigned %d new objects, half of them within %s", ownSites, report.Seconds(waits[len(waits)/2]))
 
 	return nil
-}
-
-// ownWaits returns the times, sorted, that the Websites of the ring were without a shard after they were created.
-func (s *Story) ownWaits(from int) []time.Duration {
-	created := map[string]time.Duration{}
-
-	var waits []time.Duration
-
-	for _, change := range observe.Changes(s.before, s.versions()[from:]) {
-		switch v := change.After; {
-		case v.Kind != check.Website || v.Namespace != own:
-		case change.Before.UID == "":
-			created[v.UID] = v.At
-		case change.Before.Shard == "":
-			waits = append(waits, v.At-created[v.UID])
-		}
-	}
-
-	slices.Sort(waits)
-
-	return waits
 }
 
 // elected returns the shard that says that it shards the ring.
@@ -166,29 +139,18 @@ func (s *Story) elected(names []string) (*shard, error) {
 
 // stopElected stops the elected shard: its objects and its office both pass to others.
 func (s *Story) stopElected(ctx context.Context, elected *shard) error {
-	told, has := time.Now(), 0
-
-	for _, v := range s.recorder.Newest() {
-		if v.Kind == check.Website && v.Namespace == own && v.Shard == elected.Name {
-			has++
-		}
-	}
-
-	if err := s.system.End(elected.Name); err != nil {
-		return err
-	}
+	told, has := time.Now(), s.objects().Of(check.Website).At(elected.Name)
 
 	elected.lost = stopped
-
-	if elected.Err() != nil {
-		return fault(elected.Process, "did not stop gracefully: %w", elected.Err())
-	}
-
-	if err := s.createLate(ctx); err != nil {
+	if err := s.end(elected.Name); err != nil {
 		return err
 	}
 
-	if err := s.awaitOwn(ctx, s.available()); err != nil {
+	if err := s.createOwnSite(ctx, ownSites); err != nil {
+		return err
+	}
+
+	if err := s.awaitOwn(ctx, ownSites+1); err != nil {
 		return err
 	}
 	s.ok("it stopped: its %d objects moved, and another elected shard assigned a new object, after %s in all", has, seconds(told))
@@ -196,9 +158,9 @@ func (s *Story) stopElected(ctx context.Context, elected *shard) error {
 	return nil
 }
 
-// createLate creates one more Website.
-func (s *Story) createLate(ctx context.Context) error {
-	site := newWebsite(ownSites)
+// createOwnSite creates a Website of the ring.
+func (s *Story) createOwnSite(ctx context.Context, i int) error {
+	site := newWebsite(i)
 	site.Namespace = own
 	s.created++
 
@@ -209,29 +171,7 @@ func (s *Story) createLate(ctx context.Context) error {
 	return nil
 }
 
-// awaitOwn waits until all objects of the ring are at one of the shards, and each Website has its ConfigMap there.
-func (s *Story) awaitOwn(ctx context.Context, shards []string) error {
-	return s.await(ctx, func(context.Context) (string, error) {
-		sites, pages := map[string]string{}, map[string]string{}
-
-		for _, v := range s.recorder.Newest() {
-			switch {
-			case v.Namespace != own || v.Deleted:
-			case v.Kind == check.Website:
-				sites[v.UID] = v.Shard
-			case v.Kind == check.ConfigMap && v.Owner != "":
-				pages[v.Owner] = v.Shard
-			}
-		}
-
-		missing := 0
-
-		for uid, shard := range sites {
-			if !slices.Contains(shards, shard) || pages[uid] != shard {
-				missing++
-			}
-		}
-
-		return unless(missing == 0 && len(sites) > 0, fmt.Sprintf("%d of %d objects are not in place", missing, len(sites))), nil
-	})
+// awaitOwn waits until the ring's n Websites are each at an available shard, with its ConfigMap.
+func (s *Story) awaitOwn(ctx context.Context, n int) error {
+	return s.awaitPlaced(ctx, n, func(v check.Version) bool { return v.Namespace == own })
 }

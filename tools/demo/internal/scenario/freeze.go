@@ -172,7 +172,7 @@ func (s *Story) resume(ctx context.Context, shard *shard, asleep time.Time) (tim
 		return 0, err
 	}
 
-	if turns := s.turns(shard.Name); len(turns) == 0 || turns[len(turns)-1].Holder == shard.Name {
+	if lease := s.lease(shard.Name); len(lease) == 0 || lease[len(lease)-1].Holder == shard.Name {
 		return 0, fault(shard.Process, "was resumed without its Lease, and took it back")
 	}
 

@@ -9,6 +9,7 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
+	"github.com/clusterring/clusterring/tools/lab/check"
 	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
@@ -56,11 +57,11 @@ func (s *Story) leave(ctx context.Context) error {
 		return err
 	}
 
-	released, err := s.releasedAt(shard.Name, told)
+	released, err := s.released(shard.Name, told)
 	if err != nil {
 		return err
 	}
-	s.ok("%s finished its work and released its Lease after %s", shard.Name, report.Seconds(released.Sub(told)))
+	s.ok("%s finished its work and released its Lease after %s", shard.Name, report.Seconds(released))
 
 	after := func(move observe.Change) string { return report.Seconds(move.After.At - record.At(told)) }
 	s.ok("its %d objects moved %s to %s after the signal; no other object moved", s.before.At(shard.Name),
@@ -87,12 +88,12 @@ func (s *Story) awaitReplaced(ctx context.Context, shard *shard, silent time.Tim
 	}
 
 	for _, move := range moved {
-		if move.After.Number < dead.Version {
+		if move.After.Number < dead.Number {
 			return fmt.Errorf("an object left before the Lease of %s was taken: %s", shard.Name, move)
 		}
 	}
 	s.ok("all of its %d objects moved: none before the Lease was dead, the last %s after", s.before.At(shard.Name),
-		report.Seconds(moved[len(moved)-1].After.At-record.At(dead.At)))
+		report.Seconds(moved[len(moved)-1].After.At-dead.At))
 
 	return nil
 }
@@ -120,31 +121,31 @@ func (s *Story) onlyMoved(lost string) ([]observe.Change, error) {
 }
 
 // awaitDeath waits until the Lease of a shard that has been silent since the given time is dead, checks its states on the way, and returns
-// the turn in which the Lease was taken.
-func (s *Story) awaitDeath(ctx context.Context, shard string, silent time.Time) (observe.Turn, error) {
-	var taken observe.Turn
+// the version in which the Lease was taken.
+func (s *Story) awaitDeath(ctx context.Context, shard string, silent time.Time) (check.Version, error) {
+	var taken check.Version
 
 	if err := s.awaitState(ctx, shard, "dead"); err != nil {
 		return taken, err
 	}
 
-	at, path, renewed := map[string]time.Time{}, "", time.Time{}
+	at, path, renewed := map[string]time.Duration{}, "", time.Time{}
 
-	for _, turn := range s.turns(shard) {
-		if turn.Holder == shard && taken.Version == 0 {
-			renewed = turn.Renewed
+	for _, v := range s.lease(shard) {
+		if v.Holder == shard && taken.Number == 0 {
+			renewed = v.Renewed
 		}
 
-		if turn.At.Before(silent) {
+		if v.At < record.At(silent) {
 			continue
 		}
 
-		if _, known := at[turn.State]; !known {
-			path, at[turn.State] = path+" "+turn.State, turn.At
+		if _, known := at[v.State]; !known {
+			path, at[v.State] = path+" "+v.State, v.At-record.At(silent)
 		}
 
-		if turn.Holder != shard && taken.Version == 0 {
-			taken = turn
+		if v.Holder != shard && taken.Number == 0 {
+			taken = v
 		}
 	}
 	// Shards and the monitor share one clock here. There is no upper bound: a late taking only shows that the machine is busy.
@@ -158,30 +159,23 @@ func (s *Story) awaitDeath(ctx context.Context, shard string, silent time.Time) 
 			shard, report.Seconds(kept), localsystem.LeaseDuration)
 	}
 
-	after := func(state string) string { return report.Seconds(at[state].Sub(silent)) }
 	s.ok("its Lease (%s) was expired after %s, uncertain after %s, dead after %s", localsystem.LeaseDuration,
-		after("expired"), after("uncertain"), after("dead"))
+		report.Seconds(at["expired"]), report.Seconds(at["uncertain"]), report.Seconds(at["dead"]))
 
 	return taken, nil
 }
 
-// releasedAt returns when the shard released its Lease, and checks that the Lease did not expire.
-func (s *Story) releasedAt(shard string, told time.Time) (time.Time, error) {
-	var released time.Time
-
-	for _, turn := range s.turns(shard) {
+// released returns how long after a point in time the shard released its Lease, and checks that the Lease did not expire.
+func (s *Story) released(shard string, told time.Time) (time.Duration, error) {
+	for _, v := range s.lease(shard) {
 		switch {
-		case turn.At.Before(told):
-		case turn.State == "expired" || turn.State == "uncertain":
-			return released, fmt.Errorf("the Lease of %s was %s after the shard received SIGTERM", shard, turn.State)
-		case turn.Holder == "" && released.IsZero():
-			released = turn.At
+		case v.At < record.At(told):
+		case v.State == "expired" || v.State == "uncertain":
+			return 0, fmt.Errorf("the Lease of %s was %s after the shard received SIGTERM", shard, v.State)
+		case v.Holder == "":
+			return v.At - record.At(told), nil
 		}
 	}
 
-	if released.IsZero() {
-		return released, fmt.Errorf("%s has not released its Lease", shard)
-	}
-
-	return released, nil
+	return 0, fmt.Errorf("%s has not released its Lease", shard)
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
+	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,20 +30,11 @@ func (s *Story) named(ctx context.Context) error {
 		return err
 	}
 
-	processes := s.names(len(names) + 1)
-	if err := s.system.StartNamed(ctx, ownLabel, names, processes...); err != nil {
+	if err := s.startSlots(ctx, "--slot-names="+strings.Join(names, ","), "--shard-label="+ownLabel); err != nil {
 		return err
 	}
 
-	for _, name := range processes {
-		s.shards = append(s.shards, &shard{Process: s.system.Process(name)})
-	}
-
-	if err := inOrder(ctx, s.awaitSlots, s.createNamespaces); err != nil {
-		return err
-	}
-
-	if _, err := s.createWebsites(ctx, s.Objects); err != nil {
+	if err := s.createAll(ctx); err != nil {
 		return err
 	}
 
@@ -54,14 +45,13 @@ func (s *Story) named(ctx context.Context) error {
 	s.ok("%d Websites have the label %s with one of the values %v", s.Objects, ownLabel, names)
 
 	out := s.running()[slices.IndexFunc(s.running(), func(shard *shard) bool { return shard.serve == names[0] })]
-	told := time.Now()
 
-	out.lost, out.serve = stopped, ""
-	if err := out.Terminate(); err != nil {
+	took, err := s.replaceHolder(ctx, out)
+	if err != nil {
 		return err
 	}
 
-	if err := inOrder(ctx, s.awaitSlots, func(ctx context.Context) error { return s.awaitExit(ctx, out) }, s.awaitRendered); err != nil {
+	if err := s.awaitRendered(ctx); err != nil {
 		return err
 	}
 
@@ -81,7 +71,7 @@ func (s *Story) named(ctx context.Context) error {
 	if err := wrong("objects moved", moved); err != nil {
 		return err
 	}
-	s.ok("%s stopped: the process that waited is %s after %s; no Website moved", out.Name, names[0], seconds(told))
+	s.ok("%s stopped: the process that waited is %s after %s; no Website moved", out.Name, names[0], took)
 
 	return s.tidy(ctx)
 }

@@ -59,23 +59,19 @@ func (s *Story) scaleOrdinals(ctx context.Context, stopTheWorld bool) (both int,
 	pods := []string{localsystem.OrdinalsSet + "-0", localsystem.OrdinalsSet + "-1", localsystem.OrdinalsSet + "-2"}
 	since := record.Now()
 
-	if err := s.replicas(ctx, before); err != nil {
+	scale := func(ctx context.Context, from, to int) error {
+		if err := s.replicas(ctx, to); err != nil {
+			return err
+		}
+
+		return s.system.StartOrdinals(ctx, stopTheWorld, pods[from:to]...)
+	}
+
+	if err := scale(ctx, 0, before); err != nil {
 		return 0, err
 	}
 
-	if err := s.system.StartOrdinals(ctx, stopTheWorld, pods[:before]...); err != nil {
-		return 0, err
-	}
-
-	if err := s.createNamespaces(ctx); err != nil {
-		return 0, err
-	}
-
-	if _, err := s.createWebsites(ctx, s.Objects); err != nil {
-		return 0, err
-	}
-
-	if err := s.awaitRendered(ctx); err != nil {
+	if err := inOrder(ctx, s.createAll, s.awaitRendered); err != nil {
 		return 0, err
 	}
 	s.ok("%d Pods render %d Websites; no service, no webhook, no label", before, s.Objects)
@@ -83,11 +79,7 @@ func (s *Story) scaleOrdinals(ctx context.Context, stopTheWorld bool) (both int,
 	began := time.Now()
 
 	_, err = s.underLoad(ctx, false, func(ctx context.Context, _ *users) error {
-		if err := s.replicas(ctx, after); err != nil {
-			return err
-		}
-
-		if err := s.system.StartOrdinals(ctx, stopTheWorld, pods[before:]...); err != nil {
+		if err := scale(ctx, before, after); err != nil {
 			return err
 		}
 

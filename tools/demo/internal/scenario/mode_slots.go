@@ -3,6 +3,7 @@ package scenario
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -17,20 +18,14 @@ func (s *Story) slots(ctx context.Context) error {
 		return err
 	}
 
-	names := s.names(slotCount + 1)
-
-	if err := s.system.StartSlots(ctx, slotCount, names...); err != nil {
+	if err := s.startSlots(ctx, "--slots="+strconv.Itoa(slotCount)); err != nil {
 		return err
 	}
 
-	for _, name := range names {
-		s.shards = append(s.shards, &shard{Process: s.system.Process(name)})
-	}
-
-	if err := inOrder(ctx, s.awaitSlots, s.websites); err != nil {
+	if err := s.websites(ctx); err != nil {
 		return err
 	}
-	s.ok("%d processes share %d slots; one of them waits", len(names), slotCount)
+	s.ok("%d processes share %d slots; one of them waits", slotCount+1, slotCount)
 
 	var out *shard
 
@@ -40,30 +35,45 @@ func (s *Story) slots(ctx context.Context) error {
 		}
 	}
 
-	slot, since, told := out.serve, len(s.versions()), time.Now()
+	slot, since := out.serve, len(s.versions())
 
-	out.lost, out.serve = stopped, ""
-	if err := out.Terminate(); err != nil {
+	took, err := s.replaceHolder(ctx, out)
+	if err != nil {
 		return err
 	}
 
-	if err := s.awaitSlots(ctx); err != nil {
-		return err
-	}
-
-	took := seconds(told)
-
-	if err := inOrder(ctx, func(ctx context.Context) error { return s.awaitExit(ctx, out) }, s.awaitReady); err != nil {
-		return err
-	}
-
-	if err := s.unmoved(since); err != nil {
+	if err := inOrder(ctx, s.awaitReady, func(context.Context) error { return s.unmoved(since) }); err != nil {
 		return err
 	}
 
 	s.ok("%s stopped: the process that waited holds %s after %s; no object moved, no label was written", out.Name, slot, took)
 
 	return s.tidy(ctx)
+}
+
+// startSlots starts processes that share the slots, one more than there are, and waits until each slot is held.
+func (s *Story) startSlots(ctx context.Context, flags ...string) error {
+	if _, err := s.startAs(ctx, "--pod-name", slotCount+1, flags); err != nil {
+		return err
+	}
+
+	return s.awaitSlots(ctx)
+}
+
+// replaceHolder stops a process that holds a slot, and returns how long it took until the one that waited holds the slot.
+func (s *Story) replaceHolder(ctx context.Context, out *shard) (took string, err error) {
+	told := time.Now()
+
+	out.lost, out.serve = stopped, ""
+	if err := out.Terminate(); err != nil {
+		return "", err
+	}
+
+	if err := s.awaitSlots(ctx); err != nil {
+		return "", err
+	}
+
+	return seconds(told), s.awaitExit(ctx, out)
 }
 
 // awaitSlots waits until all slots, of which there are slotCount, are held by running processes, as the status of the ring says, and notes which process holds which.

@@ -113,17 +113,20 @@ func (s *Story) withoutRing(ctx context.Context) error {
 	return nil
 }
 
-// websites creates the Websites of a mode and waits until each is at an available shard, with its ConfigMap.
-func (s *Story) websites(ctx context.Context) error {
+// createAll creates the Websites of a mode.
+func (s *Story) createAll(ctx context.Context) error {
 	if err := s.createNamespaces(ctx); err != nil {
 		return err
 	}
 
-	if _, err := s.createWebsites(ctx, s.Objects); err != nil {
-		return err
-	}
+	_, err := s.createWebsites(ctx, s.Objects)
 
-	return inOrder(ctx, s.awaitInPlace, s.awaitReady)
+	return err
+}
+
+// websites creates the Websites of a mode and waits until each is at an available shard, with its ConfigMap.
+func (s *Story) websites(ctx context.Context) error {
+	return inOrder(ctx, s.createAll, s.awaitInPlace, s.awaitReady)
 }
 
 // tidy deletes the objects of a mode, stops its shards, and checks what they have recorded.

@@ -3,6 +3,7 @@ package scenario
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
@@ -17,14 +18,8 @@ const during, afterwards = 50, 20
 // outage stops all replicas of the assigner and starts them again.
 func (s *Story) outage(ctx context.Context) error {
 	assigners := []string{localsystem.Assigner1, localsystem.Assigner2}
-	if err := s.system.End(assigners...); err != nil {
+	if err := s.end(assigners...); err != nil {
 		return err
-	}
-
-	for _, name := range assigners {
-		if p := s.system.Process(name); p.Err() != nil {
-			return fault(p, "did not stop gracefully: %w", p.Err())
-		}
 	}
 
 	made, err := s.createWebsites(ctx, during)
@@ -40,7 +35,7 @@ func (s *Story) outage(ctx context.Context) error {
 	if err := s.awaitInPlace(ctx); err != nil {
 		return err
 	}
-	s.ok("the rebalancer assigned each within %s, and their ConfigMaps followed", report.Seconds(s.longestWait()))
+	s.ok("the rebalancer assigned each within %s, and their ConfigMaps followed", report.Seconds(slices.Max(append(s.waits(s.old), 0))))
 
 	if err := s.system.Resume(ctx, assigners...); err != nil {
 		return err
@@ -58,19 +53,23 @@ func (s *Story) outage(ctx context.Context) error {
 	return inOrder(ctx, s.awaitInPlace, s.awaitReady)
 }
 
-// longestWait returns the longest time that a Website that was created in this step was unassigned.
-func (s *Story) longestWait() time.Duration {
-	created, longest := map[string]time.Duration{}, time.Duration(0)
+// waits returns the times, sorted, that Websites were without a shard after they were created, from that version on.
+func (s *Story) waits(from int) []time.Duration {
+	created := map[string]time.Duration{}
 
-	for _, change := range observe.Changes(s.before, s.versions()[s.old:]) {
+	var waits []time.Duration
+
+	for _, change := range observe.Changes(s.before, s.versions()[from:]) {
 		switch v := change.After; {
 		case v.Kind != check.Website:
 		case change.Before.UID == "":
 			created[v.UID] = v.At
 		case change.Before.Shard == "":
-			longest = max(longest, v.At-created[v.UID])
+			waits = append(waits, v.At-created[v.UID])
 		}
 	}
 
-	return longest
+	slices.Sort(waits)
+
+	return waits
 }

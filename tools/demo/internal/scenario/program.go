@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
@@ -70,37 +69,28 @@ func (s *Story) share(ctx context.Context, p *program) error {
 	}
 	s.ok("%d objects of kind %s have a shard, and what they control is at the same shard", p.objects, p.object("").GetKind())
 
-	joins := time.Now()
-
-	if err := s.startProgram(ctx, p, shards[2]); err != nil {
-		return err
-	}
-
-	if err := s.awaitProgram(ctx, p, shards...); err != nil {
-		return err
-	}
-	s.ok("a third shard has its part %s after its start", seconds(joins))
-
-	stops := time.Now()
-
-	if err := s.system.End(shards[0]); err != nil {
-		return fmt.Errorf("stop %s: %w", shards[0], err)
-	}
-
-	if err := s.awaitProgram(ctx, p, shards[1:]...); err != nil {
-		return err
-	}
-	s.ok("a shard was told to stop: others have its objects after %s", seconds(stops))
-
 	second := s.system.Process(shards[1])
-	if err := second.Kill(); err != nil {
-		return fmt.Errorf("kill %s: %w", second.Name, err)
-	}
 
-	if err := s.awaitProgram(ctx, p, shards[2]); err != nil {
-		return err
+	for _, change := range []struct {
+		do    func() error
+		left  []string // the shards that have all objects afterwards
+		shows string
+	}{
+		{func() error { return s.startProgram(ctx, p, shards[2]) }, shards, "a third shard has its part %s after its start"},
+		{func() error { return s.system.End(shards[0]) }, shards[1:], "a shard was told to stop: others have its objects after %s"},
+		{second.Kill, shards[2:], "a shard was killed: another has its objects after %s"},
+	} {
+		begin := time.Now()
+
+		if err := change.do(); err != nil {
+			return err
+		}
+
+		if err := s.awaitProgram(ctx, p, change.left...); err != nil {
+			return err
+		}
+		s.ok(change.shows, seconds(begin))
 	}
-	s.ok("a shard was killed: another has its objects after %s", seconds(second.EndedAt()))
 
 	if err := s.endProgram(ctx, p, shards[2]); err != nil {
 		return err
@@ -212,11 +202,7 @@ func (s *Story) endProgram(ctx context.Context, p *program, shards ...string) er
 		return fmt.Errorf("delete the ring of %s: %w", p.name, err)
 	}
 
-	return s.await(ctx, func(ctx context.Context) (string, error) {
-		err := s.client.Get(ctx, client.ObjectKeyFromObject(ring), ring)
-
-		return unless(err != nil, "ring "+p.name+" is still there"), client.IgnoreNotFound(err)
-	})
+	return s.awaitGone(ctx, ring, func() string { return "ring " + p.name + " is still there" })
 }
 
 // anyway are parts of errors that a controller also returns without shards: when it is stopped, and when its cache is behind its own writes.

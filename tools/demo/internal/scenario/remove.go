@@ -8,8 +8,6 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
@@ -96,15 +94,9 @@ func (s *Story) deleteRing(ctx context.Context) error {
 		return fmt.Errorf("delete the ClusterRing: %w", err)
 	}
 
-	return s.await(ctx, func(ctx context.Context) (string, error) {
-		err := s.client.Get(ctx, client.ObjectKeyFromObject(ring), ring)
-		if apierrors.IsNotFound(err) {
-			return "", nil
-		}
-
+	return s.awaitGone(ctx, ring, func() string {
 		left := s.objects()
-
-		return fmt.Sprintf("the ring has the finalizers %v; %d of %d objects are unassigned", ring.Finalizers, left.At(""), len(left)), err
+		return fmt.Sprintf("the ring has the finalizers %v; %d of %d objects are unassigned", ring.Finalizers, left.At(""), len(left))
 	})
 }
 
@@ -113,15 +105,7 @@ func (s *Story) awaitUnregistered(ctx context.Context) error {
 	webhook := &admissionregistrationv1.MutatingWebhookConfiguration{}
 	webhook.Name = v1alpha1.WebhookConfigurationName(localsystem.Ring)
 
-	err := s.await(ctx, func(ctx context.Context) (string, error) {
-		err := s.client.Get(ctx, client.ObjectKeyFromObject(webhook), webhook)
-		if apierrors.IsNotFound(err) {
-			return "", nil
-		}
-
-		return "the webhook configuration is still there", err //nolint:wrapcheck // await adds what is missing
-	})
-	if err != nil {
+	if err := s.awaitGone(ctx, webhook, func() string { return "the webhook configuration is still there" }); err != nil {
 		return err
 	}
 	s.ok("the webhook configuration is gone")

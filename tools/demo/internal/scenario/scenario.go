@@ -13,7 +13,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -59,7 +58,6 @@ type Story struct {
 	client   client.Client
 	query    diagnosticsv1alpha1.DiagnosticsServiceClient
 	recorder *record.Recorder
-	leases   *observe.Leases
 
 	spec    *v1alpha1.ClusterRingSpec // of deploy/example, once the ring was deleted
 	shards  []*shard                  // all that were ever started
@@ -96,20 +94,12 @@ func New(ctx context.Context, s *localsystem.System, console *report.Console, o 
 		return nil, fmt.Errorf("add the example to the client's scheme: %w", err)
 	}
 
-	typed, err := kubernetes.NewForConfig(s.Plane.Config)
-	if err != nil {
-		return nil, fmt.Errorf("make a client for Leases: %w", err)
-	}
-
-	if story.leases, err = observe.WatchLeases(ctx, typed, localsystem.ShardNamespace, localsystem.Ring); err != nil {
-		return nil, err
-	}
-
 	recorded := record.Options{Ring: localsystem.Ring, LeaseNamespace: localsystem.ShardNamespace}
 	for _, kind := range kinds {
 		recorded.Objects = append(recorded.Objects, record.Objects{Kind: kind})
 	}
 
+	var err error
 	if story.recorder, err = record.Start(ctx, s.Plane.Config, recorded); err != nil {
 		return nil, err
 	}
@@ -232,12 +222,9 @@ func (s *Story) versions() []check.Version {
 // objects returns the present objects.
 func (s *Story) objects() observe.Objects { return observe.Objects(nil).After(s.recorder.Newest()) }
 
-// turns returns the turns of the Lease of a shard. If the record is incomplete, the step fails.
-func (s *Story) turns(shard string) []observe.Turn {
-	turns, err := s.leases.Of(shard)
-	s.failOn(err)
-
-	return turns
+// lease returns the versions of the Lease of a shard. If the record is incomplete, the step fails.
+func (s *Story) lease(shard string) []check.Version {
+	return slices.DeleteFunc(s.versions(), func(v check.Version) bool { return v.Kind != check.Lease || v.Name != shard || v.Deleted })
 }
 
 // reconciles returns what all shards have recorded, including lost shards. If it cannot be read, the step fails.
@@ -301,34 +288,49 @@ func (s *Story) available() []string {
 	return names
 }
 
-// start starts shards under new names, waits until they hold their Leases, and returns the names.
-func (s *Story) start(ctx context.Context, n int) ([]string, error) {
-	return s.startWith(ctx, s.system.StartShards, n)
-}
-
-// startWith is start for shards that are started by the given function.
-func (s *Story) startWith(ctx context.Context, start func(context.Context, ...string) error, n int) ([]string, error) {
-	names := s.names(n)
-
-	if err := start(ctx, names...); err != nil {
-		return nil, err
+// start starts shards under new names and with these flags, waits until they hold their Leases, and returns the names.
+func (s *Story) start(ctx context.Context, n int, flags ...string) ([]string, error) {
+	names, err := s.startAs(ctx, "--shard-name", n, flags)
+	for _, shard := range s.running() {
+		if slices.Contains(names, shard.Name) {
+			shard.serve = shard.Name
+		}
 	}
 
-	for _, name := range names {
-		s.shards = append(s.shards, &shard{Process: s.system.Process(name), serve: name})
-	}
-
-	return names, nil
+	return names, err
 }
 
-// names returns names for n more shards.
-func (s *Story) names(n int) []string {
+// startAs starts processes under new names, which the given flag tells them, and returns the names.
+func (s *Story) startAs(ctx context.Context, identity string, n int, flags []string) ([]string, error) {
 	var names []string
 	for i := range n {
 		names = append(names, fmt.Sprintf("shard-%d", len(s.shards)+i+1))
 	}
 
-	return names
+	if err := s.system.StartShards(ctx, identity, flags, names...); err != nil {
+		return nil, err
+	}
+
+	for _, name := range names {
+		s.shards = append(s.shards, &shard{Process: s.system.Process(name)})
+	}
+
+	return names, nil
+}
+
+// end stops processes, which must stop gracefully.
+func (s *Story) end(names ...string) error {
+	if err := s.system.End(names...); err != nil {
+		return err
+	}
+
+	for _, name := range names {
+		if p := s.system.Process(name); p.Err() != nil {
+			return fault(p, "did not stop gracefully: %w", p.Err())
+		}
+	}
+
+	return nil
 }
 
 // ring returns the ClusterRing.

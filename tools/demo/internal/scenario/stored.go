@@ -4,13 +4,12 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
 // kinds are the kinds of sharded objects in deploy/example.
@@ -38,9 +37,5 @@ func (s *Story) stored(ctx context.Context, options ...client.ListOption) (map[s
 
 // gvk returns the group, version, and kind of one of the kinds.
 func gvk(kind string) schema.GroupVersionKind {
-	if kind == check.ConfigMap {
-		return corev1.SchemeGroupVersion.WithKind(kind)
-	}
-
-	return examplev1alpha1.SchemeGroupVersion.WithKind(kind)
+	return record.Resource(kind).GroupVersion().WithKind(kind)
 }
