@@ -36,13 +36,15 @@ Run "make build" to build the binaries (--bin-dir), and "make control-plane" to 
 
 // New returns the command. It finds other demos in the registry and records its own there.
 func New(registry state.Registry) *cobra.Command {
+	c := &common{registry: registry}
 	root := commandline.Root("demo", "Run all of ClusterRing on this machine and verify its guarantees", long)
-	root.AddCommand(newRun(registry), newModes(registry), newUp(registry), newDown(registry), newEnv(registry), newDocs(registry), newServe(registry))
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) { c.console = report.NewConsole(cmd.OutOrStdout()) }
+	root.AddCommand(c.newRun(), c.newModes(), c.newUp(), c.newDown(), c.newEnv(), c.newDocs(), c.newServe())
 
 	return root
 }
 
-// common is what all commands have that start a system.
+// common is what all commands share.
 type common struct {
 	registry state.Registry
 	console  *report.Console

@@ -12,16 +12,15 @@ import (
 
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/page"
-	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
 )
 
 // pageTimeout limits the time for all commands of a page.
 const pageTimeout = 10 * time.Minute
 
-func newDocs(registry state.Registry) *cobra.Command {
-	s := &server{common{registry: registry}}
-	c := &cobra.Command{
+func (c *common) newDocs() *cobra.Command {
+	s := &server{c}
+	cmd := &cobra.Command{
 		Use:   "docs PAGE",
 		Short: "Run the commands of a documentation page and record their output",
 		Long: `docs starts a system like that of demo up, and runs all commands of a Markdown page in one shell. A command is a line that begins
@@ -31,9 +30,7 @@ is stopped. If a command cannot run, the page does not change.`,
 		Example: `  make docs                        builds everything, then runs this
   bin/demo docs docs/queries.md`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			s.console = report.NewConsole(c.OutOrStdout())
-
+		RunE: func(cmd *cobra.Command, args []string) error {
 			content, err := os.ReadFile(args[0])
 			if err != nil {
 				return fmt.Errorf("read the page: %w", err)
@@ -44,7 +41,7 @@ is stopped. If a command cannot run, the page does not change.`,
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
 
-			return s.run(c.Context(), state.Run, func(ctx context.Context, sys *localsystem.System) error {
+			return s.run(cmd.Context(), state.Run, func(ctx context.Context, sys *localsystem.System) error {
 				if err := s.update(ctx, sys, p, args[0]); err != nil {
 					return fmt.Errorf("%s: %w", args[0], err)
 				}
@@ -53,9 +50,9 @@ is stopped. If a command cannot run, the page does not change.`,
 			})
 		},
 	}
-	s.add(c.Flags(), "a temporary directory")
+	s.add(cmd.Flags(), "a temporary directory")
 
-	return c
+	return cmd
 }
 
 // update runs the commands of a page in a shell with the variables of demo env, and writes the page to its file.

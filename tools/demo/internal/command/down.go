@@ -7,11 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
 )
 
-func newDown(registry state.Registry) *cobra.Command {
+func (c *common) newDown() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
 		Short: "Stop the system that demo up has started, and remove what all demos have left behind",
@@ -19,14 +18,12 @@ func newDown(registry state.Registry) *cobra.Command {
 demo run has left behind, and kept logs. It finds processes by the state directory in their arguments, so it also works after some of
 them have died.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return down(c.Context(), registry, report.NewConsole(c.OutOrStdout()))
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.down(cmd.Context()) },
 	}
 }
 
-func down(ctx context.Context, registry state.Registry, console *report.Console) error {
-	records, err := registry.Records()
+func (c *common) down(ctx context.Context) error {
+	records, err := c.registry.Records()
 	if err != nil {
 		return err
 	}
@@ -39,24 +36,24 @@ func down(ctx context.Context, registry state.Registry, console *report.Console)
 		if record.Alive() {
 			what = "running"
 		}
-		console.Progress("removing demo %s (%s), state in %s", record.Kind, what, record.Dir)
+		c.console.Progress("removing demo %s (%s), state in %s", record.Kind, what, record.Dir)
 
 		if err := record.Remove(ctx); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		console.Text("Removed demo " + string(record.Kind) + " (" + what + ") with its state in " + record.Dir + ".")
+		c.console.Text("Removed demo " + string(record.Kind) + " (" + what + ") with its state in " + record.Dir + ".")
 	}
 	// The records may have been deleted with the rest of the user's cache.
 	if _, err := os.Stat(defaultUpDir()); err == nil {
 		found = true
 
 		errs = append(errs, state.Discard(ctx, defaultUpDir()))
-		console.Text("Removed " + defaultUpDir() + ", which demo up had left behind.")
+		c.console.Text("Removed " + defaultUpDir() + ", which demo up had left behind.")
 	}
 
 	if !found {
-		console.Text("No demo is running, and none has left anything behind.")
+		c.console.Text("No demo is running, and none has left anything behind.")
 	}
 
 	return errors.Join(errs...)

@@ -15,7 +15,7 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/process"
 )
 
-func newEnv(registry state.Registry) *cobra.Command {
+func (c *common) newEnv() *cobra.Command {
 	return &cobra.Command{
 		Use:   "env",
 		Short: "Print shell variables for the system that demo up has started",
@@ -28,10 +28,10 @@ func newEnv(registry state.Registry) *cobra.Command {
   PID_SHARD_1, ...   ids of the processes`,
 		Example: `  eval "$(bin/demo env)"`,
 		Args:    cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			text, err := saved(registry, envFile)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			text, err := saved(c.registry, envFile)
 			if err == nil {
-				_, err = fmt.Fprint(c.OutOrStdout(), text)
+				_, err = fmt.Fprint(cmd.OutOrStdout(), text)
 			}
 
 			return err

@@ -5,15 +5,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
-	"github.com/clusterring/clusterring/tools/demo/internal/state"
 )
 
-func newModes(registry state.Registry) *cobra.Command {
-	r := &runner{common: common{registry: registry}, others: []string{"ordinals", "guide", "jobset", "trust-manager", "client-go"}}
+func (c *common) newModes() *cobra.Command {
+	r := &runner{common: c, others: []string{"ordinals", "guide", "jobset", "trust-manager", "client-go"}}
 	names := (&scenario.Story{}).ModeNames()
-	c := &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "modes [MODE...]",
 		Short: "Demonstrate and verify the other ways to share objects, and leave nothing behind",
 		Long: `modes starts everything and runs the modes of docs/modes.md one after the other: ` + strings.Join(names, ", ") + `.
@@ -25,7 +23,7 @@ Ctrl-C.`,
   make demo-modes ARGS=ordinals      runs one mode
   bin/demo modes slots standby       runs two modes`,
 		ValidArgs: names,
-		RunE: func(c *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := (&scenario.Story{}).ModesNamed(args); err != nil {
 				return err
 			}
@@ -40,12 +38,11 @@ Ctrl-C.`,
 
 				return steps, err
 			}
-			r.console = report.NewConsole(c.OutOrStdout())
 
-			return r.run(c.Context())
+			return r.run(cmd.Context())
 		},
 	}
-	r.addStory(c, 100)
+	r.addStory(cmd, 100)
 
-	return c
+	return cmd
 }

@@ -26,7 +26,7 @@ const shownLines = 8
 
 // runner is one demo run.
 type runner struct {
-	common
+	*common
 	story scenario.Options
 	keep  bool
 	// others are the binaries that the steps need, and others do not.
@@ -35,9 +35,9 @@ type runner struct {
 	choose func(*scenario.Story) ([]scenario.Step, error)
 }
 
-func newRun(registry state.Registry) *cobra.Command {
-	r := &runner{common: common{registry: registry}, choose: func(s *scenario.Story) ([]scenario.Step, error) { return s.Steps(), nil }}
-	c := &cobra.Command{
+func (c *common) newRun() *cobra.Command {
+	r := &runner{common: c, choose: func(s *scenario.Story) ([]scenario.Step, error) { return s.Steps(), nil }}
+	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Demonstrate and verify each guarantee, and leave nothing behind",
 		Long: `run starts everything and demonstrates each guarantee in eleven steps: shards join, objects are created, a shard is killed, a shard
@@ -51,14 +51,11 @@ leaves nothing behind, also after Ctrl-C. After a failure, it keeps the logs and
   bin/demo run --objects 5000        with more objects
   bin/demo run --keep                keep logs, data, and histories`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			r.console = report.NewConsole(c.OutOrStdout())
-			return r.run(c.Context())
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return r.run(cmd.Context()) },
 	}
-	r.addStory(c, 500)
+	r.addStory(cmd, 500)
 
-	return c
+	return cmd
 }
 
 // addStory adds the flags of a story.

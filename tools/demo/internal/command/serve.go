@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
-	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
 	"github.com/clusterring/clusterring/tools/lab/process"
@@ -27,30 +27,27 @@ const (
 )
 
 // server runs the system for a user: for people, as the background process of demo up, or for demo docs.
-type server struct{ common }
+type server struct{ *common }
 
 // newServe returns the command that demo up runs in the background.
-func newServe(registry state.Registry) *cobra.Command {
-	s := &server{common{registry: registry}}
-	c := &cobra.Command{
+func (c *common) newServe() *cobra.Command {
+	s := &server{c}
+	cmd := &cobra.Command{
 		Use:    "serve",
 		Short:  "Run everything until a signal; demo up starts this in the background",
 		Hidden: true,
 		Args:   cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			signal.Ignore(syscall.SIGPIPE) // demo up may be killed
 
-			s.console = report.NewConsole(c.OutOrStdout())
-			if s.stateDir == "" {
-				s.stateDir = defaultUpDir()
-			}
+			s.stateDir = cmp.Or(s.stateDir, defaultUpDir())
 
-			return s.run(c.Context(), state.Up, s.stay)
+			return s.run(cmd.Context(), state.Up, s.stay)
 		},
 	}
-	s.add(c.Flags(), defaultUpDir())
+	s.add(cmd.Flags(), defaultUpDir())
 
-	return c
+	return cmd
 }
 
 // run runs the system with some shards and objects until use returns, and leaves nothing behind.

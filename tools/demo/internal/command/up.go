@@ -14,17 +14,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clusterring/clusterring/tools/demo/internal/report"
-	"github.com/clusterring/clusterring/tools/demo/internal/state"
 	"github.com/clusterring/clusterring/tools/lab/commandline"
 )
 
 // upper is one demo up.
-type upper struct{ common }
+type upper struct{ *common }
 
-func newUp(registry state.Registry) *cobra.Command {
-	u := &upper{common{registry: registry}}
-	c := &cobra.Command{
+func (c *common) newUp() *cobra.Command {
+	u := &upper{c}
+	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start everything, leave it running, and print how to use it",
 		Long: `up starts a control plane, the services, and three shards in the background, creates some objects, and prints how to use the system:
@@ -33,14 +31,11 @@ with kubectl, with grpcurl, and by killing and adding shards. "demo down" stops 
   bin/demo up
   bin/demo down`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			u.console = report.NewConsole(c.OutOrStdout())
-			return u.run(c.Context())
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return u.run(cmd.Context()) },
 	}
-	u.add(c.Flags(), defaultUpDir())
+	u.add(cmd.Flags(), defaultUpDir())
 
-	return c
+	return cmd
 }
 
 // defaultUpDir is always the same, so that an exported kubeconfig path stays valid.
