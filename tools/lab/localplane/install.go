@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
@@ -197,44 +197,32 @@ func (p *Plane) apply(ctx context.Context, o *unstructured.Unstructured) error {
 
 // waitServed waits until all versions of the custom resource definitions among the objects are served.
 func (p *Plane) waitServed(ctx context.Context, objects []*unstructured.Unstructured) error {
-	finder, err := discovery.NewDiscoveryClientForConfig(p.Config)
-	if err != nil {
-		return fmt.Errorf("create a discovery client: %w", err)
-	}
+	var crds []*apiextensionsv1.CustomResourceDefinition
 
 	for _, o := range objects {
 		if o.GetKind() != "CustomResourceDefinition" {
 			continue
 		}
 
-		var crd apiextensionsv1.CustomResourceDefinition
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &crd); err != nil {
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, crd); err != nil {
 			return fmt.Errorf("read CustomResourceDefinition %s: %w", o.GetName(), err)
 		}
 
-		for _, v := range crd.Spec.Versions {
-			if !v.Served {
-				continue
-			}
-
-			gv := crd.Spec.Group + "/" + v.Name
-
-			err := wait.PollUntilContextTimeout(ctx, pollInterval, startTimeout, true, func(ctx context.Context) (bool, error) {
-				return serves(ctx, finder, gv, crd.Spec.Names.Plural), nil
-			})
-			if err != nil {
-				return fmt.Errorf("wait until the API server serves %s of %s: %w", crd.Spec.Names.Plural, gv, errors.Join(err, p.crdProblem(ctx, crd.Name)))
-			}
-		}
+		crds = append(crds, crd)
 	}
 
-	return nil
-}
+	err := envtest.WaitForCRDs(p.Config, crds, envtest.CRDInstallOptions{MaxTime: startTimeout, PollInterval: pollInterval})
+	if err == nil {
+		return nil
+	}
 
-func serves(ctx context.Context, finder *discovery.DiscoveryClient, gv, plural string) bool {
-	list, err := finder.ServerResourcesForGroupVersionWithContext(ctx, gv)
+	errs := []error{err}
+	for _, crd := range crds {
+		errs = append(errs, p.crdProblem(ctx, crd.Name))
+	}
 
-	return err == nil && slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == plural })
+	return fmt.Errorf("wait until the API server serves custom resources: %w", errors.Join(errs...))
 }
 
 // crdProblem returns the conditions of the definition, which report problems such as names in use.

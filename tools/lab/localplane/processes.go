@@ -1,21 +1,19 @@
 package localplane
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/prometheus/procfs"
 )
 
 // programs are the programs of a control plane.
 var programs = []string{"etcd", "kube-apiserver", "kube-controller-manager"}
-
-// statusLine matches the lines of /proc/<pid>/status with the parent and the real user.
-var statusLine = regexp.MustCompile(`(?m)^(PPid|Uid):\s+(\d+)`)
 
 // Processes returns the ids of the running processes by program: etcd, kube-apiserver, and kube-controller-manager.
 func (p *Plane) Processes() (map[string]int, error) {
@@ -94,41 +92,21 @@ func listProcesses() (map[int]processInfo, error) {
 }
 
 func readProc() (map[int]processInfo, error) {
-	entries, err := os.ReadDir("/proc")
+	processes, err := procfs.AllProcs()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 
 	all := map[int]processInfo{}
 
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
+	for _, p := range processes {
+		args, errOfArgs := p.CmdLine()
+		stat, errOfStat := p.Stat()
+		status, errOfStatus := p.NewStatus()
+
+		if errors.Join(errOfArgs, errOfStat, errOfStatus) == nil { // otherwise, it has ended meanwhile
+			all[p.PID] = processInfo{parent: stat.PPID, uid: int(status.UIDs[0]), args: strings.Join(args, "\x00")} //nolint:gosec // far from its limits
 		}
-
-		args, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err != nil {
-			continue // it has ended meanwhile
-		}
-
-		status, err := os.ReadFile(filepath.Join("/proc", e.Name(), "status"))
-		if err != nil {
-			continue // it has ended meanwhile
-		}
-
-		info := processInfo{args: string(args)}
-
-		for _, line := range statusLine.FindAllStringSubmatch(string(status), -1) {
-			number, _ := strconv.Atoi(line[2]) // digits
-			if line[1] == "PPid" {
-				info.parent = number
-			} else {
-				info.uid = number
-			}
-		}
-
-		all[pid] = info
 	}
 
 	return all, nil

@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // freezeTimeout limits the time until all threads of a process are stopped.
@@ -369,15 +370,10 @@ func closed(c <-chan struct{}) bool {
 
 // someThreadRuns reports whether a thread of the process is neither stopped nor gone. It returns false where this is unknown.
 func someThreadRuns(pid int) bool {
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	if err != nil {
-		return false
-	}
+	threads, err := procfs.AllThreads(pid)
 
-	return slices.ContainsFunc(files, func(file string) bool {
-		content, err := os.ReadFile(file)
-		_, state, found := strings.Cut(string(content), ") ") // after the name, which is in parentheses
-
-		return err == nil && found && !strings.ContainsAny(state[:1], "TtZX")
+	return err == nil && slices.ContainsFunc(threads, func(thread procfs.Proc) bool {
+		stat, err := thread.Stat()
+		return err == nil && !strings.ContainsAny(stat.State, "TtZX")
 	})
 }
