@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -43,26 +42,28 @@ func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([
 		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("Role", name)},
 	}
 
-	account := &corev1.ServiceAccount{ObjectMeta: own}
-	for _, o := range slices.Concat([]client.Object{account}, inside, outside) {
-		if err := c.Client.Create(ctx, o); err != nil {
-			return outside, fmt.Errorf("create the account %s: create %T: %w", name, o, err)
-		}
+	token, err := c.account(ctx, own, append(inside, outside...)...)
+	if err != nil {
+		return outside, err
 	}
 
-	return outside, c.writeKubeconfig(ctx, account, path)
+	return outside, localplane.WriteKubeconfig(path, c.Config, token, "")
 }
 
 func roleRef(kind, name string) rbacv1.RoleRef {
 	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 }
 
-// writeKubeconfig writes a kubeconfig of the service account.
-func (c *Cluster) writeKubeconfig(ctx context.Context, account *corev1.ServiceAccount, path string) error {
-	token, err := c.Clients.CoreV1().ServiceAccounts(account.Namespace).CreateToken(ctx, account.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		return fmt.Errorf("get a token of service account %s/%s: %w", account.Namespace, account.Name, err)
+// account creates a service account and what grants its permissions, and returns a token of the account.
+func (c *Cluster) account(ctx context.Context, own metav1.ObjectMeta, grants ...client.Object) (string, error) {
+	if err := c.create(ctx, append([]client.Object{&corev1.ServiceAccount{ObjectMeta: own}}, grants...)...); err != nil {
+		return "", err
 	}
 
-	return localplane.WriteKubeconfig(path, c.Config, token.Status.Token, "")
+	token, err := c.Clients.CoreV1().ServiceAccounts(own.Namespace).CreateToken(ctx, own.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("get a token of service account %s/%s: %w", own.Namespace, own.Name, err)
+	}
+
+	return token.Status.Token, nil
 }

@@ -31,17 +31,15 @@ func (c *Cluster) AddFleets(ctx context.Context, ring Ring, count int) error {
 		return fmt.Errorf("add Fleets to ring %s: %w", ring.Name, err)
 	}
 
-	for i := range count {
-		fleet := &v1alpha1.Fleet{
+	fleets := make([]client.Object, count)
+	for i := range fleets {
+		fleets[i] = &v1alpha1.Fleet{
 			ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespace(), Name: fmt.Sprintf("fleet-%d", i)},
 			Spec:       v1alpha1.FleetSpec{Replicas: shipsOfEach},
 		}
-		if err := c.Client.Create(ctx, fleet); err != nil {
-			return fmt.Errorf("create Fleet %s/%s: %w", fleet.Namespace, fleet.Name, err)
-		}
 	}
 
-	return nil
+	return c.create(ctx, fleets...)
 }
 
 // Fleets returns the Fleets of the ring. It returns an error if a Fleet is not complete, or a Ship has another shard than its Fleet.

@@ -25,13 +25,9 @@ func (c *Cluster) AddKiller(ctx context.Context, namespace, image string) (*Kill
 		return nil, errors.New("the image of nodekill is unknown: set E2E_NODEKILL_IMAGE, as make e2e does")
 	}
 
-	if err := c.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{
-		"pod-security.kubernetes.io/enforce": "privileged",
-	}}}); err != nil {
-		return nil, fmt.Errorf("make namespace %s: %w", namespace, err)
-	}
-
-	return &Killer{cluster: c, namespace: namespace, image: image}, nil
+	return &Killer{cluster: c, namespace: namespace, image: image}, c.create(ctx, &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}},
+	})
 }
 
 // Kill kills the processes of the pod's only container, and waits until the pod's status reports the restart of the container. It returns an

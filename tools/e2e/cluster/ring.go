@@ -60,9 +60,14 @@ func (c *Cluster) AddRing(ctx context.Context, ring Ring, shards int) error {
 		template.Spec.Template.Spec.Containers[0].Image = c.ExampleImage
 	}
 
-	for _, o := range append(ring.objects(template, shards), ring.role(role)) {
+	return c.create(ctx, append(ring.objects(template, shards), ring.role(role))...)
+}
+
+// create creates objects.
+func (c *Cluster) create(ctx context.Context, objects ...client.Object) error {
+	for _, o := range objects {
 		if err := c.Client.Create(ctx, o); err != nil {
-			return fmt.Errorf("create ring %s: create %T %s: %w", ring.Name, o, o.GetName(), err)
+			return fmt.Errorf("create %T %s: %w", o, client.ObjectKeyFromObject(o), err)
 		}
 	}
 
@@ -167,26 +172,21 @@ func (c *Cluster) AddPod(ctx context.Context, ring Ring, name string) (*corev1.P
 	}
 
 	pod.Spec.RestartPolicy, pod.Spec.TopologySpreadConstraints = corev1.RestartPolicyNever, nil
-	if err := c.Client.Create(ctx, pod); err != nil {
-		return nil, fmt.Errorf("create pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
 
-	return pod, nil
+	return pod, c.create(ctx, pod)
 }
 
 // AddWebsites creates the given number of Websites. Their names consist of the prefix and a number.
 func (c *Cluster) AddWebsites(ctx context.Context, ring Ring, prefix string, count int) error {
-	for i := range count {
-		site := &v1alpha1.Website{
+	sites := make([]client.Object, count)
+	for i := range sites {
+		sites[i] = &v1alpha1.Website{
 			ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespace(), Name: fmt.Sprintf("%s-%d", prefix, i)},
 			Spec:       v1alpha1.WebsiteSpec{Title: "End to end"},
 		}
-		if err := c.Client.Create(ctx, site); err != nil {
-			return fmt.Errorf("create Website %s/%s: %w", site.Namespace, site.Name, err)
-		}
 	}
 
-	return nil
+	return c.create(ctx, sites...)
 }
 
 // Available returns the names of the ring's shards that hold their Leases.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -21,26 +19,19 @@ func (c *Cluster) AddTenant(ctx context.Context, namespace, name string) (client
 	websites := metav1.ObjectMeta{Namespace: namespace, Name: name + "-websites"}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}}
 
-	for _, o := range []client.Object{
-		&corev1.ServiceAccount{ObjectMeta: own},
+	token, err := c.account(ctx, own,
 		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("ClusterRole", "edit")},
 		&rbacv1.Role{ObjectMeta: websites, Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{v1alpha1.SchemeGroupVersion.Group}, Resources: []string{"websites"}, Verbs: []string{"*"},
 		}}},
 		&rbacv1.RoleBinding{ObjectMeta: websites, Subjects: subjects, RoleRef: roleRef("Role", websites.Name)},
-	} {
-		if err := c.Client.Create(ctx, o); err != nil {
-			return nil, fmt.Errorf("create tenant %s/%s: create %T: %w", namespace, name, o, err)
-		}
-	}
-
-	token, err := c.Clients.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	)
 	if err != nil {
-		return nil, fmt.Errorf("create tenant %s/%s: get a token: %w", namespace, name, err)
+		return nil, fmt.Errorf("create tenant %s/%s: %w", namespace, name, err)
 	}
 
 	config := rest.AnonymousClientConfig(c.Config)
-	config.BearerToken = token.Status.Token
+	config.BearerToken = token
 
 	tenant, err := client.New(config, client.Options{Scheme: c.Client.Scheme(), Mapper: c.Client.RESTMapper()})
 	if err != nil {

@@ -213,9 +213,7 @@ func (c *Collector) follow(ctx context.Context, l *log) {
 		}
 
 		pod, err := c.clients.CoreV1().Pods(c.namespace).Get(ctx, l.pod, metav1.GetOptions{})
-
-		now, _ := current(podOf(pod))
-		if err == nil && now == l.id && pod.Status.ContainerStatuses[0].State.Running != nil && pod.DeletionTimestamp == nil {
+		if err == nil && running(pod, l.id) {
 			c.pause(ctx)
 			continue
 		}
@@ -232,13 +230,11 @@ func (c *Collector) end(l *log, at time.Time) {
 	l.ended = at
 }
 
-// podOf returns the pod, or an empty pod instead of nil.
-func podOf(pod *corev1.Pod) *corev1.Pod {
-	if pod == nil {
-		return &corev1.Pod{}
-	}
+// running reports whether the container is the pod's current one, and runs.
+func running(pod *corev1.Pod, id container) bool {
+	now, _ := current(pod)
 
-	return pod
+	return now == id && pod.Status.ContainerStatuses[0].State.Running != nil && pod.DeletionTimestamp == nil
 }
 
 // read reads the new lines of a log. The kubelet returns the log of the running container, which may be newer than the API server knows. The
