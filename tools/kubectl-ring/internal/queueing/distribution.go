@@ -31,7 +31,7 @@ func NewDistribution(pieces []Piece, mean float64) Distribution {
 		return Distribution{}
 	}
 
-	inOrder(pieces)
+	slices.SortStableFunc(pieces, func(a, b Piece) int { return cmp.Compare(a.From, b.From) })
 	normalize(pieces)
 
 	pieces = bounded(pieces, mean)
@@ -56,11 +56,6 @@ func NewDistribution(pieces []Piece, mean float64) Distribution {
 	}
 
 	return Distribution{pieces}
-}
-
-// inOrder sorts pieces by their lower bounds.
-func inOrder(pieces []Piece) {
-	slices.SortStableFunc(pieces, func(a, b Piece) int { return cmp.Compare(a.From, b.From) })
 }
 
 // normalize makes the sum of the weights 1.
@@ -100,32 +95,6 @@ func bounded(pieces []Piece, mean float64) []Piece {
 	open.To = open.From + 2*max(rest, 0)/open.Weight
 
 	return append(finite, open)
-}
-
-// Merge returns the distribution of values of which a part comes from each distribution. weights, one for each, are relative. Without a
-// positive weight, it returns the zero value.
-func Merge(all []Distribution, weights []float64) Distribution {
-	var pieces []Piece
-
-	for i, d := range all {
-		if !(weights[i] > 0) {
-			continue
-		}
-
-		for _, p := range d.list() {
-			p.Weight *= weights[i]
-			pieces = append(pieces, p)
-		}
-	}
-
-	if len(pieces) == 0 {
-		return Distribution{}
-	}
-
-	inOrder(pieces)
-	normalize(pieces)
-
-	return Distribution{pieces}
 }
 
 // list returns the pieces, of which there is at least one.
