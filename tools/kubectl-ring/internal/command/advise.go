@@ -6,17 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/yaml"
 
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/advise"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
-	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/scrape"
 )
 
@@ -205,7 +202,10 @@ func (a *app) adviseOn(ctx context.Context, f *adviser) error {
 	}
 
 	if f.output.forProgram() {
-		err = f.output.report(report)
+		var text []byte
+		if text, err = json.Marshal(report); err == nil {
+			err = f.output.emit(text)
+		}
 	} else {
 		err = a.printAdvice(f.output, report)
 	}
@@ -376,26 +376,6 @@ func (a *app) wait(ctx context.Context, interval time.Duration, processes int) e
 	if a.colour {
 		fmt.Fprint(a.Err, "\r\x1b[K")
 	}
-
-	return nil
-}
-
-// report prints the advice for programs.
-func (o *output) report(report *advise.Report) error {
-	text, err := json.MarshalIndent(report, "", "  ")
-
-	switch {
-	case err == nil && o.template != nil:
-		return render.Select(o.app.Out, o.template, text)
-	case err == nil && o.format == asYAML:
-		text, err = yaml.JSONToYAML(text)
-	}
-
-	if err != nil {
-		return fmt.Errorf("write the answer: %w", err)
-	}
-
-	fmt.Fprintln(o.app.Out, strings.TrimSuffix(string(text), "\n"))
 
 	return nil
 }

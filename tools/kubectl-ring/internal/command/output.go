@@ -1,7 +1,9 @@
 package command
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/client-go/util/jsonpath"
+	"sigs.k8s.io/yaml"
 
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
@@ -99,34 +102,69 @@ func (o *output) forProgram() bool {
 
 // document prints a message of the API. YAML documents are separated by a line of dashes.
 func (o *output) document(message proto.Message) error {
-	o.documents++
-
-	switch {
-	case o.template != nil:
-		return render.JSONPath(o.app.Out, o.template, message)
-	case o.format == asJSON:
-		return render.JSON(o.app.Out, message)
+	text, err := render.JSON(message)
+	if err != nil {
+		return err
 	}
 
-	if o.documents > 1 {
-		fmt.Fprintln(o.app.Out, "---")
-	}
-
-	return render.YAML(o.app.Out, message)
+	return o.emit(text)
 }
 
 // line prints one of many messages of the API. JSON is printed in one line.
 func (o *output) line(message proto.Message) error {
-	if o.format == asJSON {
-		return render.JSONLine(o.app.Out, message)
+	text, err := render.JSON(message)
+
+	switch {
+	case err != nil:
+		return err
+	case o.format == asJSON:
+		return o.write(append(text, '\n'))
+	case o.template != nil:
+		defer fmt.Fprintln(o.app.Out)
 	}
 
-	err := o.document(message)
-	if o.template != nil {
-		fmt.Fprintln(o.app.Out)
+	return o.emit(text)
+}
+
+// emit prints a document in the format for programs. text is compact JSON.
+func (o *output) emit(text []byte) error {
+	var (
+		b       bytes.Buffer
+		content any
+		err     error
+	)
+
+	o.documents++
+
+	switch {
+	case o.template != nil: // as in kubectl, fields that do not exist are empty
+		if err = json.Unmarshal(text, &content); err == nil {
+			err = o.template.Execute(&b, content)
+		}
+	case o.format == asJSON:
+		err = json.Indent(&b, append(text, '\n'), "", "  ")
+	default:
+		if o.documents > 1 {
+			b.WriteString("---\n")
+		}
+
+		text, err = yaml.JSONToYAML(text)
+		b.Write(text)
 	}
 
-	return err
+	if err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+
+	return o.write(b.Bytes())
+}
+
+func (o *output) write(text []byte) error {
+	if _, err := o.app.Out.Write(text); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+
+	return nil
 }
 
 // table returns an empty table. wide columns come after the others.
