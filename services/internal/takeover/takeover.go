@@ -278,24 +278,28 @@ func (g *Guard) ask(name string) question {
 	known.asked = now
 	q := question{name: name, known: known, at: now, last: known.verdict, left: known.allowedTill.Sub(now), reading: known.reading}
 
-	if slow := !g.slowAt.IsZero() && now.Sub(g.slowAt) < slowly; q.left <= renew && !slow && g.askedLately(now) > few {
+	if slow := !g.slowAt.IsZero() && now.Sub(g.slowAt) < slowly; q.left <= renew && !slow && g.asksAboutMany(now) {
 		q.many, q.reading = true, g.together
 	}
 
 	return q
 }
 
-// askedLately counts the shards that may soon be asked about again. The caller holds g.mu.
-func (g *Guard) askedLately(now time.Time) int {
+// asksAboutMany reports whether more than a few shards may soon be asked about again. The caller holds g.mu.
+func (g *Guard) asksAboutMany(now time.Time) bool {
 	n := 0
 
 	for _, s := range g.shards {
 		if now.Sub(s.asked) < lately {
 			n++
 		}
+
+		if n > few { // no need to count a thousand
+			return true
+		}
 	}
 
-	return n
+	return false
 }
 
 // answered returns the result of a read that began after the query.

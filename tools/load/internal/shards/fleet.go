@@ -114,6 +114,12 @@ func (f *Fleet) Lose(ctx context.Context, name string) error {
 	})
 }
 
+// Mark writes a label to the Lease of a shard, which means nothing.
+func (f *Fleet) Mark(ctx context.Context, name, value string) error {
+	return f.objects.MergePatch(ctx, objects.Leases.Path(f.Ring.Namespace, name),
+		map[string]any{"metadata": map[string]any{"labels": map[string]any{objects.TurnLabel: value}}})
+}
+
 // Crash has a shard renew its Lease for the last time, after which [Fleet.Renew] leaves it alone.
 func (f *Fleet) Crash(ctx context.Context, name string) error {
 	return f.leave(ctx, name, map[string]any{"renewTime": f.now()})

@@ -37,9 +37,18 @@ func (w *Ring) Leave(ctx context.Context, way func(context.Context, string) erro
 	return w.lose(ctx, w.Held()[:1], trial{mark: mark}, way)
 }
 
-// Death is Die, with its floor.
+// Death is Die, with its floor: the raw patches of the objects after two of each Lease, because a death is a write that takes the Lease, and one
+// that labels it with its state, whoever moves the objects.
 func (w *Ring) Death(ctx context.Context, n int) (died, least Cost, err error) {
-	if least, err = w.Raw(ctx, n, 0); err != nil {
+	leases := func(ctx context.Context, turn string) error {
+		const writes = 2
+
+		return objects.Each(ctx, writes*n, objects.Concurrency, func(ctx context.Context, i int) error {
+			return w.Mark(ctx, w.Held()[i%n], turn+"-"+strconv.Itoa(i/n))
+		})
+	}
+
+	if least, err = w.rawAfter(ctx, leases, n, 0); err != nil {
 		return died, least, err
 	}
 
@@ -104,6 +113,11 @@ func (w *Ring) Join(ctx context.Context, n int) (Cost, error) {
 // Raw patches the objects of the first n shards, at most limit (0 means all), and returns what that took: the floor of Die. They are watched
 // in the same way, so that the tool costs the API server as much.
 func (w *Ring) Raw(ctx context.Context, n, limit int) (Cost, error) {
+	return w.rawAfter(ctx, func(context.Context, string) error { return nil }, n, limit)
+}
+
+// rawAfter is Raw, after something else that counts too.
+func (w *Ring) rawAfter(ctx context.Context, first func(ctx context.Context, turn string) error, n, limit int) (Cost, error) {
 	theirs := w.of(w.Held()[:n])
 
 	list, err := w.bench.Objects.List(ctx, theirs)
@@ -119,6 +133,10 @@ func (w *Ring) Raw(ctx context.Context, n, limit int) (Cost, error) {
 	theirs.Labels += "," + objects.TurnLabel + " notin (" + turn + ")"
 
 	return w.measure(ctx, trial{counts: theirs, event: watch.Deleted, mark: len(list), act: func(ctx context.Context) (int, error) {
+		if err := first(ctx, turn); err != nil {
+			return 0, err
+		}
+
 		return len(list), w.patch(ctx, list, turn)
 	}}, "")
 }

@@ -215,7 +215,7 @@ func death(ctx context.Context, b *run.Bench, size int, most bool) error {
 	if most {
 		b.Report(result.Row{
 			ID: manyRow, Title: fmt.Sprintf("objects moved per second after the death of %d of %s shards", dying, figure.Number(float64(size))), Unit: "objects/s",
-			Values: []float64{c.Rate}, FloorTitle: patch, Floor: []float64{least.Rate}, Target: result.Min(0.85),
+			Values: []float64{c.Rate}, FloorTitle: patch + ", after two PATCHes of each Lease that is lost", Floor: []float64{least.Rate}, Target: result.Min(0.8),
 		})
 	}
 
