@@ -66,8 +66,8 @@ type Verdict struct {
 //
 // Invariants:
 //
-//  1. No answer allows objects to be taken from a shard more than half a second after a read has shown that its Lease is not held, or after
-//     a cache has shown that it is held again.
+//  1. No answer allows objects to be taken from a shard more than half a second after the beginning of the read that has shown that its Lease
+//     is not held. An answer ends earlier if a cache shows that the Lease is held again.
 //  2. If a Lease was deleted while it was held, its shard keeps its objects until the Lease has been absent for 2×D: only then
 //     would a process that renews it have noticed, and have stopped or recreated the Lease. This is at most 5 minutes. It
 //     applies to each Lease of the name: another Lease, in another namespace or created since, proves nothing about the process.
@@ -181,10 +181,7 @@ func (g *Guard) Observe(view *membership.View) (released []string) {
 		known.see(now, seen[name])
 		known.duration = seen[name][len(seen[name])-1].duration
 
-		switch {
-		case known.held:
-			known.allowedTill = time.Time{}
-		case before:
+		if before && !known.held {
 			released = append(released, name)
 		}
 	}
@@ -432,14 +429,14 @@ func sightings(name string, leases []coordinationv1.Lease) []sighting {
 	return seen
 }
 
-// see records all Leases of the shard's name.
+// see records all Leases of the shard's name. If one is held, no earlier answer is used any more.
 func (s *shard) see(now time.Time, leases []sighting) {
 	before := s.holders
 	s.held, s.holders = false, map[string]holder{}
 
 	for _, l := range leases {
 		if l.held {
-			s.held, s.duration, s.own = true, l.duration, l.duration
+			s.held, s.duration, s.own, s.allowedTill = true, l.duration, l.duration, time.Time{}
 			s.holders[l.namespace] = holder{lease: l.lease, duration: l.duration}
 		}
 	}

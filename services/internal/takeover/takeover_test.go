@@ -46,6 +46,17 @@ func (w *world) shard() *leasetest.Shard {
 	return &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: "a", Duration: 10 * time.Second}
 }
 
+// released returns a shard that has held its Lease and released it.
+func (w *world) released() *leasetest.Shard {
+	w.Helper()
+
+	a := w.shard()
+	require.NoError(w, a.Acquire(w.Context()))
+	require.NoError(w, a.Release(w.Context()))
+
+	return a
+}
+
 // many creates the Leases of n shards, of which the first ones are held and the others released, and returns their names.
 func (w *world) many(n, held int) (names []string) {
 	w.Helper()
@@ -126,10 +137,8 @@ func (w *world) step(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d)) }
 
 func TestHeldLeaseIsNeverTaken(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard()
+	a := w.released()
 
-	require.NoError(t, a.Acquire(t.Context()))
-	require.NoError(t, a.Release(t.Context()))
 	w.observe() // the cache shows the Lease as released
 
 	require.NoError(t, a.Acquire(t.Context())) // and does not show that it was taken back
@@ -151,10 +160,8 @@ func TestReleasedLeaseAllowsAtOnce(t *testing.T) {
 
 func TestAnswerIsTrustedBriefly(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard()
+	a := w.released()
 
-	require.NoError(t, a.Acquire(t.Context()))
-	require.NoError(t, a.Release(t.Context()))
 	require.True(t, w.ask("a").Allowed)
 	require.NoError(t, a.Acquire(t.Context()))
 
@@ -182,10 +189,8 @@ func TestAnswerIsUsedForHalfOfTheTimeThatItAllows(t *testing.T) {
 // An answer ends when the Lease is seen to be held again, even if only the cache shows it.
 func TestAnswerEndsWhenTheCacheShowsTheLeaseHeld(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard()
+	a := w.released()
 
-	require.NoError(t, a.Acquire(t.Context()))
-	require.NoError(t, a.Release(t.Context()))
 	require.True(t, w.ask("a").Allowed)
 
 	require.NoError(t, a.Acquire(t.Context()))
@@ -197,10 +202,7 @@ func TestAnswerEndsWhenTheCacheShowsTheLeaseHeld(t *testing.T) {
 // An answer that is renewed in time delays nobody, and a new answer counts from when it arrives.
 func TestAnswerIsGoodWhileItIsRenewed(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard()
-
-	require.NoError(t, a.Acquire(t.Context()))
-	require.NoError(t, a.Release(t.Context()))
+	a := w.released()
 
 	slow, ask := w.slowly()
 
@@ -229,10 +231,7 @@ func TestAnswerIsGoodWhileItIsRenewed(t *testing.T) {
 
 func TestAnswerEndsWhenTheLeaseIsSeenHeld(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard()
-
-	require.NoError(t, a.Acquire(t.Context()))
-	require.NoError(t, a.Release(t.Context()))
+	a := w.released()
 
 	slow, ask := w.slowly()
 
@@ -342,10 +341,8 @@ func TestDeletedLeaseCountsBesideOneMadeSince(t *testing.T) {
 
 func TestDeletedLeaseThatNobodyHeldAllowsAtOnce(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard()
+	a := w.released()
 
-	require.NoError(t, a.Acquire(t.Context()))
-	require.NoError(t, a.Release(t.Context()))
 	w.observe()
 	require.NoError(t, a.Delete(t.Context()))
 	w.observe()
@@ -364,10 +361,7 @@ func TestUnknownShardCountsFromTheBeginning(t *testing.T) {
 
 func TestOneReadServesConcurrentQuestions(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard()
-
-	require.NoError(t, a.Acquire(t.Context()))
-	require.NoError(t, a.Release(t.Context()))
+	w.released()
 
 	counter := &countingReader{Reader: w.plane.Client}
 	w.guard = New(w.ring, counter, w.clock)

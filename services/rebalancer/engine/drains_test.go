@@ -19,21 +19,32 @@ func TestDrainThatTheWatchHasNotToldOfIsReadAgain(t *testing.T) {
 	for name, watched := range map[string]bool{"reported by the watch": true, "reported by another source": false} {
 		t.Run(name, func(t *testing.T) {
 			ring := target("ring")
-			e := New(Config{
-				Ring: "ring", Objects: objects.NewClient(nil, v1alpha1.LabelKeysOf("ring", "")), Guard: takeover.New("ring", nil, clock.RealClock{}), Clock: clock.RealClock{},
-				Limits: Limits{Workers: 1, Total: 1, PerShard: 1, DrainTimeout: time.Minute},
-			})
+			e := unconnected("ring")
 			e.SetTarget(ring)
 
-			o := objects.Object{
-				ID:    objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: "drained"},
-				Shard: "a", Labelled: true, Draining: true, ResourceVersion: "1",
-			}
+			o := configMap("drained", "a")
+			o.Draining = true
 			require.True(t, e.saw(ring, sight{object: o, watched: watched}))
 
 			job, ok := e.next(t.Context())
 			require.True(t, ok)
 			require.Equal(t, !watched, job.Stale)
 		})
+	}
+}
+
+// unconnected returns an engine that does not run and sends no request.
+func unconnected(ring string) *Engine {
+	return New(Config{
+		Ring: ring, Objects: objects.NewClient(nil, v1alpha1.LabelKeysOf(ring, "")), Guard: takeover.New(ring, nil, clock.RealClock{}), Clock: clock.RealClock{},
+		Limits: Limits{Workers: 1, Total: 1, PerShard: 1, DrainTimeout: time.Minute},
+	})
+}
+
+// configMap returns a main object at a shard.
+func configMap(name, shard string) objects.Object {
+	return objects.Object{
+		ID:    objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: name},
+		Shard: shard, Labelled: true, ResourceVersion: "1",
 	}
 }

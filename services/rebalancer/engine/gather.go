@@ -164,7 +164,7 @@ func (s *state) stops() bool {
 func (s *state) awaitKin(now time.Time) {
 	controlled := s.target.Set.Controlled()
 	if s.target.View.Stops() && len(controlled) > 0 && s.hasFew() && !s.kin.watched(controlled) {
-		s.table.Hold(now, true)
+		s.table.Pause(now, true)
 	}
 
 	notify(s.gather)
@@ -172,7 +172,12 @@ func (s *state) awaitKin(now time.Time) {
 
 // drainsMayBegin ends what awaitKin has begun.
 func (s *state) drainsMayBegin() {
-	s.update(func(now time.Time) { s.table.Hold(now, false) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.table.Pause(s.clock.Now(), false) {
+		s.changed()
+	}
 }
 
 // awaitGather waits until objects wait for their followers. It returns false if ctx has ended, or if the time has passed; 0 is no limit.

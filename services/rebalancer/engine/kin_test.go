@@ -3,20 +3,15 @@ package engine
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
@@ -141,19 +136,13 @@ func TestDrainsWaitForTheWatchOfFollowers(t *testing.T) {
 		"nobody knows how many objects": {stops: true, follow: []string{"secrets"}, granted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := New(Config{
-				Ring: "r", Objects: objects.NewClient(nil, v1alpha1.LabelKeysOf("r", "")), Guard: takeover.New("r", nil, clock.RealClock{}), Clock: clock.RealClock{},
-				Limits: Limits{Workers: 1, Total: 1, PerShard: 1, DrainTimeout: time.Minute},
-			})
+			e := unconnected("r")
 			e.passes.objects = c.objects
 			ring := target("r", c.follow...)
 			ring.View = membership.NewView("r", []*coordinationv1.Lease{leaseOf("a", "a", false), leaseOf("b", "b", c.stops)}, nil)
 			e.SetTarget(ring)
 
-			o := objects.Object{
-				ID:    objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: "object"},
-				Shard: "b", Labelled: true, ResourceVersion: "1",
-			}
+			o := configMap("object", "b")
 			require.True(t, e.saw(ring, sight{object: o}))
 
 			_, ok := e.next(t.Context())

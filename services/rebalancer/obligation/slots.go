@@ -43,18 +43,21 @@ func add[K comparable](counts map[K]int, key K, n int) {
 // free reports whether one more object of the shard may be drained. A shard with late drains does not acknowledge drains, so
 // it gets no more. Late drains hold no slot of the total.
 func (t *Table) free(shard string) bool {
-	return !t.held && t.slots.late[shard] == 0 && t.slots.own[shard] < t.limits.PerShard && t.slots.inTime < t.limits.Drains && t.window.open()
+	return !t.paused && t.slots.late[shard] == 0 && t.slots.own[shard] < t.limits.PerShard && t.slots.inTime < t.limits.Drains && t.window.open()
 }
 
-// Hold sets whether no further object may be drained. Objects that are drained already are not affected.
-func (t *Table) Hold(now time.Time, held bool) {
+// Pause sets whether no further object may be drained, and reports whether that is a change. Objects that are drained already are not affected.
+func (t *Table) Pause(now time.Time, paused bool) (changed bool) {
 	if invariants.Enabled {
 		defer t.check()
 	}
 
-	if t.held = held; !held {
+	changed = t.paused != paused
+	if t.paused = paused; !paused {
 		t.wakeSlots(now)
 	}
+
+	return changed
 }
 
 // Grant gives the object, which a worker has, a slot of its shard. It reports whether a slot was free.

@@ -73,8 +73,8 @@ type Table struct {
 	tally    tally
 	debt     Debt
 	moved    uint64
-	// held reports whether no object may be drained: see Hold.
-	held bool
+	// paused reports whether no further object may be drained.
+	paused bool
 
 	available func(shard string) bool
 }

@@ -153,13 +153,14 @@ func TestWindowIgnoresWhatIsNotDrained(t *testing.T) {
 	require.Len(t, p.drain(), 16)
 }
 
-// No object is drained while drains are held, and those that waited are drained afterwards.
-func TestDrainsAreHeld(t *testing.T) {
+// No object is drained while drains are paused, and those that waited are drained afterwards.
+func TestDrainsArePaused(t *testing.T) {
 	p := newPlanner(t, 50)
 
-	p.table.Hold(p.now, true)
+	require.True(t, p.table.Pause(p.now, true))
 	require.Empty(t, p.drain())
 
-	p.table.Hold(p.now, false)
+	require.True(t, p.table.Pause(p.now, false))
+	require.False(t, p.table.Pause(p.now, false))
 	require.Len(t, p.drain(), 16)
 }
