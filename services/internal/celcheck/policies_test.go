@@ -50,7 +50,7 @@ func TestPoliciesOfDeployAreForKubernetes130(t *testing.T) {
 }
 
 // policies returns the admission policies in a file.
-func policies(t *testing.T, path string) (all []admissionregistrationv1.ValidatingAdmissionPolicy) {
+func policies(t testing.TB, path string) (all []admissionregistrationv1.ValidatingAdmissionPolicy) {
 	t.Helper()
 
 	file, err := os.Open(path)
