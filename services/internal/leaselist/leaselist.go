@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// mostPerPage is how many Leases are read at a time: about half a MiB if they are as shards write them.
-	mostPerPage = 500
+	// mostPerPage is how many Leases are read at a time: those of a large ring, about a MiB if they are as shards write them.
+	mostPerPage = 1000
 	// divisor is how much smaller the page is after one that is too large. Each page that is not doubles the next one.
 	divisor = 8
 )

@@ -133,7 +133,7 @@ func (p *pages) check(t *testing.T, leases []coordinationv1.Lease, want []string
 
 	require.Equal(t, want, names)
 	require.Less(t, slices.Max(p.bytes), most)
-	require.Equal(t, 500, p.limits[0], "small Leases cost one request")
+	require.Equal(t, 1000, p.limits[0], "small Leases cost one request")
 	require.Less(t, slices.Min(p.limits), 8)
 	require.Greater(t, p.limits[len(p.limits)-1], slices.Min(p.limits), "pages grow again")
 }

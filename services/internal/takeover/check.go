@@ -19,11 +19,11 @@ func (s *shard) check(name string) {
 	v := s.verdict
 
 	switch {
-	case s.allowedTill.After(s.read.Add(trust)):
-		invariants.Violated("1: the answer for shard %s is trusted for %s", name, s.allowedTill.Sub(s.read))
+	case s.allowedTill.After(s.read.began.Add(s.read.trusted())):
+		invariants.Violated("1: the answer for shard %s is trusted for %s", name, s.allowedTill.Sub(s.read.began))
 	case s.allowedTill.After(v.Until), !v.Allowed && !s.allowedTill.IsZero():
 		invariants.Violated("4: objects of shard %s may be taken until %s, and it may work from %s on", name, s.allowedTill, v.Until)
-	case !s.read.IsZero() && !v.Allowed && v.RetryAfter <= 0:
+	case !s.read.began.IsZero() && !v.Allowed && v.RetryAfter <= 0:
 		invariants.Violated("5: nobody asks again about shard %s", name)
 	}
 

@@ -41,27 +41,108 @@ func TestShardBeyondTheLimitKeepsItsObjects(t *testing.T) {
 	require.False(t, w.ask("a").Allowed)
 }
 
-// The Leases of a ring may be so large, or the API server so busy, that the answer of a read of all shards is too old when it comes.
+// The Leases of a ring may be so large that what a read of all shards allows is over when it ends.
 func TestShardsAreReadOneByOneWhileTheReadOfAllIsSlow(t *testing.T) {
 	w := newWorld(t)
-	late := &lateReader{Reader: w.plane.Client, late: func() { w.step(trust) }}
+	late := &lateReader{Reader: w.plane.Client, late: func() { w.step(silentHoldOff) }}
 	w.guard = New(w.ring, late, w.clock)
 
 	names := w.many(2*few, 0)
 
 	w.observe()
 
+	for range 4 {
+		for _, name := range names {
+			w.ask(name)
+		}
+	}
+
+	require.Equal(t, tooLate, late.all, "after that, each shard by itself")
+
 	for _, name := range names {
 		require.True(t, w.ask(name).Allowed, name)
 	}
-
-	require.Equal(t, 1, late.all, "after that, each shard by itself")
 
 	w.step(slowly)
 
-	for _, name := range names {
-		require.True(t, w.ask(name).Allowed, name)
+	for range 2 {
+		for _, name := range names {
+			w.ask(name)
+		}
 	}
 
-	require.Equal(t, 2, late.all, "another attempt to read all")
+	require.Equal(t, tooLate+1, late.all, "another attempt to read all")
+}
+
+// When a third of a thousand shards has died, a busy API server takes long to list all Leases. If each shard were then read by itself, the API
+// server would scan a thousand Leases hundreds of times per second, and become slower and slower.
+func TestSlowReadsOfAllShardsServeForLonger(t *testing.T) {
+	w := newWorld(t)
+	counted := &countingReader{Reader: w.plane.Client}
+	late := &lateReader{Reader: counted, late: func() { w.step(2 * trust) }}
+	w.guard = New(w.ring, late, w.clock)
+
+	var names []string
+
+	for i := range 2 * few {
+		s := w.shard()
+		s.Name = fmt.Sprintf("dead-%d", i)
+		names = append(names, s.Name)
+
+		require.NoError(t, s.Acquire(t.Context()))
+		w.says(s, "10s")
+		w.take(s)
+	}
+
+	w.observe()
+
+	reads := func() int {
+		t.Helper()
+
+		before := counted.lists
+
+		for _, name := range names {
+			require.True(t, w.ask(name).Allowed, name)
+		}
+
+		return counted.lists - before
+	}
+
+	require.Equal(t, few+1, reads(), "a few by themselves, the others together")
+
+	w.step(2*trust - 1)
+	require.Zero(t, reads(), "the answer is good for twice as long as the read took")
+	w.step(1)
+	require.Equal(t, 1, reads(), "and then renewed for all together")
+	require.Equal(t, 2, late.all)
+}
+
+// Whoever has waited for a read can use what it allows, even if it is too old for those who ask later.
+func TestShardsAreReadTogetherAsLongAsThatAllowsSomething(t *testing.T) {
+	w := newWorld(t)
+	late := &lateReader{Reader: w.plane.Client, late: func() { w.step(silentHoldOff - 1) }}
+	w.guard = New(w.ring, late, w.clock)
+
+	names := w.many(2*few, 0)
+
+	w.observe()
+
+	const rounds = 2 * tooLate
+
+	for range rounds {
+		for _, name := range names {
+			require.True(t, w.ask(name).Allowed, name)
+		}
+	}
+
+	require.GreaterOrEqual(t, late.all, rounds)
+}
+
+func TestAnswerOfASlowReadIsUsedForSecondsOnly(t *testing.T) {
+	begins := time.Unix(1_000_000_000, 0)
+	for took, want := range map[time.Duration]time.Duration{
+		0: trust, trust / atRead: trust, trust: 4 * trust, time.Minute: 5 * time.Second,
+	} {
+		require.Equal(t, want, span{begins, begins.Add(took)}.trusted(), took)
+	}
 }

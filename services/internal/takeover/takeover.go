@@ -26,19 +26,20 @@ import (
 )
 
 const (
-	// trust is how long an answer "not held" is used at most without another read. It is never used for more than half of the time for which
-	// the shard certainly does not work, so that the other half is left for the write.
-	trust = 500 * time.Millisecond
-	// renew is how long before the end of its time such an answer is renewed, so that nobody waits for the next one.
-	renew = trust / 2
+	// trust is how long an answer "not held" is used without another read. If the read has taken long, because the API server is busy or the ring
+	// has many Leases, the answer is used for atRead times as long as the read took, so that reads are a small part of what the API server does,
+	// but not longer than longestTrust. It is never used for more than half of the time for which the shard certainly does not work: the other
+	// half is left for the write. After half of its time, the answer is renewed, so that nobody waits for the next one.
+	trust, atRead, longestTrust = 500 * time.Millisecond, 4, 5 * time.Second
 	// few is the maximum number of shards that are read one by one. To find one Lease, the API server scans all Leases, as it
 	// does to find all Leases of a ring. Therefore, an answer for a thousand shards costs as much as a few reads of one.
 	few = 4
 	// lately is how long a shard counts as recently asked about. Objects of many shards are processed in any order.
 	lately = time.Second
-	// slowly is how long shards are read one by one after a read of all took too long for its answer to be of use: the Leases of the ring
-	// may be large, or the API server is busy.
-	slowly = 10 * time.Second
+	// slowly is how long a shard is read by itself after tooLate reads of all have ended when all that they allowed was over: the Leases of the
+	// ring may be large. One is not enough: the second one may allow much more (U3). As long as a read allows something, it is better than
+	// one for each shard, because whoever waits for it goes on when it ends, and until then leaves the API server alone.
+	slowly, tooLate = 10 * time.Second, 2
 	// askAgain is the pause after an answer that cannot tell when it will change. If a shard continues to hold its Lease, the
 	// pause grows to seldom: this is the case while a name is held twice, and [Guard.Observe] reports the end.
 	askAgain = time.Second
@@ -67,7 +68,8 @@ type Verdict struct {
 // Invariants:
 //
 //  1. No answer allows objects to be taken from a shard more than half a second after the beginning of the read that has shown that its Lease
-//     is not held. An answer ends earlier if a cache shows that the Lease is held again.
+//     is not held, or, if the read was slow, more than 4 times as long after it as the read took, and more than 5 seconds. An answer ends
+//     earlier if a cache shows that the Lease is held again.
 //  2. If a Lease was deleted while it was held, its shard keeps its objects until the Lease has been absent for 2×D: only then
 //     would a process that renews it have noticed, and have stopped or recreated the Lease. This is at most 5 minutes. It
 //     applies to each Lease of the name: another Lease, in another namespace or created since, proves nothing about the process.
@@ -89,7 +91,6 @@ type Guard struct {
 	longest time.Duration
 	from    membership.Namespaces
 	shards  map[string]*shard
-	slowAt  time.Time // when a read of all shards was last too slow; zero if none was
 }
 
 type shard struct {
@@ -105,9 +106,11 @@ type shard struct {
 	vanished    time.Time         // since when there is no Lease of the name; zero while there is one
 	heldSince   time.Time         // since when all live reads have found that the shard holds its Lease; zero if the last one did not
 	asked       time.Time         // when the last query came; zero if none has
-	read        time.Time         // when the read that verdict comes from began
+	read        span              // the read that verdict comes from
 	verdict     Verdict
 	allowedTill time.Time
+	late        int       // how many reads of all shards in a row ended after all that they allowed for this one
+	lateAt      time.Time // when the last of them ended
 }
 
 // holder is a process that holds a Lease, or held it when the Lease was deleted.
@@ -229,9 +232,9 @@ func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
 	q := g.ask(name)
 
 	switch {
-	case q.left > renew:
+	case q.good:
 		return q.last, nil
-	case q.left <= 0:
+	case q.old:
 		if err := q.reading.enter(ctx); err != nil {
 			return Verdict{}, fmt.Errorf("wait for the Lease of shard %s: %w", name, err)
 		}
@@ -259,8 +262,9 @@ type question struct {
 	at    time.Time
 	// last is the last answer.
 	last Verdict
-	// left is how long the last answer still allows objects to be taken from the shard; not positive if it does not.
-	left time.Duration
+	// good is true if the last answer allows objects to be taken from the shard, and need not be renewed yet; old is true if it does not allow
+	// that any more, or never did.
+	good, old bool
 	// many is true if so many shards are asked about that they are read together.
 	many bool
 	// reading is the gate to hold during a read.
@@ -273,9 +277,12 @@ func (g *Guard) ask(name string) question {
 
 	known, now := g.shard(name), g.clock.Now()
 	known.asked = now
-	q := question{name: name, known: known, at: now, last: known.verdict, left: known.allowedTill.Sub(now), reading: known.reading}
+	q := question{
+		name: name, known: known, at: now, last: known.verdict,
+		good: known.good(now), old: !now.Before(known.allowedTill), reading: known.reading,
+	}
 
-	if slow := !g.slowAt.IsZero() && now.Sub(g.slowAt) < slowly; q.left <= renew && !slow && g.asksAboutMany(now) {
+	if alone := known.late >= tooLate && now.Sub(known.lateAt) < slowly; !q.good && !alone && g.asksAboutMany(now) {
 		q.many, q.reading = true, g.together
 	}
 
@@ -304,9 +311,7 @@ func (g *Guard) answered(q question) (Verdict, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	good := q.known.allowedTill.Sub(g.clock.Now()) > renew
-
-	return q.known.verdict, good || q.known.read.After(q.at)
+	return q.known.verdict, q.known.good(g.clock.Now()) || q.known.read.began.After(q.at)
 }
 
 func (g *Guard) readOne(ctx context.Context, q question) (Verdict, error) {
@@ -335,10 +340,6 @@ func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	if now := g.clock.Now(); now.Sub(began) >= trust {
-		g.slowAt = now
-	}
-
 	if err != nil {
 		return Verdict{}, fmt.Errorf("read the Leases of shard %s and others: %w", q.name, err)
 	}
@@ -351,6 +352,7 @@ func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 	at := span{began, g.clock.Now()}
 	for name, s := range g.shards {
 		s.answer(name, byName[name], at)
+		s.countLate(at)
 	}
 
 	g.changed()
@@ -371,15 +373,35 @@ func (g *Guard) counted(leases []coordinationv1.Lease) []coordinationv1.Lease {
 // answer records the state of the Leases of this name, which were read at that time, unless a read that began later has already
 // been recorded.
 func (s *shard) answer(name string, leases []coordinationv1.Lease, at span) {
-	if at.began.Before(s.read) {
+	if at.began.Before(s.read.began) {
 		return
 	}
 
-	s.verdict, s.read, s.allowedTill = s.judge(name, leases, at), at.began, time.Time{}
+	s.verdict, s.read, s.allowedTill = s.judge(name, leases, at), at, time.Time{}
 
 	if s.verdict.Allowed {
-		s.allowedTill = at.began.Add(min(trust, s.verdict.Until.Sub(at.began)/2)) //nolint:mnd // half
+		s.allowedTill = at.began.Add(min(at.trusted(), s.verdict.Until.Sub(at.began)/2)) //nolint:mnd // half
 	}
+}
+
+// good reports whether the last answer allows objects to be taken from the shard, and need not be renewed yet.
+func (s *shard) good(now time.Time) bool {
+	return now.Sub(s.read.began) < s.allowedTill.Sub(s.read.began)/2 //nolint:mnd // half
+}
+
+// trusted returns how long the answer of the read may be used at most.
+func (at span) trusted() time.Duration { return min(max(trust, atRead*at.took()), longestTrust) }
+
+func (at span) took() time.Duration { return at.ended.Sub(at.began) }
+
+// countLate records whether a read of all shards has ended when all that it allowed for this one was over.
+func (s *shard) countLate(at span) {
+	if s.verdict.Allowed || s.held || !s.vanished.IsZero() || at.took() < trust {
+		s.late = 0
+		return
+	}
+
+	s.late, s.lateAt = s.late+1, at.ended
 }
 
 // judge decides based on the Leases of this name, read at that time.

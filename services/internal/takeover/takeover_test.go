@@ -165,7 +165,7 @@ func TestAnswerIsTrustedBriefly(t *testing.T) {
 	require.True(t, w.ask("a").Allowed)
 	require.NoError(t, a.Acquire(t.Context()))
 
-	w.step(trust - renew - time.Millisecond)
+	w.step(trust/2 - time.Millisecond)
 	require.True(t, w.ask("a").Allowed, "no second read so soon")
 
 	w.step(time.Millisecond)
@@ -211,13 +211,13 @@ func TestAnswerIsGoodWhileItIsRenewed(t *testing.T) {
 	slow.goOn <- struct{}{}
 	require.True(t, <-first)
 
-	w.step(trust - renew)
+	w.step(trust / 2)
 
 	second := ask()
 	<-slow.begins
 	require.True(t, <-ask(), "nobody waits for the second read")
 
-	w.step(renew)
+	w.step(trust / 2)
 
 	waits := ask() // until the second read ends, because the first answer is too old
 
@@ -241,7 +241,7 @@ func TestAnswerEndsWhenTheLeaseIsSeenHeld(t *testing.T) {
 	require.True(t, <-first)
 
 	require.NoError(t, a.Acquire(t.Context()))
-	w.step(trust - renew)
+	w.step(trust / 2)
 
 	second := ask()
 	<-slow.begins
