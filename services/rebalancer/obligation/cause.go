@@ -320,8 +320,8 @@ func (t *Table) wakeSlots(now time.Time) {
 		return
 	}
 
-	shards := slices.Sorted(maps.Keys(t.slots.wanted))
-	shards = slices.DeleteFunc(shards, func(s string) bool { return !t.free(s) })
+	shards := slices.DeleteFunc(slices.Collect(maps.Keys(t.slots.wanted)), func(s string) bool { return !t.free(s) })
+	slices.Sort(shards)
 
 	for len(shards) > 0 && t.slots.inTime < t.limits.Drains && t.window.open() {
 		i, found := slices.BinarySearch(shards, t.slots.turn)

@@ -41,8 +41,9 @@ type running struct {
 	keys     v1alpha1.LabelKeys
 	revision int64
 	stop     func()
-	// reported is what the reconciler last wrote. Only the reconciler uses it, and the next two fields.
+	// reported is what the reconciler last wrote. Only the reconciler uses it, and the next fields.
 	reported lastReport
+	pace     pace
 	// failures are the failures that it last reported. stuck is the last announced reason why a deleted ring waits.
 	failures []string
 	stuck    string

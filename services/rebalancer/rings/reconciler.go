@@ -185,6 +185,11 @@ func (r *Reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 	}
 
 	if !e.Pursues(t.Target) {
+		if wait := e.pace.wait(r.status.Clock.Now()); wait > 0 {
+			e.Observe(t.View) // immediately, whatever the target
+			return reconcile.Result{RequeueAfter: wait}, nil
+		}
+
 		return r.redirect(ctx, e, ring, t)
 	}
 
@@ -219,6 +224,7 @@ func (r *Reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 func (r *Reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
 	e.Observe(t.View) // immediately, even if the status cannot be written
 
+	began := r.status.Clock.Now()
 	latest := &v1alpha1.ClusterRing{}
 
 	err := r.live.Get(ctx, client.ObjectKeyFromObject(ring), latest)
@@ -242,6 +248,7 @@ func (r *Reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 	}
 
 	e.SetTarget(t.Target)
+	e.pace.record(began, r.status.Clock.Now())
 
 	return reconcile.Result{}, nil // the engine will soon report
 }

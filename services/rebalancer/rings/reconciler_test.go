@@ -96,7 +96,7 @@ func newStepped(w *ringtest.Fixture, interfere interceptor.Funcs) *stepped {
 
 	return &stepped{Fixture: w, live: live, Reconciler: &Reconciler{
 		client: c, live: live, resources: known, index: membership.NewIndex(), fleet: f,
-		recorder: events.NewFakeRecorder(100), status: status.Writer{Client: c, Owner: "rebalancer", Clock: clock.RealClock{}},
+		recorder: events.NewFakeRecorder(100), status: status.Writer{Client: c, Owner: "rebalancer", Clock: testclock.NewFakePassiveClock(time.Unix(1_000_000_000, 0))},
 		counts: rate.NewLimiter(countsPerSecond, countsPerSecond),
 	}}
 }
@@ -264,6 +264,54 @@ func TestCopyThatOthersHaveWrittenSinceRedirects(t *testing.T) {
 	require.NoError(t, err)
 	require.NotSame(t, before, s.fleet.engine(w.Ring.Name, w.Ring.LabelKeys()).Target())
 	require.Empty(t, s.assignment().Fingerprint)
+}
+
+// When hundreds of shards join or die, each change of a Lease would otherwise cause a target of its own.
+func TestTargetsTakeAThirdOfTheTime(t *testing.T) {
+	w := ringtest.New(t)
+	w.Join("a", "b", "c")
+
+	const took = 100 * time.Millisecond
+
+	now := testclock.NewFakePassiveClock(time.Unix(1_000_000_000, 0))
+	slow := interceptor.Funcs{SubResourcePatch: func(
+		ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
+	) error {
+		now.SetTime(now.Now().Add(took))
+		return c.SubResource(sub).Patch(ctx, o, patch, opts...)
+	}, SubResourceApply: func(
+		ctx context.Context, c client.Client, sub string, o runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
+	) error {
+		now.SetTime(now.Now().Add(took))
+		return c.SubResource(sub).Apply(ctx, o, opts...)
+	}}
+	s := newStepped(w, slow)
+	s.status.Clock = now
+	s.settle()
+	now.SetTime(now.Now().Add(longestPace))
+
+	pursued := func() []string {
+		return s.fleet.engine(w.Ring.Name, w.Ring.LabelKeys()).Target().View.AvailableShards()
+	}
+
+	require.NoError(t, w.Shards["a"].Release(t.Context()))
+
+	_, err := s.reconcileOnce()
+	require.NoError(t, err)
+	require.Equal(t, []string{"b", "c"}, pursued(), "the first change counts at once")
+
+	require.NoError(t, w.Shards["b"].Release(t.Context()))
+
+	result, err := s.reconcileOnce()
+	require.NoError(t, err)
+	require.Equal(t, 2*took, result.RequeueAfter)
+	require.Equal(t, []string{"b", "c"}, pursued())
+
+	now.SetTime(now.Now().Add(result.RequeueAfter))
+
+	_, err = s.reconcileOnce()
+	require.NoError(t, err)
+	require.Equal(t, []string{"c"}, pursued())
 }
 
 // Each write of a ring's status costs as much as moving about ten objects, and would trigger the next one.
