@@ -114,6 +114,13 @@ func (f *Fleet) Lose(ctx context.Context, name string) error {
 	})
 }
 
+// Bury deletes the Leases of shards that were lost, as the lease monitor does in time.
+func (f *Fleet) Bury(ctx context.Context, lost []string) error {
+	return objects.Each(ctx, len(lost), objects.Concurrency, func(ctx context.Context, i int) error {
+		return f.objects.Do(ctx, objects.Request{Method: http.MethodDelete, Path: objects.Leases.Path(f.Ring.Namespace, lost[i])}, nil)
+	})
+}
+
 // Mark writes a label to the Lease of a shard, which means nothing.
 func (f *Fleet) Mark(ctx context.Context, name, value string) error {
 	return f.objects.MergePatch(ctx, objects.Leases.Path(f.Ring.Namespace, name),

@@ -37,25 +37,16 @@ func (w *Ring) Leave(ctx context.Context, way func(context.Context, string) erro
 	return w.lose(ctx, w.Held()[:1], trial{mark: mark}, way)
 }
 
-// Death is Die, with its floor: the raw patches of the objects after two of each Lease, because a death is a write that takes the Lease, and one
-// that labels it with its state, whoever moves the objects.
-func (w *Ring) Death(ctx context.Context, n int) (died, least Cost, err error) {
-	leases := func(ctx context.Context, turn string) error {
+// Least returns the floor of Die: raw patches of the objects of so many shards after two of each Lease, because a death is a write that takes
+// the Lease, and one that labels it with its state, whoever moves the objects.
+func (w *Ring) Least(ctx context.Context, n int) (Cost, error) {
+	return w.rawAfter(ctx, func(ctx context.Context, turn string) error {
 		const writes = 2
 
 		return objects.Each(ctx, writes*n, objects.Concurrency, func(ctx context.Context, i int) error {
 			return w.Mark(ctx, w.Held()[i%n], turn+"-"+strconv.Itoa(i/n))
 		})
-	}
-
-	if least, err = w.rawAfter(ctx, leases, n, 0); err != nil {
-		return died, least, err
-	}
-
-	died, err = w.Die(ctx, n)
-	w.bench.Progress("%d objects, a death: %v; floor: %v", w.made, died, least)
-
-	return died, least, err
+	}, n, 0)
 }
 
 // lose measures a trial in which shards leave in the given way.
@@ -110,7 +101,7 @@ func (w *Ring) Join(ctx context.Context, n int) (Cost, error) {
 	}}, shards.Fingerprint(before))
 }
 
-// Raw patches the objects of the first n shards, at most limit (0 means all), and returns what that took: the floor of Die. They are watched
+// Raw patches the objects of the first n shards, at most limit (0 means all), and returns what that took. They are watched
 // in the same way, so that the tool costs the API server as much.
 func (w *Ring) Raw(ctx context.Context, n, limit int) (Cost, error) {
 	return w.rawAfter(ctx, func(context.Context, string) error { return nil }, n, limit)

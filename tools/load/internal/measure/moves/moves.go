@@ -37,7 +37,7 @@ func Measurements() []run.Measurement {
 			Parts: []run.Part{release(), {Rows: run.IDs(rows(0)), Run: three}},
 		},
 		{
-			Name: "moves-by-shards", Small: 15 * time.Second, Full: 150 * time.Second, Parts: []run.Part{{Rows: []string{manyRow}, Series: []result.Series{
+			Name: "moves-by-shards", Small: 40 * time.Second, Full: 420 * time.Second, Parts: []run.Part{{Rows: []string{manyRow}, Series: []result.Series{
 				{ID: rateSeries, Title: "Objects moved per second after the death of a third of the shards", Over: result.OverShards, Unit: "objects/s"},
 				{ID: apiServerSeries, Title: "API server CPU per moved object", Over: result.OverShards, Unit: "ms"},
 				{ID: cpuSeries, Title: "Rebalancer CPU per moved object", Over: result.OverShards, Unit: "ms"},
@@ -139,8 +139,11 @@ func release() run.Part {
 	})
 }
 
-func first(c filled.Cost) float64 { return c.First }
-func last(c filled.Cost) float64  { return c.Mark }
+func first(c filled.Cost) float64      { return c.First }
+func last(c filled.Cost) float64       { return c.Mark }
+func rate(c filled.Cost) float64       { return c.Rate }
+func apiServer(c filled.Cost) float64  { return c.APIServer }
+func rebalancer(c filled.Cost) float64 { return c.Rebalancer }
 
 // leaves returns a part in which a shard leaves a ring in the given way, a thousand of its objects or more move, and another shard joins. The
 // floor, if it is asked for, is as many raw patches.
@@ -184,15 +187,20 @@ func byShards(ctx context.Context, b *run.Bench) error {
 	sizes := run.Pick(b, []int{3, 30}, []int{3, 10, 30, 100, 300, 1000})
 	for i, size := range sizes {
 		parts = append(parts, run.Part{Name: fmt.Sprintf("%d shards", size), Run: func(ctx context.Context, b *run.Bench) error {
-			return death(ctx, b, size, i == len(sizes)-1)
+			return deaths(ctx, b, size, i == len(sizes)-1)
 		}})
 	}
 
 	return b.Parts(ctx, parts...)
 }
 
-// death makes a ring of so many shards, and measures one death of a third of them, but not more than 300: after that the ring is another one.
-func death(ctx context.Context, b *run.Bench, size int, most bool) error {
+// compared is a death and its floor.
+type compared struct{ died, least filled.Cost }
+
+func (c compared) String() string { return fmt.Sprintf("a death: %v; floor: %v", c.died, c.least) }
+
+// deaths makes a ring of so many shards, and measures deaths of a third of them, but not more than 300. After each, as many join.
+func deaths(ctx context.Context, b *run.Bench, size int, most bool) error {
 	w, err := filled.Open(ctx, b, "load-shards", size)
 	if err != nil {
 		return err
@@ -204,19 +212,47 @@ func death(ctx context.Context, b *run.Bench, size int, most bool) error {
 
 	dying := min(size/threeShards, threeHundred)
 
-	c, least, err := w.Death(ctx, dying)
+	// The floor comes right before each death, because they share the speed of the machine at that moment. A join takes longer than both.
+	rounds, _, err := run.Rounds(ctx, b, func(ctx context.Context) (d compared, err error) {
+		if d.least, err = w.Least(ctx, dying); err != nil {
+			return d, fmt.Errorf("floor: %w", err)
+		}
+
+		dead := w.Held()[:dying]
+
+		if d.died, err = w.Die(ctx, dying); err != nil {
+			return d, fmt.Errorf("death: %w", err)
+		}
+
+		if err := w.Bury(ctx, dead); err != nil { // a ring of a thousand shards keeps a thousand Leases
+			return d, err
+		}
+
+		if _, err := w.Join(ctx, dying); err != nil {
+			return d, fmt.Errorf("join: %w", err)
+		}
+
+		return d, nil
+	}, nil)
 	if err != nil {
 		return err
 	}
-	b.Point(rateSeries, size, []float64{c.Rate}, []float64{least.Rate})
-	b.Point(apiServerSeries, size, []float64{c.APIServer}, []float64{least.APIServer})
-	b.Point(cpuSeries, size, []float64{c.Rebalancer}, nil)
+
+	var values, floors []filled.Cost
+
+	for _, r := range rounds {
+		values, floors = append(values, r.died), append(floors, r.least)
+	}
+
+	b.Point(rateSeries, size, result.Column(values, rate), result.Column(floors, rate))
+	b.Point(apiServerSeries, size, result.Column(values, apiServer), result.Column(floors, apiServer))
+	b.Point(cpuSeries, size, result.Column(values, rebalancer), nil)
 
 	if most {
-		b.Report(result.Row{
+		run.Report(b, values, floors, run.Figure[filled.Cost]{Row: result.Row{
 			ID: manyRow, Title: fmt.Sprintf("objects moved per second after the death of %d of %s shards", dying, figure.Number(float64(size))), Unit: "objects/s",
-			Values: []float64{c.Rate}, FloorTitle: patch + ", after two PATCHes of each Lease that is lost", Floor: []float64{least.Rate}, Target: result.Min(0.8),
-		})
+			FloorTitle: patch + ", after two PATCHes of each Lease that is lost", Target: result.Min(0.8),
+		}, Of: rate})
 	}
 
 	return nil

@@ -97,10 +97,17 @@ func byObjects(ctx context.Context, b *run.Bench) error {
 func moving(ctx context.Context, b *run.Bench, w *filled.Ring, last bool) error {
 	size := w.Objects()
 
-	died, least, err := w.Death(ctx, 1)
+	least, err := w.Least(ctx, 1)
 	if err != nil {
 		return err
 	}
+
+	died, err := w.Die(ctx, 1)
+	if err != nil {
+		return err
+	}
+
+	b.Progress("%d objects, a death: %v; floor: %v", size, died, least)
 	b.Point(rateSeries, size, []float64{died.Rate}, []float64{least.Rate})
 	b.Point(apiServerSeries, size, []float64{died.APIServer}, []float64{least.APIServer})
 	b.Point(cpuSeries, size, []float64{died.Rebalancer}, nil)
