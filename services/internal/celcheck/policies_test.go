@@ -80,7 +80,7 @@ func compiles(t *testing.T, policy admissionregistrationv1.ValidatingAdmissionPo
 	compiler, err := plugincel.NewCompositedCompiler(environment.MustBaseEnvSet(version.MajorMinor(1, 30)))
 	require.NoError(t, err)
 
-	options := plugincel.OptionalVariableDeclarations{HasParams: policy.Spec.ParamKind != nil, HasAuthorizer: true}
+	options := optionsOf(policy)
 	check := func(e expression) {
 		t.Helper()
 
@@ -92,10 +92,7 @@ func compiles(t *testing.T, policy admissionregistrationv1.ValidatingAdmissionPo
 		check(expression{text: c.Expression, types: []*cel.Type{cel.BoolType}})
 	}
 
-	for _, v := range policy.Spec.Variables {
-		result := compiler.CompileAndStoreVariable(expression{name: v.Name, text: v.Expression, types: []*cel.Type{cel.AnyType, cel.DynType}}, options, environment.NewExpressions)
-		require.Nil(t, result.Error, "%s", v.Expression)
-	}
+	storeVariables(t, compiler, policy, environment.NewExpressions)
 
 	for _, v := range policy.Spec.Validations {
 		check(expression{text: v.Expression, types: []*cel.Type{cel.BoolType}})
@@ -103,5 +100,22 @@ func compiles(t *testing.T, policy admissionregistrationv1.ValidatingAdmissionPo
 		if v.MessageExpression != "" {
 			check(expression{text: v.MessageExpression, types: []*cel.Type{cel.StringType}})
 		}
+	}
+}
+
+// optionsOf returns what the expressions of a policy may use.
+func optionsOf(policy admissionregistrationv1.ValidatingAdmissionPolicy) plugincel.OptionalVariableDeclarations {
+	return plugincel.OptionalVariableDeclarations{HasParams: policy.Spec.ParamKind != nil, HasAuthorizer: true}
+}
+
+// storeVariables compiles the variables of a policy, for the expressions that are compiled from then on.
+func storeVariables(
+	t testing.TB, compiler *plugincel.CompositedCompiler, policy admissionregistrationv1.ValidatingAdmissionPolicy, kind environment.Type,
+) {
+	t.Helper()
+
+	for _, v := range policy.Spec.Variables {
+		result := compiler.CompileAndStoreVariable(expression{name: v.Name, text: v.Expression, types: []*cel.Type{cel.AnyType, cel.DynType}}, optionsOf(policy), kind)
+		require.Nil(t, result.Error, "%s", v.Expression)
 	}
 }

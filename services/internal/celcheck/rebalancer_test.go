@@ -19,6 +19,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/cel/environment"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
 // compiled is a policy that is evaluated like in the API server: conditions first, and messages also for what is allowed.
@@ -30,11 +32,9 @@ func compilePolicy(t testing.TB, policy admissionregistrationv1.ValidatingAdmiss
 	compiler, err := plugincel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 	require.NoError(t, err)
 
-	options := plugincel.OptionalVariableDeclarations{HasAuthorizer: true}
-	for _, v := range policy.Spec.Variables {
-		result := compiler.CompileAndStoreVariable(expression{name: v.Name, text: v.Expression, types: []*cel.Type{cel.AnyType, cel.DynType}}, options, environment.StoredExpressions)
-		require.Nil(t, result.Error, "%s", v.Expression)
-	}
+	storeVariables(t, compiler, policy, environment.StoredExpressions)
+
+	options := optionsOf(policy)
 
 	var conditions, validations, messages []plugincel.ExpressionAccessor
 
@@ -130,11 +130,7 @@ func website(changes ...func(map[string]any)) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: u}
 }
 
-const (
-	shardLabel = "shard.alpha.sharding.timebertt.dev/clusterring-0fff1a10-r"
-	drainLabel = "drain.alpha.sharding.timebertt.dev/clusterring-0fff1a10-r"
-	handover   = "handover.alpha.sharding.timebertt.dev/clusterring-0fff1a10-r"
-)
+var shardLabel, drainLabel, handover = v1alpha1.ShardLabel("r"), v1alpha1.DrainLabel("r"), v1alpha1.HandoverAnnotation("r")
 
 // set returns a change of one field; nil removes it.
 func set(value any, path ...string) func(map[string]any) {

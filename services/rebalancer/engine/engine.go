@@ -116,7 +116,6 @@ func (e *Engine) Pursues(t *Target) bool { return e.Target().Same(t) }
 func (e *Engine) SetTarget(t *Target) {
 	e.Observe(t.View)
 	e.Objects.KeyedBy(t.KeyLabels())
-	t.View.Table() // built once, and here, because for a thousand shards it takes so long that the workers should not wait for it
 
 	if !e.retarget(t) {
 		return

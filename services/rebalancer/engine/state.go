@@ -276,6 +276,8 @@ func (s *state) retarget(t *Target) (differs bool) {
 		return false // no notification: its receiver sets the target
 	}
 
+	t.View.Table() // built here, because for a thousand shards it takes so long that nobody should wait for it at the lock
+
 	s.update(func(now time.Time) {
 		old := s.target
 		s.target = t

@@ -185,8 +185,9 @@ func (r *Reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 	}
 
 	if !e.Pursues(t.Target) {
+		e.Observe(t.View) // immediately, even if the target has to wait, or the status cannot be written
+
 		if wait := e.pace.wait(r.status.Clock.Now()); wait > 0 {
-			e.Observe(t.View) // immediately, whatever the target
 			return reconcile.Result{RequeueAfter: wait}, nil
 		}
 
@@ -222,8 +223,6 @@ func (r *Reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 // copy: the newer one is on its way into the cache. A copy is not outdated if only other services have written since, as the
 // lease monitor does whenever a shard joins or leaves.
 func (r *Reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
-	e.Observe(t.View) // immediately, even if the status cannot be written
-
 	began := r.status.Clock.Now()
 	latest := &v1alpha1.ClusterRing{}
 

@@ -274,12 +274,7 @@ func TestTargetsTakeAThirdOfTheTime(t *testing.T) {
 	const took = 100 * time.Millisecond
 
 	now := testclock.NewFakePassiveClock(time.Unix(1_000_000_000, 0))
-	slow := interceptor.Funcs{SubResourcePatch: func(
-		ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
-	) error {
-		now.SetTime(now.Now().Add(took))
-		return c.SubResource(sub).Patch(ctx, o, patch, opts...)
-	}, SubResourceApply: func(
+	slow := interceptor.Funcs{SubResourceApply: func(
 		ctx context.Context, c client.Client, sub string, o runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
 	) error {
 		now.SetTime(now.Now().Add(took))

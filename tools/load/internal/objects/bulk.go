@@ -74,11 +74,12 @@ func (c *Client) MergePatch(ctx context.Context, path string, patch any) error {
 // Delete deletes the objects of a batch. It ignores objects that are already gone.
 func (c *Client) Delete(ctx context.Context, b Batch) error {
 	return Each(ctx, b.Count, Concurrency, func(ctx context.Context, i int) error {
-		return c.remove(ctx, b.Kind.Path(b.Namespace, b.Name(i)))
+		return c.Remove(ctx, b.Kind.Path(b.Namespace, b.Name(i)))
 	})
 }
 
-func (c *Client) remove(ctx context.Context, path string) error {
+// Remove deletes the object of one path. It ignores an object that is already gone.
+func (c *Client) Remove(ctx context.Context, path string) error {
 	err := c.Do(ctx, Request{Method: http.MethodDelete, Path: path}, nil)
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -104,7 +105,7 @@ func (c *Client) DeleteAll(ctx context.Context, s Selection) error {
 	}
 
 	return Each(ctx, len(list), Concurrency, func(ctx context.Context, i int) error {
-		return c.remove(ctx, s.Kind.Path(list[i].Namespace, list[i].Name))
+		return c.Remove(ctx, s.Kind.Path(list[i].Namespace, list[i].Name))
 	})
 }
 

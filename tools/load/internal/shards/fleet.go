@@ -117,7 +117,7 @@ func (f *Fleet) Lose(ctx context.Context, name string) error {
 // Bury deletes the Leases of shards that were lost, as the lease monitor does in time.
 func (f *Fleet) Bury(ctx context.Context, lost []string) error {
 	return objects.Each(ctx, len(lost), objects.Concurrency, func(ctx context.Context, i int) error {
-		return f.objects.Do(ctx, objects.Request{Method: http.MethodDelete, Path: objects.Leases.Path(f.Ring.Namespace, lost[i])}, nil)
+		return f.objects.Remove(ctx, objects.Leases.Path(f.Ring.Namespace, lost[i]))
 	})
 }
 

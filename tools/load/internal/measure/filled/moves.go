@@ -101,8 +101,8 @@ func (w *Ring) Join(ctx context.Context, n int) (Cost, error) {
 	}}, shards.Fingerprint(before))
 }
 
-// Raw patches the objects of the first n shards, at most limit (0 means all), and returns what that took. They are watched
-// in the same way, so that the tool costs the API server as much.
+// Raw patches the objects of the first n shards, at most limit (0 means all), and returns what that took: the floor of moves without what a
+// death writes to Leases. The objects are watched in the same way, so that the tool costs the API server as much.
 func (w *Ring) Raw(ctx context.Context, n, limit int) (Cost, error) {
 	return w.rawAfter(ctx, func(context.Context, string) error { return nil }, n, limit)
 }
