@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -12,6 +13,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -24,6 +26,9 @@ import (
 
 // margin is what a renewal of a Lease may take.
 const margin = 500 * time.Millisecond
+
+// pricing is how often, and with which pauses, the deletion cost of the Pod is written until that succeeds: for about two minutes.
+var pricing = wait.Backoff{Duration: time.Second, Factor: 2, Steps: 8, Jitter: 0.1}
 
 // again is when a process looks for a slot again after something has failed. A Lease that changes makes it look at once.
 const again = time.Second
@@ -39,7 +44,11 @@ const again = time.Second
 // within the duration of the Lease, another Pod may take the slot, and this process ends ([Options].Exit). A process that ends in between does
 // not release its slot: another Pod takes it later, like that of a process that was killed.
 //
-// Claim returns an error if the options are invalid, or ctx ends first. It logs what the API server refuses, and tries again.
+// While it waits, it answers probes on [Options].StandbyAddress: it is ready unless the API server refuses that it takes a slot, or there is none at
+// all.
+//
+// Claim returns an error if the options are invalid, if it may not read what the number of slots follows, or if ctx ends first. It logs what else
+// the API server refuses, and tries again.
 func Claim(ctx context.Context, config *rest.Config, options Options) (*Shard, error) {
 	options, err := options.complete(os.Hostname, self.Mounted)
 	if err != nil {
@@ -64,9 +73,10 @@ func Claim(ctx context.Context, config *rest.Config, options Options) (*Shard, e
 	c := &claimer{
 		options: options, client: client, clock: clock.RealClock{}, probes: probes, log: klog.FromContext(ctx).WithName("slots"),
 		slots: options.slotNames(), leases: map[string]observed{}, refused: map[string]time.Time{}, changed: make(chan struct{}, 1),
+		hidden: map[string]int{},
 	}
 	if options.Slots == FollowScale {
-		if c.workload, err = ownerOf(ctx, config, options); err != nil {
+		if err := c.findWorkload(ctx, config); err != nil {
 			return nil, fmt.Errorf("wait for a slot of ring %s: %w", options.Ring, err)
 		}
 	}
@@ -91,7 +101,33 @@ type claimer struct {
 	leases  map[string]observed // by name
 	began   time.Time           // when they were complete
 	refused map[string]time.Time
+	// denied is true if the API server did not let this process take a slot that it could take otherwise.
+	denied  bool
 	changed chan struct{} // something may be different
+	// hidden counts, by name, the attempts to create a Lease that exists and that no list contains.
+	hidden map[string]int
+}
+
+// findWorkload finds what the number of slots follows. If the API server does not answer, it tries again: were the process to end, it would be
+// started less and less often, and be away when the API server is back.
+func (c *claimer) findWorkload(ctx context.Context, config *rest.Config) error {
+	for {
+		var err error
+		if c.workload, err = ownerOf(ctx, config, c.options); err == nil || errors.Is(err, errNoScale) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+			return err
+		}
+
+		c.log.Error(err, "Could not find the workload whose scale the number of slots follows; trying again", "pod", c.options.Pod)
+
+		timer := c.clock.NewTimer(again)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+
+			return fmt.Errorf("%w; last: %w", context.Cause(ctx), err)
+		case <-timer.C():
+		}
+	}
 }
 
 // run waits for a slot and takes it.
@@ -113,8 +149,8 @@ func (c *claimer) run(ctx context.Context) (*Shard, error) {
 			return s, nil
 		}
 
-		standby.renew(ctx)
-		c.probes.ready()
+		there := standby.renew(ctx, c.slots)
+		c.probes.ready(there && len(c.slots) > 0 && !c.denied)
 
 		if c.workload != nil {
 			next = min(next, scalePeriod)
@@ -155,12 +191,27 @@ func (c *claimer) attempt(ctx context.Context) (*Shard, time.Duration) {
 
 		c.refuse(best.name)
 
-		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && ctx.Err() == nil {
+		switch {
+		case ctx.Err() != nil || apierrors.IsConflict(err):
+		case apierrors.IsAlreadyExists(err):
+			c.exists(best.name)
+		default:
+			c.denied = true
 			c.log.Error(err, "Could not take a slot; trying again", "slot", best.name, "pod", c.options.Pod)
 		}
 	}
 
 	return nil, again
+}
+
+// exists records that the Lease of a slot exists, although this process has seen none. It may be about to see it. If not, it reports that once.
+func (c *claimer) exists(slot string) {
+	const soon = 3
+
+	if c.hidden[slot]++; c.hidden[slot] == soon {
+		c.log.Error(nil, "Nobody can take a slot, because its Lease exists without the label of the ring: rename or delete this Lease, or find out what removes the label",
+			"slot", slot, "namespace", c.options.Namespace, "label", v1alpha1.LabelClusterRing+"="+c.options.Ring)
+	}
 }
 
 func (c *claimer) choose() (*choice, time.Duration) {
@@ -182,6 +233,8 @@ func (c *claimer) choose() (*choice, time.Duration) {
 	for _, until := range c.refused {
 		next = earlier(next, until)
 	}
+
+	c.denied = c.denied && len(c.refused) > 0 // what was refused is tried again, or cannot be taken any more
 
 	if next.IsZero() {
 		return best, standbyPeriod
@@ -205,7 +258,15 @@ func (c *claimer) follow(ctx context.Context) {
 		return
 	}
 
-	c.slots = slotsOf(c.options.Ring, replicas)
+	slots := slotsOf(c.options.Ring, replicas)
+	if replicas > 0 {
+		if last := slots[replicas-1]; len(objectAndLabel(last)) > 0 {
+			c.log.Error(nil, "The name of the ring is too long for so many slots", "ring", c.options.Ring, "slot", last, "slots", len(c.slots))
+			return
+		}
+	}
+
+	c.slots = slots
 }
 
 // slotNames returns the names of all slots; none if their number follows the scale of the workload.
@@ -227,15 +288,28 @@ func slotsOf(ring string, count int) []string {
 	return names
 }
 
-// price makes the Pods of the highest slots be deleted first when the workload is scaled down. If it cannot, any may be.
+// price makes the Pods of the highest slots be deleted first when the workload is scaled down. If it cannot, any may be. The slot's Lease must be
+// renewed soon, so price does not wait for the API server.
 func (c *claimer) price(ctx context.Context, slot string) {
 	if c.workload == nil {
 		return
 	}
 
-	if err := c.workload.price(ctx, c.options.Pod, slices.Index(c.slots, slot)); err != nil {
-		c.log.Info("When the workload is scaled down, any Pod may be deleted, not that of the highest slot: grant patch on pods to change this", "error", err.Error())
-	}
+	number := slices.Index(c.slots, slot)
+
+	go func() {
+		err := wait.ExponentialBackoffWithContext(ctx, pricing, func(ctx context.Context) (bool, error) {
+			err := c.workload.price(ctx, c.options.Pod, number)
+			if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+				return false, err
+			}
+
+			return err == nil, nil
+		})
+		if err != nil && ctx.Err() == nil {
+			c.log.Info("When the workload is scaled down, any Pod may be deleted, not that of the highest slot; this needs the permission to patch pods", "error", err.Error())
+		}
+	}()
 }
 
 // missing is how long a slot's Lease must not exist before this process creates it: as long as a holder that still works may take to create it
@@ -278,13 +352,15 @@ func (c *claimer) take(ctx context.Context, slot *choice) (*Shard, error) {
 	before := resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
 
 	record.LeaderTransitions = before.LeaderTransitions + 1
-	if slot.why != free && !before.AcquireTime.IsZero() {
-		// The slot's name has held the Lease all the time; see isSettled.
+
+	l.saw(lease)
+
+	if l.settled = l.isSettled(before); l.settled && slot.why != free {
+		// The slot's name has held the Lease all the time. Otherwise, the Lease was free lately, also for a predecessor that has not held off to the
+		// end: who reads it must see that.
 		record.AcquireTime = before.AcquireTime
 	}
 
-	l.saw(lease)
-	l.settled = l.isSettled(before)
 	lease.Spec = resourcelock.LeaderElectionRecordToLeaseSpec(&record)
 	maps.Copy(lease.Labels, l.Labels) // the Lease has labels: it was found by one
 

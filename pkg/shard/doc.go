@@ -84,6 +84,9 @@
 //   - at the start of the term, and again if the Lease had to be recreated: a list of the metadata of the shard's own
 //     objects, 500 per request, for each kind that the shard works on (promise 7)
 //   - one patch for each drain
+//   - with slots, while the shard stops: a list of all Leases of its namespace per second until its objects are drained, and then, if a Pod waits for
+//     the slot, two per second and ten reads of its Lease until that Pod has it, for at most five seconds
+//   - with slots, while a Pod waits for one: an update of its own Lease per ten seconds, and with [FollowScale] a read of the scale per five
 //
 // At rest, none of these costs grows with the number of objects. While the API server does not answer the list, the shard
 // keeps its Lease, works on nothing that has not been confirmed, logs the reason, and retries at least every 30 seconds.

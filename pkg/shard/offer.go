@@ -13,8 +13,8 @@ import (
 const (
 	// offerLimit is how long a process waits for another one to take its slot. Meanwhile, nobody works on the objects of the slot.
 	offerLimit = 5 * time.Second
-	// offerPoll is how often it looks.
-	offerPoll = 100 * time.Millisecond
+	// offerPoll is how often it looks. It looks for processes that wait less often, because all Leases of the namespace are read for that.
+	offerPoll, awaitedPoll = 100 * time.Millisecond, 500 * time.Millisecond
 )
 
 // offer offers the slot to the processes that wait for one. It reports whether one of them has taken it. Otherwise, the Lease must be released.
@@ -43,6 +43,8 @@ func (l *lock) offer(ctx context.Context, record resourcelock.LeaderElectionReco
 	limit := l.term.clock.NewTimer(min(offerLimit, l.term.renewDeadline/2)) //nolint:mnd // half
 	defer limit.Stop()
 
+	looked := l.term.clock.Now()
+
 	for {
 		poll := l.term.clock.NewTimer(offerPoll)
 		select {
@@ -63,15 +65,17 @@ func (l *lock) offer(ctx context.Context, record resourcelock.LeaderElectionReco
 			return true
 		}
 
-		if !l.awaited(ctx, log) {
-			return false
+		if now := l.term.clock.Now(); now.Sub(looked) >= awaitedPoll {
+			if looked = now; !l.awaited(ctx, log) {
+				return false
+			}
 		}
 	}
 }
 
-// awaited reports whether a process waits for a slot.
+// awaited reports whether a process waits for this slot.
 func (l *lock) awaited(ctx context.Context, log klog.Logger) bool {
-	count, err := standbys(ctx, l.leases, l.ring, l.term.clock.Now())
+	count, err := standbys(ctx, l.leases, slotOf{l.ring, l.Identity()}, l.term.clock.Now())
 	if err != nil {
 		log.Error(err, "Could not look for processes that wait for a slot; releasing it")
 		return false

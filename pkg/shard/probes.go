@@ -52,7 +52,7 @@ func answerProbes(address string) (*probes, error) {
 // ServeHTTP implements [http.Handler].
 func (p *probes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if strings.Contains(req.URL.Path, "ready") && !p.waiting.Load() {
-		http.Error(w, "the shard does not know yet whether there is a slot for it", http.StatusServiceUnavailable)
+		http.Error(w, "the shard does not know yet whether there is a slot for it, or may not take it: see the log", http.StatusServiceUnavailable)
 
 		return
 	}
@@ -60,10 +60,10 @@ func (p *probes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = w.Write([]byte("waiting for a slot\n")) // the prober may have gone
 }
 
-// ready reports from now on that the process could take over.
-func (p *probes) ready() {
+// ready sets whether the process could take over.
+func (p *probes) ready(could bool) {
 	if p != nil {
-		p.waiting.Store(true)
+		p.waiting.Store(could)
 	}
 }
 

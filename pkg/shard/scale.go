@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -27,11 +28,15 @@ const (
 
 	// scalePeriod is how often a process that waits for a slot reads the scale. A process that holds a slot does not read it.
 	scalePeriod = 5 * time.Second
+	// scaleTimeout limits a request. A process that waits for one cannot take a slot that is offered for 5 s.
+	scaleTimeout = 2 * time.Second
 	// mostOwners bounds the owners of a Pod: a ReplicaSet, its Deployment, and two that others may have put above.
 	mostOwners = 4
 	// deletionCost is how ReplicaSets choose which of their Pods to delete: that with the lowest cost first.
 	deletionCost = "controller.kubernetes.io/pod-deletion-cost"
 )
+
+var errNoScale = errors.New("it has no owner with a scale in its namespace")
 
 var pods = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 
@@ -45,7 +50,10 @@ type workload struct {
 
 // ownerOf returns the topmost owner of the Pod that has a scale: a Deployment, for example, and not its ReplicaSet.
 func ownerOf(ctx context.Context, config *rest.Config, o Options) (*workload, error) {
-	client, err := dynamic.NewForConfig(config)
+	limited := rest.CopyConfig(config)
+	limited.Timeout = scaleTimeout
+
+	client, err := dynamic.NewForConfig(limited)
 	if err != nil {
 		return nil, fmt.Errorf("create the client for scales: %w", err)
 	}
@@ -71,7 +79,7 @@ func ownerOf(ctx context.Context, config *rest.Config, o Options) (*workload, er
 		}
 	}
 
-	return nil, fmt.Errorf("pod %s/%s has no owner with a scale: set a number of slots", o.Namespace, o.Pod)
+	return nil, fmt.Errorf("pod %s/%s: %w: set a number of slots", o.Namespace, o.Pod, errNoScale)
 }
 
 // owners returns what controls the object, and what controls that, and so on.
@@ -93,7 +101,7 @@ func (w *workload) owners(ctx context.Context, described discovery.DiscoveryInte
 	return owners, nil
 }
 
-// owner returns what controls the object; nil if nothing does.
+// owner returns what controls the object in its namespace; nil if nothing does.
 func (w *workload) owner(ctx context.Context, mapper meta.RESTMapper) (*workload, error) {
 	object, err := w.client.Resource(w.resource).Namespace(w.namespace).Get(ctx, w.name, metav1.GetOptions{})
 	if err != nil {
@@ -110,6 +118,10 @@ func (w *workload) owner(ctx context.Context, mapper meta.RESTMapper) (*workload
 	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if err != nil {
 		return nil, fmt.Errorf("find the resource of %s: %w", kind, err)
+	}
+
+	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
+		return nil, nil //nolint:nilnil // no Role could let a shard read it
 	}
 
 	return &workload{client: w.client, namespace: w.namespace, resource: mapping.Resource, name: ref.Name}, nil

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
@@ -14,8 +15,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// deployed creates a Deployment with its ReplicaSet, which nothing runs.
-func (f *fixture) deployed(replicas int32) (*appsv1.Deployment, *appsv1.ReplicaSet) {
+// deployed creates a Deployment of one replica with its ReplicaSet, which nothing runs.
+func (f *fixture) deployed() (*appsv1.Deployment, *appsv1.ReplicaSet) {
 	f.Helper()
 
 	labels := map[string]string{"app": "shard"}
@@ -25,7 +26,7 @@ func (f *fixture) deployed(replicas int32) (*appsv1.Deployment, *appsv1.ReplicaS
 	}
 	deployment := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shards"},
-		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Selector: selector, Template: template},
+		Spec:       appsv1.DeploymentSpec{Replicas: new(int32(1)), Selector: selector, Template: template},
 	}
 	require.NoError(f, f.admin.Create(f.Context(), deployment))
 
@@ -35,7 +36,7 @@ func (f *fixture) deployed(replicas int32) (*appsv1.Deployment, *appsv1.ReplicaS
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment, appsv1.SchemeGroupVersion.WithKind("Deployment"))},
 		},
 		// As in a rolling update.
-		Spec: appsv1.ReplicaSetSpec{Replicas: new(replicas + 1), Selector: selector, Template: template},
+		Spec: appsv1.ReplicaSetSpec{Replicas: new(int32(2)), Selector: selector, Template: template},
 	}
 	require.NoError(f, f.admin.Create(f.Context(), set))
 
@@ -71,7 +72,7 @@ func (f *fixture) cost(pod string) string {
 
 func TestSlotsFollowTheScaleOfTheDeployment(t *testing.T) {
 	f := newFixture(t)
-	deployment, set := f.deployed(1)
+	deployment, set := f.deployed()
 
 	for _, name := range []string{"pod-a", "pod-b", "pod-c"} {
 		f.pod(set, name)
@@ -79,7 +80,7 @@ func TestSlotsFollowTheScaleOfTheDeployment(t *testing.T) {
 
 	first := f.claim(f.slotOptions("pod-a", FollowScale)).got()
 	require.Equal(t, v1alpha1.SlotName(f.ring, 0), first.Name())
-	require.Equal(t, "5000", f.cost("pod-a"))
+	f.eventually("it is deleted last", func() bool { return f.cost("pod-a") == "5000" })
 	f.runs(first, ignore)
 
 	second := f.claim(f.slotOptions("pod-b", FollowScale))
@@ -88,13 +89,13 @@ func TestSlotsFollowTheScaleOfTheDeployment(t *testing.T) {
 
 	f.scale(deployment, 2)
 	require.Equal(t, v1alpha1.SlotName(f.ring, 1), second.got().Name())
-	require.Equal(t, "4999", f.cost("pod-b"), "the Pod of the highest slot is deleted first")
+	f.eventually("the Pod of the highest slot is deleted first", func() bool { return f.cost("pod-b") == "4999" })
 }
 
 // TestFollowingTheScaleNeeds shows what a shard must be allowed to do, and what it reports if it is not.
 func TestFollowingTheScaleNeeds(t *testing.T) {
 	f := newFixture(t)
-	_, set := f.deployed(1)
+	_, set := f.deployed()
 	f.pod(set, "pod-a")
 	f.pod(&appsv1.ReplicaSet{Spec: set.Spec}, "alone")
 
@@ -119,7 +120,7 @@ func TestFollowingTheScaleNeeds(t *testing.T) {
 	}
 	fails("pod-a", `cannot get resource "pods"`)
 	allow("", "pods", "get")
-	fails("alone", "has no owner with a scale")
+	fails("alone", "it has no owner with a scale")
 	fails("pod-a", `cannot get resource "replicasets"`)
 	allow("apps", "replicasets", "get")
 	fails("pod-a", `cannot get resource "deployments"`)
@@ -129,4 +130,37 @@ func TestFollowingTheScaleNeeds(t *testing.T) {
 	allow("coordination.k8s.io", "leases", "get", "list", "watch", "create", "update", "delete")
 	require.Equal(t, v1alpha1.SlotName(f.ring, 0), f.claim(f.slotOptions("pod-a", FollowScale)).got().Name())
 	require.Empty(t, f.cost("pod-a"), "it works without the permission to patch Pods")
+}
+
+// While the API server does not answer, a process must not end: it would be started less and less often.
+func TestFollowingTheScaleSurvivesAnOutage(t *testing.T) {
+	f := newFixture(t)
+	_, set := f.deployed()
+	f.pod(set, "pod-a")
+
+	n := &network{}
+	f.config.Wrap(n.wrap)
+	n.down.Store(true)
+
+	address := "127.0.0.1:" + freePort(f)
+	options := f.slotOptions("pod-a", FollowScale)
+	options.StandbyAddress = address
+	c := f.claim(options)
+	f.eventually("it is alive", answers(address, "/healthz", http.StatusOK))
+	require.True(t, answers(address, "/readyz", http.StatusServiceUnavailable)())
+	n.down.Store(false)
+	require.Equal(t, v1alpha1.SlotName(f.ring, 0), c.got().Name())
+}
+
+// What controls the Deployment may be in no namespace. No Role lets a shard read that.
+func TestFollowingTheScaleEndsAtTheNamespace(t *testing.T) {
+	f := newFixture(t)
+	deployment, set := f.deployed()
+	f.pod(set, "pod-a")
+
+	above := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "above-" + f.namespace}}
+	require.NoError(t, f.admin.Create(t.Context(), above))
+	deployment.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(above, rbacv1.SchemeGroupVersion.WithKind("ClusterRole"))}
+	require.NoError(t, f.admin.Update(t.Context(), deployment))
+	require.Equal(t, v1alpha1.SlotName(f.ring, 0), f.claim(f.slotOptions("pod-a", FollowScale)).got().Name())
 }

@@ -2,11 +2,14 @@ package shard
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -17,7 +20,7 @@ import (
 const (
 	// standbyPeriod is how often a standby renews its own Lease.
 	standbyPeriod = 10 * time.Second
-	// standbyPrefix begins the name of a standby's Lease; the name of its Pod follows.
+	// standbyPrefix begins the name of a standby's Lease; the names of its ring and its Pod follow.
 	standbyPrefix = "standby-"
 	// goodbye limits the deletion of a standby's Lease.
 	goodbye = 2 * time.Second
@@ -32,14 +35,17 @@ type standby struct {
 
 	renewed time.Time
 	written *coordinationv1.Lease // nil: none is known
+	slots   string                // what it says about the slots that the process would take
 }
 
-// renew creates the Lease, or renews it if that is due. Without it, a Pod that stops does not wait for this process to take its slot, but
-// nothing else goes wrong; so an error is only logged.
-func (s *standby) renew(ctx context.Context) {
-	now := s.clock.Now()
-	if s.written != nil && now.Sub(s.renewed) < standbyPeriod {
-		return
+// renew creates the Lease, or renews it if that is due or the process would take other slots than before. It reports whether the Lease is there.
+// Without it, a Pod that stops does not wait for this process to take its slot.
+func (s *standby) renew(ctx context.Context, slots []string) bool {
+	now, before := s.clock.Now(), s.slots
+
+	s.slots = v1alpha1.SlotsValue(s.options.Ring, slots)
+	if s.written != nil && now.Sub(s.renewed) < standbyPeriod && s.slots == before {
+		return true
 	}
 
 	first := s.written == nil
@@ -47,12 +53,14 @@ func (s *standby) renew(ctx context.Context) {
 	if err := s.write(ctx, now); err != nil {
 		s.log.Error(err, "Could not write the Lease of this standby; a shard with slots needs get, create, update, and delete on leases in its namespace")
 
-		return
+		return false
 	}
 
 	if s.renewed = now; first {
 		s.log.Info("Waiting for a slot", "ring", s.options.Ring, "pod", s.options.Pod)
 	}
+
+	return true
 }
 
 // write writes the Lease as it was last written, or else creates it, or else takes over what a predecessor has left.
@@ -90,7 +98,8 @@ func (s *standby) write(ctx context.Context, now time.Time) error {
 func (s *standby) lease(now time.Time) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.options.Namespace, Name: standbyPrefix + s.options.Pod, Labels: map[string]string{v1alpha1.LabelStandby: s.options.Ring},
+			Namespace: s.options.Namespace, Name: standbyName(s.options.Ring, s.options.Pod), Labels: map[string]string{v1alpha1.LabelStandby: s.options.Ring},
+			Annotations: map[string]string{v1alpha1.AnnotationSlots: s.slots},
 		},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: &s.options.Pod, LeaseDurationSeconds: new(int32(v1alpha1.StandbyDuration / time.Second)), RenewTime: new(metav1.NewMicroTime(now)),
@@ -113,14 +122,27 @@ func (s *standby) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
 
-	if err := s.client.Delete(ctx, standbyPrefix+s.options.Pod, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		s.log.Error(err, "Could not delete the Lease of this standby", "lease", standbyPrefix+s.options.Pod)
+	if err := s.client.Delete(ctx, s.written.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		s.log.Error(err, "Could not delete the Lease of this standby", "lease", s.written.Name)
 	}
 }
 
-// standbys returns how many processes wait for a slot of the ring.
-func standbys(ctx context.Context, client coordinationv1client.LeaseInterface, ring string, now time.Time) (int, error) {
-	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelStandby + "=" + ring})
+// standbyName returns the name of a standby's Lease. A Pod may wait for slots of several rings.
+func standbyName(ring, pod string) string {
+	name := standbyPrefix + ring + "-" + pod
+	if len(name) <= validation.DNS1123SubdomainMaxLength {
+		return name
+	}
+
+	return fmt.Sprintf("%s%016x", standbyPrefix, xxhash.Sum64String(name))
+}
+
+// slotOf is a slot of a ring.
+type slotOf struct{ ring, name string }
+
+// standbys returns how many processes wait for the slot.
+func standbys(ctx context.Context, client coordinationv1client.LeaseInterface, slot slotOf, now time.Time) (int, error) {
+	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelStandby + "=" + slot.ring})
 	if err != nil {
 		return 0, err //nolint:wrapcheck // the caller says what for
 	}
@@ -128,7 +150,7 @@ func standbys(ctx context.Context, client coordinationv1client.LeaseInterface, r
 	count := 0
 
 	for i := range list.Items {
-		if v1alpha1.IsWaiting(list.Items[i].Spec.RenewTime, now) {
+		if l := &list.Items[i]; v1alpha1.IsWaiting(l.Spec.RenewTime, now) && v1alpha1.WaitsFor(l.Annotations, slot.ring, slot.name) {
 			count++
 		}
 	}

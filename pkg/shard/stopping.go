@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// drainLook is how often a shard that stops looks whether it still has objects.
-	drainLook = 200 * time.Millisecond
+	// drainLook is how often a shard that stops looks whether it still has objects. awaitedLook is how often it looks whether somebody waits for
+	// its slot, because all Leases of the namespace are read for that.
+	drainLook, awaitedLook = 200 * time.Millisecond, time.Second
 	// drainStalled is how long a shard that stops waits for the next drain: nobody may drain it, for example because it is the only shard.
 	drainStalled = 3 * time.Second
 )
@@ -62,7 +63,9 @@ func (s *Shard) drain(ctx context.Context) {
 	look := s.term.clock.NewTimer(0)
 	defer look.Stop()
 
-	for released, since := s.released.Load(), s.term.clock.Now(); ; {
+	looked := s.term.clock.Now()
+
+	for released, since := s.released.Load(), looked; ; {
 		select {
 		case <-ctx.Done():
 			log.Info("Stopping with objects that were not drained in time")
@@ -70,13 +73,17 @@ func (s *Shard) drain(ctx context.Context) {
 		case <-look.C():
 		}
 
-		if s.term.lost() != nil || l.slot && l.awaited(ctx, log) {
+		now := s.term.clock.Now()
+		if s.term.lost() != nil || l.slot && now.Sub(looked) >= awaitedLook && l.awaited(ctx, log) {
 			return
+		}
+
+		if now.Sub(looked) >= awaitedLook {
+			looked = now
 		}
 
 		look.Reset(drainLook)
 
-		now := s.term.clock.Now()
 		if n := s.released.Load(); n != released {
 			released, since = n, now
 			continue // the API server is asked when there is a pause

@@ -108,6 +108,7 @@ func New(config *rest.Config, options Options) (*Election, error) {
 	elector, held, err := elect.New(config, elect.Options{
 		Lease: types.NamespacedName{Namespace: options.Namespace, Name: options.Name}, Identity: Identity(options.Ring),
 		LeaseDuration: options.LeaseDuration, RenewDeadline: options.RenewDeadline, RetryPeriod: options.RetryPeriod,
+		Shared: true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("former leader election: %w", err)

@@ -124,7 +124,7 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 
 	for _, annotation := range []struct{ key, value string }{
 		{v1alpha1.AnnotationPod, Pod(l)}, {v1alpha1.AnnotationStopping, stopping(l)}, {v1alpha1.AnnotationHoldOff, holdOff(l)}, {v1alpha1.AnnotationPodUID, podUIDValue(l)},
-		{v1alpha1.AnnotationShardLabel, ShardLabel(l)},
+		{v1alpha1.AnnotationShardLabel, ShardLabel(l)}, {v1alpha1.AnnotationSlots, slots(l)},
 	} {
 		if annotation.value != "" {
 			metav1.SetMetaDataAnnotation(&slim.ObjectMeta, annotation.key, annotation.value)
@@ -138,6 +138,19 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 	}
 
 	return slim
+}
+
+// maxSlots is how many bytes of names of slots are kept. A standby that says more waits for any slot, as far as the services know.
+const maxSlots = 512
+
+// slots returns which slots the Pod of a standby's Lease would take, as it is written; "" for another Lease, or if it is long.
+func slots(l *coordinationv1.Lease) string {
+	value := l.Annotations[v1alpha1.AnnotationSlots]
+	if _, standby := l.Labels[v1alpha1.LabelStandby]; !standby || len(value) > maxSlots {
+		return ""
+	}
+
+	return value
 }
 
 // maxUID is how many bytes a uid may have.

@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -82,17 +83,7 @@ func TestSlowReadsOfAllShardsServeForLonger(t *testing.T) {
 	late := &lateReader{Reader: counted, late: func() { w.step(2 * trust) }}
 	w.guard = New(w.ring, late, w.clock)
 
-	var names []string
-
-	for i := range 2 * few {
-		s := w.shard()
-		s.Name = fmt.Sprintf("dead-%d", i)
-		names = append(names, s.Name)
-
-		require.NoError(t, s.Acquire(t.Context()))
-		w.says(s, "10s")
-		w.take(s)
-	}
+	names := w.dead(2 * few)
 
 	w.observe()
 
@@ -115,6 +106,48 @@ func TestSlowReadsOfAllShardsServeForLonger(t *testing.T) {
 	w.step(1)
 	require.Equal(t, 1, reads(), "and then renewed for all together")
 	require.Equal(t, 2, late.all)
+}
+
+// dead creates the Leases of n shards, which have been taken, and returns their names.
+func (w *world) dead(n int) (names []string) {
+	w.Helper()
+
+	for i := range n {
+		s := w.shard()
+		s.Name = fmt.Sprintf("dead-%d", i)
+		names = append(names, s.Name)
+
+		require.NoError(w, s.Acquire(w.Context()))
+		w.says(s, "10s")
+		w.take(s)
+	}
+
+	return names
+}
+
+// A read of all shards may take so long that it fails, or that only those can use it who have waited for it.
+func TestReadsOfAllShardsThatTakeTooLongAreGivenUp(t *testing.T) {
+	for name, err := range map[string]error{"they end": nil, "they fail": context.DeadlineExceeded} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			late := &lateReader{Reader: w.plane.Client, late: func() { w.step(longestTrust) }, err: err}
+			w.guard = New(w.ring, late, w.clock)
+
+			names := w.dead(2 * few)
+
+			w.observe()
+
+			for range 2 * tooLate {
+				for _, name := range names {
+					if _, got := w.guard.MayTake(t.Context(), name); got != nil {
+						require.ErrorIs(t, got, err)
+					}
+				}
+			}
+
+			require.Equal(t, tooLate, late.all, "after that, each shard by itself")
+		})
+	}
 }
 
 // Whoever has waited for a read can use what it allows, even if it is too old for those who ask later.

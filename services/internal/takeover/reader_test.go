@@ -2,6 +2,7 @@ package takeover
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -45,11 +46,12 @@ func (s *slowReader) List(ctx context.Context, list client.ObjectList, opts ...c
 	return s.Reader.List(ctx, list, opts...)
 }
 
-// lateReader calls late after each list of all shards.
+// lateReader calls late after each list of all shards, which fails if there is an error.
 type lateReader struct {
 	client.Reader
 
 	late func()
+	err  error
 	all  int
 }
 
@@ -59,6 +61,8 @@ func (l *lateReader) List(ctx context.Context, list client.ObjectList, opts ...c
 	if !ofOne(opts) {
 		l.all++
 		l.late()
+
+		err = errors.Join(err, l.err)
 	}
 
 	return err

@@ -36,9 +36,10 @@ const (
 	few = 4
 	// lately is how long a shard counts as recently asked about. Objects of many shards are processed in any order.
 	lately = time.Second
-	// slowly is how long a shard is read by itself after tooLate reads of all have ended when all that they allowed was over: the Leases of the
-	// ring may be large. One is not enough: the second one may allow much more (U3). As long as a read allows something, it is better than
-	// one for each shard, because whoever waits for it goes on when it ends, and until then leaves the API server alone.
+	// slowly is how long a shard is read by itself after tooLate reads of all have ended when all that they allowed was over, or have failed after
+	// as long: the Leases of the ring may be large. One is not enough: the second one may allow much more (U3). As long as a read allows
+	// something, it is better than one for each shard, because whoever waits for it goes on when it ends, and until then leaves the API server
+	// alone. A read that takes longestTrust is no better: those who came after it began wait for the next one, for longer than they can.
 	slowly, tooLate = 10 * time.Second, 2
 	// askAgain is the pause after an answer that cannot tell when it will change. If a shard continues to hold its Lease, the
 	// pause grows to seldom: this is the case while a name is held twice, and [Guard.Observe] reports the end.
@@ -109,7 +110,7 @@ type shard struct {
 	read        span              // the read that verdict comes from
 	verdict     Verdict
 	allowedTill time.Time
-	late        int       // how many reads of all shards in a row ended after all that they allowed for this one
+	late        int       // how many reads of all shards in a row ended too late for this one
 	lateAt      time.Time // when the last of them ended
 }
 
@@ -127,31 +128,6 @@ type sighting struct {
 	held      bool
 	duration  time.Duration
 }
-
-// gate admits one at a time, like a mutex. A waiter leaves when its context ends.
-type gate chan struct{}
-
-func newGate() gate { return make(gate, 1) }
-
-func (g gate) enter(ctx context.Context) error {
-	select {
-	case g <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (g gate) tryEnter() bool {
-	select {
-	case g <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (g gate) leave() { <-g }
 
 // New returns a guard for the named ring. The reader must not be a cache. The guard's observation starts now: pass every later
 // view of the ring to [Guard.Observe].
@@ -340,7 +316,13 @@ func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
+	at := span{began, g.clock.Now()}
+
 	if err != nil {
+		for _, s := range g.shards {
+			s.countLate(at, false)
+		}
+
 		return Verdict{}, fmt.Errorf("read the Leases of shard %s and others: %w", q.name, err)
 	}
 
@@ -349,10 +331,9 @@ func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 		byName[l.Name] = append(byName[l.Name], l)
 	}
 
-	at := span{began, g.clock.Now()}
 	for name, s := range g.shards {
 		s.answer(name, byName[name], at)
-		s.countLate(at)
+		s.countLate(at, s.verdict.Allowed)
 	}
 
 	g.changed()
@@ -394,9 +375,10 @@ func (at span) trusted() time.Duration { return min(max(trust, atRead*at.took())
 
 func (at span) took() time.Duration { return at.ended.Sub(at.began) }
 
-// countLate records whether a read of all shards has ended when all that it allowed for this one was over.
-func (s *shard) countLate(at span) {
-	if s.verdict.Allowed || s.held || !s.vanished.IsZero() || at.took() < trust {
+// countLate records whether a read of all shards has ended when all that it allowed for this one was over, or nobody could use it for longer.
+func (s *shard) countLate(at span, allowed bool) {
+	over := at.took() >= longestTrust || !allowed && at.took() >= trust
+	if s.held || !s.vanished.IsZero() || !over {
 		s.late = 0
 		return
 	}

@@ -7,8 +7,9 @@ import (
 )
 
 const (
-	// unknownContainer is the reason with which the kubelet reports a container that it could not find.
-	unknownContainer = "ContainerStatusUnknown"
+	// unknownContainer is the reason with which the kubelet reports a container that it could not find. restarting is the reason with which it
+	// reports any container of a Pod whose containers it restarts together, also one that it could not find.
+	unknownContainer, restarting = "ContainerStatusUnknown", "RestartingAllContainers"
 	// notFound is what virtual nodes report of a container that their provider does not list.
 	notFound = "NotFound"
 	// podFailed and podCompleted are the reasons of the condition ContainersReady with which the kubelet reports a terminal phase.
@@ -45,7 +46,7 @@ func Ended(p *corev1.Pod) bool {
 
 	for _, statuses := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses, p.Status.EphemeralContainerStatuses} {
 		for i := range statuses {
-			if end := statuses[i].State.Terminated; end == nil || end.Reason == unknownContainer || end.Reason == notFound {
+			if end := statuses[i].State.Terminated; end == nil || slices.Contains([]string{unknownContainer, restarting, notFound}, end.Reason) {
 				return false
 			}
 		}

@@ -13,6 +13,7 @@ import (
 var (
 	terminated = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Error"}}
 	notSeen    = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "ContainerStatusUnknown"}}
+	together   = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "RestartingAllContainers"}}
 	notListed  = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: -137, Reason: "NotFound"}}
 	running    = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	waiting    = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
@@ -80,6 +81,7 @@ func TestEnded(t *testing.T) {
 		"the sidecar runs":               {withInit(status(corev1.PodFailed, terminated), running), false},
 		"a debugger runs":                {withDebugger(status(corev1.PodFailed, terminated), running), false},
 		"the kubelet has not seen it":    {status(corev1.PodFailed, notSeen), false},
+		"not seen before a restart":      {status(corev1.PodFailed, together), false},
 		"a virtual node has lost it":     {status(corev1.PodFailed, notListed), false},
 		"rejected, so nothing ever ran":  {status(corev1.PodFailed), false},
 		"a container without a report":   {status(corev1.PodFailed, corev1.ContainerState{}), false},

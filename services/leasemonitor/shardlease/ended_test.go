@@ -1,6 +1,8 @@
 package shardlease_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -82,6 +85,7 @@ func TestTheSlotOfAPodThatHasEndedIsOffered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMonitor(t)
+			m.Live = inPages{m.Live, t}
 			m.Pods, m.shard.PodUID = ended{"uid-1": true}, "uid-1"
 			require.NoError(t, m.shard.Acquire(t.Context()))
 			m.edit(func(l *coordinationv1.Lease) { l.Annotations[v1alpha1.AnnotationPod] = "pod-1" })
@@ -121,4 +125,35 @@ func TestTheSlotOfAPodThatHasEndedIsOffered(t *testing.T) {
 			require.Equal(t, tc.takes, m.shard.Name == *m.lease().Spec.HolderIdentity)
 		})
 	}
+}
+
+// inPages demands that lists are read in pages. Whoever may write Leases decides how large they are.
+type inPages struct {
+	client.Reader
+
+	t *testing.T
+}
+
+func (r inPages) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	require.NotZero(r.t, (&client.ListOptions{}).ApplyOptions(opts).Limit)
+
+	return r.Reader.List(ctx, list, opts...)
+}
+
+// unlisted fails lists.
+type unlisted struct{ client.Reader }
+
+func (unlisted) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return errors.New("no list")
+}
+
+// An offer only saves moves. If nobody knows whether a Pod waits, the Lease is taken.
+func TestTheSlotIsTakenIfNobodyKnowsWhoWaits(t *testing.T) {
+	m := newMonitor(t)
+	m.Live = unlisted{m.Live}
+	m.Pods, m.shard.PodUID = ended{"uid-1": true}, "uid-1"
+	require.NoError(t, m.shard.Acquire(t.Context()))
+	m.edit(func(l *coordinationv1.Lease) { l.Annotations[v1alpha1.AnnotationPod] = "pod-1" })
+	m.look()
+	require.Equal(t, v1alpha1.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
 }

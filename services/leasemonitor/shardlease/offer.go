@@ -15,6 +15,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/leaselist"
 )
 
 // offerFor is how long a slot whose Pod has ended is offered to the Pods that wait for one, before its Lease is taken and its objects move.
@@ -69,9 +70,8 @@ func (r *Reconciler) offer(ctx context.Context, judged *judgement) (time.Duratio
 		return offerFor - now.Sub(r.offers.since(id, value, now)), nil
 	}
 
-	waits, err := r.somebodyWaits(ctx, judged, now)
-	if err != nil || !waits {
-		return 0, err
+	if !r.somebodyWaits(ctx, judged, now) {
+		return 0, nil
 	}
 
 	offered := l.DeepCopy()
@@ -91,14 +91,16 @@ func (r *Reconciler) offer(ctx context.Context, judged *judgement) (time.Duratio
 	return offerFor, nil
 }
 
-// somebodyWaits reports whether a Pod waits for a slot of the ring. It reads from the API server: this happens only when a Pod has ended.
-func (r *Reconciler) somebodyWaits(ctx context.Context, judged *judgement, now time.Time) (bool, error) {
-	standbys := &coordinationv1.LeaseList{}
-
-	err := r.Live.List(ctx, standbys, client.InNamespace(judged.lease.Namespace), client.MatchingLabels{v1alpha1.LabelStandby: judged.ring()})
+// somebodyWaits reports whether a Pod waits for this slot. It reads from the API server: this happens only when a Pod has ended. If that
+// fails, nobody waits, because an offer only saves moves.
+func (r *Reconciler) somebodyWaits(ctx context.Context, judged *judgement, now time.Time) bool {
+	standbys, err := leaselist.Read(ctx, r.Live, client.InNamespace(judged.lease.Namespace), client.MatchingLabels{v1alpha1.LabelStandby: judged.ring()})
 	if err != nil {
-		return false, fmt.Errorf("look for Pods that wait for a slot of ring %s: %w", judged.ring(), err)
+		ctrllog.FromContext(ctx).Error(err, "Cannot look for Pods that wait for a slot: the Lease is taken at once", "ring", judged.ring())
+		return false
 	}
 
-	return slices.ContainsFunc(standbys.Items, func(l coordinationv1.Lease) bool { return v1alpha1.IsWaiting(l.Spec.RenewTime, now) }), nil
+	return slices.ContainsFunc(standbys, func(l coordinationv1.Lease) bool {
+		return v1alpha1.IsWaiting(l.Spec.RenewTime, now) && v1alpha1.WaitsFor(l.Annotations, judged.ring(), judged.lease.Name)
+	})
 }

@@ -54,6 +54,7 @@ func newMonitor(t *testing.T) *monitor {
 	own, err := client.New(config, client.Options{Scheme: plane.Client.Scheme()})
 	require.NoError(t, err)
 
+	namespace := plane.Namespace(t) // and the name of a ring of its own: shards that die together are judged together
 	clock, recorder := testclock.NewFakeClock(start), events.NewFakeRecorder(100)
 	ages := &lease.Observer{Sight: &lease.Sight{}}
 	ages.Sight.Saw(start, start)
@@ -67,7 +68,7 @@ func newMonitor(t *testing.T) *monitor {
 		events: recorder,
 		admin:  plane.Client,
 		shard: &leasetest.Shard{
-			Client: plane.Client, Ring: "no-such-ring", Namespace: plane.Namespace(t), Name: "shard-0", Duration: d,
+			Client: plane.Client, Ring: namespace, Namespace: namespace, Name: "shard-0", Duration: d,
 			Clock: testclock.NewFakeClock(start.AddDate(-3, 0, 0)), // its clock has no say
 		},
 	}
@@ -139,7 +140,7 @@ func TestTakeOverWritesExactlyWhatTheContractSays(t *testing.T) {
 		LeaseTransitions:     new(int32(1)),
 	}, after.Spec)
 	require.Equal(t, before.UID, after.UID)
-	require.Equal(t, "no-such-ring", after.Labels[v1alpha1.LabelClusterRing])
+	require.Equal(t, m.shard.Ring, after.Labels[v1alpha1.LabelClusterRing])
 }
 
 func TestShardWithWrongClockStaysReady(t *testing.T) {

@@ -27,8 +27,8 @@ import (
 const workers = 5
 
 // SetupWithManager adds a controller to the manager that calls the reconciler for every Lease in the manager's cache, for those of
-// shards that a ring's status begins to name as lost or whose Pods have ended, and for those of a ring whose shard namespaces change, while this replica
-// leads. The clock is what the controller waits by.
+// shards that a ring's status begins to name as lost or whose Pods have ended, and for those of a ring that is created or deleted or whose shard
+// namespaces change, while this replica leads. The clock is what the controller waits by.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker) error {
 	b := builder.ControllerManagedBy(mgr)
 	if r.Pods != nil {
@@ -37,7 +37,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker)
 
 	err := b.Named("shardlease").
 		For(&coordinationv1.Lease{}).
-		Watches(&v1alpha1.ClusterRing{}, handler.Funcs{CreateFunc: r.created, UpdateFunc: r.updated}).
+		Watches(&v1alpha1.ClusterRing{}, handler.Funcs{CreateFunc: r.created, UpdateFunc: r.updated, DeleteFunc: r.deleted}).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			RateLimiter:             kit.RateLimiter[reconcile.Request](),
@@ -57,12 +57,18 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker)
 // queue is where Leases wait for the reconciler.
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// created queues the Leases of the lost shards of a ring that has just been seen.
+// created queues the Leases of a ring that has just been seen. Those that did not count before, because the ring was another one or there was
+// none, may have no event any more.
 func (r *Reconciler) created(ctx context.Context, e event.CreateEvent, q queue) {
-	if ring, ok := e.Object.(*v1alpha1.ClusterRing); ok && len(lostShards(ring)) > 0 {
-		r.enqueue(ctx, ring.Name, sets.New(lostShards(ring)...).Has, q)
-	}
+	r.enqueue(ctx, e.Object.GetName(), everyShard, q)
 }
+
+// deleted queues the Leases of a ring that is gone: without a ring, they count in every namespace.
+func (r *Reconciler) deleted(ctx context.Context, e event.DeleteEvent, q queue) {
+	r.enqueue(ctx, e.Object.GetName(), everyShard, q)
+}
+
+func everyShard(string) bool { return true }
 
 // updated queues the Leases of a ring's lost shards when these change, and all Leases of the ring when other namespaces count, or another
 // sharder monitors them. A Lease whose shard is no longer lost needs no look: it is just not renewed.
@@ -73,7 +79,7 @@ func (r *Reconciler) updated(ctx context.Context, e event.UpdateEvent, q queue) 
 	switch {
 	case !ok || !also:
 	case !slices.Equal(before.Spec.ShardNamespaces, after.Spec.ShardNamespaces) || before.Spec.Sharder != after.Spec.Sharder:
-		r.enqueue(ctx, after.Name, func(string) bool { return true }, q)
+		r.enqueue(ctx, after.Name, everyShard, q)
 	case len(lostShards(after)) > 0 && !slices.Equal(lostShards(before), lostShards(after)):
 		r.enqueue(ctx, after.Name, sets.New(lostShards(after)...).Has, q)
 	}

@@ -203,6 +203,33 @@ func TestHangingDrainDoesNotStopTheChildrenOfOthers(t *testing.T) {
 	require.False(t, w.e.Report().Converged)
 }
 
+// If a search fails and the watch finds the followers meanwhile, nothing is left of the failure: no search would ever succeed.
+func TestFailureOfASearchIsForgotten(t *testing.T) {
+	w := newMeddled(t, func(_ *meddled, c *Config) { c.Limits.Searches = 1 })
+	owner := w.owners("owner", "a", 1)[0]
+	child := w.child(owner, "child", "a")
+
+	var searches counter
+
+	w.e.SetTarget(w.target)
+	w.run()
+	w.comes(owner, "a", true)
+	w.await(w.e.few, "the first pass should count the objects")
+	w.meddle(func(r asked) (*http.Response, error) {
+		if r.of("LIST", "secrets") && searches.up("") == 1 {
+			return refusedAsInternal()
+		}
+
+		return nil, nil
+	})
+	w.acknowledge(owner)
+	w.comes(child, "b", false)
+	w.comes(owner, "b", false)
+	require.Positive(t, searches.least(""))
+	w.converges()
+	require.Empty(t, w.e.Report().Failures)
+}
+
 // heldLists holds back lists until the test releases them, or the engine cancels them.
 type heldLists struct {
 	mu   sync.Mutex

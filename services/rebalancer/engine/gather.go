@@ -31,6 +31,8 @@ const (
 	// withoutThem is how long a search waits for a resource that cannot be listed, or whose objects without a shard have not
 	// all been seen yet. After that, it continues without them, because a shard has to work on the object.
 	withoutThem = 10 * time.Second
+	// drainsWait is how long no object is drained at most because a shard stops and the watch of the followers has not begun.
+	drainsWait = time.Second
 	// fewObjects is the number of objects of a ring up to which lists use pages; docs/performance.md compares the cost of
 	// pages and streams.
 	fewObjects = 20_000
@@ -123,6 +125,7 @@ func (e *Engine) gatherer(ctx context.Context) {
 		e.drainsMayBegin()
 
 		if e.gatherKin(ctx) || len(e.ungathered()) == 0 {
+			e.found()
 			continue
 		}
 
@@ -151,6 +154,19 @@ func (e *Engine) gatherer(ctx context.Context) {
 	}
 }
 
+// found records that no object waits for its followers. The watch has found what a search could not list, and no search will list it again.
+func (s *state) found() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	before := len(s.failures)
+	maps.DeleteFunc(s.failures, func(id sourceID, _ string) bool { return id.looksFor == forFollowers })
+
+	if len(s.failures) < before {
+		s.changed()
+	}
+}
+
 // stops reports whether a shard stops that still works: all its objects move soon, one by one.
 func (s *state) stops() bool {
 	s.mu.Lock()
@@ -160,11 +176,12 @@ func (s *state) stops() bool {
 }
 
 // awaitKin lets no object be drained until the gatherer watches the followers, if a shard stops: an object that is released earlier would be
-// without a shard until the watch has listed all of them. The lock must be held.
+// without a shard until the watch has listed all of them. It waits for a second at most, because the shard waits for its drains for three. The
+// lock must be held.
 func (s *state) awaitKin(now time.Time) {
 	controlled := s.target.Set.Controlled()
 	if s.target.View.Stops() && len(controlled) > 0 && s.hasFew() && !s.kin.watched(controlled) {
-		s.table.Pause(now, true)
+		s.table.Pause(now, now.Add(drainsWait))
 	}
 
 	notify(s.gather)
@@ -175,7 +192,7 @@ func (s *state) drainsMayBegin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if s.table.Pause(s.clock.Now(), false) {
+	if s.table.Pause(s.clock.Now(), time.Time{}) {
 		s.changed()
 	}
 }

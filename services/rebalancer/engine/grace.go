@@ -8,6 +8,10 @@ import (
 // and to acquire its Lease.
 const comeback = 15 * time.Second
 
+// longestComeback limits the wait if shards come back one after another, and leave again: objects of lost shards must not wait for as long as that
+// lasts.
+const longestComeback = 4 * comeback
+
 // grace prevents the first shard that comes back after a disruption from getting all objects. The objects of lost shards wait
 // for a while if fewer than half of the shards are available that were available when the ring last converged, and one has
 // just come back. Otherwise, these objects would move to the few available shards, and back again when the other shards
@@ -16,8 +20,8 @@ type grace struct {
 	// known is the number of shards that were available when the ring last converged. Before the first convergence, it is the
 	// initial number of Leases, whoever holds them.
 	known int
-	// until is the end of the wait; zero if objects do not wait.
-	until time.Time
+	// until is the end of the wait; zero if objects do not wait. began is when the first shard came back, and last when the last one did.
+	until, began, last time.Time
 }
 
 // retarget records another set of available shards. joined reports whether a shard has joined, and leases is the number of
@@ -29,9 +33,14 @@ func (g *grace) retarget(now time.Time, available, leases int, joined bool) {
 
 	switch {
 	case 2*available >= g.known:
-		g.until = time.Time{}
+		*g = grace{known: g.known}
 	case joined:
-		g.until = now.Add(comeback)
+		if now.Sub(g.last) > longestComeback {
+			g.began = now
+		}
+
+		g.last = now
+		g.until = now.Add(min(comeback, g.began.Add(longestComeback).Sub(now)))
 	}
 }
 

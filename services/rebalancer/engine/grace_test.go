@@ -33,6 +33,19 @@ func TestGrace(t *testing.T) {
 	g.retarget(later, 2, 4, true)
 	require.LessOrEqual(t, g.wait(later), time.Duration(0), "half of them are available")
 
+	// Shards that crash come back all the time. Objects do not wait for the end of that.
+	g = &grace{known: 4}
+	for at := time.Duration(0); at < 2*longestComeback; at += time.Second {
+		g.retarget(begin.Add(at), 0, 4, false)
+		g.retarget(begin.Add(at), 1, 4, true)
+		require.Equal(t, at < longestComeback, g.wait(begin.Add(at)) > 0, "after %s", at)
+	}
+
+	much := begin.Add(time.Hour)
+	g.retarget(much, 0, 4, false)
+	g.retarget(much, 1, 4, true)
+	require.Equal(t, comeback, g.wait(much), "this is another disruption")
+
 	g = &grace{}
 	g.retarget(begin, 0, 4, false)
 	g.retarget(begin, 1, 4, true)

@@ -110,6 +110,11 @@ func TestAWatchKnowsWhatFollowsAnObject(t *testing.T) {
 	require.Equal(t, []string{"child"}, names("owner"))
 	require.ElementsMatch(t, []string{"grandchild", "stranger"}, names("other"))
 
+	// Users may make objects control each other in a circle.
+	of.show(controlled("self", "self"))
+	require.Subset(t, []string{"self"}, names("self"))
+	of.show(controlled("self", ""))
+
 	of.show(controlled("child", ""))
 	require.Empty(t, names("owner"))
 	require.Len(t, of.members, 1)

@@ -188,7 +188,7 @@ func (e *Engine) pass(ctx context.Context) {
 		if e.target != nil {
 			before := e.passes.verified
 			if k, at = e.passes.due(e.Clock.Now(), e.table, e.looking()); e.passes.verified != before {
-				e.grace.known = len(e.target.View.AvailableShards())
+				e.grace = grace{known: len(e.target.View.AvailableShards())}
 				notify(e.news)
 			}
 		}

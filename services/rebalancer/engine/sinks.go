@@ -31,7 +31,11 @@ func (e *Engine) observed(ctx context.Context, lookup placement.Lookup, seen sig
 
 		room := seen.room
 		if room == nil {
-			room = func() bool { return !e.table.Full() }
+			room = func() bool {
+				_, known := e.table.Has(seen.object.ID)
+
+				return known || !e.table.Full()
+			}
 		}
 
 		if !seen.inPlace && !e.await(ctx, e.room, room) || e.saw(t, seen) {

@@ -60,7 +60,7 @@ func newState(c Config, ancestors *ancestry.Book) *state {
 		clock: c.Clock,
 		table: obligation.New(obligation.Limits{
 			Drains: c.Limits.Total, PerShard: c.Limits.PerShard, DrainTimeout: c.Limits.DrainTimeout,
-			Active: maxActive, Parked: maxParked,
+			Active: maxActive, Parked: maxParked, Failing: maxFailing,
 		}),
 		passes:   newPasses(c.Ring, c.Limits),
 		lost:     sets.New[string](),

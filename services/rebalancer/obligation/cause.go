@@ -379,7 +379,12 @@ func (t *Table) Expire(now time.Time) {
 		defer t.check()
 	}
 
-	if t.window.expire(now) {
+	resumed := !t.paused.IsZero() && !now.Before(t.paused)
+	if resumed {
+		t.paused = time.Time{}
+	}
+
+	if t.window.expire(now) || resumed {
 		t.wakeSlots(now)
 	}
 
@@ -448,11 +453,17 @@ func (t *Table) Next() (at time.Time, ok bool) {
 		return next.at, ok
 	}
 
-	if opens, closed := t.window.next(); closed && (!ok || opens.Before(next.at)) {
-		return opens, true
+	at = next.at
+
+	if opens, closed := t.window.next(); closed && (!ok || opens.Before(at)) {
+		at, ok = opens, true
 	}
 
-	return next.at, ok
+	if !t.paused.IsZero() && (!ok || t.paused.Before(at)) {
+		at, ok = t.paused, true
+	}
+
+	return at, ok
 }
 
 // sorted returns the IDs of all obligations in a deterministic order.

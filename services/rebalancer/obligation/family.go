@@ -180,14 +180,18 @@ func (t *Table) recount(e *entry, now objects.Lineage) (alone []types.UID) {
 // scatter drops an obligation that finds no room. It does not wake the objects that it follows: otherwise all followers would
 // immediately be searched again.
 func (t *Table) scatter(now time.Time, e *entry) {
-	for _, uid := range e.follows {
+	t.noRoom(e.follows)
+	t.recount(e, objects.Lineage{})
+	t.end(now, e)
+}
+
+// noRoom records that a follower of these objects found no room.
+func (t *Table) noRoom(follows objects.Lineage) {
+	for _, uid := range follows {
 		if uid != "" {
 			t.families.roomless.Insert(uid)
 		}
 	}
-
-	t.recount(e, objects.Lineage{})
-	t.end(now, e)
 }
 
 // reunite wakes an object if all its followers have moved.

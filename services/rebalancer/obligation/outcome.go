@@ -39,7 +39,18 @@ const (
 	longestPause = 30 * time.Second
 	// briefPause limits it if only another change of the object has caused the failure.
 	briefPause = 100 * time.Millisecond
+	// many is the number of failures in a row, over about five seconds, after which an object is failing.
+	many = 10
 )
+
+// fail records another failure in a row.
+func (e *entry) fail(out Outcome) {
+	e.failures++
+	e.failing, e.reason = e.failures >= many && !out.Brief, out.Reason
+}
+
+// succeed ends the failures in a row.
+func (e *entry) succeed() { e.failures, e.failing, e.reason = 0, false, "" }
 
 // pause returns the pause after the current number of failures. It depends on the name of the object, so that objects that
 // fail together do not retry together.
@@ -97,24 +108,21 @@ func (t *Table) Report(now time.Time, id objects.ID, out Outcome) (late Late, ne
 		t.end(now, e)
 		return Late{}, false
 	case Failed:
-		e.failures++
+		e.fail(out)
 		t.after(now, e, e.pause(out.Brief))
 	case Blocked:
 		e.cause = out.Cause
-		e.failures = 0
+		e.succeed()
 	case Asked:
-		e.failures = 0
+		e.succeed()
 	}
 
 	t.move(e, out.Event)
 	t.slot(now, e)
 
 	switch e.phase { //nolint:exhaustive // nothing to do in other phases
-	case Delayed:
-		e.reason = out.Reason
-		return Late{}, false // it retries, also for others
-	case Due:
-		return Late{}, false // it continues
+	case Delayed, Due:
+		return Late{}, false // it retries, also for others, or it continues
 	case Parked:
 		t.park(now, e, out)
 	case Draining:
@@ -159,7 +167,7 @@ func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
 	}
 
 	if out.Event == Failed { // otherwise it would be retried without a pause while the object changes
-		e.failures++
+		e.fail(out)
 		t.after(now, e, e.pause(out.Brief))
 		t.move(e, Failed)
 	} else {

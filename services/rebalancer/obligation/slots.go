@@ -43,17 +43,18 @@ func add[K comparable](counts map[K]int, key K, n int) {
 // free reports whether one more object of the shard may be drained. A shard with late drains does not acknowledge drains, so
 // it gets no more. Late drains hold no slot of the total.
 func (t *Table) free(shard string) bool {
-	return !t.paused && t.slots.late[shard] == 0 && t.slots.own[shard] < t.limits.PerShard && t.slots.inTime < t.limits.Drains && t.window.open()
+	return t.paused.IsZero() && t.slots.late[shard] == 0 && t.slots.own[shard] < t.limits.PerShard && t.slots.inTime < t.limits.Drains && t.window.open()
 }
 
-// Pause sets whether no further object may be drained, and reports whether that is a change. Objects that are drained already are not affected.
-func (t *Table) Pause(now time.Time, paused bool) (changed bool) {
+// Pause lets no further object be drained until a time; the zero time ends that. It reports whether drains have begun or ceased to be paused.
+// Objects that are drained already are not affected.
+func (t *Table) Pause(now, until time.Time) (changed bool) {
 	if invariants.Enabled {
 		defer t.check()
 	}
 
-	changed = t.paused != paused
-	if t.paused = paused; !paused {
+	changed = t.paused.IsZero() != until.IsZero()
+	if t.paused = until; until.IsZero() {
 		t.wakeSlots(now)
 	}
 

@@ -9,6 +9,7 @@ import (
 	"container/list"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -28,6 +29,9 @@ type Limits struct {
 	// Parked is the number of obligations that are stored while they wait for their causes. Beyond it, only the cause is
 	// stored. If the cause is a shard, one obligation is also stored, which retries.
 	Parked int
+	// Failing is the number of obligations that are stored although they have failed again and again. They do not count as active. Beyond
+	// it, no more obligations of their resources are stored.
+	Failing int
 }
 
 // Job is an obligation that a worker processes.
@@ -44,8 +48,8 @@ type Job struct {
 //
 //  1. An obligation ends only when its object was seen in its place, seen not to concern the ring, or seen not to exist;
 //     or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has to begin
-//     after it. An object that finds no room in the table also leaves a debt. A write never ends an obligation, whether
-//     it succeeds or fails.
+//     after it. An object that finds no room in the table also leaves a debt, when there is room. A write never ends an
+//     obligation, whether it succeeds or fails.
 //  2. An earlier sight never replaces a later one, by the resource version.
 //  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards.
 //  4. An object holds a slot of its shard exactly while it carries the drain label, as far as is known, or is about to
@@ -72,9 +76,11 @@ type Table struct {
 	families families
 	tally    tally
 	debt     Debt
+	// unstored are the resources with objects that found no room because others are failing.
+	unstored map[schema.GroupResource]struct{}
 	moved    uint64
-	// paused reports whether no further object may be drained.
-	paused bool
+	// paused is until when no further object may be drained; zero if objects may be.
+	paused time.Time
 
 	available func(shard string) bool
 }
@@ -95,8 +101,9 @@ type entry struct {
 	again, inPlace, doubted bool
 	// left reports whether the resource has left the ring while a worker still has the object.
 	left bool
-	// failures counts consecutive failed attempts.
+	// failures counts consecutive failed attempts. failing reports whether they were many, and no change of the object explains the last one.
 	failures int
+	failing  bool
 	// holds is the shard of which it holds a slot. since is when it got the slot, and late reports whether the drain is late.
 	holds string
 	since time.Time
@@ -113,7 +120,7 @@ type entry struct {
 	// queue is the queue that it is in, and spot is its place there; nil if it is in none.
 	queue *queue
 	spot  *list.Element
-	// reason is a text that explains why it is delayed.
+	// reason is the last failure in a row; empty if there was none.
 	reason string
 	// counted is what the tally contains for it.
 	counted counted
@@ -123,6 +130,7 @@ type entry struct {
 func New(l Limits) *Table {
 	return &Table{
 		limits: l, entries: map[objects.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, slots: newSlots(), window: newWindow(l.Drains), families: newFamilies(), tally: newTally(),
+		unstored:  map[schema.GroupResource]struct{}{},
 		available: func(string) bool { return false },
 	}
 }
@@ -136,7 +144,7 @@ func (t *Table) See(now time.Time, o objects.Object, inPlace bool) {
 	e, known := t.entries[o.ID]
 
 	switch {
-	case !known && inPlace:
+	case !known && (inPlace || t.failsLike(o)):
 		return
 	case !known:
 		e = &entry{object: o, seen: o.ResourceVersion}
@@ -304,7 +312,7 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 			t.move(e, Woken)
 		}
 
-		e.failures = 0
+		e.succeed()
 		t.count(e)
 	}
 
@@ -341,7 +349,6 @@ func (t *Table) move(e *entry, event Event) {
 
 	if e.phase == Due && before != Due {
 		e.timer++
-		e.reason = ""
 		t.queue(e)
 	}
 

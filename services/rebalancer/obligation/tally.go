@@ -22,6 +22,9 @@ type Summary struct {
 	// wait for its owner if there is one.
 	Blocked        int
 	BlockedExample string
+	// Failing is the number of objects whose requests have failed for seconds. FailingExample is one of them, with the last error.
+	Failing        int
+	FailingExample string
 	// Resources are the numbers of all these objects by resource. Asked are the numbers of objects with the drain label by the available
 	// shards that they are at. The largest numbers come first.
 	Resources, Asked []Share
@@ -92,6 +95,7 @@ type counted struct {
 	class   class
 	late    bool
 	blocked bool
+	failing bool
 	lost    string
 	// asked is the available shard that was asked to release the object.
 	asked string
@@ -110,17 +114,22 @@ type tally struct {
 	lost, asked     map[string]int
 	resources       map[schema.GroupResource]int
 	parked, dropped int
+	// failing counts obligations that are failing, by resource, and failed counts all of them. active does not contain those in progress.
+	failing map[schema.GroupResource]int
+	failed  int
 	// owners counts obligations by object, in any version of the resource.
 	owners map[objects.ID]int
 }
 
 func newTally() tally {
-	return tally{lost: map[string]int{}, asked: map[string]int{}, resources: map[schema.GroupResource]int{}, owners: map[objects.ID]int{}}
+	return tally{lost: map[string]int{}, asked: map[string]int{}, resources: map[schema.GroupResource]int{}, failing: map[schema.GroupResource]int{}, owners: map[objects.ID]int{}}
 }
 
 // active returns the number of obligations in progress. This includes objects that wait for their followers: a search or a
-// move of these is running.
-func (y *tally) active() int { return y.phases[Due] + y.phases[Moving] + y.phases[Delayed] + y.first }
+// move of these is running. It does not include objects that are failing: nobody needs to wait for the end of that.
+func (y *tally) active() int {
+	return y.phases[Due] + y.phases[Moving] + y.phases[Delayed] + y.first - y.failed
+}
 
 // count updates what an obligation contributes to the tally.
 func (t *Table) count(e *entry) {
@@ -132,6 +141,24 @@ func (t *Table) count(e *entry) {
 	t.tally.add(e.object.ID, e.counted, -1)
 	t.tally.add(e.object.ID, now, 1)
 	e.counted = now
+
+	if len(t.unstored) > 0 && t.tally.failed <= t.limits.Failing/2 {
+		t.unstored = map[schema.GroupResource]struct{}{}
+		t.debt.All, t.debt.Relist = true, true
+	}
+}
+
+// failsLike reports whether an object finds no room because too many others of its resource are failing. It is searched again when fewer are.
+func (t *Table) failsLike(o objects.Object) bool {
+	of := o.GVR.GroupResource()
+	if t.tally.failed < t.limits.Failing || t.tally.failing[of] == 0 {
+		return false
+	}
+
+	t.unstored[of] = struct{}{}
+	t.noRoom(o.Lineage())
+
+	return true
 }
 
 func (t *Table) countedAs(e *entry) counted {
@@ -152,6 +179,7 @@ func (t *Table) countedAs(e *entry) counted {
 	}
 
 	c.late = e.late
+	c.failing = e.failing && (e.phase == Due || e.phase == Moving || e.phase == Delayed)
 	c.blocked = e.phase == Delayed || e.phase == Parked && (e.cause.kind == kindHeld || e.cause.kind == kindOwner)
 
 	if !available {
@@ -162,7 +190,7 @@ func (t *Table) countedAs(e *entry) counted {
 
 	c.first = e.phase == Parked && e.cause.kind == kindFollowers
 	c.between = c.first && e.follows != (objects.Lineage{})
-	c.follows = e.follows != (objects.Lineage{}) && (e.phase == Due || e.phase == Moving || e.phase == Delayed)
+	c.follows = !c.failing && e.follows != (objects.Lineage{}) && (e.phase == Due || e.phase == Moving || e.phase == Delayed)
 
 	return c
 }
@@ -181,6 +209,11 @@ func (y *tally) add(id objects.ID, c counted, n int) {
 
 	if c.blocked {
 		y.blocked += n
+	}
+
+	if c.failing {
+		y.failed += n
+		add(y.failing, id.GVR.GroupResource(), n)
 	}
 
 	if c.first {
@@ -216,7 +249,7 @@ func (t *Table) Summary() Summary {
 	y := &t.tally
 	s := Summary{
 		Unassigned: y.classes[unassigned], Misplaced: y.classes[misplaced], Draining: y.classes[draining],
-		Late: y.late, Blocked: y.blocked + y.dropped,
+		Late: y.late, Blocked: y.blocked + y.dropped, Failing: y.failed,
 		Resources: shares(y.resources, schema.GroupResource.String),
 		Asked:     shares(y.asked, func(shard string) string { return shard }),
 	}
@@ -234,6 +267,11 @@ func (t *Table) Summary() Summary {
 	if s.Late > 0 {
 		e := t.least(func(e *entry) bool { return e.late })
 		s.LateExample = e.object.String() + " at shard " + e.holds
+	}
+
+	if s.Failing > 0 {
+		e := t.least(func(e *entry) bool { return e.counted.failing })
+		s.FailingExample = t.why(e)
 	}
 
 	if y.blocked > 0 {

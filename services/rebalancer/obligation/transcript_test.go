@@ -59,7 +59,7 @@ type player struct {
 	says       []string
 }
 
-var defaults = Limits{Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100_000, Parked: 100_000}
+var defaults = Limits{Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100_000, Parked: 100_000, Failing: 100_000}
 
 func (p *player) limits(line string) {
 	l := defaults

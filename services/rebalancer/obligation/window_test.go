@@ -22,7 +22,7 @@ type planner struct {
 func newPlanner(t *testing.T, waiting int) *planner {
 	t.Helper()
 
-	p := &planner{T: t, now: time.Unix(1e9, 0), table: New(Limits{Drains: 500, PerShard: 100, DrainTimeout: time.Minute, Active: 10_000, Parked: 10_000})}
+	p := &planner{T: t, now: time.Unix(1e9, 0), table: New(Limits{Drains: 500, PerShard: 100, DrainTimeout: time.Minute, Active: 10_000, Parked: 10_000, Failing: 10_000})}
 	p.table.Recheck(p.now, func(shard string) bool { return shard != "" }, func(objects.ID) bool { return true })
 
 	for i := range waiting {
@@ -157,10 +157,26 @@ func TestWindowIgnoresWhatIsNotDrained(t *testing.T) {
 func TestDrainsArePaused(t *testing.T) {
 	p := newPlanner(t, 50)
 
-	require.True(t, p.table.Pause(p.now, true))
+	require.True(t, p.table.Pause(p.now, p.now.Add(time.Second)))
 	require.Empty(t, p.drain())
 
-	require.True(t, p.table.Pause(p.now, false))
-	require.False(t, p.table.Pause(p.now, false))
+	require.True(t, p.table.Pause(p.now, time.Time{}))
+	require.False(t, p.table.Pause(p.now, time.Time{}))
 	require.Len(t, p.drain(), 16)
+}
+
+// A pause ends by itself, whatever becomes of whoever began it.
+func TestPauseOfDrainsEndsByItself(t *testing.T) {
+	p := newPlanner(t, 50)
+	p.table.Pause(p.now, p.now.Add(time.Second))
+	require.Empty(t, p.drain())
+
+	at, ok := p.table.Next()
+	require.True(t, ok)
+	require.Equal(t, p.now.Add(time.Second), at)
+
+	p.now = at
+	p.table.Expire(p.now)
+	require.Len(t, p.drain(), 16)
+	require.False(t, p.table.Pause(p.now, time.Time{}))
 }

@@ -44,6 +44,9 @@ func assigned(s situation) metav1.Condition {
 		c.Reason, c.Message = v1alpha1.ReasonResourcesMissing, s.missing
 	case s.shards == 0:
 		c.Reason, c.Message = v1alpha1.ReasonNoShards, "no shard is available; objects keep the shard they have"
+	case r.Failing > 0:
+		c.Reason = v1alpha1.ReasonAssignmentFailed
+		c.Message = fmt.Sprintf("%s: requests for %d have failed for seconds, such as %s", counts(r), r.Failing, r.FailingExample) + hint([]string{r.FailingExample})
 	case r.Late > 0:
 		c.Reason = v1alpha1.ReasonDrainsLate
 		c.Message = counts(r) + ": " + late(r)

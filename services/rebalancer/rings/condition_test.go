@@ -13,6 +13,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
+	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 	"github.com/clusterring/clusterring/services/rebalancer/scope"
 )
 
@@ -46,4 +47,15 @@ func TestATypoHoldsUpNothingElse(t *testing.T) {
 
 	a = assignment(r, reached, engine.Report{})
 	require.Len(t, a.Resources, 2, "resources that have left may still carry labels")
+}
+
+// Objects that cannot be written stay where they are until somebody acts. That is no move.
+func TestObjectsThatCannotBeWrittenAreAFailure(t *testing.T) {
+	report := engine.Report{Summary: obligation.Summary{Misplaced: 3, Blocked: 3, BlockedExample: "pods x/a: forbidden: User cannot patch"}}
+	require.Equal(t, v1alpha1.ReasonMoving, assigned(situation{shards: 2, report: report}).Reason, "perhaps it only lasts for a moment")
+
+	report.Failing, report.FailingExample = 2, report.BlockedExample
+	c := assigned(situation{shards: 2, report: report})
+	require.Equal(t, v1alpha1.ReasonAssignmentFailed, c.Reason)
+	require.Contains(t, c.Message, "requests for 2 have failed for seconds, such as pods x/a: forbidden: User cannot patch; grant get, list, watch and patch")
 }

@@ -59,7 +59,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases *shardleases.S
 }
 
 // relabelled reconciles the rings that select a namespace by labels which have changed. When a namespace is created or
-// deleted, it reconciles the rings that watch the namespaces they cover one by one.
+// deleted, it reconciles the rings that watch the namespaces they cover one by one, or that exclude this one by name.
 func relabelled(f *fleet) handler.EventHandler {
 	add := func(q workqueue.TypedRateLimitingInterface[reconcile.Request], rings []string) {
 		for _, ring := range rings {
@@ -69,13 +69,13 @@ func relabelled(f *fleet) handler.EventHandler {
 
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			add(q, f.narrowed(labels.Set(e.Object.GetLabels())))
+			add(q, f.narrowed(e.Object))
 		},
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			add(q, f.relabelled(labels.Set(e.ObjectOld.GetLabels()), labels.Set(e.ObjectNew.GetLabels())))
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			add(q, f.narrowed(labels.Set(e.Object.GetLabels())))
+			add(q, f.narrowed(e.Object))
 		},
 	}
 }

@@ -2,6 +2,7 @@ package rings
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,6 +45,9 @@ type running struct {
 	// reported is what the reconciler last wrote. Only the reconciler uses it, and the next fields.
 	reported lastReport
 	pace     pace
+	// refused reports whether another target could not be set, because the API server refused a request. If the shards change back meanwhile,
+	// somebody else may have acted on the change.
+	refused bool
 	// failures are the failures that it last reported. stuck is the last announced reason why a deleted ring waits.
 	failures []string
 	stuck    string
@@ -175,16 +179,25 @@ func (f *fleet) relabelled(before, after labels.Set) []string {
 	return rings
 }
 
-// narrowed returns the rings that watch the namespaces they cover one by one, and that cover a namespace with these labels,
-// which was created or deleted.
-func (f *fleet) narrowed(present labels.Set) []string {
+// revisit makes the engine of a ring look for misplaced objects, although its target is the same.
+func (f *fleet) revisit(r *running) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	r.revision++
+}
+
+// narrowed returns the rings that cover a namespace which was created or deleted, and that watch the namespaces they cover one by one, or exclude
+// this one because they did not cover an earlier one of its name.
+func (f *fleet) narrowed(namespace client.Object) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
 	var rings []string
 
 	for ring, r := range f.engines {
-		if t := r.Target(); t != nil && t.Narrow.Single && t.Selector.Matches(present) {
+		t := r.Target()
+		if t != nil && (t.Narrow.Single || slices.Contains(t.Narrow.Except, namespace.GetName())) && t.Selector.Matches(labels.Set(namespace.GetLabels())) {
 			rings = append(rings, ring)
 		}
 	}

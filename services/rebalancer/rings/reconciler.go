@@ -194,6 +194,13 @@ func (r *Reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 		return r.redirect(ctx, e, ring, t)
 	}
 
+	if e.refused {
+		e.refused = false
+		r.fleet.revisit(e)
+
+		return reconcile.Result{RequeueAfter: catchUp}, nil
+	}
+
 	e.SetTarget(t.Target)
 
 	report := e.Report()
@@ -225,6 +232,7 @@ func (r *Reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 func (r *Reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
 	began := r.status.Clock.Now()
 	latest := &v1alpha1.ClusterRing{}
+	e.refused = true // until the target is set
 
 	err := r.live.Get(ctx, client.ObjectKeyFromObject(ring), latest)
 	if client.IgnoreNotFound(err) != nil {
@@ -238,6 +246,7 @@ func (r *Reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 	ring = latest
 
 	report := e.Report()
+	report.Publish(ring.Name)
 	report.Converged = false
 	report.Lost = sets.List(sets.New(report.Lost...).Insert(e.Lost(t.Target)...).Delete(t.View.WorkingShards()...))
 	e.reported = lastReport{}
@@ -247,6 +256,7 @@ func (r *Reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 	}
 
 	e.SetTarget(t.Target)
+	e.refused = false
 	e.pace.record(began, r.status.Clock.Now())
 
 	return reconcile.Result{}, nil // the engine will soon report

@@ -204,6 +204,47 @@ func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
 	}
 }
 
+// An assigner may act on a change of the shards that the engine has never seen, because the status could not be written until the shards had
+// changed back.
+func TestChangeThatWasNotSetIsLookedInto(t *testing.T) {
+	w := ringtest.New(t)
+	w.Join("a", "b")
+	require.NoError(t, w.Shards["b"].Release(t.Context()))
+
+	var broken atomic.Bool
+
+	s := newStepped(w, interceptor.Funcs{SubResourceApply: func(ctx context.Context, c client.Client, sub string,
+		obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
+	) error {
+		if broken.Load() {
+			return errors.New("the status cannot be written")
+		}
+
+		return c.SubResource(sub).Apply(ctx, obj, opts...)
+	}})
+	s.settle()
+
+	old := s.fleet.engine(w.Ring.Name, w.Ring.LabelKeys()).Target()
+
+	broken.Store(true)
+	w.Join("b")
+
+	_, err := s.reconcileOnce()
+	require.ErrorContains(t, err, "the status cannot be written")
+	require.NoError(t, w.Shards["b"].Release(t.Context()))
+	broken.Store(false)
+
+	for range 2 {
+		_, err = s.reconcileOnce()
+		require.NoError(t, err)
+	}
+
+	now := s.fleet.engine(w.Ring.Name, w.Ring.LabelKeys()).Target()
+	require.Equal(t, old.View.AvailableShards(), now.View.AvailableShards())
+	require.NotEqual(t, old.Revision, now.Revision, "objects should be looked for")
+	require.Empty(t, s.assignment().Fingerprint)
+}
+
 // An outdated copy of the ring does not show what the status already contains.
 func TestOldCopyOfTheRingRedirectsNothing(t *testing.T) {
 	w := ringtest.New(t)

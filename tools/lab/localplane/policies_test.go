@@ -379,6 +379,13 @@ func TestLeaseMonitorWritesOnlyLeasesOfShards(t *testing.T) {
 	require.NoError(t, patching(t, monitor, held, `{"metadata":{"labels":{"`+v1alpha1.LabelState+`":"ready"}}}`)())
 	require.NoError(t, patching(t, monitor, held, `{"spec":{"holderIdentity":"shardlease-controller","leaseDurationSeconds":30}}`)())
 
+	// Whoever may create Leases may write this one, as long as there is no ring of that name.
+	foreign := p.lease(p.tenant, "foreign", func(l *coordinationv1.Lease) {
+		l.Labels[v1alpha1.LabelClusterRing], l.Spec.HolderIdentity = "no-such-ring", new("somebody")
+	})
+	p.create(foreign)
+	require.NoError(t, monitor.Delete(t.Context(), foreign, client.DryRunAll), "no shard holds it")
+
 	released := p.lease(p.shards, "released", func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("") })
 	p.create(released)
 	require.NoError(t, monitor.Delete(t.Context(), released, client.DryRunAll))

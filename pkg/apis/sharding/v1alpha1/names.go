@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,6 +43,8 @@ const (
 	AnnotationShardLabel = "alpha.sharding.timebertt.dev/shard-label"
 	// LabelStandby contains the name of the ring, on a Lease that is not a shard's: that of a Pod which waits for a slot.
 	LabelStandby = "alpha.sharding.timebertt.dev/standby"
+	// AnnotationSlots, on such a Lease, says which slots the Pod would take, as a [SlotsValue]. Without it, any slot of the ring.
+	AnnotationSlots = "alpha.sharding.timebertt.dev/slots"
 	// AnnotationUnboundShards, on a ring with the value "true", lets shards write their Leases with any token that RBAC allows. Without
 	// it, an admission policy demands a token that is bound to the Pod with the shard's name.
 	AnnotationUnboundShards = "sharding.timebertt.dev/unbound-shards"
@@ -173,9 +176,47 @@ func isOf(renewed time.Time, annotations map[string]string, annotation string) b
 // by most of it: all that depends on them is whether a slot is offered before its Lease is released or taken.
 const StandbyDuration = time.Minute
 
-// IsWaiting reports whether a Pod whose Lease with [LabelStandby] has this renewTime counts as waiting for a slot. Nil is no renewTime.
+// IsWaiting reports whether a Pod whose Lease with [LabelStandby] has this renewTime counts as waiting for a slot. Nil is no renewTime. A time far
+// in the future does not count: it would count for as long.
 func IsWaiting(renewed *metav1.MicroTime, now time.Time) bool {
-	return renewed != nil && now.Sub(renewed.Time) < StandbyDuration
+	return renewed != nil && now.Sub(renewed.Time).Abs() < StandbyDuration
+}
+
+// numbered begins a [SlotsValue] of slots that have numbers. It is in no name of a slot.
+const numbered = "0.."
+
+// SlotsValue returns the value of [AnnotationSlots] for the names of slots: the names, separated by commas, or "0..4" for the first five
+// slots of the ring, see [SlotName].
+func SlotsValue(ring string, names []string) string {
+	for number, name := range names {
+		if name != SlotName(ring, number) {
+			return strings.Join(names, ",")
+		}
+	}
+
+	if len(names) == 0 {
+		return ""
+	}
+
+	return numbered + strconv.Itoa(len(names)-1)
+}
+
+// WaitsFor reports whether a Pod whose Lease with [LabelStandby] has these annotations would take a slot of the ring. If it does not say, it would.
+func WaitsFor(annotations map[string]string, ring, slot string) bool {
+	value, said := annotations[AnnotationSlots]
+	if !said {
+		return true
+	}
+
+	last, ok := strings.CutPrefix(value, numbered)
+	if !ok {
+		return slices.Contains(strings.Split(value, ","), slot)
+	}
+
+	most, err := strconv.Atoi(last)
+	number, other := strconv.Atoi(strings.TrimPrefix(slot, ring+"-"))
+
+	return err != nil || other == nil && number >= 0 && number <= most && slot == SlotName(ring, number)
 }
 
 // IsStopping reports whether the shard whose Lease has these annotations and this renewTime was told to stop.

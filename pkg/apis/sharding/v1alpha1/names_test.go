@@ -1,11 +1,13 @@
 package v1alpha1
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -66,4 +68,31 @@ func TestAnnotationsOfARenewal(t *testing.T) {
 	require.False(t, IsOffered(annotations, at.Add(time.Microsecond)))
 	require.Empty(t, PodUID(map[string]string{AnnotationPodUID: "uid"}, at))
 	require.False(t, IsOffered(nil, time.Time{}))
+}
+
+// A time far from now counts for nothing, whoever's clock is wrong.
+func TestWaitingForASlot(t *testing.T) {
+	now := time.Date(2030, 1, 7, 10, 0, 0, 0, time.UTC)
+
+	for ago, want := range map[time.Duration]bool{
+		0: true, StandbyDuration - 1: true, StandbyDuration: false, 1 - StandbyDuration: true, -StandbyDuration: false, -time.Hour: false,
+	} {
+		require.Equal(t, want, IsWaiting(new(metav1.NewMicroTime(now.Add(-ago))), now), ago)
+	}
+
+	require.False(t, IsWaiting(nil, now))
+}
+
+func TestSlotsThatAPodWaitsFor(t *testing.T) {
+	for value, slots := range map[string][]string{"0..2": {"r-0", "r-1", "r-2"}, "blue,green": {"blue", "green"}, "r-1": {"r-1"}, "": nil} {
+		require.Equal(t, value, SlotsValue("r", slots))
+
+		annotations := map[string]string{AnnotationSlots: value}
+		for _, slot := range []string{"r-0", "r-1", "r-2", "r-3", "r-02", "r--1", "r-", "0", "blue", "green", "other"} {
+			require.Equal(t, slices.Contains(slots, slot), WaitsFor(annotations, "r", slot), "%q, %q", value, slot)
+		}
+	}
+
+	require.True(t, WaitsFor(nil, "r", "r-7"), "a process that does not say it")
+	require.True(t, WaitsFor(map[string]string{AnnotationSlots: "0..x"}, "r", "r-7"))
 }

@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/clock"
 )
 
 // The durations of a leader election of controller-runtime.
@@ -35,13 +34,15 @@ func Client(config *rest.Config, agent string, renewDeadline time.Duration) (*co
 	return coordinationv1client.NewForConfig(config) //nolint:wrapcheck // the caller says what for
 }
 
-// Options describe an election. All fields are required, except ReleaseOnCancel.
+// Options describe an election. All fields are required, except Shared and ReleaseOnCancel.
 type Options struct {
 	// Lease is the Lease of the election, Identity the holder that this process wants to be.
 	Lease    types.NamespacedName
 	Identity string
 	// LeaseDuration, RenewDeadline, and RetryPeriod are those of the package leaderelection of client-go.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+	// Shared is true if several processes have this identity, and hold the Lease together.
+	Shared bool
 	// ReleaseOnCancel is true if the Lease is released when the context of Run ends.
 	ReleaseOnCancel bool
 }
@@ -57,10 +58,7 @@ func New(config *rest.Config, o Options) (*leaderelection.LeaderElector, <-chan 
 	elected := make(chan struct{})
 
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: o.Lease.Namespace, Name: o.Lease.Name},
-			Client:    client, LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
-		},
+		Lock: o.lock(client, clock.RealClock{}),
 		Name: o.Lease.Name, LeaseDuration: o.LeaseDuration, RenewDeadline: o.RenewDeadline, RetryPeriod: o.RetryPeriod, ReleaseOnCancel: o.ReleaseOnCancel,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { close(elected) },

@@ -1,0 +1,159 @@
+package shard
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+func TestAStandby(t *testing.T) {
+	f := newFixture(t)
+	holding := f.claim(f.slotOptions("pod-a", 1)).got()
+	f.runs(holding, ignore)
+
+	address := "127.0.0.1:" + freePort(f)
+	options := f.slotOptions("pod-b", 1)
+	options.PodUID, options.StandbyAddress = "4c3a7f6e-1111-2222-3333-444455556666", address
+	c := f.claim(options)
+
+	f.eventually("it is alive", answers(address, "/healthz", http.StatusOK))
+	f.eventually("it could take over", answers(address, "/readyz", http.StatusOK))
+
+	lease := f.standby("pod-b")
+	require.NotNil(t, lease)
+	require.NotContains(t, lease.Labels, v1alpha1.LabelClusterRing, "it is no shard")
+	require.Equal(t, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "pod-b", UID: options.PodUID}}, lease.OwnerReferences)
+
+	c.cancel()
+	receive(f, c.done, "it stops")
+	require.ErrorIs(t, c.err, context.Canceled)
+	require.ErrorContains(t, c.err, "1 slots of ring")
+	require.Nil(t, f.standby("pod-b"))
+	require.False(t, answers(address, "/healthz", http.StatusOK)(), "the address is free")
+}
+
+// answers returns a condition: whether the probe is answered with this code.
+func answers(address, path string, code int) func() bool {
+	return func() bool {
+		resp, err := http.Get("http://" + address + path)
+		if err != nil {
+			return false
+		}
+
+		defer resp.Body.Close()
+
+		return resp.StatusCode == code
+	}
+}
+
+// A rolling update would otherwise replace all Pods by some that cannot work, for example because of a wrong shard label or a missing permission.
+func TestAPodThatMayNotTakeASlotIsNotReady(t *testing.T) {
+	f := newFixture(t)
+	held := f.claim(f.slotOptions("pod-a", 1)).got()
+	f.overwrite(held, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("") })
+
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"}}
+	allow := func(verbs ...string) {
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: verbs})
+		require.NoError(t, f.admin.Update(t.Context(), role))
+	}
+	f.grant(role)
+	allow("get", "list", "watch", "create", "delete")
+
+	f.config.Impersonate.UserName = f.namespace
+
+	var refused atomic.Int32
+
+	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(req)
+			if err == nil && req.Method == http.MethodPut && resp.StatusCode == http.StatusForbidden && strings.HasSuffix(req.URL.Path, held.Name()) {
+				refused.Add(1)
+			}
+
+			return resp, err
+		})
+	})
+
+	options := f.slotOptions("pod-b", 1)
+	options.StandbyAddress = "127.0.0.1:" + freePort(f)
+	c := f.claim(options)
+	c.waits("pod-b")
+	f.eventually("it has tried again", func() bool { return refused.Load() > 1 })
+	require.True(t, answers(options.StandbyAddress, "/readyz", http.StatusServiceUnavailable)())
+
+	allow("update")
+	require.Equal(t, held.Name(), c.got().Name())
+}
+
+// A Pod may wait for slots of several rings, and Leases have names of at most 253 characters.
+func TestEveryStandbyHasALeaseOfItsOwn(t *testing.T) {
+	long := strings.Repeat("x", 250)
+	require.NotEqual(t, standbyName("a", "pod"), standbyName("b", "pod"))
+	require.NotEqual(t, standbyName("a", long), standbyName("b", long))
+	require.Less(t, len(standbyName("a", long)), 253)
+}
+
+// TestAStandbyRenewsItsLease has a clock that is ahead.
+func TestAStandbyRenewsItsLease(t *testing.T) {
+	f := newFixture(t)
+	options, err := f.slotOptions("pod-b", 1).complete(nil, "")
+	require.NoError(t, err)
+	client, err := leaseClient(f.config, options)
+	require.NoError(t, err)
+
+	clk := clocktesting.NewFakePassiveClock(time.Unix(1_000_000, 0))
+	begin := func() *standby {
+		return &standby{options: options, client: client.Leases(f.namespace), clock: clk, log: logr.Discard()}
+	}
+	of := func(slot int) int {
+		n, err := standbys(t.Context(), client.Leases(f.namespace), slotOf{f.ring, v1alpha1.SlotName(f.ring, slot)}, clk.Now())
+		require.NoError(t, err)
+
+		return n
+	}
+	count := func() int { return of(0) }
+	s := begin()
+	require.Zero(t, count())
+	s.renew(t.Context(), []string{v1alpha1.SlotName(f.ring, 0)})
+	require.Equal(t, 1, count())
+
+	require.Zero(t, of(1), "it would not take that slot")
+
+	first := f.standby("pod-b").ResourceVersion
+
+	s.renew(t.Context(), []string{v1alpha1.SlotName(f.ring, 0)})
+	require.Equal(t, first, f.standby("pod-b").ResourceVersion, "it is not due")
+	s.renew(t.Context(), []string{v1alpha1.SlotName(f.ring, 0), v1alpha1.SlotName(f.ring, 1)})
+	require.Equal(t, 1, of(1), "it takes more slots now")
+	clk.SetTime(clk.Now().Add(v1alpha1.StandbyDuration))
+	require.Zero(t, count(), "it may be gone")
+	s.renew(t.Context(), []string{v1alpha1.SlotName(f.ring, 0)})
+	require.Equal(t, 1, count())
+
+	// Somebody deletes it, and a predecessor in the same Pod has left one.
+	for _, disturb := range []func(){
+		func() { require.NoError(t, f.admin.Delete(t.Context(), f.standby("pod-b"))) },
+		func() { s = begin() },
+	} {
+		disturb()
+		clk.SetTime(clk.Now().Add(v1alpha1.StandbyDuration))
+		s.renew(t.Context(), []string{v1alpha1.SlotName(f.ring, 0)})
+		require.Equal(t, 1, count())
+	}
+
+	s.leave()
+	require.Zero(t, count())
+}
