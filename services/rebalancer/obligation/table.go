@@ -9,7 +9,6 @@ import (
 	"container/list"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -76,8 +75,8 @@ type Table struct {
 	families families
 	tally    tally
 	debt     Debt
-	// unstored are the resources with objects that found no room because others are failing.
-	unstored map[schema.GroupResource]struct{}
+	// unstored reports whether objects found no room because others are failing.
+	unstored bool
 	moved    uint64
 	// paused is until when no further object may be drained; zero if objects may be.
 	paused time.Time
@@ -130,7 +129,6 @@ type entry struct {
 func New(l Limits) *Table {
 	return &Table{
 		limits: l, entries: map[objects.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, slots: newSlots(), window: newWindow(l.Drains), families: newFamilies(), tally: newTally(),
-		unstored:  map[schema.GroupResource]struct{}{},
 		available: func(string) bool { return false },
 	}
 }

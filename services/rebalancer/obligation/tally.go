@@ -142,20 +142,19 @@ func (t *Table) count(e *entry) {
 	t.tally.add(e.object.ID, now, 1)
 	e.counted = now
 
-	if len(t.unstored) > 0 && t.tally.failed <= t.limits.Failing/2 {
-		t.unstored = map[schema.GroupResource]struct{}{}
+	if t.unstored && t.tally.failed <= t.limits.Failing/2 {
+		t.unstored = false
 		t.debt.All, t.debt.Relist = true, true
 	}
 }
 
 // failsLike reports whether an object finds no room because too many others of its resource are failing. It is searched again when fewer are.
 func (t *Table) failsLike(o objects.Object) bool {
-	of := o.GVR.GroupResource()
-	if t.tally.failed < t.limits.Failing || t.tally.failing[of] == 0 {
+	if t.tally.failed < t.limits.Failing || t.tally.failing[o.GVR.GroupResource()] == 0 {
 		return false
 	}
 
-	t.unstored[of] = struct{}{}
+	t.unstored = true
 	t.noRoom(o.Lineage())
 
 	return true
