@@ -101,11 +101,10 @@ type claimer struct {
 	leases  map[string]observed // by name
 	began   time.Time           // when they were complete
 	refused map[string]time.Time
+	hidden  map[string]int // how often a Lease that this process has not seen was found to exist, by name
+	changed chan struct{}  // something may be different
 	// denied is true if the API server did not let this process take a slot that it could take otherwise.
-	denied  bool
-	changed chan struct{} // something may be different
-	// hidden counts, by name, the attempts to create a Lease that exists and that no list contains.
-	hidden map[string]int
+	denied bool
 }
 
 // findWorkload finds what the number of slots follows. If the API server does not answer, it tries again: were the process to end, it would be
@@ -207,6 +206,9 @@ func (c *claimer) attempt(ctx context.Context) (*Shard, time.Duration) {
 // exists records that the Lease of a slot exists, although this process has seen none. It may be about to see it. If not, it reports that once.
 func (c *claimer) exists(slot string) {
 	const soon = 3
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
 	if c.hidden[slot]++; c.hidden[slot] == soon {
 		c.log.Error(nil, "Nobody can take a slot, because its Lease exists without the label of the ring: rename or delete this Lease, or find out what removes the label",

@@ -73,6 +73,7 @@ func (c *claimer) observe(obj any, gone bool) {
 
 	c.mu.Lock()
 	delete(c.refused, lease.Name)
+	delete(c.hidden, lease.Name)
 
 	if o, now := c.leases[lease.Name], c.clock.Now(); gone {
 		c.leases[lease.Name] = o.without(now)
