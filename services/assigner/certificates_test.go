@@ -238,7 +238,7 @@ func TestInjectedBundle(t *testing.T) {
 
 	start(t, f.Plane, "--ca-mode=cert-manager", "--cert-manager-inject-ca-from=sharding-system/assigner",
 		"--tls-cert-file="+certFile, "--tls-private-key-file="+keyFile)
-	eventually(t, func() bool { return f.reason() == "True Registered" }, "the webhook is registered")
+	eventually(t, func() bool { return f.reason() == "False RegistrationFailed" }, "the API server cannot call the assigner yet")
 
 	c := f.configuration()
 	require.Equal(t, "sharding-system/assigner", c.Annotations["cert-manager.io/inject-ca-from"])
@@ -247,6 +247,7 @@ func TestInjectedBundle(t *testing.T) {
 	c.Webhooks[0].ClientConfig.CABundle = bundle
 	require.NoError(t, f.Client.Update(t.Context(), c))
 	f.asked()
+	eventually(t, func() bool { return f.reason() == "True Registered" }, "the webhook is registered")
 
 	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.Resources[0].ControlledResources = nil })
 	eventually(t, func() bool { return f.rules() == 1 }, "the rules follow the ring")

@@ -285,6 +285,7 @@ func TestFence(t *testing.T) {
 	t.Run("labels are frozen", func(t *testing.T) {
 		move := `{"metadata":{"labels":{"` + f.shardLabel() + `":"b"}}}`
 		refused(t, f.patch(user, mine, move), "only that shard and the rebalancer may change the label "+f.shardLabel())
+		refused(t, f.patch(user, mine, `{"metadata":{"labels":{"`+f.shardLabel()+`":""}}}`), "only that shard and the rebalancer may change the label")
 		require.NoError(t, f.patch(user, mine, `{"metadata":{"labels":{"`+f.shardLabel()+`":"a","x":"y"}}}`))
 		require.NoError(t, f.patch(user, mine, `{"metadata":{"labels":{"`+f.shardLabel()+`":null}}}`), "the assigner restores it")
 		require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(mine), mine))

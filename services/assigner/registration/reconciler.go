@@ -41,6 +41,10 @@ type Bundle interface {
 // errNoBundle says that there is nothing yet for the API server to trust.
 var errNoBundle = errors.New("there is no CA bundle yet for API servers to verify the webhook with; see the logs of the assigner")
 
+// errNotInjected says that cert-manager has not filled in the bundle. When it does, the configuration changes, which calls the reconciler.
+var errNotInjected = errors.New("cert-manager has not yet written the CA bundle into the webhook configuration, so API servers cannot call the assigner: " +
+	"see the logs of its cainjector, and whether the Certificate of --cert-manager-inject-ca-from exists and is ready")
+
 // Reconciler maintains the webhook configuration of every ring. Its fields must be set.
 type Reconciler struct {
 	// Client writes, and reads from a cache.
@@ -122,6 +126,10 @@ func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, se
 	}
 
 	switch {
+	case errors.Is(err, errNotInjected):
+		c.Message = err.Error()
+
+		return c, nil
 	case err != nil:
 		c.Message = err.Error()
 	case embedded:
@@ -177,7 +185,7 @@ func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, s
 	if apierrors.IsNotFound(err) {
 		if err = r.Client.Create(ctx, want.DeepCopy()); err == nil {
 			log.FromContext(ctx).Info("Webhook registered", "configuration", want.Name)
-			return nil
+			return r.injected(want)
 		}
 
 		if !apierrors.IsAlreadyExists(err) {
@@ -194,7 +202,7 @@ func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, s
 
 	next := merge(have, want)
 	if equality.Semantic.DeepEqual(have, next) {
-		return nil
+		return r.injected(next)
 	}
 
 	if err := r.Client.Update(ctx, next); err != nil {
@@ -202,6 +210,17 @@ func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, s
 	}
 
 	log.FromContext(ctx).Info("Webhook configuration updated", "configuration", want.Name)
+
+	return r.injected(next)
+}
+
+// injected returns an error if cert-manager has to fill in the bundle, and has not done so.
+func (r *Reconciler) injected(c *admissionregistrationv1.MutatingWebhookConfiguration) error {
+	for i := range c.Webhooks {
+		if r.Target.InjectCAFrom != "" && len(c.Webhooks[i].ClientConfig.CABundle) == 0 {
+			return errNotInjected
+		}
+	}
 
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
@@ -88,7 +89,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	w.Header().Set("Content-Type", contentType)
+
+	// Nobody can keep the room of a body by not reading the answer.
+	deadline := http.NewResponseController(w)
+	_ = deadline.SetWriteDeadline(h.Clock.Now().Add(patience))
 	_, _ = w.Write(body) // the caller is gone if this fails, and has been told to go on without us
+	_ = deadline.SetWriteDeadline(time.Time{})
 }
 
 // acceptable reports what is wrong with the header of a request; 200 stands for nothing.

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -185,6 +186,7 @@ func TestNoReview(t *testing.T) {
 		"cut":               {post(at, reviewOf(plain)[:300]), http.StatusBadRequest},
 		"no request":        {post(at, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`), http.StatusBadRequest},
 		"no uid":            {post(at, strings.Replace(reviewOf(plain), `"uid"`, `"xuid"`, 1)), http.StatusBadRequest},
+		"a long uid":        {post(at, strings.Replace(reviewOf(plain), `"uid":"`, `"uid":"`+strings.Repeat("x", 128), 1)), http.StatusBadRequest},
 		"another version":   {post(at, strings.Replace(reviewOf(plain), "k8s.io/v1", "k8s.io/v1beta1", 1)), http.StatusBadRequest},
 		"another kind":      {post(at, strings.Replace(reviewOf(plain), "AdmissionReview", "ConversionReview", 1)), http.StatusBadRequest},
 		"too large":         {post(at, strings.Repeat(" ", 8<<20+1)), http.StatusRequestEntityTooLarge},
@@ -201,6 +203,31 @@ func TestNoReview(t *testing.T) {
 			require.Equal(t, 0, testutil.CollectAndCount(registry, "clusterring_assigner_admission_requests_total"))
 		})
 	}
+}
+
+// deadlines records until when an answer may be written.
+type deadlines struct {
+	*httptest.ResponseRecorder
+
+	until []time.Time
+}
+
+func (d *deadlines) SetWriteDeadline(until time.Time) error {
+	d.until = append(d.until, until)
+
+	return nil
+}
+
+// Whoever does not read the answer would keep the room of the body for ever.
+func TestAnswersHaveADeadline(t *testing.T) {
+	h, _ := newHandler(t, fixedRings{ring: newRing(3)})
+	began := h.Clock.Now()
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	h.ServeHTTP(w, post(v1alpha1.WebhookPath(ring), reviewOf(plain)))
+	require.Equal(t, http.StatusOK, w.Code)
+	require.Len(t, w.until, 2)
+	require.WithinRange(t, w.until[0], began.Add(time.Second), began.Add(time.Minute))
+	require.Zero(t, w.until[1], "the connection is used again")
 }
 
 func TestContentTypeWithParameters(t *testing.T) {

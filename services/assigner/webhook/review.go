@@ -54,6 +54,9 @@ type metadata struct {
 	OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
 }
 
+// maxUID is how many bytes the uid of a request may have, which the answer repeats. API servers use 36.
+const maxUID = 128
+
 // errNotReview says that a body is no AdmissionReview that could be answered.
 var errNotReview = errors.New("body is not an " + reviewVersion + " " + reviewKind + " with a request")
 
@@ -68,7 +71,7 @@ func decode(ring string, body []byte) (types.UID, *admission.Request, error) {
 		return "", nil, fmt.Errorf("%w: at byte %d: %w", errNotReview, offset, err)
 	}
 
-	if r.APIVersion != reviewVersion || r.Kind != reviewKind || r.Request == nil || r.Request.UID == "" {
+	if r.APIVersion != reviewVersion || r.Kind != reviewKind || r.Request == nil || r.Request.UID == "" || len(r.Request.UID) > maxUID {
 		return "", nil, errNotReview
 	}
 

@@ -31,7 +31,8 @@ const (
 	// patience is how long one read may take.
 	patience = 2 * time.Second
 	// absent is how long the absence of an object is remembered. No other object can get its UID, but a reader may be ahead of
-	// others.
+	// others. It holds only for the name under which the object was looked for: anybody can make an owner reference of a UID and another
+	// name.
 	absent = 5 * time.Second
 )
 
@@ -60,10 +61,22 @@ type Book struct {
 	between sets.Set[schema.GroupResource]
 }
 
-// entry is what is remembered about an object.
+// entry is what is remembered about an object that exists.
 type entry struct {
 	controller *metav1.OwnerReference
 	found      bool
+}
+
+// named identifies the remembered absence of an object.
+type named struct {
+	types.NamespacedName
+
+	resource schema.GroupResource
+	uid      types.UID
+}
+
+func nameOf(of resources.Owner) named {
+	return named{of.NamespacedName, of.Resource.GroupResource(), of.UID}
 }
 
 // keyOf identifies the remembered value of a label.
@@ -76,7 +89,6 @@ type keyOf struct {
 type keyed struct {
 	value   string
 	version string
-	found   bool
 }
 
 // New returns an empty book.
@@ -93,7 +105,11 @@ func (b *Book) ControllerOf(ctx context.Context, of resources.Owner) (controller
 		return e.controller, e.found, nil
 	}
 
-	read, err, _ := b.reads.Do(string(of.UID), func() (any, error) { return b.read(context.WithoutCancel(ctx), of) })
+	if b.absent(of) {
+		return nil, false, nil
+	}
+
+	read, err, _ := b.reads.Do(fmt.Sprint(nameOf(of)), func() (any, error) { return b.read(context.WithoutCancel(ctx), of) })
 	if err != nil {
 		return nil, false, fmt.Errorf("determine who controls %s %s: %w", of.Resource.GroupResource(), of.NamespacedName, err)
 	}
@@ -101,6 +117,13 @@ func (b *Book) ControllerOf(ctx context.Context, of resources.Owner) (controller
 	e, _ := read.(entry)
 
 	return e.controller, e.found, nil
+}
+
+// absent reports whether the object was looked for lately, and did not exist.
+func (b *Book) absent(of resources.Owner) bool {
+	_, absent := b.entries.Get(nameOf(of))
+
+	return absent
 }
 
 func (b *Book) asked(gr schema.GroupResource) {
@@ -135,7 +158,11 @@ func (b *Book) LabelsOf(ctx context.Context, of resources.Owner) (labels map[str
 
 	if known, ok := b.entries.Get(id); ok && !b.options.LabelsAnew {
 		e, _ := known.(keyed)
-		return e.labels(id.label), e.found, nil
+		return e.labels(id.label), true, nil
+	}
+
+	if !b.options.LabelsAnew && b.absent(of) {
+		return nil, false, nil
 	}
 
 	// Not together with a read that has already begun: it may not show what the caller knows to have happened.
@@ -149,7 +176,7 @@ func (b *Book) LabelsOf(ctx context.Context, of resources.Owner) (labels map[str
 	case b.options.LabelsAnew:
 		return obj.Labels, true, nil
 	case obj == nil:
-		b.entries.Add(id, keyed{}, absent)
+		b.entries.Add(nameOf(of), struct{}{}, absent)
 		return nil, false, nil
 	}
 
@@ -175,12 +202,12 @@ func (b *Book) SawLabel(uid types.UID, label, value, version string) {
 
 	id := keyOf{uid, label}
 	if known, ok := b.entries.Get(id); ok {
-		if e, _ := known.(keyed); e.found && older(version, e.version) {
+		if e, _ := known.(keyed); older(version, e.version) {
 			return
 		}
 	}
 
-	b.entries.Add(id, keyed{value, version, true}, b.options.Remember)
+	b.entries.Add(id, keyed{value, version}, b.options.Remember)
 }
 
 // older reports whether the resource version a of an object precedes b; false if they are not comparable.
@@ -210,7 +237,7 @@ func (b *Book) read(ctx context.Context, of resources.Owner) (entry, error) {
 	case err != nil:
 		return entry{}, err
 	case obj == nil:
-		b.entries.Add(of.UID, entry{}, absent)
+		b.entries.Add(nameOf(of), struct{}{}, absent)
 		return entry{}, nil
 	}
 

@@ -133,6 +133,21 @@ func TestAbsence(t *testing.T) {
 	require.ErrorIs(t, err, s.err, "a path that is not served says nothing about the object")
 }
 
+// Whoever may create an object can give it an owner reference with the UID of any object and another name.
+func TestMadeUpNamesSayNothingAboutAnObject(t *testing.T) {
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *by("web"))}}
+	b, _ := newBook(s, 10)
+
+	_, found, err := b.ControllerOf(t.Context(), the("made-up", "rs"))
+	require.NoError(t, err)
+	require.False(t, found)
+
+	controller, found, err := b.ControllerOf(t.Context(), the("rs", "rs"))
+	require.NoError(t, err)
+	require.True(t, found)
+	require.Equal(t, by("web"), controller)
+}
+
 // A service that sees objects anyway reports them, so that they need not be read.
 func TestSaw(t *testing.T) {
 	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *by("web"))}}

@@ -74,6 +74,9 @@ func TestNext(t *testing.T) {
 	rotated, err := policy.rotate(birth.Add(200*day-overlap), renewed)
 	require.NoError(t, err)
 
+	early, err := policy.issue(birth.Add(2*day), good)
+	require.NoError(t, err)
+
 	moved := policy
 	moved.Hosts = []string{"elsewhere.svc"}
 
@@ -102,6 +105,8 @@ func TestNext(t *testing.T) {
 			other := fresh(t, policy, birth).data()
 			d[corev1.TLSCertKey], d[corev1.TLSPrivateKeyKey] = other[corev1.TLSCertKey], other[corev1.TLSPrivateKeyKey]
 		}), 0, Issue, 0},
+		{"a certificate by a clock that is ahead", policy, early, day, Issue, 0},
+		{"an authority by a clock that is ahead", policy, fresh(t, policy, birth.Add(2*day)), day, RotateCA, 0},
 		{"another host", moved, good, 0, Issue, 0},
 		{"after a rotation", policy, rotated, 200*day - overlap, Keep, overlap},
 		{"at the end of the overlap", policy, rotated, 200 * day, Issue, 0},
