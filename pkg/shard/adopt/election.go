@@ -22,22 +22,28 @@ type election struct {
 
 	mu      sync.Mutex
 	ended   bool
+	active  int
 	working sync.WaitGroup
 }
 
 func newElection(config *rest.Config, s *shard.Shard) (*election, error) {
 	lease := types.NamespacedName{Namespace: s.Namespace(), Name: LeaseName(s.Ring())}
 
+	e := &election{name: lease.String()}
+
 	elector, elected, err := elect.New(config, elect.Options{
 		// A slot has one name for successive processes, which may both run for a moment.
 		Lease: lease, Identity: s.Name() + "_" + string(uuid.NewUUID()),
 		LeaseDuration: elect.LeaseDuration, RenewDeadline: elect.RenewDeadline, RetryPeriod: elect.RetryPeriod, ReleaseOnCancel: true,
+		MayRelease: e.idle,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("what runs in one replica: %w", err)
 	}
 
-	return &election{name: lease.String(), elector: elector, elected: elected}, nil
+	e.elector, e.elected = elector, elected
+
+	return e, nil
 }
 
 // Start takes part in the election until ctx ends. It releases the Lease after all that runs in one replica has stopped.
@@ -54,6 +60,10 @@ func (e *election) Start(ctx context.Context) error {
 
 	select {
 	case <-lost:
+		e.mu.Lock()
+		e.ended = true
+		e.mu.Unlock()
+
 		return fmt.Errorf("%w: the Lease %s was not renewed for %s, or another replica has taken it", errNoElection, e.name, elect.RenewDeadline)
 	case <-ctx.Done():
 	}
@@ -71,12 +81,30 @@ func (e *election) Start(ctx context.Context) error {
 // NeedLeaderElection reports false: it does not depend on the shard's Lease.
 func (*election) NeedLeaderElection() bool { return false }
 
-// enter reports whether work may begin; if so, end it by e.working.Done.
+// idle reports whether nothing of what runs in one replica runs here.
+func (e *election) idle() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	return e.active == 0
+}
+
+// leave ends what enter has begun.
+func (e *election) leave() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	e.active--
+	e.working.Done()
+}
+
+// enter reports whether work may begin; if so, end it by leave.
 func (e *election) enter() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
 	if !e.ended {
+		e.active++
 		e.working.Add(1)
 	}
 

@@ -98,6 +98,10 @@ func (m *adopter) replaceElection(config *rest.Config, o *manager.Options) (err 
 			namespace = m.shard.Namespace()
 		}
 
+		if o.LeaderElectionConfig != nil {
+			config = o.LeaderElectionConfig
+		}
+
 		m.former, err = former.New(config, former.Options{
 			Ring: m.shard.Ring(), Namespace: namespace, Name: o.LeaderElectionID,
 			LeaseDuration: duration(o.LeaseDuration), RenewDeadline: duration(o.RenewDeadline), RetryPeriod: duration(o.RetryPeriod),
@@ -105,7 +109,7 @@ func (m *adopter) replaceElection(config *rest.Config, o *manager.Options) (err 
 	}
 
 	o.LeaderElection, o.LeaderElectionID, o.LeaderElectionNamespace = false, "", ""
-	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = nil, nil, nil
+	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod, o.LeaderElectionConfig = nil, nil, nil, nil
 
 	return err
 }
@@ -179,6 +183,11 @@ func (m *adopter) addRunnable(r manager.Runnable) error {
 	if !ok {
 		return fmt.Errorf("adopt: runnable %q is not declared: it would run in every replica, because every replica is a leader of its own: declare it in "+
 			"adopt.Options.Runnables as adopt.EveryReplica or adopt.OneReplica", key)
+	}
+
+	if p.where == everyReplica {
+		// Without a mark: controllers that it starts have not been adopted.
+		return m.inner.Add(&placed{runnable: r, former: m.former}) //nolint:wrapcheck // it is the manager's
 	}
 
 	return m.place(r, mark{where: p.where, controller: key})

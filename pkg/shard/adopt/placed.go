@@ -11,7 +11,7 @@ import (
 // placed is a controller or another runnable as the manager runs it: where it was declared to run, and with a mark for the checks.
 type placed struct {
 	runnable manager.Runnable
-	mark     mark
+	mark     mark             // zero for none
 	former   *former.Election // it starts after the former leader election; nil if there is none, or if it does not wait
 	election *election        // it starts in the elected replica; nil: in every replica
 }
@@ -27,10 +27,14 @@ func (p *placed) Start(ctx context.Context) error {
 			return nil
 		}
 
-		defer p.election.working.Done()
+		defer p.election.leave()
 	}
 
-	return p.runnable.Start(marked(ctx, p.mark)) //nolint:wrapcheck // it is the runnable's
+	if p.mark != (mark{}) {
+		ctx = marked(ctx, p.mark)
+	}
+
+	return p.runnable.Start(ctx) //nolint:wrapcheck // it is the runnable's
 }
 
 // wait reports whether the channel is closed before the context ends.

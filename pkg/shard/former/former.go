@@ -30,6 +30,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
@@ -95,6 +96,7 @@ type Election struct {
 	options Options
 	elector *leaderelection.LeaderElector
 	held    <-chan struct{}
+	ended   chan struct{} // closed when the Lease is not renewed any more
 }
 
 // New returns the election that the options describe. It does not access the API server. The process needs the permissions of a leader election:
@@ -114,16 +116,17 @@ func New(config *rest.Config, options Options) (*Election, error) {
 		return nil, fmt.Errorf("former leader election: %w", err)
 	}
 
-	return &Election{options: options, elector: elector, held: held}, nil
+	return &Election{options: options, elector: elector, held: held, ended: make(chan struct{})}, nil
 }
 
 // Identity returns the holder of the Lease while shards of the ring hold it.
 func Identity(ring string) string { return identityPrefix + ring }
 
 // Start takes the Lease, or joins the shards that hold it, and renews it until ctx ends. It does not release it. If the Lease is lost, Start
-// returns an [ErrLost]. Call it once; the context must end only after all work has stopped, which is so for runnables of a manager that need no
-// leader election.
+// returns an [ErrLost]. Call it once; the context must end only after all work has stopped. A manager ends it after its controllers.
 func (e *Election) Start(ctx context.Context) error {
+	defer close(e.ended)
+
 	log := klog.FromContext(ctx).WithValues("lease", klog.KRef(e.options.Namespace, e.options.Name))
 	log.Info("Waiting for the end of the former leader election; reconciling nothing until then")
 
@@ -138,28 +141,46 @@ func (e *Election) Start(ctx context.Context) error {
 	e.elector.Run(ctx)
 
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // it was asked to end
+		return nil // it was asked to end
 	}
 
 	return fmt.Errorf("%w: %s/%s was not renewed for %s, or another process has taken it: see its holder, and whether this process may update it",
 		ErrLost, e.options.Namespace, e.options.Name, e.options.RenewDeadline)
 }
 
-// NeedLeaderElection reports false: the manager starts the election before it has the shard's Lease, and stops it after all workers.
+// NeedLeaderElection reports false: the manager starts the election before it has the shard's Lease.
 func (*Election) NeedLeaderElection() bool { return false }
+
+// GetCache returns a cache that contains nothing. A manager starts whatever has a cache before its controllers, and stops it after the last of them
+// has returned: until then, the Lease must be renewed.
+func (*Election) GetCache() cache.Cache { return noCache{} }
+
+type noCache struct{ cache.Cache }
+
+// WaitForCacheSync reports true at once.
+func (noCache) WaitForCacheSync(context.Context) bool { return true }
 
 // Held returns a channel that is closed as soon as the shards hold the Lease. Work on nothing before that.
 func (e *Election) Held() <-chan struct{} { return e.held }
 
-// Reconciler wraps a reconciler so that it does nothing before the shards hold the Lease: until then, it asks to be called again after 2 seconds.
+// Reconciler wraps a reconciler so that it does nothing before the shards hold the Lease, or after it was lost: it then asks to be called again after
+// 2 seconds.
 // Wrap the result with Shard.Reconciler, which acknowledges drains meanwhile.
 func (e *Election) Reconciler(inner reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-		select {
-		case <-e.held:
-			return inner.Reconcile(ctx, request)
-		default:
+		if !closed(e.held) || closed(e.ended) {
 			return reconcile.Result{RequeueAfter: recheck}, nil
 		}
+
+		return inner.Reconcile(ctx, request)
 	})
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

@@ -69,14 +69,13 @@ type entry struct {
 
 // named identifies the remembered absence of an object.
 type named struct {
-	types.NamespacedName
-
 	resource schema.GroupResource
+	name     types.NamespacedName
 	uid      types.UID
 }
 
 func nameOf(of resources.Owner) named {
-	return named{of.NamespacedName, of.Resource.GroupResource(), of.UID}
+	return named{of.Resource.GroupResource(), of.NamespacedName, of.UID}
 }
 
 // keyOf identifies the remembered value of a label.

@@ -114,6 +114,11 @@ func (r *running) serve(ctx, managerCtx context.Context, stop context.CancelFunc
 	case reason = <-r.leader.lost:
 	case <-r.phases.stopping.ch: // a runnable failed; the manager is stopping the others
 	case <-ctx.Done():
+		if !r.phases.started.closed() {
+			stop()
+
+			return nil // as in drain: the manager cannot be stopped while it waits for its caches, and the shard must not wait for that
+		}
 	}
 
 	r.draining.close()

@@ -34,7 +34,7 @@ func Client(config *rest.Config, agent string, renewDeadline time.Duration) (*co
 	return coordinationv1client.NewForConfig(config) //nolint:wrapcheck // the caller says what for
 }
 
-// Options describe an election. All fields are required, except Shared and ReleaseOnCancel.
+// Options describe an election. All fields are required, except Shared, MayRelease, and ReleaseOnCancel.
 type Options struct {
 	// Lease is the Lease of the election, Identity the holder that this process wants to be.
 	Lease    types.NamespacedName
@@ -43,6 +43,9 @@ type Options struct {
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 	// Shared is true if several processes have this identity, and hold the Lease together.
 	Shared bool
+	// MayRelease reports whether the Lease may be released now; nil: always. Leader election also releases a Lease that it could not renew, while
+	// workers may still run.
+	MayRelease func() bool
 	// ReleaseOnCancel is true if the Lease is released when the context of Run ends.
 	ReleaseOnCancel bool
 }

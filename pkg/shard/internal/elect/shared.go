@@ -2,6 +2,7 @@ package elect
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,12 +27,34 @@ type shared struct {
 	renewed metav1.Time
 }
 
+// kept is the Lease of an election that is released only when it may be.
+type kept struct {
+	*resourcelock.LeaseLock
+
+	mayRelease func() bool
+}
+
+var errKept = errors.New("the Lease is not released, because workers may still run: it expires")
+
+// Update writes the Lease; without a holder, it releases it.
+func (l *kept) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == "" && !l.mayRelease() {
+		return errKept
+	}
+
+	return l.LeaseLock.Update(ctx, record) //nolint:wrapcheck // leader election logs the Lease's name
+}
+
 // lock returns the Lease of the election.
 func (o Options) lock(client coordinationv1client.LeasesGetter, clk clock.PassiveClock) resourcelock.Interface {
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: o.Lease.Namespace, Name: o.Lease.Name},
 		Client:    client, LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
 	}
+	if o.MayRelease != nil {
+		return &kept{lock, o.MayRelease}
+	}
+
 	if !o.Shared {
 		return lock
 	}

@@ -74,3 +74,27 @@ func TestHoldersWithOneIdentityRenewForEachOther(t *testing.T) {
 		})
 	}
 }
+
+// Leader election also releases a Lease that it could not renew.
+func TestALeaseIsReleasedOnlyIfItMayBe(t *testing.T) {
+	client, err := Client(testenv.Config(t), "test", 10*time.Second)
+	require.NoError(t, err)
+
+	idle := false
+	lock := Options{
+		Lease: types.NamespacedName{Namespace: testenv.Namespace(t), Name: "election"}, Identity: "me",
+		MayRelease: func() bool { return idle },
+	}.lock(client, nil)
+
+	now := metav1.NewTime(time.Unix(1_800_000_000, 0))
+	record := resourcelock.LeaderElectionRecord{HolderIdentity: "me", LeaseDurationSeconds: 15, AcquireTime: now, RenewTime: now}
+	require.NoError(t, lock.Create(t.Context(), record))
+	require.NoError(t, lock.Update(t.Context(), record))
+
+	record.HolderIdentity = ""
+	require.ErrorIs(t, lock.Update(t.Context(), record), errKept)
+
+	idle = true
+
+	require.NoError(t, lock.Update(t.Context(), record))
+}
