@@ -260,15 +260,12 @@ func (c *claimer) follow(ctx context.Context) {
 		return
 	}
 
-	slots := slotsOf(c.options.Ring, replicas)
-	if replicas > 0 {
-		if last := slots[replicas-1]; len(objectAndLabel(last)) > 0 {
-			c.log.Error(nil, "The name of the ring is too long for so many slots", "ring", c.options.Ring, "slot", last, "slots", len(c.slots))
-			return
-		}
+	if last, problems := lastSlot(c.options.Ring, replicas); len(problems) > 0 {
+		c.log.Error(nil, "The name of the ring is too long for so many slots", "ring", c.options.Ring, "slot", last, "slots", len(c.slots))
+		return
 	}
 
-	c.slots = slots
+	c.slots = slotsOf(c.options.Ring, replicas)
 }
 
 // slotNames returns the names of all slots; none if their number follows the scale of the workload.

@@ -317,11 +317,18 @@ func (o Options) validateSlots() []error {
 		return nil // validateNames has reported it
 	}
 
-	if last := v1alpha1.SlotName(o.Ring, max(o.Slots-1, 0)); len(objectAndLabel(last)) > 0 {
-		return []error{fmt.Errorf("slots: the name of the last slot, %q, is invalid: %s", last, strings.Join(objectAndLabel(last), "; "))}
+	if last, problems := lastSlot(o.Ring, o.Slots); len(problems) > 0 {
+		return []error{fmt.Errorf("slots: the name of the last slot, %q, is invalid: %s", last, strings.Join(problems, "; "))}
 	}
 
 	return nil
+}
+
+// lastSlot returns the longest name of so many slots, the first one if there are none, and why it is invalid.
+func lastSlot(ring string, slots int) (name string, problems []string) {
+	name = v1alpha1.SlotName(ring, max(slots-1, 0))
+
+	return name, objectAndLabel(name)
 }
 
 // objectAndLabel returns why a name cannot be both the name of an object and the value of a label.

@@ -74,12 +74,14 @@ func (s *Shard) drain(ctx context.Context) {
 		}
 
 		now := s.term.clock.Now()
-		if s.term.lost() != nil || l.slot && now.Sub(looked) >= awaitedLook && l.awaited(ctx, log) {
+		if s.term.lost() != nil {
 			return
 		}
 
-		if now.Sub(looked) >= awaitedLook {
-			looked = now
+		if l.slot && now.Sub(looked) >= awaitedLook {
+			if looked = now; l.awaited(ctx, log) {
+				return
+			}
 		}
 
 		look.Reset(drainLook)

@@ -22,14 +22,15 @@ type election struct {
 
 	mu      sync.Mutex
 	ended   bool
-	active  int
-	working sync.WaitGroup
+	working int
+	left    *sync.Cond // signalled when working becomes less
 }
 
 func newElection(config *rest.Config, s *shard.Shard) (*election, error) {
 	lease := types.NamespacedName{Namespace: s.Namespace(), Name: LeaseName(s.Ring())}
 
 	e := &election{name: lease.String()}
+	e.left = sync.NewCond(&e.mu)
 
 	elector, elected, err := elect.New(config, elect.Options{
 		// A slot has one name for successive processes, which may both run for a moment.
@@ -60,18 +61,14 @@ func (e *election) Start(ctx context.Context) error {
 
 	select {
 	case <-lost:
-		e.mu.Lock()
-		e.ended = true
-		e.mu.Unlock()
+		e.end()
 
 		return fmt.Errorf("%w: the Lease %s was not renewed for %s, or another replica has taken it", errNoElection, e.name, elect.RenewDeadline)
 	case <-ctx.Done():
 	}
 
-	e.mu.Lock()
-	e.ended = true
-	e.mu.Unlock()
-	e.working.Wait()
+	e.end()
+	e.wait()
 	stop()
 	<-lost
 
@@ -81,12 +78,30 @@ func (e *election) Start(ctx context.Context) error {
 // NeedLeaderElection reports false: it does not depend on the shard's Lease.
 func (*election) NeedLeaderElection() bool { return false }
 
+// end lets no more work begin.
+func (e *election) end() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	e.ended = true
+}
+
+// wait waits until nothing of what runs in one replica runs here.
+func (e *election) wait() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	for e.working > 0 {
+		e.left.Wait()
+	}
+}
+
 // idle reports whether nothing of what runs in one replica runs here.
 func (e *election) idle() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	return e.active == 0
+	return e.working == 0
 }
 
 // leave ends what enter has begun.
@@ -94,8 +109,8 @@ func (e *election) leave() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	e.active--
-	e.working.Done()
+	e.working--
+	e.left.Broadcast()
 }
 
 // enter reports whether work may begin; if so, end it by leave.
@@ -104,8 +119,7 @@ func (e *election) enter() bool {
 	defer e.mu.Unlock()
 
 	if !e.ended {
-		e.active++
-		e.working.Add(1)
+		e.working++
 	}
 
 	return !e.ended

@@ -80,12 +80,14 @@ func (p Policy) Next(now time.Time, m Material) Decision {
 	return Decision{Action: Keep, CheckAfter: min(renew.Sub(now), rotate.Sub(now))}
 }
 
+const notYet = "is not valid yet: the clock of the replica that issued it is ahead, or that of this replica is behind"
+
 func (p Policy) unusableCA(now time.Time, m Material) string {
 	switch {
 	case m.CA == nil:
 		return "there is no CA with its key"
 	case now.Before(m.CA.NotBefore):
-		return "the CA is not valid yet: the clock of the replica that issued it is ahead, or that of this replica is behind"
+		return "the CA " + notYet
 	case !now.Before(m.CA.NotAfter.Add(-p.CALifetime / 3)):
 		return "the CA expires soon"
 	default:
@@ -99,7 +101,7 @@ func (p Policy) unusableCert(now time.Time, m Material) string {
 	case m.Cert == nil:
 		return "there is no serving certificate with its key"
 	case now.Before(m.Cert.NotBefore):
-		return "the serving certificate is not valid yet: the clock of the replica that issued it is ahead, or that of this replica is behind"
+		return "the serving certificate " + notYet
 	case !now.Before(m.Cert.NotAfter):
 		return "the serving certificate has expired"
 	case !slices.ContainsFunc(m.Bundle, func(ca *x509.Certificate) bool { return signedBy(m.Cert, ca) && now.Before(ca.NotAfter) }):

@@ -379,12 +379,11 @@ func (t *Table) Expire(now time.Time) {
 		defer t.check()
 	}
 
-	resumed := !t.paused.IsZero() && !now.Before(t.paused)
-	if resumed {
-		t.paused = time.Time{}
+	if !t.paused.IsZero() && !now.Before(t.paused) {
+		t.Pause(now, time.Time{})
 	}
 
-	if t.window.expire(now) || resumed {
+	if t.window.expire(now) {
 		t.wakeSlots(now)
 	}
 

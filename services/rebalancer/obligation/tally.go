@@ -177,8 +177,9 @@ func (t *Table) countedAs(e *entry) counted {
 		c.class = unassigned
 	}
 
+	progresses := e.phase == Due || e.phase == Moving || e.phase == Delayed
 	c.late = e.late
-	c.failing = e.failing && (e.phase == Due || e.phase == Moving || e.phase == Delayed)
+	c.failing = e.failing && progresses
 	c.blocked = e.phase == Delayed || e.phase == Parked && (e.cause.kind == kindHeld || e.cause.kind == kindOwner)
 
 	if !available {
@@ -189,7 +190,7 @@ func (t *Table) countedAs(e *entry) counted {
 
 	c.first = e.phase == Parked && e.cause.kind == kindFollowers
 	c.between = c.first && e.follows != (objects.Lineage{})
-	c.follows = !c.failing && e.follows != (objects.Lineage{}) && (e.phase == Due || e.phase == Moving || e.phase == Delayed)
+	c.follows = !c.failing && progresses && e.follows != (objects.Lineage{})
 
 	return c
 }

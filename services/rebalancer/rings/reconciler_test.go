@@ -138,6 +138,19 @@ func (s *stepped) assignment() v1alpha1.AssignmentStatus {
 	return *ring.Status.Assignment
 }
 
+// unwritable fails writes of the status while it is broken.
+func unwritable(broken *atomic.Bool) interceptor.Funcs {
+	return interceptor.Funcs{SubResourceApply: func(ctx context.Context, c client.Client, sub string,
+		obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
+	) error {
+		if broken.Load() {
+			return errors.New("the status cannot be written")
+		}
+
+		return c.SubResource(sub).Apply(ctx, obj, opts...)
+	}}
+}
+
 // While status.assignment.fingerprint matches the current shards, the assigner assigns children to the shards of their owners'
 // keys. The fingerprint must therefore be removed before the first owner is drained.
 func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
@@ -163,15 +176,7 @@ func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
 				broken atomic.Bool
 			)
 
-			s = newStepped(w, interceptor.Funcs{SubResourceApply: func(ctx context.Context, c client.Client, sub string,
-				obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
-			) error {
-				if broken.Load() {
-					return errors.New("the status cannot be written")
-				}
-
-				return c.SubResource(sub).Apply(ctx, obj, opts...)
-			}})
+			s = newStepped(w, unwritable(&broken))
 			s.settle()
 
 			e := s.fleet.engine(w.Ring.Name, w.Ring.LabelKeys())
@@ -213,15 +218,7 @@ func TestChangeThatWasNotSetIsLookedInto(t *testing.T) {
 
 	var broken atomic.Bool
 
-	s := newStepped(w, interceptor.Funcs{SubResourceApply: func(ctx context.Context, c client.Client, sub string,
-		obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
-	) error {
-		if broken.Load() {
-			return errors.New("the status cannot be written")
-		}
-
-		return c.SubResource(sub).Apply(ctx, obj, opts...)
-	}})
+	s := newStepped(w, unwritable(&broken))
 	s.settle()
 
 	old := s.fleet.engine(w.Ring.Name, w.Ring.LabelKeys()).Target()
