@@ -216,12 +216,15 @@ func (s *Server) stop() {
 		s.grpc.GracefulStop()
 	}()
 
+	idle := s.handlers.none()
+	s.Log.V(1).Info("Waiting for the running calls", "drainTime", s.DrainTime.String())
+
 	select {
 	case <-done:
 		return
 	case <-timer.C():
 		s.Log.Info("Ending the calls that are still running", "drainTime", s.DrainTime.String())
-	case <-s.handlers.none():
+	case <-idle:
 		// Only answers that clients have not read yet are left.
 		flush := s.Clock.NewTimer(flushTime)
 		defer flush.Stop()

@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"context"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -288,7 +289,7 @@ func TestToldToStopItIsNotServingButAnswers(t *testing.T) {
 }
 
 func TestRunningCallMayFinish(t *testing.T) {
-	f := start(t, nil, "--plaintext")
+	f := start(t, nil, "--plaintext", "--grpc-call-timeout=5m")
 	conn := f.connect()
 
 	result := make(chan error, 1)
@@ -302,6 +303,56 @@ func TestRunningCallMayFinish(t *testing.T) {
 	require.Empty(t, f.done, "did not wait for the call")
 	close(f.service.finish)
 	require.NoError(t, <-result)
+	f.wait()
+}
+
+// heldConn delays what the server sends while hold is locked.
+type heldConn struct {
+	net.Conn
+
+	hold *sync.RWMutex
+}
+
+func (c *heldConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+
+	c.hold.RLock()
+	defer c.hold.RUnlock()
+
+	return n, err
+}
+
+// A client that has not read yet that the server stops starts one more call. It does not wait for the calls that run already.
+func TestLateCallDoesNotWaitForOthers(t *testing.T) {
+	f := start(t, nil, "--plaintext", "--grpc-call-timeout=5m")
+	conn := f.connect()
+
+	running := make(chan error, 2)
+	go func() { running <- call(t.Context(), conn, "wait") }()
+	<-f.service.called
+
+	var hold sync.RWMutex
+
+	late := f.connect(grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		return &heldConn{conn, &hold}, err
+	}))
+	require.NoError(t, call(t.Context(), late, "hello"))
+
+	hold.Lock()
+	unlock := sync.OnceFunc(hold.Unlock)
+	t.Cleanup(unlock)
+
+	f.cancel()
+	require.Eventually(t, func() bool { return f.logged("Waiting for the running calls") }, patience, interval)
+
+	go func() { running <- call(t.Context(), late, "wait") }()
+
+	require.Eventually(t, func() bool { return len(f.service.called) > 0 }, patience, interval, "the late call waits for the other one")
+	close(f.service.finish)
+	unlock()
+	require.NoError(t, <-running)
+	require.NoError(t, <-running)
 	f.wait()
 }
 

@@ -64,33 +64,62 @@ func (s *endingStream) await(do func(any) error, m any) error {
 	}
 }
 
-// handlers waits for the running handlers: each holds the lock as a reader.
-type handlers struct{ running sync.RWMutex }
+// handlers counts the running handlers. A wait for their end holds up no other call: while the server drains, calls still arrive on
+// connections whose clients have not read yet that the server stops.
+type handlers struct {
+	mu      sync.Mutex
+	running int
+	idle    chan struct{} // closes when none runs any more. Nil: nobody waits
+}
 
-// none returns a channel that closes when all handlers that run now have finished. Later ones start after that.
+// none returns a channel that closes as soon as no handler runs.
 func (h *handlers) none() <-chan struct{} {
-	idle := make(chan struct{})
+	h.mu.Lock()
+	defer h.mu.Unlock()
 
-	go func() {
-		h.running.Lock()
-		defer h.running.Unlock()
+	if h.idle == nil {
+		h.idle = make(chan struct{})
+	}
 
-		close(idle)
-	}()
+	idle := h.idle
+	h.wake()
 
 	return idle
 }
 
+// wake ends the waits if no handler runs. The caller holds the lock.
+func (h *handlers) wake() {
+	if h.running == 0 && h.idle != nil {
+		close(h.idle)
+		h.idle = nil
+	}
+}
+
+func (h *handlers) begin() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.running++
+}
+
+func (h *handlers) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.running--
+	h.wake()
+}
+
 func (h *handlers) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	h.running.RLock()
-	defer h.running.RUnlock()
+	h.begin()
+	defer h.end()
 
 	return handler(ctx, req)
 }
 
 func (h *handlers) stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	h.running.RLock()
-	defer h.running.RUnlock()
+	h.begin()
+	defer h.end()
 
 	return handler(srv, stream)
 }
