@@ -3,6 +3,8 @@ package shard
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,8 +37,12 @@ const (
 //	    handover annotation (v1alpha1.Handover). The writes behind these versions are events of the same caches, so they arrive
 //	    without further requests.
 //	H2  The worker does not wait for kinds that the process does not cache.
-//	H3  If versions are comparable, waiting sends no request. If they are not, the worker lists what follows the object every
-//	    two seconds, until the caches show all of it once.
+//	H3  If versions are comparable, an object that waits sends no request of its own. If they are not, the worker lists what
+//	    follows the object every two seconds, until the caches show all of it once.
+//	H4  The worker does not wait for versions that the API server has not reached itself. They come with objects that are restored
+//	    from another cluster, because a restore keeps annotations. One request for each resource tells, at most every two seconds.
+//	H5  The worker waits only for caches that can show what follows the object: not for informers that have stopped, nor for
+//	    those of other namespaces, which see the next version only with the next bookmark.
 type handovers struct {
 	annotation string
 	selector   labels.Selector
@@ -47,29 +53,42 @@ type handovers struct {
 	// waits are the objects that wait.
 	waits   map[objectKey]postponed
 	metrics waitMetrics
-	// listed are handovers that cannot be compared, of objects whose followers the caches have all shown; asked is when a list
-	// was made.
-	listed map[objectKey]string
-	asked  map[objectKey]time.Time
+	// settled are handovers that are not compared again: the caches have shown all followers once, or the API server had not reached
+	// the versions. asked is when a list was made.
+	settled map[objectKey]string
+	asked   map[objectKey]time.Time
+	// present are the versions of resources on the API server.
+	present map[schema.GroupResource]present
 }
 
-// postponed is when an object began to wait, and when this was last logged.
-type postponed struct{ since, told time.Time }
+// handed is an object with its handover, as a worker finds it.
+type handed struct {
+	metav1.Object
 
-// cached is a cache of one resource.
-type cached struct {
-	kind     schema.GroupVersionKind
-	resource schema.GroupVersionResource // empty until the mapper is known
-	store    toolscache.Store
-	// live reads metadata from the API server. It may return nil: then nothing can be listed, and nothing is waited for.
-	live func() metadata.Interface
+	key      objectKey
+	value    string // the annotation
+	versions v1alpha1.Handover
+	now      time.Time
+}
+
+// postponed is the handover of an object that waits: since when, and when this was last logged.
+type postponed struct {
+	handover    string
+	since, told time.Time
+}
+
+// present is a version that the API server had reached at the given time or later. Asked is when it was last asked.
+type present struct {
+	version   string
+	at, asked time.Time
 }
 
 // newHandovers returns the handovers of the shards of a ring, in the annotation with the given key. The selector selects one of the shards.
 func newHandovers(ring, annotation string, selector labels.Selector) *handovers {
 	return &handovers{
 		annotation: annotation, selector: selector,
-		waits: map[objectKey]postponed{}, metrics: waitMetricsOf(ring), listed: map[objectKey]string{}, asked: map[objectKey]time.Time{},
+		waits: map[objectKey]postponed{}, metrics: waitMetricsOf(ring), settled: map[objectKey]string{}, asked: map[objectKey]time.Time{},
+		present: map[schema.GroupResource]present{},
 	}
 }
 
@@ -84,11 +103,16 @@ func (h *handovers) follow(o *cache.Options, sch *runtime.Scheme, live func() me
 		inner = toolscache.NewSharedIndexInformer
 	}
 
+	split := len(o.DefaultNamespaces) > 1
+	for _, kind := range o.ByObject {
+		split = split || len(kind.Namespaces) > 1
+	}
+
 	o.NewInformer = func(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 		informer := inner(lw, obj, resync, indexers)
 
 		if gvk, err := apiutil.GVKForObject(obj, sch); err == nil { // otherwise nothing of it follows an owner by its kind
-			h.add(&cached{kind: gvk, store: informer.GetStore(), live: live})
+			h.add(&cached{kind: gvk, form: reflect.TypeOf(obj), split: split, store: informer.GetStore(), stopped: informer.IsStopped, live: live})
 		}
 
 		return informer
@@ -112,21 +136,29 @@ func (h *handovers) mapped(mapper meta.RESTMapper) {
 
 // awaits returns what a cache has yet to reach before the object may be worked on, or "" if nothing. The error is that of a list.
 func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object, now time.Time) (string, error) {
-	value := obj.GetAnnotations()[h.annotation]
+	o := handed{Object: obj, key: key, value: obj.GetAnnotations()[h.annotation], now: now}
 
-	handover, err := v1alpha1.ParseHandover(value)
-	if err != nil {
+	var err error
+	if o.versions, err = v1alpha1.ParseHandover(o.value); err != nil {
 		log.FromContext(ctx).Error(err, "Ignoring the handover annotation, because it cannot be read",
 			"annotation", h.annotation, "kind", key.Kind, "object", key.NamespacedName)
 	}
 
-	missing, unsaid := h.missing(key, value, handover)
+	lag := h.missing(o)
+	if lag.behind != nil {
+		if asked, err := h.ask(ctx, o, lag.behind); err != nil {
+			lag.missing += fmt.Sprintf(" (the API server cannot be asked for its version: %v)", err)
+		} else if asked {
+			lag = h.missing(o)
+		}
+	}
+
 	switch {
-	case missing != "" || len(unsaid) == 0:
+	case lag.missing != "" || len(lag.unclear) == 0:
 	case h.askedLately(key, now):
-		missing = "an object that a recent list contained"
+		lag.missing = "an object that a recent list contained"
 	default:
-		if missing, err = h.lists(ctx, key, obj, unsaid); err != nil {
+		if lag.missing, err = h.lists(ctx, key, obj, lag.unclear); err != nil {
 			return "", err
 		}
 	}
@@ -134,37 +166,50 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	w, waits := h.waits[key]
+	if lag.missing == "" {
+		h.begins(o)
 
-	if missing == "" {
-		delete(h.asked, key)
-
-		if waits {
-			h.metrics.took.Observe(now.Sub(w.since).Seconds())
-			h.ends(key)
-		}
-
-		if len(unsaid) > 0 {
-			h.listed[key] = value
+		if len(lag.unclear) > 0 || lag.foreign {
+			h.settled[key] = o.value
 		}
 
 		return "", nil
 	}
 
-	if !waits {
-		w = postponed{now, now}
+	h.waitsFor(ctx, o, lag.missing)
+
+	return lag.missing, nil
+}
+
+// begins records that the worker may begin. The caller holds the lock.
+func (h *handovers) begins(o handed) {
+	delete(h.asked, o.key)
+
+	if w, waits := h.waits[o.key]; waits {
+		h.metrics.took.Observe(o.now.Sub(w.since).Seconds())
+		h.ends(o.key)
+	}
+}
+
+// waitsFor records that an object waits, and logs it from time to time. The caller holds the lock.
+func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) {
+	w, waits := h.waits[o.key]
+
+	switch {
+	case !waits:
+		w = postponed{o.value, o.now, o.now}
 		h.metrics.objects.Inc()
+	case w.handover != o.value:
+		w = postponed{o.value, o.now, o.now} // what is known of the former versions says nothing about these
 	}
 
-	if now.Sub(w.told) >= longWait {
-		w.told = now
-		log.FromContext(ctx).Info("Still waiting until the cache shows what follows the object", "kind", key.Kind, "object", key.NamespacedName,
-			"missing", missing, "waited", now.Sub(w.since).Round(time.Second).String())
+	if o.now.Sub(w.told) >= longWait {
+		w.told = o.now
+		log.FromContext(ctx).Info("Still waiting until the cache shows what follows the object", "kind", o.key.Kind, "object", o.key.NamespacedName,
+			"missing", missing, "waited", o.now.Sub(w.since).Round(time.Second).String())
 	}
 
-	h.waits[key] = w
-
-	return missing, nil
+	h.waits[o.key] = w
 }
 
 // ends records that an object no longer waits. The caller holds the lock.
@@ -207,47 +252,6 @@ func (h *handovers) lists(ctx context.Context, key objectKey, obj metav1.Object,
 	return "", nil
 }
 
-// lists returns an object that follows the given one and is not in the cache, or "" if there is none.
-func (c *cached) lists(ctx context.Context, obj metav1.Object, selector labels.Selector) (missing string, err error) {
-	live := c.live()
-	if live == nil {
-		return "", nil
-	}
-
-	o := metav1.ListOptions{LabelSelector: selector.String(), Limit: listPage}
-
-	for {
-		page, err := c.page(ctx, live, obj.GetNamespace(), o)
-		if err != nil {
-			return "", err
-		}
-
-		for i := range page.Items {
-			item := &page.Items[i]
-			if by := metav1.GetControllerOfNoCopy(item); by == nil || by.UID != obj.GetUID() {
-				continue
-			}
-
-			key := toolscache.NewObjectName(item.Namespace, item.Name).String()
-			if _, there, err := c.store.GetByKey(key); err != nil || !there {
-				return key, nil //nolint:nilerr // it does not exist
-			}
-		}
-
-		if o.Continue = page.Continue; o.Continue == "" {
-			return "", nil
-		}
-	}
-}
-
-// page lists one page, within the timeout of a request.
-func (c *cached) page(ctx context.Context, live metadata.Interface, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
-	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
-	defer cancel()
-
-	return live.Resource(c.resource).Namespace(namespace).List(ctx, o) //nolint:wrapcheck // lists adds the resource
-}
-
 // forget drops an object that belongs to another shard.
 func (h *handovers) forget(key objectKey) {
 	h.mu.Lock()
@@ -255,21 +259,37 @@ func (h *handovers) forget(key objectKey) {
 
 	h.ends(key)
 	delete(h.asked, key)
-	delete(h.listed, key)
+	delete(h.settled, key)
 }
 
-// missing returns the cache that has not reached the handover, or whose versions cannot be compared.
-func (h *handovers) missing(key objectKey, value string, handover v1alpha1.Handover) (missing string, unclear []*cached) {
+// lag is what the caches have yet to reach.
+type lag struct {
+	missing string    // what it is, or "" if nothing
+	behind  *cached   // the cache that has not reached it
+	unclear []*cached // caches whose versions cannot be compared
+	foreign bool      // whether the API server has not reached a version either
+}
+
+// missing compares the handover of an object with the caches.
+func (h *handovers) missing(o handed) lag {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
+	if len(o.versions) == 0 || h.settled[o.key] == o.value {
+		return lag{}
+	}
+
+	h.stores = slices.DeleteFunc(h.stores, func(c *cached) bool { return c.stopped != nil && c.stopped() })
+
+	var l lag
+
 	for _, c := range h.stores {
 		resource, err := h.resourceOf(c)
-		if err != nil && len(handover) > 0 { // it may be one of those that are named
-			return fmt.Sprintf("the resource of %s, which is not known: %v", c.kind.Kind, err), nil
+		if err != nil { // it may be one of those that are named
+			return lag{missing: fmt.Sprintf("the resource of %s, which is not known: %v", c.kind.Kind, err)}
 		}
 
-		version, named := handover[resource]
+		version, named := o.versions[resource]
 		if !named {
 			continue
 		}
@@ -278,16 +298,85 @@ func (h *handovers) missing(key objectKey, value string, handover v1alpha1.Hando
 
 		switch notOlder(is, version) {
 		case behind:
-			return fmt.Sprintf("%s at version %s, which is at %s", c.resource.GroupResource(), version, is), nil
-		case unsaid:
-			if h.listed[key] != value {
-				unclear = append(unclear, c)
+			switch {
+			case h.elsewhere(c, o.GetNamespace()):
+			case h.ahead(o, resource):
+				l.foreign = true
+			default:
+				return lag{missing: fmt.Sprintf("%s at version %s, which is at %s", resource, version, is), behind: c}
 			}
+		case unsaid:
+			l.unclear = append(l.unclear, c)
 		case fresh:
 		}
 	}
 
-	return "", unclear
+	return l
+}
+
+// elsewhere reports whether the cache is certainly one of other namespaces, and another one shows this namespace. The caller holds the
+// lock.
+func (h *handovers) elsewhere(c *cached, namespace string) bool {
+	if namespace == "" {
+		return false // what follows a cluster-scoped object can be anywhere
+	}
+
+	if c.namespace != "" {
+		return c.namespace != namespace
+	}
+
+	return c.split && !c.shows(namespace) && slices.ContainsFunc(h.stores, func(other *cached) bool {
+		return other.kind == c.kind && other.form == c.form && other.shows(namespace)
+	})
+}
+
+// ahead reports whether the API server had not reached the version of the resource when the object waited for it already. Then no
+// write on this API server has made the version. The caller holds the lock.
+func (h *handovers) ahead(o handed, resource schema.GroupResource) bool {
+	w, waits := h.waits[o.key]
+	is := h.present[resource]
+
+	return waits && w.handover == o.value && is.version != "" && !is.at.Before(w.since) &&
+		notOlder(is.version, o.versions[resource]) == behind
+}
+
+// ask asks the API server which version the resource of the cache has reached, if the object waits for long enough and nobody asked
+// lately. It reports whether it has.
+func (h *handovers) ask(ctx context.Context, o handed, c *cached) (bool, error) {
+	live := c.live()
+	if live == nil || !h.due(o, c.resource.GroupResource()) {
+		return false, nil
+	}
+
+	page, err := c.page(ctx, live, o.GetNamespace(), metav1.ListOptions{LabelSelector: h.selector.String(), Limit: 1})
+	if err != nil {
+		return false, err
+	}
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.present[c.resource.GroupResource()] = present{version: page.ResourceVersion, at: o.now, asked: o.now}
+
+	return true, nil
+}
+
+// due reports whether to ask the API server for the version of a resource. If so, it records that.
+func (h *handovers) due(o handed, resource schema.GroupResource) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	w, waits := h.waits[o.key]
+
+	p := h.present[resource]
+	if !waits || w.handover != o.value || o.now.Sub(w.since) < recheck || o.now.Sub(p.asked) < recheck {
+		return false
+	}
+
+	p.asked = o.now
+	h.present[resource] = p
+
+	return true
 }
 
 // resourceOf returns the resource of a cache. It is empty without a mapper, and if the API server does not serve the kind. The error is that

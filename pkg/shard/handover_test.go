@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -283,4 +286,111 @@ func TestWaitsWhileResourcesAreUnknown(t *testing.T) {
 	missing, err = h.awaits(t.Context(), key, handed, time.Unix(0, 0))
 	require.NoError(t, err)
 	require.Empty(t, missing, "what is not served is not cached")
+}
+
+// An object that was restored from another cluster has the handover of that cluster, whose versions this one may reach in years. A
+// request shows that, and a handover of this cluster is still waited for.
+func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
+	ns := testenv.Namespace(t)
+
+	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: ns})
+	require.NoError(t, err)
+
+	live, err := metadata.NewForConfig(testenv.Config(t))
+	require.NoError(t, err)
+
+	follower := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "follower"}}
+	require.NoError(t, testenv.Client(t).Create(t.Context(), follower))
+
+	secrets := &lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "1"}
+	s.handover.add(&cached{
+		kind: corev1.SchemeGroupVersion.WithKind("Secret"), resource: corev1.SchemeGroupVersion.WithResource("secrets"), store: secrets,
+		live: func() metadata.Interface { return live },
+	})
+
+	now := time.Unix(0, 0)
+	waits := func(name, version string) bool {
+		key := objectKey{GroupKind: corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), NamespacedName: types.NamespacedName{Namespace: ns, Name: name}}
+		missing, err := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
+			Namespace: ns, Name: name, Annotations: map[string]string{v1alpha1.HandoverAnnotation("ring"): `{"secrets":"` + version + `"}`},
+		}, now)
+		require.NoError(t, err)
+
+		return missing != ""
+	}
+
+	const far = "999999999999"
+
+	require.True(t, waits("restored", far))
+	require.True(t, waits("here", follower.ResourceVersion))
+
+	now = now.Add(recheck)
+	require.False(t, waits("restored", far))
+	require.True(t, waits("here", follower.ResourceVersion), "the cache is really behind")
+
+	now = now.Add(time.Second)
+
+	for range 2 {
+		require.True(t, waits("later", far), "what was known before the object was seen says nothing about it")
+	}
+
+	require.True(t, waits("here", far), "nor about another handover")
+	require.False(t, waits("restored", far), "it is not asked again")
+
+	now = now.Add(recheck)
+	require.False(t, waits("later", far))
+
+	known := maps.Clone(s.handover.present)
+	require.False(t, waits("here", far), "one answer serves all that waited")
+	require.Equal(t, known, s.handover.present)
+}
+
+// If a manager caches several namespaces, each has an informer. Those of other namespaces do not see the version of what follows the
+// object, and one that was removed never will.
+func TestWaitsForTheCacheOfTheNamespace(t *testing.T) {
+	here, quiet := testenv.Namespace(t), testenv.Namespace(t)
+
+	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: here})
+	require.NoError(t, err)
+
+	options := ctrlcache.Options{DefaultNamespaces: map[string]ctrlcache.Config{here: {}, quiet: {}}}
+	s.handover.follow(&options, nil, s.liveReader)
+	s.handover.mapped(testenv.Client(t).RESTMapper())
+
+	c, err := ctrlcache.New(testenv.Config(t), options)
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- c.Start(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+
+	_, err = c.GetInformer(ctx, &corev1.Secret{})
+	require.NoError(t, err)
+	require.True(t, c.WaitForCacheSync(ctx))
+
+	key := objectKey{GroupKind: corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), NamespacedName: types.NamespacedName{Namespace: here, Name: "owner"}}
+	missing := func(version string) string {
+		missing, err := s.handover.awaits(ctx, key, &metav1.ObjectMeta{
+			Namespace: here, Name: "owner", Annotations: map[string]string{s.handover.annotation: `{"secrets":"` + version + `"}`},
+		}, time.Unix(0, 0))
+		require.NoError(t, err)
+
+		return missing
+	}
+
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: here, Name: "follower"}}
+	require.NoError(t, testenv.Client(t).Create(ctx, secret))
+	require.Eventually(t, func() bool { return c.Get(ctx, client.ObjectKeyFromObject(secret), &corev1.Secret{}) == nil }, 30*time.Second, 10*time.Millisecond)
+	require.Empty(t, missing(secret.ResourceVersion))
+
+	other := secret.DeepCopy()
+	other.ResourceVersion, other.Namespace = "", quiet
+	require.NoError(t, testenv.Client(t).Create(ctx, other))
+	require.Eventually(t, func() bool { return c.Get(ctx, client.ObjectKeyFromObject(other), &corev1.Secret{}) == nil }, 30*time.Second, 10*time.Millisecond)
+	require.NotEmpty(t, missing(other.ResourceVersion), "only the cache of the other namespace is there")
+
+	require.NoError(t, c.RemoveInformer(ctx, &corev1.Secret{}))
+	require.Eventually(t, func() bool { return missing(other.ResourceVersion) == "" }, 30*time.Second, 10*time.Millisecond, "an informer that is stopped is waited for")
 }

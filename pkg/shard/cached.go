@@ -1,0 +1,77 @@
+package shard
+
+import (
+	"context"
+	"reflect"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/metadata"
+	toolscache "k8s.io/client-go/tools/cache"
+)
+
+// cached is a cache of one resource.
+type cached struct {
+	kind     schema.GroupVersionKind
+	resource schema.GroupVersionResource // empty until the mapper is known
+	store    toolscache.Store
+	// namespace is the only one of the cache, if that is known. If split is set, the namespaces of the resource can be distributed to
+	// several caches of one form.
+	namespace string
+	split     bool
+	form      reflect.Type
+	// stopped reports whether the cache receives no events any more. Nil: that is not known.
+	stopped func() bool
+	// live reads metadata from the API server. It may return nil: then nothing can be listed, and nothing is waited for.
+	live func() metadata.Interface
+}
+
+// shows reports whether the cache contains an object of the namespace, as far as it has an index of them.
+func (c *cached) shows(namespace string) bool {
+	indexer, ok := c.store.(toolscache.Indexer)
+
+	return ok && slices.Contains(indexer.ListIndexFuncValues(toolscache.NamespaceIndex), namespace)
+}
+
+// lists returns an object that follows the given one and is not in the cache, or "" if there is none.
+func (c *cached) lists(ctx context.Context, obj metav1.Object, selector labels.Selector) (missing string, err error) {
+	live := c.live()
+	if live == nil {
+		return "", nil
+	}
+
+	o := metav1.ListOptions{LabelSelector: selector.String(), Limit: listPage}
+
+	for {
+		page, err := c.page(ctx, live, obj.GetNamespace(), o)
+		if err != nil {
+			return "", err
+		}
+
+		for i := range page.Items {
+			item := &page.Items[i]
+			if by := metav1.GetControllerOfNoCopy(item); by == nil || by.UID != obj.GetUID() {
+				continue
+			}
+
+			key := toolscache.NewObjectName(item.Namespace, item.Name).String()
+			if _, there, err := c.store.GetByKey(key); err != nil || !there {
+				return key, nil //nolint:nilerr // it does not exist
+			}
+		}
+
+		if o.Continue = page.Continue; o.Continue == "" {
+			return "", nil
+		}
+	}
+}
+
+// page lists one page, within the timeout of a request.
+func (c *cached) page(ctx context.Context, live metadata.Interface, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
+	defer cancel()
+
+	return live.Resource(c.resource).Namespace(namespace).List(ctx, o) //nolint:wrapcheck // lists adds the resource
+}
