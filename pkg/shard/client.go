@@ -98,7 +98,7 @@ func (f fence) cached(ctx context.Context, obj runtime.Object, name types.Namesp
 		return "", fmt.Errorf("determine the kind of %T: %w", obj, err)
 	}
 
-	k := f.shard.kind(gvk.GroupKind())
+	k := f.shard.kind(gvk.GroupKind(), name.Namespace)
 	if k == nil {
 		return "", nil
 	}

@@ -22,7 +22,7 @@ func (s *Shard) acknowledge(ctx context.Context, key objectKey, asked drain) err
 		next = asked.next
 	}
 
-	k := s.kind(key.GroupKind)
+	k := s.kind(key.GroupKind, key.Namespace)
 
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": asked.version,

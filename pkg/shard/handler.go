@@ -97,7 +97,7 @@ func (r Resource) kind() *kind {
 	}
 
 	return &kind{
-		gvk: r.Kind, get: r.get, live: r.live, list: r.list, patch: r.patch,
+		gvk: r.Kind, namespace: r.Namespace, get: r.get, live: r.live, list: r.list, patch: r.patch,
 		namespaced: func() (bool, error) { return r.Namespaced, nil },
 		namespaces: func() ([]string, error) { return []string{r.Namespace}, nil },
 	}

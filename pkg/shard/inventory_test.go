@@ -359,7 +359,7 @@ func TestListOfAnOlderStretchIsThrownAway(t *testing.T) {
 	r := f.readable()
 	u := f.unconfirmed()
 	cm := f.configMap(u.shard, "a")
-	stock := u.shard.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind()).inventory
+	stock := u.shard.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), "").inventory
 	waited := make(chan error, 1)
 	r.set(func(bool) (*http.Response, error) { // while the list is in progress
 		r.set(nil)

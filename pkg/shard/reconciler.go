@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -131,6 +132,8 @@ var allNamespaces = []string{metav1.NamespaceAll}
 type kind struct {
 	gvk schema.GroupVersionKind
 	err error // why the kind cannot be used; then nothing else is set
+	// namespace is the only one that get reads, or empty.
+	namespace string
 
 	// get reads an object from the cache. The error is NotFound if the cache does not contain it.
 	get func(context.Context, types.NamespacedName) (metav1.Object, error)
@@ -152,8 +155,9 @@ func (s *Shard) register(k *kind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if gk := k.gvk.GroupKind(); s.kinds[gk] == nil {
-		s.kinds[gk] = k
+	gk := k.gvk.GroupKind()
+	if !slices.ContainsFunc(s.kinds[gk], func(other *kind) bool { return other.namespace == k.namespace }) {
+		s.kinds[gk] = append(s.kinds[gk], k)
 	}
 }
 
@@ -196,12 +200,24 @@ func (s *Shard) cachedNamespaces(gvk schema.GroupVersionKind) []string {
 	return allNamespaces
 }
 
-// kind returns a kind that a reconciler was wrapped for, or nil for other kinds.
-func (s *Shard) kind(gk schema.GroupKind) *kind {
+// kind returns a kind that a reconciler was wrapped for, as the one for this namespace reads it, or nil for other kinds. If none reads
+// the namespace, it returns another one, whose cache contains no such object.
+func (s *Shard) kind(gk schema.GroupKind, namespace string) *kind {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 
-	return s.kinds[gk]
+	kinds := s.kinds[gk]
+	if len(kinds) == 0 {
+		return nil
+	}
+
+	for _, only := range []string{namespace, metav1.NamespaceAll} {
+		if i := slices.IndexFunc(kinds, func(k *kind) bool { return k.namespace == only }); i >= 0 {
+			return kinds[i]
+		}
+	}
+
+	return kinds[0]
 }
 
 func (k *kind) key(name types.NamespacedName) objectKey {
@@ -321,7 +337,7 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 			return run, nil //nolint:nilerr // no owner that a reconciler could be wrapped for
 		}
 
-		owner := v.shard.kind(group.WithKind(controller.Kind).GroupKind())
+		owner := v.shard.kind(group.WithKind(controller.Kind).GroupKind(), obj.GetNamespace())
 		if owner == nil {
 			return run, nil
 		}

@@ -213,7 +213,7 @@ func TestWithdrawnDrain(t *testing.T) {
 	close(b.proceed)
 
 	held := visit{shard: s}
-	may, err := held.enter(t.Context(), s.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind()), client.ObjectKeyFromObject(cm))
+	may, err := held.enter(t.Context(), s.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), ""), client.ObjectKeyFromObject(cm))
 	require.NoError(t, err)
 	require.Equal(t, run, may)
 
@@ -333,7 +333,7 @@ func TestAcknowledgementThatFails(t *testing.T) {
 
 	t.Run("under a reconcile that failed for good", func(t *testing.T) {
 		v := &visit{shard: s}
-		_, err := v.enter(t.Context(), s.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind()), client.ObjectKeyFromObject(cm))
+		_, err := v.enter(t.Context(), s.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), ""), client.ObjectKeyFromObject(cm))
 		require.NoError(t, err)
 		result, err := v.leave(t.Context(), reconcile.Result{RequeueAfter: 1}, reconcile.TerminalError(errors.New("useless")))
 		require.ErrorIs(t, err, broken)

@@ -29,7 +29,7 @@ type Shard struct {
 	handover *handovers
 
 	mu    sync.RWMutex
-	kinds map[schema.GroupKind]*kind
+	kinds map[schema.GroupKind][]*kind
 	// inventories are the inventories of the manager's caches.
 	inventories map[form]*inventory
 	// namespaces are the namespaces in which the manager caches a kind, if these are not all.
@@ -73,7 +73,7 @@ func newShard(options Options) *Shard {
 		drainKey: keys.Drain,
 		guard:    newGuard(),
 		term:     newTerm(options, clock.RealClock{}),
-		kinds:    map[schema.GroupKind]*kind{},
+		kinds:    map[schema.GroupKind][]*kind{},
 
 		inventories: map[form]*inventory{},
 	}

@@ -3,6 +3,8 @@ package shard
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -107,11 +109,7 @@ func (s *Shard) drain(ctx context.Context) {
 // hasObjects reports whether an object carries the shard's label, as the API server has it.
 func (s *Shard) hasObjects(ctx context.Context) (bool, error) {
 	s.mu.RLock()
-	kinds := make([]*kind, 0, len(s.kinds))
-
-	for _, k := range s.kinds {
-		kinds = append(kinds, k)
-	}
+	kinds := slices.Concat(slices.Collect(maps.Values(s.kinds))...)
 	s.mu.RUnlock()
 
 	for _, k := range kinds {
