@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -27,10 +29,12 @@ type wrapped struct {
 
 	mu  sync.Mutex
 	ran map[types.NamespacedName]int // the stretch of the term in which the function ran last
+	// waits are the objects whose controllers this shard does not see, and since when.
+	waits map[types.NamespacedName]time.Time
 }
 
 func (s *Shard) wrap(k *kind) *wrapped {
-	return &wrapped{shard: s, kind: k, ran: map[types.NamespacedName]int{}}
+	return &wrapped{shard: s, kind: k, ran: map[types.NamespacedName]int{}, waits: map[types.NamespacedName]time.Time{}}
 }
 
 // call calls the function for an object that may be worked on.
@@ -40,11 +44,13 @@ func (w *wrapped) call(ctx context.Context, name types.NamespacedName, inner wor
 		return later(err)
 	}
 
+	w.mu.Lock()
+	delete(w.waits, name)
+
 	if !w.presentOnly {
-		w.mu.Lock()
 		w.ran[name] = stretch
-		w.mu.Unlock()
 	}
+	w.mu.Unlock()
 
 	return inner(ctx)
 }
@@ -59,6 +65,7 @@ func (w *wrapped) absent(ctx context.Context, name types.NamespacedName, inner w
 
 	w.mu.Lock()
 	since, ran := w.ran[name]
+	delete(w.waits, name)
 	w.mu.Unlock()
 
 	switch {
@@ -89,4 +96,27 @@ func (w *wrapped) forget(name types.NamespacedName) {
 	defer w.mu.Unlock()
 
 	delete(w.ran, name)
+	delete(w.waits, name)
+}
+
+// unseen logs from time to time that an object waits for a controller that this shard does not see.
+func (w *wrapped) unseen(ctx context.Context, name types.NamespacedName, controller objectKey) {
+	if controller == (objectKey{}) {
+		return
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	now := w.shard.term.clock.Now()
+
+	switch since, waits := w.waits[name]; {
+	case !waits:
+		w.waits[name] = now
+	case now.Sub(since) >= longWait:
+		w.waits[name] = now
+		log.FromContext(ctx).Info("Not reconciling the object, because its controller is not an object of this shard. "+
+			"If both kinds are main resources of the ring, declare the kind of the object with Shard.Main",
+			"kind", w.kind.gvk.Kind, "object", name, "controllerKind", controller.Kind, "controller", controller.NamespacedName)
+	}
 }

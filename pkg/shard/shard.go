@@ -30,6 +30,8 @@ type Shard struct {
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupKind][]*kind
+	// mains are the kinds whose objects follow no controller.
+	mains map[schema.GroupKind]bool
 	// inventories are the inventories of the manager's caches.
 	inventories map[form]*inventory
 	// namespaces are the namespaces in which the manager caches a kind, if these are not all.
@@ -74,6 +76,7 @@ func newShard(options Options) *Shard {
 		guard:    newGuard(),
 		term:     newTerm(options, clock.RealClock{}),
 		kinds:    map[schema.GroupKind][]*kind{},
+		mains:    map[schema.GroupKind]bool{},
 
 		inventories: map[form]*inventory{},
 	}
