@@ -29,6 +29,8 @@ import (
 //	M3  The Lease announces a hold-off only if a reconciler was wrapped before the Lease was taken. A program without such
 //	    reconcilers works as soon as the election calls it, so nobody must rely on a hold-off.
 //	M4  A shard without a Lease of this process belongs to one client, so that tests with several API servers do not share it.
+//	M5  A Lease without a config is only kept: it exists too late for reconcilers that are wrapped before the election, and nothing can be
+//	    read live for them.
 type members struct {
 	mu sync.Mutex
 	of map[memberKey]*Shard
@@ -66,14 +68,16 @@ func (m *members) join(id hook.Identity, config *rest.Config) (hook.Member, erro
 		return nil, err
 	}
 
-	if config != nil {
-		live, err := metadata.NewForConfig(config)
-		if err != nil {
-			return nil, fmt.Errorf("create the client of shard %s for live reads: %w", id.Name, err)
-		}
-
-		s.readLive(live)
+	if config == nil {
+		return elected{s}, nil
 	}
+
+	live, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create the client of shard %s for live reads: %w", id.Name, err)
+	}
+
+	s.readLive(live)
 
 	m.mu.Lock()
 	defer m.mu.Unlock()

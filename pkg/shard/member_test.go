@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
 )
 
@@ -45,10 +46,41 @@ func TestMembersAreOnePerNameOrPerClient(t *testing.T) {
 	require.ErrorIs(t, member.term.held(), ErrNotHeld)
 	require.NotNil(t, member.liveReader())
 
-	again, err := m.join(hook.Identity{Ring: f.ring, Name: "a", Namespace: f.namespace}, nil)
+	again, err := m.join(hook.Identity{Ring: f.ring, Name: "a", Namespace: f.namespace}, f.config)
 	require.NoError(t, err)
 	require.NotSame(t, member, again.(elected).shard)             //nolint:forcetypeassert // of this package
 	require.Same(t, again.(elected).shard, wrapped("a", f.admin)) //nolint:forcetypeassert // of this package
+}
+
+// A Lease of which nothing else is known is kept, and reconcilers do not depend on it: they could read nothing live.
+func TestMemberWithoutConfigHasNoReconcilers(t *testing.T) {
+	f := newFixture(t)
+	m := newMembers()
+
+	joined, err := m.join(hook.Identity{Ring: f.ring, Name: "a", Namespace: f.namespace}, nil)
+	require.NoError(t, err)
+
+	leases, err := coordinationv1client.NewForConfig(f.config)
+	require.NoError(t, err)
+
+	lock := joined.Elect(hook.Lock{Leases: leases, Labels: map[string]string{v1alpha1.LabelClusterRing: f.ring}})
+	require.NoError(t, lock.Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "a", LeaseDurationSeconds: 60}))
+
+	cm := f.configMap(joined.(elected).shard, "owned") //nolint:forcetypeassert // of this package
+	worked := 0
+
+	w, err := m.wrap(hook.Wrapped{
+		Identity: hook.Identity{Ring: f.ring, Name: "a"}, Client: f.admin, Object: cm,
+		Do: reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			worked++
+			return reconcile.Result{}, nil
+		}),
+	})
+	require.NoError(t, err)
+
+	_, err = w.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cm)})
+	require.NoError(t, err)
+	require.Equal(t, 1, worked)
 }
 
 // incomparable is a client that cannot be the key of a map.

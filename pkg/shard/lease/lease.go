@@ -80,7 +80,8 @@ func NewResourceLock(config *rest.Config, eventRecorder resourcelock.EventRecord
 	}, nil
 }
 
-// LeaseLock is the Lease of a shard as leader election sees it. [NewResourceLock] creates it. The fields must not change after the first
+// LeaseLock is the Lease of a shard as leader election sees it. [NewResourceLock] creates it. A lock that the program makes itself only keeps the
+// Lease: reconcilers do not stop when that is lost. The fields must not change after the first
 // call of a method that reads or writes the Lease; later changes have no effect. Leader election calls these methods from one goroutine.
 type LeaseLock struct {
 	// LeaseMeta contains the namespace and the name of the Lease.

@@ -48,7 +48,7 @@ type Member interface {
 }
 
 // Join makes the process the shard of the identity. Reconcilers that are wrapped for this name and ring from now on belong to it, and no
-// longer to an earlier member. The config, which may be nil, lets the shard read what it must not take from a cache.
+// longer to an earlier member. The config lets the shard read what it must not take from a cache. Without it, no reconciler belongs to the member.
 var Join func(Identity, *rest.Config) (Member, error)
 
 // LabelKeys returns the keys of the labels of a shard: those of the member with this ring and name, or the default keys of the ring if the process
