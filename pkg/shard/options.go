@@ -98,9 +98,9 @@ type Options struct {
 	// at once, and its objects move when it has stopped. Default: 15 seconds.
 	DrainTimeout time.Duration
 
-	// Exit is called when the Lease is lost and workers have not stopped in time. Only the end of the process stops such workers.
-	// Exit runs in its own goroutine or in that of a worker. It must end the process and not return. Default: log the error with
-	// klog and exit with code 1.
+	// Exit is called when the Lease, or that of what runs in one replica (package adopt), is lost and workers have not stopped in
+	// time. Only the end of the process stops such workers. Exit runs in its own goroutine or in that of a worker. It must end the
+	// process and not return. Default: log the error with klog and exit with code 1.
 	Exit func(error)
 }
 

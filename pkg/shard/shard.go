@@ -126,5 +126,6 @@ func (s *Shard) draining(obj metav1.Object) bool {
 }
 
 func init() {
-	hook.WithoutLease = func(s any) { s.(*Shard).term.unlimited() } //nolint:forcetypeassert // internal, the only caller passes a *Shard
+	hook.WithoutLease = func(s any) { s.(*Shard).term.unlimited() }     //nolint:forcetypeassert // internal, the only caller passes a *Shard
+	hook.Exit = func(s any) func(error) { return s.(*Shard).term.exit } //nolint:forcetypeassert // internal, the only caller passes a *Shard
 }

@@ -9,9 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
+	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
 )
 
 // election decides in which replica that runs which runs in one. It is a leader election as a manager without shards has one.
@@ -19,6 +21,9 @@ type election struct {
 	name    string
 	elector *leaderelection.LeaderElector
 	elected <-chan struct{}
+	// exit ends the process.
+	exit  func(error)
+	clock clock.WithDelayedExecution
 
 	mu      sync.Mutex
 	ended   bool
@@ -29,7 +34,7 @@ type election struct {
 func newElection(config *rest.Config, s *shard.Shard) (*election, error) {
 	lease := types.NamespacedName{Namespace: s.Namespace(), Name: LeaseName(s.Ring())}
 
-	e := &election{name: lease.String()}
+	e := &election{name: lease.String(), exit: hook.Exit(s), clock: clock.RealClock{}}
 	e.left = sync.NewCond(&e.mu)
 
 	elector, elected, err := elect.New(config, elect.Options{
@@ -61,9 +66,7 @@ func (e *election) Start(ctx context.Context) error {
 
 	select {
 	case <-lost:
-		e.end()
-
-		return fmt.Errorf("%w: the Lease %s was not renewed for %s, or another replica has taken it", errNoElection, e.name, elect.RenewDeadline)
+		return e.lose()
 	case <-ctx.Done():
 	}
 
@@ -73,6 +76,22 @@ func (e *election) Start(ctx context.Context) error {
 	<-lost
 
 	return nil
+}
+
+// lose ends the work because the Lease is lost, and returns why the manager ends. The manager waits for its workers. If one ignores that its context
+// ends, another replica would soon work at the same time, and this one would never end: so the process ends when the Lease may be taken.
+func (e *election) lose() error {
+	e.end()
+
+	err := fmt.Errorf("%w: the Lease %s was not renewed for %s, or another replica has taken it", errNoElection, e.name, elect.RenewDeadline)
+
+	e.clock.AfterFunc(elect.LeaseDuration-elect.RenewDeadline, func() {
+		if !e.idle() {
+			e.exit(fmt.Errorf("%w, and its work has not stopped", err))
+		}
+	})
+
+	return err
 }
 
 // NeedLeaderElection reports false: it does not depend on the shard's Lease.

@@ -1,0 +1,61 @@
+package adopt
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/utils/clock"
+
+	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
+)
+
+// timers is a clock that keeps what is to run later.
+type timers struct {
+	clock.RealClock
+
+	after time.Duration
+	run   func()
+}
+
+func (t *timers) AfterFunc(after time.Duration, run func()) clock.Timer {
+	t.after, t.run = after, run
+
+	return nil
+}
+
+// What runs in one replica, and does not stop when the Lease is lost, would soon run in two.
+func TestWorkThatDoesNotStopEndsTheProcess(t *testing.T) {
+	for name, stops := range map[string]bool{"it stops": true, "it does not stop": false} {
+		t.Run(name, func(t *testing.T) {
+			var (
+				later  timers
+				exited []error
+			)
+
+			e := &election{name: "n/one-replica.ring", clock: &later, exit: func(err error) { exited = append(exited, err) }}
+			e.left = sync.NewCond(&e.mu)
+			require.True(t, e.enter())
+
+			require.ErrorIs(t, e.lose(), errNoElection)
+			require.False(t, e.enter(), "nothing new begins")
+			require.Equal(t, elect.LeaseDuration-elect.RenewDeadline, later.after, "then, the Lease may be taken")
+
+			if stops {
+				e.leave()
+			}
+
+			later.run()
+
+			if stops {
+				require.Empty(t, exited)
+				return
+			}
+
+			require.Len(t, exited, 1)
+			require.ErrorIs(t, exited[0], errNoElection)
+			require.ErrorContains(t, exited[0], "its work has not stopped")
+		})
+	}
+}
