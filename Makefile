@@ -27,7 +27,7 @@ BENCHDIRS ?= $(addprefix services/internal/,key hashring membership plan) servic
 BASELINE  ?= docs/benchmarks.txt
 # Packages tested concurrently. Several of them start an API server, which needs a core of its own.
 PARALLEL  ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; else echo "$$n"; fi)
-TIMEOUT   ?= 8m
+TIMEOUT   ?= 20m
 
 # The prefix of all module paths.
 PATHS      := github.com/clusterring/clusterring
@@ -454,7 +454,7 @@ test-faults: go-present ## Kill, freeze, and disconnect every service and shard,
 	@$(CONTROLPLANE) >/dev/null
 	$(call step,fault runs; each reports its result)
 	@assets=$$($(CONTROLPLANE)) && \
-		KUBEBUILDER_ASSETS="$$assets" FAULTS=$(or $(FAULTS),first) $(NOCGO) exec go test -C tools/faults/sweep -count=1 -timeout $(if $(filter all,$(FAULTS)),2h,25m) $(ARGS)
+		KUBEBUILDER_ASSETS="$$assets" FAULTS=$(or $(FAULTS),first) $(NOCGO) exec go test -C tools/faults/sweep -count=1 -timeout $(if $(filter all,$(FAULTS)),2h,45m) $(ARGS)
 
 # Without IMAGE_REPO, the registry is that of ko or skaffold. Images are built only for the machines of the cluster, and signed with a new
 # key; the signatures are verified. Three tests run at a time, because three services are disturbed at the same time.
