@@ -27,7 +27,8 @@ type Resource struct {
 	Resource schema.GroupVersionResource
 	// Namespaced is true if the objects are namespaced.
 	Namespaced bool
-	// Namespace is the namespace of the controller's informer; empty if the informer watches all namespaces.
+	// Namespace is the namespace of the controller's informer; empty if the informer watches all namespaces. A controller with an
+	// informer for each of several namespaces has a handler for each.
 	Namespace string
 	// Store is the store of the controller's informer: informer.GetStore(), with keys that consist of namespace and name.
 	Store cache.Store
