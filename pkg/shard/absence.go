@@ -100,8 +100,8 @@ func (w *wrapped) forget(name types.NamespacedName) {
 }
 
 // unseen logs from time to time that an object waits for a controller that this shard does not see.
-func (w *wrapped) unseen(ctx context.Context, name types.NamespacedName, controller objectKey) {
-	if controller == (objectKey{}) {
+func (w *wrapped) unseen(ctx context.Context, name types.NamespacedName, l link) {
+	if l.controller == (objectKey{}) {
 		return
 	}
 
@@ -115,8 +115,9 @@ func (w *wrapped) unseen(ctx context.Context, name types.NamespacedName, control
 		w.waits[name] = now
 	case now.Sub(since) >= longWait:
 		w.waits[name] = now
-		log.FromContext(ctx).Info("Not reconciling the object, because its controller is not an object of this shard. "+
-			"If both kinds are main resources of the ring, declare the kind of the object with Shard.Main",
-			"kind", w.kind.gvk.Kind, "object", name, "controllerKind", controller.Kind, "controller", controller.NamespacedName)
+		log.FromContext(ctx).Info("Not reconciling the object, because it follows a controller that is not an object of this shard. "+
+			"If the ring lists the controlled kind as a main resource, not as a controlled one, declare it with Shard.Main",
+			"kind", w.kind.gvk.Kind, "object", name,
+			"controllerKind", l.controller.Kind, "controller", l.controller.NamespacedName, "controlledKind", l.kind)
 	}
 }

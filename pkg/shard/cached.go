@@ -17,8 +17,8 @@ type cached struct {
 	kind     schema.GroupVersionKind
 	resource schema.GroupVersionResource // empty until the mapper is known
 	store    toolscache.Store
-	// namespace is the only one of the cache, if that is known. If split is set, the namespaces of the resource can be distributed to
-	// several caches of one form.
+	// namespace is the only one of the cache, if that is known. If split is set, the program reads only some namespaces, and they can
+	// be distributed to several caches of one form.
 	namespace string
 	split     bool
 	form      reflect.Type
@@ -35,8 +35,23 @@ func (c *cached) shows(namespace string) bool {
 	return ok && slices.Contains(indexer.ListIndexFuncValues(toolscache.NamespaceIndex), namespace)
 }
 
-// lists returns an object that follows the given one and is not in the cache, or "" if there is none.
-func (c *cached) lists(ctx context.Context, obj metav1.Object, selector labels.Selector) (missing string, err error) {
+// readable returns the namespace, or another one that the program reads, if it does not read all of them.
+func (c *cached) readable(namespace string) string {
+	if namespace == "" {
+		namespace = c.namespace
+	}
+
+	if indexer, ok := c.store.(toolscache.Indexer); ok && c.split && namespace == "" {
+		for _, namespace := range indexer.ListIndexFuncValues(toolscache.NamespaceIndex) {
+			return namespace
+		}
+	}
+
+	return namespace
+}
+
+// lists returns an object that follows the given one and is not shown by the caches, or "" if there is none.
+func (c *cached) lists(ctx context.Context, obj metav1.Object, selector labels.Selector, shown func(key string) bool) (missing string, err error) {
 	live := c.live()
 	if live == nil {
 		return "", nil
@@ -57,8 +72,8 @@ func (c *cached) lists(ctx context.Context, obj metav1.Object, selector labels.S
 			}
 
 			key := toolscache.NewObjectName(item.Namespace, item.Name).String()
-			if _, there, err := c.store.GetByKey(key); err != nil || !there {
-				return key, nil //nolint:nilerr // it does not exist
+			if !shown(key) {
+				return key, nil
 			}
 		}
 

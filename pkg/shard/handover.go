@@ -28,6 +28,8 @@ const (
 	soon = 50 * time.Millisecond
 	// longWait is how long a worker waits for its caches before it logs.
 	longWait = 10 * time.Second
+	// unwatched is after which time without a look at an object it no longer counts as one that waits.
+	unwatched = 2 * time.Minute
 )
 
 // handovers ensure that no worker starts on an object before its caches show all objects that follow the object. A controller
@@ -40,9 +42,10 @@ const (
 //	H3  If versions are comparable, an object that waits sends no request of its own. If they are not, the worker lists what
 //	    follows the object every two seconds, until the caches show all of it once.
 //	H4  The worker does not wait for versions that the API server has not reached itself. They come with objects that are restored
-//	    from another cluster, because a restore keeps annotations. One request for each resource tells, at most every two seconds.
-//	H5  The worker waits only for caches that can show what follows the object: not for informers that have stopped, nor for
-//	    those of other namespaces, which see the next version only with the next bookmark.
+//	    from another cluster, because a restore keeps annotations. While objects wait for more than two seconds, one request for
+//	    each resource tells, every two seconds.
+//	H5  The worker does not wait for informers that have stopped, nor for those of other namespaces if it is known which these are:
+//	    they see the next version only with the next bookmark.
 type handovers struct {
 	annotation string
 	selector   labels.Selector
@@ -57,8 +60,8 @@ type handovers struct {
 	// the versions. asked is when a list was made.
 	settled map[objectKey]string
 	asked   map[objectKey]time.Time
-	// present are the versions of resources on the API server.
-	present map[schema.GroupResource]present
+	present *present
+	swept   time.Time // when waits was last swept
 }
 
 // handed is an object with its handover, as a worker finds it.
@@ -71,16 +74,10 @@ type handed struct {
 	now      time.Time
 }
 
-// postponed is the handover of an object that waits: since when, and when this was last logged.
+// postponed is the handover of an object that waits: since when, when this was last logged, and when a worker last looked.
 type postponed struct {
-	handover    string
-	since, told time.Time
-}
-
-// present is a version that the API server had reached at the given time or later. Asked is when it was last asked.
-type present struct {
-	version   string
-	at, asked time.Time
+	handover            string
+	since, told, looked time.Time
 }
 
 // newHandovers returns the handovers of the shards of a ring, in the annotation with the given key. The selector selects one of the shards.
@@ -88,7 +85,7 @@ func newHandovers(ring, annotation string, selector labels.Selector) *handovers 
 	return &handovers{
 		annotation: annotation, selector: selector,
 		waits: map[objectKey]postponed{}, metrics: waitMetricsOf(ring), settled: map[objectKey]string{}, asked: map[objectKey]time.Time{},
-		present: map[schema.GroupResource]present{},
+		present: newPresent(selector),
 	}
 }
 
@@ -103,9 +100,9 @@ func (h *handovers) follow(o *cache.Options, sch *runtime.Scheme, live func() me
 		inner = toolscache.NewSharedIndexInformer
 	}
 
-	split := len(o.DefaultNamespaces) > 1
+	split := len(o.DefaultNamespaces) > 0
 	for _, kind := range o.ByObject {
-		split = split || len(kind.Namespaces) > 1
+		split = split || len(kind.Namespaces) > 0
 	}
 
 	o.NewInformer = func(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
@@ -145,11 +142,9 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 	}
 
 	lag := h.missing(o)
-	if lag.behind != nil {
-		if asked, err := h.ask(ctx, o, lag.behind); err != nil {
+	if lag.behind != nil && h.waitsSince(o, now.Add(-recheck)) {
+		if err := h.present.ask(ctx, lag.behind, lag.behind.readable(obj.GetNamespace()), now); err != nil {
 			lag.missing += fmt.Sprintf(" (the API server cannot be asked for its version: %v)", err)
-		} else if asked {
-			lag = h.missing(o)
 		}
 	}
 
@@ -165,6 +160,8 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
+	h.sweep(now)
 
 	if lag.missing == "" {
 		h.begins(o)
@@ -197,10 +194,10 @@ func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) {
 
 	switch {
 	case !waits:
-		w = postponed{o.value, o.now, o.now}
+		w = postponed{handover: o.value, since: o.now, told: o.now}
 		h.metrics.objects.Inc()
 	case w.handover != o.value:
-		w = postponed{o.value, o.now, o.now} // what is known of the former versions says nothing about these
+		w = postponed{handover: o.value, since: o.now, told: o.now} // what is known of the former versions says nothing about these
 	}
 
 	if o.now.Sub(w.told) >= longWait {
@@ -209,7 +206,23 @@ func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) {
 			"missing", missing, "waited", o.now.Sub(w.since).Round(time.Second).String())
 	}
 
+	w.looked = o.now
 	h.waits[o.key] = w
+}
+
+// sweep drops objects that have left the shard while they waited, if nothing leads a worker to them any more. The caller holds the lock.
+func (h *handovers) sweep(now time.Time) {
+	if now.Sub(h.swept) < unwatched {
+		return
+	}
+
+	h.swept = now
+
+	for key, w := range h.waits {
+		if now.Sub(w.looked) >= unwatched {
+			h.ends(key)
+		}
+	}
 }
 
 // ends records that an object no longer waits. The caller holds the lock.
@@ -239,7 +252,19 @@ func (h *handovers) askedLately(key objectKey, now time.Time) bool {
 // there is none.
 func (h *handovers) lists(ctx context.Context, key objectKey, obj metav1.Object, of []*cached) (string, error) {
 	for _, c := range of {
-		missing, err := c.lists(ctx, obj, h.selector)
+		h.mu.Lock()
+		family := h.family(c)
+		h.mu.Unlock()
+
+		shown := func(key string) bool {
+			return slices.ContainsFunc(family, func(c *cached) bool {
+				_, there, err := c.store.GetByKey(key)
+
+				return err == nil && there
+			})
+		}
+
+		missing, err := c.lists(ctx, obj, h.selector, shown)
 		if err != nil {
 			return "", fmt.Errorf("list the %s that follow %s %s: %w", c.resource.GroupResource(), key.Kind, key.NamespacedName, err)
 		}
@@ -296,26 +321,24 @@ func (h *handovers) missing(o handed) lag {
 
 		is := c.store.LastStoreSyncResourceVersion()
 
-		switch notOlder(is, version) {
-		case behind:
-			switch {
-			case h.elsewhere(c, o.GetNamespace()):
-			case h.ahead(o, resource):
-				l.foreign = true
-			default:
-				return lag{missing: fmt.Sprintf("%s at version %s, which is at %s", resource, version, is), behind: c}
+		switch state := notOlder(is, version); {
+		case state == fresh || h.elsewhere(c, o.GetNamespace()):
+		case state == unsaid:
+			if !slices.ContainsFunc(h.family(c), func(other *cached) bool { return slices.Contains(l.unclear, other) }) {
+				l.unclear = append(l.unclear, c) // one list serves the family
 			}
-		case unsaid:
-			l.unclear = append(l.unclear, c)
-		case fresh:
+		case h.ahead(o, resource):
+			l.foreign = true
+		default:
+			return lag{missing: fmt.Sprintf("%s at version %s, which is at %s", resource, version, is), behind: c}
 		}
 	}
 
 	return l
 }
 
-// elsewhere reports whether the cache is certainly one of other namespaces, and another one shows this namespace. The caller holds the
-// lock.
+// elsewhere reports whether the cache is certainly one of other namespaces: it is known to be, or another one shows this namespace. The
+// caller holds the lock.
 func (h *handovers) elsewhere(c *cached, namespace string) bool {
 	if namespace == "" {
 		return false // what follows a cluster-scoped object can be anywhere
@@ -325,58 +348,38 @@ func (h *handovers) elsewhere(c *cached, namespace string) bool {
 		return c.namespace != namespace
 	}
 
-	return c.split && !c.shows(namespace) && slices.ContainsFunc(h.stores, func(other *cached) bool {
-		return other.kind == c.kind && other.form == c.form && other.shows(namespace)
-	})
+	return c.split && !c.shows(namespace) && slices.ContainsFunc(h.family(c), func(other *cached) bool { return other.shows(namespace) })
+}
+
+// family returns the caches between which the objects of a cache are distributed, with itself. The caller holds the lock.
+func (h *handovers) family(c *cached) []*cached {
+	var all []*cached
+
+	for _, other := range h.stores {
+		if other.kind == c.kind && other.form == c.form {
+			all = append(all, other)
+		}
+	}
+
+	return all
 }
 
 // ahead reports whether the API server had not reached the version of the resource when the object waited for it already. Then no
 // write on this API server has made the version. The caller holds the lock.
 func (h *handovers) ahead(o handed, resource schema.GroupResource) bool {
 	w, waits := h.waits[o.key]
-	is := h.present[resource]
 
-	return waits && w.handover == o.value && is.version != "" && !is.at.Before(w.since) &&
-		notOlder(is.version, o.versions[resource]) == behind
+	return waits && w.handover == o.value && h.present.ahead(resource, o.versions[resource], w.since)
 }
 
-// ask asks the API server which version the resource of the cache has reached, if the object waits for long enough and nobody asked
-// lately. It reports whether it has.
-func (h *handovers) ask(ctx context.Context, o handed, c *cached) (bool, error) {
-	live := c.live()
-	if live == nil || !h.due(o, c.resource.GroupResource()) {
-		return false, nil
-	}
-
-	page, err := c.page(ctx, live, o.GetNamespace(), metav1.ListOptions{LabelSelector: h.selector.String(), Limit: 1})
-	if err != nil {
-		return false, err
-	}
-
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	h.present[c.resource.GroupResource()] = present{version: page.ResourceVersion, at: o.now, asked: o.now}
-
-	return true, nil
-}
-
-// due reports whether to ask the API server for the version of a resource. If so, it records that.
-func (h *handovers) due(o handed, resource schema.GroupResource) bool {
+// waitsSince reports whether the object has waited for this handover since the time or longer.
+func (h *handovers) waitsSince(o handed, since time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	w, waits := h.waits[o.key]
 
-	p := h.present[resource]
-	if !waits || w.handover != o.value || o.now.Sub(w.since) < recheck || o.now.Sub(p.asked) < recheck {
-		return false
-	}
-
-	p.asked = o.now
-	h.present[resource] = p
-
-	return true
+	return waits && w.handover == o.value && !w.since.After(since)
 }
 
 // resourceOf returns the resource of a cache. It is empty without a mapper, and if the API server does not serve the kind. The error is that

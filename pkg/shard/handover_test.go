@@ -3,7 +3,6 @@ package shard
 import (
 	"context"
 	"errors"
-	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -156,6 +155,12 @@ func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 
 		return missing
 	}
+
+	elsewhere := &lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "6"}
+	s.handover.add(&cached{
+		kind: corev1.SchemeGroupVersion.WithKind("Secret"), resource: corev1.SchemeGroupVersion.WithResource("secrets"), store: elsewhere, namespace: "other",
+		live: func() metadata.Interface { return live },
+	})
 
 	require.Equal(t, "secrets "+ns+"/follower", waits())
 	require.NoError(t, followers.Add(follower))
@@ -319,12 +324,32 @@ func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 		return missing != ""
 	}
 
+	// answer returns what the API server has answered, when no request is under way.
+	answer := func() (known answer) {
+		require.Eventually(t, func() bool {
+			p := s.handover.present
+			p.mu.Lock()
+			defer p.mu.Unlock()
+
+			if a := p.of[schema.GroupResource{Resource: "secrets"}]; a != nil {
+				known = *a
+			}
+
+			return !known.asking
+		}, 30*time.Second, time.Millisecond)
+
+		return known
+	}
+
 	const far = "999999999999"
 
 	require.True(t, waits("restored", far))
 	require.True(t, waits("here", follower.ResourceVersion))
+	require.Zero(t, answer(), "nobody asks at once")
 
 	now = now.Add(recheck)
+	require.True(t, waits("restored", far))
+	require.NoError(t, answer().err)
 	require.False(t, waits("restored", far))
 	require.True(t, waits("here", follower.ResourceVersion), "the cache is really behind")
 
@@ -335,14 +360,43 @@ func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 	}
 
 	require.True(t, waits("here", far), "nor about another handover")
-	require.False(t, waits("restored", far), "it is not asked again")
+	require.False(t, waits("restored", far), "it is settled")
 
 	now = now.Add(recheck)
-	require.False(t, waits("later", far))
+	require.True(t, waits("later", far))
 
-	known := maps.Clone(s.handover.present)
+	known := answer()
+	require.False(t, waits("later", far))
 	require.False(t, waits("here", far), "one answer serves all that waited")
-	require.Equal(t, known, s.handover.present)
+	require.Equal(t, known, answer())
+}
+
+// An object that left while it waited, and to which nothing leads any more, does not count as waiting for ever.
+func TestObjectsThatNobodyLooksAtDoNotWait(t *testing.T) {
+	h := newHandovers("unwatched", v1alpha1.HandoverAnnotation("ring"), labels.Everything())
+	h.add(&cached{
+		kind: corev1.SchemeGroupVersion.WithKind("Secret"), resource: corev1.SchemeGroupVersion.WithResource("secrets"), store: &lagging{version: "1"},
+		live: func() metadata.Interface { return nil },
+	})
+
+	now := time.Unix(0, 0)
+	look := func(name string) {
+		key := objectKey{GroupKind: schema.GroupKind{Kind: "ReplicaSet"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: name}}
+		missing, err := h.awaits(t.Context(), key, &metav1.ObjectMeta{Annotations: map[string]string{h.annotation: `{"secrets":"20"}`}}, now)
+		require.NoError(t, err)
+		require.NotEmpty(t, missing)
+	}
+
+	look("left")
+	look("stays")
+
+	now = now.Add(unwatched - time.Second)
+	look("stays")
+	require.Equal(t, 2, waitingOf(t, "unwatched"))
+
+	now = now.Add(time.Second)
+	look("stays")
+	require.Equal(t, 1, waitingOf(t, "unwatched"))
 }
 
 // If a manager caches several namespaces, each has an informer. Those of other namespaces do not see the version of what follows the

@@ -114,9 +114,28 @@ func TestMainObjectsFollowNoController(t *testing.T) {
 	clk.Step(longWait)
 	require.Equal(t, recheck, reconcile("Job"))
 	require.Len(t, logged, 1)
-	require.Contains(t, logged[0], `"controllerKind"="CronJob" "controller"={"name"="CronJob" "namespace"="n"}`)
+	require.Contains(t, logged[0], `"controllerKind"="CronJob" "controller"={"name"="CronJob" "namespace"="n"} "controlledKind"="Job"`)
 	require.Equal(t, recheck, reconcile("Job"))
 	require.Len(t, logged, 1)
+
+	require.Equal(t, recheck, reconcile("Pod"))
+	clk.Step(longWait)
+	require.Equal(t, recheck, reconcile("Pod"))
+	require.Len(t, logged, 2)
+	require.Contains(t, logged[1], `"controllerKind"="CronJob" "controller"={"name"="CronJob" "namespace"="n"} "controlledKind"="Job"`)
+
+	// A controller of this shard that is drained says nothing about main resources.
+	drained := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "n", Name: "CronJob", ResourceVersion: "5",
+		Labels: map[string]string{v1alpha1.ShardLabel("ring"): "shard-0", v1alpha1.DrainLabel("ring"): "true"},
+	}}
+	require.NoError(t, stores["CronJob"].Add(drained))
+	s.guard.enter(objectKey{schema.GroupKind{Group: batchv1.GroupName, Kind: "CronJob"}, types.NamespacedName{Namespace: "n", Name: "CronJob"}})
+	require.Equal(t, recheck, reconcile("Pod"))
+	clk.Step(longWait)
+	require.Equal(t, recheck, reconcile("Pod"))
+	require.Len(t, logged, 2)
+	require.NoError(t, stores["CronJob"].Delete(drained))
 
 	s.Main(schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"})
 	require.Zero(t, reconcile("Job"))

@@ -126,8 +126,14 @@ type workFunc func(ctx context.Context) (reconcile.Result, error)
 type visit struct {
 	shard *Shard
 	keys  []objectKey
-	// unseen is the controller that must be an object of this shard, and is not. Zero: none.
-	unseen objectKey
+	// unseen is the link that ends at a controller which must be an object of this shard, and is not. Zero: none.
+	unseen link
+}
+
+// link is an object of the given kind with its controller.
+type link struct {
+	kind       string
+	controller objectKey
 }
 
 // enter enters the object, and everything of wrapped kinds that it follows. It returns what may be done to the object.
@@ -154,6 +160,7 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 			return run, nil
 		}
 
+		v.unseen.kind = k.gvk.Kind
 		if obj, may, err = v.enterOwner(ctx, owner, obj, controller); err != nil {
 			return unclear, err
 		}
@@ -191,7 +198,9 @@ func (v *visit) enterOwner(
 		return nil, may, err
 	default:
 		// The object follows its owner, or is garbage-collected after it, or the owner comes back into view.
-		v.unseen = owner.key(key)
+		if may == absent || may == gone || may == foreign {
+			v.unseen.controller = owner.key(key)
+		}
 
 		return nil, unclear, nil
 	}

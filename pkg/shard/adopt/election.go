@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -27,6 +28,7 @@ type election struct {
 
 	mu      sync.Mutex
 	ended   bool
+	renewed time.Time // when the last write was sent that has taken or renewed the Lease
 	working int
 	left    *sync.Cond // signalled when working becomes less
 }
@@ -41,7 +43,7 @@ func newElection(config *rest.Config, s *shard.Shard) (*election, error) {
 		// A slot has one name for successive processes, which may both run for a moment.
 		Lease: lease, Identity: s.Name() + "_" + string(uuid.NewUUID()),
 		LeaseDuration: elect.LeaseDuration, RenewDeadline: elect.RenewDeadline, RetryPeriod: elect.RetryPeriod, ReleaseOnCancel: true,
-		MayRelease: e.idle,
+		MayRelease: e.mayRelease, Renewed: e.renew,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("what runs in one replica: %w", err)
@@ -85,13 +87,36 @@ func (e *election) lose() error {
 
 	err := fmt.Errorf("%w: the Lease %s was not renewed for %s, or another replica has taken it", errNoElection, e.name, elect.RenewDeadline)
 
-	e.clock.AfterFunc(elect.LeaseDuration-elect.RenewDeadline, func() {
+	e.clock.AfterFunc(max(e.remains(elect.LeaseDuration), 0), func() {
 		if !e.idle() {
 			e.exit(fmt.Errorf("%w, and its work has not stopped", err))
 		}
 	})
 
 	return err
+}
+
+// renew records that a write was sent that has taken or renewed the Lease.
+func (e *election) renew(sent time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	e.renewed = sent
+}
+
+// remains returns how much is left of the duration since the Lease was last taken or renewed. It may be negative.
+func (e *election) remains(of time.Duration) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	return e.renewed.Add(of).Sub(e.clock.Now())
+}
+
+// mayRelease reports whether the Lease may be released. Nothing may begin while that happens.
+func (e *election) mayRelease() bool {
+	e.end()
+
+	return e.idle()
 }
 
 // NeedLeaderElection reports false: it does not depend on the shard's Lease.

@@ -15,9 +15,12 @@ import (
 type timers struct {
 	clock.RealClock
 
+	now   time.Time
 	after time.Duration
 	run   func()
 }
+
+func (t *timers) Now() time.Time { return t.now }
 
 func (t *timers) AfterFunc(after time.Duration, run func()) clock.Timer {
 	t.after, t.run = after, run
@@ -30,7 +33,7 @@ func TestWorkThatDoesNotStopEndsTheProcess(t *testing.T) {
 	for name, stops := range map[string]bool{"it stops": true, "it does not stop": false} {
 		t.Run(name, func(t *testing.T) {
 			var (
-				later  timers
+				later  = timers{now: time.Unix(1_800_000_000, 0)}
 				exited []error
 			)
 
@@ -38,9 +41,12 @@ func TestWorkThatDoesNotStopEndsTheProcess(t *testing.T) {
 			e.left = sync.NewCond(&e.mu)
 			require.True(t, e.enter())
 
+			e.renew(later.now)
+			later.now = later.now.Add(12 * time.Second) // leader election has given up
+
 			require.ErrorIs(t, e.lose(), errNoElection)
 			require.False(t, e.enter(), "nothing new begins")
-			require.Equal(t, elect.LeaseDuration-elect.RenewDeadline, later.after, "then, the Lease may be taken")
+			require.Equal(t, elect.LeaseDuration-12*time.Second, later.after, "then, the Lease may be taken")
 
 			if stops {
 				e.leave()
@@ -58,4 +64,16 @@ func TestWorkThatDoesNotStopEndsTheProcess(t *testing.T) {
 			require.ErrorContains(t, exited[0], "its work has not stopped")
 		})
 	}
+}
+
+// Nothing begins while the Lease is released, even if the one who releases it has not come back yet.
+func TestNothingBeginsDuringTheRelease(t *testing.T) {
+	e := &election{}
+	e.left = sync.NewCond(&e.mu)
+
+	require.True(t, e.enter())
+	require.False(t, e.mayRelease())
+	e.leave()
+	require.True(t, e.mayRelease())
+	require.False(t, e.enter())
 }

@@ -34,7 +34,7 @@ func Client(config *rest.Config, agent string, renewDeadline time.Duration) (*co
 	return coordinationv1client.NewForConfig(config) //nolint:wrapcheck // the caller says what for
 }
 
-// Options describe an election. All fields are required, except Shared, MayRelease, and ReleaseOnCancel.
+// Options describe an election. All fields are required, except Shared, MayRelease, Renewed, and ReleaseOnCancel.
 type Options struct {
 	// Lease is the Lease of the election, Identity the holder that this process wants to be.
 	Lease    types.NamespacedName
@@ -46,6 +46,8 @@ type Options struct {
 	// MayRelease reports whether the Lease may be released now; nil: always. Leader election also releases a Lease that it could not renew, while
 	// workers may still run.
 	MayRelease func() bool
+	// Renewed is called with the time at which a write was sent that has taken or renewed the Lease. It requires MayRelease. Nil: nobody is told.
+	Renewed func(sent time.Time)
 	// ReleaseOnCancel is true if the Lease is released when the context of Run ends.
 	ReleaseOnCancel bool
 }

@@ -31,10 +31,17 @@ type shared struct {
 type kept struct {
 	*resourcelock.LeaseLock
 
+	clock      clock.PassiveClock
 	mayRelease func() bool
+	renewed    func(sent time.Time)
 }
 
 var errKept = errors.New("the Lease is not released, because workers may still run: it expires")
+
+// Create creates the Lease.
+func (l *kept) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	return l.write(record, func() error { return l.LeaseLock.Create(ctx, record) }) //nolint:wrapcheck // leader election logs the Lease's name
+}
 
 // Update writes the Lease; without a holder, it releases it.
 func (l *kept) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
@@ -42,7 +49,18 @@ func (l *kept) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		return errKept
 	}
 
-	return l.LeaseLock.Update(ctx, record) //nolint:wrapcheck // leader election logs the Lease's name
+	return l.write(record, func() error { return l.LeaseLock.Update(ctx, record) }) //nolint:wrapcheck // leader election logs the Lease's name
+}
+
+func (l *kept) write(record resourcelock.LeaderElectionRecord, write func() error) error {
+	sent := l.clock.Now()
+
+	err := write()
+	if err == nil && record.HolderIdentity != "" && l.renewed != nil {
+		l.renewed(sent)
+	}
+
+	return err
 }
 
 // lock returns the Lease of the election.
@@ -52,7 +70,7 @@ func (o Options) lock(client coordinationv1client.LeasesGetter, clk clock.Passiv
 		Client:    client, LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
 	}
 	if o.MayRelease != nil {
-		return &kept{lock, o.MayRelease}
+		return &kept{lock, clk, o.MayRelease, o.Renewed}
 	}
 
 	if !o.Shared {

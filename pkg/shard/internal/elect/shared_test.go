@@ -80,11 +80,14 @@ func TestALeaseIsReleasedOnlyIfItMayBe(t *testing.T) {
 	client, err := Client(testenv.Config(t), "test", 10*time.Second)
 	require.NoError(t, err)
 
+	var renewed []time.Time
+
 	idle := false
+	clk := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
 	lock := Options{
 		Lease: types.NamespacedName{Namespace: testenv.Namespace(t), Name: "election"}, Identity: "me",
-		MayRelease: func() bool { return idle },
-	}.lock(client, nil)
+		MayRelease: func() bool { return idle }, Renewed: func(sent time.Time) { renewed = append(renewed, sent) },
+	}.lock(client, clk)
 
 	now := metav1.NewTime(time.Unix(1_800_000_000, 0))
 	record := resourcelock.LeaderElectionRecord{HolderIdentity: "me", LeaseDurationSeconds: 15, AcquireTime: now, RenewTime: now}
@@ -97,4 +100,5 @@ func TestALeaseIsReleasedOnlyIfItMayBe(t *testing.T) {
 	idle = true
 
 	require.NoError(t, lock.Update(t.Context(), record))
+	require.Equal(t, []time.Time{clk.Now(), clk.Now()}, renewed, "the release is not a renewal")
 }
