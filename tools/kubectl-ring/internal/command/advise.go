@@ -78,6 +78,8 @@ func (a *app) advise() *cobra.Command {
 		Long:    adviseLong,
 		Example: adviseExample,
 		Args:    arguments(0, 0), ValidArgsFunction: cobra.NoFileCompletions,
+		// This replaces the hook of the root: the variables are about ringquery, and set flags that advise refuses or uses for --metrics.
+		PersistentPreRunE: func(*cobra.Command, []string) error { return a.connect.Validate() },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.validate(cmd, *a.kube.Timeout); err != nil {
 				return err

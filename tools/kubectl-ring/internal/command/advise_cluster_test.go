@@ -144,7 +144,7 @@ func TestAdviceAboutRealControllers(t *testing.T) {
 			},
 		}.start(t)
 
-		report, code := advice(t, "--metrics", "http://"+address, "--for", "3s", "--target-p99", "500ms")
+		report, code := advice(t, "--metrics", "http://"+address, "--for", "10s", "--target-p99", "500ms")
 		c := of(t, report, "slow")
 		require.Equal(t, advise.Workers, c.Verdict, c.Text)
 		require.Contains(t, c.Text, "the controller is the bottleneck: workers")
@@ -170,7 +170,7 @@ func TestAdviceAboutRealControllers(t *testing.T) {
 		}.start(t)
 		require.NotEmpty(t, namespace)
 
-		report, code := advice(t, "--metrics", "http://"+address, "--for", "3s", "--target-p99", "500ms")
+		report, code := advice(t, "--metrics", "http://"+address, "--for", "10s", "--target-p99", "500ms")
 		c := of(t, report, "limited")
 		require.Equal(t, advise.ClientRateLimit, c.Verdict, c.Text)
 		require.Equal(t, command.Problem, code)

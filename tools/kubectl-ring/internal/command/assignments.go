@@ -7,6 +7,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
@@ -31,6 +35,7 @@ type listing struct {
 	all   bool
 	chunk int32
 	known []string // the shards of the ring
+	seen  bool     // there was a row
 }
 
 func (a *app) assignments() *cobra.Command {
@@ -42,7 +47,8 @@ func (a *app) assignments() *cobra.Command {
 		Long: `List the objects of a ring, and where they are, for all resources of the ring or for one.
 
 RESOURCE is a resource of the ring. Specify its plural name or its kind and, if necessary, its group after a dot. The objects of
-all namespaces are listed, unless -n names a namespace.
+all namespaces are listed, unless -n names a namespace. With -n and without RESOURCE, cluster-scoped resources are skipped. If a resource
+cannot be listed, the others still are.
 
 States:
   assigned     the object is at the shard to which it belongs
@@ -239,43 +245,91 @@ func (l *listing) rows(ctx context.Context, s *asker, req *pb.ListAssignmentsReq
 		table.Reserve(0, qualified(r.GetGroup(), r.GetResource()))
 	}
 
-	seen := false
+	var outside error // about the last cluster-scoped resource that was skipped
+
+	answered, bad := false, false
 
 	for _, r := range resources {
 		req.Group, req.Resource = r.GetGroup(), r.GetResource()
 		name := qualified(r.GetGroup(), r.GetResource())
 
-		err := pages(ctx, s, req, func(page *pb.ListAssignmentsResponse) error {
-			if len(page.GetAssignments()) == 0 {
-				return nil
-			}
+		err := pages(ctx, s, req, func(page *pb.ListAssignmentsResponse) error { return l.page(table, name, page) })
 
-			seen = true
-
-			if l.out.format == asName {
-				for _, object := range page.GetAssignments() {
-					fmt.Fprintln(l.app.Out, name+"/"+object.GetName())
-				}
-
-				return nil
-			}
-
-			for _, object := range page.GetAssignments() {
-				l.row(table, name, object)
-			}
-
-			return table.Flush()
-		})
-		if err != nil {
+		switch {
+		case err == nil:
+			answered = true
+		case len(resources) == 1 || ctx.Err() != nil || endsAll(err):
 			return err
+		case clusterScoped(req, err):
+			outside = err
+		default:
+			failure.Print(l.app.Err, failure.In(name, failure.Of(err, s.where())))
+
+			bad = true
 		}
 	}
 
-	if !seen {
+	switch {
+	case bad:
+		return errPrinted
+	case !answered && outside != nil: // -n is a mistake
+		return outside
+	case !l.seen:
 		return l.nothing()
+	default:
+		return nil
+	}
+}
+
+// endsAll reports whether an error is not about one resource: the connection is lost, nobody may ask any more, or the output is gone.
+func endsAll(err error) bool {
+	st, ok := status.FromError(err)
+
+	return !ok || slices.Contains([]codes.Code{codes.Unavailable, codes.Canceled, codes.Unauthenticated}, st.Code())
+}
+
+// clusterScoped reports whether the server refused the request only because its resource has no namespaces. Only the server knows the
+// scope, and no reason tells it. But if it refuses nothing but a namespace whose name is valid, there is no other cause.
+func clusterScoped(req *pb.ListAssignmentsRequest, err error) bool {
+	st := status.Convert(err)
+	if st.Code() != codes.InvalidArgument || req.GetNamespace() == "" || len(validation.IsDNS1123Label(req.GetNamespace())) > 0 {
+		return false
 	}
 
-	return nil
+	var fields []string
+
+	for _, detail := range st.Details() {
+		if request, ok := detail.(*errdetails.BadRequest); ok {
+			for _, v := range request.GetFieldViolations() {
+				fields = append(fields, v.GetField())
+			}
+		}
+	}
+
+	return slices.Equal(fields, []string{"namespace"})
+}
+
+// page prints the objects of one page.
+func (l *listing) page(table *render.Table, resource string, page *pb.ListAssignmentsResponse) error {
+	if len(page.GetAssignments()) == 0 {
+		return nil
+	}
+
+	l.seen = true
+
+	for _, object := range page.GetAssignments() {
+		if l.out.format == asName {
+			fmt.Fprintln(l.app.Out, resource+"/"+object.GetName())
+		} else {
+			l.row(table, resource, object)
+		}
+	}
+
+	if l.out.format == asName {
+		return nil
+	}
+
+	return table.Flush()
 }
 
 func (l *listing) row(table *render.Table, resource string, object *pb.Assignment) {

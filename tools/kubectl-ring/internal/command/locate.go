@@ -385,7 +385,11 @@ func (l *locating) receive(stream pb.DiagnosticsService_LocateAllClient, asked <
 		}
 
 		if err != nil {
-			return bad, errors.Join(l.flush(table), err)
+			if failed := l.flush(table); failed != nil {
+				return bad, errors.Join(failed, err)
+			}
+
+			return bad, err //nolint:wrapcheck // ask reads the status, and a joined error changes its message
 		}
 
 		name := <-asked

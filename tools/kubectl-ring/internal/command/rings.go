@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
 )
 
@@ -134,7 +135,8 @@ RENEWED is how long ago the server saw the Lease of the shard change. A server t
 
 If objects with one namespace, or with one value of a label, belong together, it also shows how many objects and keys every shard has,
 and the key of most of its objects: objects with one key cannot be at several shards. The server lists the metadata of all main
-objects for this. --count-objects does the same for other rings, and --count-objects=false for none.
+objects for this. If that fails, there is a warning instead. --count-objects does the same for other rings, but ends with the error if
+that fails. --count-objects=false does it for none.
 
 -o json prints one GetRingResponse per ring.`,
 		Example: `  kubectl ring get example
@@ -167,14 +169,27 @@ type wantedRings struct {
 // counting tells whether to count objects. By default, they are counted if several can have one key.
 type counting struct{ always, never bool }
 
-// ring returns a ring, with the numbers of its objects where they are wanted.
-func (c counting) ring(ctx context.Context, s *asker, name string) (*pb.GetRingResponse, error) {
+// ring returns a ring, with the numbers of its objects where they are wanted. If nobody asked for the numbers, a ring without them is
+// better than none.
+func (a *app) ring(ctx context.Context, s *asker, name string, c counting) (*pb.GetRingResponse, error) {
 	res, err := s.GetRing(ctx, &pb.GetRingRequest{Name: name, CountObjects: c.always})
 	if err != nil || c.always || c.never || !shares(res.GetRing()) {
 		return res, err
 	}
 
-	return s.GetRing(ctx, &pb.GetRingRequest{Name: name, CountObjects: true})
+	counted, err := s.GetRing(ctx, &pb.GetRingRequest{Name: name, CountObjects: true})
+
+	switch {
+	case err == nil:
+		return counted, nil
+	case ctx.Err() != nil:
+		return nil, err // ctrl-c
+	}
+
+	fmt.Fprintf(a.Err, "warning: ring %s is shown without numbers of objects (--count-objects=false omits them): %s\n",
+		failure.Clean(name), failure.Clean(failure.Of(err, s.where()).Error()))
+
+	return res, nil
 }
 
 // shares reports whether several objects of the ring can have one key.
@@ -200,7 +215,7 @@ func (a *app) getRings(ctx context.Context, s *asker, o *output, of wantedRings)
 	}
 
 	for i, name := range wanted {
-		res, err := of.counts.ring(ctx, s, name)
+		res, err := a.ring(ctx, s, name, of.counts)
 		if err != nil {
 			return err
 		}

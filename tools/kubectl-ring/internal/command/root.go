@@ -118,7 +118,7 @@ How the connection is secured
 
 Environment
   A variable sets a flag about the server that is not on the command line: KUBECTL_RING_ENDPOINT sets --endpoint, and so on with
-  SERVICE_NAMESPACE, SERVICE_ACCOUNT, PLAINTEXT, CA_FILE, and SERVER_NAME.
+  SERVICE_NAMESPACE, SERVICE_ACCOUNT, PLAINTEXT, CA_FILE, and SERVER_NAME. advise ignores them.
 
 Exit codes
   0  there is an answer, and it reports no problem
@@ -275,6 +275,7 @@ type asker struct {
 	pb.DiagnosticsServiceClient
 
 	timeout time.Duration // of one call; 0: none
+	where   func() string // describes the server
 }
 
 // ask connects to the server and calls questions.
@@ -300,7 +301,7 @@ func (a *app) ask(ctx context.Context, questions func(*asker) error) error {
 		return err
 	}
 
-	err = questions(&asker{pb.NewDiagnosticsServiceClient(conn), timeout})
+	err = questions(&asker{pb.NewDiagnosticsServiceClient(conn), timeout, conn.Where})
 
 	where := conn.Where()
 	if closing := conn.Close(); err == nil && closing != nil {

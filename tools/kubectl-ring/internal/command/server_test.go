@@ -39,6 +39,8 @@ type server struct {
 	watch func(stream pb.DiagnosticsService_WatchRingServer) error
 	// beforePage, if set, is called before a page of assignments is sent, with its number from 0.
 	beforePage func(number int)
+	// failing, if set, returns the error to answer instead, or nil. It gets requests, or questions of LocateAll.
+	failing func(req any) error
 
 	mu          sync.Mutex
 	tokens      []string
@@ -73,6 +75,11 @@ func (s *server) serveOn(t *testing.T, listener net.Listener) (stop func()) {
 	g := grpc.NewServer(
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 			record(ctx)
+
+			if err := s.fail(req); err != nil {
+				return nil, err
+			}
+
 			return handle(ctx, req)
 		}),
 	)
@@ -88,6 +95,14 @@ func (s *server) serveOn(t *testing.T, listener net.Listener) (stop func()) {
 	t.Cleanup(stop)
 
 	return stop
+}
+
+func (s *server) fail(req any) error {
+	if s.failing == nil {
+		return nil
+	}
+
+	return s.failing(req)
 }
 
 // refuse returns a status with details.
@@ -251,6 +266,10 @@ func (s *server) LocateAll(stream pb.DiagnosticsService_LocateAllServer) error {
 		}
 
 		if err != nil {
+			return err
+		}
+
+		if err := s.fail(req.GetQuestion()); err != nil {
 			return err
 		}
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +41,7 @@ func (a *app) watch() *cobra.Command {
 
 If the server stops or the connection is lost, the command reconnects. It ends when the ring is deleted, or with ctrl-c.
 
--o json prints one WatchRingResponse per line.`,
+-o json prints one WatchRingResponse per line. After a reconnect, joined and left tell what has changed since the last message before it.`,
 		Example: `  kubectl ring watch example
   kubectl ring watch example >changes.log
   kubectl ring watch example -o json | jq -c '{joined, left}'`,
@@ -159,6 +160,10 @@ func (w *watching) show(now *pb.WatchRingResponse) error {
 
 	w.last = now
 	if w.out.forProgram() {
+		if before != nil && now.GetRevision() == 0 { // a new stream does not know what the one before it told
+			now.Joined, now.Left = without(now, before), without(before, now)
+		}
+
 		return w.out.line(now)
 	}
 
@@ -180,6 +185,29 @@ func (w *watching) show(now *pb.WatchRingResponse) error {
 	w.events = w.events[max(0, len(w.events)-lastEvents):]
 
 	return w.draw(now, at)
+}
+
+// without returns the sorted names of the shards that are available in one message, but not in the other.
+func without(in, other *pb.WatchRingResponse) []string {
+	there := map[string]bool{}
+
+	for _, shard := range other.GetShards() {
+		if shard.GetAvailable() {
+			there[shard.GetName()] = true
+		}
+	}
+
+	var found []string
+
+	for _, shard := range in.GetShards() {
+		if name := shard.GetName(); shard.GetAvailable() && !there[name] {
+			found = append(found, name)
+		}
+	}
+
+	slices.Sort(found)
+
+	return slices.Compact(found)
 }
 
 // draw prints the live table in one write, so that it does not flicker.
