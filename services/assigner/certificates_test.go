@@ -65,7 +65,7 @@ func (f *fixture) handshake(r *replica) *x509.Certificate {
 func TestRotation(t *testing.T) {
 	f := newFixture(t, "rotation", "a")
 	// A tenth of the lifetime is how long the new authority is known before it signs.
-	lifetimes := []string{"--tls-cert-lifetime=20s", "--tls-ca-lifetime=60s"}
+	lifetimes := []string{"--tls-cert-lifetime=60s", "--tls-ca-lifetime=180s"}
 	r := start(t, f.Plane, lifetimes...)
 	f.registered()
 

@@ -134,12 +134,11 @@ func (c *caller) lasting(t *testing.T) (end func() error) {
 // not to be ready, as with a Service.
 func TestRestartFailsNoCall(t *testing.T) {
 	f := newFixture(t, unique("restart"), "a")
-	leaving := start(t, f.Plane, "--shutdown-delay=2s")
+	leaving := start(t, f.Plane, "--shutdown-delay=3s")
 	staying := start(t, f.Plane, "--webhook-url="+leaving.url)
 	f.registered()
 
 	c, direct := f.caller(leaving, staying), f.caller(leaving)
-	end := direct.lasting(t)
 
 	var callers sync.WaitGroup
 
@@ -167,6 +166,8 @@ func TestRestartFailsNoCall(t *testing.T) {
 	eventually(t, func() bool { return !leaving.ready() }, "it is not ready any more")
 	require.NoError(t, direct.ask(t.Context()), "it answers those who do not know yet")
 	c.service.Store(&[]*replica{staying})
+
+	end := direct.lasting(t)
 	eventually(t, func() bool {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(leaving.url, "https://"))
 		if err == nil {

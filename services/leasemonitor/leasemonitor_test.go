@@ -123,7 +123,7 @@ func (w *world) waitShards(available, shards int32) {
 	}, patience, interval, "want %d of %d shards", available, shards)
 }
 
-// watchStates collects the states that the shard's Lease goes through, until the test ends.
+// watchStates collects the states that the shard's Lease goes through, until it is dead.
 func (w *world) watchStates(name string) (states func() []string) {
 	w.t.Helper()
 
@@ -132,7 +132,7 @@ func (w *world) watchStates(name string) (states func() []string) {
 	watch, err := c.Watch(w.t.Context(), &coordinationv1.LeaseList{}, client.InNamespace(w.ns), client.MatchingFields{"metadata.name": name})
 	require.NoError(w.t, err)
 
-	done := make(chan []string)
+	done := make(chan []string, 1)
 
 	go func() {
 		var seen []string
@@ -142,13 +142,20 @@ func (w *world) watchStates(name string) (states func() []string) {
 				if state := l.Labels[v1alpha1.LabelState]; state != "" {
 					seen = append(seen, state)
 				}
+
+				if l.Labels[v1alpha1.LabelState] == "dead" {
+					break
+				}
 			}
 		}
 		done <- slices.Compact(seen)
 	}()
 
 	return func() []string {
-		watch.Stop()
+		defer watch.Stop()
+
+		require.Eventually(w.t, func() bool { return len(done) > 0 }, patience, interval, "the watch has not seen the Lease dead")
+
 		return <-done
 	}
 }
@@ -166,7 +173,7 @@ func TestServiceUnderItsOwnRights(t *testing.T) {
 	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", metrics, "--health-probe-bind-address", health)
 
 	w.waitShards(0, 0)
-	_, crash := w.join("crashes", time.Second)
+	_, crash := w.join("crashes", 4*time.Second)
 	graceful, leave := w.join("leaves", 10*time.Second)
 	w.join("stays", 10*time.Second)
 	w.waitShards(3, 3)

@@ -201,7 +201,7 @@ func TestStopsWithMovesInFlight(t *testing.T) {
 	}
 
 	held := w.Main("held", "b")
-	stop := w.start("--max-drains-per-shard=1", "--shutdown-grace=5s") // a slower stop is an error
+	stop := w.start("--max-drains-per-shard=1", "--shutdown-grace=15s") // a slower stop is an error
 	require.Eventually(t, func() bool {
 		require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
 		return w.Ring.Status.Assignment != nil && w.Ring.Status.Assignment.Draining == 1

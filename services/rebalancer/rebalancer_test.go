@@ -167,7 +167,7 @@ func TestDeletedLeaseTakesNothingFromLiveShard(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return strings.Contains(w.Assigned(v1alpha1.ReasonMoving).Message,
 			"configmaps "+w.Namespace+"/"+cm.Name+": the Lease of shard b was deleted, and its process may still work")
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 
 	w.Join("b")
 	w.AtRest()
@@ -284,7 +284,7 @@ func TestLateDrainIsReportedAndNotForced(t *testing.T) {
 		}
 
 		return false
-	}, 10*time.Second, 50*time.Millisecond, "an event should report the late drain")
+	}, 30*time.Second, 50*time.Millisecond, "an event should report the late drain")
 
 	w.Acknowledge(late)
 	w.Eventually(ringtest.Placed{Shard: "a"}, late)

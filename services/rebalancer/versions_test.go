@@ -2,6 +2,7 @@ package rebalancer
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -117,6 +118,9 @@ func TestResourceOfSeveralVersions(t *testing.T) {
 	want := map[string]ringtest.Placed{}
 	secrets := map[string]*corev1.Secret{}
 	names := []string{"one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"}
+	for i := range 12 { // enough that some belong to each shard
+		names = append(names, fmt.Sprintf("more-%d", i))
+	}
 
 	for i, name := range names {
 		o := w.in([]string{"v1alpha1", "v1"}[i%2], name)

@@ -48,7 +48,7 @@ func TestBundleFile(t *testing.T) {
 	}()
 
 	look := func() {
-		require.Eventually(t, clk.HasWaiters, 5*time.Second, time.Millisecond)
+		require.Eventually(t, clk.HasWaiters, 30*time.Second, time.Millisecond)
 		clk.Step(bundleInterval)
 	}
 
@@ -60,7 +60,7 @@ func TestBundleFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(bundleFile, both, 0o600))
 	look()
 
-	require.Eventually(t, func() bool { return len(changes) > 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(changes) > 0 }, 30*time.Second, time.Millisecond)
 	require.Equal(t, both, f.Bundle())
 	require.Len(t, changes, 1, "and nothing else was told")
 

@@ -61,7 +61,7 @@ func TestMetricsOfThePriorArtAreExported(t *testing.T) {
 	require.Eventually(t, func() bool {
 		cached := &v1alpha1.ClusterRing{}
 		return m.Client.Get(t.Context(), client.ObjectKey{Name: ring}, cached) == nil && cached.Status.Shards == 3
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 
 	leases := &coordinationv1.LeaseList{}
 	require.NoError(t, m.admin.List(t.Context(), leases, client.InNamespace(m.shard.Namespace), client.MatchingLabels{v1alpha1.LabelClusterRing: ring}))
@@ -107,7 +107,7 @@ clusterring_shards{ring="`+ring+`",state="ready"} 1
 	require.NoError(t, m.admin.Patch(t.Context(), of, patch))
 	require.Eventually(t, func() bool {
 		return testutil.CollectAndCount(ofRing{census, ring}, "controller_sharding_shard_info", "controller_sharding_shard_state") == 0
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 }
 
 // ofRing leaves out the metrics of other tests' rings.

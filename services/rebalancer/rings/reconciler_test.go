@@ -90,7 +90,7 @@ func newStepped(w *ringtest.Fixture, interfere interceptor.Funcs) *stepped {
 		defer f.mu.Unlock()
 
 		return f.ctx != nil
-	}, 10*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 
 	c := interceptor.NewClient(live, interfere)
 

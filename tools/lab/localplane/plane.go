@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -22,6 +23,9 @@ import (
 
 // etcdQuota limits the size of etcd's database. The default of 2 GiB is tight for a million objects and their history.
 const etcdQuota = "8589934592"
+
+// processTimeout is how long etcd and the API server may take to start, and to stop, on a machine that also compiles.
+const processTimeout = 2 * time.Minute
 
 // Options configure a control plane. The zero value starts etcd and an API server in a temporary directory.
 type Options struct {
@@ -203,7 +207,9 @@ func (p *Plane) startAPIServer() error {
 		return err
 	}
 
-	env := &envtest.Environment{BinaryAssetsDirectory: p.binDir}
+	env := &envtest.Environment{
+		BinaryAssetsDirectory: p.binDir, ControlPlaneStartTimeout: processTimeout, ControlPlaneStopTimeout: processTimeout,
+	}
 	env.ControlPlane.Etcd = &envtest.Etcd{
 		Path: filepath.Join(p.binDir, "etcd"), DataDir: p.path("etcd"), Out: etcdLog, Err: etcdLog,
 	}

@@ -128,11 +128,8 @@ func (p *Page) Update(ctx context.Context, sh *Shell) ([]*Command, error) {
 }
 
 // Check runs every command and returns an error that shows each command with another output than on the page. It runs such a command again
-// until patience is over, which is for all commands together: the system may take a moment on a busy machine.
+// until patience is over, because the system may take a moment on a busy machine. After a command that differs, it runs each only once.
 func (p *Page) Check(ctx context.Context, sh *Shell, patience time.Duration) error {
-	over, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-
 	var differ []error
 
 	for _, c := range p.Commands {
@@ -141,7 +138,11 @@ func (p *Page) Check(ctx context.Context, sh *Shell, patience time.Duration) err
 			failed error
 		)
 
-		err := wait.PollUntilContextCancel(over, again, true, func(context.Context) (bool, error) {
+		if len(differ) > 0 {
+			patience = 0
+		}
+
+		err := wait.PollUntilContextTimeout(ctx, again, patience, true, func(context.Context) (bool, error) {
 			output, failed = sh.Run(ctx, c.Text)
 			return same(output, c.Output), failed
 		})

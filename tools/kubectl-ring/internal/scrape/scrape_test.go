@@ -318,14 +318,14 @@ func permissions(t *testing.T, plane *localplane.Plane, pods scrape.Pods) {
 	require.Eventually(t, func() bool {
 		targets, err = pods.Find(t.Context(), user)
 		return err == nil
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 
 	err = read(t, targets).Err
 	require.ErrorContains(t, err, "the API server answered 403")
 	require.Contains(t, whole(err), fmt.Sprintf("kubectl create role read-metrics -n %s --verb=get --resource=pods/proxy", pods.Namespace))
 
 	grant(rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods/proxy"}, Verbs: []string{"get"}})
-	require.Eventually(t, func() bool { return read(t, targets).Err == nil }, 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return read(t, targets).Err == nil }, 30*time.Second, 20*time.Millisecond)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
