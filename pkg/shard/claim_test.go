@@ -25,9 +25,15 @@ import (
 func (f *fixture) slotOptions(pod string, slots int) Options {
 	return Options{
 		Ring: f.ring, Pod: pod, Slots: slots, Namespace: f.namespace,
-		LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond,
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond,
 		HoldOff: minHoldOff,
 	}
+}
+
+// briefly returns the options with the times of [fixture.brief].
+func briefly(o Options) Options {
+	o.LeaseDuration, o.RenewDeadline = 3*time.Second, 2*time.Second
+	return o
 }
 
 // claiming is a call of Claim that may wait.

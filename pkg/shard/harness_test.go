@@ -71,12 +71,17 @@ func (f *fixture) adminWithWatch() client.WithWatch {
 	return admin
 }
 
-// shard returns a shard with a Lease of three seconds.
-func (f *fixture) shard(name string) *Shard {
+// shard returns a shard with a Lease that a slow machine can keep.
+func (f *fixture) shard(name string) *Shard { return f.shardFor(name, 15*time.Second) }
+
+// brief returns a shard with a Lease of three seconds, and a deadline of two, for tests that wait until they have passed.
+func (f *fixture) brief(name string) *Shard { return f.shardFor(name, 3*time.Second) }
+
+func (f *fixture) shardFor(name string, lease time.Duration) *Shard {
 	f.Helper()
 	s, err := New(Options{
 		Ring: f.ring, Name: name, Namespace: f.namespace,
-		LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond,
+		LeaseDuration: lease, RenewDeadline: lease * 2 / 3, RetryPeriod: 200 * time.Millisecond,
 		HoldOff: minHoldOff,
 	})
 	require.NoError(f, err)

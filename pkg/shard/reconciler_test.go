@@ -72,7 +72,7 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 
 	f.label(cm, s.drainKey, "true")
 	close(first.proceed)
-	f.eventually("the first controller has seen the drain and left", func() bool { return ended.Load() == 2 })
+	f.eventually("the first controller has seen the drain and left", func() bool { return ended.Load() >= 2 })
 	f.refresh(cm)
 	require.True(t, s.Draining(cm), "the second controller is still inside")
 
@@ -137,10 +137,10 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 				f.controls(mgr, s, &corev1.Secret{}, children.reconcile)
 			}, tc.empty, &corev1.Secret{})
 			receive(f, children.entered, "the controlled object's controller starts")
-			f.eventually("the main object is reconciled", func() bool { return ended.Load() == 1 })
+			f.eventually("the main object is reconciled", func() bool { return ended.Load() >= 1 })
 
 			f.label(owner, s.drainKey, "true")
-			f.eventually("the drain was seen", func() bool { return ended.Load() == 2 })
+			f.eventually("the drain was seen", func() bool { return ended.Load() >= 2 })
 			f.refresh(owner)
 			require.True(t, s.Draining(owner), "the controlled object is being worked on")
 

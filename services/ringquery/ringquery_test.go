@@ -244,7 +244,7 @@ func TestReflectionDescribesTheService(t *testing.T) {
 }
 
 func TestServerThatIsToldToStopAnswersUntilItStops(t *testing.T) {
-	s := startServer(t, "--shutdown-delay", "1s")
+	s := startServer(t, "--shutdown-delay", "5s")
 	s.cancel()
 	s.waitHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	_, err := s.ListRings(t.Context(), &pb.ListRingsRequest{})

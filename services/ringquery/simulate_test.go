@@ -169,6 +169,34 @@ func TestCountingGoesOnWhereAListHasExpired(t *testing.T) {
 	require.Contains(t, res.GetCounted()[0].GetProblem(), "not all were counted")
 }
 
+// An error would tell clients that their own time is over, and hide what the server knows without the objects.
+func TestCountingThatTakesTooLongIsReported(t *testing.T) {
+	p := startProxy(t)
+	s := startServer(t, "--kubeconfig", p.kubeconfig, "--grpc-call-timeout=1s")
+	s.grant()
+	ring, _ := s.makeRing(configMaps())
+	slow := func(_ http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, "/configmaps") {
+			return false
+		}
+
+		<-r.Context().Done()
+
+		return true
+	}
+	p.instead.Store(&slow)
+
+	sim, err := s.Simulate(t.Context(), &pb.SimulateRequest{Ring: ring, Add: []string{"a"}, CountObjects: true})
+	require.NoError(t, err)
+	require.Len(t, sim.GetShards(), 1)
+	require.Contains(t, sim.GetCounted()[0].GetProblem(), "--grpc-call-timeout")
+
+	res, err := s.GetRing(t.Context(), &pb.GetRingRequest{Name: ring, CountObjects: true})
+	require.NoError(t, err)
+	require.Equal(t, ring, res.GetRing().GetName())
+	require.Contains(t, res.GetCounted()[0].GetProblem(), "--grpc-call-timeout")
+}
+
 func TestSimulateFailures(t *testing.T) {
 	s := startServer(t)
 	ring, ns := s.makeRing(configMaps())

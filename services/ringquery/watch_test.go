@@ -35,7 +35,7 @@ type watcher struct {
 func watch(t *testing.T, client pb.DiagnosticsServiceClient, ring string) *watcher {
 	t.Helper()
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*patience) // TestSlowReader makes many changes meanwhile
 	t.Cleanup(cancel)
 
 	stream, err := client.WatchRing(ctx, &pb.WatchRingRequest{Name: ring})
@@ -258,7 +258,7 @@ func TestWatchesThatAreCancelledEnd(t *testing.T) {
 		_, err := w.Recv()
 		require.Equal(t, codes.Canceled, status.Code(err))
 	}
-	require.Eventually(t, func() bool { return cancelled(t, "WatchRing") == before+watches }, patience, interval)
+	require.Eventually(t, func() bool { return cancelled(t, "WatchRing") >= before+watches }, patience, interval)
 }
 
 // cancelled returns how many calls of a method have ended at the server because the client gave up.

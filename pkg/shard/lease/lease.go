@@ -8,7 +8,7 @@
 //		LeaderElectionReleaseOnCancel:       true,
 //	})
 //
-// The lock is that of [github.com/clusterring/clusterring/pkg/shard]. If the reconcilers are wrapped by
+// The lock is that of [github.com/clusterring/clusterring/pkg/shard]. If [NewResourceLock] has made it, and the reconcilers are wrapped by
 // [github.com/clusterring/clusterring/pkg/shard/controller], promises 1 to 7 of that package hold, with these differences: the shard has no
 // slot; the deadline is the duration of the Lease, because the election's own one is not known and shorter; and nothing waits for the
 // handover annotation, so a controller that counts its children may create one twice when their owner moves. New programs use pkg/shard.
@@ -152,8 +152,8 @@ func (l *LeaseLock) Create(ctx context.Context, record resourcelock.LeaderElecti
 	return lock.Create(ctx, record) //nolint:wrapcheck // leader election logs the Lease's name
 }
 
-// Update implements resourcelock.Interface: it takes, renews, or releases the Lease. It does not release the Lease while wrapped
-// reconcilers work.
+// Update implements resourcelock.Interface: it takes, renews, or releases the Lease. The lock of [NewResourceLock] does not release the
+// Lease while wrapped reconcilers work.
 func (l *LeaseLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	lock, err := l.elected()
 	if err != nil {

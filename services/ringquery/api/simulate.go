@@ -223,7 +223,8 @@ func (t *tally) add(k rings.Key) (moved bool) {
 	return was != is
 }
 
-// count counts the main objects of the ring. The result reports resources that cannot be read. It fails if ctx ends.
+// count counts the main objects of the ring. The result reports resources that cannot be read, or not in time: the rest of the answer is
+// worth having. It fails if ctx is cancelled.
 func count(ctx context.Context, objects *rings.Objects, r rings.Ring, t counter) ([]*pb.CountedResource, error) {
 	var all []*pb.CountedResource
 
@@ -238,7 +239,7 @@ func count(ctx context.Context, objects *rings.Objects, r rings.Ring, t counter)
 		if resource, _, err := r.Find(rings.Reference{Group: main.Group, Resource: main.Resource}); err != nil {
 			c.Problem = "the API server does not serve it (yet)"
 		} else if err := countOf(ctx, member{resource, resources.Main, spaces}, t, c); err != nil {
-			if ctx.Err() != nil {
+			if errors.Is(err, context.Canceled) {
 				return nil, err
 			}
 
@@ -282,8 +283,11 @@ func countOf(ctx context.Context, m member, t counter, c *pb.CountedResource) er
 
 // problemOf describes why objects were not counted.
 func problemOf(err error) string {
-	if errors.Is(err, rings.ErrForbidden) {
+	switch {
+	case errors.Is(err, rings.ErrForbidden):
 		return err.Error()
+	case errors.Is(err, context.DeadlineExceeded):
+		return "not all were counted: the call took too long; allow more time by the server's --grpc-call-timeout"
 	}
 
 	return "not all were counted: " + err.Error()

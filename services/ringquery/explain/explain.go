@@ -340,7 +340,8 @@ func (c *ringCase) later() (pb.NextStep, string) {
 		return TakeOver, LeaseMonitor
 	}
 
-	if c.in.Controlled && c.in.Owner.Draining && c.in.Belongs {
+	// A shard that does not work gives up nothing: the rebalancer moves its owner, and the child is where the owner will be.
+	if c.in.Controlled && c.in.Owner.Draining && c.in.Belongs && c.View.Works(c.in.Owner.Shard) {
 		return FollowOwner, shardActor(c.in.Owner.Shard)
 	}
 

@@ -75,20 +75,6 @@ func (b between) LabelsOf(_ context.Context, of resources.Owner) (labels map[str
 // tenant is the label that is the key in some cases.
 const tenant = "example.com/tenant"
 
-// kinOf returns the owner that an object follows.
-func kinOf(r Ring, o Object) *resources.Kin {
-	if o.Meta == nil {
-		return nil
-	}
-
-	kin, ok, err := r.Resources.KinOf(context.Background(), resources.Subject{Resource: o.Resource, Role: resources.Controlled, Object: o.Meta}, between{r.ownerName()})
-	if !ok || err != nil {
-		return nil
-	}
-
-	return &kin
-}
-
 // mains are the cases of main objects; each begins with shard-a and shard-b, and an object that belongs to shard-b.
 var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	"assigned": func(_ *Ring, o *Object, _ *Facts) { o.Meta.Labels = at("shard-b") },
@@ -351,6 +337,10 @@ var children = map[string]func(r *Ring, o *Object, f *Facts){
 	"child at another shard than its draining owner": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")
 		r.Owner.Meta.Labels = drained(at("shard-a"))
+	},
+	"child at the next shard of its draining owner at a dead shard": func(r *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = at("shard-b")
+		r.Owner.Meta.Labels = drained(at("shard-x"))
 	},
 	"child of an unassigned owner": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-a")

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"strings"
@@ -266,4 +267,18 @@ func keysOf(names ...string) []v1alpha1.LabelKeys {
 	}
 
 	return keys
+}
+
+// kinOf returns the owner that an object follows.
+func kinOf(r Ring, o Object) *resources.Kin {
+	if o.Meta == nil {
+		return nil
+	}
+
+	kin, ok, err := r.Resources.KinOf(context.Background(), resources.Subject{Resource: o.Resource, Role: resources.Controlled, Object: o.Meta}, between{r.ownerName()})
+	if !ok || err != nil {
+		return nil
+	}
+
+	return &kin
 }

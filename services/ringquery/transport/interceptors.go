@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
-	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -29,7 +27,8 @@ var calls = sync.OnceValue(func() *grpcprom.ServerMetrics {
 })
 
 // interceptors returns the interceptors of every call. Metrics and logs come first, so that they record what the client receives. Then
-// come recovery, so that a panic ends only one call, the limits, and authorization.
+// come recovery, so that a panic ends only one call, the limits, and authorization. Places come last: a stream takes one only when
+// a request of it is permitted.
 func (s *Server) interceptors() []grpc.ServerOption {
 	log := s.Log
 	logger := logging.LoggerFunc(func(_ context.Context, _ logging.Level, msg string, fields ...any) {
@@ -58,7 +57,6 @@ func (s *Server) interceptors() []grpc.ServerOption {
 		s.streams.intercept,
 	}
 
-	// A stream takes a place only after authorization.
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(append(unary, s.Unary...)...),
 		grpc.ChainStreamInterceptor(append(append(stream, s.Stream...), newPlaces(s.Options.MaxTotalStreams).intercept)...),
@@ -73,30 +71,4 @@ func deadline(limit time.Duration) grpc.UnaryServerInterceptor {
 
 		return handler(ctx, req)
 	}
-}
-
-// places limits the number of streams on all connections. Streams of the health service, which need no authentication, have their own
-// limit, so that they cannot displace other streams.
-type places struct {
-	limit       int
-	all, health *semaphore.Weighted
-}
-
-func newPlaces(limit int) *places {
-	return &places{limit, semaphore.NewWeighted(int64(limit)), semaphore.NewWeighted(maxOpenStreams)}
-}
-
-// intercept rejects a stream if there is no place for it.
-func (p *places) intercept(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	of, limit := p.all, p.limit
-	if strings.HasPrefix(info.FullMethod, "/grpc.health.") {
-		of, limit = p.health, maxOpenStreams
-	}
-
-	if !of.TryAcquire(1) {
-		return status.Errorf(codes.ResourceExhausted, "the server has %d such streams and accepts no more: end some, or ask another server", limit)
-	}
-	defer of.Release(1)
-
-	return handler(srv, stream)
 }

@@ -10,9 +10,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	testclock "k8s.io/utils/clock/testing"
 )
 
 // flood opens a stream on which the server sends until its buffer is full. It returns when the first message has arrived.
@@ -60,26 +63,134 @@ func TestStreamsOfAllConnectionsAreLimited(t *testing.T) {
 	}, patience, interval, "the place of a stream that was cancelled stays taken")
 }
 
-// Watches of health need no authentication. They must not displace other streams.
+// Watches of health and reflection need no permission. They must not displace other streams.
 func TestHealthWatchersAreLimited(t *testing.T) {
-	f := start(t, nil, "--plaintext", "--grpc-max-concurrent-streams=1000")
+	f := start(t, nil, "--plaintext", "--grpc-max-concurrent-streams=1000", "--grpc-max-total-streams=1")
 	conn := f.connect()
 
-	refused := 0
+	for name, open := range map[string]func() error{
+		"health": func() error {
+			watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+			require.NoError(t, err)
+			_, err = watch.Recv()
 
-	for range 140 {
-		watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
-		require.NoError(t, err)
+			return err
+		},
+		"reflection": func() error { return describe(reflect(t, conn)) },
+	} {
+		refused := 0
 
-		if _, err = watch.Recv(); err != nil {
-			require.Equal(t, codes.ResourceExhausted, status.Code(err))
-			refused++
+		for range 140 {
+			if err := open(); err != nil {
+				require.Equal(t, codes.ResourceExhausted, status.Code(err))
+				refused++
+			}
 		}
+		require.Equal(t, 140-128, refused, name)
 	}
-	require.Equal(t, 140-128, refused)
 
 	_, err := flood(t.Context(), conn)
 	require.NoError(t, err)
+}
+
+// reflect opens a stream on which the server describes itself.
+func reflect(t *testing.T, conn *grpc.ClientConn) reflectionpb.ServerReflection_ServerReflectionInfoClient {
+	t.Helper()
+
+	stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+	require.NoError(t, err)
+
+	return stream
+}
+
+// describe makes a request on such a stream.
+func describe(stream reflectionpb.ServerReflection_ServerReflectionInfoClient) error {
+	_ = stream.Send(&reflectionpb.ServerReflectionRequest{ // fails if the stream has ended; Recv then says why
+		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
+	})
+	_, err := stream.Recv()
+
+	return err
+}
+
+// guardedStream permits the requests of callers with a header.
+type guardedStream struct {
+	grpc.ServerStream
+
+	waiting chan<- struct{} // receives when the handler waits for a request
+}
+
+func (s *guardedStream) RecvMsg(m any) error {
+	s.waiting <- struct{}{}
+
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+
+	if len(metadata.ValueFromIncomingContext(s.Context(), "x-test")) == 0 {
+		return status.Error(codes.PermissionDenied, "no header")
+	}
+
+	return nil
+}
+
+// silent opens a stream without a request.
+func silent(t *testing.T, conn *grpc.ClientConn) grpc.ClientStream {
+	t.Helper()
+
+	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, flooding)
+	require.NoError(t, err)
+
+	return stream
+}
+
+// Callers without permission must not displace others, neither by requests nor by streams on which they send nothing.
+func TestStreamsWithoutPermissionTakeNoPlaces(t *testing.T) {
+	waiting := make(chan struct{}, 10)
+	guard := func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		return handler(srv, &guardedStream{stream, waiting})
+	}
+	f := start(t, func(f *fixture) { f.Stream = []grpc.StreamServerInterceptor{guard} }, "--plaintext", "--grpc-max-total-streams=2")
+	conn, permitted := f.connect(), withHeader(t.Context(), "permitted")
+
+	for range 2 {
+		silent(t, conn)
+		<-waiting
+
+		_, err := flood(t.Context(), conn)
+		require.Equal(t, codes.PermissionDenied, status.Code(err))
+		<-waiting
+	}
+
+	for range 2 {
+		_, err := flood(permitted, f.connect())
+		require.NoError(t, err)
+	}
+
+	_, err := flood(permitted, f.connect())
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+}
+
+func TestStreamWithoutRequestIsEnded(t *testing.T) {
+	fake := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	f := start(t, func(f *fixture) { f.Clock = fake }, "--plaintext")
+	conn := f.connect()
+
+	used := reflect(t, conn)
+	require.NoError(t, describe(used))
+
+	result, stream := make(chan error, 1), silent(t, conn)
+	go func() { result <- stream.RecvMsg(&wrapperspb.StringValue{}) }()
+
+	require.Eventually(t, func() bool {
+		fake.Step(10 * time.Second)
+		return len(result) > 0
+	}, patience, interval)
+
+	err := <-result
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.ErrorContains(t, err, "no request for 1m0s")
+	require.NoError(t, describe(used), "only the first request has to arrive in time")
 }
 
 func TestCallsOfOneConnectionAreLimited(t *testing.T) {

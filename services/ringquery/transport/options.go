@@ -66,7 +66,9 @@ const (
 	handshakeTimeout = 10 * time.Second
 	// ageGrace is how long calls can continue after the maximum age of their connection.
 	ageGrace = time.Minute
-	// maxOpenStreams is the maximum number of streams that watch health, which need no authentication.
+	// firstRequestTime is how long a stream can wait for its first request. Questions can come from a pipe or a person.
+	firstRequestTime = time.Minute
+	// maxOpenStreams is the maximum number of streams that watch health, and of those of reflection: they need no permission.
 	maxOpenStreams = 128
 	// maxHeaderBytes is the maximum size of the headers of a call.
 	maxHeaderBytes = 16 << 10

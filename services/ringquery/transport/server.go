@@ -81,7 +81,7 @@ func (s *Server) SetupWithManager(mgr manager.Manager) error {
 		return err
 	}
 
-	s.streams.init()
+	s.streams.init(s.Clock)
 	s.grpc = grpc.NewServer(append(s.limits(), append(s.interceptors(), grpc.Creds(creds))...)...)
 	s.health = health.NewServer()
 
@@ -216,29 +216,43 @@ func (s *Server) stop() {
 		s.grpc.GracefulStop()
 	}()
 
-	idle := s.handlers.none()
 	s.Log.V(1).Info("Waiting for the running calls", "drainTime", s.DrainTime.String())
 
-	select {
-	case <-done:
-		return
-	case <-timer.C():
-		s.Log.Info("Ending the calls that are still running", "drainTime", s.DrainTime.String())
-	case <-idle:
-		// Only answers that clients have not read yet are left.
-		flush := s.Clock.NewTimer(flushTime)
-		defer flush.Stop()
-
-		select {
-		case <-done:
-			return
-		case <-timer.C():
-		case <-flush.C():
-		}
+	for s.awaitCalls(done, timer.C()) {
+		s.Log.V(1).Info("Waiting for calls that arrived late")
 	}
 
 	s.grpc.Stop()
 	<-done
+}
+
+// awaitCalls waits until no call runs and clients have had time to read the last answers, at most until the server is done or the drain
+// time is over. It reports whether to wait again, because calls have arrived on connections whose clients have not read yet that the
+// server stops.
+func (s *Server) awaitCalls(done <-chan struct{}, over <-chan time.Time) (again bool) {
+	select {
+	case <-done:
+		return false
+	case <-over:
+		s.Log.Info("Ending the calls that are still running", "drainTime", s.DrainTime.String())
+		return false
+	case <-s.handlers.none():
+	}
+
+	before, _ := s.handlers.count()
+
+	flush := s.Clock.NewTimer(flushTime)
+	defer flush.Stop()
+
+	select {
+	case <-done:
+		return false
+	case <-over:
+		return false
+	case <-flush.C():
+		begun, running := s.handlers.count()
+		return begun != before || running > 0
+	}
 }
 
 // serving runs the server in the manager's group of caches: from the start until all other runnables have stopped.

@@ -322,6 +322,26 @@ func (c *heldConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// deaf returns a connection whose client reads nothing until hear is called.
+func (f *fixture) deaf() (conn *grpc.ClientConn, hear func()) {
+	f.t.Helper()
+
+	var hold sync.RWMutex
+
+	conn = f.connect(grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		return &heldConn{conn, &hold}, err
+	}))
+	require.NoError(f.t, call(f.t.Context(), conn, "hello"))
+
+	hold.Lock()
+
+	hear = sync.OnceFunc(hold.Unlock)
+	f.t.Cleanup(hear)
+
+	return conn, hear
+}
+
 // A client that has not read yet that the server stops starts one more call. It does not wait for the calls that run already.
 func TestLateCallDoesNotWaitForOthers(t *testing.T) {
 	f := start(t, nil, "--plaintext", "--grpc-call-timeout=5m")
@@ -331,17 +351,7 @@ func TestLateCallDoesNotWaitForOthers(t *testing.T) {
 	go func() { running <- call(t.Context(), conn, "wait") }()
 	<-f.service.called
 
-	var hold sync.RWMutex
-
-	late := f.connect(grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-		return &heldConn{conn, &hold}, err
-	}))
-	require.NoError(t, call(t.Context(), late, "hello"))
-
-	hold.Lock()
-	unlock := sync.OnceFunc(hold.Unlock)
-	t.Cleanup(unlock)
+	late, unlock := f.deaf()
 
 	f.cancel()
 	require.Eventually(t, func() bool { return f.logged("Waiting for the running calls") }, patience, interval)
@@ -353,6 +363,29 @@ func TestLateCallDoesNotWaitForOthers(t *testing.T) {
 	unlock()
 	require.NoError(t, <-running)
 	require.NoError(t, <-running)
+	f.wait()
+}
+
+// A call that arrives while clients read the last answers has the drain time, as those before it.
+func TestLateCallMayFinish(t *testing.T) {
+	fake := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	f := start(t, func(f *fixture) { f.Clock, f.DrainTime = fake, time.Hour }, "--plaintext", "--grpc-call-timeout=5m")
+	late, unlock := f.deaf()
+
+	f.cancel()
+	require.Eventually(t, func() bool { return f.logged("Waiting for the running calls") }, patience, interval)
+
+	result := make(chan error, 1)
+	go func() { result <- call(t.Context(), late, "wait") }()
+	<-f.service.called
+
+	require.Eventually(t, func() bool {
+		fake.Step(time.Second)
+		return f.logged("Waiting for calls that arrived late") || len(f.done) > 0
+	}, patience, interval)
+	close(f.service.finish)
+	unlock()
+	require.NoError(t, <-result)
 	f.wait()
 }
 

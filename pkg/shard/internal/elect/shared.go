@@ -40,7 +40,7 @@ var errKept = errors.New("the Lease is not released, because workers may still r
 
 // Create creates the Lease.
 func (l *kept) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return l.write(record, func() error { return l.LeaseLock.Create(ctx, record) }) //nolint:wrapcheck // leader election logs the Lease's name
+	return l.write(record, func() error { return l.LeaseLock.Create(ctx, record) })
 }
 
 // Update writes the Lease; without a holder, it releases it.
@@ -49,7 +49,7 @@ func (l *kept) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		return errKept
 	}
 
-	return l.write(record, func() error { return l.LeaseLock.Update(ctx, record) }) //nolint:wrapcheck // leader election logs the Lease's name
+	return l.write(record, func() error { return l.LeaseLock.Update(ctx, record) })
 }
 
 func (l *kept) write(record resourcelock.LeaderElectionRecord, write func() error) error {
