@@ -287,7 +287,7 @@ func problemOf(err error) string {
 	case errors.Is(err, rings.ErrForbidden):
 		return err.Error()
 	case errors.Is(err, context.DeadlineExceeded):
-		return "not all were counted: the call took too long; allow more time by the server's --grpc-call-timeout"
+		return "the call took too long; allow more time by --grpc-call-timeout of the server"
 	}
 
 	return "not all were counted: " + err.Error()
