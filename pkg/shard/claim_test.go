@@ -280,8 +280,8 @@ func TestASlotIsReleasedIfWhoeverWaitsDoesNotTakeIt(t *testing.T) {
 
 func TestACrashedPodsSlotIsTakenOverWhileTheLeaseIsStillHeld(t *testing.T) {
 	f := newFixture(t)
-	first := f.claim(f.slotOptions("pod-a", 1)).got() // and then the process is gone
-	second := f.claim(f.slotOptions("pod-b", 1))
+	first := f.claim(briefly(f.slotOptions("pod-a", 1))).got() // and then the process is gone
+	second := f.claim(briefly(f.slotOptions("pod-b", 1)))
 	second.waits("pod-b")
 	require.Equal(t, "pod-a", f.lease(first).Annotations[v1alpha1.AnnotationPod])
 
@@ -309,11 +309,11 @@ func TestAProcessThatRestartsInItsPodContinuesWithItsSlot(t *testing.T) {
 // TestASlotThatWasTakenBeforeTheManagerStarts has a process that took its slot and then did something else for too long.
 func TestASlotThatWasTakenBeforeTheManagerStarts(t *testing.T) {
 	f := newFixture(t)
-	options := f.slotOptions("pod-a", 1)
+	options := briefly(f.slotOptions("pod-a", 1))
 	exited := make(chan error, 1)
 	options.Exit = func(err error) { exited <- err }
 	late := f.claim(options).got()
-	f.runs(f.claim(f.slotOptions("pod-b", 1)).got(), ignore)
+	f.runs(f.claim(briefly(f.slotOptions("pod-b", 1))).got(), ignore)
 
 	p := f.start(late, func(ctrl.Manager) {})
 	require.ErrorContains(t, receive(f, exited, "the process ends"), `taken by Pod "pod-b"`)

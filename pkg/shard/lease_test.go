@@ -26,7 +26,7 @@ func TestLeaseIsHeldAndGivenBack(t *testing.T) {
 
 	lease := f.lease(s)
 	require.Equal(t, f.ring, lease.Labels["alpha.sharding.timebertt.dev/clusterring"])
-	require.Equal(t, int32(3), *lease.Spec.LeaseDurationSeconds)
+	require.Equal(t, int32(15), *lease.Spec.LeaseDurationSeconds)
 	require.NotNil(t, lease.Spec.AcquireTime)
 	renewed := lease.Spec.RenewTime
 	f.eventually("the Lease is renewed", func() bool { return f.lease(s).Spec.RenewTime.After(renewed.Time) })
@@ -108,7 +108,7 @@ func TestLeaseIsKeptWhenItCouldNotBeRenewed(t *testing.T) {
 
 func TestLeaseThatWasTakenEndsTheManager(t *testing.T) {
 	f := newFixture(t)
-	s := f.shard("shard-0")
+	s := f.brief("shard-0")
 	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
 	f.held(s)
 
@@ -127,7 +127,7 @@ func TestLeaseThatWasTakenEndsTheManager(t *testing.T) {
 // Whoever released the Lease in the shard's name may already have moved its objects.
 func TestLeaseThatWasGivenAwayIsNotTakenBack(t *testing.T) {
 	f := newFixture(t)
-	s := f.shard("shard-0")
+	s := f.brief("shard-0")
 	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
 	f.held(s)
 
