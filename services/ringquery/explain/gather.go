@@ -153,6 +153,7 @@ func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 	}
 
 	fact.Shards = q.from.Shards(r)
+	q.from.Confirm(ctx, fact.Shards, o.metadata().Labels[r.Keys.Shard])
 	q.facts.Rings = append(q.facts.Rings, fact)
 
 	return nil

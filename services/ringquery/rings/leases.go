@@ -34,6 +34,7 @@ type seenLease struct {
 	// changed is true if the record has changed since the Lease was first seen.
 	changed bool
 	state   lease.State
+	version string // of the Lease
 }
 
 // Age is how long ago a Lease was renewed, by the clock of this server.
@@ -62,6 +63,16 @@ func (l *Leases) Of(id types.NamespacedName) (lease.State, Age) {
 	return s.state, Age{Time: l.observer.Observe(id, s.record, l.clock.Now()), AtLeast: !s.changed}
 }
 
+// shows reports whether the record is that of this version of the Lease.
+func (l *Leases) shows(id types.NamespacedName, version string) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+
+	s, ok := l.seen[id]
+
+	return ok && s.version == version
+}
+
 // upsert records a Lease, and reports whether its labelled state has changed.
 func (l *Leases) upsert(obj *coordinationv1.Lease) (changed bool) {
 	id := types.NamespacedName{Namespace: obj.Namespace, Name: obj.Name}
@@ -75,6 +86,7 @@ func (l *Leases) upsert(obj *coordinationv1.Lease) (changed bool) {
 		record:  record,
 		changed: before.changed || known && !before.record.Equal(record),
 		state:   lease.State(obj.Labels[v1alpha1.LabelState]),
+		version: obj.ResourceVersion,
 	}
 	l.seen[id] = now
 	l.observer.Observe(id, record, l.clock.Now())

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -12,7 +13,9 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 // TestAges follows a Lease whose shard has a clock that is years off.
@@ -100,4 +103,57 @@ func TestChangesOfRingsThatShow(t *testing.T) {
 	handler.OnAdd(old, false)
 	handler.OnDelete(toolscache.DeletedFinalStateUnknown{Key: "ring", Obj: old})
 	require.Equal(t, []string{"ring", "ring"}, changed)
+}
+
+// TestLeasesThatSeemOverdueAreConfirmed has a watch that is behind, as after an outage of the API server.
+func TestLeasesThatSeemOverdueAreConfirmed(t *testing.T) {
+	plane := localplane.Shared(t)
+	clk := testclock.NewFakePassiveClock(time.Unix(1000, 0))
+	r := &Rings{Leases: NewLeases(clk), Objects: newObjects(t, plane.Config)}
+
+	l := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: plane.Namespace(t), Name: "a"},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("a"), LeaseDurationSeconds: new(int32(15))},
+	}
+	require.NoError(t, plane.Client.Create(t.Context(), l))
+	r.Leases.upsert(l)
+
+	shard := func(age time.Duration) *pb.Shard {
+		return &pb.Shard{
+			Namespace: l.Namespace, Name: "a", Holder: "a", LeaseDuration: durationpb.New(15 * time.Second), RenewalAge: durationpb.New(age),
+		}
+	}
+	confirmed := func(s *pb.Shard, name string) (time.Duration, bool) {
+		r.Confirm(t.Context(), []*pb.Shard{s}, name)
+
+		return s.GetRenewalAge().AsDuration(), s.GetAgeIsLowerBound()
+	}
+
+	for _, tc := range []struct {
+		what    string
+		renewed bool
+		shard   *pb.Shard
+		name    string
+		age     time.Duration
+		atLeast bool
+	}{
+		{"it is as it was seen", false, shard(time.Minute), "a", time.Minute, false},
+		{"it was renewed, which this server has not seen", true, shard(time.Minute), "a", 0, true},
+		{"it is not overdue", false, shard(15 * time.Second), "a", 15 * time.Second, false},
+		{"of another shard", false, shard(time.Minute), "b", time.Minute, false},
+	} {
+		if tc.renewed {
+			l.Spec.RenewTime = new(metav1.NewMicroTime(time.Unix(2000, 0)))
+			require.NoError(t, plane.Client.Update(t.Context(), l))
+		}
+
+		age, atLeast := confirmed(tc.shard, tc.name)
+		require.Equal(t, tc.age, age, tc.what)
+		require.Equal(t, tc.atLeast, atLeast, tc.what)
+	}
+
+	r.Leases.upsert(l)
+
+	age, _ := confirmed(shard(time.Minute), "a")
+	require.Equal(t, time.Minute, age, "the watch has caught up")
 }

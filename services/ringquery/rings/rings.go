@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -131,6 +132,24 @@ func (r *Rings) Shards(ring Ring) []*pb.Shard {
 	}
 
 	return shards
+}
+
+// Confirm looks at the Leases of that name among the shards of [Rings.Shards] that seem to be overdue. After an outage of the API server, and after
+// this process stood still, its watch can be behind for a minute. Then the age of a Lease is not known: it becomes at least zero. This costs a request
+// for each such Lease. If the API server does not answer, the ages stay as they are.
+func (r *Rings) Confirm(ctx context.Context, shards []*pb.Shard, name string) {
+	for _, s := range shards {
+		if s.GetName() != name || s.GetHolder() != name || s.GetRenewalAge().AsDuration() <= s.GetLeaseDuration().AsDuration() {
+			continue
+		}
+
+		id := types.NamespacedName{Namespace: s.GetNamespace(), Name: name}
+
+		is, err := r.Objects.Get(ctx, coordinationv1.SchemeGroupVersion.WithResource("leases"), id)
+		if err == nil && !r.Leases.shows(id, is.ResourceVersion) {
+			s.RenewalAge, s.AgeIsLowerBound = durationpb.New(0), true
+		}
+	}
 }
 
 // Shard returns a shard of the ring as in the API. The state is the label that the lease monitor last wrote. Empty: there is none. The age
