@@ -154,7 +154,7 @@ func (r *ring) shard(name string) *shard.Shard {
 	r.Helper()
 	s, err := shard.New(shard.Options{
 		Ring: r.namespace, Name: name, Namespace: r.namespace, HoldOff: 1500 * time.Millisecond,
-		LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond,
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond,
 	})
 	require.NoError(r, err)
 

@@ -117,6 +117,7 @@ func TestResourceOfSeveralVersions(t *testing.T) {
 	moves := w.watchTravellers()
 	want := map[string]ringtest.Placed{}
 	secrets := map[string]*corev1.Secret{}
+
 	names := []string{"one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"}
 	for i := range 12 { // enough that some belong to each shard
 		names = append(names, fmt.Sprintf("more-%d", i))

@@ -62,7 +62,7 @@ func (f *fixture) shard(name string) *shard.Shard {
 	f.Helper()
 	s, err := shard.New(shard.Options{
 		Ring: f.namespace, Name: name, Namespace: f.namespace,
-		LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond, HoldOff: 1500 * time.Millisecond,
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond, HoldOff: 1500 * time.Millisecond,
 	})
 	require.NoError(f, err)
 

@@ -262,7 +262,7 @@ func (f fixture) start(shutdown time.Duration, reconcilers ...reconcile.Reconcil
 
 	mgr, err := manager.New(testenv.Config(f), manager.Options{
 		LeaderElection: true, LeaderElectionResourceLockInterface: lock, LeaderElectionReleaseOnCancel: true,
-		LeaseDuration: new(3 * time.Second), RenewDeadline: new(2 * time.Second), RetryPeriod: new(200 * time.Millisecond),
+		LeaseDuration: new(15 * time.Second), RenewDeadline: new(10 * time.Second), RetryPeriod: new(200 * time.Millisecond),
 		GracefulShutdownTimeout: new(shutdown),
 		Cache:                   cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{shardLabel: lock.Identity()})},
 		Metrics:                 metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},

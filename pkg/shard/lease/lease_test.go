@@ -85,7 +85,7 @@ func elect(t *testing.T, lock resourcelock.Interface) *election {
 	e := &election{leading: make(chan struct{}), ended: make(chan struct{})}
 
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond, ReleaseOnCancel: true,
+		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { close(e.leading) },
 			OnStoppedLeading: func() {},
@@ -126,7 +126,7 @@ func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
 
 	held := read(t, namespace)
 	require.Equal(t, namespace, held.Labels[v1alpha1.LabelClusterRing])
-	require.Equal(t, int32(3), *held.Spec.LeaseDurationSeconds)
+	require.Equal(t, int32(15), *held.Spec.LeaseDurationSeconds)
 	require.NotContains(t, held.Annotations, v1alpha1.AnnotationHoldOff, "no reconciler waits")
 	require.Eventually(t, func() bool { return read(t, namespace).Spec.RenewTime.After(held.Spec.RenewTime.Time) }, patience, interval)
 

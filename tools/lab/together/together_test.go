@@ -142,7 +142,7 @@ func (w *world) join(name string) {
 	w.Helper()
 
 	s, err := shard.New(shard.Options{
-		Ring: w.ring, Name: name, Namespace: w.namespace, LeaseDuration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: 500 * time.Millisecond,
+		Ring: w.ring, Name: name, Namespace: w.namespace, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 500 * time.Millisecond,
 	})
 	require.NoError(w, err)
 
