@@ -21,6 +21,7 @@ type cached struct {
 	// be distributed to several caches of one form.
 	namespace string
 	split     bool
+	some      string // one of these namespaces; empty if the program reads all
 	form      reflect.Type
 	// stopped reports whether the cache receives no events any more. Nil: that is not known.
 	stopped func() bool
@@ -33,21 +34,6 @@ func (c *cached) shows(namespace string) bool {
 	indexer, ok := c.store.(toolscache.Indexer)
 
 	return ok && slices.Contains(indexer.ListIndexFuncValues(toolscache.NamespaceIndex), namespace)
-}
-
-// readable returns the namespace, or another one that the program reads, if it does not read all of them.
-func (c *cached) readable(namespace string) string {
-	if namespace == "" {
-		namespace = c.namespace
-	}
-
-	if indexer, ok := c.store.(toolscache.Indexer); ok && c.split && namespace == "" {
-		for _, namespace := range indexer.ListIndexFuncValues(toolscache.NamespaceIndex) {
-			return namespace
-		}
-	}
-
-	return namespace
 }
 
 // lists returns an object that follows the given one and is not shown by the caches, or "" if there is none.

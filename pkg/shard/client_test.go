@@ -3,7 +3,6 @@ package shard
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -78,7 +77,7 @@ func TestClientWritesOnlyDuringTheTerm(t *testing.T) {
 	}
 
 	// Frozen until the renew deadline, and no timer has fired yet.
-	clk.ahead.Store(int64(time.Hour))
+	clk.ahead.Store(int64(s.options.RenewDeadline))
 	all(ErrLost)
 	require.NoError(t, c.List(t.Context(), &corev1.PodList{}), "reads are free")
 }

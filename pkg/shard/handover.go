@@ -1,8 +1,10 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -100,16 +102,23 @@ func (h *handovers) follow(o *cache.Options, sch *runtime.Scheme, live func() me
 		inner = toolscache.NewSharedIndexInformer
 	}
 
-	split := len(o.DefaultNamespaces) > 0
+	some, split := o.DefaultNamespaces, len(o.DefaultNamespaces) > 0
 	for _, kind := range o.ByObject {
-		split = split || len(kind.Namespaces) > 0
+		if len(kind.Namespaces) > 0 {
+			some, split = kind.Namespaces, true
+		}
+	}
+
+	readable := metav1.NamespaceAll
+	if _, all := some[metav1.NamespaceAll]; split && !all {
+		readable = slices.Min(slices.Collect(maps.Keys(some)))
 	}
 
 	o.NewInformer = func(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 		informer := inner(lw, obj, resync, indexers)
 
 		if gvk, err := apiutil.GVKForObject(obj, sch); err == nil { // otherwise nothing of it follows an owner by its kind
-			h.add(&cached{kind: gvk, form: reflect.TypeOf(obj), split: split, store: informer.GetStore(), stopped: informer.IsStopped, live: live})
+			h.add(&cached{kind: gvk, form: reflect.TypeOf(obj), split: split, some: readable, store: informer.GetStore(), stopped: informer.IsStopped, live: live})
 		}
 
 		return informer
@@ -143,7 +152,7 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 
 	lag := h.missing(o)
 	if lag.behind != nil && h.waitsSince(o, now.Add(-recheck)) {
-		if err := h.present.ask(ctx, lag.behind, lag.behind.readable(obj.GetNamespace()), now); err != nil {
+		if err := h.present.ask(ctx, lag.behind, cmp.Or(obj.GetNamespace(), lag.behind.namespace, lag.behind.some), now); err != nil {
 			lag.missing += fmt.Sprintf(" (the API server cannot be asked for its version: %v)", err)
 		}
 	}
@@ -351,12 +360,12 @@ func (h *handovers) elsewhere(c *cached, namespace string) bool {
 	return c.split && !c.shows(namespace) && slices.ContainsFunc(h.family(c), func(other *cached) bool { return other.shows(namespace) })
 }
 
-// family returns the caches between which the objects of a cache are distributed, with itself. The caller holds the lock.
+// family returns the caches between which the objects of a cache are distributed by namespace, with itself. The caller holds the lock.
 func (h *handovers) family(c *cached) []*cached {
 	var all []*cached
 
 	for _, other := range h.stores {
-		if other.kind == c.kind && other.form == c.form {
+		if other == c || other.kind == c.kind && other.form == c.form && (c.split || other.namespace != c.namespace) {
 			all = append(all, other)
 		}
 	}

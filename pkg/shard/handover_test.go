@@ -174,6 +174,15 @@ func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 
 	s.handover.forget(key)
 	require.Equal(t, "secrets "+ns+"/follower", waits(), "in the next term it is")
+
+	require.NoError(t, followers.Add(follower))
+	s.handover.add(&cached{
+		kind: corev1.SchemeGroupVersion.WithKind("Secret"), resource: corev1.SchemeGroupVersion.WithResource("secrets"),
+		store: &lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "7"}, live: func() metadata.Interface { return live },
+	})
+
+	now = now.Add(recheck)
+	require.Equal(t, "secrets "+ns+"/follower", waits(), "another informer of the same objects does not show it")
 }
 
 // A worker on an object is inside everything that the object follows, up to the main object. It begins only if the shard owns all

@@ -52,7 +52,7 @@ func TestLeaseOfAPredecessorIsTakenOverWithItsLabels(t *testing.T) {
 
 func TestLeaseIsKeptWhileAWorkerIgnoresItsContext(t *testing.T) {
 	f := newFixture(t)
-	s := f.shard("shard-0")
+	s := f.brief("shard-0")
 	b := newBlocker()
 	f.configMap(s, "a")
 	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, b.reconcile) })
@@ -62,7 +62,7 @@ func TestLeaseIsKeptWhileAWorkerIgnoresItsContext(t *testing.T) {
 
 	stopped := f.lease(s).Spec.RenewTime
 	f.eventually("the Lease is renewed long after the stop", func() bool {
-		return f.lease(s).Spec.RenewTime.After(stopped.Add(2 * time.Second))
+		return f.lease(s).Spec.RenewTime.After(stopped.Add(s.options.RenewDeadline))
 	})
 	require.Equal(t, "shard-0", holder(f.lease(s)))
 

@@ -182,7 +182,7 @@ func TestLeaseIsNotRenewedAfterTheDeadline(t *testing.T) {
 	s.term.clock = clk
 	l := f.lock(s, f.config)
 	require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
-	clk.ahead.Store(int64(time.Hour))
+	clk.ahead.Store(int64(s.options.RenewDeadline))
 
 	require.ErrorIs(t, l.Update(t.Context(), record("shard-0", 2)), errLate)
 	_, _, err := l.Get(t.Context())

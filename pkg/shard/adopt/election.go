@@ -73,7 +73,13 @@ func (e *election) Start(ctx context.Context) error {
 	}
 
 	e.end()
-	e.wait()
+
+	select {
+	case <-lost:
+		return e.lose()
+	case <-e.stopped():
+	}
+
 	stop()
 	<-lost
 
@@ -130,14 +136,21 @@ func (e *election) end() {
 	e.ended = true
 }
 
-// wait waits until nothing of what runs in one replica runs here.
-func (e *election) wait() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// stopped returns a channel that is closed when nothing of what runs in one replica runs here.
+func (e *election) stopped() <-chan struct{} {
+	done := make(chan struct{})
 
-	for e.working > 0 {
-		e.left.Wait()
-	}
+	go func() {
+		defer close(done)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+
+		for e.working > 0 {
+			e.left.Wait()
+		}
+	}()
+
+	return done
 }
 
 // idle reports whether nothing of what runs in one replica runs here.

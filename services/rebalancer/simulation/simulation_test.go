@@ -158,7 +158,7 @@ func explain(t *testing.T, h History) {
 		short, strings.Join(r.Trace, "\n"), strings.Join(r.Violations, "\n"))
 }
 
-// A history always ends in the same way. REPLAYS is the number of histories, of which four out of five must be equal: the
+// A history always ends in the same way. REPLAYS is the number of histories, of which at least half must be equal: the
 // scheduler decides the order of goroutines that are woken at the same instant of virtual time, and this order sometimes
 // matters. A dependency on the order of a map, or on the machine's clock, makes most of them differ.
 func TestReplay(t *testing.T) {

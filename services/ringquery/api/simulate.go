@@ -244,6 +244,9 @@ func count(ctx context.Context, objects *rings.Objects, r rings.Ring, t counter)
 			}
 
 			c.Problem = problemOf(err)
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				c.Problem = "the call took too long; allow more time by --grpc-call-timeout of the server"
+			}
 		}
 
 		all = append(all, c)
@@ -283,11 +286,8 @@ func countOf(ctx context.Context, m member, t counter, c *pb.CountedResource) er
 
 // problemOf describes why objects were not counted.
 func problemOf(err error) string {
-	switch {
-	case errors.Is(err, rings.ErrForbidden):
+	if errors.Is(err, rings.ErrForbidden) {
 		return err.Error()
-	case errors.Is(err, context.DeadlineExceeded):
-		return "the call took too long; allow more time by --grpc-call-timeout of the server"
 	}
 
 	return "not all were counted: " + err.Error()

@@ -121,6 +121,7 @@ func TestLeasesThatSeemOverdueAreConfirmed(t *testing.T) {
 	shard := func(age time.Duration) *pb.Shard {
 		return &pb.Shard{
 			Namespace: l.Namespace, Name: "a", Holder: "a", LeaseDuration: durationpb.New(15 * time.Second), RenewalAge: durationpb.New(age),
+			State: pb.ShardState_SHARD_STATE_EXPIRED,
 		}
 	}
 	confirmed := func(s *pb.Shard, name string) (time.Duration, bool) {
@@ -131,25 +132,28 @@ func TestLeasesThatSeemOverdueAreConfirmed(t *testing.T) {
 
 	for _, tc := range []struct {
 		what    string
-		renewed bool
+		written string // the state that is written with a renewal, if it is not ""
 		shard   *pb.Shard
 		name    string
 		age     time.Duration
 		atLeast bool
+		state   pb.ShardState
 	}{
-		{"it is as it was seen", false, shard(time.Minute), "a", time.Minute, false},
-		{"it was renewed, which this server has not seen", true, shard(time.Minute), "a", 0, true},
-		{"it is not overdue", false, shard(15 * time.Second), "a", 15 * time.Second, false},
-		{"of another shard", false, shard(time.Minute), "b", time.Minute, false},
+		{"it is as it was seen", "", shard(time.Minute), "a", time.Minute, false, pb.ShardState_SHARD_STATE_EXPIRED},
+		{"it was renewed, which this server has not seen", "ready", shard(time.Minute), "a", 0, true, pb.ShardState_SHARD_STATE_READY},
+		{"it is not overdue", "", shard(15 * time.Second), "a", 15 * time.Second, false, pb.ShardState_SHARD_STATE_EXPIRED},
+		{"of another shard", "", shard(time.Minute), "b", time.Minute, false, pb.ShardState_SHARD_STATE_EXPIRED},
+		{"the lease monitor has written", "uncertain", shard(time.Minute), "a", time.Minute, false, pb.ShardState_SHARD_STATE_UNCERTAIN},
 	} {
-		if tc.renewed {
-			l.Spec.RenewTime = new(metav1.NewMicroTime(time.Unix(2000, 0)))
+		if tc.written != "" {
+			l.Labels = map[string]string{v1alpha1.LabelState: tc.written}
 			require.NoError(t, plane.Client.Update(t.Context(), l))
 		}
 
 		age, atLeast := confirmed(tc.shard, tc.name)
 		require.Equal(t, tc.age, age, tc.what)
 		require.Equal(t, tc.atLeast, atLeast, tc.what)
+		require.Equal(t, tc.state, tc.shard.GetState(), tc.what)
 	}
 
 	r.Leases.upsert(l)

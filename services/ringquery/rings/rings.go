@@ -135,8 +135,9 @@ func (r *Rings) Shards(ring Ring) []*pb.Shard {
 }
 
 // Confirm looks at the Leases of that name among the shards of [Rings.Shards] that seem to be overdue. After an outage of the API server, and after
-// this process stood still, its watch can be behind for a minute. Then the age of a Lease is not known: it becomes at least zero. This costs a request
-// for each such Lease. If the API server does not answer, the ages stay as they are.
+// this process stood still, its watch can be behind for a minute. It takes the present state from the label of the lease monitor. If the Lease has
+// changed, and that state is no worse than ready, its age is not known, and becomes at least zero. This costs a request for each such Lease. If the
+// API server does not answer, the shards stay as they are.
 func (r *Rings) Confirm(ctx context.Context, shards []*pb.Shard, name string) {
 	for _, s := range shards {
 		if s.GetName() != name || s.GetHolder() != name || s.GetRenewalAge().AsDuration() <= s.GetLeaseDuration().AsDuration() {
@@ -146,7 +147,14 @@ func (r *Rings) Confirm(ctx context.Context, shards []*pb.Shard, name string) {
 		id := types.NamespacedName{Namespace: s.GetNamespace(), Name: name}
 
 		is, err := r.Objects.Get(ctx, coordinationv1.SchemeGroupVersion.WithResource("leases"), id)
-		if err == nil && !r.Leases.shows(id, is.ResourceVersion) {
+		if err != nil || r.Leases.shows(id, is.ResourceVersion) {
+			continue
+		}
+
+		state := lease.State(is.Labels[v1alpha1.LabelState])
+		s.State = states[state]
+
+		if state == lease.Ready || state == "" {
 			s.RenewalAge, s.AgeIsLowerBound = durationpb.New(0), true
 		}
 	}

@@ -66,8 +66,9 @@ const (
 	handshakeTimeout = 10 * time.Second
 	// ageGrace is how long calls can continue after the maximum age of their connection.
 	ageGrace = time.Minute
-	// firstRequestTime is how long a stream can wait for its first request. Questions can come from a pipe or a person.
-	firstRequestTime = time.Minute
+	// firstRequestTime is how long a stream can wait for its first request: as long as a connection lives by default, because questions can
+	// come from a pipe or a person.
+	firstRequestTime = 10 * time.Minute
 	// maxOpenStreams is the maximum number of streams that watch health, and of those of reflection: they need no permission.
 	maxOpenStreams = 128
 	// maxHeaderBytes is the maximum size of the headers of a call.

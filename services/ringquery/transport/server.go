@@ -216,10 +216,13 @@ func (s *Server) stop() {
 		s.grpc.GracefulStop()
 	}()
 
+	idle := s.handlers.none()
 	s.Log.V(1).Info("Waiting for the running calls", "drainTime", s.DrainTime.String())
 
-	for s.awaitCalls(done, timer.C()) {
+	for s.awaitCalls(idle, done, timer.C()) {
 		s.Log.V(1).Info("Waiting for calls that arrived late")
+
+		idle = s.handlers.none()
 	}
 
 	s.grpc.Stop()
@@ -229,14 +232,14 @@ func (s *Server) stop() {
 // awaitCalls waits until no call runs and clients have had time to read the last answers, at most until the server is done or the drain
 // time is over. It reports whether to wait again, because calls have arrived on connections whose clients have not read yet that the
 // server stops.
-func (s *Server) awaitCalls(done <-chan struct{}, over <-chan time.Time) (again bool) {
+func (s *Server) awaitCalls(idle, done <-chan struct{}, over <-chan time.Time) (again bool) {
 	select {
 	case <-done:
 		return false
 	case <-over:
 		s.Log.Info("Ending the calls that are still running", "drainTime", s.DrainTime.String())
 		return false
-	case <-s.handlers.none():
+	case <-idle:
 	}
 
 	before, _ := s.handlers.count()

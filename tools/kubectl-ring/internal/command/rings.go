@@ -135,8 +135,9 @@ RENEWED is how long ago the server saw the Lease of the shard change. A server t
 
 If objects with one namespace, or with one value of a label, belong together, it also shows how many objects and keys every shard has,
 and the key of most of its objects: objects with one key cannot be at several shards. The server lists the metadata of all main
-objects for this. If that fails, there is a warning instead. --count-objects does the same for other rings, but ends with the error if
-that fails. --count-objects=false does it for none.
+objects for this. If that fails, there is a warning instead; if it fails for one resource, or takes too long, the output says so and the
+numbers are incomplete. --count-objects does the same for other rings, but ends with the error if nothing can be counted.
+--count-objects=false does it for none.
 
 -o json prints one GetRingResponse per ring.`,
 		Example: `  kubectl ring get example
