@@ -15,8 +15,9 @@
 //	    controllers an operator has is visible in one place.
 //	A3  A reconcile that reaches a sharded kind through the manager's clients or caches, but whose controller was not added to the
 //	    manager, gets an error that names it ([ErrNotAdopted]), at its first call. (controller.NewUnmanaged makes such controllers.)
-//	A4  A controller that is declared as [OneReplica] runs in one replica, which an election of its own decides. It gets an error if it reads a sharded
-//	    kind from the cache, because the cache of a replica contains only the objects of its shard.
+//	A4  A controller that is declared as [OneReplica] runs in one replica, which an election of its own decides. If that election is lost and a
+//	    reconcile does not stop, the process ends (shard.Options.Exit). The controller gets an error if it reads a sharded kind from the
+//	    cache, because the cache of a replica contains only the objects of its shard.
 //	A5  If the options have a leader election, the shards replace it without a moment in which its leader and a shard work at the same time;
 //	    see [github.com/clusterring/clusterring/pkg/shard/former]. The same holds for the way back.
 //
