@@ -52,8 +52,10 @@ func waitingOf(t *testing.T, ring string) int {
 	return 0
 }
 
-// A shard begins with an object when its caches show all objects that follow it, according to its handover.
-func TestWaitsForWhatFollowsAnObject(t *testing.T) {
+// unplugged returns a shard that works without a Lease, a client that sends nothing, and the shard's clock.
+func unplugged(t *testing.T) (*Shard, metadata.Interface, *clocktesting.FakeClock) {
+	t.Helper()
+
 	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: "default"})
 	require.NoError(t, err)
 
@@ -61,8 +63,15 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 	s.term.clock = clk
 	s.term.unlimited()
 
-	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"}) // no request is sent
+	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"})
 	require.NoError(t, err)
+
+	return s, live, clk
+}
+
+// A shard begins with an object when its caches show all objects that follow it, according to its handover.
+func TestWaitsForWhatFollowsAnObject(t *testing.T) {
+	s, live, _ := unplugged(t)
 
 	owners := cache.NewStore(cache.MetaNamespaceKeyFunc)
 	followers := &lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
@@ -188,12 +197,7 @@ func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 // A worker on an object is inside everything that the object follows, up to the main object. It begins only if the shard owns all
 // of it.
 func TestEntersAllThatAnObjectFollows(t *testing.T) {
-	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: "default"})
-	require.NoError(t, err)
-	s.term.unlimited()
-
-	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"}) // no request is sent
-	require.NoError(t, err)
+	s, live, _ := unplugged(t)
 
 	kinds := []string{"ConfigMap", "Secret", "ServiceAccount"} // each controls the next one
 	stores := map[string]cache.Store{}

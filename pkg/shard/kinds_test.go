@@ -14,22 +14,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
 // A controller with an informer for each namespace has a handler for each, and each owner is looked up where its namespace is read.
 func TestOwnersAreReadInTheirNamespace(t *testing.T) {
-	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: "default"})
-	require.NoError(t, err)
-	s.term.unlimited()
-
-	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"}) // no request is sent
-	require.NoError(t, err)
+	s, live, _ := unplugged(t)
 
 	worked := map[string]int{}
 	mine := map[string]string{v1alpha1.ShardLabel("ring"): "shard-0"}
@@ -67,15 +59,7 @@ func TestOwnersAreReadInTheirNamespace(t *testing.T) {
 
 // A main object that an object of another shard controls waits for it, and the log says so, unless its kind is declared as main.
 func TestMainObjectsFollowNoController(t *testing.T) {
-	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: "default"})
-	require.NoError(t, err)
-
-	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
-	s.term.clock = clk
-	s.term.unlimited()
-
-	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"}) // no request is sent
-	require.NoError(t, err)
+	s, live, clk := unplugged(t)
 
 	stores := map[string]cache.Store{}
 	worked := map[string]int{}
