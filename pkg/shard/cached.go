@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"reflect"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,7 +13,7 @@ import (
 
 // cached is a cache of one resource.
 type cached struct {
-	kind     schema.GroupVersionKind
+	form     form                        // the Go type is nil if the program does not use controller-runtime
 	resource schema.GroupVersionResource // empty until the mapper is known
 	store    toolscache.Store
 	// namespace is the only one of the cache, if that is known. If split is set, the program reads only some namespaces, and they can
@@ -22,7 +21,6 @@ type cached struct {
 	namespace string
 	split     bool
 	some      string // one of these namespaces; empty if the program reads all
-	form      reflect.Type
 	// stopped reports whether the cache receives no events any more. Nil: that is not known.
 	stopped func() bool
 	// live reads metadata from the API server. It may return nil: then nothing can be listed, and nothing is waited for.

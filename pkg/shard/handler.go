@@ -48,7 +48,7 @@ func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.N
 	k := r.kind()
 	if k.err == nil {
 		k.inventory = &inventory{shard: s, kind: k}
-		s.handover.add(&cached{kind: r.Kind, resource: r.Resource, namespace: r.Namespace, store: r.Store, live: func() metadata.Interface { return r.Client }})
+		s.handover.add(&cached{form: form{gvk: r.Kind}, resource: r.Resource, namespace: r.Namespace, store: r.Store, live: func() metadata.Interface { return r.Client }})
 		s.register(k)
 	}
 

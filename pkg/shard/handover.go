@@ -118,7 +118,7 @@ func (h *handovers) follow(o *cache.Options, sch *runtime.Scheme, live func() me
 		informer := inner(lw, obj, resync, indexers)
 
 		if gvk, err := apiutil.GVKForObject(obj, sch); err == nil { // otherwise nothing of it follows an owner by its kind
-			h.add(&cached{kind: gvk, form: reflect.TypeOf(obj), split: split, some: readable, store: informer.GetStore(), stopped: informer.IsStopped, live: live})
+			h.add(&cached{form: form{gvk, reflect.TypeOf(obj)}, split: split, some: readable, store: informer.GetStore(), stopped: informer.IsStopped, live: live})
 		}
 
 		return informer
@@ -320,7 +320,7 @@ func (h *handovers) missing(o handed) lag {
 	for _, c := range h.stores {
 		resource, err := h.resourceOf(c)
 		if err != nil { // it may be one of those that are named
-			return lag{missing: fmt.Sprintf("the resource of %s, which is not known: %v", c.kind.Kind, err)}
+			return lag{missing: fmt.Sprintf("the resource of %s, which is not known: %v", c.form.gvk.Kind, err)}
 		}
 
 		version, named := o.versions[resource]
@@ -365,7 +365,7 @@ func (h *handovers) family(c *cached) []*cached {
 	var all []*cached
 
 	for _, other := range h.stores {
-		if other == c || other.kind == c.kind && other.form == c.form && (c.split || other.namespace != c.namespace) {
+		if other == c || other.form == c.form && (c.split || other.namespace != c.namespace) {
 			all = append(all, other)
 		}
 	}
@@ -395,7 +395,7 @@ func (h *handovers) waitsSince(o handed, since time.Time) bool {
 // of the mapper, which may know the resource later. The caller holds the lock.
 func (h *handovers) resourceOf(c *cached) (schema.GroupResource, error) {
 	if c.resource.Resource == "" && h.mapper != nil {
-		mapping, err := h.mapper.RESTMapping(c.kind.GroupKind(), c.kind.Version)
+		mapping, err := h.mapper.RESTMapping(c.form.gvk.GroupKind(), c.form.gvk.Version)
 
 		switch {
 		case err == nil:

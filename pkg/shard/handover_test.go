@@ -34,6 +34,14 @@ type lagging struct {
 
 func (l *lagging) LastStoreSyncResourceVersion() string { return l.version }
 
+// cachedSecrets returns a cache of Secrets in all namespaces. The client may be nil.
+func cachedSecrets(store cache.Store, live metadata.Interface) *cached {
+	return &cached{
+		form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}, resource: corev1.SchemeGroupVersion.WithResource("secrets"), store: store,
+		live: func() metadata.Interface { return live },
+	}
+}
+
 // waitingOf returns the number of waiting objects of a ring according to the metrics.
 func waitingOf(t *testing.T, ring string) int {
 	t.Helper()
@@ -151,10 +159,7 @@ func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 	require.NoError(t, testenv.Client(t).Create(t.Context(), other))
 
 	followers := &lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "5"}
-	s.handover.add(&cached{
-		kind: corev1.SchemeGroupVersion.WithKind("Secret"), resource: corev1.SchemeGroupVersion.WithResource("secrets"), store: followers,
-		live: func() metadata.Interface { return live },
-	})
+	s.handover.add(cachedSecrets(followers, live))
 
 	key := objectKey{GroupKind: corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), NamespacedName: types.NamespacedName{Namespace: ns, Name: "owner"}}
 	now := time.Unix(0, 0)
@@ -165,11 +170,9 @@ func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 		return missing
 	}
 
-	elsewhere := &lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "6"}
-	s.handover.add(&cached{
-		kind: corev1.SchemeGroupVersion.WithKind("Secret"), resource: corev1.SchemeGroupVersion.WithResource("secrets"), store: elsewhere, namespace: "other",
-		live: func() metadata.Interface { return live },
-	})
+	elsewhere := cachedSecrets(&lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "6"}, live)
+	elsewhere.namespace = "other"
+	s.handover.add(elsewhere)
 
 	require.Equal(t, "secrets "+ns+"/follower", waits())
 	require.NoError(t, followers.Add(follower))
@@ -185,10 +188,7 @@ func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 	require.Equal(t, "secrets "+ns+"/follower", waits(), "in the next term it is")
 
 	require.NoError(t, followers.Add(follower))
-	s.handover.add(&cached{
-		kind: corev1.SchemeGroupVersion.WithKind("Secret"), resource: corev1.SchemeGroupVersion.WithResource("secrets"),
-		store: &lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "7"}, live: func() metadata.Interface { return live },
-	})
+	s.handover.add(cachedSecrets(&lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "7"}, live))
 
 	now = now.Add(recheck)
 	require.Equal(t, "secrets "+ns+"/follower", waits(), "another informer of the same objects does not show it")
@@ -286,7 +286,7 @@ func (u unsure) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, err
 // A cache whose resource cannot be found out now may be the one that a handover names.
 func TestWaitsWhileResourcesAreUnknown(t *testing.T) {
 	h := newHandovers("ring", v1alpha1.HandoverAnnotation("ring"), labels.Everything())
-	h.add(&cached{kind: corev1.SchemeGroupVersion.WithKind("Secret"), store: &lagging{version: "1"}})
+	h.add(&cached{form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}, store: &lagging{version: "1"}})
 
 	key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "owner"}}
 	handed := &metav1.ObjectMeta{Annotations: map[string]string{h.annotation: `{"secrets":"20"}`}}
@@ -321,10 +321,7 @@ func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 	require.NoError(t, testenv.Client(t).Create(t.Context(), follower))
 
 	secrets := &lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "1"}
-	s.handover.add(&cached{
-		kind: corev1.SchemeGroupVersion.WithKind("Secret"), resource: corev1.SchemeGroupVersion.WithResource("secrets"), store: secrets,
-		live: func() metadata.Interface { return live },
-	})
+	s.handover.add(cachedSecrets(secrets, live))
 
 	now := time.Unix(0, 0)
 	waits := func(name, version string) bool {
@@ -387,10 +384,7 @@ func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 // An object that left while it waited, and to which nothing leads any more, does not count as waiting for ever.
 func TestObjectsThatNobodyLooksAtDoNotWait(t *testing.T) {
 	h := newHandovers("unwatched", v1alpha1.HandoverAnnotation("ring"), labels.Everything())
-	h.add(&cached{
-		kind: corev1.SchemeGroupVersion.WithKind("Secret"), resource: corev1.SchemeGroupVersion.WithResource("secrets"), store: &lagging{version: "1"},
-		live: func() metadata.Interface { return nil },
-	})
+	h.add(cachedSecrets(&lagging{version: "1"}, nil))
 
 	now := time.Unix(0, 0)
 	look := func(name string) {

@@ -20,8 +20,8 @@ import (
 // All fields are required. They must not change after the first call of Reconcile; later changes have no effect.
 //
 // The lock of the shard must be made before the first reconcile, and, if the Lease is to announce the hold-off, the reconciler must be built
-// before the Lease is taken. Without a lock of NewResourceLock in this process, as in a test, the
-// reconciler works as if the shard held its Lease.
+// before the Lease is taken. Without a lock of NewResourceLock in this process, as in a test, the reconciler works as if the shard held its
+// Lease.
 type Reconciler struct {
 	// Object is an empty object of the kind that the controller reconciles.
 	Object client.Object
