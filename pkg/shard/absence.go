@@ -37,6 +37,9 @@ func (s *Shard) wrap(k *kind) *wrapped {
 	return &wrapped{shard: s, kind: k, ran: map[types.NamespacedName]int{}, waits: map[types.NamespacedName]time.Time{}}
 }
 
+// ofShard marks reconcilers that a shard has wrapped.
+func (w *wrapped) ofShard() *Shard { return w.shard }
+
 // call calls the function for an object that may be worked on.
 func (w *wrapped) call(ctx context.Context, name types.NamespacedName, inner workFunc) (reconcile.Result, error) {
 	stretch, err := w.shard.term.current()

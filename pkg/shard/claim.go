@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -20,9 +19,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/pkg/shard/internal/self"
-)
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1")
 
 // margin is what a renewal of a Lease may take.
 const margin = 500 * time.Millisecond
@@ -33,59 +30,46 @@ var pricing = wait.Backoff{Duration: time.Second, Factor: 2, Steps: 8, Jitter: 0
 // again is when a process looks for a slot again after something has failed. A Lease that changes makes it look at once.
 const again = time.Second
 
-// Claim returns the shard that the options describe. Without [Options].Slots and [Options].SlotNames, it is the same as [New]. With them, Claim waits until this process
-// holds a slot of the ring, and the shard has the name of that slot.
+// claim waits until this process holds a slot of the ring, and gives the shard its name.
 //
 // It takes the first of these: the slot that this Pod already holds, a slot that another Pod offers because it stops, a slot that is free, and a
 // slot whose Pod has not renewed its Lease for one and a half times the duration. While there is none, this process is a standby: it has no name,
 // and works on nothing. It holds a Lease of its own meanwhile, by which a Pod that stops sees that somebody waits for its slot.
 //
-// Call Claim right before [Shard.ConfigureManager] or [Shard.Run], which keep the slot; Claim leaves nothing behind that does. If they do not
-// within the duration of the Lease, another Pod may take the slot, and this process ends ([Options].Exit). A process that ends in between does
-// not release its slot: another Pod takes it later, like that of a process that was killed.
+// Whoever calls it renews the Lease from then on. A process that ends in between does not release its slot: another Pod takes it later, like that of
+// a process that was killed.
 //
-// While it waits, it answers probes on [Options].StandbyAddress: it is ready unless the API server refuses that it takes a slot, or there is none at
-// all.
-//
-// Claim returns an error if the options are invalid, if it may not read what the number of slots follows, or if ctx ends first. It logs what else
-// the API server refuses, and tries again.
-func Claim(ctx context.Context, config *rest.Config, options Options) (*Shard, error) {
-	options, err := options.complete(os.Hostname, self.Mounted)
+// claim returns an error if it may not read what the number of slots follows, or if ctx ends first. It logs what else the API server refuses, and
+// tries again.
+func (s *Shard) claim(ctx context.Context, config *rest.Config) error {
+	renewing, watching, err := leaseClients(config, s.options)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
-	if !options.Slotted() {
-		return newShard(options), nil
-	}
-
-	client, err := leaseClient(config, options)
-	if err != nil {
-		return nil, err
-	}
-
-	probes, err := answerProbes(options.StandbyAddress)
-	if err != nil {
-		return nil, fmt.Errorf("wait for a slot of ring %s: %w", options.Ring, err)
-	}
-	defer probes.close()
-
+	o := s.options
 	c := &claimer{
-		options: options, client: client, clock: clock.RealClock{}, probes: probes, log: klog.FromContext(ctx).WithName("slots"),
-		slots: options.slotNames(), leases: map[string]observed{}, refused: map[string]time.Time{}, changed: make(chan struct{}, 1),
-		hidden: map[string]int{},
+		shard: s, options: o, client: renewing, watching: watching.Leases(o.Namespace), clock: clock.RealClock{},
+		log: klog.FromContext(ctx).WithName("slots"), slots: o.Slots.of(o.Ring),
+		leases: map[string]observed{}, refused: map[string]time.Time{}, changed: make(chan struct{}, 1), hidden: map[string]int{},
 	}
-	if options.Slots == FollowScale {
+	if o.Slots.from == scaleSlots {
 		if err := c.findWorkload(ctx, config); err != nil {
-			return nil, fmt.Errorf("wait for a slot of ring %s: %w", options.Ring, err)
+			return fmt.Errorf("wait for a slot of ring %s: %w", o.Ring, err)
 		}
 	}
 
-	return c.run(ctx)
+	slot, err := c.run(ctx)
+	if err == nil {
+		s.become(slot)
+	}
+
+	return err
 }
 
 // claimer is a process that looks for a slot.
 type claimer struct {
+	shard   *Shard
 	options Options
 	// workload is what the number of slots follows; nil if the options contain it.
 	workload *workload
@@ -93,9 +77,10 @@ type claimer struct {
 	slots  []string
 	read   time.Time
 	client coordinationv1client.LeasesGetter
-	clock  clock.Clock
-	probes *probes
-	log    klog.Logger
+	// watching is a client without a time-out.
+	watching coordinationv1client.LeaseInterface
+	clock    clock.Clock
+	log      klog.Logger
 
 	mu      sync.Mutex
 	leases  map[string]observed // by name
@@ -129,8 +114,8 @@ func (c *claimer) findWorkload(ctx context.Context, config *rest.Config) error {
 	}
 }
 
-// run waits for a slot and takes it.
-func (c *claimer) run(ctx context.Context) (*Shard, error) {
+// run waits for a slot, takes it, and returns its name.
+func (c *claimer) run(ctx context.Context) (string, error) {
 	watching, stop := context.WithCancel(ctx)
 	ended := c.watch(watching)
 
@@ -143,13 +128,13 @@ func (c *claimer) run(ctx context.Context) (*Shard, error) {
 	defer standby.leave()
 
 	for {
-		s, next := c.attempt(ctx)
-		if s != nil {
-			return s, nil
+		slot, next := c.attempt(ctx)
+		if slot != "" {
+			return slot, nil
 		}
 
 		there := standby.renew(ctx, c.slots)
-		c.probes.ready(there && len(c.slots) > 0 && !c.denied)
+		c.shard.standsBy.Store(there && len(c.slots) > 0 && !c.denied)
 
 		if c.workload != nil {
 			next = min(next, scalePeriod)
@@ -161,7 +146,7 @@ func (c *claimer) run(ctx context.Context) (*Shard, error) {
 		case <-ctx.Done():
 			timer.Stop()
 
-			return nil, fmt.Errorf("wait for one of the %d slots of ring %s: %w", len(c.slots), c.options.Ring, context.Cause(ctx))
+			return "", fmt.Errorf("wait for one of the %d slots of ring %s: %w", len(c.slots), c.options.Ring, context.Cause(ctx))
 		case <-c.changed:
 		case <-timer.C():
 		}
@@ -171,21 +156,21 @@ func (c *claimer) run(ctx context.Context) (*Shard, error) {
 }
 
 // attempt takes the best slot. If there is none, it returns how long there will be none unless a Lease changes.
-func (c *claimer) attempt(ctx context.Context) (*Shard, time.Duration) {
+func (c *claimer) attempt(ctx context.Context) (string, time.Duration) {
 	c.follow(ctx)
 
 	for ctx.Err() == nil {
 		best, next := c.choose()
 		if best == nil {
-			return nil, next
+			return "", next
 		}
 
-		s, err := c.take(ctx, best)
+		err := c.take(ctx, best)
 		if err == nil {
 			c.log.Info("Took a slot", "ring", c.options.Ring, "slot", best.name, "pod", c.options.Pod, "was", best.why.String())
 			c.price(ctx, best.name)
 
-			return s, 0
+			return best.name, 0
 		}
 
 		c.refuse(best.name)
@@ -200,7 +185,7 @@ func (c *claimer) attempt(ctx context.Context) (*Shard, time.Duration) {
 		}
 	}
 
-	return nil, again
+	return "", again
 }
 
 // exists records that the Lease of a slot exists, although this process has seen none. It may be about to see it. If not, it reports that once.
@@ -268,25 +253,6 @@ func (c *claimer) follow(ctx context.Context) {
 	c.slots = slotsOf(c.options.Ring, replicas)
 }
 
-// slotNames returns the names of all slots; none if their number follows the scale of the workload.
-func (o Options) slotNames() []string {
-	if len(o.SlotNames) > 0 {
-		return slices.Clone(o.SlotNames)
-	}
-
-	return slotsOf(o.Ring, max(o.Slots, 0))
-}
-
-// slotsOf returns the names of so many slots.
-func slotsOf(ring string, count int) []string {
-	names := make([]string, count)
-	for number := range names {
-		names[number] = v1alpha1.SlotName(ring, number)
-	}
-
-	return names
-}
-
 // price makes the Pods of the highest slots be deleted first when the workload is scaled down. If it cannot, any may be. The slot's Lease must be
 // renewed soon, so price does not wait for the API server.
 func (c *claimer) price(ctx context.Context, slot string) {
@@ -327,11 +293,9 @@ func (c *claimer) refuse(slot string) {
 
 // take writes this Pod's name to the Lease of the slot. The write fails if the Lease is not as it was observed: then somebody has renewed or
 // taken it.
-func (c *claimer) take(ctx context.Context, slot *choice) (*Shard, error) {
+func (c *claimer) take(ctx context.Context, slot *choice) error {
 	options := c.options
-	options.Name = slot.name
-	s := newShard(options)
-	l := s.lockFor(c.client)
+	l := c.shard.lockFor(c.client, slot.name)
 	leases := l.Client.Leases(options.Namespace)
 	now := metav1.NewTime(c.clock.Now())
 
@@ -344,7 +308,7 @@ func (c *claimer) take(ctx context.Context, slot *choice) (*Shard, error) {
 			Spec:       resourcelock.LeaderElectionRecordToLeaseSpec(&record),
 		}, metav1.CreateOptions{})
 
-		return s, err //nolint:wrapcheck // attempt looks for AlreadyExists
+		return err //nolint:wrapcheck // attempt looks for AlreadyExists
 	}
 
 	lease := slot.lease.DeepCopy()
@@ -365,5 +329,5 @@ func (c *claimer) take(ctx context.Context, slot *choice) (*Shard, error) {
 
 	_, err := leases.Update(ctx, lease, metav1.UpdateOptions{})
 
-	return s, err //nolint:wrapcheck // attempt looks for Conflict
+	return err //nolint:wrapcheck // attempt looks for Conflict
 }

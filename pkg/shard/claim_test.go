@@ -17,12 +17,15 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
 // slotOptions are the options of a Pod in a ring with this many slots. They have the times of [fixture.shard].
-func (f *fixture) slotOptions(pod string, slots int) Options {
+func (f *fixture) slotOptions(pod string, slots int) Options { return f.slotted(pod, Count(slots)) }
+
+func (f *fixture) slotted(pod string, slots Slots) Options {
 	return Options{
 		Ring: f.ring, Pod: pod, Slots: slots, Namespace: f.namespace,
 		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond,
@@ -36,7 +39,7 @@ func briefly(o Options) Options {
 	return o
 }
 
-// claiming is a call of Claim that may wait.
+// claiming is a shard that may wait for its slot.
 type claiming struct {
 	f      *fixture
 	cancel context.CancelFunc
@@ -49,10 +52,15 @@ func (f *fixture) claim(options Options) *claiming {
 	ctx, cancel := context.WithCancel(context.Background())
 
 	c := &claiming{f: f, cancel: cancel, done: make(chan struct{})}
+	s, err := New(options)
+	require.NoError(f, err)
+
+	c.shard = s
+
 	go func() {
 		defer close(c.done)
 
-		c.shard, c.err = Claim(ctx, f.config, options)
+		c.err = s.claim(ctx, f.config)
 	}()
 	f.Cleanup(func() {
 		cancel()
@@ -61,6 +69,9 @@ func (f *fixture) claim(options Options) *claiming {
 
 	return c
 }
+
+// standsBy reports whether the process is ready to take a slot.
+func (c *claiming) standsBy() bool { return c.shard.standsBy.Load() }
 
 // got waits for the slot.
 func (c *claiming) got() *Shard {
@@ -94,6 +105,7 @@ func (f *fixture) runs(s *Shard, work func(name string)) *process {
 	f.Helper()
 
 	return f.start(s, func(mgr ctrl.Manager) {
+		require.NoError(f, mgr.AddReadyzCheck("ping", healthz.Ping))
 		f.controls(mgr, s, &corev1.ConfigMap{}, func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
 			work(req.Name)
 
@@ -103,16 +115,6 @@ func (f *fixture) runs(s *Shard, work func(name string)) *process {
 }
 
 func ignore(string) {}
-
-func TestClaimWithoutSlotsIsNew(t *testing.T) {
-	f := newFixture(t)
-	s := f.claim(Options{Ring: f.ring, Name: "shard-0", Namespace: f.namespace}).got()
-	require.Equal(t, "shard-0", s.Name())
-	require.Empty(t, f.lease(s).Name, "nothing is written")
-
-	_, err := New(f.slotOptions("pod-a", 2))
-	require.ErrorContains(t, err, "shard.Claim")
-}
 
 func TestProcessesThatStartTogetherTakeDifferentSlots(t *testing.T) {
 	f := newFixture(t)
@@ -378,18 +380,6 @@ func freePort(f *fixture) string {
 	return port
 }
 
-func TestClaimReportsWhatItCannotUse(t *testing.T) {
-	f := newFixture(t)
-	options := f.slotOptions("pod-a", 1)
-	options.StandbyAddress = "nowhere:1:2"
-	_, err := Claim(t.Context(), f.config, options)
-	require.ErrorContains(t, err, "listen for probes")
-
-	options.Slots = -2
-	_, err = Claim(t.Context(), f.config, options)
-	require.ErrorContains(t, err, "slots: -2 must be from 0 to 5000, or FollowScale")
-}
-
 // TestALeaseOfAnotherRingIsNoSlot has a Lease that happens to have the name of the first slot.
 func TestALeaseOfAnotherRingIsNoSlot(t *testing.T) {
 	f := newFixture(t)
@@ -410,7 +400,10 @@ func TestALeaseThatHidesASlotIsReported(t *testing.T) {
 	claimed := make(chan error, 1)
 
 	go func() {
-		_, err := Claim(ctx, f.config, f.slotOptions("pod-a", 1))
+		s, err := New(f.slotOptions("pod-a", 1))
+		if err == nil {
+			err = s.claim(ctx, f.config)
+		}
 		claimed <- err
 	}()
 

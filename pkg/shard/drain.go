@@ -18,7 +18,7 @@ func (s *Shard) acknowledge(ctx context.Context, key objectKey, asked drain) err
 	defer func() { s.guard.settle(key, result) }()
 
 	var next any // nil: the API server asks an assigner
-	if asked.next != "" && asked.next != s.options.Name {
+	if asked.next != "" && asked.next != s.Name() {
 		next = asked.next
 	}
 

@@ -24,39 +24,26 @@ func (r *widgetReconciler) Reconcile(context.Context, reconcile.Request) (reconc
 	return reconcile.Result{}, nil
 }
 
-// run is an ordinary main function. Comments mark what sharding adds.
+// run is an ordinary main function. Without sharding, it calls ctrl.NewManager.
 func run() error {
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
 
-	// Name the ring. In a Pod, the name and the namespace of the shard are known.
-	s, err := shard.New(shard.Options{Ring: "widgets"})
-	if err != nil {
-		return fmt.Errorf("set up the shard: %w", err)
-	}
-
-	// Hold the shard's Lease. Watch only the shard's Services, and the ConfigMaps that belong to them.
-	options := ctrl.Options{}
-	if err := s.ConfigureManager(config, &options, &corev1.Service{}, &corev1.ConfigMap{}); err != nil {
-		return fmt.Errorf("set up the shard: %w", err)
-	}
-
-	mgr, err := ctrl.NewManager(config, options)
+	mgr, err := shard.NewManager(config, ctrl.Options{}, shard.Options{
+		Ring:  "widgets",
+		Slots: shard.Scale(), // as many shards as the Deployment has replicas
+		Kinds: shard.Kinds{shard.Main(&corev1.Service{}), shard.Controlled(&corev1.ConfigMap{})},
+	})
 	if err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 
-	// Optional: do not write after the Lease is lost, or to an object that has moved.
-	c := s.Client(mgr.GetClient())
-
 	err = ctrl.NewControllerManagedBy(mgr).
-		// Let drains through: they are changes of labels.
-		For(&corev1.Service{}, builder.WithPredicates(s.Predicate(predicate.GenerationChangedPredicate{}))).
+		For(&corev1.Service{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&corev1.ConfigMap{}).
-		// Work only on the shard's objects, and release them when asked.
-		Complete(s.Reconciler(c, &corev1.Service{}, &widgetReconciler{c}))
+		Complete(&widgetReconciler{mgr.GetClient()})
 	if err != nil {
 		return fmt.Errorf("set up the controller: %w", err)
 	}

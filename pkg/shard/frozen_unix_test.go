@@ -43,22 +43,13 @@ func runAsProcess() int {
 		panic(err)
 	}
 
-	s, err := New(Options{
-		Ring: o.Ring, Name: o.Name, Namespace: o.Ring,
-		LeaseDuration: o.LeaseDuration, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond, HoldOff: minHoldOff,
-	})
-	if err != nil {
-		panic(err)
-	}
-
 	config := &rest.Config{Host: o.Host, TLSClientConfig: o.TLS}
 
-	options := manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}}
-	if err := s.ConfigureManager(config, &options, &corev1.ConfigMap{}); err != nil {
-		panic(err)
-	}
-
-	mgr, err := manager.New(config, options)
+	mgr, err := NewManager(config, manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}}, Options{
+		Ring: o.Ring, Name: o.Name, Namespace: o.Ring,
+		LeaseDuration: o.LeaseDuration, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond, HoldOff: minHoldOff,
+		Kinds: Kinds{Main(&corev1.ConfigMap{})},
+	})
 	if err != nil {
 		panic(err)
 	}
@@ -75,7 +66,7 @@ func runAsProcess() int {
 		return reconcile.Result{}, nil
 	})
 
-	err = ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}).Complete(s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, worker))
+	err = ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}).Complete(worker)
 	if err != nil {
 		panic(err)
 	}

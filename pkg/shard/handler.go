@@ -19,7 +19,7 @@ import (
 )
 
 // Resource describes a sharded resource to a controller that does not use controller-runtime. Every field is required except
-// Namespaced, whose zero value stands for a cluster-scoped resource, and Namespace.
+// Namespaced, whose zero value stands for a cluster-scoped resource, Namespace, and Main.
 type Resource struct {
 	// Kind is the kind of the resource's objects.
 	Kind schema.GroupVersionKind
@@ -30,6 +30,9 @@ type Resource struct {
 	// Namespace is the namespace of the controller's informer; empty if the informer watches all namespaces. A controller with an
 	// informer for each of several namespaces has a handler for each.
 	Namespace string
+	// Main is true for main resources whose objects can be controlled by objects of another one, such as Jobs, if the ring lists both CronJobs and
+	// Jobs as main resources. Such an object does not follow its controller.
+	Main bool
 	// Store is the store of the controller's informer: informer.GetStore(), with keys that consist of namespace and name.
 	Store cache.Store
 	// Client removes the labels of released objects, reads owners that are not in the store, and lists this shard's objects once
@@ -50,6 +53,7 @@ func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.N
 		k.inventory = &inventory{shard: s, kind: k}
 		s.handover.add(&cached{form: form{gvk: r.Kind}, resource: r.Resource, namespace: r.Namespace, store: r.Store, live: func() metadata.Interface { return r.Client }})
 		s.register(k)
+		s.declare(map[schema.GroupKind]Kind{r.Kind.GroupKind(): {main: r.Main}})
 	}
 
 	w := s.wrap(k)

@@ -50,7 +50,7 @@ const (
 //	    they see the next version only with the next bookmark.
 type handovers struct {
 	annotation string
-	selector   labels.Selector
+	selector   func() labels.Selector
 
 	mu     sync.Mutex
 	stores []*cached
@@ -83,7 +83,7 @@ type postponed struct {
 }
 
 // newHandovers returns the handovers of the shards of a ring, in the annotation with the given key. The selector selects one of the shards.
-func newHandovers(ring, annotation string, selector labels.Selector) *handovers {
+func newHandovers(ring, annotation string, selector func() labels.Selector) *handovers {
 	return &handovers{
 		annotation: annotation, selector: selector,
 		waits: map[objectKey]postponed{}, metrics: waitMetricsOf(ring), settled: map[objectKey]string{}, asked: map[objectKey]time.Time{},
@@ -273,7 +273,7 @@ func (h *handovers) lists(ctx context.Context, key objectKey, obj metav1.Object,
 			})
 		}
 
-		missing, err := c.lists(ctx, obj, h.selector, shown)
+		missing, err := c.lists(ctx, obj, h.selector(), shown)
 		if err != nil {
 			return "", fmt.Errorf("list the %s that follow %s %s: %w", c.resource.GroupResource(), key.Kind, key.NamespacedName, err)
 		}

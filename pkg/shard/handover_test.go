@@ -285,7 +285,7 @@ func (u unsure) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, err
 
 // A cache whose resource cannot be found out now may be the one that a handover names.
 func TestWaitsWhileResourcesAreUnknown(t *testing.T) {
-	h := newHandovers("ring", v1alpha1.HandoverAnnotation("ring"), labels.Everything())
+	h := newHandovers("ring", v1alpha1.HandoverAnnotation("ring"), labels.Everything)
 	h.add(&cached{form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}, store: &lagging{version: "1"}})
 
 	key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "owner"}}
@@ -383,7 +383,7 @@ func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 
 // An object that left while it waited, and to which nothing leads any more, does not count as waiting for ever.
 func TestObjectsThatNobodyLooksAtDoNotWait(t *testing.T) {
-	h := newHandovers("unwatched", v1alpha1.HandoverAnnotation("ring"), labels.Everything())
+	h := newHandovers("unwatched", v1alpha1.HandoverAnnotation("ring"), labels.Everything)
 	h.add(cachedSecrets(&lagging{version: "1"}, nil))
 
 	now := time.Unix(0, 0)

@@ -52,6 +52,7 @@ type fixture struct {
 	namespace string
 	ring      string
 	cache     cache.Options // of managers
+	probes    string        // the address of their probes
 }
 
 // newFixture uses the namespace's name for the ring, so that no test sees objects of another.
@@ -93,6 +94,7 @@ func (f *fixture) shardFor(name string, lease time.Duration) *Shard {
 type process struct {
 	f      *fixture
 	mgr    manager.Manager
+	ctx    context.Context //nolint:containedctx // that of the manager
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error
@@ -102,11 +104,19 @@ type process struct {
 func (f *fixture) start(s *Shard, setup func(ctrl.Manager), kinds ...client.Object) *process {
 	f.Helper()
 
-	return f.startUntil(func(ctx context.Context) context.Context { return ctx }, s, setup, kinds...)
+	p := f.prepare(s, setup, kinds...)
+
+	go func() {
+		defer close(p.done)
+
+		p.err = p.mgr.Start(p.ctx)
+	}()
+
+	return p
 }
 
-// startUntil is start with another context for the manager.
-func (f *fixture) startUntil(until func(context.Context) context.Context, s *Shard, setup func(ctrl.Manager), kinds ...client.Object) *process {
+// prepare returns a manager that does not run yet.
+func (f *fixture) prepare(s *Shard, setup func(ctrl.Manager), kinds ...client.Object) *process {
 	f.Helper()
 
 	if len(kinds) == 0 {
@@ -117,20 +127,20 @@ func (f *fixture) startUntil(until func(context.Context) context.Context, s *Sha
 		Cache:      f.cache,
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 2},
+		HealthProbeBindAddress: f.probes,
 	}
-	require.NoError(f, s.ConfigureManager(f.config, &options, kinds...))
-	mgr, err := manager.New(f.config, options)
+
+	s.options.Kinds = Kinds{Main(kinds[0])}
+	for _, kind := range kinds[1:] {
+		s.options.Kinds = append(s.options.Kinds, Controlled(kind))
+	}
+
+	mgr, err := newManager(s, f.config, options)
 	require.NoError(f, err)
 	setup(mgr)
 
 	ctx, cancel := context.WithCancel(context.Background())
-
-	p := &process{f: f, mgr: mgr, cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-
-		p.err = mgr.Start(until(ctx))
-	}()
+	p := &process{f: f, mgr: mgr, ctx: ctx, cancel: cancel, done: make(chan struct{})}
 	f.Cleanup(func() { p.stop() })
 
 	return p
@@ -154,20 +164,27 @@ func (p *process) wait() {
 func (f *fixture) controls(mgr ctrl.Manager, s *Shard, obj client.Object, fn reconcile.Func) *atomic.Int64 {
 	f.Helper()
 
-	var ended atomic.Int64
+	c := &counting{inner: s.Reconciler(mgr.GetClient(), obj, fn), shard: s}
+	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(obj, forOptions(s, obj)).Complete(c))
 
-	wrapped := s.Reconciler(mgr.GetClient(), obj, fn)
-	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").
-		For(obj, forOptions(s, obj)).
-		Complete(reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-			if s.term.held() == nil {
-				defer ended.Add(1)
-			}
+	return &c.ended
+}
 
-			return wrapped.Reconcile(ctx, req)
-		})))
+// counting counts the reconciles of a wrapped reconciler that have ended.
+type counting struct {
+	inner reconcile.Reconciler
+	shard *Shard
+	ended atomic.Int64
+}
 
-	return &ended
+func (c *counting) ofShard() *Shard { return c.shard }
+
+func (c *counting) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if c.shard.term.held() == nil {
+		defer c.ended.Add(1)
+	}
+
+	return c.inner.Reconcile(ctx, req)
 }
 
 // configMap creates a ConfigMap that is assigned to the shard; it is unassigned if shard is empty.

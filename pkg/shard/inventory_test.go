@@ -164,8 +164,7 @@ func (f *fixture) unconfirmed() *unconfirmed {
 	u := &unconfirmed{fixture: f, shard: f.shard("shard-0"), clock: &lateClock{}, cache: f.cacheView()}
 	u.shard.term.clock = u.clock
 	u.shard.term.renewDeadline, u.shard.term.leaseDuration = 24*time.Hour, 48*time.Hour
-	_, err := u.shard.connect(f.config)
-	require.NoError(f, err)
+	require.NoError(f, u.shard.connect(f.config))
 	u.shard.term.acquired(u.clock.Now(), 0)
 	f.Cleanup(func() { u.shard.term.close() })
 

@@ -14,15 +14,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Main declares main resources of the ring whose objects can be controlled by objects of another wrapped kind. An example is Jobs, if the
-// ring lists both CronJobs and Jobs as main resources. The ring assigns such an object by its own name. Therefore it does not follow its
-// controller, which can belong to another shard. Call Main before the reconcilers run. Other main resources need no declaration.
-func (s *Shard) Main(kinds ...schema.GroupKind) {
+// declare records the kinds that the program has declared.
+func (s *Shard) declare(kinds map[schema.GroupKind]Kind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	for _, gk := range kinds {
-		s.mains[gk] = true
+	for gk, kind := range kinds {
+		s.mains[gk] = kind.main
 	}
 }
 

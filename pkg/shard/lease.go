@@ -74,31 +74,26 @@ type lock struct {
 
 var _ resourcelock.Interface = (*lock)(nil)
 
-func (s *Shard) newLock(config *rest.Config) (*lock, error) {
-	client, err := leaseClient(config, s.options)
-	if err != nil {
-		return nil, err
+// leaseClients returns the client for the shard's Lease, and one whose watches may last.
+func leaseClients(config *rest.Config, o Options) (renewing, watching *coordinationv1client.CoordinationV1Client, err error) {
+	if renewing, err = elect.Client(config, "shard-lease", o.RenewDeadline); err == nil {
+		watching, err = elect.Client(config, "shard-lease", 0)
 	}
 
-	return s.lockFor(client), nil
-}
-
-// leaseClient returns the client for the shard's Lease.
-func leaseClient(config *rest.Config, o Options) (*coordinationv1client.CoordinationV1Client, error) {
-	client, err := elect.Client(config, "shard-lease", o.RenewDeadline)
 	if err != nil {
-		return nil, fmt.Errorf("create the client for the shard's Lease: %w", err)
+		return nil, nil, fmt.Errorf("create the clients for the shard's Lease: %w", err)
 	}
 
-	return client, nil
+	return renewing, watching, nil
 }
 
-func (s *Shard) lockFor(client coordinationv1client.LeasesGetter) *lock {
+// lockFor returns the lock of the Lease with the name of this shard, or of a slot that it is about to take.
+func (s *Shard) lockFor(client coordinationv1client.LeasesGetter, name string) *lock {
 	l := &lock{
 		term: s.term, holdOff: s.options.HoldOff, podUID: s.options.PodUID,
-		ring: s.options.Ring, slot: s.options.Slotted(), label: s.options.ShardLabel, leases: client.Leases(s.options.Namespace),
+		ring: s.options.Ring, slot: s.options.Slots.any(), label: s.options.ShardLabel, leases: client.Leases(s.options.Namespace),
 	}
-	if l.slot || s.options.Pod != s.options.Name {
+	if l.slot || s.options.Pod != name {
 		l.pod = s.options.Pod
 	}
 
@@ -107,9 +102,9 @@ func (s *Shard) lockFor(client coordinationv1client.LeasesGetter) *lock {
 	}
 
 	l.LeaseLock = &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: s.options.Namespace, Name: s.options.Name},
+		LeaseMeta:  metav1.ObjectMeta{Namespace: s.options.Namespace, Name: name},
 		Client:     announcing{LeasesGetter: client, lock: l},
-		LockConfig: resourcelock.ResourceLockConfig{Identity: s.options.Name},
+		LockConfig: resourcelock.ResourceLockConfig{Identity: name},
 		Labels:     map[string]string{v1alpha1.LabelClusterRing: s.options.Ring},
 	}
 

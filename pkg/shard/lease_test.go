@@ -182,10 +182,10 @@ func TestLeaseWithStrangeTimesIsRenewed(t *testing.T) {
 func (f *fixture) lock(s *Shard, config *rest.Config) *lock {
 	f.Helper()
 
-	l, err := s.newLock(config)
+	client, _, err := leaseClients(config, s.options)
 	require.NoError(f, err)
 
-	return l
+	return s.lockFor(client, s.Name())
 }
 
 // begin lets a worker begin, after the hold-off, and returns a function that ends it.
@@ -225,11 +225,16 @@ func (f *fixture) overwrite(s *Shard, change func(*coordinationv1.Lease)) {
 var errDown = errors.New("the network is down")
 
 // network can be switched off.
-type network struct{ down atomic.Bool }
+type network struct {
+	down    atomic.Bool
+	refused atomic.Int64
+}
 
 func (n *network) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(req *http.Request) (*http.Response, error) {
 		if n.down.Load() {
+			n.refused.Add(1)
+
 			return nil, errDown
 		}
 

@@ -1,233 +1,565 @@
 package shard
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"reflect"
+	"runtime"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/clusterring/clusterring/pkg/shard/former"
 )
 
-// untilWorkersStopped makes a stopping manager wait for its workers without a limit.
-const untilWorkersStopped time.Duration = -1
+// inner is the manager without sharding, which nobody else gets.
+type inner = manager.Manager
 
-// ConfigureManager sets up the options of a manager so that it runs as this shard. Call it once, right before manager.New, with
-// the config that you also pass to manager.New.
-//
-// The manager's leader election becomes the shard's Lease: controllers start when the Lease is held, and the Lease is released
-// after they have stopped. Of the given kinds, the manager's cache contains only objects with this shard's label; selectors that
-// the options already contain also apply. Name every kind whose objects carry the label: the ring's resources and their
-// controlled resources. Other kinds are cached as without sharding.
-//
-// If ConfigureManager returns an error, it has changed nothing. It returns an error if the options request what a shard cannot
-// do: a leader election of their own, or a shutdown timeout, after which the Lease would be released while workers still run.
-// (A Pod's terminationGracePeriodSeconds limits the shutdown without this risk.)
-func (s *Shard) ConfigureManager(config *rest.Config, options *manager.Options, kinds ...client.Object) error {
-	if err := s.checkOptions(*options); err != nil {
-		return fmt.Errorf("configure the manager of shard %s: %w", s.options.Name, err)
-	}
+// Manager is a manager.Manager that runs as a shard. [NewManager] creates it.
+type Manager struct {
+	inner
 
-	cacheOptions, err := s.cacheOptions(options.Scheme, options.Cache, kinds)
-	if err != nil {
-		return fmt.Errorf("configure the cache of shard %s: %w", s.options.Name, err)
-	}
+	shard    *Shard
+	config   *rest.Config
+	kinds    map[schema.GroupKind]Kind
+	cache    *split
+	checks   *checks
+	former   *former.Election // nil: there is none
+	election *election        // nil: nothing runs in one replica
+	// begun is closed when the shard has its name and its Lease, working when also its caches are full.
+	begun, working chan struct{}
+	// crew are the controllers, and the other runnables that were placed; stop ends their work.
+	crew     crew
+	stopping context.Context //nolint:containedctx // it ends what a runnable group would end too late
+	stop     context.CancelCauseFunc
+	// grace is how long the crew may take to stop; negative: for ever.
+	grace time.Duration
+	// prepared is true when the process could work as a shard, and told when it was told to stop.
+	prepared, told atomic.Bool
+	// serves reports whether the webhooks are served; nil: there are none.
+	serves atomic.Pointer[func(*http.Request) error]
 
-	namespaces, err := namespacesOf(options.Scheme, cacheOptions)
-	if err != nil {
-		return fmt.Errorf("configure the cache of shard %s: %w", s.options.Name, err)
-	}
-
-	lock, err := s.connect(config)
-	if err != nil {
-		return err
-	}
-
-	s.mu.Lock()
-	s.namespaces = namespaces
-	s.mu.Unlock()
-
-	s.handover.follow(&cacheOptions, options.Scheme, s.liveReader)
-	options.Cache = cacheOptions
-	options.LeaderElection = true
-	options.LeaderElectionResourceLockInterface = lock
-	options.LeaderElectionReleaseOnCancel = true
-	options.LeaderElectionNamespace = s.options.Namespace
-	options.LeaderElectionID = s.options.Name
-	options.LeaseDuration = new(s.options.LeaseDuration)
-	options.RenewDeadline = new(s.options.RenewDeadline)
-	options.RetryPeriod = new(s.options.RetryPeriod)
-	options.GracefulShutdownTimeout = new(untilWorkersStopped)
-
-	return nil
+	mu          sync.Mutex
+	controllers map[string]*found // that were added
+	limit       time.Duration     // for how long caches may take to be filled
 }
 
-// connect returns the lock for the config. It also lets the shard read what it must not take from a cache.
-func (s *Shard) connect(config *rest.Config) (*lock, error) {
-	lock, err := s.newLock(config)
+// NewManager returns a manager that runs as a shard. It replaces ctrl.NewManager, and nothing else is needed:
+//
+//   - A controller whose For kind is one of [Options].Kinds works only on objects of this shard, and acknowledges drains, as [Shard.Reconciler]
+//     describes. Every other controller, and every other runnable that would run where the leader is, must be declared in Options.Controllers or
+//     Options.Runnables. Add refuses it by name otherwise.
+//   - Start waits for a slot, if Options.Slots are set, takes the shard's Lease, fills the caches of the sharded kinds, and starts the controllers. While it waits,
+//     probes, metrics, webhooks, other caches, and what runs in every replica work. A Lease is taken only when the caches of other kinds are full, and the
+//     sharded kinds can be listed.
+//   - The check "shard" of /readyz passes while the process waits for a slot that it could take, and when it works as a shard.
+//   - When the context of Start ends, the shard works until its objects are drained; see Options.DrainTimeout. If it has webhooks, they are served for a few more
+//     seconds, until no request is sent to them any more. If the Lease is lost, Start returns an [ErrLost], and the process must end.
+//   - If the options have a leader election, the shards replace it without a moment in which its leader and a shard work at the same time, and the same
+//     holds for the way back; see [github.com/clusterring/clusterring/pkg/shard/former]. Leave it in the options until no version without shards can come back.
+//
+// The manager's clients, readers and caches contain only the objects of this shard of the sharded kinds, in any version and form; GetAPIReader reads
+// all of them. A reconcile of a controller that was not added to the manager gets an error for them.
+//
+// The error names all that is missing or wrong.
+func NewManager(config *rest.Config, options manager.Options, shard Options) (*Manager, error) {
+	s, err := New(shard)
 	if err != nil {
 		return nil, err
 	}
 
-	live, err := metadata.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("create the client of shard %s for live reads: %w", s.options.Name, err)
-	}
-	s.readLive(live)
-
-	s.mu.Lock()
-	s.lock = lock
-	s.mu.Unlock()
-
-	return lock, nil
+	return newManager(s, config, options)
 }
 
-func (s *Shard) checkOptions(o manager.Options) error {
-	var errs []error
-	if o.LeaderElectionID != "" || o.LeaderElectionResourceLockInterface != nil {
-		errs = append(errs, errors.New("remove the leader election: each shard holds a Lease of its own"))
+func newManager(s *Shard, config *rest.Config, options manager.Options) (*Manager, error) {
+	if options.Scheme == nil {
+		options.Scheme = scheme.Scheme
 	}
 
-	if o.LeaseDuration != nil || o.RenewDeadline != nil || o.RetryPeriod != nil {
-		errs = append(errs, errors.New("set LeaseDuration, RenewDeadline and RetryPeriod in shard.Options instead"))
+	m := &Manager{
+		shard: s, config: config, begun: make(chan struct{}), working: make(chan struct{}), controllers: map[string]*found{},
+		grace: ptr.Deref(options.GracefulShutdownTimeout, defaultGrace), limit: defaultSyncTimeout,
+	}
+	m.stopping, m.stop = context.WithCancelCause(context.Background())
+
+	var err error
+	if m.kinds, err = s.options.Kinds.in(options.Scheme); err == nil {
+		err = s.options.validatePlacements(options.Scheme, m.kinds)
 	}
 
-	if o.GracefulShutdownTimeout != nil && *o.GracefulShutdownTimeout >= 0 {
-		errs = append(errs, errors.New("remove GracefulShutdownTimeout: the Lease is released only after all workers have stopped"))
+	if err == nil {
+		err = m.configure(&options)
+	}
+
+	if err == nil {
+		err = m.create(options)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("create the manager of a shard of ring %s: %w", s.Ring(), err)
+	}
+
+	return m, nil
+}
+
+const (
+	// defaultGrace is the default of GracefulShutdownTimeout in controller-runtime.
+	defaultGrace = 30 * time.Second
+	// linger is for how long webhooks are served after the process was told to stop: until the proxies of all nodes know that it does.
+	linger = 5 * time.Second
+)
+
+// Shard returns the shard as which the manager runs.
+func (m *Manager) Shard() *Shard { return m.shard }
+
+// configure changes the options of the manager.
+func (m *Manager) configure(o *manager.Options) error {
+	if o.LeaderElectionResourceLockInterface != nil {
+		return errors.New("remove LeaderElectionResourceLockInterface: each shard holds a Lease of its own, and the manager makes it")
+	}
+
+	if err := m.replaceElection(o); err != nil {
+		return err
+	}
+
+	if o.NewCache != nil {
+		return errors.New("remove NewCache: the manager makes the cache, of which the part of the sharded kinds contains only objects of this shard")
+	}
+
+	o.NewCache = m.newCache
+	m.shard.declare(m.kinds)
+
+	return m.shard.connect(m.config)
+}
+
+// newCache returns the cache in its two parts.
+func (m *Manager) newCache(config *rest.Config, o cache.Options) (cache.Cache, error) {
+	others, err := cache.New(config, o)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the manager says what for
+	}
+
+	if err := m.shard.follow(&o, m.kinds); err != nil {
+		return nil, err
+	}
+
+	mine, err := cache.New(config, o)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the manager says what for
+	}
+
+	m.cache = &split{Cache: others, sharded: mine, scheme: o.Scheme, kinds: m.kinds, begun: m.begun, asked: map[string]int{}}
+
+	return m.cache, nil
+}
+
+// create creates the manager, and adds what a shard needs.
+func (m *Manager) create(o manager.Options) error {
+	mgr, err := manager.New(m.config, o)
+	if err != nil {
+		return err //nolint:wrapcheck // NewManager says what for
+	}
+
+	m.inner = mgr
+	if m.checks, err = newChecks(mgr.GetScheme(), o.Client.Cache, m.kinds); err != nil {
+		return err
+	}
+
+	for _, kind := range m.kinds {
+		m.shard.kindOf(mgr.GetClient(), kind.object)
+	}
+
+	errs := []error{mgr.AddReadyzCheck("shard", m.ready)}
+	if m.former != nil {
+		errs = append(errs, mgr.Add(m.former))
+	}
+
+	if m.shard.options.uses(oneReplica) {
+		if m.election, err = newElection(m.config, m.shard, m.working); err != nil {
+			return err
+		}
+
+		errs = append(errs, mgr.Add(m.election))
 	}
 
 	return errors.Join(errs...)
 }
 
-// cacheOptions returns the options with the shard's selector added for the kinds.
-func (s *Shard) cacheOptions(sch *runtime.Scheme, o cache.Options, kinds []client.Object) (cache.Options, error) {
-	if sch == nil {
-		sch = scheme.Scheme
+// replaceElection takes the leader election out of the options.
+func (m *Manager) replaceElection(o *manager.Options) (err error) {
+	if o.LeaderElection && o.LeaderElectionID != "" {
+		namespace, config := o.LeaderElectionNamespace, m.config
+		if namespace == "" {
+			namespace = m.shard.Namespace()
+		}
+
+		if o.LeaderElectionConfig != nil {
+			config = o.LeaderElectionConfig
+		}
+
+		m.former, err = former.New(config, former.Options{
+			Ring: m.shard.Ring(), Namespace: namespace, Name: o.LeaderElectionID,
+			LeaseDuration: ptr.Deref(o.LeaseDuration, 0), RenewDeadline: ptr.Deref(o.RenewDeadline, 0), RetryPeriod: ptr.Deref(o.RetryPeriod, 0),
+		})
 	}
 
-	if len(kinds) == 0 {
-		return o, errors.New("name at least one kind whose objects are sharded")
+	o.LeaderElection, o.LeaderElectionID, o.LeaderElectionNamespace = false, "", ""
+	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod, o.LeaderElectionConfig = nil, nil, nil, nil
+
+	return err //nolint:wrapcheck // it says what for
+}
+
+// Add implements manager.Manager.
+func (m *Manager) Add(r manager.Runnable) error {
+	c, err := find(r)
+
+	switch {
+	case err != nil:
+		return fmt.Errorf("add a controller to a shard: %w", err)
+	case c != nil:
+		return m.addController(r, c)
+	case everywhere(r):
+		return m.inner.Add(r) //nolint:wrapcheck // it is the manager's
+	default:
+		return m.addRunnable(r)
 	}
-	// Selectors of DefaultNamespaces take precedence over those of a kind, unless the kind has namespaces of its own. A
-	// cluster-scoped kind must not have namespaces.
-	for namespace, defaults := range o.DefaultNamespaces {
-		if defaults.LabelSelector != nil {
-			return o, fmt.Errorf("namespace %q of DefaultNamespaces has a label selector: move it to ByObject", namespace)
+}
+
+func (m *Manager) addController(r manager.Runnable, c *found) error {
+	p, declared := m.shard.options.Controllers[c.name]
+	if kind, ok := m.kinds[c.kind()]; ok && !declared {
+		p, declared = Sharded(kind.object), true
+	}
+
+	if !declared {
+		return fmt.Errorf("controller %q is not declared: it works on %s, which is not one of shard.Options.Kinds. "+
+			"Declare it in shard.Options.Controllers as shard.OneReplica or shard.EveryReplica (declared are: %s), or declare its kind", c.name,
+			cmp.Or(c.kind().String(), "a kind that the manager cannot see"), strings.Join(slices.Sorted(maps.Keys(m.shard.options.Controllers)), ", "))
+	}
+
+	m.mu.Lock()
+	m.controllers[c.name] = c
+	_, c.warm = r.(interface{ Warmup(ctx context.Context) error })
+	c.warm = c.warm && p.where == sharded
+	m.limit = max(m.limit, c.patient(p.where == sharded))
+	m.mu.Unlock()
+
+	if p.where == sharded {
+		if err := m.wrap(c, p); err != nil {
+			return fmt.Errorf("controller %q is sharded, but %w", c.name, err)
 		}
 	}
 
-	keys, err := keysOf(sch, o.ByObject)
+	return m.place(r, mark{where: p.where, controller: c.name})
+}
+
+// wrap wraps the reconciler of a sharded controller, unless the program has done so.
+func (m *Manager) wrap(c *found, p Placement) error {
+	if _, done := c.do().(interface{ ofShard() *Shard }); done {
+		return nil
+	}
+
+	gvk, err := m.GetClient().GroupVersionKindFor(p.object)
 	if err != nil {
-		return o, err
+		return fmt.Errorf("the kind of %T is not known: %w", p.object, err)
 	}
 
-	byObject := maps.Clone(o.ByObject)
-	if byObject == nil {
-		byObject = map[client.Object]cache.ByObject{}
+	if is := c.kind(); is != (schema.GroupKind{}) && is != gvk.GroupKind() {
+		return fmt.Errorf("it works on %s, and not on %s, for which it is declared", is, gvk.GroupKind())
 	}
 
-	for _, obj := range kinds {
-		gvk, err := apiutil.GVKForObject(obj, sch)
-		if err != nil {
-			return o, fmt.Errorf("determine the kind of %T: %w", obj, err)
-		}
-
-		key, ok := keys[gvk]
-		if !ok {
-			key, keys[gvk] = obj, obj
-		}
-
-		byObject[key] = s.restrict(byObject[key], o.DefaultLabelSelector)
-	}
-
-	o.ByObject = byObject
-
-	return o, nil
-}
-
-// namespacesOf returns, for the namespaced kinds that are not cached in all namespaces, the namespaces in which they are cached.
-func namespacesOf(sch *runtime.Scheme, o cache.Options) (map[schema.GroupVersionKind][]string, error) {
-	if sch == nil {
-		sch = scheme.Scheme
-	}
-
-	keys, err := keysOf(sch, o.ByObject)
+	do, err := p.wrap(m.shard.wrap(m.shard.kindOf(m.inner.GetClient(), p.object)), c.do())
 	if err != nil {
-		return nil, err
+		return err
 	}
 
-	namespaces := map[schema.GroupVersionKind][]string{}
-
-	for gvk, key := range keys {
-		configs := o.ByObject[key].Namespaces
-		if configs == nil {
-			configs = o.DefaultNamespaces
-		}
-
-		if _, all := configs[metav1.NamespaceAll]; len(configs) > 0 && !all {
-			namespaces[gvk] = slices.Sorted(maps.Keys(configs))
-		}
+	if r, ok := do.(*reconciler); ok && m.former != nil {
+		r.inner = m.former.Reconciler(r.inner)
 	}
 
-	return namespaces, nil
+	c.replace(do)
+
+	return nil
 }
 
-// keysOf returns the objects that represent the kinds in the map, whose keys are pointers.
-func keysOf(sch *runtime.Scheme, byObject map[client.Object]cache.ByObject) (map[schema.GroupVersionKind]client.Object, error) {
-	keys := make(map[schema.GroupVersionKind]client.Object, len(byObject))
-	for obj := range byObject {
-		gvk, err := apiutil.GVKForObject(obj, sch)
-		if err != nil {
-			return nil, fmt.Errorf("determine the kind of %T: %w", obj, err)
-		}
+// addRunnable adds what is no controller, and would run where the leader is.
+func (m *Manager) addRunnable(r manager.Runnable) error {
+	key := nameOf(r)
 
-		keys[gvk] = obj
+	p, ok := m.shard.options.Runnables[key]
+	if !ok {
+		return fmt.Errorf("runnable %q is not declared: it would run in every replica, because every replica is a leader of its own: declare it in "+
+			"shard.Options.Runnables as shard.EveryReplica or shard.OneReplica", key)
 	}
 
-	return keys, nil
+	if p.where == everyReplica {
+		// Without a mark: controllers that it starts have not been added.
+		return m.place(r, mark{})
+	}
+
+	return m.place(r, mark{where: p.where, controller: key})
 }
 
-// restrict adds the shard's selector to the cache options of a kind.
-func (s *Shard) restrict(o cache.ByObject, defaults labels.Selector) cache.ByObject {
-	if o.Label == nil {
-		o.Label = defaults
+// place adds a runnable to where it shall run.
+func (m *Manager) place(r manager.Runnable, as mark) error {
+	p := &placed{runnable: r, manager: m, mark: as}
+
+	if as.where == oneReplica {
+		p.election = m.election
 	}
 
-	o.Label = s.and(o.Label)
+	if as.where != sharded && !everywhere(r) {
+		p.former = m.former
+	}
 
-	o.Namespaces = maps.Clone(o.Namespaces)
-	for namespace, config := range o.Namespaces {
-		if config.LabelSelector != nil {
-			config.LabelSelector = s.and(config.LabelSelector)
-			o.Namespaces[namespace] = config
+	return m.inner.Add(p) //nolint:wrapcheck // it is the manager's
+}
+
+// work returns a context for a runnable, which ends when the manager or the shard stops, and the function that says that the runnable has ended.
+func (m *Manager) work(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	after := context.AfterFunc(m.stopping, func() { cancel(context.Cause(m.stopping)) })
+	entered := m.crew.enter()
+
+	if !entered {
+		cancel(context.Canceled)
+	}
+
+	return ctx, func() {
+		after()
+		cancel(nil)
+
+		if entered {
+			m.crew.leave()
+		}
+	}
+}
+
+// Start implements manager.Manager. See [NewManager].
+func (m *Manager) Start(ctx context.Context) error {
+	ctx = logr.NewContext(ctx, m.GetLogger())
+	m.expect()
+
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended, parted := make(chan error, 1), make(chan error, 1)
+	over := make(chan struct{})
+
+	go func() {
+		ended <- m.inner.Start(running)
+		close(over)
+	}()
+	go func() { parted <- m.takePart(ctx, over) }()
+
+	var err error
+
+	select {
+	case err = <-parted: // the shard has stopped
+		stop()
+
+		if errors.Is(err, ErrLost) {
+			// The process must end, whatever still runs in it.
+			select {
+			case <-over:
+			case <-m.shard.term.clock.After(time.Second):
+			}
+
+			return err
+		}
+
+		return errors.Join(err, <-ended)
+	case err = <-ended: // something that the manager runs has failed
+		stop()
+
+		return errors.Join(err, <-parted)
+	}
+}
+
+// takePart works as a shard until the context ends, the Lease is lost, or the manager is over.
+func (m *Manager) takePart(ctx context.Context, over <-chan struct{}) error {
+	asked := make(chan time.Time, 1)
+	defer context.AfterFunc(ctx, func() {
+		m.told.Store(true)
+		asked <- m.shard.term.clock.Now()
+	})()
+
+	joining, stop := ending(ctx, over)
+	defer stop()
+
+	if err := m.prepare(joining); err != nil {
+		return unless(joining, err)
+	}
+
+	t, err := m.shard.hold(joining, m.config)
+	if err != nil {
+		return unless(joining, err)
+	}
+	defer t.end()
+
+	close(m.begun)
+
+	if err := m.fill(joining, t); err != nil {
+		return unless(joining, err)
+	}
+
+	close(m.working)
+
+	select {
+	case <-t.lost:
+		return fmt.Errorf("shard %s: %w", m.shard.Name(), errors.Join(m.shard.term.lost(), ErrLost))
+	case <-over:
+		return nil
+	case <-m.shard.untilDrained(ctx).Done():
+	}
+
+	m.stop(context.Cause(ctx))
+	m.disband()
+	t.end()
+
+	if m.serves.Load() != nil {
+		m.pause(linger-m.shard.term.clock.Since(<-asked), over)
+	}
+
+	return nil
+}
+
+// disband waits until all that was placed has stopped, or may not take longer.
+func (m *Manager) disband() {
+	idle := m.crew.dismiss()
+	if m.grace < 0 {
+		<-idle
+		return
+	}
+
+	m.pause(m.grace, idle)
+}
+
+// pause waits for the time, or for the channel.
+func (m *Manager) pause(d time.Duration, or <-chan struct{}) {
+	timer := m.shard.term.clock.NewTimer(max(d, 0))
+	defer timer.Stop()
+
+	select {
+	case <-timer.C():
+	case <-or:
+	}
+}
+
+// ending returns a context that also ends when the channel is closed.
+func ending(ctx context.Context, over <-chan struct{}) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+
+	go func() {
+		defer cancel()
+
+		select {
+		case <-ctx.Done():
+		case <-over:
+		}
+	}()
+
+	return ctx, cancel
+}
+
+// unless returns the error, or nil if the context has ended: it was told to stop.
+func unless(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+
+	return err
+}
+
+// expect notes which informers the controllers will ask for when they start, and logs what was declared without effect.
+func (m *Manager) expect() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	for _, c := range m.controllers {
+		c.expected = c.watches()
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(m.shard.options.Controllers)) {
+		if m.controllers[name] == nil {
+			m.GetLogger().Info("A controller is declared, but was not added to the manager: is its name right?", "controller", name)
+		}
+	}
+}
+
+// GetLogger implements manager.Manager.
+func (m *Manager) GetLogger() logr.Logger { return noted(m.inner.GetLogger()) }
+
+// Elected implements manager.Manager. The channel is closed when this process works as a shard.
+func (m *Manager) Elected() <-chan struct{} { return m.working }
+
+// GetWebhookServer implements manager.Manager.
+func (m *Manager) GetWebhookServer() webhook.Server {
+	s := m.inner.GetWebhookServer()
+	m.serves.Store(new((func(*http.Request) error)(s.StartedChecker())))
+
+	return s
+}
+
+// GetClient implements cluster.Cluster.
+func (m *Manager) GetClient() client.Client {
+	c := m.inner.GetClient()
+	if m.shard.options.CheckedClient {
+		c = m.shard.Client(c)
+	}
+
+	return &checkedClient{Client: c, checks: m.checks}
+}
+
+// GetCache implements cluster.Cluster.
+func (m *Manager) GetCache() cache.Cache {
+	return &checkedCache{Cache: m.inner.GetCache(), checks: m.checks}
+}
+
+// GetAPIReader implements cluster.Cluster.
+func (m *Manager) GetAPIReader() client.Reader {
+	return &checkedReader{Reader: m.inner.GetAPIReader(), checks: m.checks}
+}
+
+// everywhere reports whether a runnable may run in every replica without a declaration: a manager runs it without leader election, or it only reads.
+func everywhere(r manager.Runnable) bool {
+	switch r := r.(type) {
+	case *manager.Server:
+		return !r.NeedLeaderElection()
+	case interface{ GetCache() cache.Cache }, cache.Cache, webhook.Server:
+		return true
+	case manager.LeaderElectionRunnable:
+		return !r.NeedLeaderElection()
+	default:
+		return false
+	}
+}
+
+// nameOf returns the name of a runnable's type, or the path of the package of its function.
+func nameOf(r manager.Runnable) string {
+	if v := reflect.ValueOf(r); v.Kind() == reflect.Func {
+		if f := runtime.FuncForPC(v.Pointer()); f != nil {
+			path := f.Name()
+			slash := strings.LastIndex(path, "/") + 1
+			name, _, _ := strings.Cut(path[slash:], ".")
+
+			return path[:slash] + name
 		}
 	}
 
-	return o
-}
-
-// and returns a selector that matches only what both the given selector and the shard's selector match.
-func (s *Shard) and(selector labels.Selector) labels.Selector {
-	own := s.Selector()
-	if selector == nil {
-		return own
-	}
-
-	requirements, selectable := own.Requirements()
-	if !selectable {
-		return own
-	}
-
-	return selector.DeepCopySelector().Add(requirements...)
+	return reflect.TypeOf(r).String()
 }

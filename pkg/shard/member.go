@@ -92,7 +92,7 @@ type elected struct{ shard *Shard }
 
 // Elect implements [hook.Member].
 func (e elected) Elect(l hook.Lock) resourcelock.Interface {
-	lock := e.shard.lockFor(l.Leases)
+	lock := e.shard.lockFor(l.Leases, e.shard.Name())
 	lock.Labels, lock.LockConfig.EventRecorder = l.Labels, l.Events
 
 	e.shard.mu.Lock()
@@ -179,6 +179,8 @@ func init() {
 	m := newMembers()
 	hook.Complete, hook.Join, hook.Wrap, hook.LabelKeys = completeIdentity, m.join, m.wrap, m.labelKeys
 	hook.Client = func(config *rest.Config) (coordinationv1client.LeasesGetter, error) {
-		return leaseClient(config, Options{RenewDeadline: defaultLeaseDuration * 2 / 3}) //nolint:mnd // as by default
+		c, _, err := leaseClients(config, Options{RenewDeadline: defaultLeaseDuration * 2 / 3})
+
+		return c, err //nolint:mnd // as by default
 	}
 }

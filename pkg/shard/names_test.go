@@ -16,7 +16,7 @@ const ownLabel = "cloudapi.team-orca.dev/shard"
 // namedOptions are the options of a Pod in a ring with a label of its own that takes one of the names.
 func (f *fixture) namedOptions(pod string, names ...string) Options {
 	o := f.slotOptions(pod, 0)
-	o.SlotNames, o.ShardLabel = names, ownLabel
+	o.Slots, o.ShardLabel = Named(names...), ownLabel
 
 	return o
 }
@@ -88,40 +88,6 @@ func TestKeysOfAShard(t *testing.T) {
 	require.Equal(t, ownLabel+"-handover", s.handover.annotation)
 }
 
-func TestEnvironment(t *testing.T) {
-	base := Options{Ring: "example", Namespace: "n"}
-	require.Equal(t, base, base.WithEnvironment(), "variables that are not set change nothing")
-
-	t.Setenv(EnvShardName, "blue, green")
-	t.Setenv(EnvShardLabel, ownLabel)
-
-	o := base.WithEnvironment()
-	require.Equal(t, []string{"blue", "green"}, o.SlotNames)
-	require.Equal(t, ownLabel, o.ShardLabel)
-	require.True(t, o.Slotted())
-
-	completed, err := base.complete(func() (string, error) { return "pod-a", nil }, "")
-	require.NoError(t, err)
-	require.Equal(t, "pod-a", completed.Name, "nobody has asked for the environment")
-	require.Empty(t, completed.ShardLabel)
-
-	for name, o := range map[string]Options{
-		"name": {Name: "mine"}, "slots": {Slots: 2}, "scale": {Slots: FollowScale}, "names": {SlotNames: []string{"red"}},
-	} {
-		o.ShardLabel = "example.com/mine"
-		require.Equal(t, o, o.WithEnvironment(), name)
-	}
-
-	// What is wrong in the environment is refused like an option.
-	t.Setenv(EnvShardName, "Blue,")
-	t.Setenv(EnvShardLabel, "shard")
-
-	_, err = Claim(t.Context(), nil, base.WithEnvironment())
-	for _, want := range []string{`slot names: "Blue" is invalid`, `slot names: "" is invalid`, `shard label: "shard" is invalid: it must begin with a domain`} {
-		require.ErrorContains(t, err, want)
-	}
-}
-
 func TestNamesThatAreRefused(t *testing.T) {
 	many := make([]string, 1001)
 	for i := range many {
@@ -129,12 +95,14 @@ func TestNamesThatAreRefused(t *testing.T) {
 	}
 
 	for want, o := range map[string]Options{
-		`remove them, or slots, which is 2`:         {SlotNames: []string{"blue"}, Slots: 2},
-		`slot names: 1001 are too many`:             {SlotNames: many},
-		`name: remove "red"`:                        {SlotNames: []string{"blue"}, Name: "red"},
-		`slot names: "blue" is listed twice`:        {SlotNames: []string{"blue", "blue"}},
-		`slot names: "a/b" is invalid`:              {SlotNames: []string{"a/b"}},
-		`"shardlease-controller" is how the lease`:  {SlotNames: []string{"shardlease-controller"}},
+		`slots: their number, -1, must be from 1`:   {Slots: Count(-1)},
+		`slots: their number, 5001, must be from 1`: {Slots: Count(5001)},
+		`slots: give Named at least one name`:       {Slots: Named()},
+		`slots: 1001 names are too many`:            {Slots: Named(many...)},
+		`name: remove "red"`:                        {Slots: Named("blue"), Name: "red"},
+		`slots: "blue" is listed twice`:             {Slots: Named("blue", "blue")},
+		`slots: "a/b" is invalid`:                   {Slots: Named("a/b")},
+		`"shardlease-controller" is how the lease`:  {Slots: Named("shardlease-controller")},
 		`shard label: "k8s.io/shard" is invalid`:    {ShardLabel: "k8s.io/shard"},
 		`use a domain of your own`:                  {ShardLabel: "x.kubernetes.io/shard"},
 		`could be one that follows from the shardL`: {ShardLabel: "example.com/shard-drain"},
@@ -144,7 +112,4 @@ func TestNamesThatAreRefused(t *testing.T) {
 		_, err := o.complete(func() (string, error) { return "pod-a", nil }, "")
 		require.ErrorContains(t, err, want)
 	}
-
-	_, err := New(Options{Ring: "example", Namespace: "n", SlotNames: []string{"blue"}})
-	require.ErrorIs(t, err, errSlots)
 }

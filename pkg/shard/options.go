@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,35 +42,38 @@ const (
 type Options struct {
 	// Ring is the name of the ClusterRing that the shard belongs to. Required.
 	Ring string
+	// CheckedClient makes GetClient of the manager return the client of [Shard.Client]. Default: false.
+	CheckedClient bool
 	// Name is the shard's name: the name and the holder of its Lease, and the value of the shard label on its objects. No two
-	// processes of a ring may use the same name at the same time. Default: the host name, which is the Pod's name in a cluster.
+	// processes of a ring may use the same name at the same time. Default: the name of the Pod, as its token has it; else the host name.
 	Name string
 	// Pod is the name of the Pod that runs the shard, if it differs from Name. The fence of a ring needs it: the API server knows
 	// which Pod writes, not which shard. The Lease announces it in the annotation v1alpha1.AnnotationPod. Default: none, which
-	// stands for Name. With Slots or SlotNames: the host name, and a random name outside a cluster.
+	// stands for Name. With Slots: the name of the Pod, and a random name outside a cluster.
 	Pod string
 	// PodUID is the uid of the Pod that runs the shard. The Lease announces it in the annotation v1alpha1.AnnotationPodUID. With it, the
 	// lease monitor can give the shard up as soon as the kubelet reports that the Pod has ended. It must be the uid of the Pod that this process
 	// runs in, or empty. Default: that of the Pod's token, which the kubelet mounts; none outside a cluster.
 	PodUID types.UID
-	// Slots makes the shard's name outlive its Pod: [Claim] takes one of this many names, the slots v1alpha1.SlotName(Ring, 0) and so on, that no
-	// other Pod holds. When a Pod is replaced, its successor takes over its slot, and no object moves. Name must be empty then, and Pod must be
-	// unique in the namespace. The slots of a ring belong to one namespace. With [FollowScale], there are as many slots as the Deployment, or
-	// whatever else owns the Pod, shall have replicas. At most [v1alpha1.MaxSlots]. Default: 0, no slots.
-	Slots int
-	// SlotNames are the names of slots, for shards whose names are given: [Claim] takes the first of them that no other Pod holds. With one name,
-	// all Pods but one are standbys. They replace the names that Slots counts, which must be 0. The ring must list them in spec.shardNames:
-	// otherwise, an admission policy refuses their Leases. At most 1000, none twice. Default: none.
-	SlotNames []string
+	// Slots are names that outlive Pods: [Scale], [Count], or [Named]. The shard takes one that no other Pod holds. When a Pod is replaced, its
+	// successor takes the slot, and no object moves. Name must be empty then, and Pod must be unique in the namespace. The slots of a
+	// ring belong to one namespace. Default: none, so that the shard has the name of its Pod.
+	Slots Slots
+	// Kinds are the kinds whose objects the ring assigns: its resources, by [Main], and their controlled resources, by [Controlled]. [NewManager] requires
+	// them; [Shard.Run] does not use them.
+	Kinds Kinds
+	// Controllers declare, by name, the controllers of a manager whose For kind is not one of Kinds: [EveryReplica] or [OneReplica]. [Sharded] and [ShardedBy]
+	// declare those of which the manager cannot see what they work on. The name is that of builder.Named, by default the lowercase kind of builder.For.
+	Controllers map[string]Placement
+	// Runnables declare those other runnables of a manager that would run where the leader is: [EveryReplica] or [OneReplica]. The key is the
+	// name of the Go type, such as "*example.Collector", or, for a manager.RunnableFunc, the path of the package of its function. Adding one that is not declared
+	// fails with an error that contains its key. Runnables that need no leader election run in every replica, and are not declared.
+	Runnables map[string]Placement
 	// ShardLabel is the key of the label by which the ring assigns objects: spec.shardLabel of the ring, without which it must be empty. A shard
 	// with another key does not see its objects, so it gets none: the Lease announces the key in the annotation
 	// v1alpha1.AnnotationShardLabel, the condition ShardsAvailable of the ring reports the difference, and an admission policy refuses the
 	// Lease. Default: none, which stands for the key that follows from the ring's name.
 	ShardLabel string
-	// StandbyAddress is where [Claim] answers probes by HTTP while this process waits for a slot. A request whose path contains "ready" is
-	// answered with 200 as soon as the process could take one over, any other request immediately. Claim closes the address before it
-	// returns, so it may be that of the manager's probes. Default: none.
-	StandbyAddress string
 	// Namespace holds the shard's Lease. Default: the namespace of the Pod; required outside a cluster.
 	Namespace string
 
@@ -93,9 +95,9 @@ type Options struct {
 	// not wait. At least 1.5 seconds. Default: 2 seconds.
 	HoldOff time.Duration
 
-	// DrainTimeout is how long a shard that was told to stop works until its objects are drained; see [Shard.UntilDrained], without which it has no
-	// effect. The Pod's terminationGracePeriodSeconds must be longer than this and the longest reconcile together. Negative: the shard stops
-	// at once, and its objects move when it has stopped. Default: 15 seconds.
+	// DrainTimeout is how long a shard that was told to stop works until its objects are drained. It stops earlier when it has no objects any more, when nobody
+	// drains them, or when another process waits for its slot, and takes over all objects. The Pod's terminationGracePeriodSeconds must be longer than
+	// this and the longest reconcile together. Negative: the shard stops at once, and its objects move when it has stopped. Default: 15 seconds.
 	DrainTimeout time.Duration
 
 	// Exit is called when the Lease, or that of what runs in one replica (package adopt), is lost and workers have not stopped in
@@ -110,17 +112,23 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 
 	token, noToken := os.ReadFile(filepath.Join(mounted, "token"))
 
+	mine := bound(token)
+
 	switch named := cmp.Or(o.Name, o.Pod); {
-	case !o.Slotted() && o.Name != "", o.Slotted() && named != "":
-	case o.Slotted() && noToken != nil:
+	case !o.Slots.any() && o.Name != "", o.Slots.any() && named != "":
+	case o.Slots.any() && noToken != nil:
 		o.Pod = "process-" + utilrand.String(randomLength) // the host may run several
 	default:
-		name, err := self.Host(hostname)
+		name, err := mine.name, error(nil)
+		if name == "" { // Pods that share the network of their node share its host name, too
+			name, err = self.Host(hostname)
+		}
+
 		if err != nil {
 			errs = append(errs, fmt.Errorf("name: %w", err))
 		}
 
-		if !o.Slotted() {
+		if !o.Slots.any() {
 			o.Name = name
 		} else {
 			o.Pod = name
@@ -135,7 +143,7 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	}
 
 	if o.PodUID == "" {
-		o.PodUID = boundTo(token) // without a token, the Lease announces no uid
+		o.PodUID = mine.uid // without a token, the Lease announces no uid
 	}
 
 	if o.LeaseDuration == 0 {
@@ -159,7 +167,7 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	}
 
 	errs = append(errs, o.validateNames()...)
-	errs = append(errs, o.validateSlots()...)
+	errs = append(errs, o.Slots.validate(o)...)
 
 	errs = append(errs, o.validateTimes()...)
 	if len(errs) > 0 {
@@ -169,58 +177,31 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	return o, nil
 }
 
-// Variables of the environment that [Options.WithEnvironment] reads.
-const (
-	// EnvShardName contains [Options].SlotNames, separated by commas.
-	EnvShardName = "SHARD_NAME"
-	// EnvShardLabel contains [Options].ShardLabel.
-	EnvShardLabel = "SHARD_LABEL"
-)
-
-// WithEnvironment returns the options with what is missing in them taken from the environment: SlotNames from SHARD_NAME, unless the options name
-// the shard by Name, Slots, or SlotNames, and ShardLabel from SHARD_LABEL. Variables that are not set change nothing. [New] and [Claim] validate
-// the result. Nothing else in this package reads these variables.
-func (o Options) WithEnvironment() Options {
-	if name := os.Getenv(EnvShardName); name != "" && o.Name == "" && !o.Slotted() {
-		o.SlotNames = strings.Split(name, ",")
-		for i := range o.SlotNames {
-			o.SlotNames[i] = strings.TrimSpace(o.SlotNames[i])
-		}
-	}
-
-	o.ShardLabel = cmp.Or(o.ShardLabel, os.Getenv(EnvShardLabel))
-
-	return o
-}
-
-// Slotted reports whether the shard gets the name of a slot: Slots or SlotNames are set. Only then, StandbyAddress has a use.
-func (o Options) Slotted() bool { return o.Slots != 0 || len(o.SlotNames) > 0 }
-
-// boundTo returns the uid of the Pod that a service account token is bound to; empty if there is none. The token is not verified: it is this
-// process's own.
-func boundTo(token []byte) types.UID {
+// bound returns the Pod that a service account token is bound to; empty if there is none. The token is not verified: it is this process's own.
+func bound(token []byte) pod {
 	parts := bytes.Split(bytes.TrimSpace(token), []byte("."))
 	if len(parts) != 3 { //nolint:mnd // header, claims, signature
-		return ""
+		return pod{}
 	}
 
 	text, err := base64.RawURLEncoding.DecodeString(string(parts[1]))
 	if err != nil {
-		return ""
+		return pod{}
 	}
 
 	var claims struct {
 		Kubernetes struct {
 			Pod struct {
-				UID types.UID `json:"uid"`
+				Name string    `json:"name"`
+				UID  types.UID `json:"uid"`
 			} `json:"pod"`
 		} `json:"kubernetes.io"`
 	}
 	if err := json.Unmarshal(text, &claims); err != nil || len(checkUID(string(claims.Kubernetes.Pod.UID))) > 0 {
-		return ""
+		return pod{}
 	}
 
-	return claims.Kubernetes.Pod.UID
+	return pod{claims.Kubernetes.Pod.Name, claims.Kubernetes.Pod.UID}
 }
 
 // maxUID is how long a uid may be. The API server makes them 36 characters long.
@@ -267,68 +248,6 @@ func (o Options) validateNames() []error {
 	}
 
 	return errs
-}
-
-// maxSlotNames is how many names spec.shardNames of a ring may contain.
-const maxSlotNames = 1000
-
-// validateSlotNames validates the names of slots that are given.
-func (o Options) validateSlotNames() []error {
-	var errs []error
-
-	switch {
-	case o.Slots != 0:
-		errs = append(errs, fmt.Errorf("slot names: remove them, or slots, which is %d: both name the slots", o.Slots))
-	case len(o.SlotNames) > maxSlotNames:
-		errs = append(errs, fmt.Errorf("slot names: %d are too many: a ring can have %d", len(o.SlotNames), maxSlotNames))
-	case o.Name != "":
-		errs = append(errs, fmt.Errorf("name: remove %q: with slot names, the name is that of the slot", o.Name))
-	}
-
-	for i, name := range o.SlotNames {
-		switch problems := objectAndLabel(name); {
-		case len(problems) > 0:
-			errs = append(errs, fmt.Errorf("slot names: %q is invalid: %s", name, strings.Join(problems, "; ")))
-		case name == v1alpha1.LeaseControllerIdentity:
-			errs = append(errs, fmt.Errorf("slot names: %q is how the lease monitor signs Leases that it has taken; choose another", name))
-		case slices.Contains(o.SlotNames[:i], name):
-			errs = append(errs, fmt.Errorf("slot names: %q is listed twice", name))
-		}
-	}
-
-	return errs
-}
-
-func (o Options) validateSlots() []error {
-	if len(o.SlotNames) > 0 {
-		return o.validateSlotNames()
-	}
-
-	switch {
-	case o.Slots < FollowScale || o.Slots > v1alpha1.MaxSlots:
-		return []error{fmt.Errorf("slots: %d must be from 0 to %d, or FollowScale", o.Slots, v1alpha1.MaxSlots)}
-	case o.Slots == 0 && o.StandbyAddress != "":
-		return []error{errors.New("standby address: it has no use without slots")}
-	case o.Slots == 0:
-		return nil
-	case o.Name != "":
-		return []error{fmt.Errorf("name: remove %q: with slots, the name is that of the slot", o.Name)}
-	case o.Ring == "":
-		return nil // validateNames has reported it
-	}
-
-	if last, problems := lastSlot(o.Ring, o.Slots); len(problems) > 0 {
-		return []error{fmt.Errorf("slots: the name of the last slot, %q, is invalid: %s", last, strings.Join(problems, "; "))}
-	}
-
-	return nil
-}
-
-// lastSlot returns the longest name of so many slots, the first one if there are none, and why it is invalid.
-func lastSlot(ring string, slots int) (name string, problems []string) {
-	name = v1alpha1.SlotName(ring, max(slots-1, 0))
-
-	return name, objectAndLabel(name)
 }
 
 // objectAndLabel returns why a name cannot be both the name of an object and the value of a label.

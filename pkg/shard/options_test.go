@@ -12,13 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
@@ -189,85 +185,6 @@ func TestPredicate(t *testing.T) {
 	always := s.Predicate()
 	require.True(t, always.Update(event.UpdateEvent{ObjectOld: plain, ObjectNew: annotated}))
 	require.True(t, always.Delete(event.DeleteEvent{Object: plain}))
-}
-
-func TestConfigureManagerCachesOwnObjects(t *testing.T) {
-	s := exampleShard(t)
-	own := s.Selector().String()
-	secret, pod := &corev1.Secret{}, &corev1.Pod{}
-	options := manager.Options{Cache: cache.Options{
-		DefaultLabelSelector: labels.SelectorFromSet(labels.Set{"app": "a"}),
-		ByObject: map[client.Object]cache.ByObject{
-			pod: {Label: labels.SelectorFromSet(labels.Set{"app": "b"})},
-			secret: {
-				Label: labels.SelectorFromSet(labels.Set{"app": "c"}),
-				Namespaces: map[string]cache.Config{
-					"one": {LabelSelector: labels.SelectorFromSet(labels.Set{"app": "d"})},
-					"two": {},
-				},
-			},
-		},
-	}}
-	before := options.Cache.ByObject
-
-	require.NoError(t, s.ConfigureManager(&rest.Config{}, &options, &corev1.ConfigMap{}, &corev1.Secret{}))
-
-	byObject := options.Cache.ByObject
-	require.Len(t, byObject, 3)
-	require.Equal(t, "app=b", byObject[pod].Label.String(), "not a kind of the shard")
-	require.Equal(t, "app=c,"+own, byObject[secret].Label.String())
-	require.Equal(t, "app=d,"+own, byObject[secret].Namespaces["one"].LabelSelector.String())
-	require.Nil(t, byObject[secret].Namespaces["two"].LabelSelector, "defaults to that of the kind")
-
-	for obj, o := range byObject {
-		if _, ok := obj.(*corev1.ConfigMap); ok {
-			require.Equal(t, "app=a,"+own, o.Label.String(), "the default still applies")
-		}
-	}
-	require.Equal(t, "app=d", before[secret].Namespaces["one"].LabelSelector.String(), "the caller's map is left alone")
-	require.Equal(t, "app=a", options.Cache.DefaultLabelSelector.String())
-}
-
-// Settings for the Lease, especially short timeouts, would break the manager's watches.
-func TestConfigureManagerLeavesTheConfigAlone(t *testing.T) {
-	config := &rest.Config{Host: "localhost", QPS: 5, Timeout: time.Hour, UserAgent: "me"}
-	before := rest.CopyConfig(config)
-	require.NoError(t, exampleShard(t).ConfigureManager(config, &manager.Options{}, &corev1.ConfigMap{}))
-	require.Equal(t, before, config)
-}
-
-func TestConfigureManagerRefuses(t *testing.T) {
-	s := exampleShard(t)
-	for _, tc := range []struct {
-		name    string
-		options manager.Options
-		kinds   []client.Object
-		want    string
-	}{
-		{"an election", manager.Options{LeaderElectionID: "a"}, []client.Object{&corev1.Pod{}}, "remove the leader election"},
-		{"times", manager.Options{RetryPeriod: new(time.Second)}, []client.Object{&corev1.Pod{}}, "in shard.Options"},
-		{"a limited stop", manager.Options{GracefulShutdownTimeout: new(time.Second)}, []client.Object{&corev1.Pod{}}, "after all workers have stopped"},
-		{"no kinds", manager.Options{}, nil, "at least one kind"},
-		{"an unknown kind", manager.Options{}, []client.Object{&metav1.PartialObjectMetadata{}}, "PartialObjectMetadata"},
-		{
-			"selectors of namespaces",
-			manager.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{"a": {LabelSelector: labels.Everything()}}}},
-			[]client.Object{&corev1.Pod{}},
-			"move it to ByObject",
-		},
-		{
-			"an unknown kind in the cache",
-			manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&metav1.PartialObjectMetadata{}: {}}}},
-			[]client.Object{&corev1.Pod{}},
-			"PartialObjectMetadata",
-		},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			options := tc.options
-			require.ErrorContains(t, s.ConfigureManager(&rest.Config{}, &options, tc.kinds...), tc.want)
-			require.False(t, options.LeaderElection, "nothing is changed")
-		})
-	}
 }
 
 // exampleShard returns the shard shard-0 of the ring example.

@@ -14,7 +14,7 @@ import (
 //
 // A list without a resourceVersion is at least as new as everything that was written before it was sent.
 type present struct {
-	selector labels.Selector // that of the shard, which may be all that the program may list
+	selector func() labels.Selector // that of the shard, which may be all that the program may list
 
 	mu sync.Mutex
 	of map[schema.GroupResource]*answer
@@ -29,7 +29,7 @@ type answer struct {
 	err     error     // why the last one failed
 }
 
-func newPresent(selector labels.Selector) *present {
+func newPresent(selector func() labels.Selector) *present {
 	return &present{selector: selector, of: map[schema.GroupResource]*answer{}}
 }
 
@@ -70,7 +70,7 @@ func (p *present) ask(ctx context.Context, c *cached, namespace string, now time
 
 	go func() {
 		// The answer serves other objects too, so it does not end with the work on this one.
-		page, err := c.page(context.WithoutCancel(ctx), live, namespace, metav1.ListOptions{LabelSelector: p.selector.String(), Limit: 1})
+		page, err := c.page(context.WithoutCancel(ctx), live, namespace, metav1.ListOptions{LabelSelector: p.selector().String(), Limit: 1})
 
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -8,59 +8,35 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection"
 )
 
-// Run runs a controller without a manager as this shard. It takes the shard's Lease with the given config, waits for the end of
-// the hold-off, calls work, and releases the Lease after work has returned. Call it once.
+// Run runs a controller without a manager as this shard. It waits for a slot, if the shard has slots, takes the shard's Lease with the given config, waits for
+// the end of the hold-off, calls work, and releases the Lease after work has returned. Call it once.
 //
-// The context of work ends when ctx ends, and when the Lease is lost. Work must return only after everything that it has started
-// has stopped; if it does not, the process ends as described at [Options].Exit. Caches may be filled earlier, in work or outside
-// it: if a cache is older than the term, its objects in a [Shard.Handler] wait until the cache has caught up.
+// When ctx ends, the shard says in its Lease that it stops, and works until its objects are drained, as [Options].DrainTimeout describes. Then the context of
+// work ends. It also ends when the Lease is lost. Work must return only after everything that it has started has stopped; if it does not, the process ends
+// as described at [Options].Exit. Informers with [Shard.TweakListOptions] must start in work, where the shard has its name.
 //
 // Run returns the error of work. If the Lease was lost, it returns an [ErrLost], and the process must end with a non-zero exit
 // code. It returns nil if ctx ended before the Lease was taken.
 func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx context.Context) error) error {
-	lock, err := s.connect(config)
-	if err != nil {
+	if err := s.connect(config); err != nil {
 		return err
 	}
 
-	held, ended := make(chan struct{}), make(chan struct{})
+	t, err := s.hold(ctx, config)
 
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, Name: s.options.Name, ReleaseOnCancel: true,
-		LeaseDuration: s.options.LeaseDuration, RenewDeadline: s.options.RenewDeadline, RetryPeriod: s.options.RetryPeriod,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(context.Context) { close(held) },
-			OnStoppedLeading: func() {}, // the term has ended before: the Lease was released or lost, or its deadline has passed
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("set up the election of shard %s: %w", s.options.Name, err)
+	switch {
+	case ctx.Err() != nil && t == nil:
+		return nil //nolint:nilerr // it was told to stop
+	case err != nil:
+		return fmt.Errorf("run a shard of ring %s: %w", s.options.Ring, err)
 	}
 
-	// The Lease outlives ctx until work has returned.
-	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer t.end()
 
-	go func() {
-		defer close(ended)
-		elector.Run(electing)
-	}()
-
-	defer func() {
-		stop()
-		<-ended
-	}()
-
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-held:
-	}
-
-	if err := s.during(ctx, work); err != nil {
-		return fmt.Errorf("run shard %s: %w", s.options.Name, err)
+	if err := s.during(s.untilDrained(ctx), work); err != nil {
+		return fmt.Errorf("run shard %s: %w", s.Name(), err)
 	}
 
 	return nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,9 +24,6 @@ import (
 )
 
 const (
-	// FollowScale is the value of [Options].Slots that makes as many slots as the workload that owns the Pod shall have replicas.
-	FollowScale = -1
-
 	// scalePeriod is how often a process that waits for a slot reads the scale. A process that holds a slot does not read it.
 	scalePeriod = 5 * time.Second
 	// scaleTimeout limits a request. A process that waits for one cannot take a slot that is offered for 5 s.
@@ -48,7 +46,8 @@ type workload struct {
 	name      string
 }
 
-// ownerOf returns the topmost owner of the Pod that has a scale: a Deployment, for example, and not its ReplicaSet.
+// ownerOf returns the topmost owner of the Pod that has a scale and may be read: a Deployment, for example, and neither its ReplicaSet, nor a custom
+// resource that controls it and whose scale this process may not read.
 func ownerOf(ctx context.Context, config *rest.Config, o Options) (*workload, error) {
 	limited := rest.CopyConfig(config)
 	limited.Timeout = scaleTimeout
@@ -74,7 +73,7 @@ func ownerOf(ctx context.Context, config *rest.Config, o Options) (*workload, er
 			return w, nil
 		}
 
-		if !apierrors.IsNotFound(err) {
+		if !apierrors.IsNotFound(err) && !w.mayBeHidden(err) {
 			return nil, err // what is below it would be the wrong one
 		}
 	}
@@ -90,6 +89,10 @@ func (w *workload) owners(ctx context.Context, described discovery.DiscoveryInte
 
 	for child := w; len(owners) < mostOwners; {
 		above, err := child.owner(ctx, mapper)
+		if err != nil && len(owners) > 0 && child.mayBeHidden(err) {
+			return owners, nil
+		}
+
 		if err != nil || above == nil {
 			return owners, err
 		}
@@ -125,6 +128,12 @@ func (w *workload) owner(ctx context.Context, mapper meta.RESTMapper) (*workload
 	}
 
 	return &workload{client: w.client, namespace: w.namespace, resource: mapping.Resource, name: ref.Name}, nil
+}
+
+// mayBeHidden reports whether the error means that this process may not read the workload, and need not: it is not one of Kubernetes' own, whose scale
+// would be the right one.
+func (w *workload) mayBeHidden(err error) bool {
+	return w.resource.Group != appsv1.GroupName && (apierrors.IsForbidden(err) || meta.IsNoMatchError(err))
 }
 
 // replicas returns how many Pods the workload shall have.

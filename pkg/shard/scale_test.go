@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"net/http"
 	"strings"
 	"testing"
 
@@ -78,12 +77,12 @@ func TestSlotsFollowTheScaleOfTheDeployment(t *testing.T) {
 		f.pod(set, name)
 	}
 
-	first := f.claim(f.slotOptions("pod-a", FollowScale)).got()
+	first := f.claim(f.slotted("pod-a", Scale())).got()
 	require.Equal(t, v1alpha1.SlotName(f.ring, 0), first.Name())
 	f.eventually("it is deleted last", func() bool { return f.cost("pod-a") == "5000" })
 	f.runs(first, ignore)
 
-	second := f.claim(f.slotOptions("pod-b", FollowScale))
+	second := f.claim(f.slotted("pod-b", Scale()))
 	second.waits("pod-b")
 	require.Empty(t, f.cost("pod-b"), "a Pod without a slot is deleted before others")
 
@@ -110,7 +109,7 @@ func TestFollowingTheScaleNeeds(t *testing.T) {
 	fails := func(pod, message string) {
 		t.Helper()
 		f.eventually(message, func() bool {
-			c := f.claim(f.slotOptions(pod, FollowScale))
+			c := f.claim(f.slotted(pod, Scale()))
 			receive(f, c.done, "it fails")
 			require.Error(t, c.err)
 			t.Log(c.err)
@@ -128,7 +127,7 @@ func TestFollowingTheScaleNeeds(t *testing.T) {
 	fails("pod-a", `cannot get resource "deployments/scale"`)
 	allow("apps", "deployments/scale", "get")
 	allow("coordination.k8s.io", "leases", "get", "list", "watch", "create", "update", "delete")
-	require.Equal(t, v1alpha1.SlotName(f.ring, 0), f.claim(f.slotOptions("pod-a", FollowScale)).got().Name())
+	require.Equal(t, v1alpha1.SlotName(f.ring, 0), f.claim(f.slotted("pod-a", Scale())).got().Name())
 	require.Empty(t, f.cost("pod-a"), "it works without the permission to patch Pods")
 }
 
@@ -142,12 +141,8 @@ func TestFollowingTheScaleSurvivesAnOutage(t *testing.T) {
 	f.config.Wrap(n.wrap)
 	n.down.Store(true)
 
-	address := "127.0.0.1:" + freePort(f)
-	options := f.slotOptions("pod-a", FollowScale)
-	options.StandbyAddress = address
-	c := f.claim(options)
-	f.eventually("it is alive", answers(address, "/healthz", http.StatusOK))
-	require.True(t, answers(address, "/readyz", http.StatusServiceUnavailable)())
+	c := f.claim(f.slotted("pod-a", Scale()))
+	f.eventually("it has tried", func() bool { return n.refused.Load() > 1 })
 	n.down.Store(false)
 	require.Equal(t, v1alpha1.SlotName(f.ring, 0), c.got().Name())
 }
@@ -162,5 +157,5 @@ func TestFollowingTheScaleEndsAtTheNamespace(t *testing.T) {
 	require.NoError(t, f.admin.Create(t.Context(), above))
 	deployment.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(above, rbacv1.SchemeGroupVersion.WithKind("ClusterRole"))}
 	require.NoError(t, f.admin.Update(t.Context(), deployment))
-	require.Equal(t, v1alpha1.SlotName(f.ring, 0), f.claim(f.slotOptions("pod-a", FollowScale)).got().Name())
+	require.Equal(t, v1alpha1.SlotName(f.ring, 0), f.claim(f.slotted("pod-a", Scale())).got().Name())
 }

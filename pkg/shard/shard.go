@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -18,10 +17,11 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
-// Shard is this process as a member of a ring. [New] creates it. It is safe for concurrent use. A process may contain several
+// Shard is this process as a member of a ring. [NewManager] and [New] create it. It is safe for concurrent use. A process may contain several
 // shards, one per ring, each with its own manager.
 type Shard struct {
 	options  Options
+	name     atomic.Pointer[string]
 	shardKey string
 	drainKey string
 	guard    *guard
@@ -36,8 +36,10 @@ type Shard struct {
 	inventories map[form]*inventory
 	// namespaces are the namespaces in which the manager caches a kind, if these are not all.
 	namespaces map[schema.GroupVersionKind][]string
-	// lock is the shard's Lease; nil until the shard knows how to reach it.
+	// lock is the shard's Lease; nil before the shard has a name.
 	lock *lock
+	// standsBy is true while this process waits for a slot, and could take one.
+	standsBy atomic.Bool
 	// member is true if the program configures its leader election itself.
 	member bool
 	// attended is true if a reconciler of such a shard was wrapped.
@@ -49,24 +51,17 @@ type Shard struct {
 }
 
 // New returns the shard that the options describe, with defaults filled in. It does not access the API server. The error names
-// every option that is missing or wrong. A shard with [Options].Slots or [Options].SlotNames has no name before
-// [Claim] has found one for it, so New refuses these.
+// every option that is missing or wrong. A shard with [Options].Slots has no name before it holds one of them.
 func New(options Options) (*Shard, error) {
 	options, err := options.complete(os.Hostname, self.Mounted)
 	if err != nil {
 		return nil, err
 	}
 
-	if options.Slotted() {
-		return nil, errSlots
-	}
-
 	return newShard(options), nil
 }
 
-var errSlots = errors.New("shard options: slots: call shard.Claim, which waits for a slot, instead of shard.New")
-
-// newShard returns the shard of options that are complete and contain its name.
+// newShard returns the shard of options that are complete.
 func newShard(options Options) *Shard {
 	keys := v1alpha1.LabelKeysOf(options.Ring, options.ShardLabel)
 	s := &Shard{
@@ -80,13 +75,17 @@ func newShard(options Options) *Shard {
 
 		inventories: map[form]*inventory{},
 	}
-	s.handover = newHandovers(options.Ring, keys.Handover, s.Selector())
+	s.become(options.Name)
+	s.handover = newHandovers(options.Ring, keys.Handover, s.Selector)
 
 	return s
 }
 
-// Name returns the shard's name.
-func (s *Shard) Name() string { return s.options.Name }
+// Name returns the shard's name; empty as long as it waits for a slot.
+func (s *Shard) Name() string { return *s.name.Load() }
+
+// become gives the shard its name. It is called once more when it has a slot.
+func (s *Shard) become(name string) { s.name.Store(&name) }
 
 // Ring returns the name of the shard's ring.
 func (s *Shard) Ring() string { return s.options.Ring }
@@ -99,9 +98,14 @@ func (s *Shard) LabelKeys() v1alpha1.LabelKeys {
 	return v1alpha1.LabelKeysOf(s.options.Ring, s.options.ShardLabel)
 }
 
-// Selector returns the label selector that matches the objects of this shard, including draining ones.
+// Selector returns the label selector that matches the objects of this shard, including draining ones; none as long as the shard waits for a slot.
 func (s *Shard) Selector() labels.Selector {
-	return labels.SelectorFromSet(labels.Set{s.shardKey: s.options.Name})
+	name := s.Name()
+	if name == "" {
+		return labels.Nothing()
+	}
+
+	return labels.SelectorFromSet(labels.Set{s.shardKey: name})
 }
 
 // Owns reports whether the object, as it is given, carries this shard's label, draining or not.
@@ -110,7 +114,9 @@ func (s *Shard) Owns(obj client.Object) bool {
 }
 
 func (s *Shard) owns(obj metav1.Object) bool {
-	return obj.GetLabels()[s.shardKey] == s.options.Name
+	name := s.Name()
+
+	return name != "" && obj.GetLabels()[s.shardKey] == name
 }
 
 // Draining reports whether this shard is asked to release the object: the shard owns the object, and the object carries the drain
@@ -127,5 +133,4 @@ func (s *Shard) draining(obj metav1.Object) bool {
 
 func init() {
 	hook.WithoutLease = func(s any) { s.(*Shard).term.unlimited() }     //nolint:forcetypeassert // internal, the only caller passes a *Shard
-	hook.Exit = func(s any) func(error) { return s.(*Shard).term.exit } //nolint:forcetypeassert // internal, the only caller passes a *Shard
 }

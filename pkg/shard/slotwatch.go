@@ -17,7 +17,7 @@ import (
 // is closed when nothing runs any more.
 func (c *claimer) watch(ctx context.Context) <-chan struct{} {
 	selector := labels.SelectorFromSet(labels.Set{v1alpha1.LabelClusterRing: c.options.Ring}).String()
-	leases := c.client.Leases(c.options.Namespace)
+	leases := c.watching
 	source := &toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = selector

@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"context"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -23,25 +22,23 @@ func TestAStandby(t *testing.T) {
 	holding := f.claim(f.slotOptions("pod-a", 1)).got()
 	f.runs(holding, ignore)
 
-	address := "127.0.0.1:" + freePort(f)
+	f.probes = "127.0.0.1:" + freePort(f)
 	options := f.slotOptions("pod-b", 1)
-	options.PodUID, options.StandbyAddress = "4c3a7f6e-1111-2222-3333-444455556666", address
-	c := f.claim(options)
+	options.PodUID = "4c3a7f6e-1111-2222-3333-444455556666"
+	s, err := New(options)
+	require.NoError(t, err)
 
-	f.eventually("it is alive", answers(address, "/healthz", http.StatusOK))
-	f.eventually("it could take over", answers(address, "/readyz", http.StatusOK))
+	p := f.runs(s, ignore)
+	f.eventually("it is alive", answers(f.probes, "/readyz/ping", http.StatusOK))
+	f.eventually("it could take over", answers(f.probes, "/readyz", http.StatusOK))
 
 	lease := f.standby("pod-b")
 	require.NotNil(t, lease)
 	require.NotContains(t, lease.Labels, v1alpha1.LabelClusterRing, "it is no shard")
 	require.Equal(t, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "pod-b", UID: options.PodUID}}, lease.OwnerReferences)
 
-	c.cancel()
-	receive(f, c.done, "it stops")
-	require.ErrorIs(t, c.err, context.Canceled)
-	require.ErrorContains(t, c.err, "1 slots of ring")
+	require.NoError(t, p.stop())
 	require.Nil(t, f.standby("pod-b"))
-	require.False(t, answers(address, "/healthz", http.StatusOK)(), "the address is free")
 }
 
 // answers returns a condition: whether the probe is answered with this code.
@@ -87,12 +84,9 @@ func TestAPodThatMayNotTakeASlotIsNotReady(t *testing.T) {
 		})
 	})
 
-	options := f.slotOptions("pod-b", 1)
-	options.StandbyAddress = "127.0.0.1:" + freePort(f)
-	c := f.claim(options)
-	c.waits("pod-b")
+	c := f.claim(f.slotOptions("pod-b", 1))
 	f.eventually("it has tried again", func() bool { return refused.Load() > 1 })
-	require.True(t, answers(options.StandbyAddress, "/readyz", http.StatusServiceUnavailable)())
+	require.False(t, c.standsBy())
 
 	allow("update")
 	require.Equal(t, held.Name(), c.got().Name())
@@ -111,7 +105,7 @@ func TestAStandbyRenewsItsLease(t *testing.T) {
 	f := newFixture(t)
 	options, err := f.slotOptions("pod-b", 1).complete(nil, "")
 	require.NoError(t, err)
-	client, err := leaseClient(f.config, options)
+	client, _, err := leaseClients(f.config, options)
 	require.NoError(t, err)
 
 	clk := clocktesting.NewFakePassiveClock(time.Unix(1_000_000, 0))

@@ -23,13 +23,11 @@ const (
 	drainStalled = 3 * time.Second
 )
 
-// UntilDrained returns a context for the manager's Start, or for [Shard.Run]. When ctx ends, the shard says in its Lease that it stops, and continues
-// to work on its objects, which the rebalancer drains one by one. The returned context ends when the shard has no objects any more, when nobody
-// drains them, or when [Options].DrainTimeout has passed; then the manager stops as usual. If the shard holds a slot and another process waits for
-// one, the returned context ends at once, because that process takes over all objects.
-//
-// Call it once, before the manager starts.
-func (s *Shard) UntilDrained(ctx context.Context) context.Context {
+// untilDrained returns a context that outlives ctx: when ctx ends, the shard says in its Lease that it stops, and continues to work on its objects, which the
+// rebalancer drains one by one. The returned context ends when the shard has no objects any more, when nobody drains them, or when
+// [Options].DrainTimeout has passed. If the shard holds a slot and another process waits for one, it ends at once, because that process takes over all
+// objects.
+func (s *Shard) untilDrained(ctx context.Context) context.Context {
 	draining, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 
 	context.AfterFunc(ctx, func() {
@@ -48,7 +46,7 @@ func (s *Shard) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.DrainTimeout)
 	defer cancel()
 
-	log := klog.FromContext(ctx).WithValues("shard", s.options.Name)
+	log := klog.FromContext(ctx).WithValues("shard", s.Name())
 
 	l := s.lease()
 	if l == nil || l.slot && l.awaited(ctx, log) {
@@ -108,11 +106,7 @@ func (s *Shard) drain(ctx context.Context) {
 
 // hasObjects reports whether an object carries the shard's label, as the API server has it.
 func (s *Shard) hasObjects(ctx context.Context) (bool, error) {
-	s.mu.RLock()
-	kinds := slices.Concat(slices.Collect(maps.Values(s.kinds))...)
-	s.mu.RUnlock()
-
-	for _, k := range kinds {
+	for _, k := range s.allKinds() {
 		if k.err != nil {
 			return false, k.err
 		}
@@ -131,6 +125,14 @@ func (s *Shard) hasObjects(ctx context.Context) (bool, error) {
 	}
 
 	return false, nil
+}
+
+// allKinds returns all kinds whose objects are sharded.
+func (s *Shard) allKinds() []*kind {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+
+	return slices.Concat(slices.Collect(maps.Values(s.kinds))...)
 }
 
 // lease returns the lock of the shard's Lease; nil before the shard knows how to reach it.

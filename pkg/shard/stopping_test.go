@@ -21,12 +21,12 @@ func (f *fixture) stopping(s *Shard) bool {
 	return lease.Spec.RenewTime != nil && v1alpha1.IsStopping(lease.Annotations, lease.Spec.RenewTime.Time)
 }
 
-// startUntilDrained is start with [Shard.UntilDrained].
+// startUntilDrained starts a shard that reports its reconciles.
 func (f *fixture) startUntilDrained(s *Shard) (p *process, told chan string) {
 	f.Helper()
 
 	told = make(chan string, 100)
-	p = f.startUntil(s.UntilDrained, s, func(mgr ctrl.Manager) {
+	p = f.start(s, func(mgr ctrl.Manager) {
 		f.controls(mgr, s, &corev1.ConfigMap{}, func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
 			told <- req.Name
 

@@ -22,7 +22,7 @@ const AnnotationCareless = "example.clusterring.dev/careless"
 // writes the object all the same. Only the fence of the ring can prevent that. It is safe for concurrent use.
 type Careless struct {
 	client   client.Client
-	shard    string
+	shard    func() string
 	stopping <-chan struct{}
 	busy     sync.WaitGroup
 
@@ -40,9 +40,9 @@ type CarelessWrite struct {
 	Error string `json:"error,omitempty"`
 }
 
-// NewCareless returns a writer for the shard, whose client must check nothing. Each write is reported as a line of JSON. After stopping is
+// NewCareless returns a writer for the shard whose name the function returns. Its client must check nothing. Each write is reported as a line of JSON. After stopping is
 // closed, reconciles are interrupted because the process stops, and nothing is written.
-func NewCareless(c client.Client, shard string, stopping <-chan struct{}, out io.Writer) *Careless {
+func NewCareless(c client.Client, shard func() string, stopping <-chan struct{}, out io.Writer) *Careless {
 	return &Careless{client: c, shard: shard, stopping: stopping, out: json.NewEncoder(out)}
 }
 
@@ -114,7 +114,7 @@ func (c *Careless) write(ctx context.Context, kind client.Object, name types.Nam
 
 	said := CarelessWrite{Kind: reflect.TypeOf(kind).Elem().Name(), Namespace: name.Namespace, Name: name.Name}
 
-	patch := []byte(`{"metadata":{"annotations":{"` + AnnotationCareless + `":"` + c.shard + `"}}}`)
+	patch := []byte(`{"metadata":{"annotations":{"` + AnnotationCareless + `":"` + c.shard() + `"}}}`)
 	if err := c.client.Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		said.Error = err.Error()
 	}

@@ -27,7 +27,7 @@ func TestCarelessWritesOnlyAfterAnInterruption(t *testing.T) {
 	var out bytes.Buffer
 
 	stopping := make(chan struct{})
-	c := history.NewCareless(refusing{}, "a", stopping, &out)
+	c := history.NewCareless(refusing{}, func() string { return "a" }, stopping, &out)
 	reconcileWith := func(ctx context.Context) {
 		r := c.Reconciler(&corev1.ConfigMap{}, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
 			return reconcile.Result{}, nil

@@ -61,7 +61,7 @@ type Stamp struct {
 // Recorder writes the history of one process. It is safe for concurrent use. The zero value is not usable.
 type Recorder struct {
 	process int
-	shard   string
+	shard   func() string
 	now     func() Stamp
 
 	mu       sync.Mutex
@@ -69,8 +69,8 @@ type Recorder struct {
 	sequence uint64
 }
 
-// NewRecorder returns a recorder for the process with the given number and shard. Each line is one call of out.Write.
-func NewRecorder(out io.Writer, process int, shard string, now func() Stamp) *Recorder {
+// NewRecorder returns a recorder for the process with the given number, and the shard whose name the function returns. Each line is one call of out.Write.
+func NewRecorder(out io.Writer, process int, shard func() string, now func() Stamp) *Recorder {
 	return &Recorder{process: process, shard: shard, now: now, out: out}
 }
 
@@ -123,7 +123,7 @@ func (r *Recorder) entry(e Entry) Entry {
 	defer r.mu.Unlock()
 
 	r.sequence++
-	e.Sequence, e.Process, e.Shard = r.sequence, r.process, r.shard
+	e.Sequence, e.Process, e.Shard = r.sequence, r.process, r.shard()
 
 	return e
 }

@@ -47,7 +47,7 @@ func TestRecorder(t *testing.T) {
 		result error
 	)
 
-	recorder := history.NewRecorder(&out, 42, "shard-0", stamps())
+	recorder := history.NewRecorder(&out, 42, func() string { return "shard-0" }, stamps())
 	r := recorder.Reconciler(
 		history.Subject{Controller: "checksum", Object: &corev1.ConfigMap{}, Reader: p.Client},
 		reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
@@ -111,7 +111,7 @@ func TestNoWorkGoesUnrecorded(t *testing.T) {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace(t), Name: "a"}}
 	require.NoError(t, p.Client.Create(t.Context(), cm))
 
-	r := history.NewRecorder(fullDisk{}, 1, "shard-0", stamps()).Reconciler(
+	r := history.NewRecorder(fullDisk{}, 1, func() string { return "shard-0" }, stamps()).Reconciler(
 		history.Subject{Object: &corev1.ConfigMap{}, Reader: p.Client},
 		reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
 			t.Error("it worked unrecorded")

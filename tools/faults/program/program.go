@@ -82,7 +82,7 @@ func (o *Options) Run(ctx context.Context, mgr ctrl.Manager, add func(Recorder) 
 		return fmt.Errorf("open the history: %w", err)
 	}
 
-	if err := add(Recorder{work: o.work, history: history.NewRecorder(file, os.Getpid(), o.Name, now)}); err != nil {
+	if err := add(Recorder{work: o.work, history: history.NewRecorder(file, os.Getpid(), func() string { return o.Name }, now)}); err != nil {
 		return errors.Join(err, file.Close())
 	}
 

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -49,17 +48,12 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 
-	s, err := shard.New(shard.Options{
-		Ring: o.Ring, Name: o.Name, Namespace: o.Namespace,
-		LeaseDuration: o.LeaseDuration, RenewDeadline: o.RenewDeadline, RetryPeriod: o.RetryPeriod,
-	})
-	if err != nil {
-		return fmt.Errorf("set up the shard: %w", err)
-	}
-
 	kinds := map[schema.GroupVersionKind]schema.GroupVersionKind{}
 
-	var objects []client.Object
+	var (
+		objects  []client.Object
+		declared shard.Kinds
+	)
 
 	for _, arg := range o.kinds {
 		main, controlled, _ := strings.Cut(arg, "=")
@@ -72,23 +66,24 @@ func run(ctx context.Context, o options) error {
 
 		kinds[*m] = *c
 		objects = append(objects, empty(*m), empty(*c))
+		declared = append(declared, shard.Main(empty(*m)), shard.Controlled(empty(*c)))
 	}
 
 	managerOptions := ctrl.Options{
 		Scheme: clientgoscheme.Scheme, Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true}},
 	}
-	if err := s.ConfigureManager(config, &managerOptions, objects...); err != nil {
-		return fmt.Errorf("set up the shard: %w", err)
-	}
 
-	mgr, err := ctrl.NewManager(config, managerOptions)
+	mgr, err := shard.NewManager(config, managerOptions, shard.Options{
+		Ring: o.Ring, Name: o.Name, Namespace: o.Namespace, Kinds: declared, CheckedClient: true,
+		LeaseDuration: o.LeaseDuration, RenewDeadline: o.RenewDeadline, RetryPeriod: o.RetryPeriod,
+	})
 	if err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 
 	return o.Run(ctx, mgr, func(r program.Recorder) error {
-		w := &worker{options: o, controlled: kinds, manager: mgr, shard: s, client: s.Client(mgr.GetClient()), recorder: r}
+		w := &worker{options: o, controlled: kinds, manager: mgr, client: mgr.GetClient(), recorder: r}
 		for _, obj := range objects {
 			if err := w.add(obj.GetObjectKind().GroupVersionKind()); err != nil {
 				return err
@@ -104,7 +99,6 @@ type worker struct {
 	options
 	controlled map[schema.GroupVersionKind]schema.GroupVersionKind // by main kind
 	manager    ctrl.Manager
-	shard      *shard.Shard
 	client     client.Client
 	recorder   program.Recorder
 }
@@ -131,8 +125,7 @@ func (w *worker) add(gvk schema.GroupVersionKind) error {
 
 	recorded := w.recorder.Reconciler(history.Subject{Controller: name, Object: obj, Reader: w.manager.GetClient()}, inner)
 
-	err := ctrl.NewControllerManagedBy(w.manager).Named(name).For(obj, builder.WithPredicates(w.shard.Predicate())).
-		Complete(w.shard.Reconciler(w.client, obj, recorded))
+	err := ctrl.NewControllerManagedBy(w.manager).Named(name).For(obj).Complete(recorded)
 	if err != nil {
 		return fmt.Errorf("set up the controller of %s: %w", name, err)
 	}

@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -141,28 +140,22 @@ func (w *world) begin(shard string, uid types.UID, name string) (end func()) {
 func (w *world) join(name string) {
 	w.Helper()
 
-	s, err := shard.New(shard.Options{
+	mgr, err := shard.NewManager(w.plane.Config, ctrl.Options{
+		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 2},
+	}, shard.Options{
 		Ring: w.ring, Name: name, Namespace: w.namespace, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 500 * time.Millisecond,
+		Kinds:         shard.Kinds{shard.Main(&corev1.ConfigMap{}), shard.Controlled(&corev1.Secret{}), shard.Main(&corev1.Service{})},
+		CheckedClient: true,
 	})
 	require.NoError(w, err)
 
-	options := ctrl.Options{
-		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 2},
-	}
-	require.NoError(w, s.ConfigureManager(w.plane.Config, &options, &corev1.ConfigMap{}, &corev1.Secret{}, &corev1.Service{}))
-	mgr, err := ctrl.NewManager(w.plane.Config, options)
-	require.NoError(w, err)
-
-	c := s.Client(mgr.GetClient())
-
 	require.NoError(w, ctrl.NewControllerManagedBy(mgr).Named(name+"-configmaps").
-		For(&corev1.ConfigMap{}, builder.WithPredicates(s.Predicate())).Owns(&corev1.Secret{}).
-		Complete(s.Reconciler(c, &corev1.ConfigMap{}, w.maker(name, c))))
+		For(&corev1.ConfigMap{}).Owns(&corev1.Secret{}).Complete(w.maker(name, mgr.GetClient())))
 	require.NoError(w, ctrl.NewControllerManagedBy(mgr).Named(name+"-services").
-		For(&corev1.Service{}, builder.WithPredicates(s.Predicate())).
-		Complete(s.Reconciler(c, &corev1.Service{}, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+		For(&corev1.Service{}).
+		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
 			return reconcile.Result{}, nil
-		}))))
+		})))
 
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	ended := make(chan error, 1)

@@ -4,6 +4,7 @@ package elect
 import (
 	"context"
 	"fmt"
+	"net"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -20,14 +21,28 @@ const (
 	RetryPeriod   = 2 * time.Second
 )
 
+// dialTimeout is that of client-go.
+const dialTimeout = 30 * time.Second
+
 // agent is the user agent of elections.
 const agent = "leader-election"
 
-// Client returns a client for Leases that are renewed until a deadline. The user agent of its requests ends with the given one.
+// Client returns a client for Leases that are renewed until a deadline, on a connection of its own. The user agent of its requests ends with the given
+// one. Without a deadline, requests have no time-out, so that watches last.
 func Client(config *rest.Config, agent string, renewDeadline time.Duration) (*coordinationv1client.CoordinationV1Client, error) {
 	config = rest.AddUserAgent(rest.CopyConfig(config), agent)
-	// A single request that hangs must not cost the Lease.
-	config.Timeout = max(renewDeadline/2, time.Second) //nolint:mnd // see above
+	if config.Timeout = 0; renewDeadline > 0 {
+		// A single request that hangs must not cost the Lease.
+		config.Timeout = max(renewDeadline/2, time.Second) //nolint:mnd // see above
+	}
+
+	// Transports with different dialers share no connection: a large list of a controller must not hold up a renewal.
+	dial := config.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
+	}
+
+	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) { return dial(ctx, network, address) }
 	// The Lease must not queue behind the writes of the controllers.
 	config.QPS, config.RateLimiter = -1, nil
 

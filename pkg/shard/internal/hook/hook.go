@@ -15,9 +15,6 @@ import (
 // WithoutLease makes a *shard.Shard work as if it held its Lease. It is for the shardtest package.
 var WithoutLease func(shard any)
 
-// Exit returns how a *shard.Shard ends the process because of workers that have not stopped. It is for the adopt package.
-var Exit func(shard any) func(error)
-
 // Identity identifies a shard of this process.
 type Identity struct {
 	// Ring is the name of the ring, Name the name of the shard.

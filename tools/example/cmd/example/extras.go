@@ -30,7 +30,7 @@ type extras struct {
 }
 
 // open sets up what the options ask for, with the manager's client. The context ends when the process is told to stop.
-func (e *extras) open(ctx context.Context, o options, shard string, c client.Client) error {
+func (e *extras) open(ctx context.Context, o options, shard func() string, c client.Client) error {
 	e.options, e.client = o, c
 
 	if o.HistoryFile != "" {

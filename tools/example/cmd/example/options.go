@@ -1,15 +1,21 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/setup"
 )
 
@@ -81,28 +87,61 @@ func parse(args []string, out io.Writer) (options, error) {
 		return o, fmt.Errorf("%w; see --help", err)
 	}
 
+	o.fromEnvironment()
+
 	return o, o.validate(flags.Args())
 }
 
-// slotCount returns the value of --slots as shard.Options take it.
-func (o options) slotCount() (int, error) {
-	switch o.slots {
-	case "":
-		return 0, nil
-	case "scale":
-		return shard.FollowScale, nil
+// fromEnvironment fills in what a Deployment of named shards has in its environment.
+func (o *options) fromEnvironment() {
+	if names := os.Getenv("SHARD_NAME"); names != "" && o.shardName == "" && o.slots == "" && len(o.slotNames) == 0 {
+		for name := range strings.SplitSeq(names, ",") {
+			o.slotNames = append(o.slotNames, strings.TrimSpace(name))
+		}
+	}
+
+	o.shardLabel = cmp.Or(o.shardLabel, os.Getenv("SHARD_LABEL"))
+}
+
+// shard returns the options of the shard.
+func (o options) shard(exit func(error)) shard.Options {
+	slots, _ := o.slotsOf() // validated
+
+	return shard.Options{
+		Ring: o.ring, Name: o.shardName, Slots: slots, ShardLabel: o.shardLabel, Pod: o.podName, Namespace: o.leaseNamespace,
+		Kinds: shard.Kinds{
+			shard.Main(&v1alpha1.Website{}), shard.Controlled(&corev1.ConfigMap{}),
+			shard.Main(&v1alpha1.Fleet{}), shard.Controlled(&v1alpha1.Ship{}),
+		},
+		CheckedClient: true, // writes nothing after the Lease is lost, or to an object that has moved
+		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
+		HoldOff: o.holdOff, DrainTimeout: o.drainTimeout, PodUID: types.UID(o.podUID), Exit: exit,
+	}
+}
+
+// slotsOf returns the slots that the flags describe.
+func (o options) slotsOf() (shard.Slots, error) {
+	switch {
+	case o.slots != "" && len(o.slotNames) > 0:
+		return shard.Slots{}, errors.New("--slots and --slot-names both name the slots: remove one of them")
+	case len(o.slotNames) > 0:
+		return shard.Named(o.slotNames...), nil
+	case o.slots == "":
+		return shard.Slots{}, nil
+	case o.slots == "scale":
+		return shard.Scale(), nil
 	}
 
 	count, err := strconv.Atoi(o.slots)
 	if err != nil || count < 1 {
-		return 0, fmt.Errorf("--slots is %q: it must be a number from 1, or scale", o.slots)
+		return shard.Slots{}, fmt.Errorf("--slots is %q: it must be a number from 1, or scale", o.slots)
 	}
 
-	return count, nil
+	return shard.Count(count), nil
 }
 
 func (o options) validate(args []string) error {
-	_, err := o.slotCount()
+	_, err := o.slotsOf()
 
 	switch {
 	case err != nil:

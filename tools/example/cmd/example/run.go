@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -42,31 +40,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 
-	slots, err := o.slotCount()
-	if err != nil {
-		return err
-	}
-
 	extras := &extras{}
-	// Sharding: name the ring, and wait for a slot.
-	shardOptions := shard.Options{
-		Ring: o.ring, Name: o.shardName, Slots: slots, SlotNames: o.slotNames, ShardLabel: o.shardLabel, Pod: o.podName, Namespace: o.leaseNamespace,
-		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
-		HoldOff: o.holdOff, DrainTimeout: o.drainTimeout, PodUID: types.UID(o.podUID), Exit: extras.exit,
-	}.WithEnvironment()
-	if shardOptions.Slotted() {
-		shardOptions.StandbyAddress = o.standbyAddress()
-	}
-
-	s, err := shard.Claim(ctx, restConfig, shardOptions)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it was told to stop while it waited
-		}
-
-		return fmt.Errorf("set up the shard (--ring, --shard-name, --slots, --slot-names, --shard-label, --lease-...): %w", err)
-	}
-
 	managerOptions := ctrl.Options{
 		Scheme:                 setup.Scheme(),
 		Logger:                 log,
@@ -74,12 +48,8 @@ func run(ctx context.Context, o options) error {
 		HealthProbeBindAddress: o.ProbeAddress,
 		Controller:             config.Controller{MaxConcurrentReconciles: o.Concurrency},
 	}
-	// Sharding: hold the shard's Lease, and watch only the shard's objects.
-	if err := s.ConfigureManager(restConfig, &managerOptions, &v1alpha1.Website{}, &corev1.ConfigMap{}, &v1alpha1.Fleet{}, &v1alpha1.Ship{}); err != nil {
-		return fmt.Errorf("set up the shard: %w", err)
-	}
-
-	mgr, err := ctrl.NewManager(restConfig, managerOptions)
+	// Sharding: name the ring, and the kinds of its resources. Without sharding, this is ctrl.NewManager(restConfig, managerOptions).
+	mgr, err := shard.NewManager(restConfig, managerOptions, o.shard(extras.exit))
 	if err != nil {
 		return setup.Explain(err, restConfig)
 	}
@@ -87,28 +57,28 @@ func run(ctx context.Context, o options) error {
 	// Sharding without services: the shards elect one of themselves, which also assigns the objects of the ring.
 	if o.embedded {
 		err := embedded.AddTo(mgr, embedded.Options{
-			Ring: s.Ring(), Namespace: s.Namespace(), LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
+			Ring: mgr.Shard().Ring(), Namespace: mgr.Shard().Namespace(), LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
 		})
 		if err != nil {
 			return fmt.Errorf("set up the shard (--embedded): %w", err)
 		}
 	}
 
-	if err := addChecks(ctx, mgr); err != nil {
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return fmt.Errorf("set up the health check: %w", err)
+	}
+
+	if err := extras.open(ctx, o, mgr.Shard().Name, mgr.GetClient()); err != nil {
 		return err
 	}
 
-	if err := extras.open(ctx, o, s.Name(), mgr.GetClient()); err != nil {
-		return err
-	}
-
-	if err := addControllers(ctx, mgr, s, extras.decorate); err != nil {
+	if err := addControllers(ctx, mgr, extras.decorate); err != nil {
 		return errors.Join(err, extras.close())
 	}
 
-	log.Info("Starting shard", "ring", s.Ring(), "shard", s.Name(), "lease", s.Namespace()+"/"+s.Name())
-	// Sharding: work until the objects are drained. Start returns an error when the Lease is lost.
-	if err := mgr.Start(s.UntilDrained(ctx)); err != nil {
+	log.Info("Starting shard", "ring", mgr.Shard().Ring(), "namespace", mgr.Shard().Namespace())
+	// Sharding: Start waits for a slot, works until the objects are drained, and returns an error when the Lease is lost.
+	if err := mgr.Start(ctx); err != nil {
 		extras.wait()
 		return fmt.Errorf("run the shard: %w", err) // workers may still write their history
 	}
@@ -116,31 +86,17 @@ func run(ctx context.Context, o options) error {
 	return extras.close()
 }
 
-// standbyAddress is where a shard that waits for a slot answers the probes.
-func (o options) standbyAddress() string {
-	if o.ProbeAddress == "0" {
-		return ""
-	}
-
-	return o.ProbeAddress
-}
-
 // decorate adds to a reconciler what only tests need.
 type decorate func(controller string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler
 
-// addControllers adds the three controllers.
-func addControllers(ctx context.Context, mgr ctrl.Manager, s *shard.Shard, decorate decorate) error {
-	// Sharding: do not write after the Lease is lost, or to an object that has moved.
-	c := s.Client(mgr.GetClient())
-
-	websites := decorate("website", &v1alpha1.Website{}, &website.Reconciler{Client: c})
+// addControllers adds the three controllers. Sharding changes nothing in them.
+func addControllers(ctx context.Context, mgr ctrl.Manager, decorate decorate) error {
+	c := mgr.GetClient()
 
 	err := ctrl.NewControllerManagedBy(mgr).Named("website").
-		// Sharding: a drain is a change of labels, which the predicate alone would hide.
-		For(&v1alpha1.Website{}, builder.WithPredicates(s.Predicate(predicate.GenerationChangedPredicate{}))).
+		For(&v1alpha1.Website{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&corev1.ConfigMap{}).
-		// Sharding: acknowledge drains, and work only on the shard's objects.
-		Complete(s.Reconciler(c, &v1alpha1.Website{}, websites))
+		Complete(decorate("website", &v1alpha1.Website{}, &website.Reconciler{Client: c}))
 	if err != nil {
 		return fmt.Errorf("set up the controller of Websites: %w", err)
 	}
@@ -149,42 +105,19 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, s *shard.Shard, decor
 		return fmt.Errorf("index the ships of fleets: %w", err)
 	}
 
-	fleets := decorate("fleet", &v1alpha1.Fleet{}, fleet.New(c))
-
 	err = ctrl.NewControllerManagedBy(mgr).Named("fleet").
-		For(&v1alpha1.Fleet{}, builder.WithPredicates(s.Predicate(predicate.GenerationChangedPredicate{}))).
+		For(&v1alpha1.Fleet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&v1alpha1.Ship{}).
-		Complete(s.Reconciler(c, &v1alpha1.Fleet{}, fleets))
+		Complete(decorate("fleet", &v1alpha1.Fleet{}, fleet.New(c)))
 	if err != nil {
 		return fmt.Errorf("set up the controller of Fleets: %w", err)
 	}
 
-	checksums := decorate("checksum", &corev1.ConfigMap{}, &checksum.Reconciler{Client: c})
-
 	err = ctrl.NewControllerManagedBy(mgr).Named("checksum").
-		For(&corev1.ConfigMap{}, builder.WithPredicates(s.Predicate())).
-		Complete(s.Reconciler(c, &corev1.ConfigMap{}, checksums))
+		For(&corev1.ConfigMap{}).
+		Complete(decorate("checksum", &corev1.ConfigMap{}, &checksum.Reconciler{Client: c}))
 	if err != nil {
 		return fmt.Errorf("set up the controller of checksums: %w", err)
-	}
-
-	return nil
-}
-
-// addChecks adds /healthz, and a /readyz that passes while the shard holds its Lease and was not told to stop.
-func addChecks(ctx context.Context, mgr ctrl.Manager) error {
-	holding := func(*http.Request) error {
-		select {
-		case <-ctx.Done():
-			return errors.New("the shard is stopping")
-		case <-mgr.Elected():
-			return nil
-		default:
-			return errors.New("the shard does not hold its Lease yet")
-		}
-	}
-	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("lease", holding)); err != nil {
-		return fmt.Errorf("set up the health checks: %w", err)
 	}
 
 	return nil

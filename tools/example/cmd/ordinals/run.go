@@ -133,7 +133,7 @@ func recorder(o options, name string, c client.Client) (record decorate, closing
 		return nil, nil, fmt.Errorf("--history-file: %w", err)
 	}
 
-	writer := history.NewRecorder(file, os.Getpid(), name, history.Now)
+	writer := history.NewRecorder(file, os.Getpid(), func() string { return name }, history.Now)
 
 	return func(controller string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
 		return writer.Reconciler(history.Subject{Controller: controller, Object: obj, Reader: c}, delayed(controller, obj, inner))

@@ -117,7 +117,7 @@ func (o *options) run(ctx context.Context) error {
 		return fmt.Errorf("open the history: %w", err)
 	}
 
-	r := &reconciler{client: mgr.GetClient(), work: o.work, recorder: history.NewRecorder(file, os.Getpid(), shardLease.Identity(), history.Now)}
+	r := &reconciler{client: mgr.GetClient(), work: o.work, recorder: history.NewRecorder(file, os.Getpid(), shardLease.Identity, history.Now)}
 	if err := r.addToManager(mgr, o.ring, shardLease.Identity()); err != nil {
 		return errors.Join(err, file.Close())
 	}

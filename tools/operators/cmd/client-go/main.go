@@ -39,7 +39,7 @@ func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
 		return fmt.Errorf("create the client of metadata: %w", err)
 	}
 
-	s, err := shard.Claim(ctx, config, o.Shard)
+	s, err := shard.New(o.Shard)
 	if err != nil {
 		return fmt.Errorf("join the ring: %w", err)
 	}

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/jobset/pkg/controllers"
 
 	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/pkg/shard/adopt"
 	"github.com/clusterring/clusterring/tools/operators/internal/operator"
 )
 
@@ -24,21 +23,16 @@ func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
 		return fmt.Errorf("add the types of JobSet: %w", err)
 	}
 
-	// These statements shard it. Its main function calls ctrl.NewManager instead.
-	s, err := shard.Claim(ctx, config, o.Shard)
-	if err != nil {
-		return fmt.Errorf("join the ring: %w", err)
-	}
+	// This shards it. Its main function calls ctrl.NewManager instead.
+	o.Shard.Kinds = shard.Kinds{shard.Main(&v1alpha2.JobSet{}), shard.Controlled(&batchv1.Job{}), shard.Controlled(&corev1.Service{})}
+	o.Shard.Controllers = map[string]shard.Placement{"pod": shard.OneReplica()} // it follows Pods, which the ring does not assign
 
-	adopted, err := adopt.NewManager(s, config, o.ManagerOptions("6d4f6a47.jobset.x-k8s.io"), adopt.Options{Controllers: map[string]adopt.Placement{
-		"jobset": adopt.Sharded(&v1alpha2.JobSet{}, &batchv1.Job{}, &corev1.Service{}),
-		"pod":    adopt.OneReplica(), // it follows Pods, which the ring does not assign
-	}})
+	sharded, err := shard.NewManager(config, o.ManagerOptions("6d4f6a47.jobset.x-k8s.io"), o.Shard)
 	if err != nil {
 		return fmt.Errorf("create the manager: %w", err)
 	}
 
-	mgr, err := o.Recorded(adopted, "jobset", &v1alpha2.JobSet{})
+	mgr, err := o.Recorded(sharded, "jobset", &v1alpha2.JobSet{})
 	if err != nil {
 		return err
 	}
@@ -62,7 +56,7 @@ func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
 		return fmt.Errorf("set up the controller of Pods: %w", err)
 	}
 
-	if err := mgr.Start(s.UntilDrained(ctx)); err != nil {
+	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the manager: %w", err)
 	}
 

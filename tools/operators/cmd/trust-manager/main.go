@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/pkg/shard/adopt"
 	"github.com/clusterring/clusterring/tools/operators/internal/operator"
 )
 
@@ -28,21 +27,16 @@ func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
 	options := o.ManagerOptions("trust-manager-leader-election")
 	options.Cache = bundle.CacheOpts(of)
 
-	// These statements shard it. Its main function calls ctrl.NewManager instead. What a Bundle controls is not in the ring, because nobody but its
+	// This shards it. Its main function calls ctrl.NewManager instead. What a Bundle controls is not in the ring, because nobody but its
 	// shard writes it.
-	s, err := shard.Claim(ctx, config, o.Shard)
-	if err != nil {
-		return fmt.Errorf("join the ring: %w", err)
-	}
+	o.Shard.Kinds = shard.Kinds{shard.Main(&v1alpha1.Bundle{})}
 
-	adopted, err := adopt.NewManager(s, config, options, adopt.Options{Controllers: map[string]adopt.Placement{
-		"bundles": adopt.Sharded(&v1alpha1.Bundle{}),
-	}})
+	sharded, err := shard.NewManager(config, options, o.Shard)
 	if err != nil {
 		return fmt.Errorf("create the manager: %w", err)
 	}
 
-	mgr, err := o.Recorded(adopted, "bundles", &v1alpha1.Bundle{})
+	mgr, err := o.Recorded(sharded, "bundles", &v1alpha1.Bundle{})
 	if err != nil {
 		return err
 	}
@@ -52,7 +46,7 @@ func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
 		return fmt.Errorf("set up the controller of Bundles: %w", err)
 	}
 
-	if err := mgr.Start(s.UntilDrained(ctx)); err != nil {
+	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the manager: %w", err)
 	}
 

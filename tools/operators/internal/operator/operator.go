@@ -87,7 +87,7 @@ func (o *Operator) main(ctx context.Context, run func(context.Context, *rest.Con
 		return fmt.Errorf("open the history: %w", err)
 	}
 
-	o.recorder = history.NewRecorder(file, os.Getpid(), o.Shard.Name, history.Now)
+	o.recorder = history.NewRecorder(file, os.Getpid(), func() string { return o.Shard.Name }, history.Now)
 
 	return run(ctx, restConfig, o) // the file stays open: workers may still write
 }

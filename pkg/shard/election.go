@@ -1,7 +1,9 @@
-package adopt
+package shard
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -12,38 +14,35 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
-	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
 )
+
+var errNoElection = errors.New("the election for what runs in one replica was lost")
 
 // election decides in which replica that runs which runs in one. It is a leader election as a manager without shards has one.
 type election struct {
 	name    string
 	elector *leaderelection.LeaderElector
 	elected <-chan struct{}
+	// begin is closed when this process may stand for election: a standby would have no caches.
+	begin <-chan struct{}
 	// exit ends the process.
 	exit  func(error)
 	clock clock.WithDelayedExecution
+	crew  crew
 
 	mu      sync.Mutex
-	ended   bool
 	renewed time.Time // when the last write was sent that has taken or renewed the Lease
-	working int
-	left    *sync.Cond // signalled when working becomes less
 }
 
-func newElection(config *rest.Config, s *shard.Shard) (*election, error) {
+func newElection(config *rest.Config, s *Shard, begin <-chan struct{}) (*election, error) {
 	lease := types.NamespacedName{Namespace: s.Namespace(), Name: LeaseName(s.Ring())}
-
-	e := &election{name: lease.String(), exit: hook.Exit(s), clock: clock.RealClock{}}
-	e.left = sync.NewCond(&e.mu)
+	e := &election{name: lease.String(), begin: begin, exit: s.term.exit, clock: clock.RealClock{}}
 
 	elector, elected, err := elect.New(config, elect.Options{
-		// A slot has one name for successive processes, which may both run for a moment.
-		Lease: lease, Identity: s.Name() + "_" + string(uuid.NewUUID()),
+		Lease: lease, Identity: cmp.Or(s.options.Pod, s.options.Name) + "_" + string(uuid.NewUUID()),
 		LeaseDuration: elect.LeaseDuration, RenewDeadline: elect.RenewDeadline, RetryPeriod: elect.RetryPeriod, ReleaseOnCancel: true,
-		MayRelease: e.mayRelease, Renewed: e.renew,
+		MayRelease: e.crew.isIdle, Renewed: e.renew,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("what runs in one replica: %w", err)
@@ -56,6 +55,10 @@ func newElection(config *rest.Config, s *shard.Shard) (*election, error) {
 
 // Start takes part in the election until ctx ends. It releases the Lease after all that runs in one replica has stopped.
 func (e *election) Start(ctx context.Context) error {
+	if !waitFor(ctx, e.begin) {
+		return nil
+	}
+
 	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 
@@ -72,12 +75,10 @@ func (e *election) Start(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 
-	e.end()
-
 	select {
 	case <-lost:
 		return e.lose()
-	case <-e.stopped():
+	case <-e.crew.dismiss():
 	}
 
 	stop()
@@ -89,12 +90,11 @@ func (e *election) Start(ctx context.Context) error {
 // lose ends the work because the Lease is lost, and returns why the manager ends. The manager waits for its workers. If one ignores that its context
 // ends, another replica would soon work at the same time, and this one would never end: so the process ends when the Lease may be taken.
 func (e *election) lose() error {
-	e.end()
-
+	idle := e.crew.dismiss()
 	err := fmt.Errorf("%w: the Lease %s was not renewed for %s, or another replica has taken it", errNoElection, e.name, elect.RenewDeadline)
 
 	e.clock.AfterFunc(max(e.remains(elect.LeaseDuration), 0), func() {
-		if !e.idle() {
+		if !closed(idle) {
 			e.exit(fmt.Errorf("%w, and its work has not stopped", err))
 		}
 	})
@@ -118,66 +118,5 @@ func (e *election) remains(of time.Duration) time.Duration {
 	return e.renewed.Add(of).Sub(e.clock.Now())
 }
 
-// mayRelease reports whether the Lease may be released. Nothing may begin while that happens.
-func (e *election) mayRelease() bool {
-	e.end()
-
-	return e.idle()
-}
-
 // NeedLeaderElection reports false: it does not depend on the shard's Lease.
 func (*election) NeedLeaderElection() bool { return false }
-
-// end lets no more work begin.
-func (e *election) end() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	e.ended = true
-}
-
-// stopped returns a channel that is closed when nothing of what runs in one replica runs here.
-func (e *election) stopped() <-chan struct{} {
-	done := make(chan struct{})
-
-	go func() {
-		defer close(done)
-		e.mu.Lock()
-		defer e.mu.Unlock()
-
-		for e.working > 0 {
-			e.left.Wait()
-		}
-	}()
-
-	return done
-}
-
-// idle reports whether nothing of what runs in one replica runs here.
-func (e *election) idle() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	return e.working == 0
-}
-
-// leave ends what enter has begun.
-func (e *election) leave() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	e.working--
-	e.left.Broadcast()
-}
-
-// enter reports whether work may begin; if so, end it by leave.
-func (e *election) enter() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	if !e.ended {
-		e.working++
-	}
-
-	return !e.ended
-}

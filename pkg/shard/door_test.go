@@ -1,32 +1,30 @@
-package adopt_test
+package shard_test
 
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/pkg/shard/adopt"
 )
 
-func onlyMaps() adopt.Options {
-	return adopt.Options{Controllers: map[string]adopt.Placement{"maps": adopt.Sharded(&corev1.ConfigMap{})}}
-}
-
 func TestHiddenReconcilerIsSharded(t *testing.T) {
-	f, o := newFixture(t), newOperator()
-	mgr := f.manager("shard-0", onlyMaps())
+	f, o := newOperators(t), newOperator()
+	mgr := f.manager(f.shard("shard-0"))
 	require.NoError(t, o.SetupWithManager(mgr, "maps"))
 
 	mine := f.configMap("mine", "shard-0")
@@ -46,15 +44,16 @@ func TestHiddenReconcilerIsSharded(t *testing.T) {
 }
 
 func TestCheckedClientIsForThoseWhoAsk(t *testing.T) {
-	f, options := newFixture(t), onlyMaps()
+	f := newOperators(t)
+	options := f.shard("shard-0")
 	options.CheckedClient = true
 
 	cm := f.configMap("a", "shard-0")
-	err := f.manager("shard-0", options).GetClient().Update(t.Context(), cm)
+	err := f.manager(options).GetClient().Update(t.Context(), cm)
 	require.ErrorIs(t, err, shard.ErrNotHeld)
 
 	options.CheckedClient = false
-	require.NoError(t, f.manager("shard-0", options).GetClient().Update(t.Context(), cm))
+	require.NoError(t, f.manager(options).GetClient().Update(t.Context(), cm))
 }
 
 // collector is a runnable that does not say whether it needs leader election.
@@ -68,14 +67,13 @@ func (c *collector) Start(ctx context.Context) error {
 }
 
 func TestWhatIsNotDeclaredIsRefused(t *testing.T) {
-	f := newFixture(t)
-	mgr := f.manager("shard-0", onlyMaps())
+	f := newOperators(t)
+	mgr := f.manager(f.shard("shard-0"))
 
-	err := newOperator().SetupWithManager(mgr, "others")
-	require.ErrorContains(t, err, `controller "others" is not declared`)
-	require.ErrorContains(t, err, "maps", "it says what is declared")
-	require.ErrorContains(t, mgr.Add(&collector{}), `runnable "*adopt_test.collector" is not declared`)
-	require.ErrorContains(t, mgr.Add(manager.RunnableFunc(forever)), `runnable "github.com/clusterring/clusterring/pkg/shard/adopt_test.forever" is not declared`)
+	err := ctrl.NewControllerManagedBy(mgr).Named("others").For(&corev1.Secret{}).Complete(newOperator())
+	require.ErrorContains(t, err, `controller "others" is not declared: it works on Secret, which is not one of`)
+	require.ErrorContains(t, mgr.Add(&collector{}), `runnable "*shard_test.collector" is not declared`)
+	require.ErrorContains(t, mgr.Add(manager.RunnableFunc(forever)), `runnable "github.com/clusterring/clusterring/pkg/shard_test" is not declared`)
 	require.NoError(t, mgr.Add(everywhere{}), "what needs no leader election has run in every replica before")
 }
 
@@ -91,8 +89,8 @@ func (everywhere) NeedLeaderElection() bool        { return false }
 
 // wrapper embeds a controller, which stays visible; box hides one.
 type (
-	wrapper struct{ controller.Controller }
-	box     struct{ inner controller.Controller }
+	wrapper struct{ ctrlcontroller.Controller }
+	box     struct{ inner ctrlcontroller.Controller }
 )
 
 func (wrapper) NeedLeaderElection() bool { return false }
@@ -105,22 +103,25 @@ func (b box) Start(ctx context.Context) error { return b.inner.Start(ctx) }
 func (b box) GetLogger() logr.Logger          { return b.inner.GetLogger() }
 
 func TestControllerIsFoundInWhatEmbedsIt(t *testing.T) {
-	f, o := newFixture(t), newOperator()
-	mgr := f.manager("shard-0", onlyMaps())
+	f, o := newOperators(t), newOperator()
+	mgr := f.manager(f.shard("shard-0"))
 	o.client = mgr.GetClient()
-	c, err := controller.NewUnmanaged("maps", controller.Options{
+	c, err := ctrlcontroller.NewUnmanaged("maps", ctrlcontroller.Options{
 		Reconciler: o, SkipNameValidation: new(true), LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() },
 	})
 	require.NoError(t, err)
 
-	require.ErrorContains(t, f.manager("shard-0", adopt.Options{Controllers: map[string]adopt.Placement{
-		"others": adopt.Sharded(&corev1.ConfigMap{}),
-	}}).Add(wrapper{c}), `controller "maps" is not declared`)
+	require.ErrorContains(t, mgr.Add(wrapper{c}), `controller "maps" is not declared: it works on a kind that the manager cannot see`)
+
+	options := f.shard("shard-0")
+	options.Controllers = map[string]shard.Placement{"maps": shard.Sharded(&corev1.ConfigMap{})}
+	mgr = f.manager(options)
+	o.client = mgr.GetClient()
 	require.NoError(t, mgr.Add(wrapper{c}))
 
 	err = mgr.Add(box{c})
-	require.ErrorIs(t, err, adopt.ErrUnknownController)
-	require.ErrorContains(t, err, "adopt_test.box")
+	require.ErrorIs(t, err, shard.ErrUnknownController)
+	require.ErrorContains(t, err, "shard_test.box")
 
 	f.configMap("mine", "shard-0")
 	f.configMap("other", "shard-1")
@@ -130,13 +131,27 @@ func TestControllerIsFoundInWhatEmbedsIt(t *testing.T) {
 	require.NoError(t, o.failed())
 }
 
-func TestRequestsOfAnotherTypeAreNotSharded(t *testing.T) {
-	f, options := newFixture(t), onlyMaps()
-	options.Controllers["own"] = adopt.Sharded(&corev1.Secret{})
-	mgr := f.manager("shard-0", options)
+func TestRequestsOfAnotherTypeAreSharded(t *testing.T) {
+	f := newOperators(t)
+	options := f.shard("shard-0")
+	options.Controllers = map[string]shard.Placement{"own": shard.Sharded(&corev1.ConfigMap{})}
 
-	_, err := controller.NewTyped("own", mgr, controller.TypedOptions[string]{Reconciler: ownRequests{}})
-	require.ErrorContains(t, err, `controller "own" is declared as sharded, but its requests are not reconcile.Requests`)
+	_, err := ctrlcontroller.NewTyped("own", f.manager(options), ctrlcontroller.TypedOptions[string]{Reconciler: ownRequests{}})
+	require.ErrorContains(t, err, `controller "own" is sharded, but its requests are not reconcile.Requests`)
+
+	mine, other := client.ObjectKeyFromObject(f.configMap("mine", "shard-0")), client.ObjectKeyFromObject(f.configMap("other", "shard-1"))
+	options.Controllers["own"] = shard.ShardedBy(&corev1.ConfigMap{}, func(name string) types.NamespacedName {
+		return types.NamespacedName{Namespace: f.namespace, Name: name}
+	})
+	mgr := f.manager(options)
+	own := ownRequests{client: mgr.GetClient(), key: mine, got: make(chan error, 10)}
+	c, err := ctrlcontroller.NewTyped("own", mgr, ctrlcontroller.TypedOptions[string]{Reconciler: own})
+	require.NoError(t, err)
+	require.NoError(t, c.Watch(once{other.Name}))
+	require.NoError(t, c.Watch(once{mine.Name}))
+	f.start(mgr)
+	require.NoError(t, receive(f, own.got, "it works on its own object"))
+	require.Empty(t, own.got, "and on no other")
 }
 
 // ownRequests reads its object with requests of its own type.
@@ -161,17 +176,18 @@ func (o once) Start(_ context.Context, q workqueue.TypedRateLimitingInterface[st
 }
 
 func TestControllerInEveryReplicaSeesItsOwnObjects(t *testing.T) {
-	f, options := newFixture(t), onlyMaps()
-	options.Controllers["own"] = adopt.EveryReplica()
-	options.Runnables = map[string]adopt.Placement{"*adopt_test.collector": adopt.EveryReplica()}
-	mgr := f.manager("shard-0", options)
+	f := newOperators(t)
+	options := f.shard("shard-0")
+	options.Controllers = map[string]shard.Placement{"own": shard.EveryReplica()}
+	options.Runnables = map[string]shard.Placement{"*shard_test.collector": shard.EveryReplica()}
+	mgr := f.manager(options)
 
 	o, c := newOperator(), &collector{started: make(chan struct{})}
 	require.NoError(t, o.SetupWithManager(mgr, "maps"))
 	require.NoError(t, mgr.Add(c))
 
 	own := ownRequests{client: mgr.GetClient(), key: client.ObjectKeyFromObject(f.configMap("mine", "shard-0")), got: make(chan error, 1)}
-	typed, err := controller.NewTyped("own", mgr, controller.TypedOptions[string]{Reconciler: own})
+	typed, err := ctrlcontroller.NewTyped("own", mgr, ctrlcontroller.TypedOptions[string]{Reconciler: own})
 	require.NoError(t, err)
 	require.NoError(t, typed.Watch(once{"a"}))
 
@@ -181,14 +197,14 @@ func TestControllerInEveryReplicaSeesItsOwnObjects(t *testing.T) {
 }
 
 func TestReconcileThatBypassesTheManagerIsNamed(t *testing.T) {
-	f := newFixture(t)
-	mgr := f.manager("shard-0", onlyMaps())
+	f := newOperators(t)
+	mgr := f.manager(f.shard("shard-0"))
 	require.NoError(t, newOperator().SetupWithManager(mgr, "maps"))
 	f.configMap("mine", "shard-0")
 
 	hidden := newOperator()
 	hidden.client = mgr.GetClient()
-	c, err := controller.NewUnmanaged("hidden", controller.Options{
+	c, err := ctrlcontroller.NewUnmanaged("hidden", ctrlcontroller.Options{
 		Reconciler: hidden, SkipNameValidation: new(true), LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() },
 	})
 	require.NoError(t, err)
@@ -198,11 +214,11 @@ func TestReconcileThatBypassesTheManagerIsNamed(t *testing.T) {
 	require.NoError(t, mgr.Add(starts{c}))
 	f.start(mgr)
 	f.eventually(func() bool { return hidden.failed() != nil }, "its first request fails")
-	require.ErrorIs(t, hidden.failed(), adopt.ErrNotAdopted)
-	require.ErrorContains(t, hidden.failed(), "adopt_test.(*operator).Reconcile works on ConfigMap")
+	require.ErrorIs(t, hidden.failed(), shard.ErrNotSharded)
+	require.ErrorContains(t, hidden.failed(), "shard_test.(*operator).Reconcile works on ConfigMap")
 }
 
-type starts struct{ c controller.Controller }
+type starts struct{ c ctrlcontroller.Controller }
 
 func (s starts) Start(ctx context.Context) error { return s.c.Start(ctx) }
 func (starts) NeedLeaderElection() bool          { return false }
@@ -231,15 +247,15 @@ func (r *reads) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 }
 
 func TestControllerInOneReplica(t *testing.T) {
-	f, got, stop := newFixture(t), make(chan result), map[string]func() error{}
+	f, got, stop := newOperators(t), make(chan result), map[string]func() error{}
 
 	for _, name := range []string{"shard-0", "shard-1"} {
-		options := onlyMaps()
-		options.Controllers["one"] = adopt.OneReplica()
-		mgr := f.manager(name, options)
+		options := f.shard(name)
+		options.Controllers = map[string]shard.Placement{"one": shard.OneReplica()}
+		mgr := f.manager(options)
 		require.NoError(t, newOperator().SetupWithManager(mgr, "maps"))
 
-		c, err := controller.New("one", mgr, controller.Options{
+		c, err := ctrlcontroller.New("one", mgr, ctrlcontroller.Options{
 			Reconciler: &reads{name: name, cached: mgr.GetCache(), live: mgr.GetAPIReader(), got: got},
 		})
 		require.NoError(t, err)
@@ -249,7 +265,7 @@ func TestControllerInOneReplica(t *testing.T) {
 	}
 
 	first := receive(f, got, "it runs in a replica")
-	require.ErrorIs(t, first.cached, adopt.ErrPartialCache)
+	require.ErrorIs(t, first.cached, shard.ErrPartialCache)
 	require.NoError(t, first.live, "the API reader is not filtered")
 
 	require.NoError(t, stop[first.name](), "the Lease is released")
@@ -264,30 +280,37 @@ func (tick) Start(_ context.Context, q workqueue.TypedRateLimitingInterface[reco
 	return nil
 }
 
-func TestOptionsAreValidated(t *testing.T) {
-	f := newFixture(t)
+func TestDeclarationsAreValidated(t *testing.T) {
+	f := newOperators(t)
 
-	for _, tc := range []struct {
-		name    string
-		options adopt.Options
-		want    []string
+	for name, tc := range map[string]struct {
+		change func(*shard.Options)
+		want   string
 	}{
-		{"nothing", adopt.Options{}, []string{"declare at least one controller as adopt.Sharded"}},
-		{"no placement", adopt.Options{Controllers: map[string]adopt.Placement{"a": {}}}, []string{`controller "a": declare it as`}},
-		{"no kind", adopt.Options{Controllers: map[string]adopt.Placement{"a": adopt.Sharded((*corev1.Secret)(nil))}}, []string{`controller "a": a kind is nil`}},
-		{"no kind that follows", adopt.Options{Controllers: map[string]adopt.Placement{"a": adopt.Sharded(&corev1.Secret{}, nil)}}, []string{"a kind is nil"}},
-		{"sharded runnable", adopt.Options{Runnables: map[string]adopt.Placement{"b": adopt.Sharded(&corev1.Secret{})}}, []string{`runnable "b": declare it as`}},
+		"no kinds":        {func(o *shard.Options) { o.Kinds = nil }, "declare the resources of the ring"},
+		"no main kind":    {func(o *shard.Options) { o.Kinds = shard.Kinds{shard.Controlled(&corev1.Secret{})} }, "declare the resources of the ring"},
+		"a nil kind":      {func(o *shard.Options) { o.Kinds = append(o.Kinds, shard.Main((*corev1.Secret)(nil))) }, "an object is nil"},
+		"a kind twice":    {func(o *shard.Options) { o.Kinds = append(o.Kinds, shard.Controlled(&corev1.ConfigMap{})) }, "ConfigMap is declared twice"},
+		"an unknown kind": {func(o *shard.Options) { o.Kinds = append(o.Kinds, shard.Main(&metav1.PartialObjectMetadata{})) }, "PartialObjectMetadata"},
+		"no placement":    {func(o *shard.Options) { o.Controllers = map[string]shard.Placement{"a": {}} }, `controller "a": declare it as`},
+		"an undeclared kind": {
+			func(o *shard.Options) { o.Controllers = map[string]shard.Placement{"a": shard.Sharded(&corev1.Secret{})} }, `controller "a": kind of *v1.Secret: declare it`,
+		},
+		"a sharded runnable": {
+			func(o *shard.Options) { o.Runnables = map[string]shard.Placement{"b": shard.Sharded(&corev1.ConfigMap{})} }, `runnable "b": declare it as`,
+		},
+		"no ring": {func(o *shard.Options) { o.Ring = "" }, "ring: set the name"},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			_, err := adopt.NewManager(f.shard("shard-0"), f.config, f.options(), tc.options)
-			for _, want := range tc.want {
-				require.ErrorContains(t, err, want)
-			}
+		t.Run(name, func(t *testing.T) {
+			options := f.shard("shard-0")
+			tc.change(&options)
+			_, err := shard.NewManager(f.config, f.options(), options)
+			require.ErrorContains(t, err, tc.want)
 		})
 	}
 
-	wrong := f.options()
-	wrong.GracefulShutdownTimeout = new(time.Second)
-	_, err := adopt.NewManager(f.shard("shard-0"), f.config, wrong, onlyMaps())
-	require.ErrorContains(t, err, "remove GracefulShutdownTimeout")
+	own := f.options()
+	own.NewCache = cache.New
+	_, err := shard.NewManager(f.config, own, f.shard("shard-0"))
+	require.ErrorContains(t, err, "remove NewCache")
 }

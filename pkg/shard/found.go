@@ -1,16 +1,22 @@
-package adopt
+package shard
 
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"runtime/debug"
 	"strings"
+	"time"
 
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
+
+// defaultSyncTimeout is for how long a controller waits for its caches by default, as in controller-runtime.
+const defaultSyncTimeout = 2 * time.Minute
 
 // ErrUnknownController is the error for a controller whose type the package does not know: controller-runtime has changed it, or the program has
 // wrapped it. Such a controller is not started.
@@ -18,9 +24,11 @@ var ErrUnknownController = errors.New("the reconciler of the controller is not w
 
 // found is a controller of controller-runtime that was added to the manager.
 type found struct {
-	controller controller.Controller // nil if its requests have a type of their own
-	name       string
-	do         reflect.Value // the field with the reconciler
+	name   string
+	fields reflect.Value // of the controller
+	// warm is true if its watches start with the manager, and expected how many there are.
+	warm     bool
+	expected int
 }
 
 // library is where controller-runtime has its controllers.
@@ -55,22 +63,71 @@ func find(r manager.Runnable) (*found, error) {
 
 // open returns a controller of controller-runtime.
 func open(r manager.Runnable, v reflect.Value) (*found, error) {
-	name, do := field(v, "Name"), field(v, "Do")
+	f := &found{fields: v}
+
+	name, do := f.field("Name"), f.field("Do")
 	if !name.IsValid() || name.Kind() != reflect.String || !do.IsValid() || do.Kind() != reflect.Interface || !do.CanSet() || do.IsNil() {
 		return nil, fmt.Errorf("%w: %T of %s", ErrUnknownController, r, version())
 	}
 
-	c, _ := r.(controller.Controller)
+	f.name = name.String()
 
-	return &found{controller: c, name: name.String(), do: do}, nil
+	return f, nil
 }
 
-func field(v reflect.Value, name string) reflect.Value {
-	if v.Kind() != reflect.Struct {
+func (f *found) field(name string) reflect.Value {
+	if f.fields.Kind() != reflect.Struct {
 		return reflect.Value{}
 	}
 
-	return v.FieldByName(name)
+	return f.fields.FieldByName(name)
+}
+
+// kind returns the For kind of the controller, as far as the builder has told it.
+func (f *found) kind() schema.GroupKind {
+	construct := f.field("LogConstructor")
+	if !construct.IsValid() || construct.Kind() != reflect.Func || construct.IsNil() || construct.Type().NumIn() != 1 {
+		return schema.GroupKind{}
+	}
+
+	l, _ := construct.Call([]reflect.Value{reflect.Zero(construct.Type().In(0))})[0].Interface().(logr.Logger)
+
+	return kindIn(l)
+}
+
+// patient makes the controller start its watches with the manager, and wait for them as long as the shard waits for its name. It returns for how long the
+// controller would have waited.
+func (f *found) patient(ofSharded bool) time.Duration {
+	limit := defaultSyncTimeout
+	if v := f.field("CacheSyncTimeout"); v.IsValid() && v.CanSet() && v.Type() == reflect.TypeFor[time.Duration]() {
+		if given := time.Duration(v.Int()); given > 0 {
+			limit = given
+		}
+
+		v.SetInt(math.MaxInt64 / 2) // for ever
+	}
+
+	if v := f.field("EnableWarmup"); ofSharded && v.IsValid() && v.CanSet() && v.Type() == reflect.TypeFor[*bool]() {
+		v.Set(reflect.ValueOf(new(true)))
+	}
+
+	return limit
+}
+
+// watches returns how many kinds the controller watches so far.
+func (f *found) watches() int {
+	sources, count := f.field("startWatches"), 0
+	if !sources.IsValid() || sources.Kind() != reflect.Slice {
+		return 0
+	}
+
+	for i := range sources.Len() {
+		if s := reflect.Indirect(sources.Index(i).Elem()); s.IsValid() && strings.HasPrefix(s.Type().Name(), "Kind[") {
+			count++
+		}
+	}
+
+	return count
 }
 
 // version returns the version of controller-runtime in this program.
@@ -92,12 +149,8 @@ func version() string {
 	return module + ", version unknown"
 }
 
-// reconciler returns the reconciler, or nil if its requests have a type of their own.
-func (f *found) reconciler() reconcile.Reconciler {
-	r, _ := reflect.TypeAssert[reconcile.Reconciler](f.do)
+// do is the reconciler of the controller.
+func (f *found) do() any { return f.field("Do").Interface() }
 
-	return r
-}
-
-// replace sets another reconciler.
-func (f *found) replace(r reconcile.Reconciler) { f.do.Set(reflect.ValueOf(r)) }
+// replace sets another reconciler of the same type of requests.
+func (f *found) replace(r any) { f.field("Do").Set(reflect.ValueOf(r)) }

@@ -1,4 +1,4 @@
-package adopt_test
+package shard_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
-	"github.com/clusterring/clusterring/pkg/shard/adopt"
+	"github.com/clusterring/clusterring/pkg/shard"
 )
 
 // work records which versions of an operator work at the same time.
@@ -30,7 +30,7 @@ type work struct {
 func newWork() *work { return &work{working: map[string]int{}, done: map[string]int{}} }
 
 // by is a reconciler of the version, which takes a while.
-func (f *fixture) by(version string, w *work) reconcile.Reconciler {
+func (f *operators) by(version string, w *work) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 		w.mu.Lock()
 		w.working[version]++
@@ -62,7 +62,7 @@ func (w *work) of(version string) int {
 }
 
 // elected are the options of the operator as it was before, which stay.
-func (f *fixture) elected() manager.Options {
+func (f *operators) elected() manager.Options {
 	o := f.options()
 	o.LeaderElection, o.LeaderElectionID, o.LeaderElectionNamespace = true, "operator", f.namespace
 	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = ptr.To(3*time.Second), ptr.To(2*time.Second), ptr.To(200*time.Millisecond)
@@ -71,7 +71,7 @@ func (f *fixture) elected() manager.Options {
 }
 
 // former starts the version that is not sharded.
-func (f *fixture) former(w *work) (stop func() error) {
+func (f *operators) former(w *work) (stop func() error) {
 	f.Helper()
 	options := f.elected()
 	options.Cache.ByObject = nil
@@ -83,7 +83,7 @@ func (f *fixture) former(w *work) (stop func() error) {
 }
 
 // inNamespace drops requests for objects of other tests.
-func (f *fixture) inNamespace(inner reconcile.Reconciler) reconcile.Reconciler {
+func (f *operators) inNamespace(inner reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 		if r.Namespace != f.namespace {
 			return reconcile.Result{}, nil
@@ -94,9 +94,9 @@ func (f *fixture) inNamespace(inner reconcile.Reconciler) reconcile.Reconciler {
 }
 
 // sharded starts a shard of the new version.
-func (f *fixture) sharded(name string, w *work) (stop func() error) {
+func (f *operators) sharded(name string, w *work) (stop func() error) {
 	f.Helper()
-	mgr, err := adopt.NewManager(f.shard(name), f.config, f.elected(), onlyMaps())
+	mgr, err := shard.NewManager(f.config, f.elected(), f.shard(name))
 	require.NoError(f, err)
 	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).Complete(f.by("new", w)))
 
@@ -105,7 +105,7 @@ func (f *fixture) sharded(name string, w *work) (stop func() error) {
 
 // Both versions run at the same time in a rolling update, in both directions, and never work at the same time.
 func TestFormerVersionAndShardsNeverWorkAtTheSameTime(t *testing.T) {
-	f, w := newFixture(t), newWork()
+	f, w := newOperators(t), newWork()
 	f.configMap("a", "shard-0")
 	f.configMap("b", "shard-1")
 	leaving := []*corev1.ConfigMap{f.configMap("c", "shard-0"), f.configMap("d", "shard-1")}
@@ -146,7 +146,7 @@ func TestFormerVersionAndShardsNeverWorkAtTheSameTime(t *testing.T) {
 }
 
 // holds reports whether a shard has its Lease.
-func (f *fixture) holds(name string) bool {
+func (f *operators) holds(name string) bool {
 	f.Helper()
 
 	return ptr.Deref(testenv.Lease(f, f.admin, client.ObjectKey{Namespace: f.namespace, Name: name}).Spec.HolderIdentity, "") == name
@@ -154,11 +154,11 @@ func (f *fixture) holds(name string) bool {
 
 // A shard that stops renews the Lease of the former leader election until its last reconcile has ended.
 func TestFormerVersionWaitsForTheLastReconcile(t *testing.T) {
-	f, w := newFixture(t), newWork()
+	f, w := newOperators(t), newWork()
 	f.configMap("a", "shard-0")
 
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	mgr, err := adopt.NewManager(f.shard("shard-0"), f.config, f.elected(), onlyMaps())
+	mgr, err := shard.NewManager(f.config, f.elected(), f.shard("shard-0"))
 	require.NoError(t, err)
 
 	var once sync.Once

@@ -1,8 +1,7 @@
-package adopt
+package shard
 
 import (
 	"context"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
-	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 )
 
@@ -45,18 +43,17 @@ func TestWorkThatDoesNotStopEndsTheProcess(t *testing.T) {
 			)
 
 			e := &election{name: "n/one-replica.ring", clock: &later, exit: func(err error) { exited = append(exited, err) }}
-			e.left = sync.NewCond(&e.mu)
-			require.True(t, e.enter())
+			require.True(t, e.crew.enter())
 
 			e.renew(later.now)
 			later.now = later.now.Add(12 * time.Second) // leader election has given up
 
 			require.ErrorIs(t, e.lose(), errNoElection)
-			require.False(t, e.enter(), "nothing new begins")
+			require.False(t, e.crew.enter(), "nothing new begins")
 			require.Equal(t, elect.LeaseDuration-12*time.Second, later.after, "then, the Lease may be taken")
 
 			if stops {
-				e.leave()
+				e.crew.leave()
 			}
 
 			later.run()
@@ -76,21 +73,23 @@ func TestWorkThatDoesNotStopEndsTheProcess(t *testing.T) {
 // Nothing begins while the Lease is released, even if the one who releases it has not come back yet.
 func TestNothingBeginsDuringTheRelease(t *testing.T) {
 	e := &election{}
-	e.left = sync.NewCond(&e.mu)
 
-	require.True(t, e.enter())
-	require.False(t, e.mayRelease())
-	e.leave()
-	require.True(t, e.mayRelease())
-	require.False(t, e.enter())
+	require.True(t, e.crew.enter())
+	require.False(t, e.crew.isIdle())
+	e.crew.leave()
+	require.True(t, e.crew.isIdle())
+	require.False(t, e.crew.enter())
 }
 
 // The Lease can also be lost while the process stops, and waits for work that does not.
 func TestLeaseThatIsLostDuringTheStopEndsTheProcess(t *testing.T) {
-	s, err := shard.New(shard.Options{Ring: "ring", Name: "shard-0", Namespace: testenv.Namespace(t)})
+	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: testenv.Namespace(t)})
 	require.NoError(t, err)
 
-	e, err := newElection(testenv.Config(t), s)
+	begun := make(chan struct{})
+	close(begun)
+
+	e, err := newElection(testenv.Config(t), s, begun)
 	require.NoError(t, err)
 
 	later := &timers{now: time.Unix(1_800_000_000, 0)}
@@ -102,7 +101,7 @@ func TestLeaseThatIsLostDuringTheStopEndsTheProcess(t *testing.T) {
 	go func() { ended <- e.Start(ctx) }()
 
 	<-e.elected
-	require.True(t, e.enter())
+	require.True(t, e.crew.enter())
 	stop()
 
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace(), Name: LeaseName("ring")}}
@@ -111,5 +110,5 @@ func TestLeaseThatIsLostDuringTheStopEndsTheProcess(t *testing.T) {
 
 	require.ErrorIs(t, <-ended, errNoElection)
 	require.NotNil(t, later.run, "it ends the process if the work does not stop")
-	e.leave()
+	e.crew.leave()
 }

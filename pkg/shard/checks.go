@@ -1,4 +1,4 @@
-package adopt
+package shard
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 )
 
 var (
-	// ErrNotAdopted is the error of a request for a sharded kind by a reconcile whose controller was not added to the manager.
-	ErrNotAdopted = errors.New("its controller was not added to the manager of adopt.NewManager, so it would work on objects while another shard does: " +
+	// ErrNotSharded is the error of a request for a sharded kind by a reconcile whose controller was not added to the manager.
+	ErrNotSharded = errors.New("its controller was not added to the manager of shard.NewManager, so it would work on objects while another shard does: " +
 		"call SetupWithManager, or controller.New, with that manager")
 	// ErrPartialCache is the error of a read of a sharded kind from the cache by what runs in one replica.
 	ErrPartialCache = errors.New("it runs in one replica, whose cache contains only the objects of its own shard: read with GetAPIReader of the manager, or " +
@@ -42,13 +42,17 @@ type mark struct {
 
 type markKey struct{}
 
-func newChecks(scheme *kruntime.Scheme, o *client.CacheOptions, kinds []client.Object) (*checks, error) {
-	c := &checks{scheme: scheme}
+func newChecks(scheme *kruntime.Scheme, o *client.CacheOptions, kinds map[schema.GroupKind]Kind) (*checks, error) {
+	c := &checks{scheme: scheme, kinds: map[schema.GroupKind]bool{}}
+	for gk := range kinds {
+		c.kinds[gk] = true
+	}
+
+	if o == nil {
+		return c, nil
+	}
 
 	var err error
-	if c.kinds, err = kindsOf(scheme, kinds); err != nil || o == nil {
-		return c, err
-	}
 
 	c.unstructured = o.Unstructured
 	c.live, err = kindsOf(scheme, o.DisableFor)
@@ -96,12 +100,12 @@ func (c *checks) request(ctx context.Context, obj any, cached bool) error {
 
 	m, ok := ctx.Value(markKey{}).(mark)
 	if !ok {
-		return fmt.Errorf("adopt: %s works on %s: %w", caller(), kind.Kind, ErrNotAdopted)
+		return fmt.Errorf("%s works on %s: %w", caller(), kind.Kind, ErrNotSharded)
 	}
 
 	_, loose := obj.(kruntime.Unstructured)
 	if m.where == oneReplica && cached && !c.live[kind] && (!loose || c.unstructured) {
-		return fmt.Errorf("adopt: controller %q reads %s: %w", m.controller, kind.Kind, ErrPartialCache)
+		return fmt.Errorf("controller %q reads %s: %w", m.controller, kind.Kind, ErrPartialCache)
 	}
 
 	return nil

@@ -1,4 +1,4 @@
-package adopt_test
+package shard_test
 
 import (
 	"context"
@@ -22,19 +22,16 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
 	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/pkg/shard/adopt"
 	"github.com/clusterring/clusterring/pkg/shard/shardtest"
 )
 
 const (
-	patience = 45 * time.Second
-	interval = 20 * time.Millisecond
+	doorPatience = 45 * time.Second
+	doorInterval = 20 * time.Millisecond
 )
 
-func TestMain(m *testing.M) { testenv.VerifyMain(m) }
-
-// fixture is a ring without services in a namespace of the same name.
-type fixture struct {
+// operators is a ring without services in a namespace of the same name.
+type operators struct {
 	*testing.T
 	*shardtest.Ring
 
@@ -43,43 +40,41 @@ type fixture struct {
 	namespace string
 }
 
-func newFixture(t *testing.T) *fixture {
+func newOperators(t *testing.T) *operators {
 	t.Helper()
 	namespace, admin := testenv.Namespace(t), testenv.Client(t)
 
-	return &fixture{T: t, Ring: shardtest.New(t, admin, namespace), admin: admin, config: testenv.Config(t), namespace: namespace}
+	return &operators{T: t, Ring: shardtest.New(t, admin, namespace), admin: admin, config: testenv.Config(t), namespace: namespace}
 }
 
 // options are those of a manager that several may run in one process.
-func (f *fixture) options() manager.Options {
+func (f *operators) options() manager.Options {
 	return manager.Options{
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	}
 }
 
-func (f *fixture) shard(name string) *shard.Shard {
-	f.Helper()
-	s, err := shard.New(shard.Options{
+// shard returns the options of a shard whose kind is ConfigMap.
+func (f *operators) shard(name string) shard.Options {
+	return shard.Options{
 		Ring: f.namespace, Name: name, Namespace: f.namespace,
 		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond, HoldOff: 1500 * time.Millisecond,
-	})
-	require.NoError(f, err)
-
-	return s
+		Kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{})},
+	}
 }
 
-// manager returns a manager whose controllers are adopted.
-func (f *fixture) manager(name string, o adopt.Options) manager.Manager {
+// manager returns a manager whose controllers are sharded.
+func (f *operators) manager(o shard.Options) *shard.Manager {
 	f.Helper()
-	mgr, err := adopt.NewManager(f.shard(name), f.config, f.options(), o)
+	mgr, err := shard.NewManager(f.config, f.options(), o)
 	require.NoError(f, err)
 
 	return mgr
 }
 
 // start runs the manager until the test ends, or until the returned function is called, which returns its error.
-func (f *fixture) start(mgr manager.Manager) (stop func() error) {
+func (f *operators) start(mgr manager.Manager) (stop func() error) {
 	f.Helper()
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -106,7 +101,7 @@ func (f *fixture) start(mgr manager.Manager) (stop func() error) {
 }
 
 // configMap creates a ConfigMap of a shard; an empty name of a shard stands for none.
-func (f *fixture) configMap(name, of string) *corev1.ConfigMap {
+func (f *operators) configMap(name, of string) *corev1.ConfigMap {
 	f.Helper()
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name}}
 
@@ -174,14 +169,14 @@ func (o *operator) failed() error {
 	return o.errs[0]
 }
 
-func (f *fixture) eventually(condition func() bool, what string) {
+func (f *operators) eventually(condition func() bool, what string) {
 	f.Helper()
-	require.Eventually(f, condition, patience, interval, what)
+	require.Eventually(f, condition, doorPatience, doorInterval, what)
 }
 
 // receive waits for a value.
-func receive[T any](f *fixture, from <-chan T, what string) T {
+func receive[T any](f *operators, from <-chan T, what string) T {
 	f.Helper()
 
-	return testenv.Receive(f, patience, from, what)
+	return testenv.Receive(f, doorPatience, from, what)
 }

@@ -1,0 +1,86 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+)
+
+// tenure is the time in which this process holds the shard's Lease, from its acquisition until it is lost or released.
+type tenure struct {
+	lost <-chan struct{} // closed when the Lease is not renewed any more
+	end  func()          // releases the Lease if that may be, and waits for it
+}
+
+// connect lets the shard read what it must not take from a cache.
+func (s *Shard) connect(config *rest.Config) error {
+	live, err := metadata.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("create the client of a shard of ring %s for live reads: %w", s.options.Ring, err)
+	}
+
+	s.readLive(live)
+
+	return nil
+}
+
+// hold takes the shard's Lease and returns when this process holds it; it is renewed from the first write on. With slots, the shard has a name then. The Lease
+// outlives ctx: it is renewed until the tenure is ended, or lost. Without a tenure, the error is that of ctx, or of a slot.
+func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) {
+	if s.options.Slots.any() && s.Name() == "" {
+		if err := s.claim(ctx, config); err != nil {
+			return nil, err
+		}
+	}
+
+	client, _, err := leaseClients(config, s.options)
+	if err != nil {
+		return nil, err
+	}
+
+	lock := s.lockFor(client, s.Name())
+	held, lost := make(chan struct{}), make(chan struct{})
+
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, Name: s.Name(), ReleaseOnCancel: true,
+		LeaseDuration: s.options.LeaseDuration, RenewDeadline: s.options.RenewDeadline, RetryPeriod: s.options.RetryPeriod,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) { close(held) },
+			OnStoppedLeading: func() {}, // the term has ended before: the Lease was released or lost, or its deadline has passed
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set up the election of shard %s: %w", s.Name(), err)
+	}
+
+	s.mu.Lock()
+	s.lock = lock
+	s.mu.Unlock()
+
+	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
+
+	go func() {
+		defer close(lost)
+		elector.Run(electing)
+	}()
+
+	t := &tenure{lost: lost, end: func() {
+		stop()
+		<-lost
+	}}
+
+	select {
+	case <-ctx.Done():
+		t.end()
+
+		return nil, context.Cause(ctx)
+	case <-lost:
+		return nil, errors.Join(ErrLost, lock.lost)
+	case <-held:
+		return t, nil
+	}
+}

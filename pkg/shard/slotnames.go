@@ -1,0 +1,116 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// maxSlotNames is how many names spec.shardNames of a ring may contain.
+const maxSlotNames = 1000
+
+// Slots say which names the shards of a ring take. [Scale], [Count], and [Named] return them. The zero value stands for none.
+type Slots struct {
+	from  slotSource
+	count int
+	names []string
+}
+
+type slotSource int
+
+const (
+	noSlots slotSource = iota
+	scaleSlots
+	countSlots
+	namedSlots
+)
+
+// Scale returns as many slots as the Deployment, or what else owns the Pod of this process, shall have replicas. A process that waits for a slot reads
+// the scale every five seconds. The slots are called like those of [Count].
+func Scale() Slots { return Slots{from: scaleSlots} }
+
+// Count returns so many slots, from 1 to [v1alpha1.MaxSlots]. They are called v1alpha1.SlotName(ring, 0) and so on.
+func Count(slots int) Slots { return Slots{from: countSlots, count: slots} }
+
+// Named returns slots with the given names, of which a process takes the first that no other Pod holds. With one name, all Pods but one are
+// standbys. The ring must list them in spec.shardNames: otherwise, an admission policy refuses their Leases. At most 1000, none twice.
+func Named(names ...string) Slots { return Slots{from: namedSlots, names: slices.Clone(names)} }
+
+func (s Slots) any() bool { return s.from != noSlots }
+
+// of returns the names of all slots of the ring; none if their number follows a scale.
+func (s Slots) of(ring string) []string {
+	if s.from == namedSlots {
+		return slices.Clone(s.names)
+	}
+
+	return slotsOf(ring, s.count)
+}
+
+// slotsOf returns the names of so many slots.
+func slotsOf(ring string, count int) []string {
+	names := make([]string, count)
+	for number := range names {
+		names[number] = v1alpha1.SlotName(ring, number)
+	}
+
+	return names
+}
+
+// validate returns what is wrong with the slots of the options.
+func (s Slots) validate(o Options) []error {
+	var errs []error
+
+	if s.any() && o.Name != "" {
+		errs = append(errs, fmt.Errorf("name: remove %q: with slots, the name is that of the slot", o.Name))
+	}
+
+	switch {
+	case s.from == namedSlots:
+		return append(errs, s.validateNames()...)
+	case s.from == countSlots && (s.count < 1 || s.count > v1alpha1.MaxSlots):
+		return append(errs, fmt.Errorf("slots: their number, %d, must be from 1 to %d", s.count, v1alpha1.MaxSlots))
+	case !s.any() || o.Ring == "": // validateNames of the options has reported it
+		return errs
+	}
+
+	if last, problems := lastSlot(o.Ring, s.count); len(problems) > 0 {
+		errs = append(errs, fmt.Errorf("slots: the name of the last slot, %q, is invalid: %s", last, strings.Join(problems, "; ")))
+	}
+
+	return errs
+}
+
+func (s Slots) validateNames() []error {
+	var errs []error
+
+	switch count := len(s.names); {
+	case count == 0:
+		errs = append(errs, errors.New("slots: give Named at least one name"))
+	case count > maxSlotNames:
+		errs = append(errs, fmt.Errorf("slots: %d names are too many: a ring can have %d", count, maxSlotNames))
+	}
+
+	for i, name := range s.names {
+		switch problems := objectAndLabel(name); {
+		case len(problems) > 0:
+			errs = append(errs, fmt.Errorf("slots: %q is invalid: %s", name, strings.Join(problems, "; ")))
+		case name == v1alpha1.LeaseControllerIdentity:
+			errs = append(errs, fmt.Errorf("slots: %q is how the lease monitor signs Leases that it has taken; choose another", name))
+		case slices.Contains(s.names[:i], name):
+			errs = append(errs, fmt.Errorf("slots: %q is listed twice", name))
+		}
+	}
+
+	return errs
+}
+
+// lastSlot returns the longest name of so many slots, the first one if there are none, and why it is invalid.
+func lastSlot(ring string, slots int) (name string, problems []string) {
+	name = v1alpha1.SlotName(ring, max(slots-1, 0))
+
+	return name, objectAndLabel(name)
+}

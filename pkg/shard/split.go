@@ -1,0 +1,180 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+)
+
+var errStandby = errors.New("this process waits for a slot, so its cache has no objects of sharded kinds yet: read with GetAPIReader of the manager")
+
+// split is a cache in two parts. That of the sharded kinds, in any version and form, starts when the shard has its name, and contains only objects of this shard. The
+// other one starts with the manager, so that webhooks and what runs in every replica also work while the process waits for a slot.
+type split struct {
+	cache.Cache // of all other kinds
+
+	sharded cache.Cache
+	scheme  *runtime.Scheme
+	kinds   map[schema.GroupKind]Kind
+	// begun is closed when the shard has its name.
+	begun <-chan struct{}
+
+	mu    sync.Mutex
+	asked map[string]int // how often controllers have asked for an informer
+}
+
+// of returns the part with the kind, and whether it is that of the sharded kinds.
+func (c *split) of(gvk schema.GroupVersionKind) (cache.Cache, bool) {
+	gk := gvk.GroupKind()
+	_, is := c.kinds[gk]
+
+	if gk.Kind = strings.TrimSuffix(gk.Kind, "List"); !is {
+		_, is = c.kinds[gk]
+	}
+
+	if is {
+		return c.sharded, true
+	}
+
+	return c.Cache, false
+}
+
+func (c *split) with(obj runtime.Object) (cache.Cache, bool, error) {
+	gvk, err := apiutil.GVKForObject(obj, c.scheme)
+	if err != nil {
+		return nil, false, fmt.Errorf("determine the kind of %T: %w", obj, err)
+	}
+
+	part, sharded := c.of(gvk)
+
+	return part, sharded, nil
+}
+
+// readable returns the part that contains the object, if it can be read.
+func (c *split) readable(obj runtime.Object) (cache.Cache, error) {
+	part, sharded, err := c.with(obj)
+	if err == nil && sharded && !closed(c.begun) {
+		err = errStandby
+	}
+
+	return part, err
+}
+
+// Get implements client.Reader.
+func (c *split) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	part, err := c.readable(obj)
+	if err != nil {
+		return err
+	}
+
+	return part.Get(ctx, key, obj, opts...) //nolint:wrapcheck // it is the cache's
+}
+
+// List implements client.Reader.
+func (c *split) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	part, err := c.readable(list)
+	if err != nil {
+		return err
+	}
+
+	return part.List(ctx, list, opts...) //nolint:wrapcheck // it is the cache's
+}
+
+// GetInformer implements cache.Informers.
+func (c *split) GetInformer(ctx context.Context, obj client.Object, opts ...cache.InformerGetOption) (cache.Informer, error) {
+	part, sharded, err := c.with(obj)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := c.await(ctx, sharded); err != nil {
+		return nil, err
+	}
+
+	return part.GetInformer(ctx, obj, opts...) //nolint:wrapcheck // it is the cache's
+}
+
+// GetInformerForKind implements cache.Informers.
+func (c *split) GetInformerForKind(ctx context.Context, gvk schema.GroupVersionKind, opts ...cache.InformerGetOption) (cache.Informer, error) {
+	part, sharded := c.of(gvk)
+	if err := c.await(ctx, sharded); err != nil {
+		return nil, err
+	}
+
+	return part.GetInformerForKind(ctx, gvk, opts...) //nolint:wrapcheck // it is the cache's
+}
+
+// await makes a controller that starts wait for the name of the shard before it gets an informer of a sharded kind, which would not be filled before.
+func (c *split) await(ctx context.Context, sharded bool) error {
+	m, ok := ctx.Value(markKey{}).(mark)
+	if !ok {
+		return nil
+	}
+
+	c.mu.Lock()
+	c.asked[m.controller]++
+	c.mu.Unlock()
+
+	if sharded && !waitFor(ctx, c.begun) {
+		return context.Cause(ctx) //nolint:wrapcheck // it is that of the caller
+	}
+
+	return nil
+}
+
+// hasAsked returns how often a controller has asked for an informer.
+func (c *split) hasAsked(controller string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.asked[controller]
+}
+
+// RemoveInformer implements cache.Informers.
+func (c *split) RemoveInformer(ctx context.Context, obj client.Object) error {
+	part, _, err := c.with(obj)
+	if err != nil {
+		return err
+	}
+
+	return part.RemoveInformer(ctx, obj) //nolint:wrapcheck // it is the cache's
+}
+
+// IndexField implements client.FieldIndexer.
+func (c *split) IndexField(ctx context.Context, obj client.Object, field string, extract client.IndexerFunc) error {
+	part, _, err := c.with(obj)
+	if err != nil {
+		return err
+	}
+
+	return part.IndexField(ctx, obj, field, extract) //nolint:wrapcheck // it is the cache's
+}
+
+// Start implements cache.Informers. It starts the part of the sharded kinds when the shard has its name.
+func (c *split) Start(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.Cache.Start(ctx) })
+	group.Go(func() error {
+		if !waitFor(ctx, c.begun) {
+			return nil
+		}
+
+		return c.sharded.Start(ctx)
+	})
+
+	return group.Wait() //nolint:wrapcheck // it is the cache's
+}
+
+// WaitForCacheSync implements cache.Informers. While the shard has no name, it waits for other kinds only.
+func (c *split) WaitForCacheSync(ctx context.Context) bool {
+	return c.Cache.WaitForCacheSync(ctx) && (!closed(c.begun) || c.sharded.WaitForCacheSync(ctx))
+}
