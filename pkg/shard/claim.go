@@ -134,7 +134,8 @@ func (c *claimer) run(ctx context.Context) (string, error) {
 		}
 
 		there := standby.renew(ctx, c.slots)
-		c.shard.standsBy.Store(there && len(c.slots) > 0 && !c.denied)
+		// A process that is about to take a slot is no standby: it is ready when it works.
+		c.shard.standsBy.Store(there && len(c.slots) > 0 && !c.denied && next > c.missing())
 
 		if c.workload != nil {
 			next = min(next, scalePeriod)

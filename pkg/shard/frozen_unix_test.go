@@ -128,7 +128,7 @@ func TestFrozenProcessStopsItsWorkersAndBeginsNothing(t *testing.T) {
 	f := newFixture(t)
 	told, stderr, code := f.frozen(order{LeaseDuration: time.Minute}, 3*time.Second)
 	require.Equal(t, []string{"cancelled"}, told, "the second object is not begun")
-	require.Contains(t, stderr, "leader election lost")
+	require.Contains(t, stderr, "has released or lost its Lease")
 	require.Equal(t, 2, code)
 }
 

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"k8s.io/client-go/metadata"
@@ -79,8 +78,18 @@ func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) 
 
 		return nil, context.Cause(ctx)
 	case <-lost:
-		return nil, errors.Join(ErrLost, lock.lost)
+		return nil, s.lostError()
 	case <-held:
 		return t, nil
 	}
+}
+
+// lostError returns why the Lease was lost: an [ErrLost].
+func (s *Shard) lostError() error {
+	err := s.term.lost()
+	if err == nil {
+		err = ErrLost
+	}
+
+	return fmt.Errorf("shard %s: %w", s.Name(), err)
 }

@@ -424,6 +424,6 @@ func TestStartWithManyObjectsCostsFewRequests(t *testing.T) {
 		}
 	}, &corev1.ConfigMap{})
 	f.eventually("all are worked on", func() bool { return count.Load() == objects })
-	require.LessOrEqual(t, r.lists.Load(), int64(objects/listPage+1))
+	require.LessOrEqual(t, r.lists.Load(), int64(objects/listPage+2), "one of them asks whether it may list")
 	require.Zero(t, r.gets.Load())
 }

@@ -119,7 +119,7 @@ func TestLeaseThatWasTakenEndsTheManager(t *testing.T) {
 	})
 
 	p.wait()
-	require.ErrorContains(t, p.err, "leader election lost")
+	require.ErrorContains(t, p.err, "has released or lost its Lease")
 	require.Equal(t, "shardlease-controller", holder(f.lease(s)))
 	require.ErrorIs(t, s.term.held(), ErrLost)
 }
@@ -134,7 +134,7 @@ func TestLeaseThatWasGivenAwayIsNotTakenBack(t *testing.T) {
 	f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("") })
 
 	p.wait()
-	require.ErrorContains(t, p.err, "leader election lost")
+	require.ErrorContains(t, p.err, "has released or lost its Lease")
 	require.Empty(t, holder(f.lease(s)))
 }
 
@@ -157,7 +157,7 @@ func TestOfTwoProcessesWithOneNameTheLaterOneStays(t *testing.T) {
 
 	q := f.start(second, func(mgr ctrl.Manager) { f.controls(mgr, second, &corev1.ConfigMap{}, nothing) })
 	p.wait()
-	require.ErrorContains(t, p.err, "leader election lost")
+	require.ErrorContains(t, p.err, "has released or lost its Lease")
 	require.Equal(t, "shard-0", holder(f.lease(second)))
 
 	require.NoError(t, q.stop())

@@ -79,7 +79,7 @@ func TestWorkersStopWhileRenewalsAreStuck(t *testing.T) {
 	close(n.release)
 	p.wait()
 	close(proceed)
-	require.ErrorContains(t, p.err, "leader election lost")
+	require.ErrorContains(t, p.err, "has released or lost its Lease")
 }
 
 // A worker that ignores its context after a stop keeps the Lease. If the Lease is then lost, the manager alone would wait for the

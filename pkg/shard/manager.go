@@ -50,8 +50,9 @@ type Manager struct {
 	stop     context.CancelCauseFunc
 	// grace is how long the crew may take to stop; negative: for ever.
 	grace time.Duration
-	// prepared is true when the process could work as a shard, and told when it was told to stop.
-	prepared, told atomic.Bool
+	// prepared is true when the process could work as a shard, and told is when it was told to stop.
+	prepared atomic.Bool
+	told     atomic.Pointer[time.Time]
 	// serves reports whether the webhooks are served; nil: there are none.
 	serves atomic.Pointer[func(*http.Request) error]
 
@@ -364,7 +365,15 @@ func (m *Manager) Start(ctx context.Context) error {
 		ended <- m.inner.Start(running)
 		close(over)
 	}()
-	go func() { parted <- m.takePart(ctx, over) }()
+	context.AfterFunc(ctx, func() { m.told.Store(new(m.shard.term.clock.Now())) })
+
+	go func() {
+		err := m.takePart(ctx, over)
+		if told := m.told.Load(); err == nil && told != nil && m.serves.Load() != nil {
+			m.pause(linger-m.shard.term.clock.Since(*told), over)
+		}
+		parted <- err
+	}()
 
 	var err error
 
@@ -392,12 +401,6 @@ func (m *Manager) Start(ctx context.Context) error {
 
 // takePart works as a shard until the context ends, the Lease is lost, or the manager is over.
 func (m *Manager) takePart(ctx context.Context, over <-chan struct{}) error {
-	asked := make(chan time.Time, 1)
-	defer context.AfterFunc(ctx, func() {
-		m.told.Store(true)
-		asked <- m.shard.term.clock.Now()
-	})()
-
 	joining, stop := ending(ctx, over)
 	defer stop()
 
@@ -421,7 +424,7 @@ func (m *Manager) takePart(ctx context.Context, over <-chan struct{}) error {
 
 	select {
 	case <-t.lost:
-		return fmt.Errorf("shard %s: %w", m.shard.Name(), errors.Join(m.shard.term.lost(), ErrLost))
+		return m.shard.lostError()
 	case <-over:
 		return nil
 	case <-m.shard.untilDrained(ctx).Done():
@@ -431,9 +434,6 @@ func (m *Manager) takePart(ctx context.Context, over <-chan struct{}) error {
 	m.disband()
 	t.end()
 
-	if m.serves.Load() != nil {
-		m.pause(linger-m.shard.term.clock.Since(<-asked), over)
-	}
 
 	return nil
 }

@@ -30,7 +30,7 @@ func (m *Manager) ready(r *http.Request) error {
 	}
 
 	switch {
-	case m.told.Load():
+	case m.told.Load() != nil:
 		return errStopping
 	case closed(m.working):
 		return m.shard.term.held()
@@ -123,7 +123,7 @@ func (m *Manager) fill(ctx context.Context, t *tenure) error {
 	}
 
 	if closed(t.lost) {
-		return fmt.Errorf("shard %s: %w", m.shard.Name(), ErrLost)
+		return m.shard.lostError()
 	}
 
 	return fmt.Errorf("shard %s gives its Lease back, because the caches of its objects were not full after %s: see the log for the kind and the reason", m.shard.Name(),

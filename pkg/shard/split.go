@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-var errStandby = errors.New("this process waits for a slot, so its cache has no objects of sharded kinds yet: read with GetAPIReader of the manager")
+var errStandby = errors.New("this process does not work as a shard yet, so its cache has no objects of sharded kinds: read with GetAPIReader of the manager")
 
 // split is a cache in two parts. That of the sharded kinds, in any version and form, starts when the shard has its name, and contains only objects of this shard. The
 // other one starts with the manager, so that webhooks and what runs in every replica also work while the process waits for a slot.
