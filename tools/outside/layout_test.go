@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// runtimes are the versions of controller-runtime that pkg/shard/adopt supports: the last of each minor version. That of pkg/go.mod is the newest.
-var runtimes = []string{"v0.22.5", "v0.23.3", "v0.24.1", "v0.25.2"}
+// runtimes are the versions of controller-runtime that pkg/shard supports: the last of each minor version. That of pkg/go.mod is the newest.
+var runtimes = []string{"v0.24.1", "v0.25.2"}
 
-// pkg/shard/adopt finds the name and the reconciler of a controller by reflection, and relies on the context of Start being that of reconciles. Its
+// pkg/shard finds the fields of a controller by reflection, and relies on the context of Start being that of reconciles. Its
 // own tests run with the newest version; this is what they would rely on with the others.
-func TestControllersAreWhereAdoptLooksForThem(t *testing.T) {
+func TestControllersAreWhereShardLooksForThem(t *testing.T) {
 	for _, r := range parse(t, "pkg").Require {
 		if r.Mod.Path == "sigs.k8s.io/controller-runtime" {
 			require.Equal(t, r.Mod.Version, runtimes[len(runtimes)-1], "the newest version is that of pkg/go.mod")
@@ -55,6 +55,10 @@ func TestControllersAreWhereAdoptLooksForThem(t *testing.T) {
 
 			require.Equal(t, "string", fields["Name"])
 			require.Equal(t, "reconcile.TypedReconciler[request]", fields["Do"])
+			require.Equal(t, "func(request *request) logr.Logger", fields["LogConstructor"])
+			require.Equal(t, "time.Duration", fields["CacheSyncTimeout"])
+			require.Equal(t, "*bool", fields["EnableWarmup"])
+			require.Equal(t, "[]source.TypedSource[request]", fields["startWatches"])
 			require.Contains(t, start, "Start(ctx context.Context) error")
 			require.Contains(t, start, "c.processNextWorkItem(ctx)")
 		})
