@@ -2,12 +2,12 @@ package ordinal_test
 
 import (
 	"fmt"
-	"hash/crc32"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/shard/ordinal"
@@ -17,7 +17,7 @@ func pod(number int) string { return fmt.Sprintf("%s-%d", setName, number) }
 
 // index returns the ordinal of an object, by the definition.
 func index(cm *corev1.ConfigMap, replicas int) int {
-	return int(crc32.ChecksumIEEE([]byte(cm.UID)) % uint32(replicas))
+	return int(ordinal.Key(schema.GroupKind{Kind: "ConfigMap"}, cm) % uint64(replicas))
 }
 
 func TestEachObjectHasOneProcess(t *testing.T) {
@@ -41,7 +41,7 @@ func TestEachObjectHasOneProcess(t *testing.T) {
 	}
 }
 
-// Without an agreement, what the package does not promise: while processes know different numbers of replicas, some objects have two processes, and
+// What the package does not promise: while processes know different numbers of replicas, some objects have two processes, and
 // some have none. As soon as all know the number, each has one.
 func TestDoublesAndOrphansWhileProcessesKnowDifferentNumbers(t *testing.T) {
 	f := newFixture(t, 2)
@@ -221,7 +221,7 @@ func TestDeletedObjects(t *testing.T) {
 		return err != nil && err.Error() == "ordinal 0 is not one of the ordinals 5 to 5 of StatefulSet "+f.namespace+"/web: this process works on nothing"
 	}, "the ordinals begin at 5")
 
-	five := f.start(5, func(*ordinal.Options) {})
+	five := f.start(5)
 	f.touch(all, "1")
 
 	for _, cm := range all {
