@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -36,6 +37,7 @@ const (
 	patience = 60 * time.Second
 	interval = 10 * time.Millisecond
 	setName  = "web"
+	deleted  = "deleted" // the state of an object that does not exist
 )
 
 func TestMain(m *testing.M) { testenv.VerifyMain(m) }
@@ -214,8 +216,10 @@ func newRecord() *record {
 // work is what the reconcilers of a test do.
 func (r *record) work(ctx context.Context, process string, c client.Client, req reconcile.Request) error {
 	cm := &corev1.ConfigMap{}
-	if err := c.Get(ctx, req.NamespacedName, cm); err != nil {
-		return client.IgnoreNotFound(err)
+	if err := c.Get(ctx, req.NamespacedName, cm); apierrors.IsNotFound(err) {
+		cm.Data = map[string]string{"touched": deleted}
+	} else if err != nil {
+		return err
 	}
 
 	r.mu.Lock()
@@ -233,10 +237,9 @@ func (r *record) work(ctx context.Context, process string, c client.Client, req 
 	}
 
 	// As after a conflict, it reads again.
-	err := c.Get(ctx, req.NamespacedName, cm)
-
 	var list corev1.ConfigMapList
-	err = errors.Join(client.IgnoreNotFound(err), c.List(ctx, &list, client.InNamespace(req.Namespace)))
+
+	err := errors.Join(client.IgnoreNotFound(c.Get(ctx, req.NamespacedName, cm)), c.List(ctx, &list, client.InNamespace(req.Namespace)))
 
 	r.mu.Lock()
 	defer r.mu.Unlock()

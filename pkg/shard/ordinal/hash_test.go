@@ -8,11 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// controlled returns an object, controlled by an object of the kind with this name.
-func controlled(by schema.GroupKind, name string) *metav1.ObjectMeta {
+// controlled returns an object, controlled by an object of the kind with the name one.
+func controlled(by schema.GroupKind) *metav1.ObjectMeta {
 	return &metav1.ObjectMeta{Namespace: "a", Name: "page", UID: "1", OwnerReferences: []metav1.OwnerReference{
 		{APIVersion: "v1", Kind: "Other", Name: "other"},
-		{APIVersion: by.Group + "/v1", Kind: by.Kind, Name: name, UID: "2", Controller: new(true)},
+		{APIVersion: by.Group + "/v1", Kind: by.Kind, Name: "one", UID: "2", Controller: new(true)},
 	}}
 }
 
@@ -31,12 +31,12 @@ func TestHashes(t *testing.T) {
 
 	hash := ControllerKey(tenant)
 	require.Equal(t, Key(site, one), hash(site, one), "nothing controls it")
-	require.Equal(t, hash(site, one), hash(page, controlled(site, "one")))
-	require.Equal(t, hash(tenant, &metav1.ObjectMeta{Name: "one"}), hash(page, controlled(tenant, "one")), "it belongs to no namespace")
+	require.Equal(t, hash(site, one), hash(page, controlled(site)))
+	require.Equal(t, hash(tenant, &metav1.ObjectMeta{Name: "one"}), hash(page, controlled(tenant)), "it belongs to no namespace")
 
-	anew := controlled(site, "one")
+	anew := controlled(site)
 	anew.UID, anew.OwnerReferences[1].UID = "4", "5"
-	require.Equal(t, hash(page, controlled(site, "one")), hash(page, anew))
+	require.Equal(t, hash(page, controlled(site)), hash(page, anew))
 }
 
 func TestShares(t *testing.T) {

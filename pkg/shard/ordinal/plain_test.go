@@ -1,6 +1,8 @@
 package ordinal_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/shard/ordinal"
 )
@@ -57,7 +60,7 @@ func TestDoublesAndOrphansWhileProcessesKnowDifferentNumbers(t *testing.T) {
 	members[1].wire.holdNumbers() // it still knows two replicas
 	f.scale(3)
 	f.eventually(func() bool { return members[2].process.Working() == nil }, "process 2 has no share")
-	f.eventually(func() bool { return works(members[0], all) == shareOf(all, 0, 3) }, "process 0 does not know the number")
+	f.eventually(func() bool { return works(members[0], all) == shareOf(all, 3) }, "process 0 does not know the number")
 
 	since := time.Now() //nolint:forbidigo // it measures
 	f.touch(all, "1")
@@ -138,9 +141,10 @@ func works(m *member, all []*corev1.ConfigMap) (count int) {
 	return count
 }
 
-func shareOf(all []*corev1.ConfigMap, number, replicas int) (count int) {
+// shareOf returns how many of the objects are those of ordinal 0.
+func shareOf(all []*corev1.ConfigMap, replicas int) (count int) {
 	for _, cm := range all {
-		if index(cm, replicas) == number {
+		if index(cm, replicas) == 0 {
 			count++
 		}
 	}
@@ -174,7 +178,7 @@ func TestForeignObjectsAreStubs(t *testing.T) {
 	var list corev1.ConfigMapList
 
 	require.NoError(t, m.mgr.GetClient().List(t.Context(), &list, client.InNamespace(f.namespace)))
-	require.Len(t, list.Items, shareOf(all, 0, 2))
+	require.Len(t, list.Items, shareOf(all, 2))
 
 	// What it gets when the number changes is reconciled as it is, and not as a stub.
 	f.scale(1)
@@ -204,6 +208,28 @@ func first(all []*corev1.ConfigMap, number int) *corev1.ConfigMap {
 
 // An object that was deleted is reconciled once more where it was, and nowhere else.
 func TestDeletedObjects(t *testing.T) {
+	f := newFixture(t, 2)
+	all := f.objects(20)
+	members := []*member{f.start(0), f.start(1)}
+
+	for number, m := range members {
+		cm := first(all, number)
+		f.eventually(func() bool { return len(f.record.by(cm.Name, "0")) > 0 }, "%s has no process", cm.Name)
+		require.NoError(t, f.admin.Delete(t.Context(), cm))
+		f.eventually(func() bool { return len(f.record.by(cm.Name, deleted)) > 0 }, "nobody was told that %s was deleted", cm.Name)
+		require.Equal(t, []string{pod(number)}, f.record.by(cm.Name, deleted))
+
+		// Events of what it controlled lead everybody here.
+		elsewhere := m.process.Reconciler(m.mgr.GetClient(), cm, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, errors.New("it has never run for the object")
+		}))
+		_, err := elsewhere.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cm)})
+		require.NoError(t, err)
+	}
+}
+
+// A Pod whose ordinal is not one of the replicas works on nothing.
+func TestOrdinalsThatAreNoReplicas(t *testing.T) {
 	f := newFixture(t, 1)
 	all := f.objects(2)
 	m := f.start(0)

@@ -97,6 +97,7 @@ func (p *Process) observe(n numbers) {
 	if !newer(n.version, before.version) {
 		return
 	}
+
 	p.latest = n
 
 	if before.version != "" && n.share(p.ordinal) == before.share(p.ordinal) {
