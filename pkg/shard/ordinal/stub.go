@@ -32,9 +32,8 @@ const stubMarker = "ordinals.alpha.sharding.timebertt.dev/stub"
 // Of the given kinds, the cache keeps only stubs of the objects of other processes: name, namespace, uid, versions, times, labels, and owner
 // references, which is what decides where they belong when the number of replicas changes. The manager's client hides this: it reads a stub from
 // the API server, and lists of these kinds contain only objects of this process; in a reconcile, those that were its own when the reconcile began.
-// Whatever else reads the cache sees the stubs: predicates, event
-// handlers, and the functions of indexes, which should therefore use only what a stub has. Do not name a kind of which the controllers need the
-// objects of other processes. Without kinds, everything is cached as usual.
+// Whatever else reads the cache sees the stubs: predicates, event handlers, and the functions of indexes, which should therefore use only what a
+// stub has. Do not name a kind of which the controllers need the objects of other processes. Without kinds, everything is cached as usual.
 func (p *Process) ConfigureManager(options *manager.Options, kinds ...client.Object) error {
 	if options.LeaderElection || options.LeaderElectionID != "" {
 		return fmt.Errorf("configure the manager of %s: remove the leader election: every replica works", p.options.PodName)
