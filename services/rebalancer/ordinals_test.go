@@ -110,7 +110,7 @@ func (w *workers) run(number int, v controllerVersion) {
 }
 
 func (w *workers) ordinalOptions(number int) ordinal.Options {
-	return ordinal.Options{PodName: "web-" + strconv.Itoa(number), Namespace: w.Namespace, Hash: ordinal.ControllerUID}
+	return ordinal.Options{PodName: "web-" + strconv.Itoa(number), Namespace: w.Namespace, Hash: ordinal.ControllerKey()}
 }
 
 func (w *workers) byOrdinal(kube *rest.Config, number int, options manager.Options) manager.Manager {
@@ -311,19 +311,18 @@ func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 	w := newWorkers(newTestRing(t), 2)
 	kube := rest.CopyConfig(w.Plane.Config)
 
-	add := func(number int, change ...func(*shard.Options, *ordinal.Options, *ordinal.Claims)) error {
+	add := func(number int, change ...func(*shard.Options, *ordinal.Claims)) error {
 		ofShard := shard.Options{Ring: w.Ring.Name, Name: "web-" + strconv.Itoa(number), Namespace: w.Namespace}
-		ofOrdinal := w.ordinalOptions(number)
 		kinds := ordinal.Claims{Main: []client.Object{&corev1.ConfigMap{}}, Namespaces: []string{w.Namespace}}
 
 		for _, c := range change {
-			c(&ofShard, &ofOrdinal, &kinds)
+			c(&ofShard, &kinds)
 		}
 
 		s, err := shard.New(ofShard)
 		require.NoError(t, err)
 
-		p, err := ordinal.New(t.Context(), kube, ofOrdinal)
+		p, err := ordinal.New(t.Context(), kube, w.ordinalOptions(number))
 		require.NoError(t, err)
 		mgr, err := manager.New(kube, manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
 		require.NoError(t, err)
@@ -350,11 +349,10 @@ func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 	w.Join("web-0")
 	require.NoError(t, add(1))
 
-	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Options, _ *ordinal.Claims) { s.Name = "web" }), `the shard has the name "web"`)
-	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Options, _ *ordinal.Claims) { s.Namespace = "other" }), `in namespace "other"`)
-	require.ErrorContains(t, add(1, func(_ *shard.Options, _ *ordinal.Options, k *ordinal.Claims) { k.Main = nil }), "name at least one main kind")
-	require.ErrorContains(t, add(1, func(_ *shard.Options, o *ordinal.Options, _ *ordinal.Claims) { o.StopTheWorld = true }), "remove StopTheWorld")
-	require.ErrorContains(t, add(1, func(_ *shard.Options, _ *ordinal.Options, k *ordinal.Claims) {
+	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Claims) { s.Name = "web" }), `the shard has the name "web"`)
+	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Claims) { s.Namespace = "other" }), `in namespace "other"`)
+	require.ErrorContains(t, add(1, func(_ *shard.Options, k *ordinal.Claims) { k.Main = nil }), "name at least one main kind")
+	require.ErrorContains(t, add(1, func(_ *shard.Options, k *ordinal.Claims) {
 		k.Main = []client.Object{&v1alpha1.ClusterRing{}}
 	}), "determine the kind of")
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -41,8 +43,7 @@ type claims struct {
 	namespaces []string
 	queue      workqueue.TypedRateLimitingInterface[claim]
 
-	mu   sync.Mutex
-	ring bool // whether the ring exists, as far as is known
+	ring atomic.Bool // whether the ring exists, as far as is known
 }
 
 // claimed is a kind of which objects are claimed.
@@ -60,16 +61,11 @@ type claim struct {
 	types.NamespacedName
 }
 
-func newClaims(p *Process, s *shard.Shard, c metadata.Interface) *claims {
-	return &claims{
-		process: p, shard: s, client: c, key: s.LabelKeys().Shard, kinds: map[schema.GroupKind]*claimed{}, ring: true}
-}
-
 // Start implements manager.Runnable: it claims objects until the context ends. It begins when the shard holds its Lease, so that somebody works on them.
 func (c *claims) Start(ctx context.Context) error {
 	logger := log.Log.WithName("ordinal").WithValues("shard", c.shard.Name(), "ring", c.shard.Ring())
 	ctx = log.IntoContext(ctx, logger)
-	changes := c.process.gate.listen()
+	changes := c.process.listen()
 	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[claim](firstRetry, longestRetry))
 
 	var running sync.WaitGroup
@@ -94,18 +90,14 @@ func (c *claims) Start(ctx context.Context) error {
 
 	defer c.queue.ShutDown()
 
-	ticker := c.process.clock.NewTicker(ringPeriod)
-	defer ticker.Stop()
+	running.Go(func() { wait.UntilWithContext(ctx, c.lookForRing, ringPeriod) })
 
 	for {
-		c.lookForRing(ctx)
-
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changes:
 			c.all()
-		case <-ticker.C():
 		}
 	}
 }
@@ -193,25 +185,13 @@ func (c *claims) lookForRing(ctx context.Context) {
 		return
 	}
 
-	c.mu.Lock()
-	changed := c.ring != exists
-	c.ring = exists
-	c.mu.Unlock()
-
-	switch {
+	switch changed := c.ring.Swap(exists) != exists; {
 	case changed && exists:
 		log.FromContext(ctx).Info("The ring exists: the rebalancer gives labels")
 	case changed:
 		log.FromContext(ctx).Info("The ring does not exist: claiming the objects of the ordinal", "ordinal", c.process.ordinal)
 		c.all()
 	}
-}
-
-func (c *claims) suspended() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	return c.ring
 }
 
 func (c *claims) next(ctx context.Context) bool {
@@ -241,7 +221,7 @@ func (c *claims) decide(ctx context.Context, item claim) error {
 	k := c.kinds[item.GroupKind]
 
 	obj, err := k.find(item.NamespacedName)
-	if err != nil || obj == nil || c.suspended() {
+	if err != nil || obj == nil || c.ring.Load() {
 		return err
 	}
 
@@ -282,9 +262,7 @@ func (k *claimed) find(name types.NamespacedName) (*metav1.PartialObjectMetadata
 // owns reports whether the object is to get the label of this process: a main object by its ordinal, a controlled object by the label of its controller.
 func (c *claims) owns(ctx context.Context, k *claimed, obj *metav1.PartialObjectMetadata) (bool, error) {
 	if !k.controlled {
-		s, _, closed := c.process.gate.now()
-
-		return closed == nil && s.owns(c.process.options.Hash(k.kind, obj)), nil
+		return c.process.share().owns(c.process.options.Hash(k.kind, obj)), nil
 	}
 
 	controller := metav1.GetControllerOfNoCopy(obj)

@@ -75,8 +75,8 @@ func (p *Process) AddClaims(ctx context.Context, mgr manager.Manager, s *shard.S
 		return fmt.Errorf("create the client of claims: %w", err)
 	}
 
-	c := newClaims(p, s, reader)
-	c.namespaces = of.Namespaces
+	c := &claims{process: p, shard: s, client: reader, key: s.LabelKeys().Shard, kinds: map[schema.GroupKind]*claimed{}, namespaces: of.Namespaces}
+	c.ring.Store(true) // until it is known
 
 	for controlled, objects := range map[bool][]client.Object{false: of.Main, true: of.Controlled} {
 		for _, obj := range objects {
@@ -99,8 +99,6 @@ func (p *Process) AddClaims(ctx context.Context, mgr manager.Manager, s *shard.S
 
 func (p *Process) checkClaims(s *shard.Shard, of Claims) error {
 	switch {
-	case p.options.StopTheWorld:
-		return errors.New("remove StopTheWorld: the label of an object decides who works on it")
 	case s.Name() != p.options.PodName:
 		return fmt.Errorf("the shard has the name %q instead of that of the Pod, %q: use shard.New without a name and without slots", s.Name(), p.options.PodName)
 	case s.Namespace() != p.options.Namespace:
@@ -195,7 +193,6 @@ func (c *claims) checkLabels(ctx context.Context) error {
 }
 
 func (c *claims) checkLabelsIn(ctx context.Context, k *claimed, namespace string) error {
-	s, has := c.process.numbers().share(c.process.ordinal)
 	o := metav1.ListOptions{LabelSelector: c.shard.Selector().String(), Limit: listPage}
 
 	for {
@@ -206,7 +203,7 @@ func (c *claims) checkLabelsIn(ctx context.Context, k *claimed, namespace string
 
 		for i := range page.Items {
 			obj := &page.Items[i]
-			if !has || !s.owns(c.process.options.Hash(k.kind, obj)) {
+			if !c.process.share().owns(c.process.options.Hash(k.kind, obj)) {
 				return fmt.Errorf("there is no ring %s, but %s %s/%s carries the label %s=%s, and does not belong to ordinal %d. If an earlier ring has left the label, remove it. "+
 					"If the number of replicas was changed after all Pods had been updated, create the ring",
 					c.shard.Ring(), k.resource.Resource, obj.Namespace, obj.Name, c.key, c.shard.Name(), c.process.ordinal)
@@ -220,7 +217,7 @@ func (c *claims) checkLabelsIn(ctx context.Context, k *claimed, namespace string
 }
 
 func (c *claims) podName(ordinal int) string {
-	return c.process.options.StatefulSet + "-" + strconv.Itoa(ordinal)
+	return c.process.set + "-" + strconv.Itoa(ordinal)
 }
 
 // isShard reports whether the Pod with this ordinal has a Lease of the ring.

@@ -37,9 +37,6 @@ func TestWhatHasNoOrdinal(t *testing.T) {
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.com/c"}}},
 	}))
 	require.ErrorContains(t, of("front-24567"), "belongs to ReplicaSet front, as the Pods of a Deployment do")
-
-	_, err := ordinal.New(t.Context(), testenv.Config(t), ordinal.Options{PodName: "web-0", StatefulSet: "other", Namespace: f.namespace})
-	require.ErrorContains(t, err, `"web-0" is not the name of a Pod of StatefulSet "other"`)
 }
 
 func TestStatefulSetThatMayNotBeRead(t *testing.T) {
@@ -52,14 +49,12 @@ func TestStatefulSetThatMayNotBeRead(t *testing.T) {
 }
 
 func TestOptionsThatAreRefused(t *testing.T) {
-	_, err := ordinal.New(t.Context(), testenv.Config(t), ordinal.Options{PodName: "web-0", Namespace: "a/b", TermDuration: 1})
+	_, err := ordinal.New(t.Context(), testenv.Config(t), ordinal.Options{PodName: "Web-0", Namespace: "a/b"})
+	require.ErrorContains(t, err, `pod name: "Web-0" is invalid`)
 	require.ErrorContains(t, err, `namespace: "a/b" is invalid`)
-	require.ErrorContains(t, err, "they have no use without StopTheWorld")
 
-	_, err = ordinal.New(t.Context(), testenv.Config(t), ordinal.Options{PodName: "web-0", StopTheWorld: true, TermDuration: 1, Patience: -1})
+	_, err = ordinal.New(t.Context(), testenv.Config(t), ordinal.Options{PodName: "web-0"})
 	require.ErrorContains(t, err, "namespace: set it")
-	require.ErrorContains(t, err, "term duration: 1ns must be whole seconds")
-	require.ErrorContains(t, err, "patience: -1ns must not be negative")
 }
 
 func TestManagersWithALeader(t *testing.T) {

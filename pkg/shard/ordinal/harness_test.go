@@ -2,13 +2,12 @@ package ordinal_test
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,8 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -38,6 +37,7 @@ const (
 	patience = 60 * time.Second
 	interval = 10 * time.Millisecond
 	setName  = "web"
+	deleted  = "deleted" // the state of an object that does not exist
 )
 
 func TestMain(m *testing.M) { testenv.VerifyMain(m) }
@@ -125,21 +125,16 @@ type member struct {
 }
 
 // start runs the process with this ordinal until the test ends.
-func (f *fixture) start(number int, change ...func(*ordinal.Options)) *member {
+func (f *fixture) start(number int) *member {
 	f.Helper()
 
 	m := &member{f: f, wire: newWire(), done: make(chan struct{})}
 	kube := testenv.Config(f)
 	kube.Wrap(m.wire.wrap)
 
-	options := ordinal.Options{PodName: fmt.Sprintf("%s-%d", setName, number), Namespace: f.namespace}
-	for _, c := range change {
-		c(&options)
-	}
-
 	var err error
 
-	m.process, err = ordinal.New(f.Context(), kube, options)
+	m.process, err = ordinal.New(f.Context(), kube, ordinal.Options{PodName: pod(number), Namespace: f.namespace})
 	require.NoError(f, err)
 	m.mgr = f.manager(kube, m.process)
 
@@ -154,7 +149,7 @@ func (f *fixture) start(number int, change ...func(*ordinal.Options)) *member {
 
 	f.Cleanup(func() {
 		m.wire.release()
-		m.stop()
+		require.NoError(f, m.stop())
 	})
 
 	return m
@@ -185,14 +180,8 @@ func (f *fixture) manager(kube *rest.Config, p *ordinal.Process) manager.Manager
 
 // stop asks the process to stop, waits, and returns its error.
 func (m *member) stop() error {
-	m.cancel()
-	m.wait()
-
-	return m.err
-}
-
-func (m *member) wait() {
 	m.f.Helper()
+	m.cancel()
 
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -202,6 +191,8 @@ func (m *member) wait() {
 	case <-ctx.Done():
 		require.Fail(m.f, "the process does not stop")
 	}
+
+	return m.err
 }
 
 // record is what all processes of a test have done.
@@ -212,17 +203,23 @@ type record struct {
 	overlap []string
 	pause   map[string]chan struct{} // workers of a process wait for it
 	entered map[string]int           // reconciles of a process that began
+	listed  map[string]int           // how many objects the last reconcile of an object has listed at its end
 }
 
 func newRecord() *record {
-	return &record{inside: map[string][]string{}, done: map[string]map[string]bool{}, pause: map[string]chan struct{}{}, entered: map[string]int{}}
+	return &record{
+		inside: map[string][]string{}, done: map[string]map[string]bool{}, pause: map[string]chan struct{}{}, entered: map[string]int{},
+		listed: map[string]int{},
+	}
 }
 
 // work is what the reconcilers of a test do.
 func (r *record) work(ctx context.Context, process string, c client.Client, req reconcile.Request) error {
 	cm := &corev1.ConfigMap{}
-	if err := c.Get(ctx, req.NamespacedName, cm); err != nil {
-		return client.IgnoreNotFound(err)
+	if err := c.Get(ctx, req.NamespacedName, cm); apierrors.IsNotFound(err) {
+		cm.Data = map[string]string{"touched": deleted}
+	} else if err != nil {
+		return err
 	}
 
 	r.mu.Lock()
@@ -239,8 +236,15 @@ func (r *record) work(ctx context.Context, process string, c client.Client, req 
 		<-pause
 	}
 
+	// As after a conflict, it reads again.
+	var list corev1.ConfigMapList
+
+	err := errors.Join(client.IgnoreNotFound(c.Get(ctx, req.NamespacedName, cm)), c.List(ctx, &list, client.InNamespace(req.Namespace)))
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
+	r.listed[req.Name] = len(list.Items)
 
 	r.inside[req.Name] = slices.DeleteFunc(r.inside[req.Name], func(p string) bool { return p == process })
 
@@ -251,7 +255,7 @@ func (r *record) work(ctx context.Context, process string, c client.Client, req 
 
 	r.done[key][process] = true
 
-	return nil
+	return err
 }
 
 // hold makes the workers of a process wait, however they are told to stop, until the function is called.
@@ -279,6 +283,14 @@ func (r *record) by(object, touched string) []string {
 	return slices.Sorted(maps.Keys(r.done[object+"="+touched]))
 }
 
+// listing returns how many objects the last reconcile of the object has listed.
+func (r *record) listing(object string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return r.listed[object]
+}
+
 func (r *record) begun(process string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -293,47 +305,34 @@ func (r *record) overlaps() []string {
 	return slices.Clone(r.overlap)
 }
 
-// wire is the connection of a process to the API server. It can be held: what the API server sends about StatefulSets then comes late, or nothing gets
-// through.
+// wire is the connection of a process to the API server, on which events of StatefulSets can be held up.
 type wire struct {
 	mu     sync.Mutex
 	late   bool
-	cut    bool
 	change chan struct{} // closed when late changes
 }
 
 func newWire() *wire { return &wire{change: make(chan struct{})} }
 
-func (w *wire) set(late, cut bool) {
+func (w *wire) set(late bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	w.late, w.cut = late, cut
+	w.late = late
 	close(w.change)
 	w.change = make(chan struct{})
 }
 
 // holdNumbers makes events of StatefulSets late until release.
-func (w *wire) holdNumbers() { w.set(true, false) }
+func (w *wire) holdNumbers() { w.set(true) }
 
-// cutOff lets no request through until release.
-func (w *wire) cutOff() { w.set(true, true) }
-
-func (w *wire) release() { w.set(false, false) }
+func (w *wire) release() { w.set(false) }
 
 func (w *wire) wrap(inner http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(req *http.Request) (*http.Response, error) {
-		w.mu.Lock()
-		cut := w.cut
-		w.mu.Unlock()
-
-		if cut {
-			return nil, io.ErrUnexpectedEOF
-		}
-
 		resp, err := inner.RoundTrip(req)
-		if err == nil && req.URL.Query().Get("watch") != "" && (strings.HasSuffix(req.URL.Path, "/statefulsets") || strings.HasSuffix(req.URL.Path, "/leases")) {
-			resp.Body = &lateBody{ReadCloser: resp.Body, wire: w, always: strings.HasSuffix(req.URL.Path, "/statefulsets"), closed: make(chan struct{})}
+		if err == nil && req.URL.Query().Get("watch") != "" && strings.HasSuffix(req.URL.Path, "/statefulsets") {
+			resp.Body = &lateBody{ReadCloser: resp.Body, wire: w, closed: make(chan struct{})}
 		}
 
 		return resp, err
@@ -349,7 +348,6 @@ type lateBody struct {
 	io.ReadCloser
 
 	wire   *wire
-	always bool // also while the wire is not cut
 	once   sync.Once
 	closed chan struct{}
 }
@@ -359,7 +357,7 @@ func (b *lateBody) Read(p []byte) (int, error) {
 
 	for {
 		b.wire.mu.Lock()
-		held, change := b.wire.late && (b.always || b.wire.cut), b.wire.change
+		held, change := b.wire.late, b.wire.change
 		b.wire.mu.Unlock()
 
 		if !held {
@@ -378,19 +376,4 @@ func (b *lateBody) Close() error {
 	b.once.Do(func() { close(b.closed) })
 
 	return b.ReadCloser.Close()
-}
-
-// entryOf returns the acknowledgement of the process with this ordinal.
-func (f *fixture) entryOf(number int) map[string]any {
-	f.Helper()
-
-	var (
-		lease coordinationv1.Lease
-		entry map[string]any
-	)
-
-	require.NoError(f, f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: ordinal.LeaseName(setName)}, &lease))
-	require.NoError(f, json.Unmarshal([]byte(lease.Annotations[ordinal.AnnotationProcessPrefix+strconv.Itoa(number)]), &entry))
-
-	return entry
 }

@@ -1,7 +1,7 @@
 package ordinal
 
 import (
-	"hash/crc32"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -9,33 +9,41 @@ import (
 )
 
 // Hash returns a number from which follows which process an object belongs to: that with the remainder of the division by the number of replicas.
-// It gets the group and kind of the object, and the object, of which it may use only what never changes: the name, the namespace, the uid, and the
-// owner references. It must return the same number in every process and version, and must be safe for concurrent use.
+// It gets the group and kind of the object, and the object, of which it may use only what is the same when an object of that name is deleted and made
+// anew: its namespace, its name, and those of what controls it, but not its uid. A reconcile of the old object may still run then, and whatever it reads
+// again, or patches, is the new one. The function must return the same number in every process and version, and must be safe for concurrent use.
 type Hash func(gk schema.GroupKind, obj metav1.Object) uint64
 
-// UID is the CRC-32 checksum (IEEE polynomial) of the object's uid. An object that is deleted and created again may belong to another process than
-// before.
-func UID(_ schema.GroupKind, obj metav1.Object) uint64 {
-	return uint64(crc32.ChecksumIEEE([]byte(obj.GetUID())))
-}
-
-// ControllerUID is [UID] of what controls the object, as its controller owner reference says, or of the object itself if nothing does. With it, an
-// object and what it controls belong to the same process, so that controllers of both kinds can run. It looks at one level only.
-func ControllerUID(gk schema.GroupKind, obj metav1.Object) uint64 {
-	if controller := metav1.GetControllerOfNoCopy(obj); controller != nil {
-		return uint64(crc32.ChecksumIEEE([]byte(controller.UID)))
-	}
-
-	return UID(gk, obj)
-}
-
-// Key is the xxHash64 of the object's key, group/kind/namespace/name, which is also what a ring assigns objects by. It is known before the object
-// exists. It has nothing to do with the shard that a ring chooses for the key.
+// Key is the xxHash64 of the object's key, group/kind/namespace/name, which is also what a ring assigns objects by. It has nothing to do with the
+// shard that a ring chooses for the key.
 func Key(gk schema.GroupKind, obj metav1.Object) uint64 {
-	return xxhash.Sum64String(gk.Group + "/" + gk.Kind + "/" + obj.GetNamespace() + "/" + obj.GetName())
+	return hashOf(gk, obj.GetNamespace(), obj.GetName())
 }
 
-// share is the part of all objects that a process may work on. The zero value is no object.
+// ControllerKey returns the [Key] of what controls the object, as its controller owner reference says, or of the object itself if nothing does. With
+// it, an object and what it controls belong to the same process, so that controllers of both kinds can run. It looks at one level only. Name those
+// kinds of controlling objects that belong to no namespace. An object that gets another controller may have two processes for a moment.
+func ControllerKey(clusterScoped ...schema.GroupKind) Hash {
+	return func(gk schema.GroupKind, obj metav1.Object) uint64 {
+		controller := metav1.GetControllerOfNoCopy(obj)
+		if controller == nil {
+			return Key(gk, obj)
+		}
+
+		above := schema.FromAPIVersionAndKind(controller.APIVersion, controller.Kind).GroupKind()
+		if slices.Contains(clusterScoped, above) {
+			return hashOf(above, metav1.NamespaceNone, controller.Name)
+		}
+
+		return hashOf(above, obj.GetNamespace(), controller.Name)
+	}
+}
+
+func hashOf(gk schema.GroupKind, namespace, name string) uint64 {
+	return xxhash.Sum64String(gk.Group + "/" + gk.Kind + "/" + namespace + "/" + name)
+}
+
+// share is the part of all objects that a process works on. The zero value is no object.
 type share struct {
 	index, replicas int
 }
@@ -51,14 +59,11 @@ type numbers struct {
 	version         string // the resourceVersion of the StatefulSet
 }
 
-// share returns the share of the process with this ordinal. It reports false if it has none.
-func (n numbers) share(ordinal int) (share, bool) {
+// share returns the share of the process with this ordinal. It is empty if the ordinal is not one of the replicas.
+func (n numbers) share(ordinal int) share {
 	if ordinal < n.start || ordinal-n.start >= n.replicas {
-		return share{}, false
+		return share{}
 	}
 
-	return share{index: ordinal - n.start, replicas: n.replicas}, true
+	return share{index: ordinal - n.start, replicas: n.replicas}
 }
-
-// same reports whether the numbers give the same shares.
-func (n numbers) same(o numbers) bool { return n.start == o.start && n.replicas == o.replicas }

@@ -1,14 +1,17 @@
 package ordinal_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"hash/crc32"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/shard/ordinal"
 )
@@ -17,7 +20,7 @@ func pod(number int) string { return fmt.Sprintf("%s-%d", setName, number) }
 
 // index returns the ordinal of an object, by the definition.
 func index(cm *corev1.ConfigMap, replicas int) int {
-	return int(crc32.ChecksumIEEE([]byte(cm.UID)) % uint32(replicas))
+	return int(ordinal.Key(schema.GroupKind{Kind: "ConfigMap"}, cm) % uint64(replicas))
 }
 
 func TestEachObjectHasOneProcess(t *testing.T) {
@@ -41,7 +44,7 @@ func TestEachObjectHasOneProcess(t *testing.T) {
 	}
 }
 
-// Without an agreement, what the package does not promise: while processes know different numbers of replicas, some objects have two processes, and
+// What the package does not promise: while processes know different numbers of replicas, some objects have two processes, and
 // some have none. As soon as all know the number, each has one.
 func TestDoublesAndOrphansWhileProcessesKnowDifferentNumbers(t *testing.T) {
 	f := newFixture(t, 2)
@@ -57,7 +60,7 @@ func TestDoublesAndOrphansWhileProcessesKnowDifferentNumbers(t *testing.T) {
 	members[1].wire.holdNumbers() // it still knows two replicas
 	f.scale(3)
 	f.eventually(func() bool { return members[2].process.Working() == nil }, "process 2 has no share")
-	f.eventually(func() bool { return works(members[0], all) == shareOf(all, 0, 3) }, "process 0 does not know the number")
+	f.eventually(func() bool { return works(members[0], all) == shareOf(all, 3) }, "process 0 does not know the number")
 
 	since := time.Now() //nolint:forbidigo // it measures
 	f.touch(all, "1")
@@ -138,9 +141,10 @@ func works(m *member, all []*corev1.ConfigMap) (count int) {
 	return count
 }
 
-func shareOf(all []*corev1.ConfigMap, number, replicas int) (count int) {
+// shareOf returns how many of the objects are those of ordinal 0.
+func shareOf(all []*corev1.ConfigMap, replicas int) (count int) {
 	for _, cm := range all {
-		if index(cm, replicas) == number {
+		if index(cm, replicas) == 0 {
 			count++
 		}
 	}
@@ -174,7 +178,7 @@ func TestForeignObjectsAreStubs(t *testing.T) {
 	var list corev1.ConfigMapList
 
 	require.NoError(t, m.mgr.GetClient().List(t.Context(), &list, client.InNamespace(f.namespace)))
-	require.Len(t, list.Items, shareOf(all, 0, 2))
+	require.Len(t, list.Items, shareOf(all, 2))
 
 	// What it gets when the number changes is reconciled as it is, and not as a stub.
 	f.scale(1)
@@ -204,6 +208,28 @@ func first(all []*corev1.ConfigMap, number int) *corev1.ConfigMap {
 
 // An object that was deleted is reconciled once more where it was, and nowhere else.
 func TestDeletedObjects(t *testing.T) {
+	f := newFixture(t, 2)
+	all := f.objects(20)
+	members := []*member{f.start(0), f.start(1)}
+
+	for number, m := range members {
+		cm := first(all, number)
+		f.eventually(func() bool { return len(f.record.by(cm.Name, "0")) > 0 }, "%s has no process", cm.Name)
+		require.NoError(t, f.admin.Delete(t.Context(), cm))
+		f.eventually(func() bool { return len(f.record.by(cm.Name, deleted)) > 0 }, "nobody was told that %s was deleted", cm.Name)
+		require.Equal(t, []string{pod(number)}, f.record.by(cm.Name, deleted))
+
+		// Events of what it controlled lead everybody here.
+		elsewhere := m.process.Reconciler(m.mgr.GetClient(), cm, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, errors.New("it has never run for the object")
+		}))
+		_, err := elsewhere.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cm)})
+		require.NoError(t, err)
+	}
+}
+
+// A Pod whose ordinal is not one of the replicas works on nothing.
+func TestOrdinalsThatAreNoReplicas(t *testing.T) {
 	f := newFixture(t, 1)
 	all := f.objects(2)
 	m := f.start(0)
@@ -221,7 +247,7 @@ func TestDeletedObjects(t *testing.T) {
 		return err != nil && err.Error() == "ordinal 0 is not one of the ordinals 5 to 5 of StatefulSet "+f.namespace+"/web: this process works on nothing"
 	}, "the ordinals begin at 5")
 
-	five := f.start(5, func(*ordinal.Options) {})
+	five := f.start(5)
 	f.touch(all, "1")
 
 	for _, cm := range all {

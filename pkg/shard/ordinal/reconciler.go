@@ -2,10 +2,8 @@ package ordinal
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,20 +15,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// recheck is when a request for a deleted object is looked at again that came while nobody worked.
-const recheck = time.Second
-
-// Owns reports whether the object belongs to this process by the numbers that it works with, or worked with last. The error is that the scheme of the
-// manager does not know the kind.
+// Owns reports whether the object belongs to this process. The error is that the scheme of the manager does not know the kind.
 func (p *Process) Owns(obj client.Object) (bool, error) {
 	gvk, err := apiutil.GVKForObject(obj, p.scheme)
 	if err != nil {
 		return false, fmt.Errorf("determine the kind of %T: %w", obj, err)
 	}
 
-	s, _, _ := p.gate.now()
-
-	return s.owns(p.options.Hash(gvk.GroupKind(), obj)), nil
+	return p.share().owns(p.options.Hash(gvk.GroupKind(), obj)), nil
 }
 
 // Predicate returns a predicate that passes an event of an object of this process if all given predicates pass it, and no event of another object.
@@ -56,21 +48,14 @@ func (p *Process) Predicate(inner ...predicate.Predicate) predicate.Predicate {
 // The inner reconciler is called for an object that does not exist only if it has run for the object. This costs the memory of a name and a number
 // for each object of the process.
 func (p *Process) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
-	r := &reconciler{process: p, inner: inner, ran: map[types.NamespacedName]uint64{}}
+	r := &reconciler{process: p, inner: inner, cache: withoutLiveReads(c), empty: obj, ran: map[types.NamespacedName]uint64{}}
 
 	gvk, err := c.GroupVersionKindFor(obj)
 	if err != nil {
 		r.err = fmt.Errorf("determine the kind of %T: %w", obj, err)
 	}
 
-	empty, _ := obj.DeepCopyObject().(client.Object)
-	cached := withoutLiveReads(c)
 	r.kind = gvk.GroupKind()
-	r.get = func(ctx context.Context, name types.NamespacedName) (client.Object, error) {
-		read, _ := empty.DeepCopyObject().(client.Object)
-
-		return read, cached.Get(ctx, name, read)
-	}
 
 	return r
 }
@@ -78,90 +63,80 @@ func (p *Process) Reconciler(c client.Client, obj client.Object, inner reconcile
 type reconciler struct {
 	process *Process
 	inner   reconcile.Reconciler
+	cache   client.Reader
+	empty   client.Object
 	kind    schema.GroupKind
-	get     func(ctx context.Context, name types.NamespacedName) (client.Object, error)
 	err     error
 
 	mu  sync.Mutex
 	ran map[types.NamespacedName]uint64 // the hashes of the objects that the inner reconciler has run for
 }
 
-// Reconcile implements reconcile.Reconciler.
+// Reconcile implements reconcile.Reconciler. It reconciles an object that was deleted until the inner reconciler has no error and does not ask for
+// another call.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if r.err != nil {
 		return reconcile.Result{}, reconcile.TerminalError(r.err) //nolint:wrapcheck // it is wrapped
 	}
 
-	hash, exists, err := r.look(ctx, req.NamespacedName)
+	obj, err := r.look(ctx, req.NamespacedName)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 
-	if !exists {
-		return r.absent(ctx, req)
+	s := r.process.share()
+	if !r.begin(req.NamespacedName, obj, s) {
+		return reconcile.Result{}, nil // when the share changes, the source enqueues all objects of the process
 	}
 
-	working, end, err := r.process.gate.begin(ctx, hash)
-	if err != nil || end == nil {
-		if err == nil {
-			r.forget(req.NamespacedName)
-		}
-
-		return reconcile.Result{}, nil // when the gate opens, the source enqueues all objects of the process
-	}
-	defer end()
-
-	r.mu.Lock()
-	r.ran[req.NamespacedName] = hash
-	r.mu.Unlock()
-
-	return r.inner.Reconcile(working, req) //nolint:wrapcheck // it is the controller's
-}
-
-// look returns the hash of the object.
-func (r *reconciler) look(ctx context.Context, name types.NamespacedName) (hash uint64, exists bool, err error) {
-	obj, err := r.get(ctx, name)
-	if apierrors.IsNotFound(err) {
-		return 0, false, nil
-	}
-
-	if err != nil {
-		return 0, false, fmt.Errorf("read %s %s: %w", r.kind.Kind, name, err)
-	}
-
-	return r.process.options.Hash(r.kind, obj), true, nil
-}
-
-// absent reconciles an object that was deleted, until the inner reconciler has no error and does not ask for another call.
-func (r *reconciler) absent(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	r.mu.Lock()
-	hash, ran := r.ran[req.NamespacedName]
-	r.mu.Unlock()
-
-	if !ran {
-		return reconcile.Result{}, nil
-	}
-
-	working, end, err := r.process.gate.begin(ctx, hash)
-	switch {
-	case err != nil && (errors.Is(err, ErrLost) || errors.Is(err, errOutside)):
-		return reconcile.Result{}, nil
-	case err != nil:
-		return reconcile.Result{RequeueAfter: recheck}, nil
-	case end == nil:
-		r.forget(req.NamespacedName)
-
-		return reconcile.Result{}, nil
-	}
-
-	defer end()
-
-	result, err := r.inner.Reconcile(working, req)
-	if err == nil && result.IsZero() {
+	result, err := r.inner.Reconcile(context.WithValue(ctx, began{}, s), req)
+	if obj == nil && err == nil && result.IsZero() {
 		r.forget(req.NamespacedName)
 	}
 
 	return result, err //nolint:wrapcheck // it is the controller's
+}
+
+// began is the key of the share in the context of a reconcile. What the reconcile lists follows this share to its end: a reconciler that counts the
+// objects of a list must not miss some because they have changed their process since.
+type began struct{}
+
+// look returns the object, or nil if it does not exist.
+func (r *reconciler) look(ctx context.Context, name types.NamespacedName) (client.Object, error) {
+	obj, _ := r.empty.DeepCopyObject().(client.Object)
+
+	err := r.cache.Get(ctx, name, obj)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // it was deleted
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("read %s %s: %w", r.kind.Kind, name, err)
+	}
+
+	return obj, nil
+}
+
+// begin reports whether the inner reconciler may run, and takes note of it. It may not if the object belongs to another process, or if it does not exist
+// and the inner reconciler has not run for it.
+func (r *reconciler) begin(name types.NamespacedName, obj client.Object, s share) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	hash, known := r.ran[name]
+	if obj != nil {
+		hash, known = r.process.options.Hash(r.kind, obj), true
+	}
+
+	if !known || !s.owns(hash) {
+		delete(r.ran, name)
+
+		return false
+	}
+
+	r.ran[name] = hash
+
+	return true
 }
 
 func (r *reconciler) forget(name types.NamespacedName) {

@@ -2,13 +2,14 @@ package ordinal
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,9 +19,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
+// relist is how long the source waits after it could not list the cache.
+const relist = time.Second
+
 // Source returns a source that enqueues all objects of this process, from the cache of the manager, each time that its share changes: those that it
-// has gained were dropped before, and with StopTheWorld, so were those that changed while nobody worked. Add it to each controller whose reconciler is
-// wrapped, with its kind in the form that it watches. Nearly all objects change their process anyway when the number of replicas does.
+// has gained were dropped before. Add it to each controller whose reconciler is wrapped, with its kind in the form that it watches. Nearly all objects
+// change their process anyway when the number of replicas does.
 func (p *Process) Source(c cache.Cache, obj client.Object) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		list, err := p.listOf(obj)
@@ -28,57 +32,38 @@ func (p *Process) Source(c cache.Cache, obj client.Object) source.Source {
 			return err
 		}
 
-		changes := p.gate.listen()
+		changes := p.listen()
 
-		go p.enqueue(ctx, queue, changes, func(ctx context.Context) (client.ObjectList, error) {
-			found, _ := list.DeepCopyObject().(client.ObjectList)
+		go func() {
+			for { // the share may have changed since the events of the first list were dropped, so the first turn counts, too
+				_ = wait.PollUntilContextCancel(ctx, relist, true, func(ctx context.Context) (bool, error) {
+					err := p.enqueueMine(ctx, queue, c, list)
+					if err != nil && ctx.Err() == nil {
+						log.Log.WithName("ordinal").Error(err, "Cannot enqueue the objects of this process; trying again")
+					}
 
-			return found, c.List(ctx, found, client.UnsafeDisableDeepCopy)
-		})
+					return err == nil, nil
+				})
+
+				select {
+				case <-ctx.Done():
+					return
+				case <-changes:
+				}
+			}
+		}()
 
 		return nil
 	})
 }
 
-// enqueue enqueues what belongs to this process, each time that it has another share.
-func (p *Process) enqueue(
-	ctx context.Context, queue workqueue.TypedInterface[reconcile.Request], changes <-chan struct{},
-	list func(context.Context) (client.ObjectList, error),
-) {
-	for turn := -1; ; {
-		// The share may have changed since the events of the first list were dropped, so the first turn counts, too.
-		if _, now, closed := p.gate.now(); closed == nil && now != turn {
-			if err := p.enqueueMine(ctx, queue, list); err == nil {
-				turn = now
-			} else if ctx.Err() == nil {
-				log.Log.WithName("ordinal").Error(err, "Cannot enqueue the objects of this process; trying again")
-
-				select {
-				case <-ctx.Done():
-				case <-p.clock.After(recheck):
-				}
-
-				continue
-			}
-		}
-
-		select {
-		case <-ctx.Done():
-			return
-		case <-changes:
-		}
-	}
-}
-
-func (p *Process) enqueueMine(
-	ctx context.Context, queue workqueue.TypedInterface[reconcile.Request], list func(context.Context) (client.ObjectList, error),
-) error {
-	objects, err := list(ctx)
-	if err != nil {
+func (p *Process) enqueueMine(ctx context.Context, queue workqueue.TypedInterface[reconcile.Request], c cache.Cache, of client.ObjectList) error {
+	list, _ := of.DeepCopyObject().(client.ObjectList)
+	if err := c.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list from the cache: %w", err)
 	}
 
-	err = meta.EachListItem(objects, func(item runtime.Object) error {
+	err := meta.EachListItem(list, func(item runtime.Object) error {
 		obj, ok := item.(client.Object)
 		if !ok {
 			return fmt.Errorf("%T is not an object", item)
@@ -107,28 +92,28 @@ func (p *Process) listOf(obj client.Object) (client.ObjectList, error) {
 
 	gvk.Kind += "List"
 
+	var list client.ObjectList
+
 	switch obj.(type) {
 	case *metav1.PartialObjectMetadata:
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(gvk)
-
-		return list, nil
+		list = &metav1.PartialObjectMetadataList{}
 	case runtime.Unstructured:
-		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(gvk)
+		list = &unstructured.UnstructuredList{}
+	default:
+		made, err := p.scheme.New(gvk)
+		if err != nil {
+			return nil, fmt.Errorf("determine the list of %T: %w", obj, err)
+		}
 
-		return list, nil
+		typed, ok := made.(client.ObjectList)
+		if !ok {
+			return nil, fmt.Errorf("%T is not a list", made)
+		}
+
+		list = typed
 	}
 
-	made, err := p.scheme.New(gvk)
-	if err != nil {
-		return nil, fmt.Errorf("determine the list of %T: %w", obj, err)
-	}
-
-	list, ok := made.(client.ObjectList)
-	if !ok {
-		return nil, errors.New(gvk.Kind + " is not a list")
-	}
+	list.GetObjectKind().SetGroupVersionKind(gvk)
 
 	return list, nil
 }

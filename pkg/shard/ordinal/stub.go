@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -30,9 +31,9 @@ const stubMarker = "ordinals.alpha.sharding.timebertt.dev/stub"
 //
 // Of the given kinds, the cache keeps only stubs of the objects of other processes: name, namespace, uid, versions, times, labels, and owner
 // references, which is what decides where they belong when the number of replicas changes. The manager's client hides this: it reads a stub from
-// the API server, and lists of these kinds contain only objects of this process. Whatever else reads the cache sees the stubs: predicates, event
-// handlers, and the functions of indexes, which should therefore use only what a stub has. Do not name a kind of which the controllers need the
-// objects of other processes. Without kinds, everything is cached as usual.
+// the API server, and lists of these kinds contain only objects of this process; in a reconcile, those that were its own when the reconcile began.
+// Whatever else reads the cache sees the stubs: predicates, event handlers, and the functions of indexes, which should therefore use only what a
+// stub has. Do not name a kind of which the controllers need the objects of other processes. Without kinds, everything is cached as usual.
 func (p *Process) ConfigureManager(options *manager.Options, kinds ...client.Object) error {
 	if options.LeaderElection || options.LeaderElectionID != "" {
 		return fmt.Errorf("configure the manager of %s: remove the leader election: every replica works", p.options.PodName)
@@ -106,8 +107,7 @@ func (p *Process) transform(gk schema.GroupKind, inner toolscache.TransformFunc)
 			return in, nil // what is known of a deletion
 		}
 
-		s, _, _ := p.gate.now()
-		if s.replicas == 0 || s.owns(p.options.Hash(gk, obj)) {
+		if p.share().owns(p.options.Hash(gk, obj)) {
 			return in, nil
 		}
 
@@ -218,7 +218,7 @@ func (c *stubClient) List(ctx context.Context, list client.ObjectList, options .
 		return fmt.Errorf("determine the kind of %T: %w", list, err)
 	}
 
-	gvk.Kind = gvk.Kind[:max(0, len(gvk.Kind)-len("List"))]
+	gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
 	if !c.stubbed[gvk] {
 		return nil
 	}
@@ -248,7 +248,12 @@ func (c *stubClient) List(ctx context.Context, list client.ObjectList, options .
 
 // whole returns an object of a list, or nil if it belongs to another process or was deleted.
 func (c *stubClient) whole(ctx context.Context, gk schema.GroupKind, obj client.Object) (client.Object, error) {
-	if s, _, _ := c.process.gate.now(); !s.owns(c.process.options.Hash(gk, obj)) {
+	s, reconciles := ctx.Value(began{}).(share)
+	if !reconciles {
+		s = c.process.share()
+	}
+
+	if !s.owns(c.process.options.Hash(gk, obj)) {
 		return nil, nil //nolint:nilnil // it is not part of the list
 	}
 

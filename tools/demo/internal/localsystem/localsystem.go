@@ -220,15 +220,11 @@ func (s *System) work(name string) []string {
 }
 
 // StartOrdinals starts Pods of the StatefulSet of deploy/example-ordinals and waits until each is ready.
-func (s *System) StartOrdinals(ctx context.Context, stopTheWorld bool, names ...string) error {
+func (s *System) StartOrdinals(ctx context.Context, names ...string) error {
 	var specs []services.Spec
 
 	for _, name := range names {
 		args := append([]string{"--pod-name=" + name, "--namespace=" + OrdinalsNamespace}, s.work(name)...)
-		if stopTheWorld {
-			args = append(args, "--stop-the-world", "--term-duration="+LeaseDuration.String())
-		}
-
 		specs = append(specs, services.Spec{Name: name, Binary: "ordinals", Namespace: OrdinalsNamespace, Account: OrdinalsSet, Args: args})
 	}
 

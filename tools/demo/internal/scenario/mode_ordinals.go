@@ -17,43 +17,16 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
-// plainOrdinals scales a StatefulSet of two replicas, which do not wait for each other.
-func (s *Story) plainOrdinals(ctx context.Context) error {
-	both, err := s.scaleOrdinals(ctx, false)
-	if err != nil {
-		return err
-	}
-	s.ok("while the number changed, %d Websites had two processes at once: this mode does not exclude it", both)
-
-	return nil
-}
-
-// stopTheWorld scales a StatefulSet of two replicas, which wait for each other.
-func (s *Story) stopTheWorld(ctx context.Context) error {
-	both, err := s.scaleOrdinals(ctx, true)
-	if err != nil {
-		return err
-	}
-
-	if both > 0 {
-		return fmt.Errorf("%d Websites had two processes at once", both)
-	}
-	s.ok("no Website had two processes at once")
-
-	return nil
-}
-
-// scaleOrdinals scales the StatefulSet of deploy/example-ordinals from two to three replicas while users edit Websites. It returns how many objects
-// had two processes at the same time.
-func (s *Story) scaleOrdinals(ctx context.Context, stopTheWorld bool) (both int, err error) {
+// ordinals scales the StatefulSet of deploy/example-ordinals from two to three replicas while users edit Websites.
+func (s *Story) ordinals(ctx context.Context) error {
 	const before, after = 2, 3
 
 	if err := s.withoutRing(ctx); err != nil {
-		return 0, err
+		return err
 	}
 
 	if err := s.system.Plane.Install(ctx, "deploy/example-ordinals"); err != nil {
-		return 0, fmt.Errorf("install the StatefulSet: %w", err)
+		return fmt.Errorf("install the StatefulSet: %w", err)
 	}
 
 	pods := []string{localsystem.OrdinalsSet + "-0", localsystem.OrdinalsSet + "-1", localsystem.OrdinalsSet + "-2"}
@@ -64,21 +37,21 @@ func (s *Story) scaleOrdinals(ctx context.Context, stopTheWorld bool) (both int,
 			return err
 		}
 
-		return s.system.StartOrdinals(ctx, stopTheWorld, pods[from:to]...)
+		return s.system.StartOrdinals(ctx, pods[from:to]...)
 	}
 
 	if err := scale(ctx, 0, before); err != nil {
-		return 0, err
+		return err
 	}
 
 	if err := inOrder(ctx, s.createAll, s.awaitRendered); err != nil {
-		return 0, err
+		return err
 	}
 	s.ok("%d Pods render %d Websites; no service, no webhook, no label", before, s.Objects)
 
 	began := time.Now()
 
-	_, err = s.underLoad(ctx, false, func(ctx context.Context, _ *users) error {
+	_, err := s.underLoad(ctx, false, func(ctx context.Context, _ *users) error {
 		if err := scale(ctx, before, after); err != nil {
 			return err
 		}
@@ -86,26 +59,26 @@ func (s *Story) scaleOrdinals(ctx context.Context, stopTheWorld bool) (both int,
 		return s.awaitWork(ctx, pods[before], since)
 	})
 	if err != nil {
-		return 0, err
+		return err
 	}
 
 	took := seconds(began)
 
 	if err := s.awaitRendered(ctx); err != nil {
-		return 0, err
+		return err
 	}
 
 	if err := s.system.End(pods...); err != nil {
-		return 0, fmt.Errorf("stop the replicas: %w", err)
+		return fmt.Errorf("stop the replicas: %w", err)
 	}
 
 	spans, err := s.spansSince(since, pods...)
 	if err != nil {
-		return 0, err
+		return err
 	}
 
 	if err := s.lastWorked(ctx, spans, pods); err != nil {
-		return 0, err
+		return err
 	}
 	s.ok("a third Pod started, and worked after %s; each Website is with the Pod of its ordinal", took)
 
@@ -114,7 +87,9 @@ func (s *Story) scaleOrdinals(ctx context.Context, stopTheWorld bool) (both int,
 		found[overlap.First.UID] = true
 	}
 
-	return len(found), s.tidy(ctx)
+	s.ok("while the number changed, %d Websites had two processes at once: this mode does not exclude it", len(found))
+
+	return s.tidy(ctx)
 }
 
 // replicas sets the number of replicas of the StatefulSet.
@@ -164,7 +139,7 @@ func (s *Story) lastWorked(ctx context.Context, spans []history.Span, pods []str
 		site := &sites.Items[i]
 		gk := examplev1alpha1.SchemeGroupVersion.WithKind("Website").GroupKind()
 
-		want := pods[ordinal.ControllerUID(gk, site)%uint64(len(pods))]
+		want := pods[ordinal.Key(gk, site)%uint64(len(pods))]
 		if span := last[string(site.UID)]; span.Shard != want {
 			misplaced = append(misplaced, fmt.Sprintf("%s, but it belongs to %s", span, want))
 		}

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
@@ -33,18 +32,15 @@ Flags:
 type options struct {
 	setup.Flags
 
-	podName      string
-	namespace    string
-	stopTheWorld bool
-	term         time.Duration
+	podName   string
+	namespace string
 }
 
 func main() {
 	os.Exit(start(os.Args[1:]))
 }
 
-// start returns the exit code. It must not be zero when the process has lost its place: workers may still be running, and only the end of the
-// process stops them for certain.
+// start returns the exit code.
 func start(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -89,8 +85,6 @@ func parse(args []string, out io.Writer) (options, error) {
 
 	flags.StringVar(&o.podName, "pod-name", "", "name of the Pod: that of the StatefulSet, a dash, and the ordinal (default: the host name)")
 	flags.StringVar(&o.namespace, "namespace", "", "namespace of the Pod and the StatefulSet (default: the Pod's)")
-	flags.BoolVar(&o.stopTheWorld, "stop-the-world", false, "when the number of replicas changes, work on nothing until all Pods know the new number; all Pods must have the same value")
-	flags.DurationVar(&o.term, "term-duration", 0, "with --stop-the-world: how long the others wait for a Pod that has vanished (default: 15s)")
 	o.AddTo(flags)
 
 	if err := flags.Parse(args); err != nil {

@@ -39,7 +39,7 @@ func TestHelp(t *testing.T) {
 	_, err := parse([]string{"--help"}, &out)
 	require.ErrorIs(t, err, pflag.ErrHelp)
 	require.Contains(t, out.String(), "Usage: ordinals [flags]")
-	require.Contains(t, out.String(), "--stop-the-world")
+	require.Contains(t, out.String(), "--pod-name")
 }
 
 func TestExitCodes(t *testing.T) {
@@ -59,7 +59,6 @@ func TestBadInput(t *testing.T) {
 		{"argument", []string{"a"}, `unexpected argument "a"`},
 		{"concurrency", []string{"--concurrency=0"}, "at least 1"},
 		{"log level", []string{"--log-level=loud"}, "debug, info, or error"},
-		{"term without use", []string{"--pod-name=web-0", "--namespace=default", "--term-duration=5s"}, "no use without StopTheWorld"},
 		{"a Pod of a Deployment", []string{"--pod-name=web-7d4b9c6f5-x2xkq", "--namespace=default"}, "Run the controller as a StatefulSet, or share its objects by a ring"},
 		{"no StatefulSet", []string{"--pod-name=web-0", "--namespace=default"}, "no StatefulSet default/web exists, which Pod web-0 should belong to"},
 	} {
@@ -113,7 +112,7 @@ func TestReplica(t *testing.T) {
 	}
 
 	gk := v1alpha1.SchemeGroupVersion.WithKind("Website").GroupKind()
-	hash := func(site *v1alpha1.Website) uint64 { return ordinal.ControllerUID(gk, site) % 3 }
+	hash := func(site *v1alpha1.Website) uint64 { return ordinal.Key(gk, site) % 3 }
 
 	var sites v1alpha1.WebsiteList
 

@@ -35,11 +35,11 @@ func run(ctx context.Context, o options, log logr.Logger) (err error) {
 
 	// Sharing: which ordinal is this, of how many?
 	p, err := ordinal.New(ctx, restConfig, ordinal.Options{
-		PodName: o.podName, Namespace: o.namespace, StopTheWorld: o.stopTheWorld, TermDuration: o.term,
-		Hash: ordinal.ControllerUID, // a Website and its ConfigMap belong together
+		PodName: o.podName, Namespace: o.namespace,
+		Hash: ordinal.ControllerKey(), // a Website and its ConfigMap belong together
 	})
 	if err != nil {
-		return fmt.Errorf("find the place of this process (--pod-name, --namespace, --stop-the-world, --term-duration): %w", err)
+		return fmt.Errorf("find the place of this process (--pod-name, --namespace): %w", err)
 	}
 
 	managerOptions := ctrl.Options{
