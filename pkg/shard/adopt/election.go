@@ -14,7 +14,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
-	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
+	"github.com/clusterring/clusterring/pkg/shard/internal/within"
 )
 
 // election decides in which replica that runs which runs in one. It is a leader election as a manager without shards has one.
@@ -36,7 +36,7 @@ type election struct {
 func newElection(config *rest.Config, s *shard.Shard) (*election, error) {
 	lease := types.NamespacedName{Namespace: s.Namespace(), Name: LeaseName(s.Ring())}
 
-	e := &election{name: lease.String(), exit: hook.Exit(s), clock: clock.RealClock{}}
+	e := &election{name: lease.String(), exit: shard.ExitOf(s, within.Key{}), clock: clock.RealClock{}}
 	e.left = sync.NewCond(&e.mu)
 
 	elector, elected, err := elect.New(config, elect.Options{
