@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/shard/internal/within"
@@ -82,7 +83,7 @@ type program struct {
 func testProgram(t *testing.T, test func(t *testing.T, p *program, start func())) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		p := &program{oneLease: &oneLease{}, leads: make(chan time.Duration, 1), began: time.Now()}
+		p := &program{oneLease: &oneLease{}, leads: make(chan time.Duration, 1), began: clock.RealClock{}.Now()}
 
 		lock, err := Elect(within.Lock{
 			Identity: within.Identity{Ring: "example", Name: "shard-0", Namespace: "default"}, Leases: p.oneLease,
@@ -93,7 +94,7 @@ func testProgram(t *testing.T, test func(t *testing.T, p *program, start func())
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 			Lock: lock, LeaseDuration: testDuration, RenewDeadline: testDeadline, RetryPeriod: time.Second, ReleaseOnCancel: true,
 			Callbacks: leaderelection.LeaderCallbacks{
-				OnStartedLeading: func(context.Context) { p.leads <- time.Since(p.began) },
+				OnStartedLeading: func(context.Context) { p.leads <- clock.RealClock{}.Since(p.began) },
 				OnStoppedLeading: func() {},
 			},
 		})
@@ -130,6 +131,7 @@ func TestProgramWaitsForTheHoldOff(t *testing.T) {
 func TestProgramRenewsDuringALongHoldOff(t *testing.T) {
 	testProgram(t, func(t *testing.T, p *program, start func()) {
 		t.Helper()
+
 		p.lease = &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("")}}
 		p.lease.Annotations = map[string]string{v1alpha1.AnnotationHoldOff: "1m0s"}
 		start()

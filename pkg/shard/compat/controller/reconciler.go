@@ -81,7 +81,7 @@ func (r *Reconciler) wrap() (reconcile.Reconciler, error) {
 func (r *Reconciler) present(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	obj, _ := r.Object.DeepCopyObject().(client.Object)
 	if err := r.Client.Get(ctx, request.NamespacedName, obj); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // the client names the object
+		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
 	return r.Do.Reconcile(ctx, request) //nolint:wrapcheck // passed on
@@ -91,7 +91,7 @@ func (r *Reconciler) present(ctx context.Context, request reconcile.Request) (re
 func (r *Reconciler) shard() (*shard.Shard, error) {
 	apart := within.Apart{Identity: within.Identity{Ring: r.ClusterRingName, Name: r.ShardName}}
 	if r.manager == nil {
-		return shard.Without(apart) //nolint:wrapcheck // the caller says what for
+		return shard.Without(apart)
 	}
 
 	registry, key := r.manager.GetConverterRegistry(), schema.GroupKind{Group: r.ClusterRingName, Kind: "shard " + r.ShardName}
@@ -103,7 +103,7 @@ func (r *Reconciler) shard() (*shard.Shard, error) {
 
 	s, err := shard.Without(apart)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller says what for
+		return nil, err
 	}
 
 	return s, registry.RegisterConverter(key, common{s}) //nolint:wrapcheck // it was not registered
