@@ -24,8 +24,6 @@ import (
 type wrapped struct {
 	shard *Shard
 	kind  *kind
-	// presentOnly is true if the function is not called for absent objects.
-	presentOnly bool
 
 	mu  sync.Mutex
 	ran map[types.NamespacedName]int // the stretch of the term in which the function ran last
@@ -49,10 +47,7 @@ func (w *wrapped) call(ctx context.Context, name types.NamespacedName, inner wor
 
 	w.mu.Lock()
 	delete(w.waits, name)
-
-	if !w.presentOnly {
-		w.ran[name] = stretch
-	}
+	w.ran[name] = stretch
 	w.mu.Unlock()
 
 	return inner(ctx)

@@ -92,11 +92,7 @@ func (l *lock) announce(lease *coordinationv1.Lease) {
 		lease.Annotations = map[string]string{}
 	}
 
-	if l.member == nil || l.member.attended.Load() {
-		lease.Annotations[v1alpha1.AnnotationHoldOff] = holdOff.String()
-	} else {
-		delete(lease.Annotations, v1alpha1.AnnotationHoldOff) // nothing waits for its end
-	}
+	lease.Annotations[v1alpha1.AnnotationHoldOff] = holdOff.String()
 
 	if l.pod == "" {
 		delete(lease.Annotations, v1alpha1.AnnotationPod) // of a predecessor

@@ -59,8 +59,8 @@ type lock struct {
 	other string
 	// acquired is the acquireTime of the Lease when it was last read.
 	acquired metav1.Time
-	// member is the shard if the program configures its leader election itself; nil for others.
-	member *Shard
+	// leave ends the worker that the program itself is, before the Lease is released; nil if the program is none.
+	leave func()
 	// offering is true while the slot is being offered to another Pod.
 	offering bool
 	// stopping is true when the shard was told to stop.
@@ -95,10 +95,6 @@ func (s *Shard) lockFor(client coordinationv1client.LeasesGetter, name string) *
 	}
 	if l.slot || s.options.Pod != name {
 		l.pod = s.options.Pod
-	}
-
-	if s.member {
-		l.member = s
 	}
 
 	l.LeaseLock = &resourcelock.LeaseLock{
@@ -195,10 +191,6 @@ func (l *lock) hold(record resourcelock.LeaderElectionRecord, write func() error
 		return l.lose(err)
 	}
 
-	if l.member != nil && record.LeaseDurationSeconds > 0 {
-		l.term.lasting(time.Duration(record.LeaseDurationSeconds) * time.Second)
-	}
-
 	sent := l.term.clock.Now()
 
 	l.failure = write()
@@ -242,8 +234,12 @@ func (l *lock) release(ctx context.Context, record resourcelock.LeaderElectionRe
 		return fmt.Errorf("lease %s is not released: it is held by %q", l.Describe(), l.holder)
 	case l.failure != nil && !errors.Is(l.failure, context.Canceled):
 		return fmt.Errorf("lease %s is not released, because it could not be renewed and workers may still run: %w", l.Describe(), l.failure)
-	case !idle:
+	case !idle && l.leave == nil:
 		return fmt.Errorf("lease %s is not released, because workers still run: it expires after the process has ended", l.Describe())
+	}
+
+	if l.leave != nil {
+		l.leave()
 	}
 
 	if l.slot && l.offer(ctx, record) {

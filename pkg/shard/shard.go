@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
 	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
@@ -40,10 +39,6 @@ type Shard struct {
 	lock *lock
 	// standsBy is true while this process waits for a slot, and could take one.
 	standsBy atomic.Bool
-	// member is true if the program configures its leader election itself.
-	member bool
-	// attended is true if a reconciler of such a shard was wrapped.
-	attended atomic.Bool
 	// released counts the objects that were released.
 	released atomic.Int64
 	// live reads metadata from the API server; nil until the shard knows how to reach it.
@@ -129,8 +124,4 @@ func (s *Shard) draining(obj metav1.Object) bool {
 	_, drain := obj.GetLabels()[s.drainKey]
 
 	return drain && s.owns(obj)
-}
-
-func init() {
-	hook.WithoutLease = func(s any) { s.(*Shard).term.unlimited() }     //nolint:forcetypeassert // internal, the only caller passes a *Shard
 }

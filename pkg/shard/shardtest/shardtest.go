@@ -23,7 +23,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
+	"github.com/clusterring/clusterring/pkg/shard/internal/within"
 )
 
 // Ring replaces the services of one ring in one test. Its methods fail the test if they cannot do their job; like everything that
@@ -57,11 +57,10 @@ func (r *Ring) keys() v1alpha1.LabelKeys { return v1alpha1.LabelKeysOf(r.name, r
 func (r *Ring) Shard(name string) *shard.Shard {
 	r.t.Helper()
 
-	s, err := shard.New(shard.Options{Ring: r.name, Name: name, Namespace: "default", ShardLabel: r.shardLabel})
+	s, err := shard.Without(within.Apart{Identity: within.Identity{Ring: r.name, Name: name, ShardLabel: r.shardLabel}})
 	if err != nil {
 		r.t.Fatalf("create shard %q of ring %q: %v", name, r.name, err)
 	}
-	hook.WithoutLease(s)
 
 	return s
 }

@@ -34,8 +34,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	shardcontroller "github.com/clusterring/clusterring/pkg/shard/controller"
-	shardlease "github.com/clusterring/clusterring/pkg/shard/lease"
+	shardcontroller "github.com/clusterring/clusterring/pkg/shard/compat/controller"
+	shardlease "github.com/clusterring/clusterring/pkg/shard/compat/lease"
 	"github.com/clusterring/clusterring/tools/example/history"
 )
 

@@ -25,8 +25,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
-	"github.com/clusterring/clusterring/pkg/shard/controller"
-	"github.com/clusterring/clusterring/pkg/shard/lease"
+	"github.com/clusterring/clusterring/pkg/shard/compat/controller"
+	"github.com/clusterring/clusterring/pkg/shard/compat/lease"
 	"github.com/clusterring/clusterring/pkg/shard/shardtest"
 )
 
@@ -52,7 +52,6 @@ type fixture struct {
 
 	admin     client.Client
 	namespace string
-	label     string // spec.shardLabel of the ring
 }
 
 func newFixture(t *testing.T) fixture {
@@ -78,6 +77,21 @@ func (f fixture) configMap(name, shardName string) *corev1.ConfigMap {
 
 func (f fixture) reconciler(c client.Client, do reconcile.Reconciler) *controller.Reconciler {
 	return &controller.Reconciler{Object: &corev1.ConfigMap{}, Client: c, ClusterRingName: f.namespace, ShardName: "shard-0", Do: do}
+}
+
+func (f fixture) manager() manager.Manager {
+	f.Helper()
+
+	mgr, err := manager.New(testenv.Config(f), manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
+	require.NoError(f, err)
+
+	return mgr
+}
+
+func (f fixture) builder() *controller.Builder { return f.builderOf(f.manager()) }
+
+func (f fixture) builderOf(mgr manager.Manager) *controller.Builder {
+	return controller.NewShardedReconciler(mgr).For(&corev1.ConfigMap{}).InClusterRing(f.namespace).WithShardName("shard-0")
 }
 
 func request(obj client.Object) reconcile.Request {
@@ -247,25 +261,21 @@ type process struct {
 	ended  atomic.Int64 // reconciles, including those that the wrapper has ended
 }
 
-func (f fixture) start(shutdown time.Duration, reconcilers ...reconcile.Reconciler) *process {
+func (f fixture) start(reconcilers ...reconcile.Reconciler) *process {
 	f.Helper()
 
 	lock, err := lease.NewResourceLock(testenv.Config(f), nil, lease.Options{
-		ClusterRingName: f.namespace, LeaseNamespace: f.namespace, ShardName: "shard-0", ShardLabel: f.label,
+		ClusterRingName: f.namespace, LeaseNamespace: f.namespace, ShardName: "shard-0",
 	})
 	require.NoError(f, err)
 
 	shardLabel := v1alpha1.LabelShard(v1alpha1.KindClusterRing, "", f.namespace)
-	if f.label != "" {
-		shardLabel = f.label
-	}
 
 	mgr, err := manager.New(testenv.Config(f), manager.Options{
 		LeaderElection: true, LeaderElectionResourceLockInterface: lock, LeaderElectionReleaseOnCancel: true,
 		LeaseDuration: new(15 * time.Second), RenewDeadline: new(10 * time.Second), RetryPeriod: new(200 * time.Millisecond),
-		GracefulShutdownTimeout: new(shutdown),
-		Cache:                   cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{shardLabel: lock.Identity()})},
-		Metrics:                 metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+		Cache:   cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{shardLabel: lock.Identity()})},
+		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	require.NoError(f, err)
 
@@ -305,41 +315,15 @@ func (f fixture) lease() *coordinationv1.Lease {
 	return l
 }
 
-// The lock alone knows the label of the ring: reconcilers and predicates follow it.
-func TestOwnLabel(t *testing.T) {
-	f, do := newFixture(t), &calls{}
-	f.label = "cloudapi.team-orca.dev/shard"
-	f.WithShardLabel(f.label)
-
-	cm := f.configMap("a", "shard-0")
-	require.Equal(t, map[string]string{f.label: "shard-0"}, cm.Labels)
-
-	p := f.start(time.Minute, do)
-	require.Eventually(t, func() bool { return do.Load() > 0 }, patience, interval)
-	require.Equal(t, f.label, f.lease().Annotations[v1alpha1.AnnotationShardLabel])
-
-	f.Drain(cm)
-	require.Contains(t, cm.Labels, f.label+"-drain")
-	require.Eventually(t, func() bool {
-		require.NoError(t, f.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
-		return len(cm.Labels) == 0
-	}, patience, interval)
-
-	p.cancel()
-	require.NoError(t, <-p.done)
-}
-
-// All reconcilers of the shard belong together, although only names connect them.
+// All reconcilers of the shard belong together, although only their manager connects them.
 func TestDrainWaitsForTheSecondController(t *testing.T) {
 	f := newFixture(t)
 	cm := f.configMap("a", "shard-0")
 	first, second := newBlocker(), newBlocker()
 
-	p := f.start(time.Minute, first, second)
+	p := f.start(first, second)
 	<-first.entered
 	<-second.entered
-
-	require.Equal(t, "2s", f.lease().Annotations[v1alpha1.AnnotationHoldOff], "the reconcilers wait, so the Lease says so")
 
 	before := p.ended.Load()
 
@@ -359,31 +343,39 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 	require.Empty(t, *f.lease().Spec.HolderIdentity)
 }
 
-// The manager gives its workers up, and asks to release the Lease. The lock refuses.
-func TestLeaseIsKeptWhileAReconcilerWorks(t *testing.T) {
-	f := newFixture(t)
-	f.configMap("a", "shard-0")
+// A cache that is older than the term shows objects that have moved away while the Lease was free.
+func TestNoReconcileFromAStaleCache(t *testing.T) {
+	f, do := newFixture(t), &calls{}
+	cm := f.configMap("a", "shard-0")
+	r := f.builder().WithClient(stale{f.admin, cm.DeepCopy()}).MustBuild(do)
+	f.Assign(cm, "shard-1")
 
-	b := newBlocker()
-	p := f.start(time.Millisecond, b)
-	<-b.entered
-	p.cancel()
-	require.Error(t, <-p.done)
-	require.Equal(t, "shard-0", *f.lease().Spec.HolderIdentity)
-	close(b.proceed)
+	result, err := r.Reconcile(t.Context(), request(cm))
+	require.NoError(t, err)
+	require.NotZero(t, result.RequeueAfter, "the cache will show it")
+	require.Zero(t, do.Load())
+}
+
+// What moved with the object may not be in the cache, which nothing tells.
+func TestHandoverIsNotAwaited(t *testing.T) {
+	f, do := newFixture(t), &calls{}
+	cm := f.configMap("a", "shard-0")
+	cm.Annotations = map[string]string{v1alpha1.HandoverAnnotation(f.namespace): `{"secrets":"99999999999"}`}
+	require.NoError(t, f.admin.Update(t.Context(), cm))
+
+	for _, r := range []reconcile.Reconciler{f.reconciler(f.admin, do), f.builder().WithClient(f.admin).MustBuild(do)} {
+		before := do.Load()
+		_, err := r.Reconcile(t.Context(), request(cm))
+		require.NoError(t, err)
+		require.Greater(t, do.Load(), before)
+	}
 }
 
 func TestBuilder(t *testing.T) {
-	f := newFixture(t)
+	f, do := newFixture(t), &calls{}
+	mgr := f.manager()
+	build := func() *controller.Builder { return f.builderOf(mgr) }
 
-	mgr, err := manager.New(testenv.Config(t), manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
-	require.NoError(t, err)
-
-	build := func() *controller.Builder {
-		return controller.NewShardedReconciler(mgr).For(&corev1.ConfigMap{}).InClusterRing(f.namespace).WithShardName("shard-0")
-	}
-
-	do := &calls{}
 	r, err := build().Build(do)
 	require.NoError(t, err)
 

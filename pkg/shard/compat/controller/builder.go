@@ -1,5 +1,5 @@
 // Package controller wraps the reconcilers of a shard for programs that keep its Lease with
-// [github.com/clusterring/clusterring/pkg/shard/lease]. Its names are those of kubernetes-controller-sharding v0.8.0: a program that was
+// [github.com/clusterring/clusterring/pkg/shard/compat/lease]. Its names are those of kubernetes-controller-sharding v0.8.0: a program that was
 // written for it compiles after a change of its import paths.
 //
 //	err := builder.ControllerManagedBy(mgr).
@@ -7,7 +7,9 @@
 //		Owns(&corev1.Secret{}).
 //		Complete(controller.NewShardedReconciler(mgr).For(&corev1.ConfigMap{}).InClusterRing(ring).WithShardName(shard).MustBuild(r))
 //
-// The wrapper is that of [github.com/clusterring/clusterring/pkg/shard], which new programs use directly.
+// The wrapper is that of [github.com/clusterring/clusterring/pkg/shard], without what needs more than this API says. It does not stop reconciles when
+// the Lease is lost: the manager does, when its election notices. Nothing waits for the handover annotation, so a controller that counts its
+// children may create one twice when their owner moves. Use one manager for all reconcilers of a shard. New programs use pkg/shard.
 package controller
 
 import (
@@ -19,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Builder builds a [Reconciler]. [NewShardedReconciler] creates it. It is not safe for concurrent use.
+// Builder builds a [Reconciler]. [NewShardedReconciler] creates it. Builders of one manager are not safe for concurrent use.
 type Builder struct {
 	reconciler Reconciler
 	calls      int // of For
@@ -27,7 +29,7 @@ type Builder struct {
 
 // NewShardedReconciler returns a builder that uses the client of the manager.
 func NewShardedReconciler(mgr manager.Manager) *Builder {
-	return (&Builder{}).WithClient(mgr.GetClient())
+	return (&Builder{reconciler: Reconciler{manager: mgr}}).WithClient(mgr.GetClient())
 }
 
 // For sets the kind that the controller reconciles, as an empty object in the form that the controller watches. Call it once.
@@ -77,6 +79,7 @@ func (b *Builder) Build(r reconcile.Reconciler) (reconcile.Reconciler, error) {
 	built := &Reconciler{
 		Object: b.reconciler.Object, Client: b.reconciler.Client,
 		ClusterRingName: b.reconciler.ClusterRingName, ShardName: b.reconciler.ShardName, Do: r,
+		manager: b.reconciler.manager,
 	}
 	if _, err := built.wrapped(); err != nil {
 		return nil, err

@@ -8,10 +8,19 @@
 //		LeaderElectionReleaseOnCancel:       true,
 //	})
 //
-// The lock is that of [github.com/clusterring/clusterring/pkg/shard]. If [NewResourceLock] has made it, and the reconcilers are wrapped by
-// [github.com/clusterring/clusterring/pkg/shard/controller], promises 1 to 7 of that package hold, with these differences: the shard has no
-// slot; the deadline is the duration of the Lease, because the election's own one is not known and shorter; and nothing waits for the
-// handover annotation, so a controller that counts its children may create one twice when their owner moves. New programs use pkg/shard.
+// The lock makes the election a good member of the ring:
+//
+//   - It holds the Lease under the name of the shard, with the label of the ring.
+//   - After the Lease was free, the election learns that it has it when the hold-off of two seconds, which the Lease announces, has ended.
+//   - A Lease that another holder has taken, or that a second process renews under the same name, is not taken back.
+//   - A process that has neither renewed nor released its Lease ends: at the latest when the duration of the Lease and a third of it have passed
+//     since the last renewal, and immediately if it was frozen until then. If the Lease was taken earlier, the process ends a third of the
+//     duration after it has noticed. Nobody takes the Lease from a process that does not renew it before twice the duration has passed.
+//
+// The lock knows nothing of reconcilers. A manager whose GracefulShutdownTimeout passes (30 seconds by default) releases the Lease while reconciles
+// that ignore their contexts may still run: set it to a negative value. What else [github.com/clusterring/clusterring/pkg/shard] adds:
+// reconciles end when the Lease is lost, not when the election notices; names that outlive Pods; labels of the ring's own. New programs use
+// it.
 package lease
 
 import (
@@ -27,8 +36,9 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	_ "github.com/clusterring/clusterring/pkg/shard" // sets the hooks
-	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
+	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
+	"github.com/clusterring/clusterring/pkg/shard/internal/within"
 )
 
 // Options describe the shard.
@@ -40,35 +50,25 @@ type Options struct {
 	// ShardName is the name of the shard: the name and the holder of its Lease, and the value of the shard label on its objects. No two
 	// processes of a ring may use the same name at the same time. Default: the host name, which is the Pod's name in a cluster.
 	ShardName string
-	// ShardLabel is spec.shardLabel of the ring. The reconcilers and predicates of [github.com/clusterring/clusterring/pkg/shard/controller] for this ring
-	// and this shard use it from then on. Default: none, for a ring without it.
-	ShardLabel string
 }
 
 // NewResourceLock returns the lock of a shard, a [LeaseLock]. Pass it to manager.Options.LeaderElectionResourceLockInterface, or to
 // leaderelection.LeaderElectionConfig.Lock, and make the election release it at the end. Its Identity is the name of the shard. The
 // recorder of events may be nil. NewResourceLock does not access the API server, and does not change the config. The error names every
 // option that is missing or wrong.
-//
-// Call it once per shard, before the shard's reconcilers are built.
 func NewResourceLock(config *rest.Config, eventRecorder resourcelock.EventRecorder, options Options) (resourcelock.Interface, error) {
 	if config == nil {
 		return nil, errors.New("shard lease: config: pass the configuration of the API server's client")
 	}
 
-	id, err := hook.Complete(hook.Identity{Ring: options.ClusterRingName, Name: options.ShardName, Namespace: options.LeaseNamespace, ShardLabel: options.ShardLabel})
+	id, err := shard.Identify(within.Identity{Ring: options.ClusterRingName, Name: options.ShardName, Namespace: options.LeaseNamespace})
 	if err != nil {
 		return nil, fmt.Errorf("shard lease: %w", err)
 	}
 
-	leases, err := hook.Client(config)
+	leases, err := elect.Client(config, "shard-lease", elect.RenewDeadline)
 	if err != nil {
-		return nil, fmt.Errorf("shard lease: %w", err)
-	}
-
-	member, err := hook.Join(id, config)
-	if err != nil {
-		return nil, fmt.Errorf("shard lease: %w", err)
+		return nil, fmt.Errorf("shard lease: create the client: %w", err)
 	}
 
 	return &LeaseLock{
@@ -76,13 +76,11 @@ func NewResourceLock(config *rest.Config, eventRecorder resourcelock.EventRecord
 		Client:     leases,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: id.Name, EventRecorder: eventRecorder},
 		Labels:     map[string]string{v1alpha1.LabelClusterRing: id.Ring},
-		member:     member,
 	}, nil
 }
 
-// LeaseLock is the Lease of a shard as leader election sees it. [NewResourceLock] creates it. A lock that the program makes itself only keeps the
-// Lease: reconcilers do not stop when that is lost. The fields must not change after the first
-// call of a method that reads or writes the Lease; later changes have no effect. Leader election calls these methods from one goroutine.
+// LeaseLock is the Lease of a shard as leader election sees it. [NewResourceLock] creates it. The fields must not change after the first call of a
+// method that reads or writes the Lease; later changes have no effect. Leader election calls these methods from one goroutine.
 type LeaseLock struct {
 	// LeaseMeta contains the namespace and the name of the Lease.
 	LeaseMeta metav1.ObjectMeta
@@ -93,7 +91,7 @@ type LeaseLock struct {
 	// Labels are the labels that every write sets on the Lease. The label v1alpha1.LabelClusterRing is required.
 	Labels map[string]string
 
-	member hook.Member // nil: the program has made the lock itself
+	exit func(error) // ends the process; nil: by default
 
 	once sync.Once
 	lock resourcelock.Interface
@@ -118,18 +116,15 @@ func (l *LeaseLock) elect() (resourcelock.Interface, error) {
 			l.Describe(), l.LockConfig.Identity)
 	}
 
-	if l.member == nil {
-		member, err := hook.Join(hook.Identity{
-			Ring: l.Labels[v1alpha1.LabelClusterRing], Name: l.LeaseMeta.Name, Namespace: l.LeaseMeta.Namespace,
-		}, nil)
-		if err != nil {
-			return nil, fmt.Errorf("lease %s: %w", l.Describe(), err)
-		}
-
-		l.member = member
+	lock, err := shard.Elect(within.Lock{
+		Identity: within.Identity{Ring: l.Labels[v1alpha1.LabelClusterRing], Name: l.LeaseMeta.Name, Namespace: l.LeaseMeta.Namespace},
+		Leases:   l.Client, Events: l.LockConfig.EventRecorder, Labels: maps.Clone(l.Labels), Exit: l.exit,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lease %s: %w", l.Describe(), err)
 	}
 
-	return l.member.Elect(hook.Lock{Leases: l.Client, Events: l.LockConfig.EventRecorder, Labels: maps.Clone(l.Labels)}), nil
+	return lock, nil
 }
 
 // Get implements resourcelock.Interface: it reads the Lease. It returns an error if this process has held the Lease and lost it.
@@ -152,8 +147,7 @@ func (l *LeaseLock) Create(ctx context.Context, record resourcelock.LeaderElecti
 	return lock.Create(ctx, record) //nolint:wrapcheck // leader election logs the Lease's name
 }
 
-// Update implements resourcelock.Interface: it takes, renews, or releases the Lease. The lock of [NewResourceLock] does not release the
-// Lease while wrapped reconcilers work.
+// Update implements resourcelock.Interface: it takes, renews, or releases the Lease.
 func (l *LeaseLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	lock, err := l.elected()
 	if err != nil {

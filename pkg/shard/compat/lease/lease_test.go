@@ -17,12 +17,13 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
-	"github.com/clusterring/clusterring/pkg/shard/lease"
+	"github.com/clusterring/clusterring/pkg/shard/compat/lease"
 )
 
 const (
@@ -127,7 +128,8 @@ func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
 	held := read(t, namespace)
 	require.Equal(t, namespace, held.Labels[v1alpha1.LabelClusterRing])
 	require.Equal(t, int32(15), *held.Spec.LeaseDurationSeconds)
-	require.NotContains(t, held.Annotations, v1alpha1.AnnotationHoldOff, "no reconciler waits")
+	require.Equal(t, "2s", held.Annotations[v1alpha1.AnnotationHoldOff])
+	require.GreaterOrEqual(t, clock.RealClock{}.Since(held.Spec.AcquireTime.Time), 2*time.Second, "the election waits for its end")
 	require.Eventually(t, func() bool { return read(t, namespace).Spec.RenewTime.After(held.Spec.RenewTime.Time) }, patience, interval)
 
 	// The labels of the services stay.
@@ -145,11 +147,14 @@ func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
 	require.Equal(t, []string{"shard-0 became leader", "shard-0 stopped leading"}, recorder.all())
 }
 
-// The Lease of a process that has lost it to the lease monitor has gone: its workers do not know.
+// The Lease of a process that has lost it to the lease monitor has gone: its workers do not know, so the process ends.
 func TestTakenLeaseIsNotTakenBack(t *testing.T) {
 	namespace := testenv.Namespace(t)
 	lock, err := lease.NewResourceLock(testenv.Config(t), nil, lease.Options{ClusterRingName: namespace, LeaseNamespace: namespace, ShardName: "shard-0"})
 	require.NoError(t, err)
+
+	ended := make(chan error, 1)
+	lock.(*lease.LeaseLock).EndBy(func(err error) { ended <- err }) //nolint:forcetypeassert // as documented
 
 	e := elect(t, lock)
 	<-e.leading
@@ -161,6 +166,7 @@ func TestTakenLeaseIsNotTakenBack(t *testing.T) {
 	_, _, err = lock.Get(t.Context())
 	require.ErrorContains(t, err, "was taken from this shard")
 	require.Equal(t, v1alpha1.LeaseControllerIdentity, ptr.Deref(read(t, namespace).Spec.HolderIdentity, ""))
+	require.ErrorContains(t, <-ended, "was taken from this shard")
 }
 
 func TestLockThatTheProgramMakes(t *testing.T) {
