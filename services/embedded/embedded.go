@@ -1,7 +1,7 @@
 // Package embedded lets the shards of a ring do without services of their own: they elect one of themselves, and the elected one also runs the
 // sharder of the ring.
 //
-//	err := embedded.AddTo(mgr, embedded.Options{Ring: s.Ring(), Namespace: s.Namespace()}) // s is a shard.Shard
+//	err := embedded.AddTo(mgr, embedded.Options{Ring: "example"}) // mgr is that of shard.NewManager
 //
 // The sharder is what the services leasemonitor and rebalancer run, for this one ring. There is no webhook: new objects are created without a
 // shard, and the sharder assigns them when its watch reports them. It reads and writes with the rights of the program, which needs more rights than

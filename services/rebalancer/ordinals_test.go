@@ -136,32 +136,33 @@ func (w *workers) byOrdinal(kube *rest.Config, number int, options manager.Optio
 func (w *workers) asShard(kube *rest.Config, number int, v controllerVersion, options manager.Options) manager.Manager {
 	w.Helper()
 
-	s, err := shard.New(shard.Options{
+	o := shard.Options{
 		Ring: w.Ring.Name, Name: "web-" + strconv.Itoa(number), Namespace: w.Namespace,
 		LeaseDuration: 9 * time.Second, RetryPeriod: 500 * time.Millisecond, HoldOff: 1500 * time.Millisecond,
-	})
-	require.NoError(w, err)
-
-	kinds := []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}}
-	if v == claiming {
-		kinds = kinds[:1]
+		Kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{})},
 	}
 
-	require.NoError(w, s.ConfigureManager(kube, &options, kinds...))
-	mgr, err := manager.New(kube, options)
+	if v == claiming {
+		o.Controllers = map[string]shard.Placement{"*v1.Secret": shard.EveryReplica()}
+	} else {
+		o.Kinds = append(o.Kinds, shard.Controlled(&corev1.Secret{}))
+	}
+
+	mgr, err := shard.NewManager(kube, options, o)
 	require.NoError(w, err)
+
+	s := mgr.Shard()
 
 	if v == claiming {
 		p, err := ordinal.New(w.Context(), kube, w.ordinalOptions(number))
 		require.NoError(w, err)
-		require.NoError(w, p.AddClaims(w.Context(), mgr, s, ordinal.Claims{
+		require.NoError(w, p.AddClaims(w.Context(), mgr, ordinal.Claims{
 			Main: []client.Object{&corev1.ConfigMap{}}, Controlled: []client.Object{&corev1.Secret{}}, Namespaces: []string{w.Namespace},
 		}))
 	}
 
 	for _, obj := range []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}} {
-		require.NoError(w, ctrl.NewControllerManagedBy(mgr).Named(fmt.Sprintf("%T", obj)).
-			For(obj, builder.WithPredicates(s.Predicate())).
+		require.NoError(w, ctrl.NewControllerManagedBy(mgr).Named(fmt.Sprintf("%T", obj)).For(obj).
 			Complete(s.Reconciler(mgr.GetClient(), obj, w.reconciler(s.Name(), mgr.GetClient(), obj))))
 	}
 
@@ -312,22 +313,19 @@ func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 	kube := rest.CopyConfig(w.Plane.Config)
 
 	add := func(number int, change ...func(*shard.Options, *ordinal.Claims)) error {
-		ofShard := shard.Options{Ring: w.Ring.Name, Name: "web-" + strconv.Itoa(number), Namespace: w.Namespace}
+		ofShard := shard.Options{Ring: w.Ring.Name, Name: "web-" + strconv.Itoa(number), Namespace: w.Namespace, Kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{})}}
 		kinds := ordinal.Claims{Main: []client.Object{&corev1.ConfigMap{}}, Namespaces: []string{w.Namespace}}
 
 		for _, c := range change {
 			c(&ofShard, &kinds)
 		}
 
-		s, err := shard.New(ofShard)
-		require.NoError(t, err)
-
 		p, err := ordinal.New(t.Context(), kube, w.ordinalOptions(number))
 		require.NoError(t, err)
-		mgr, err := manager.New(kube, manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
+		mgr, err := shard.NewManager(kube, manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}}, ofShard)
 		require.NoError(t, err)
 
-		return p.AddClaims(t.Context(), mgr, s, kinds)
+		return p.AddClaims(t.Context(), mgr, kinds)
 	}
 
 	// Labels that an earlier ring has left are those of nobody's ordinal.

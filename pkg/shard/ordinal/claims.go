@@ -45,10 +45,10 @@ type Claims struct {
 	Namespaces []string
 }
 
-// AddClaims adds to the manager what leads from ordinals to a ring: as long as the ring does not exist, this process gives the shard label of the
-// given shard to the objects without a label that belong to its ordinal, and to what they control. Its controllers are those of the shard, and work
-// only on objects with the label. The process must therefore not use [Process.Reconciler]. The shard must have the name of the Pod. Name only the
-// main kinds in shard.Shard.ConfigureManager: what controllers of this process create has no label until it is claimed, and they must see it.
+// AddClaims adds to the manager of a shard what leads from ordinals to a ring: as long as the ring does not exist, this process gives the label of the
+// shard to the objects without a label that belong to its ordinal, and to what they control. Its controllers are those of the shard, and work
+// only on objects with the label. The process must therefore not use [Process.Reconciler]. The shard must have the name of the Pod. Declare only
+// the main kinds in shard.Options: what controllers of this process create has no label until it is claimed, and they must see it.
 //
 // Why no object has two processes, if the order in docs/ordinals.md is kept:
 //
@@ -65,7 +65,8 @@ type Claims struct {
 // ring, but an object has the label of this shard that does not belong to its ordinal.
 //
 // In addition to what the shard needs, the process needs get on the ClusterRing and on the Leases of the other Pods, list and watch on the kinds, and get, list, and watch on the StatefulSet.
-func (p *Process) AddClaims(ctx context.Context, mgr manager.Manager, s *shard.Shard, of Claims) error {
+func (p *Process) AddClaims(ctx context.Context, mgr *shard.Manager, of Claims) error {
+	s := mgr.Shard()
 	if err := p.checkClaims(s, of); err != nil {
 		return fmt.Errorf("claim objects for ring %s: %w", s.Ring(), err)
 	}
@@ -90,12 +91,32 @@ func (p *Process) AddClaims(ctx context.Context, mgr manager.Manager, s *shard.S
 		return err
 	}
 
-	if err := errors.Join(mgr.Add(p), mgr.Add(c)); err != nil {
+	if err := errors.Join(mgr.Add(p), mgr.Add(afterElection{c, mgr.Elected()})); err != nil {
 		return fmt.Errorf("add the claims to the manager: %w", err)
 	}
 
 	return nil
 }
+
+// afterElection starts what works only while the shard holds its Lease.
+type afterElection struct {
+	manager.Runnable
+
+	elected <-chan struct{}
+}
+
+// Start implements manager.Runnable.
+func (r afterElection) Start(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-r.elected:
+		return r.Runnable.Start(ctx) //nolint:wrapcheck // it is the runnable's
+	}
+}
+
+// NeedLeaderElection reports false: it waits by itself.
+func (afterElection) NeedLeaderElection() bool { return false }
 
 func (p *Process) checkClaims(s *shard.Shard, of Claims) error {
 	switch {

@@ -76,6 +76,9 @@ func (p *Process) outside(n numbers) error {
 		n.start+n.replicas-1, p.options.Namespace, p.set)
 }
 
+// NeedLeaderElection reports false: each process follows the number of replicas.
+func (*Process) NeedLeaderElection() bool { return false }
+
 // Start implements manager.Runnable: it follows the numbers of the StatefulSet until the context ends.
 func (p *Process) Start(ctx context.Context) error {
 	informer, err := p.informer()
