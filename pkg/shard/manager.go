@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -44,21 +42,15 @@ func (s *Shard) ConfigureManager(config *rest.Config, options *manager.Options, 
 		return fmt.Errorf("configure the cache of shard %s: %w", s.options.Name, err)
 	}
 
-	namespaces, err := namespacesOf(options.Scheme, cacheOptions)
-	if err != nil {
-		return fmt.Errorf("configure the cache of shard %s: %w", s.options.Name, err)
-	}
-
 	lock, err := s.connect(config)
 	if err != nil {
 		return err
 	}
 
-	s.mu.Lock()
-	s.namespaces = namespaces
-	s.mu.Unlock()
+	if err := s.stores.follow(&cacheOptions, options.Scheme); err != nil {
+		return fmt.Errorf("configure the cache of shard %s: %w", s.options.Name, err)
+	}
 
-	s.handover.follow(&cacheOptions, options.Scheme, s.liveReader)
 	options.Cache = cacheOptions
 	options.LeaderElection = true
 	options.LeaderElectionResourceLockInterface = lock
@@ -154,33 +146,6 @@ func (s *Shard) cacheOptions(sch *runtime.Scheme, o cache.Options, kinds []clien
 	o.ByObject = byObject
 
 	return o, nil
-}
-
-// namespacesOf returns, for the namespaced kinds that are not cached in all namespaces, the namespaces in which they are cached.
-func namespacesOf(sch *runtime.Scheme, o cache.Options) (map[schema.GroupVersionKind][]string, error) {
-	if sch == nil {
-		sch = scheme.Scheme
-	}
-
-	keys, err := keysOf(sch, o.ByObject)
-	if err != nil {
-		return nil, err
-	}
-
-	namespaces := map[schema.GroupVersionKind][]string{}
-
-	for gvk, key := range keys {
-		configs := o.ByObject[key].Namespaces
-		if configs == nil {
-			configs = o.DefaultNamespaces
-		}
-
-		if _, all := configs[metav1.NamespaceAll]; len(configs) > 0 && !all {
-			namespaces[gvk] = slices.Sorted(maps.Keys(configs))
-		}
-	}
-
-	return namespaces, nil
 }
 
 // keysOf returns the objects that represent the kinds in the map, whose keys are pointers.

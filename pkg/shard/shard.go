@@ -26,6 +26,7 @@ type Shard struct {
 	drainKey string
 	guard    *guard
 	term     *term
+	stores   *stores
 	handover *handovers
 
 	mu    sync.RWMutex
@@ -34,8 +35,6 @@ type Shard struct {
 	mains map[schema.GroupKind]bool
 	// inventories are the inventories of the manager's caches.
 	inventories map[form]*inventory
-	// namespaces are the namespaces in which the manager caches a kind, if these are not all.
-	namespaces map[schema.GroupVersionKind][]string
 	// lock is the shard's Lease; nil until the shard knows how to reach it.
 	lock *lock
 	// member is true if the program configures its leader election itself.
@@ -80,7 +79,9 @@ func newShard(options Options) *Shard {
 
 		inventories: map[form]*inventory{},
 	}
-	s.handover = newHandovers(options.Ring, keys.Handover, s.Selector())
+	s.stores = newStores(keys, s.liveReader)
+	s.stores.observers = append(s.stores.observers, s.cachedAnew)
+	s.handover = newHandovers(options.Ring, s.stores, s.Selector)
 
 	return s
 }
