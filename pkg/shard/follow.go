@@ -108,7 +108,7 @@ func (s *stores) transform(gvk schema.GroupVersionKind, at signature) toolscache
 	all := []toolscache.TransformFunc{kind.Transform, s.defaults.DefaultTransform}
 	if at.signed {
 		all = []toolscache.TransformFunc{
-			kind.Namespaces[at.namespace].Transform, kind.Transform, s.defaults.DefaultNamespaces[at.namespace].Transform, s.defaults.DefaultTransform,
+			namespacesOf(kind, s.defaults)[at.namespace].Transform, kind.Transform, s.defaults.DefaultNamespaces[at.namespace].Transform, s.defaults.DefaultTransform,
 		}
 	}
 
@@ -119,13 +119,18 @@ func (s *stores) transform(gvk schema.GroupVersionKind, at signature) toolscache
 	return nil
 }
 
-// namespaces returns the namespaces in which the program caches a namespaced kind.
-func (s *stores) namespaces(gvk schema.GroupVersionKind) []string {
-	configs := s.byObject[gvk].Namespaces
-	if configs == nil {
-		configs = s.defaults.DefaultNamespaces
+// namespacesOf returns the configuration of the namespaces of a kind; empty if they are all.
+func namespacesOf(kind cache.ByObject, defaults cache.Options) map[string]cache.Config {
+	if kind.Namespaces == nil {
+		return defaults.DefaultNamespaces
 	}
 
+	return kind.Namespaces
+}
+
+// namespaces returns the namespaces in which the program caches a namespaced kind.
+func (s *stores) namespaces(gvk schema.GroupVersionKind) []string {
+	configs := namespacesOf(s.byObject[gvk], s.defaults)
 	if _, all := configs[metav1.NamespaceAll]; all || len(configs) == 0 {
 		return allNamespaces
 	}
@@ -269,11 +274,7 @@ func checkCache(options manager.Options, kinds []client.Object) error {
 		errs = append(errs, err)
 		kind := o.ByObject[keys[gvk]]
 
-		configs := kind.Namespaces
-		if configs == nil {
-			configs = o.DefaultNamespaces
-		}
-
+		configs := namespacesOf(kind, o)
 		if len(configs) == 0 {
 			configs = map[string]cache.Config{metav1.NamespaceAll: {}}
 		}

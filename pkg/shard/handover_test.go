@@ -381,7 +381,9 @@ func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 func TestObjectsThatNobodyLooksAtDoNotWait(t *testing.T) {
 	s, err := New(Options{Ring: "unwatched", Name: "shard-0", Namespace: "default"})
 	require.NoError(t, err)
-	s.addSecrets(&lagging{version: "1"}, nil, "")
+
+	_, live, _ := unplugged(t)
+	s.addSecrets(&lagging{version: "1"}, live, "")
 
 	now := time.Unix(0, 0)
 	look := func(name string) {

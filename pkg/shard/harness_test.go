@@ -52,6 +52,7 @@ type fixture struct {
 	namespace string
 	ring      string
 	cache     cache.Options // of managers
+	client    client.Options
 }
 
 // newFixture uses the namespace's name for the ring, so that no test sees objects of another.
@@ -115,6 +116,7 @@ func (f *fixture) startUntil(until func(context.Context) context.Context, s *Sha
 
 	options := manager.Options{
 		Cache:      f.cache,
+		Client:     f.client,
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 2},
 	}
