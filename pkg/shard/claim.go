@@ -19,7 +19,8 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1")
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
 
 // margin is what a renewal of a Lease may take.
 const margin = 500 * time.Millisecond

@@ -295,10 +295,14 @@ func TestDeclarationsAreValidated(t *testing.T) {
 		"an unknown kind": {func(o *shard.Options) { o.Kinds = append(o.Kinds, shard.Main(&metav1.PartialObjectMetadata{})) }, "PartialObjectMetadata"},
 		"no placement":    {func(o *shard.Options) { o.Controllers = map[string]shard.Placement{"a": {}} }, `controller "a": declare it as`},
 		"an undeclared kind": {
-			func(o *shard.Options) { o.Controllers = map[string]shard.Placement{"a": shard.Sharded(&corev1.Secret{})} }, `controller "a": kind of *v1.Secret: declare it`,
+			func(o *shard.Options) {
+				o.Controllers = map[string]shard.Placement{"a": shard.Sharded(&corev1.Secret{})}
+			}, `controller "a": kind of *v1.Secret: declare it`,
 		},
 		"a sharded runnable": {
-			func(o *shard.Options) { o.Runnables = map[string]shard.Placement{"b": shard.Sharded(&corev1.ConfigMap{})} }, `runnable "b": declare it as`,
+			func(o *shard.Options) {
+				o.Runnables = map[string]shard.Placement{"b": shard.Sharded(&corev1.ConfigMap{})}
+			}, `runnable "b": declare it as`,
 		},
 		"no ring": {func(o *shard.Options) { o.Ring = "" }, "ring: set the name"},
 	} {

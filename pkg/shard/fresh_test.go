@@ -31,8 +31,11 @@ type watches struct {
 	open chan struct{} // closed while events pass
 }
 
-// holdable lets a test hold back the watches of the fixture's config.
-func (f *fixture) holdable() *watches {
+// holdable lets a test hold back the watches of ConfigMaps of the fixture's config.
+func (f *fixture) holdable() *watches { return f.holdableFor("configmaps") }
+
+// holdableFor is holdable for another resource.
+func (f *fixture) holdableFor(resource string) *watches {
 	f.Helper()
 
 	w := &watches{open: make(chan struct{})}
@@ -40,7 +43,7 @@ func (f *fixture) holdable() *watches {
 	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
 			resp, err := next.RoundTrip(req)
-			if err == nil && req.URL.Query().Has("watch") && strings.HasSuffix(req.URL.Path, "/configmaps") {
+			if err == nil && req.URL.Query().Has("watch") && strings.HasSuffix(req.URL.Path, "/"+resource) {
 				resp.Body = &heldBody{ReadCloser: resp.Body, watches: w, closed: make(chan struct{})}
 			}
 

@@ -70,7 +70,6 @@ const (
 	foreign         // belongs to another shard
 	drained         // to be released as soon as no worker is inside
 	unclear         // the cache is behind, or an acknowledgement is in flight; check again
-	early           // what follows the object is not in the cache yet; check again soon
 )
 
 func newGuard() *guard {

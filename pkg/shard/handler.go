@@ -7,9 +7,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
@@ -50,8 +47,8 @@ type Resource struct {
 func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.NamespacedName) (time.Duration, error) {
 	k := r.kind()
 	if k.err == nil {
-		k.inventory = &inventory{shard: s, kind: k}
-		s.handover.add(&cached{form: form{gvk: r.Kind}, resource: r.Resource, namespace: r.Namespace, store: r.Store, live: func() metadata.Interface { return r.Client }})
+		k.inventory, k.stores, k.live, k.patch = &inventory{shard: s, kind: k}, s.stores, k.readLive, k.patchLive
+		s.stores.add(&store{Store: r.Store, form: form{gvk: r.Kind}, endpoint: k.endpoint, namespace: r.Namespace}, r.Resource.GroupResource())
 		s.register(k)
 		s.declare(map[schema.GroupKind]Kind{r.Kind.GroupKind(): {main: r.Main}})
 	}
@@ -102,45 +99,8 @@ func (r Resource) kind() *kind {
 	}
 
 	return &kind{
-		gvk: r.Kind, namespace: r.Namespace, get: r.get, live: r.live, list: r.list, patch: r.patch,
+		gvk: r.Kind, namespace: r.Namespace,
+		endpoint:   func() (metadata.Getter, error) { return r.Client.Resource(r.Resource), nil },
 		namespaced: func() (bool, error) { return r.Namespaced, nil },
-		namespaces: func() ([]string, error) { return []string{r.Namespace}, nil },
 	}
-}
-
-func (r Resource) list(ctx context.Context, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
-	return r.Client.Resource(r.Resource).Namespace(namespace).List(ctx, o) //nolint:wrapcheck // the caller adds the kind
-}
-
-func (r Resource) live(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
-	return r.Client.Resource(r.Resource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}) //nolint:wrapcheck // the caller adds the object
-}
-
-func (r Resource) get(_ context.Context, name types.NamespacedName) (metav1.Object, error) {
-	key := cache.NewObjectName(name.Namespace, name.Name).String()
-
-	item, exists, err := r.Store.GetByKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("read the informer's store: %w", err)
-	}
-
-	if !exists {
-		return nil, apierrors.NewNotFound(r.Resource.GroupResource(), key) //nolint:wrapcheck // made here
-	}
-
-	obj, err := meta.Accessor(item)
-	if err != nil {
-		return nil, fmt.Errorf("the informer's store has no objects: %w", err)
-	}
-
-	return obj, nil
-}
-
-func (r Resource) patch(ctx context.Context, name types.NamespacedName, patch []byte) (string, error) {
-	obj, err := r.Client.Resource(r.Resource).Namespace(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil {
-		return "", err //nolint:wrapcheck // the caller adds the object
-	}
-
-	return obj.GetResourceVersion(), nil
 }

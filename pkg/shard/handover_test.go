@@ -11,15 +11,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
-	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -34,12 +31,14 @@ type lagging struct {
 
 func (l *lagging) LastStoreSyncResourceVersion() string { return l.version }
 
-// cachedSecrets returns a cache of Secrets in all namespaces. The client may be nil.
-func cachedSecrets(store cache.Store, live metadata.Interface) *cached {
-	return &cached{
-		form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}, resource: corev1.SchemeGroupVersion.WithResource("secrets"), store: store,
-		live: func() metadata.Interface { return live },
-	}
+// addSecrets adds a store of Secrets, in one namespace or all.
+func (s *Shard) addSecrets(items cache.Store, live metadata.Interface, namespace string) {
+	s.stores.add(&store{
+		Store: items, form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}, namespace: namespace,
+		endpoint: func() (metadata.Getter, error) {
+			return live.Resource(corev1.SchemeGroupVersion.WithResource("secrets")), nil
+		},
+	}, corev1.Resource("secrets"))
 }
 
 // waitingOf returns the number of waiting objects of a ring according to the metrics.
@@ -159,22 +158,20 @@ func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 	require.NoError(t, testenv.Client(t).Create(t.Context(), other))
 
 	followers := &lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "5"}
-	s.handover.add(cachedSecrets(followers, live))
+	s.addSecrets(followers, live, "")
 
 	key := objectKey{GroupKind: corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), NamespacedName: types.NamespacedName{Namespace: ns, Name: "owner"}}
 	now := time.Unix(0, 0)
 	waits := func() string {
-		missing, err := s.handover.awaits(t.Context(), key, owner, now)
+		missing, _, err := s.handover.awaits(t.Context(), key, owner, now)
 		require.NoError(t, err)
 
 		return missing
 	}
 
-	elsewhere := cachedSecrets(&lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "6"}, live)
-	elsewhere.namespace = "other"
-	s.handover.add(elsewhere)
+	s.addSecrets(&lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "6"}, live, "other")
 
-	require.Equal(t, "secrets "+ns+"/follower", waits())
+	require.Equal(t, "Secret "+ns+"/follower", waits())
 	require.NoError(t, followers.Add(follower))
 	require.Equal(t, "an object that a recent list contained", waits(), "a list is not made each time")
 
@@ -185,13 +182,13 @@ func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 	require.Empty(t, waits(), "what was seen once is not listed again")
 
 	s.handover.forget(key)
-	require.Equal(t, "secrets "+ns+"/follower", waits(), "in the next term it is")
+	require.Equal(t, "Secret "+ns+"/follower", waits(), "in the next term it is")
 
 	require.NoError(t, followers.Add(follower))
-	s.handover.add(cachedSecrets(&lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "7"}, live))
+	s.addSecrets(&lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "7"}, live, "")
 
 	now = now.Add(recheck)
-	require.Equal(t, "secrets "+ns+"/follower", waits(), "another informer of the same objects does not show it")
+	require.Equal(t, "Secret "+ns+"/follower", waits(), "another informer of the same objects does not show it")
 }
 
 // A worker on an object is inside everything that the object follows, up to the main object. It begins only if the shard owns all
@@ -285,25 +282,24 @@ func (u unsure) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, err
 
 // A cache whose resource cannot be found out now may be the one that a handover names.
 func TestWaitsWhileResourcesAreUnknown(t *testing.T) {
-	h := newHandovers("ring", v1alpha1.HandoverAnnotation("ring"), labels.Everything)
-	h.add(&cached{form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}, store: &lagging{version: "1"}})
+	s, _, _ := unplugged(t)
+	s.stores.add(&store{Store: &lagging{version: "1"}, form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}}, schema.GroupResource{})
 
-	key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "owner"}}
-	handed := &metav1.ObjectMeta{Annotations: map[string]string{h.annotation: `{"secrets":"20"}`}}
+	awaits := func(obj metav1.Object) string {
+		key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "owner"}}
+		missing, _, err := s.handover.awaits(t.Context(), key, obj, time.Unix(0, 0))
+		require.NoError(t, err)
 
-	h.mapped(unsure{err: errors.New("timeout")})
-	missing, err := h.awaits(t.Context(), key, handed, time.Unix(0, 0))
-	require.NoError(t, err)
-	require.Contains(t, missing, "the resource of Secret, which is not known: look up the resource: timeout")
+		return missing
+	}
+	handed := &metav1.ObjectMeta{Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"20"}`}}
 
-	missing, err = h.awaits(t.Context(), key, &metav1.ObjectMeta{}, time.Unix(0, 0))
-	require.NoError(t, err)
-	require.Empty(t, missing, "nothing is handed over")
+	s.stores.mapped(unsure{err: errors.New("timeout")})
+	require.Contains(t, awaits(handed), "the resource of Secret, which is not known: look up the resource: timeout")
+	require.Empty(t, awaits(&metav1.ObjectMeta{}), "nothing is handed over")
 
-	h.mapped(unsure{err: &meta.NoKindMatchError{}})
-	missing, err = h.awaits(t.Context(), key, handed, time.Unix(0, 0))
-	require.NoError(t, err)
-	require.Empty(t, missing, "what is not served is not cached")
+	s.stores.mapped(unsure{err: &meta.NoKindMatchError{}})
+	require.Empty(t, awaits(handed), "what is not served is not cached")
 }
 
 // An object that was restored from another cluster has the handover of that cluster, whose versions this one may reach in years. A
@@ -321,12 +317,12 @@ func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 	require.NoError(t, testenv.Client(t).Create(t.Context(), follower))
 
 	secrets := &lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "1"}
-	s.handover.add(cachedSecrets(secrets, live))
+	s.addSecrets(secrets, live, "")
 
 	now := time.Unix(0, 0)
 	waits := func(name, version string) bool {
 		key := objectKey{GroupKind: corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), NamespacedName: types.NamespacedName{Namespace: ns, Name: name}}
-		missing, err := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
+		missing, _, err := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
 			Namespace: ns, Name: name, Annotations: map[string]string{v1alpha1.HandoverAnnotation("ring"): `{"secrets":"` + version + `"}`},
 		}, now)
 		require.NoError(t, err)
@@ -341,7 +337,7 @@ func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 
-			if a := p.of[schema.GroupResource{Resource: "secrets"}]; a != nil {
+			if a := p.of[schema.GroupKind{Kind: "Secret"}]; a != nil {
 				known = *a
 			}
 
@@ -383,13 +379,18 @@ func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 
 // An object that left while it waited, and to which nothing leads any more, does not count as waiting for ever.
 func TestObjectsThatNobodyLooksAtDoNotWait(t *testing.T) {
-	h := newHandovers("unwatched", v1alpha1.HandoverAnnotation("ring"), labels.Everything)
-	h.add(cachedSecrets(&lagging{version: "1"}, nil))
+	s, err := New(Options{Ring: "unwatched", Name: "shard-0", Namespace: "default"})
+	require.NoError(t, err)
+
+	_, live, _ := unplugged(t)
+	s.addSecrets(&lagging{version: "1"}, live, "")
 
 	now := time.Unix(0, 0)
 	look := func(name string) {
 		key := objectKey{GroupKind: schema.GroupKind{Kind: "ReplicaSet"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: name}}
-		missing, err := h.awaits(t.Context(), key, &metav1.ObjectMeta{Annotations: map[string]string{h.annotation: `{"secrets":"20"}`}}, now)
+		missing, _, err := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
+			Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"20"}`},
+		}, now)
 		require.NoError(t, err)
 		require.NotEmpty(t, missing)
 	}
@@ -404,54 +405,7 @@ func TestObjectsThatNobodyLooksAtDoNotWait(t *testing.T) {
 	now = now.Add(time.Second)
 	look("stays")
 	require.Equal(t, 1, waitingOf(t, "unwatched"))
-}
 
-// If a manager caches several namespaces, each has an informer. Those of other namespaces do not see the version of what follows the
-// object, and one that was removed never will.
-func TestWaitsForTheCacheOfTheNamespace(t *testing.T) {
-	here, quiet := testenv.Namespace(t), testenv.Namespace(t)
-
-	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: here})
-	require.NoError(t, err)
-
-	options := ctrlcache.Options{DefaultNamespaces: map[string]ctrlcache.Config{here: {}, quiet: {}}}
-	s.handover.follow(&options, nil, s.liveReader)
-	s.handover.mapped(testenv.Client(t).RESTMapper())
-
-	c, err := ctrlcache.New(testenv.Config(t), options)
-	require.NoError(t, err)
-
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-
-	go func() { ended <- c.Start(ctx) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
-
-	_, err = c.GetInformer(ctx, &corev1.Secret{})
-	require.NoError(t, err)
-	require.True(t, c.WaitForCacheSync(ctx))
-
-	key := objectKey{GroupKind: corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), NamespacedName: types.NamespacedName{Namespace: here, Name: "owner"}}
-	missing := func(version string) string {
-		missing, err := s.handover.awaits(ctx, key, &metav1.ObjectMeta{
-			Namespace: here, Name: "owner", Annotations: map[string]string{s.handover.annotation: `{"secrets":"` + version + `"}`},
-		}, time.Unix(0, 0))
-		require.NoError(t, err)
-
-		return missing
-	}
-
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: here, Name: "follower"}}
-	require.NoError(t, testenv.Client(t).Create(ctx, secret))
-	require.Eventually(t, func() bool { return c.Get(ctx, client.ObjectKeyFromObject(secret), &corev1.Secret{}) == nil }, 30*time.Second, 10*time.Millisecond)
-	require.Empty(t, missing(secret.ResourceVersion))
-
-	other := secret.DeepCopy()
-	other.ResourceVersion, other.Namespace = "", quiet
-	require.NoError(t, testenv.Client(t).Create(ctx, other))
-	require.Eventually(t, func() bool { return c.Get(ctx, client.ObjectKeyFromObject(other), &corev1.Secret{}) == nil }, 30*time.Second, 10*time.Millisecond)
-	require.NotEmpty(t, missing(other.ResourceVersion), "only the cache of the other namespace is there")
-
-	require.NoError(t, c.RemoveInformer(ctx, &corev1.Secret{}))
-	require.Eventually(t, func() bool { return missing(other.ResourceVersion) == "" }, 30*time.Second, 10*time.Millisecond, "an informer that is stopped is waited for")
+	s.handover.forget(objectKey{GroupKind: schema.GroupKind{Kind: "ReplicaSet"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "stays"}})
+	require.Zero(t, waitingOf(t, "unwatched"))
 }

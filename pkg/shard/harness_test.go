@@ -53,6 +53,7 @@ type fixture struct {
 	ring      string
 	cache     cache.Options // of managers
 	probes    string        // the address of their probes
+	client    client.Options
 }
 
 // newFixture uses the namespace's name for the ring, so that no test sees objects of another.
@@ -124,9 +125,10 @@ func (f *fixture) prepare(s *Shard, setup func(ctrl.Manager), kinds ...client.Ob
 	}
 
 	options := manager.Options{
-		Cache:      f.cache,
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 2},
+		Cache:                  f.cache,
+		Client:                 f.client,
+		Metrics:                metricsserver.Options{BindAddress: "0"},
+		Controller:             config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 2},
 		HealthProbeBindAddress: f.probes,
 	}
 

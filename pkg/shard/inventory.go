@@ -162,9 +162,26 @@ func (i *inventory) failed(ctx context.Context, b *backoff, err error) {
 	log.FromContext(ctx).Error(err, message, "unconfirmedKind", i.kind.gvk.Kind, "failures", b.failures, "retryAfter", i.until(*b))
 }
 
+// doubt makes the shard list the objects again: what was confirmed need not be in a cache that is new.
+func (i *inventory) doubt() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+
+	if i.listing != nil && i.listing.noted {
+		i.listing = nil
+	}
+}
+
 // confirm reports whether the cached state of an object, read after prepare, is as new as the term. If not, the worker must check
-// the object again later.
+// the object again later. The error is a retryError if the process's caches disagree about the object.
 func (i *inventory) confirm(ctx context.Context, name types.NamespacedName, cached view) (bool, error) {
+	switch agree, err := i.kind.stores.agree(ctx, i.kind.gvk.GroupKind(), name); {
+	case err != nil:
+		return false, err
+	case !agree:
+		return false, retryError(soon)
+	}
+
 	stretch, err := i.shard.term.current()
 	if err != nil || stretch == 0 {
 		return err == nil, err

@@ -103,8 +103,11 @@ func (r *reads) set(answer func(list bool) (*http.Response, error)) {
 	r.answer = answer
 }
 
-// readable applies reads to the requests of the fixture's config.
-func (f *fixture) readable() *reads {
+// readable applies reads to the requests of the fixture's config for ConfigMaps.
+func (f *fixture) readable() *reads { return f.readableFor("configmaps") }
+
+// readableFor is readable for another resource.
+func (f *fixture) readableFor(resource string) *reads {
 	r := &reads{}
 	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
@@ -113,7 +116,7 @@ func (f *fixture) readable() *reads {
 				return next.RoundTrip(req)
 			}
 
-			list := strings.HasSuffix(req.URL.Path, "/configmaps")
+			list := strings.HasSuffix(req.URL.Path, "/"+resource)
 			if list {
 				r.lists.Add(1)
 			} else {

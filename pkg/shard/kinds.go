@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -32,7 +33,7 @@ func (s *Shard) isMain(gk schema.GroupKind) bool {
 	return s.mains[gk]
 }
 
-// kindOf returns and registers the kind of an object, which is read with the client.
+// kindOf returns and registers the kind of an object. The client is read only while no informer of the kind is known.
 func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 	empty, _ := obj.DeepCopyObject().(client.Object)
 
@@ -41,72 +42,16 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 		return &kind{err: fmt.Errorf("determine the kind of %T: %w", obj, err)}
 	}
 
-	form := form{gvk: gvk, goType: reflect.TypeOf(empty)}
 	k := &kind{
-		gvk: gvk,
-		get: func(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
-			obj, _ := empty.DeepCopyObject().(client.Object)
-
-			return obj, c.Get(ctx, name, obj)
-		},
-		patch: func(ctx context.Context, name types.NamespacedName, patch []byte) (string, error) {
-			obj := &metav1.PartialObjectMetadata{}
-			obj.SetGroupVersionKind(gvk)
-			obj.SetNamespace(name.Namespace)
-			obj.SetName(name.Name)
-			err := c.Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch))
-
-			return obj.GetResourceVersion(), err
-		},
+		gvk: gvk, stores: s.stores, client: c, empty: empty, endpoint: s.stores.endpoint(gvk),
 		namespaced: func() (bool, error) { return c.IsObjectNamespaced(empty) },
 	}
-	live := func() (metadata.Getter, error) {
-		mapping, err := c.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
-		if err != nil {
-			return nil, fmt.Errorf("determine the resource of %s: %w", gvk.Kind, err)
-		}
-
-		return s.liveReader().Resource(mapping.Resource), nil
-	}
-	k.live = func(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
-		if s.liveReader() == nil {
-			// The shard has no manager, as in a test: only the client is available.
-			return k.get(ctx, name)
-		}
-
-		r, err := live()
-		if err != nil {
-			return nil, err
-		}
-
-		return r.Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
-	}
-	k.list = func(ctx context.Context, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
-		r, err := live()
-		if err != nil {
-			return nil, err
-		}
-
-		return r.Namespace(namespace).List(ctx, o)
-	}
-	k.namespaces = func() ([]string, error) {
-		if namespaced, err := k.namespaced(); err != nil || !namespaced {
-			return allNamespaces, err
-		}
-
-		return s.cachedNamespaces(gvk), nil
-	}
-	k.inventory = s.inventoryOf(form, k)
-	s.handover.mapped(c.RESTMapper())
+	k.live, k.patch = k.readLive, k.patchLive
+	k.inventory = s.inventoryOf(form{gvk, reflect.TypeOf(empty)}, k)
+	s.stores.mapped(c.RESTMapper())
 	s.register(k)
 
 	return k
-}
-
-// form identifies how a kind is cached: each form has its own cache.
-type form struct {
-	gvk    schema.GroupVersionKind
-	goType reflect.Type
 }
 
 var allNamespaces = []string{metav1.NamespaceAll}
@@ -115,21 +60,20 @@ var allNamespaces = []string{metav1.NamespaceAll}
 type kind struct {
 	gvk schema.GroupVersionKind
 	err error // why the kind cannot be used; then nothing else is set
-	// namespace is the only one that get reads, or empty.
+	// namespace is the only one of the reconciler, or empty.
 	namespace string
 
-	// get reads an object from the cache. The error is NotFound if the cache does not contain it.
-	get func(context.Context, types.NamespacedName) (metav1.Object, error)
+	stores *stores
+	endpoint
+	// client reads objects like the empty one; nil if the kind has a store.
+	client     client.Client
+	empty      client.Object
+	namespaced func() (bool, error)
 	// live reads an object's metadata from the API server, even if it belongs to another shard. The error is NotFound if it does
 	// not exist.
 	live func(context.Context, types.NamespacedName) (metav1.Object, error)
-	// list lists the metadata of objects from the API server, in one namespace or all.
-	list func(context.Context, string, metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
-	// namespaces returns the cached namespaces.
-	namespaces func() ([]string, error)
 	// patch sends a merge patch and returns the new resourceVersion.
-	patch      func(context.Context, types.NamespacedName, []byte) (string, error)
-	namespaced func() (bool, error)
+	patch func(context.Context, types.NamespacedName, []byte) (string, error)
 	// inventory tracks whether the cache is up to date.
 	inventory *inventory
 }
@@ -171,18 +115,6 @@ func (s *Shard) inventoryOf(f form, k *kind) *inventory {
 	return s.inventories[f]
 }
 
-// cachedNamespaces returns the namespaces in which the manager caches a kind, as far as they are known.
-func (s *Shard) cachedNamespaces(gvk schema.GroupVersionKind) []string {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-
-	if namespaces := s.namespaces[gvk]; namespaces != nil {
-		return namespaces
-	}
-
-	return allNamespaces
-}
-
 // kind returns a kind that a reconciler was wrapped for, as the one for this namespace reads it, or nil for other kinds. If none reads
 // the namespace, it returns another one, whose cache contains no such object.
 func (s *Shard) kind(gk schema.GroupKind, namespace string) *kind {
@@ -203,20 +135,101 @@ func (s *Shard) kind(gk schema.GroupKind, namespace string) *kind {
 	return kinds[0]
 }
 
+// cachedAnew is called when there is another informer of a kind. It may be further behind than those that have been looked at.
+func (s *Shard) cachedAnew(gk schema.GroupKind, informer toolscache.SharedIndexInformer) {
+	s.handover.doubt()
+
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+
+	for form, i := range s.inventories {
+		if form.gvk.GroupKind() == gk {
+			i.doubt()
+		}
+	}
+
+	// Events of deletions may be hidden from the controllers.
+	_, _ = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
+		if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {
+			s.handover.forget(objectKey{gk, types.NamespacedName(name)})
+		}
+	}})
+}
+
 func (k *kind) key(name types.NamespacedName) objectKey {
 	return objectKey{GroupKind: k.gvk.GroupKind(), NamespacedName: name}
 }
 
-// read returns the object from the cache, or nil if the cache does not contain it.
+// namespaces returns the cached namespaces.
+func (k *kind) namespaces() ([]string, error) {
+	namespaced, err := k.namespaced()
+
+	switch {
+	case err != nil || !namespaced:
+		return allNamespaces, err
+	case k.namespace != "":
+		return []string{k.namespace}, nil
+	default:
+		return k.stores.namespaces(k.gvk), nil
+	}
+}
+
+// read returns the object as the process has cached it, or nil. It must not be changed.
 func (k *kind) read(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
-	obj, err := k.get(ctx, name)
-	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // absence is a valid answer
+	obj, cached, err := k.stores.read(ctx, k.gvk, name)
+	if err == nil && !cached {
+		obj, err = k.get(ctx, name)
 	}
 
-	if err != nil {
+	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("read %s %s: %w", k.gvk.Kind, name, err)
 	}
 
 	return obj, nil
+}
+
+// get reads an object with the client. The object is nil if the error is NotFound.
+func (k *kind) get(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
+	obj, _ := k.empty.DeepCopyObject().(client.Object)
+	if err := k.client.Get(ctx, name, obj); err != nil {
+		return nil, err //nolint:wrapcheck // the caller adds the object
+	}
+
+	return obj, nil
+}
+
+// readLive is kind.live.
+func (k *kind) readLive(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
+	r, err := k.endpoint()
+	if err != nil {
+		return nil, err
+	}
+
+	if r == nil { // the shard has no manager, as in a test: only the client is available
+		return k.get(ctx, name)
+	}
+
+	return r.Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}) //nolint:wrapcheck // the caller adds the object
+}
+
+// patchLive is kind.patch. It does not use the program's client, which may hide what the patch changes, or start an informer to wait for it.
+func (k *kind) patchLive(ctx context.Context, name types.NamespacedName, patch []byte) (string, error) {
+	r, err := k.endpoint()
+	if err != nil {
+		return "", err
+	}
+
+	obj := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+	if r != nil {
+		obj, err = r.Namespace(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	} else {
+		obj.SetGroupVersionKind(k.gvk)
+		err = k.client.Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch))
+	}
+
+	if err != nil {
+		return "", err //nolint:wrapcheck // the caller adds the object
+	}
+
+	return obj.GetResourceVersion(), nil
 }

@@ -2,13 +2,16 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/metadata"
 )
 
 const (
@@ -27,6 +30,8 @@ type listing struct {
 	revisions map[string]string
 	// objects are the versions of the listed objects, or the value reached.
 	objects map[types.NamespacedName]string
+	// noted is true if something was noted.
+	noted bool
 }
 
 // reached replaces the version of an object that the cache shows as it was at a moment of the term, or later.
@@ -108,6 +113,7 @@ func notOlder(a, b string) freshness {
 // note records that a view of the cache was fresh. It keeps only what the versions do not tell, and only as long as the cache
 // contains the object: a cache never goes back.
 func (l *listing) note(name types.NamespacedName, v view) {
+	l.noted = true
 	if v.version == "" {
 		delete(l.objects, name)
 	} else {
@@ -123,7 +129,7 @@ func (l *listing) knows(name types.NamespacedName) bool {
 }
 
 // listed lists the shard's objects of the kind on the API server. If the shard may not list them, the listing contains none and
-// the error reports it.
+// the error reports it. All pages of a namespace show the same moment, which is not before the request.
 func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 	namespaces, err := k.namespaces()
 	if err != nil {
@@ -132,46 +138,64 @@ func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 
 	l := &listing{revisions: map[string]string{}, objects: map[types.NamespacedName]string{}}
 	for _, namespace := range namespaces {
-		switch err := s.listPages(ctx, k, namespace, l); {
+		err := k.pages(ctx, namespace, s.Selector(), func(page *metav1.PartialObjectMetadataList) bool {
+			if _, more := l.revisions[namespace]; !more {
+				l.revisions[namespace] = page.ResourceVersion
+			}
+
+			for i := range page.Items {
+				item := &page.Items[i]
+				l.objects[types.NamespacedName{Namespace: item.Namespace, Name: item.Name}] = item.ResourceVersion
+			}
+
+			return true
+		})
+
+		switch {
 		case apierrors.IsForbidden(err):
 			return &listing{objects: map[types.NamespacedName]string{}}, err
 		case err != nil:
-			return nil, err
+			return nil, fmt.Errorf("list this shard's objects of kind %s: %w", k.gvk.Kind, err)
 		}
 	}
 
 	return l, nil
 }
 
-// listPages adds the shard's objects of one namespace, or of all. All pages show the same moment, which is not before the
-// request.
-func (s *Shard) listPages(ctx context.Context, k *kind, namespace string, l *listing) error {
-	o := metav1.ListOptions{LabelSelector: s.Selector().String(), Limit: listPage}
-	for {
-		page, err := k.page(ctx, namespace, o)
+// endpoint is how to reach the API server about one resource. It returns nil before the shard knows how.
+type endpoint func() (metadata.Getter, error)
+
+// pages lists the metadata of objects in one namespace or all, until the function returns false.
+func (e endpoint) pages(
+	ctx context.Context, namespace string, selector labels.Selector, do func(*metav1.PartialObjectMetadataList) bool,
+) error {
+	for o := (metav1.ListOptions{LabelSelector: selector.String(), Limit: listPage}); ; {
+		page, err := e.page(ctx, namespace, o)
 		if err != nil {
-			return fmt.Errorf("list this shard's objects of kind %s: %w", k.gvk.Kind, err)
+			return err
 		}
 
-		if o.Continue == "" {
-			l.revisions[namespace] = page.ResourceVersion
-		}
-
-		for i := range page.Items {
-			item := &page.Items[i]
-			l.objects[types.NamespacedName{Namespace: item.Namespace, Name: item.Name}] = item.ResourceVersion
-		}
-
-		if o.Continue = page.Continue; o.Continue == "" {
+		if o.Continue = page.Continue; !do(page) || o.Continue == "" {
 			return nil
 		}
 	}
 }
 
 // page lists one page, within the timeout of a request.
-func (k *kind) page(ctx context.Context, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+func (e endpoint) page(ctx context.Context, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 	defer cancel()
 
-	return k.list(ctx, namespace, o)
+	r, err := e()
+	if err != nil {
+		return nil, err
+	}
+
+	if r == nil {
+		return nil, errNoEndpoint
+	}
+
+	return r.Namespace(namespace).List(ctx, o) //nolint:wrapcheck // the caller says what for
 }
+
+var errNoEndpoint = errors.New("the shard does not know the API server yet")

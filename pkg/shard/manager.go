@@ -139,8 +139,8 @@ func (m *Manager) configure(o *manager.Options) error {
 		return err
 	}
 
-	if o.NewCache != nil {
-		return errors.New("remove NewCache: the manager makes the cache, of which the part of the sharded kinds contains only objects of this shard")
+	if err := checkCache(*o, m.kinds); err != nil {
+		return err
 	}
 
 	o.NewCache = m.newCache
@@ -156,7 +156,8 @@ func (m *Manager) newCache(config *rest.Config, o cache.Options) (cache.Cache, e
 		return nil, err //nolint:wrapcheck // the manager says what for
 	}
 
-	if err := m.shard.follow(&o, m.kinds); err != nil {
+	m.shard.stores.tweak = m.shard.TweakListOptions
+	if err := m.shard.stores.follow(&o, o.Scheme); err != nil {
 		return nil, err
 	}
 
@@ -256,7 +257,9 @@ func (m *Manager) addController(r manager.Runnable, c *found) error {
 
 	m.mu.Lock()
 	m.controllers[c.name] = c
-	_, c.warm = r.(interface{ Warmup(ctx context.Context) error })
+	_, c.warm = r.(interface {
+		Warmup(ctx context.Context) error
+	})
 	c.warm = c.warm && p.where == sharded
 	m.limit = max(m.limit, c.patient(p.where == sharded))
 	m.mu.Unlock()
@@ -433,7 +436,6 @@ func (m *Manager) takePart(ctx context.Context, over <-chan struct{}) error {
 	m.stop(context.Cause(ctx))
 	m.disband()
 	t.end()
-
 
 	return nil
 }

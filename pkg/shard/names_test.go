@@ -85,7 +85,7 @@ func TestKeysOfAShard(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, v1alpha1.LabelKeys{Shard: ownLabel, Drain: ownLabel + "-drain", Handover: ownLabel + "-handover"}, s.LabelKeys())
 	require.Equal(t, ownLabel+"=a", s.Selector().String())
-	require.Equal(t, ownLabel+"-handover", s.handover.annotation)
+	require.Equal(t, ownLabel+"-handover", s.stores.keys.Handover)
 }
 
 func TestNamesThatAreRefused(t *testing.T) {

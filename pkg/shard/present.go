@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -10,17 +11,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// present is what the API server said about the versions that its resources have reached. Its methods are safe for concurrent use.
+// present is what the API server said about the versions that its kinds have reached. Its methods are safe for concurrent use.
 //
 // A list without a resourceVersion is at least as new as everything that was written before it was sent.
 type present struct {
 	selector func() labels.Selector // that of the shard, which may be all that the program may list
 
 	mu sync.Mutex
-	of map[schema.GroupResource]*answer
+	of map[schema.GroupKind]*answer
 }
 
-// answer is the last one about a resource.
+// answer is the last one about a kind.
 type answer struct {
 	version string    // empty: there is none yet
 	sent    time.Time // when the request was sent that got the version
@@ -29,55 +30,47 @@ type answer struct {
 	err     error     // why the last one failed
 }
 
-func newPresent(selector func() labels.Selector) *present {
-	return &present{selector: selector, of: map[schema.GroupResource]*answer{}}
-}
-
-// ahead reports whether the API server had not reached the version at a moment after the given time.
-func (p *present) ahead(resource schema.GroupResource, version string, since time.Time) bool {
+// ahead reports whether the API server had not reached the version of a kind at a moment after the given time.
+func (p *present) ahead(gk schema.GroupKind, version string, since time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	a := p.of[resource]
+	a := p.of[gk]
 
 	return a != nil && a.version != "" && !a.sent.Before(since) && notOlder(a.version, version) == behind
 }
 
-// ask asks the API server for the version of the resource of a cache, unless somebody did a moment ago. It does not wait for the answer: the worker
-// is inside of objects. It returns why the last request failed.
-func (p *present) ask(ctx context.Context, c *cached, namespace string, now time.Time) error {
-	live := c.live()
-	if live == nil {
-		return nil
-	}
-
+// ask asks the API server for the version of what a store shows, unless the answer to an earlier request is good enough for the object, or
+// somebody asked a moment ago. It does not wait for the answer: the worker is inside of objects. It returns why the last request failed.
+func (p *present) ask(ctx context.Context, o handed, c *store) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	resource := c.resource.GroupResource()
+	gk := c.form.gvk.GroupKind()
 
-	a := p.of[resource]
+	a := p.of[gk]
 	if a == nil {
 		a = &answer{}
-		p.of[resource] = a
+		p.of[gk] = a
 	}
 
-	if a.asking || now.Sub(a.asked) < recheck {
+	if a.asking || o.now.Sub(a.asked) < recheck || a.version != "" && !a.sent.Before(o.wait.since) {
 		return a.err
 	}
 
-	a.asked, a.asking = now, true
+	a.asked, a.asking = o.now, true
+	namespace, list := cmp.Or(o.GetNamespace(), c.namespace), metav1.ListOptions{LabelSelector: p.selector().String(), Limit: 1}
 
 	go func() {
 		// The answer serves other objects too, so it does not end with the work on this one.
-		page, err := c.page(context.WithoutCancel(ctx), live, namespace, metav1.ListOptions{LabelSelector: p.selector().String(), Limit: 1})
+		page, err := c.page(context.WithoutCancel(ctx), namespace, list)
 
 		p.mu.Lock()
 		defer p.mu.Unlock()
 
 		a.asking, a.err = false, err
 		if err == nil {
-			a.version, a.sent = page.ResourceVersion, now
+			a.version, a.sent = page.ResourceVersion, o.now
 		}
 	}()
 

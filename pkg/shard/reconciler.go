@@ -93,8 +93,6 @@ func (w *wrapped) work(ctx context.Context, name types.NamespacedName, inner wor
 		return w.call(ctx, name, inner)
 	case may == absent:
 		return w.absent(ctx, name, inner)
-	case may == early:
-		return reconcile.Result{RequeueAfter: soon}, nil
 	case may == drained || may == unclear:
 		w.unseen(ctx, name, v.unseen)
 
@@ -191,7 +189,7 @@ func (v *visit) enterOwner(
 	switch {
 	case err != nil:
 		return nil, unclear, err
-	case may == run || may == early:
+	case may == run:
 		return has, may, nil
 	case (may == absent || may == gone) && obj.GetDeletionTimestamp() != nil:
 		may, err = owner.survivedBy(ctx, key, controller.UID)
@@ -256,9 +254,13 @@ func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (m
 		return obj, may, nil
 	}
 
-	missing, err := v.shard.handover.awaits(ctx, key, obj, v.shard.term.clock.Now())
-	if err != nil || missing != "" {
-		return obj, early, err
+	missing, after, err := v.shard.handover.awaits(ctx, key, obj, v.shard.term.clock.Now())
+	if err == nil && missing != "" {
+		err = retryError(after)
+	}
+
+	if err != nil {
+		return obj, unclear, err
 	}
 
 	return obj, run, nil

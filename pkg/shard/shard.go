@@ -25,6 +25,7 @@ type Shard struct {
 	drainKey string
 	guard    *guard
 	term     *term
+	stores   *stores
 	handover *handovers
 
 	mu    sync.RWMutex
@@ -33,8 +34,6 @@ type Shard struct {
 	mains map[schema.GroupKind]bool
 	// inventories are the inventories of the manager's caches.
 	inventories map[form]*inventory
-	// namespaces are the namespaces in which the manager caches a kind, if these are not all.
-	namespaces map[schema.GroupVersionKind][]string
 	// lock is the shard's Lease; nil before the shard has a name.
 	lock *lock
 	// standsBy is true while this process waits for a slot, and could take one.
@@ -71,7 +70,9 @@ func newShard(options Options) *Shard {
 		inventories: map[form]*inventory{},
 	}
 	s.become(options.Name)
-	s.handover = newHandovers(options.Ring, keys.Handover, s.Selector)
+	s.stores = newStores(keys, s.liveReader)
+	s.stores.observers = append(s.stores.observers, s.cachedAnew)
+	s.handover = newHandovers(options.Ring, s.stores, s.Selector)
 
 	return s
 }

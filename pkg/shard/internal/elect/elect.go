@@ -42,7 +42,9 @@ func Client(config *rest.Config, agent string, renewDeadline time.Duration) (*co
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
 	}
 
-	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) { return dial(ctx, network, address) }
+	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		return dial(ctx, network, address)
+	}
 	// The Lease must not queue behind the writes of the controllers.
 	config.QPS, config.RateLimiter = -1, nil
 

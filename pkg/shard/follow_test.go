@@ -1,0 +1,398 @@
+package shard
+
+import (
+	"context"
+	"net/http"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// requests are the requests of a config that have been sent: verb, form and path, for example "watch metadata configmaps".
+type requests struct {
+	mu  sync.Mutex
+	all []string
+}
+
+// recorded records the requests of the fixture's config.
+func (f *fixture) recorded() *requests {
+	r := &requests{}
+	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			verb, form := strings.ToLower(req.Method), "object"
+			if req.URL.Query().Has("watch") {
+				verb = "watch"
+			}
+
+			if strings.Contains(req.Header.Get("Accept"), "PartialObjectMetadata") {
+				form = "metadata"
+			}
+
+			r.mu.Lock()
+			r.all = append(r.all, verb+" "+form+" "+path.Base(req.URL.Path))
+			r.mu.Unlock()
+
+			return next.RoundTrip(req)
+		})
+	})
+
+	return r
+}
+
+func (r *requests) has(request string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return slices.Contains(r.all, request)
+}
+
+// runCache runs a cache until the test ends.
+func (f *fixture) runCache(o cache.Options) cache.Cache {
+	f.Helper()
+
+	c, err := cache.New(f.config, o)
+	require.NoError(f, err)
+
+	ctx, cancel := context.WithCancel(f.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- c.Start(ctx) }()
+	f.Cleanup(func() { cancel(); require.NoError(f, <-ended) })
+
+	return c
+}
+
+// handed creates a ConfigMap of the shard that follows a Secret, according to its handover.
+func (f *fixture) handed(s *Shard, name string, secret *corev1.Secret) *corev1.ConfigMap {
+	f.Helper()
+
+	handover := v1alpha1.Handover{corev1.Resource("secrets"): secret.ResourceVersion}
+	cm := &corev1.ConfigMap{ObjectMeta: f.meta(s, name)}
+	cm.Annotations = map[string]string{s.LabelKeys().Handover: handover.String()}
+	require.NoError(f, f.admin.Create(f.Context(), cm))
+
+	return cm
+}
+
+// formsOfConfigMap are the forms in which a controller can watch ConfigMaps.
+func formsOfConfigMap() map[string]client.Object {
+	u, m := &unstructured.Unstructured{}, &metav1.PartialObjectMetadata{}
+	u.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+	m.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+
+	return map[string]client.Object{"typed": &corev1.ConfigMap{}, "unstructured": u, "metadata": m, "not cached by the client": &corev1.ConfigMap{}}
+}
+
+// Looks at objects, and the release of an object, send no request to read the object, and need no further informer, in whatever form the
+// controller watches it, and however the program's client reads.
+func TestLooksSendNoRequests(t *testing.T) {
+	for what, obj := range formsOfConfigMap() {
+		t.Run(what, func(t *testing.T) {
+			f := newFixture(t)
+			s := f.shard("shard-0")
+			r := f.recorded()
+			f.client.Cache = &client.CacheOptions{EnableReadYourWritesConsistency: new(true)}
+
+			if what == "not cached by the client" {
+				f.client.Cache.DisableFor = []client.Object{obj}
+			}
+
+			worked := make(chan reconcile.Request, 100)
+			cm := f.configMap(s, "a")
+			f.start(s, func(mgr ctrl.Manager) {
+				f.controls(mgr, s, obj, func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+					worked <- req
+					return reconcile.Result{}, nil
+				})
+			}, &corev1.ConfigMap{})
+			receive(f, worked, "the object is worked on")
+
+			f.label(cm, s.drainKey, "true")
+			f.released(s, cm)
+
+			require.True(t, r.has("patch metadata a"))
+			require.False(t, r.has("get object a") || r.has("get metadata a"), "%v", r.all)
+			require.Equal(t, 1, len(s.stores.everywhere(schema.GroupKind{Kind: "ConfigMap"})), "one informer")
+		})
+	}
+}
+
+// A transform of the program cannot remove what the shard needs.
+func TestTransformsKeepWhatTheShardNeeds(t *testing.T) {
+	strip := func(in any) (any, error) {
+		if obj, ok := in.(client.Object); ok {
+			obj.SetLabels(nil)
+			obj.SetAnnotations(nil)
+			obj.SetOwnerReferences(nil)
+		}
+
+		return in, nil
+	}
+
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	held := f.holdableFor("secrets")
+	f.cache.DefaultTransform = strip
+
+	worked := make(chan reconcile.Request, 100)
+	p := f.start(s, func(mgr ctrl.Manager) {
+		record := func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+			worked <- req
+			return reconcile.Result{}, nil
+		}
+		f.controls(mgr, s, &corev1.ConfigMap{}, record)
+		f.controls(mgr, s, &corev1.Secret{}, record)
+	})
+
+	other := f.configMap(nil, "other")
+	first := f.configMap(s, "first")
+	require.Equal(t, request(first), receive(f, worked, "an object of the shard is worked on"))
+
+	require.NotNil(t, other)
+	orphan := f.secretOf(s, other, schemaKind{"v1", "ConfigMap"}, "child-of-another")
+
+	held.hold()
+
+	secret := f.secretOf(s, first, schemaKind{"v1", "ConfigMap"}, "child")
+	owner := f.handed(s, "handed", secret)
+	f.eventually("the object is looked at", func() bool { return waitingOf(t, f.ring) == 1 })
+	require.Empty(t, worked, "its cache is behind")
+	held.release()
+
+	seen := []string{receive(f, worked, "one").Name, receive(f, worked, "another").Name}
+	require.ElementsMatch(t, []string{secret.Name, owner.Name}, seen, "%s follows an object of another shard", orphan.Name)
+
+	cached := &corev1.ConfigMap{}
+	require.NoError(t, p.mgr.GetClient().Get(t.Context(), client.ObjectKeyFromObject(owner), cached))
+	require.Len(t, cached.Labels, 1)
+
+	f.label(owner, s.drainKey, "true")
+	f.released(s, owner)
+}
+
+// What a transform returns need not be what it got.
+func TestTransformMayReturnAnotherObject(t *testing.T) {
+	s, _, _ := unplugged(t)
+	keys := s.LabelKeys()
+	shared := map[string]string{"mine": "yes"}
+	was := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Labels: map[string]string{keys.Shard: "shard-0", keys.Drain: ""}, Annotations: map[string]string{keys.Handover: "{}", "other": "x"},
+		OwnerReferences: []metav1.OwnerReference{{Name: "controller", Controller: new(true)}},
+	}}
+
+	out, err := s.stores.keeping(func(any) (any, error) {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: shared, OwnerReferences: []metav1.OwnerReference{{Name: "owner"}}}}, nil
+	})(was)
+	require.NoError(t, err)
+	require.Equal(t, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Labels: map[string]string{keys.Shard: "shard-0", keys.Drain: "", "mine": "yes"}, Annotations: map[string]string{keys.Handover: "{}"},
+		OwnerReferences: []metav1.OwnerReference{{Name: "owner"}, {Name: "controller", Controller: new(true)}},
+	}}, out)
+	require.Len(t, shared, 1)
+
+	_, err = s.stores.keeping(func(any) (any, error) { return "text", nil })(was)
+	require.ErrorContains(t, err, "the cache's transform made a string of a *v1.Secret")
+
+	gone := toolscache.DeletedFinalStateUnknown{Key: "a"}
+	out, err = s.stores.keeping(func(in any) (any, error) { return in, nil })(gone)
+	require.NoError(t, err)
+	require.Equal(t, gone, out)
+}
+
+// named is an informer whose transform a test can call.
+type named struct {
+	toolscache.SharedIndexInformer
+	kind string
+	of   map[string][]string // names of transforms by kind
+}
+
+// SetTransform implements [toolscache.SharedInformer].
+func (n *named) SetTransform(transform toolscache.TransformFunc) error {
+	name := ""
+	if transform != nil {
+		_, _ = transform(&name)
+	}
+
+	n.of[n.kind] = append(n.of[n.kind], name)
+
+	return nil
+}
+
+// The informers know their namespaces before they start, and have the transforms that they would have without the shard.
+func TestInformersKnowTheirNamespace(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+
+	// transforms returns the transforms of all informers by kind, if the options pass through the function.
+	transforms := func(through func(o *cache.Options)) map[string][]string {
+		names := func(name string) toolscache.TransformFunc {
+			return func(in any) (any, error) {
+				if text, ok := in.(*string); ok {
+					*text += name
+				}
+
+				return in, nil
+			}
+		}
+		found := map[string][]string{}
+		o := cache.Options{
+			DefaultTransform:  names("default"),
+			DefaultNamespaces: map[string]cache.Config{"a": {Transform: names("a")}, "b": {}, metav1.NamespaceAll: {}},
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Secret{}:         {Transform: names("secrets")},
+				&corev1.Pod{}:            {Transform: names("pods"), Namespaces: map[string]cache.Config{"a": {}, "b": {}, "c": {Transform: names("pods in c")}}},
+				&corev1.ServiceAccount{}: {Namespaces: map[string]cache.Config{"a": {}, "c": {}}},
+				&corev1.Service{}:        {Transform: names("services"), Namespaces: map[string]cache.Config{}},
+				&corev1.Namespace{}:      {Transform: names("namespaces")},
+			},
+			NewInformer: func(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+				return &named{toolscache.NewSharedIndexInformer(lw, obj, resync, indexers), reflect.TypeOf(obj).Elem().Name(), found}
+			},
+		}
+		through(&o)
+
+		c := f.runCache(o)
+
+		for _, obj := range []client.Object{
+			&corev1.ConfigMap{}, &corev1.Secret{}, &corev1.Pod{}, &corev1.ServiceAccount{}, &corev1.Service{}, &corev1.Namespace{}, &corev1.Node{},
+		} {
+			_, err := c.GetInformer(t.Context(), obj)
+			require.NoError(t, err)
+			slices.Sort(found[reflect.TypeOf(obj).Elem().Name()])
+		}
+
+		return found
+	}
+
+	plain := transforms(func(*cache.Options) {})
+	require.Equal(t, []string{"a", "secrets", "secrets"}, plain["Secret"])
+	require.Equal(t, plain, transforms(func(o *cache.Options) { require.NoError(t, s.stores.follow(o, nil)) }))
+
+	in := func(kind string) (all []string) {
+		for namespace, found := range s.stores.kinds[schema.GroupKind{Kind: kind}] {
+			for _, c := range found {
+				require.Equal(t, namespace, c.namespace)
+
+				if c.rest {
+					namespace = "others"
+				}
+
+				all = append(all, namespace)
+			}
+		}
+
+		slices.Sort(all)
+
+		return all
+	}
+	require.Equal(t, []string{"a", "b", "others"}, in("Secret"))
+	require.Equal(t, []string{"a", "b", "others"}, in("ConfigMap"))
+	require.Equal(t, []string{"a", "b", "c"}, in("Pod"))
+	require.Equal(t, []string{"a", "c"}, in("ServiceAccount"))
+	require.Equal(t, []string{""}, in("Service"))
+	require.Equal(t, []string{""}, in("Namespace"))
+	require.Equal(t, []string{""}, in("Node"))
+
+	secrets, pods := schema.GroupKind{Kind: "Secret"}, schema.GroupKind{Kind: "Pod"}
+	require.Len(t, s.stores.showing(secrets, "a"), 1, "the informer of the others does not see it")
+	require.Len(t, s.stores.showing(secrets, "x"), 1)
+	require.Empty(t, s.stores.showing(pods, "x"))
+	require.Len(t, s.stores.everywhere(pods), 3)
+	require.Equal(t, allNamespaces, s.stores.namespaces(corev1.SchemeGroupVersion.WithKind("Secret")))
+	require.Equal(t, []string{"a", "b", "c"}, s.stores.namespaces(corev1.SchemeGroupVersion.WithKind("Pod")))
+	require.Equal(t, allNamespaces, s.stores.namespaces(corev1.SchemeGroupVersion.WithKind("Service")))
+}
+
+// The informers of a cache get the shard's selector when they list and watch, whatever the form and the version of the kind.
+func TestInformersSeeOnlyTheShard(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	s.stores.tweak = s.TweakListOptions
+
+	o := cache.Options{
+		DefaultLabelSelector: labels.Everything(), DefaultFieldSelector: fields.Everything(), // they would replace the shard's
+		ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Label: labels.Everything(), Namespaces: map[string]cache.Config{f.namespace: {}}}},
+	}
+	require.NoError(t, s.stores.follow(&o, nil))
+
+	c, ctx := f.runCache(o), t.Context()
+	mine, other := f.configMap(s, "mine"), f.configMap(nil, "other")
+	secret := f.secretOf(s, mine, schemaKind{"v1", "ConfigMap"}, "secret")
+	f.secretOf(nil, mine, schemaKind{"v1", "ConfigMap"}, "another")
+
+	for what, obj := range formsOfConfigMap() {
+		require.NoError(t, c.Get(ctx, client.ObjectKeyFromObject(mine), obj), what)
+		require.True(t, apierrors.IsNotFound(c.Get(ctx, client.ObjectKeyFromObject(other), obj)), what)
+	}
+
+	require.NoError(t, c.Get(ctx, client.ObjectKeyFromObject(secret), &corev1.Secret{}))
+
+	f.label(other, s.shardKey, s.Name())
+	f.label(mine, s.shardKey, "another")
+
+	for what, obj := range formsOfConfigMap() {
+		f.eventually("the watch sees the change: "+what, func() bool {
+			return c.Get(ctx, client.ObjectKeyFromObject(other), obj) == nil && c.Get(ctx, client.ObjectKeyFromObject(mine), obj) != nil
+		})
+	}
+
+	secrets := &corev1.SecretList{}
+	require.NoError(t, c.List(ctx, secrets))
+	require.Len(t, secrets.Items, 1)
+}
+
+func TestCacheOptionsThatAShardCannotDoWith(t *testing.T) {
+	some, field := labels.SelectorFromSet(labels.Set{"a": "b"}), fields.OneTermEqualSelector("metadata.name", "a")
+	kinds := map[schema.GroupKind]Kind{{Kind: "ConfigMap"}: Main(&corev1.ConfigMap{})}
+	hidden := ": the shard could not release objects that it hides"
+
+	for what, tc := range map[string]struct {
+		options manager.Options
+		want    string
+	}{
+		"nothing":                      {manager.Options{}, ""},
+		"another cache":                {manager.Options{NewCache: func(*rest.Config, cache.Options) (cache.Cache, error) { return nil, nil }}, "remove NewCache: the shard makes the cache of sharded kinds"},
+		"a default label":              {manager.Options{Cache: cache.Options{DefaultLabelSelector: some}}, `ConfigMap: remove the label selector "a=b"` + hidden},
+		"a default field":              {manager.Options{Cache: cache.Options{DefaultFieldSelector: field}}, `ConfigMap: remove the field selector "metadata.name=a"` + hidden},
+		"a label":                      {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Label: some}}}}, "label selector"},
+		"a field":                      {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Field: field}}}}, "field selector"},
+		"of another kind":              {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Label: some, Field: field}}}}, ""},
+		"a default that does not hold": {manager.Options{Cache: cache.Options{DefaultLabelSelector: some, ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Label: labels.Everything()}}}}, ""},
+		"of a namespace":               {manager.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{"a": {}, "b": {LabelSelector: some}}}}, "label selector"},
+		"of the namespace of a kind":   {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{"a": {FieldSelector: field}}}}}}, "field selector"},
+		"namespaces":                   {manager.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{"a": {}, "": {}}}}, ""},
+		"no bookmarks":                 {manager.Options{Cache: cache.Options{DefaultEnableWatchBookmarks: new(false)}}, "ConfigMap: do not disable watch bookmarks"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			err := checkCache(tc.options, kinds)
+			if tc.want == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, tc.want)
+			}
+		})
+	}
+}

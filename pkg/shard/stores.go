@@ -1,0 +1,297 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// stores are the caches of sharded objects in this process. A look at an object reads them, not the program's client: that would send requests for
+// some forms, and copy the object.
+//
+//	S1  The store of every informer is registered before the informer starts, with its kind, form and namespace. It is found in the same time
+//	    however many there are.
+//	S2  The program may read an object from any store that shows the object. What the shard does depends on the one that is furthest behind, and
+//	    on nothing while they disagree about the shard.
+//	S3  Whatever the program's transforms do, the stores contain the ring's labels and annotation, and the controller of each object.
+//
+// controller-runtime makes an informer for each namespace and does not say which. The transform of an informer is the only part of its
+// configuration that belongs to a namespace and is passed before the informer starts. Therefore, follow replaces the transforms by functions that
+// name their namespace, and the informers get the program's transforms from here. Learning the namespaces from requests or from objects was
+// refused: both come after the informer started, and a namespace may contain no objects.
+type stores struct {
+	keys v1alpha1.LabelKeys
+	// live reads metadata from the API server; nil until the shard knows how to reach it.
+	live func() metadata.Interface
+	// tweak, if set, restricts what the informers list and watch.
+	tweak func(*metav1.ListOptions)
+	// obtain, if set, makes an informer for a kind that the program does not cache.
+	obtain func(context.Context, *metav1.PartialObjectMetadata) error
+	// observers are called for every informer before it starts.
+	observers []func(schema.GroupKind, toolscache.SharedIndexInformer)
+
+	scheme   *runtime.Scheme
+	defaults cache.Options // of the program
+	byObject map[schema.GroupVersionKind]cache.ByObject
+
+	mu     sync.RWMutex
+	mapper meta.RESTMapper
+	kinds  map[schema.GroupKind]map[string][]*store // by namespace; "" stands for all. A slice never changes.
+	named  map[schema.GroupResource]schema.GroupKind
+	// nameless are the kinds whose resources are not known yet, with a version.
+	nameless map[schema.GroupKind]string
+}
+
+// form identifies how a kind is cached: each form has its own cache.
+type form struct {
+	gvk    schema.GroupVersionKind
+	goType reflect.Type // nil if the program does not use controller-runtime
+}
+
+// store is what one informer has cached.
+type store struct {
+	toolscache.Store
+	form form
+	endpoint
+	// namespace is the only one of the informer; empty if it has all, or, if rest is set, those that no other one of this form has.
+	namespace string
+	rest      bool
+	// informer is nil if only the store is known.
+	informer toolscache.SharedIndexInformer
+}
+
+func newStores(keys v1alpha1.LabelKeys, live func() metadata.Interface) *stores {
+	return &stores{
+		keys: keys, live: live, kinds: map[schema.GroupKind]map[string][]*store{}, named: map[schema.GroupResource]schema.GroupKind{},
+		nameless: map[schema.GroupKind]string{},
+	}
+}
+
+// add registers a store, and the resource of its kind, if that is known.
+func (s *stores) add(c *store, resource schema.GroupResource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	gk := c.form.gvk.GroupKind()
+	if s.kinds[gk] == nil {
+		s.kinds[gk] = map[string][]*store{}
+	}
+
+	s.kinds[gk][c.namespace] = append(slices.Clone(working(s.kinds[gk][c.namespace])), c)
+
+	if resource.Resource != "" {
+		s.named[resource] = gk
+	} else {
+		s.nameless[gk] = c.form.gvk.Version
+	}
+}
+
+// mapped sets how to determine the resources of kinds.
+func (s *stores) mapped(mapper meta.RESTMapper) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.mapper = mapper
+}
+
+// of returns the stores that can show objects of a resource in a namespace; an empty one stands for all. The error says that the resource may be
+// that of a kind that cannot be looked up now.
+func (s *stores) of(resource schema.GroupResource, namespace string) ([]*store, error) {
+	s.mu.RLock()
+	gk, known := s.named[resource]
+	s.mu.RUnlock()
+
+	if !known {
+		if err := s.name(); err != nil {
+			return nil, err
+		}
+
+		s.mu.RLock()
+		gk = s.named[resource]
+		s.mu.RUnlock()
+	}
+
+	if namespace == "" {
+		return s.everywhere(gk), nil
+	}
+
+	return s.showing(gk, namespace), nil
+}
+
+// name looks up the resources of kinds, as far as they are not known.
+func (s *stores) name() error {
+	s.mu.RLock()
+	mapper, nameless := s.mapper, maps.Clone(s.nameless)
+	s.mu.RUnlock()
+
+	if mapper == nil {
+		return nil
+	}
+
+	for gk, version := range nameless {
+		mapping, err := mapper.RESTMapping(gk, version)
+
+		switch {
+		case meta.IsNoMatchError(err): // what is not served is not cached
+		case err != nil:
+			return fmt.Errorf("the resource of %s, which is not known: look up the resource: %w", gk.Kind, err)
+		default:
+			s.mu.Lock()
+			s.named[mapping.Resource.GroupResource()] = gk
+			delete(s.nameless, gk)
+			s.mu.Unlock()
+		}
+	}
+
+	return nil
+}
+
+// showing returns the stores that show the objects of a kind in one namespace, or without one. Each shows all of them.
+func (s *stores) showing(gk schema.GroupKind, namespace string) []*store {
+	s.mu.RLock()
+	own, all := s.kinds[gk][namespace], s.kinds[gk][metav1.NamespaceAll]
+	s.mu.RUnlock()
+
+	switch {
+	case namespace == "" || len(own) == 0:
+		return working(all)
+	case len(all) == 0:
+		return working(own)
+	}
+
+	return working(slices.Concat(own, slices.DeleteFunc(slices.Clone(all), func(c *store) bool {
+		return c.rest && slices.ContainsFunc(own, func(other *store) bool { return other.form == c.form })
+	})))
+}
+
+// everywhere returns the stores of a kind in all namespaces.
+func (s *stores) everywhere(gk schema.GroupKind) []*store {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+
+	return working(slices.Concat(slices.Collect(maps.Values(s.kinds[gk]))...))
+}
+
+// working returns the stores without those of informers that have stopped.
+func working(all []*store) []*store {
+	stopped := func(c *store) bool { return c.informer != nil && c.informer.IsStopped() }
+	if !slices.ContainsFunc(all, stopped) {
+		return all
+	}
+
+	return slices.DeleteFunc(slices.Clone(all), stopped)
+}
+
+// read returns an object, which must not be changed, or nil. Of several stores, the one counts that is furthest behind. The program does not cache
+// the kind if cached is false.
+func (s *stores) read(ctx context.Context, gvk schema.GroupVersionKind, name types.NamespacedName) (obj metav1.Object, cached bool, err error) {
+	gk := gvk.GroupKind()
+
+	found := s.showing(gk, name.Namespace)
+	if len(found) == 0 && len(s.everywhere(gk)) == 0 {
+		if s.obtain == nil {
+			return nil, false, nil
+		}
+
+		kind := &metav1.PartialObjectMetadata{}
+		kind.SetGroupVersionKind(gvk)
+
+		if err := s.obtain(ctx, kind); err != nil {
+			return nil, false, fmt.Errorf("cache the metadata of %s: %w", gk.Kind, err)
+		}
+
+		found = s.showing(gk, name.Namespace)
+	}
+
+	for _, c := range found {
+		one, err := c.get(ctx, name)
+		if err != nil {
+			return nil, true, err
+		}
+
+		if obj == nil || one != nil && notOlder(one.GetResourceVersion(), obj.GetResourceVersion()) == behind {
+			obj = one
+		}
+	}
+
+	return obj, true, nil
+}
+
+// agree reports whether all stores show the same about an object, as far as the shard is concerned.
+func (s *stores) agree(ctx context.Context, gk schema.GroupKind, name types.NamespacedName) (bool, error) {
+	found := s.showing(gk, name.Namespace)
+	if len(found) < 2 { //nolint:mnd // it takes two to disagree
+		return true, nil
+	}
+
+	first, err := found[0].get(ctx, name)
+	if err != nil {
+		return false, err
+	}
+
+	for _, c := range found[1:] {
+		one, err := c.get(ctx, name)
+		if err != nil || (one == nil) != (first == nil) || one != nil && !maps.Equal(s.marks(one), s.marks(first)) {
+			return false, err
+		}
+	}
+
+	return true, nil
+}
+
+// synced reports whether the store has been filled.
+func (c *store) synced() bool { return c.informer == nil || c.informer.HasSynced() }
+
+// get returns an object, or nil. It waits until the store has been filled.
+func (c *store) get(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
+	if !c.synced() && !toolscache.WaitForCacheSync(ctx.Done(), c.synced) {
+		return nil, fmt.Errorf("wait for the cache of %s: %w", c.form.gvk.Kind, context.Cause(ctx))
+	}
+
+	item, exists, err := c.GetByKey(toolscache.NewObjectName(name.Namespace, name.Name).String())
+	if err != nil || !exists {
+		return nil, err //nolint:wrapcheck // the caller adds the object
+	}
+
+	obj, err := meta.Accessor(item)
+	if err != nil {
+		return nil, fmt.Errorf("the cache of %s contains a %T: %w", c.form.gvk.Kind, item, err)
+	}
+
+	return obj, nil
+}
+
+// endpoint returns the one of a kind.
+func (s *stores) endpoint(gvk schema.GroupVersionKind) endpoint {
+	return func() (metadata.Getter, error) {
+		s.mu.RLock()
+		mapper := s.mapper
+		s.mu.RUnlock()
+
+		live := s.live()
+		if live == nil || mapper == nil {
+			return nil, nil //nolint:nilnil // see endpoint
+		}
+
+		mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+		if err != nil {
+			return nil, fmt.Errorf("determine the resource of %s: %w", gvk.Kind, err)
+		}
+
+		return live.Resource(mapping.Resource), nil
+	}
+}

@@ -1,0 +1,326 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// addStore adds an empty store of a kind, in all namespaces.
+func (s *Shard) addStore(kind string) toolscache.Store {
+	items := toolscache.NewStore(toolscache.MetaNamespaceKeyFunc)
+	s.stores.add(&store{Store: items, form: form{gvk: corev1.SchemeGroupVersion.WithKind(kind)}}, schema.GroupResource{})
+
+	return items
+}
+
+// The inner reconciler may read any cache of the process. Nothing is done while they disagree.
+func TestNothingIsDoneWhileCachesDisagree(t *testing.T) {
+	s, live, _ := unplugged(t)
+	typed, worked := toolscache.NewStore(toolscache.MetaNamespaceKeyFunc), 0
+	handle := s.Handler(Resource{
+		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespaced: true,
+		Store: typed, Client: live,
+	}, func(context.Context, types.NamespacedName) error {
+		worked++
+		return nil
+	})
+	metadata := s.addStore("ConfigMap")
+	keys, name := s.LabelKeys(), types.NamespacedName{Namespace: "n", Name: "a"}
+
+	at := func(version string, marks ...string) *metav1.ObjectMeta {
+		o := &metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, ResourceVersion: version, Labels: map[string]string{"other": version}}
+		for _, key := range marks {
+			o.Labels[key] = s.Name()
+		}
+
+		return o
+	}
+	mine := at("5", keys.Shard)
+	handed := at("7", keys.Shard)
+	handed.Annotations = map[string]string{keys.Handover: `{"pods":"6"}`}
+
+	for _, tc := range []struct {
+		what       string
+		one, other *metav1.ObjectMeta
+		runs       bool
+	}{
+		{"the same", mine, mine, true},
+		{"a newer version", mine, at("6", keys.Shard), true},
+		{"to be released", mine, at("6", keys.Shard, keys.Drain), false},
+		{"gone", mine, nil, false},
+		{"another's", mine, at("6"), false},
+		{"handed over", mine, handed, false},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			for range 2 { // with the older one in either store
+				for items, o := range map[toolscache.Store]*metav1.ObjectMeta{typed: tc.one, metadata: tc.other} {
+					var all []any
+					if o != nil {
+						all = append(all, &metav1.PartialObjectMetadata{ObjectMeta: *o})
+					}
+
+					require.NoError(t, items.Replace(all, "10"))
+				}
+
+				worked = 0
+				after, err := handle(t.Context(), name)
+				require.NoError(t, err)
+				require.Equal(t, tc.runs, worked == 1)
+				require.Equal(t, tc.runs, after != soon, "%v", after)
+
+				found, _, err := s.stores.read(t.Context(), corev1.SchemeGroupVersion.WithKind("ConfigMap"), name)
+				require.NoError(t, err)
+				require.Equal(t, "5", found.GetResourceVersion(), "of what is there, the older one counts")
+
+				tc.one, tc.other = tc.other, tc.one
+			}
+		})
+	}
+}
+
+// A look does not copy the object.
+func TestLooksDoNotCopy(t *testing.T) {
+	s, _, _ := unplugged(t)
+	large := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}, Data: map[string][]byte{"a": make([]byte, 1<<20)}}
+	require.NoError(t, s.addStore("Secret").Add(large))
+
+	k := &kind{gvk: corev1.SchemeGroupVersion.WithKind("Secret"), stores: s.stores}
+	found, err := k.read(t.Context(), types.NamespacedName{Namespace: "n", Name: "a"})
+	require.NoError(t, err)
+	require.Same(t, large, found)
+}
+
+// An object whose cache stays behind is looked at less and less. One request tells that the API server has reached the version; nothing is
+// asked after that. An object that comes later does not look less often for that.
+func TestWaitingBacksOff(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	r := f.readableFor("secrets")
+	err := s.connect(f.config)
+	require.NoError(t, err)
+	s.stores.mapped(f.admin.RESTMapper())
+
+	secrets := &lagging{Store: toolscache.NewStore(toolscache.MetaNamespaceKeyFunc), version: "1"}
+	s.stores.add(&store{
+		Store: secrets, form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}, namespace: f.namespace,
+		endpoint: s.stores.endpoint(corev1.SchemeGroupVersion.WithKind("Secret")),
+	}, corev1.Resource("secrets"))
+	reached := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}}, schemaKind{"v1", "ConfigMap"}, "a")
+	start := time.Unix(0, 0)
+
+	look := func(name string, now time.Time) time.Duration {
+		key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: f.namespace, Name: name}}
+		_, after, err := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
+			Namespace: f.namespace, Name: name, Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"` + reached.ResourceVersion + `"}`},
+		}, now)
+		require.NoError(t, err)
+
+		return after
+	}
+	asking := func() bool {
+		s.handover.present.mu.Lock()
+		defer s.handover.present.mu.Unlock()
+
+		a := s.handover.present.of[schema.GroupKind{Kind: "Secret"}]
+
+		return a != nil && a.asking
+	}
+
+	looks := []time.Duration{}
+	for now := start; now.Before(start.Add(time.Minute)); now = now.Add(looks[len(looks)-1]) {
+		looks = append(looks, look("a", now))
+		f.eventually("the request has ended", func() bool { return !asking() })
+	}
+
+	require.Equal(t, soon, looks[0])
+	require.Equal(t, seldom, looks[len(looks)-1])
+	require.Less(t, len(looks), 40)
+	require.EqualValues(t, 1, r.lists.Load())
+	require.Equal(t, soon, look("b", start.Add(time.Hour)))
+
+	secrets.version = reached.ResourceVersion
+	require.Zero(t, look("a", start.Add(time.Hour)))
+	require.Zero(t, look("b", start.Add(time.Hour)))
+}
+
+// What an object has waited for is not compared again, until another cache comes. It is forgotten with the object, even if the controller does not
+// learn that the object is gone.
+func TestPassedHandoversAreRemembered(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	secret := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}}, schemaKind{"v1", "ConfigMap"}, "a")
+	worked := make(chan reconcile.Request, 100)
+
+	p := f.start(s, func(mgr ctrl.Manager) {
+		inner := s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+			worked <- req
+			return reconcile.Result{}, nil
+		}))
+		require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}, builder.WithPredicates(predicate.Funcs{
+			DeleteFunc: func(event.DeleteEvent) bool { return false },
+		})).Complete(inner))
+		_, err := mgr.GetCache().GetInformer(t.Context(), &corev1.Secret{})
+		require.NoError(f, err)
+	})
+
+	passed := func() int {
+		s.handover.mu.Lock()
+		defer s.handover.mu.Unlock()
+
+		return len(s.handover.passed)
+	}
+
+	var all []client.Object
+	for i := range 20 {
+		all = append(all, f.handed(s, fmt.Sprint("handed-", i), secret))
+		receive(f, worked, "the object is worked on")
+	}
+
+	f.configMap(s, "nothing-follows")
+	receive(f, worked, "the object is worked on")
+	require.Equal(t, len(all), passed())
+
+	for _, obj := range all[1:] {
+		require.NoError(t, f.admin.Delete(t.Context(), obj))
+	}
+
+	f.eventually("the others are forgotten", func() bool { return passed() == 1 })
+
+	metadata := &metav1.PartialObjectMetadata{}
+	metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	_, err := p.mgr.GetCache().GetInformer(t.Context(), metadata)
+	require.NoError(t, err)
+	require.Zero(t, passed(), "another cache may be behind")
+}
+
+// If a manager caches several namespaces, each has an informer. Those of other namespaces do not see the version of what follows the object, and
+// one that was removed never will.
+func TestWaitsForTheCacheOfTheNamespace(t *testing.T) {
+	f, quiet := newFixture(t), newFixture(t).namespace
+	s := f.shard("shard-0")
+	s.stores.mapped(f.admin.RESTMapper())
+
+	options := cache.Options{DefaultNamespaces: map[string]cache.Config{f.namespace: {}, quiet: {}}}
+	require.NoError(t, s.stores.follow(&options, nil))
+
+	c := f.runCache(options)
+	_, err := c.GetInformer(t.Context(), &corev1.Secret{})
+	require.NoError(t, err)
+
+	missing := func(version string) string {
+		key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: f.namespace, Name: "owner"}}
+		missing, _, err := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
+			Namespace: f.namespace, Name: "owner", Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"` + version + `"}`},
+		}, time.Unix(0, 0))
+		require.NoError(t, err)
+
+		return missing
+	}
+
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "follower"}}
+	require.NoError(t, f.admin.Create(t.Context(), secret))
+	f.eventually("it is cached", func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}) == nil })
+	require.NoError(t, f.admin.Delete(t.Context(), secret))
+	f.eventually("it is not", func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}) != nil })
+	require.Empty(t, missing(secret.ResourceVersion), "no cache contains an object")
+
+	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: quiet, Name: "follower"}}
+	require.NoError(t, f.admin.Create(t.Context(), other))
+	f.eventually("it is cached", func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(other), &corev1.Secret{}) == nil })
+	require.NotEmpty(t, missing(other.ResourceVersion), "only the cache of the other namespace is there")
+
+	require.NoError(t, c.RemoveInformer(t.Context(), &corev1.Secret{}))
+	f.eventually("an informer that is stopped is not waited for", func() bool { return missing(other.ResourceVersion) == "" })
+}
+
+// A kind between two others needs no reconciler and no informer of the program. The metadata of its objects is cached when an object needs it.
+func TestKindsBetweenAreCachedWhenNeeded(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	r := f.recorded()
+	top := f.configMap(s, "top")
+	between := f.secretOf(s, top, schemaKind{"v1", "ConfigMap"}, "between")
+
+	for _, name := range []string{"first", "second"} {
+		leaf := &corev1.ServiceAccount{ObjectMeta: f.meta(s, name)}
+		leaf.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(between, corev1.SchemeGroupVersion.WithKind("Secret"))}
+		require.NoError(t, f.admin.Create(t.Context(), leaf))
+	}
+
+	worked := make(chan reconcile.Request, 100)
+
+	f.start(s, func(mgr ctrl.Manager) {
+		s.stores.obtain = func(ctx context.Context, obj *metav1.PartialObjectMetadata) error {
+			_, err := mgr.GetCache().GetInformer(ctx, obj)
+			return err
+		}
+		s.Follows(mgr.GetClient(), &corev1.Secret{})
+		f.controls(mgr, s, &corev1.ConfigMap{}, nothing)
+		f.controls(mgr, s, &corev1.ServiceAccount{}, func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+			worked <- req
+			return reconcile.Result{}, nil
+		})
+	}, &corev1.ConfigMap{}, &corev1.Secret{}, &corev1.ServiceAccount{})
+
+	receive(f, worked, "an object is worked on")
+	receive(f, worked, "another one is worked on")
+	require.True(t, r.has("watch metadata secrets"))
+	require.False(t, r.has("watch object secrets") || r.has("get object between") || r.has("get metadata between"), "%v", r.all)
+}
+
+// BenchmarkLook measures what a worker needs to find out that it may begin with an object that was handed over.
+func BenchmarkLook(b *testing.B) {
+	for _, namespaces := range []int{1, 20, 200} {
+		s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: "default"})
+		require.NoError(b, err)
+
+		for ns := range namespaces {
+			for i := range 5 {
+				kind, resource := fmt.Sprint("Kind", i), schema.GroupResource{Resource: fmt.Sprint("kind", i)}
+				items := &lagging{Store: toolscache.NewStore(toolscache.MetaNamespaceKeyFunc), version: "30"}
+				s.stores.add(&store{Store: items, form: form{gvk: schema.GroupVersionKind{Version: "v1", Kind: kind}}, namespace: fmt.Sprint("ns-", ns)}, resource)
+			}
+		}
+
+		key := objectKey{GroupKind: schema.GroupKind{Kind: "Owner"}, NamespacedName: types.NamespacedName{Namespace: "ns-0", Name: "owner"}}
+		owner := &metav1.ObjectMeta{Namespace: "ns-0", Annotations: map[string]string{s.LabelKeys().Handover: `{"kind0":"20","kind1":"20"}`}}
+		look := func() {
+			missing, _, err := s.handover.awaits(b.Context(), key, owner, time.Unix(0, 0))
+			if missing != "" || err != nil {
+				b.Fatal(missing, err)
+			}
+		}
+
+		b.Run(fmt.Sprintf("first/namespaces=%d", namespaces), func(b *testing.B) {
+			b.ReportAllocs()
+
+			for b.Loop() {
+				s.handover.forget(key)
+				look()
+			}
+		})
+		b.Run(fmt.Sprintf("again/namespaces=%d", namespaces), func(b *testing.B) {
+			b.ReportAllocs()
+
+			for b.Loop() {
+				look()
+			}
+		})
+	}
+}
