@@ -49,7 +49,7 @@ func run() error {
 	}
 
 	// Optional: do not write after the Lease is lost, or to an object that has moved.
-	c := s.Client(mgr.GetClient())
+	c := s.CheckWrites(mgr.GetClient())
 
 	err = ctrl.NewControllerManagedBy(mgr).
 		// Let drains through: they are changes of labels.

@@ -225,7 +225,7 @@ func (m *adopter) Start(ctx context.Context) error {
 func (m *adopter) GetClient() client.Client {
 	c := m.inner.GetClient()
 	if m.options.CheckedClient {
-		c = m.shard.Client(c)
+		c = m.shard.CheckWrites(c)
 	}
 
 	return &checkedClient{Client: c, checks: m.checks}

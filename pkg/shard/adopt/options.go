@@ -19,7 +19,7 @@ type Options struct {
 	// as "*example.Collector", or the name of the function of a manager.RunnableFunc. Adding one that is not declared fails with an error that contains its
 	// key. Runnables that need no leader election run in every replica, and are not declared.
 	Runnables map[string]Placement
-	// CheckedClient makes GetClient of the manager return the client of shard.Shard.Client, which writes nothing after the Lease was lost, and whose
+	// CheckedClient makes GetClient of the manager return the client of shard.Shard.CheckWrites, which writes nothing after the Lease was lost, and whose
 	// patches conflict if the object has changed. A controller that applies objects again and again gets conflicts. Default: false.
 	CheckedClient bool
 }

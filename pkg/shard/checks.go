@@ -1,0 +1,170 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+)
+
+var (
+	// ErrNotAdded is the error of a request for a sharded kind by a reconcile whose controller was not added to the shard's manager.
+	ErrNotAdded = errors.New("its controller was not added to the manager of the shard, so it would work on objects while another shard does: " +
+		"call SetupWithManager, or controller.New, with that manager")
+	// ErrPartialCache is the error of a read of a sharded kind from the cache by what runs in one replica.
+	ErrPartialCache = errors.New("it runs in one replica, whose cache contains only the objects of its own shard: read with GetAPIReader of the manager, or " +
+		"declare the controller as sharded")
+)
+
+// checks find reconciles that bypass the shard. The context of a reconcile whose controller was added to the shard's manager has a mark. One that has none,
+// but the identifier that controller-runtime gives to every reconcile, belongs to a controller that was not. What is not called by a reconcile, such as a
+// webhook, is not checked.
+type checks struct {
+	scheme *kruntime.Scheme
+	kinds  map[schema.GroupKind]role
+	live   map[schema.GroupKind]role // not read from the cache
+	// unstructured is true if unstructured objects are read from the cache.
+	unstructured bool
+}
+
+// role is what a declared kind is to the ring.
+type role int
+
+const (
+	undeclared role = iota
+	mainKind
+	controlledKind
+)
+
+// mark identifies a controller that was added to the manager.
+type mark struct {
+	controller string
+	oneReplica bool // it does not run in every replica, so the cache of its process does not contain all that it works on
+}
+
+type markKey struct{}
+
+// marked returns a context whose reconciles are those of a controller of the manager. All reconciles of a controller inherit the context of its Start.
+func marked(ctx context.Context, m mark) context.Context { return context.WithValue(ctx, markKey{}, m) }
+
+func newChecks(scheme *kruntime.Scheme, o *client.CacheOptions) (checks, error) {
+	c := checks{scheme: scheme, kinds: map[schema.GroupKind]role{}, live: map[schema.GroupKind]role{}}
+	if o == nil {
+		return c, nil
+	}
+
+	c.unstructured = o.Unstructured
+
+	return c, c.add(c.live, mainKind, o.DisableFor)
+}
+
+// add adds the kinds of the objects.
+func (c *checks) add(kinds map[schema.GroupKind]role, as role, objects []client.Object) error {
+	for _, obj := range objects {
+		gvk, err := apiutil.GVKForObject(obj, c.scheme)
+		if err != nil {
+			return fmt.Errorf("determine the kind of %T: %w", obj, err)
+		}
+
+		kinds[gvk.GroupKind()] = as
+	}
+
+	return nil
+}
+
+// request returns what is declared of an object, a list, or an apply configuration, or why nobody may ask for it.
+func (c *checks) request(ctx context.Context, obj any, cached bool) (declared, error) {
+	d := c.declared(obj)
+	if d.role == undeclared || controller.ReconcileIDFromContext(ctx) == "" {
+		return d, nil
+	}
+
+	m, ok := ctx.Value(markKey{}).(mark)
+	if !ok {
+		return d, fmt.Errorf("shard: %s works on %s: %w", caller(), d.Kind, ErrNotAdded)
+	}
+
+	if m.oneReplica && cached {
+		return d, fmt.Errorf("shard: controller %q reads %s: %w", m.controller, d.Kind, ErrPartialCache)
+	}
+
+	return d, nil
+}
+
+// cached reports whether a client reads the object or list from its cache.
+func (c *checks) cached(obj kruntime.Object) bool {
+	_, loose := obj.(kruntime.Unstructured)
+
+	return c.live[c.declared(obj).GroupKind] == undeclared && (!loose || c.unstructured)
+}
+
+// declared is a kind with its role.
+type declared struct {
+	schema.GroupKind
+
+	role role
+}
+
+// declared returns what is declared of an object, a list, or an apply configuration.
+func (c *checks) declared(obj any) declared {
+	var gvk schema.GroupVersionKind
+
+	switch obj := obj.(type) {
+	case kruntime.Object:
+		var err error
+		if gvk, err = apiutil.GVKForObject(obj, c.scheme); err != nil {
+			return declared{} // the request fails
+		}
+	case interface {
+		GetAPIVersion() *string
+		GetKind() *string
+	}: // an apply configuration
+		if obj.GetAPIVersion() == nil || obj.GetKind() == nil {
+			return declared{}
+		}
+
+		gvk = schema.FromAPIVersionAndKind(*obj.GetAPIVersion(), *obj.GetKind())
+	}
+
+	d := declared{GroupKind: gvk.GroupKind()}
+	if d.role = c.kinds[d.GroupKind]; d.role == undeclared {
+		d.Kind = strings.TrimSuffix(d.Kind, "List")
+		d.role = c.kinds[d.GroupKind]
+	}
+
+	return d
+}
+
+// depth is how many callers are looked at for the reconciler.
+const depth = 64
+
+// caller returns the name of the function that reconciles.
+func caller() string {
+	pcs := make([]uintptr, depth)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
+	previous := ""
+
+	for {
+		frame, more := frames.Next()
+
+		switch name := frame.Function; {
+		case strings.HasPrefix(name, "sigs.k8s.io/controller-runtime/pkg/reconcile."): // an adapter of the function that it has called
+			return previous
+		case strings.HasSuffix(name, ".Reconcile"):
+			return name
+		default:
+			previous = name
+		}
+
+		if !more {
+			return "a reconciler"
+		}
+	}
+}
