@@ -221,7 +221,7 @@ func (r *ringReader) List(ctx context.Context, list client.ObjectList, opts ...c
 		return err //nolint:wrapcheck // it is the inner reader's
 	}
 
-	return r.keys.each(list, func(obj metav1.Object) {
+	return r.keys.each(list, func(obj client.Object) {
 		if !cached {
 			r.remember(obj)
 		}

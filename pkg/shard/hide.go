@@ -150,7 +150,7 @@ func (k ringKeys) hidden(obj any) any {
 }
 
 // each calls the function with each object of a list, after hiding its keys. Pointers in a list may be those of a cache.
-func (k ringKeys) each(list client.ObjectList, seen func(metav1.Object)) error {
+func (k ringKeys) each(list client.ObjectList, seen func(client.Object)) error {
 	pointer, err := meta.GetItemsPtr(list)
 	if err != nil {
 		return err //nolint:wrapcheck // the list is not the caller's to describe

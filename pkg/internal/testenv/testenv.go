@@ -64,7 +64,10 @@ func (q quiet) Run() int {
 }
 
 // VerifyMain runs the tests of a package like [Main], without the logs of libraries, and fails if goroutines are left. It ends the process.
-func VerifyMain(m *testing.M) { goleak.VerifyTestMain(quiet{m}) }
+// A watch of metadata leaves its goroutine behind if the connection breaks while it stops.
+func VerifyMain(m *testing.M) {
+	goleak.VerifyTestMain(quiet{m}, goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop"))
+}
 
 // Config returns an administrator's config for the API server that all tests of a package share. It starts the API server if
 // necessary. If that fails, so does the test.
