@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,8 @@ type clients struct {
 	keys              ringKeys
 	checks            checks
 	show, checkWrites bool
+	// shared is true if reads from the cache return its own objects.
+	shared bool
 	// subresource is that of the object, or empty.
 	subresource string
 	// recent are the last answers by uid, as far as the caches may not contain them yet.
@@ -52,6 +55,8 @@ type clientOptions struct {
 	mains, controlled []client.Object
 	showLabels        bool
 	checkWrites       bool
+	// shared is true if the cache has UnsafeDisableDeepCopy for any kind.
+	shared bool
 }
 
 // newClients returns what wraps the clients of a program with these kinds. The shard itself must not use what is wrapped.
@@ -66,7 +71,7 @@ func (s *Shard) newClients(o clientOptions) (*clients, error) {
 	}
 
 	return &clients{
-		shard: s, keys: ringKeys(s.LabelKeys()), checks: checks, show: o.showLabels, checkWrites: o.checkWrites,
+		shard: s, keys: ringKeys(s.LabelKeys()), checks: checks, show: o.showLabels, checkWrites: o.checkWrites, shared: o.shared,
 		recent: lru.New(remembered), absent: lru.New(remembered),
 	}, err
 }
@@ -110,7 +115,9 @@ func (c *clients) cache(inner cache.Cache) cache.Cache {
 	return &ringCache{ringReader{c, inner, func(kruntime.Object) bool { return true }}, innerCache{inner}}
 }
 
-func (c *clients) indexer(inner client.FieldIndexer) client.FieldIndexer { return &ringIndexer{c, inner} }
+func (c *clients) indexer(inner client.FieldIndexer) client.FieldIndexer {
+	return &ringIndexer{c, inner}
+}
 
 // hides reports whether the keys of such an object are hidden and kept.
 func (c *clients) hides(d declared) bool { return d.role != undeclared && !c.show }
@@ -140,7 +147,7 @@ func (c *clients) exchange(d declared, obj metav1.Object, call func() error) err
 		c.remember(obj)
 	}
 
-	c.keys.hide(obj)
+	c.keys.hide(obj, false)
 
 	return err
 }
@@ -149,8 +156,8 @@ func (c *clients) exchange(d declared, obj metav1.Object, call func() error) err
 // selector or a template.
 func own(obj metav1.Object) {
 	if _, ok := obj.(kruntime.Unstructured); !ok { // the content of these is replaced
-		obj.SetLabels(with(obj.GetLabels(), nil))
-		obj.SetAnnotations(with(obj.GetAnnotations(), nil))
+		obj.SetLabels(maps.Clone(obj.GetLabels()))
+		obj.SetAnnotations(maps.Clone(obj.GetAnnotations()))
 	}
 }
 
@@ -202,7 +209,8 @@ func (r *ringReader) Get(ctx context.Context, key client.ObjectKey, obj client.O
 	}
 
 	if r.hides(d) {
-		r.keys.hide(obj)
+		o := (&client.GetOptions{}).ApplyOptions(opts)
+		r.keys.hide(obj, r.shared || ptr.Deref(o.UnsafeDisableDeepCopy, false))
 	}
 
 	return nil
@@ -221,7 +229,9 @@ func (r *ringReader) List(ctx context.Context, list client.ObjectList, opts ...c
 		return err //nolint:wrapcheck // it is the inner reader's
 	}
 
-	return r.keys.each(list, func(obj client.Object) {
+	o := (&client.ListOptions{}).ApplyOptions(opts)
+
+	return r.keys.each(list, cached && (r.shared || ptr.Deref(o.UnsafeDisableDeepCopy, false)), func(obj client.Object) {
 		if !cached {
 			r.remember(obj)
 		}
@@ -316,7 +326,7 @@ func (w *ringSubresource) Get(ctx context.Context, obj, sub client.Object, opts 
 func (w *ringSubresource) other(d declared, sub metav1.Object, call func() error) error {
 	err := call()
 	if sub != nil && w.hides(d) {
-		w.keys.hide(sub)
+		w.keys.hide(sub, false)
 	}
 
 	return err

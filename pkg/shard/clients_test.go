@@ -45,6 +45,7 @@ func (f *fixture) program(s *Shard, changes ...func(*clientOptions)) *program {
 
 	o := clientOptions{
 		scheme: scheme.Scheme, mains: []client.Object{&corev1.ConfigMap{}},
+		shared:     f.cache.DefaultUnsafeDisableDeepCopy != nil && *f.cache.DefaultUnsafeDisableDeepCopy,
 		controlled: []client.Object{&corev1.Secret{}, &corev1.Pod{}, &appsv1.Deployment{}, &appsv1.StatefulSet{}},
 	}
 	p := &program{fixture: f, shard: s}

@@ -21,20 +21,23 @@ import (
 // ringMeta is what an object carries of the ring: the values of its keys, nil for those that are missing.
 type ringMeta struct{ shard, drain, handover *string }
 
-// ringKeys reads and writes the keys of the ring in objects. It writes into new maps, because caches and programs share them.
+// ringKeys reads and writes the keys of the ring in objects. If others have the object's maps too, it writes into new ones.
 type ringKeys v1alpha1.LabelKeys
 
-// pair is a key with its value, or nil for none.
+// field is a field of metadata with the ring's keys in it; the value is nil for none.
+type field struct {
+	name  string
+	pairs []pair
+}
+
 type pair struct {
 	key   string
 	value *string
 }
 
-func (k ringKeys) labels(m ringMeta) []pair {
-	return []pair{{k.Shard, m.shard}, {k.Drain, m.drain}}
+func (k ringKeys) fields(m ringMeta) (labels, annotations field) {
+	return field{"labels", []pair{{k.Shard, m.shard}, {k.Drain, m.drain}}}, field{"annotations", []pair{{k.Handover, m.handover}}}
 }
-
-func (k ringKeys) annotations(m ringMeta) []pair { return []pair{{k.Handover, m.handover}} }
 
 // of returns what an object carries.
 func (k ringKeys) of(obj metav1.Object) (m ringMeta) {
@@ -63,42 +66,53 @@ func valueOf[V any](m map[string]V, key string) *string {
 }
 
 // set makes the object carry exactly this.
-func (k ringKeys) set(obj metav1.Object, m ringMeta) {
+func (k ringKeys) set(obj metav1.Object, m ringMeta, shared bool) {
 	if u, ok := obj.(runtime.Unstructured); ok {
-		content := maps.Clone(u.UnstructuredContent())
+		content := u.UnstructuredContent()
+		if shared {
+			content = maps.Clone(content)
+		}
+
 		metadata, _ := content["metadata"].(map[string]any)
-		content["metadata"] = k.in(metadata, m)
+		content["metadata"] = k.in(metadata, m, shared)
 		u.SetUnstructuredContent(content)
 
 		return
 	}
 
-	obj.SetLabels(with(obj.GetLabels(), k.labels(m)))
-	obj.SetAnnotations(with(obj.GetAnnotations(), k.annotations(m)))
+	labels, annotations := k.fields(m)
+	obj.SetLabels(with(obj.GetLabels(), labels.pairs, shared))
+	obj.SetAnnotations(with(obj.GetAnnotations(), annotations.pairs, shared))
 }
 
-// in returns a copy of metadata that carries exactly this.
-func (k ringKeys) in(metadata map[string]any, m ringMeta) map[string]any {
-	metadata = maps.Clone(metadata)
+// in returns metadata that carries exactly this.
+func (k ringKeys) in(metadata map[string]any, m ringMeta, shared bool) map[string]any {
+	if shared {
+		metadata = maps.Clone(metadata)
+	}
+
 	if metadata == nil {
 		metadata = map[string]any{}
 	}
 
-	for field, pairs := range map[string][]pair{"labels": k.labels(m), "annotations": k.annotations(m)} {
-		values, _ := metadata[field].(map[string]any)
-		if values = with(values, pairs); values != nil {
-			metadata[field] = values
+	labels, annotations := k.fields(m)
+	for _, f := range []field{labels, annotations} {
+		values, _ := metadata[f.name].(map[string]any)
+		if values = with(values, f.pairs, shared); values != nil {
+			metadata[f.name] = values
 		} else {
-			delete(metadata, field)
+			delete(metadata, f.name)
 		}
 	}
 
 	return metadata
 }
 
-// with returns a copy of the map that contains exactly these pairs of their keys. It is nil if it would be empty.
-func with[V any](m map[string]V, pairs []pair) map[string]V {
-	m = maps.Clone(m)
+// with returns the map, or a copy if it is shared, with exactly these pairs of their keys. It is nil if it would be empty.
+func with[V any](m map[string]V, pairs []pair, shared bool) map[string]V {
+	if shared {
+		m = maps.Clone(m)
+	}
 
 	for _, p := range pairs {
 		if p.value == nil {
@@ -121,9 +135,9 @@ func with[V any](m map[string]V, pairs []pair) map[string]V {
 }
 
 // hide removes the keys from an object that the program has received.
-func (k ringKeys) hide(obj metav1.Object) {
+func (k ringKeys) hide(obj metav1.Object, shared bool) {
 	if k.of(obj) != (ringMeta{}) {
-		k.set(obj, ringMeta{})
+		k.set(obj, ringMeta{}, shared)
 	}
 }
 
@@ -141,7 +155,7 @@ func (k ringKeys) hidden(obj any) any {
 		shallow := reflect.New(reflect.TypeOf(obj).Elem())
 		shallow.Elem().Set(reflect.ValueOf(obj).Elem())
 		hidden, _ := shallow.Interface().(client.Object)
-		k.set(hidden, ringMeta{})
+		k.set(hidden, ringMeta{}, true)
 
 		return hidden
 	default:
@@ -149,31 +163,23 @@ func (k ringKeys) hidden(obj any) any {
 	}
 }
 
-// each calls the function with each object of a list, after hiding its keys. Pointers in a list may be those of a cache.
-func (k ringKeys) each(list client.ObjectList, seen func(client.Object)) error {
+// each calls the function with each object of a list, and then hides its keys. Pointers in a list can be those of a cache.
+func (k ringKeys) each(list client.ObjectList, shared bool, seen func(client.Object)) error {
 	pointer, err := meta.GetItemsPtr(list)
 	if err != nil {
-		return err //nolint:wrapcheck // the list is not the caller's to describe
+		return err //nolint:wrapcheck // it names the list
 	}
 
 	items := reflect.ValueOf(pointer).Elem()
 	for i := range items.Len() {
 		item := items.Index(i)
 		if item.Kind() == reflect.Struct {
-			item = item.Addr()
-		}
-
-		obj, ok := item.Interface().(client.Object)
-		if !ok {
-			continue
-		}
-
-		seen(obj)
-
-		if items.Index(i).Kind() == reflect.Struct {
-			k.hide(obj)
-		} else {
-			items.Index(i).Set(reflect.ValueOf(k.hidden(obj)))
+			obj, _ := item.Addr().Interface().(client.Object)
+			seen(obj)
+			k.hide(obj, shared)
+		} else if obj, ok := item.Interface().(client.Object); ok {
+			seen(obj)
+			item.Set(reflect.ValueOf(k.hidden(obj)))
 		}
 	}
 
@@ -283,7 +289,9 @@ type ringHandler struct {
 func (h *ringHandler) OnAdd(obj any, initial bool) { h.inner.OnAdd(h.keys.hidden(obj), initial) }
 
 // OnUpdate implements toolscache.ResourceEventHandler.
-func (h *ringHandler) OnUpdate(old, obj any) { h.inner.OnUpdate(h.keys.hidden(old), h.keys.hidden(obj)) }
+func (h *ringHandler) OnUpdate(old, obj any) {
+	h.inner.OnUpdate(h.keys.hidden(old), h.keys.hidden(obj))
+}
 
 // OnDelete implements toolscache.ResourceEventHandler.
 func (h *ringHandler) OnDelete(obj any) { h.inner.OnDelete(h.keys.hidden(obj)) }

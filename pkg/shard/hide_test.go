@@ -6,26 +6,32 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes/scheme"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/clusterring/clusterring/pkg/internal/testenv"
 )
 
 func items(t *testing.T, list client.ObjectList) map[string]client.Object {
 	t.Helper()
 
 	all := map[string]client.Object{}
-	require.NoError(t, ringKeys{}.each(list, func(obj client.Object) { all[obj.GetName()] = obj }))
+	require.NoError(t, ringKeys{}.each(list, false, func(obj client.Object) { all[obj.GetName()] = obj }))
 
 	return all
 }
@@ -98,12 +104,16 @@ func TestEventsDoNotShowTheRing(t *testing.T) {
 			told := func(obj client.Object) { seen <- obj.GetLabels() }
 			obj, _ := form()
 			kind := source.Kind(p.cache, obj, handler.Funcs{
-				CreateFunc: func(_ context.Context, e event.CreateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) { told(e.Object) },
+				CreateFunc: func(_ context.Context, e event.CreateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+					told(e.Object)
+				},
 				UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 					told(e.ObjectOld)
 					told(e.ObjectNew)
 				},
-				DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) { told(e.Object) },
+				DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+					told(e.Object)
+				},
 			}, predicate.LabelChangedPredicate{})
 			require.NoError(t, kind.Start(t.Context(), queue))
 			require.NoError(t, kind.WaitForSync(t.Context()))
@@ -193,7 +203,7 @@ func TestListsOfPointers(t *testing.T) {
 	k := ringKeys(s.LabelKeys())
 	stored := &corev1.ConfigMap{ObjectMeta: f.meta(s, "a")}
 	list := &pointers{Items: []*corev1.ConfigMap{stored}}
-	require.NoError(t, k.each(list, func(client.Object) {}))
+	require.NoError(t, k.each(list, false, func(client.Object) {}))
 	require.Nil(t, list.Items[0].Labels)
 	require.NotNil(t, stored.Labels, "it can be the cache's")
 }
@@ -203,4 +213,58 @@ type pointers struct {
 	corev1.ConfigMapList
 
 	Items []*corev1.ConfigMap
+}
+
+// BenchmarkReads compares reads from a cache with 1,000 objects, with and without the ring's keys hidden.
+func BenchmarkReads(b *testing.B) {
+	const objects = 1000
+
+	config, namespace := testenv.Config(b), testenv.Namespace(b)
+	s, err := New(Options{Ring: namespace, Name: "shard-0", Namespace: namespace})
+	require.NoError(b, err)
+
+	admin := testenv.Client(b)
+	for i := range objects {
+		require.NoError(b, admin.Create(b.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: strconv.Itoa(i),
+			Labels: map[string]string{s.shardKey: s.Name(), "app.kubernetes.io/name": "a", "app.kubernetes.io/instance": "b"},
+		}, Data: map[string]string{"a": "b"}}))
+	}
+
+	for _, unsafe := range []bool{false, true} {
+		stored, err := cache.New(config, cache.Options{DefaultUnsafeDisableDeepCopy: &unsafe, DefaultLabelSelector: s.Selector()})
+		require.NoError(b, err)
+
+		ctx, cancel := context.WithCancel(b.Context())
+
+		var running sync.WaitGroup
+		running.Go(func() { _ = stored.Start(ctx) })
+		require.True(b, stored.WaitForCacheSync(ctx))
+
+		all, err := s.newClients(clientOptions{scheme: scheme.Scheme, mains: []client.Object{&corev1.ConfigMap{}}, shared: unsafe})
+		require.NoError(b, err)
+
+		for form, empty := range forms() {
+			for name, r := range map[string]client.Reader{"shown": stored, "hidden": all.cache(stored)} {
+				obj, list := empty()
+				key := client.ObjectKey{Namespace: namespace, Name: "1"}
+				require.NoError(b, r.List(ctx, list))
+
+				which := fmt.Sprintf("%s,unsafe=%t/%s", form, unsafe, name)
+				b.Run("list/"+which, func(b *testing.B) {
+					for b.Loop() {
+						require.NoError(b, r.List(ctx, list))
+					}
+				})
+				b.Run("get/"+which, func(b *testing.B) {
+					for b.Loop() {
+						require.NoError(b, r.Get(ctx, key, obj))
+					}
+				})
+			}
+		}
+
+		cancel()
+		running.Wait()
+	}
 }

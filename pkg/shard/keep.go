@@ -71,7 +71,7 @@ func (c *clients) create(ctx context.Context, obj client.Object, call func() err
 		}
 
 		if follows || c.hides(d) {
-			c.keys.set(obj, m)
+			c.keys.set(obj, m, true)
 		}
 
 		return call()
@@ -125,7 +125,7 @@ func (c *clients) update(ctx context.Context, obj client.Object, call func() err
 
 	return c.exchange(d, obj, func() error {
 		given := obj.GetResourceVersion()
-		c.keys.set(obj, m)
+		c.keys.set(obj, m, true)
 		obj.SetResourceVersion(version)
 
 		err := call()
@@ -255,7 +255,7 @@ func (c *clients) apply(ctx context.Context, config kruntime.ApplyConfiguration,
 
 	return c.exchange(d, obj, func() error {
 		if c.hides(d) {
-			c.keys.hide(obj) // what is left out is left alone
+			c.keys.hide(obj, false) // what is left out is left alone
 		}
 
 		if given == "" && version != "" {

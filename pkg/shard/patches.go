@@ -17,7 +17,8 @@ import (
 const versionPath = "/metadata/resourceVersion"
 
 // keeper makes a patch of an object keep what the object carries. A patch that replaces all labels or annotations costs a request: the object is read,
-// and either the patch names all that it removes, or it becomes conditional on the version that was read.
+// and either the patch names all that it removes, or it becomes conditional on the version that was read. Patches that no library computes, such as the
+// move of all labels, are sent as they are.
 type keeper struct {
 	*clients
 
@@ -103,11 +104,12 @@ func (k *keeper) fields(patchType types.PatchType, patch map[string]any) error {
 		return err
 	}
 
-	for field, pairs := range map[string][]pair{"labels": k.keys.labels(ringMeta{}), "annotations": k.keys.annotations(ringMeta{})} {
-		value, ok := metadata[field]
+	labels, annotations := k.keys.fields(ringMeta{})
+	for _, f := range []field{labels, annotations} {
+		value, ok := metadata[f.name]
 		values, _ := value.(map[string]any)
 
-		for _, p := range pairs {
+		for _, p := range f.pairs {
 			if _, ok := values[p.key]; ok {
 				delete(values, p.key)
 
@@ -121,7 +123,7 @@ func (k *keeper) fields(patchType types.PatchType, patch map[string]any) error {
 		}
 
 		var err error
-		if metadata[field], err = k.named(field, values, pairs); err != nil {
+		if metadata[f.name], err = k.named(f, values); err != nil {
 			return err
 		}
 	}
@@ -129,8 +131,8 @@ func (k *keeper) fields(patchType types.PatchType, patch map[string]any) error {
 	return nil
 }
 
-// named returns the values of a patch that removes all others by name, except for the pairs.
-func (k *keeper) named(field string, values map[string]any, pairs []pair) (map[string]any, error) {
+// named returns the values of a patch that removes all others by name, except for the ring's.
+func (k *keeper) named(f field, values map[string]any) (map[string]any, error) {
 	live, err := k.read()
 	if err != nil {
 		return nil, err
@@ -139,13 +141,13 @@ func (k *keeper) named(field string, values map[string]any, pairs []pair) (map[s
 	k.changed = true
 
 	has := live.GetLabels()
-	if field == "annotations" {
+	if f.name == "annotations" {
 		has = live.GetAnnotations()
 	}
 
 	named := map[string]any{}
 
-	for key := range with(has, pairs) {
+	for key := range with(has, f.pairs, true) {
 		named[key] = nil
 	}
 
@@ -169,7 +171,7 @@ func (k *keeper) replaced(metadata map[string]any) (map[string]any, error) {
 
 	k.changed, k.version = true, live.GetResourceVersion()
 
-	return k.keys.in(metadata, k.keys.of(live)), nil
+	return k.keys.in(metadata, k.keys.of(live), false), nil
 }
 
 // operations changes a JSON patch.
@@ -197,9 +199,10 @@ func (k *keeper) operations(operations []map[string]any) ([]map[string]any, erro
 
 // touches reports whether the path is that of one of the keys.
 func (k *keeper) touches(path string) bool {
-	for field, pairs := range map[string][]pair{"labels": k.keys.labels(ringMeta{}), "annotations": k.keys.annotations(ringMeta{})} {
-		for _, p := range pairs {
-			if path == "/metadata/"+field+"/"+strings.NewReplacer("~", "~0", "/", "~1").Replace(p.key) {
+	labels, annotations := k.keys.fields(ringMeta{})
+	for _, f := range []field{labels, annotations} {
+		for _, p := range f.pairs {
+			if path == "/metadata/"+f.name+"/"+strings.NewReplacer("~", "~0", "/", "~1").Replace(p.key) {
 				return true
 			}
 		}
