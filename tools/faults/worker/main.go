@@ -88,7 +88,7 @@ func run(ctx context.Context, o options) error {
 	}
 
 	return o.Run(ctx, mgr, func(r program.Recorder) error {
-		w := &worker{options: o, controlled: kinds, manager: mgr, shard: s, client: s.Client(mgr.GetClient()), recorder: r}
+		w := &worker{options: o, controlled: kinds, manager: mgr, shard: s, client: s.CheckWrites(mgr.GetClient()), recorder: r}
 		for _, obj := range objects {
 			if err := w.add(obj.GetObjectKind().GroupVersionKind()); err != nil {
 				return err

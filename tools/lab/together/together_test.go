@@ -153,7 +153,7 @@ func (w *world) join(name string) {
 	mgr, err := ctrl.NewManager(w.plane.Config, options)
 	require.NoError(w, err)
 
-	c := s.Client(mgr.GetClient())
+	c := s.CheckWrites(mgr.GetClient())
 
 	require.NoError(w, ctrl.NewControllerManagedBy(mgr).Named(name+"-configmaps").
 		For(&corev1.ConfigMap{}, builder.WithPredicates(s.Predicate())).Owns(&corev1.Secret{}).

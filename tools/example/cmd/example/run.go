@@ -131,7 +131,7 @@ type decorate func(controller string, obj client.Object, inner reconcile.Reconci
 // addControllers adds the three controllers.
 func addControllers(ctx context.Context, mgr ctrl.Manager, s *shard.Shard, decorate decorate) error {
 	// Sharding: do not write after the Lease is lost, or to an object that has moved.
-	c := s.Client(mgr.GetClient())
+	c := s.CheckWrites(mgr.GetClient())
 
 	websites := decorate("website", &v1alpha1.Website{}, &website.Reconciler{Client: c})
 
