@@ -27,9 +27,9 @@ var (
 // but the identifier that controller-runtime gives to every reconcile, belongs to a controller that was not. What is not called by a reconcile, such as a
 // webhook, is not checked.
 type checks struct {
-	scheme *kruntime.Scheme
-	kinds  map[schema.GroupKind]role
-	live   map[schema.GroupKind]role // not read from the cache
+	scheme            *kruntime.Scheme
+	mains, controlled map[schema.GroupKind]bool
+	live              map[schema.GroupKind]bool // not read from the cache
 	// unstructured is true if unstructured objects are read from the cache.
 	unstructured bool
 }
@@ -54,29 +54,20 @@ type markKey struct{}
 // marked returns a context whose reconciles are those of a controller of the manager. All reconciles of a controller inherit the context of its Start.
 func marked(ctx context.Context, m mark) context.Context { return context.WithValue(ctx, markKey{}, m) }
 
-func newChecks(scheme *kruntime.Scheme, o *client.CacheOptions) (checks, error) {
-	c := checks{scheme: scheme, kinds: map[schema.GroupKind]role{}, live: map[schema.GroupKind]role{}}
-	if o == nil {
-		return c, nil
-	}
+// kindsOf returns the kinds of the objects.
+func kindsOf(scheme *kruntime.Scheme, objects ...client.Object) (map[schema.GroupKind]bool, error) {
+	kinds := map[schema.GroupKind]bool{}
 
-	c.unstructured = o.Unstructured
-
-	return c, c.add(c.live, mainKind, o.DisableFor)
-}
-
-// add adds the kinds of the objects.
-func (c *checks) add(kinds map[schema.GroupKind]role, as role, objects []client.Object) error {
 	for _, obj := range objects {
-		gvk, err := apiutil.GVKForObject(obj, c.scheme)
+		gvk, err := apiutil.GVKForObject(obj, scheme)
 		if err != nil {
-			return fmt.Errorf("determine the kind of %T: %w", obj, err)
+			return nil, fmt.Errorf("determine the kind of %T: %w", obj, err)
 		}
 
-		kinds[gvk.GroupKind()] = as
+		kinds[gvk.GroupKind()] = true
 	}
 
-	return nil
+	return kinds, nil
 }
 
 // request returns what is declared of an object, a list, or an apply configuration, or why nobody may ask for it.
@@ -102,7 +93,7 @@ func (c *checks) request(ctx context.Context, obj any, cached bool) (declared, e
 func (c *checks) cached(obj kruntime.Object) bool {
 	_, loose := obj.(kruntime.Unstructured)
 
-	return c.live[c.declared(obj).GroupKind] == undeclared && (!loose || c.unstructured)
+	return !c.live[c.declared(obj).GroupKind] && (!loose || c.unstructured)
 }
 
 // declared is a kind with its role.
@@ -133,13 +124,19 @@ func (c *checks) declared(obj any) declared {
 		gvk = schema.FromAPIVersionAndKind(*obj.GetAPIVersion(), *obj.GetKind())
 	}
 
-	d := declared{GroupKind: gvk.GroupKind()}
-	if d.role = c.kinds[d.GroupKind]; d.role == undeclared {
-		d.Kind = strings.TrimSuffix(d.Kind, "List")
-		d.role = c.kinds[d.GroupKind]
+	kind := gvk.GroupKind()
+	if !c.mains[kind] && !c.controlled[kind] {
+		kind.Kind = strings.TrimSuffix(kind.Kind, "List")
 	}
 
-	return d
+	switch {
+	case c.mains[kind]:
+		return declared{kind, mainKind}
+	case c.controlled[kind]:
+		return declared{kind, controlledKind}
+	default:
+		return declared{kind, undeclared}
+	}
 }
 
 // depth is how many callers are looked at for the reconciler.

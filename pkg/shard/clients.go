@@ -3,6 +3,7 @@ package shard
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -61,19 +62,16 @@ type clientOptions struct {
 
 // newClients returns what wraps the clients of a program with these kinds. The shard itself must not use what is wrapped.
 func (s *Shard) newClients(o clientOptions) (*clients, error) {
-	checks, err := newChecks(o.scheme, o.inner)
-	if err == nil {
-		err = checks.add(checks.kinds, mainKind, o.mains)
-	}
-
-	if err == nil {
-		err = checks.add(checks.kinds, controlledKind, o.controlled)
-	}
+	inner := ptr.Deref(o.inner, client.CacheOptions{})
+	mains, mainErr := kindsOf(o.scheme, o.mains...)
+	controlled, err := kindsOf(o.scheme, o.controlled...)
+	live, liveErr := kindsOf(o.scheme, inner.DisableFor...)
 
 	return &clients{
-		shard: s, keys: ringKeys(s.LabelKeys()), checks: checks, show: o.showLabels, checkWrites: o.checkWrites, shared: o.shared,
+		shard: s, keys: ringKeys(s.LabelKeys()), show: o.showLabels, checkWrites: o.checkWrites, shared: o.shared,
+		checks: checks{scheme: o.scheme, mains: mains, controlled: controlled, live: live, unstructured: inner.Unstructured},
 		recent: lru.New(remembered), absent: lru.New(remembered),
-	}, err
+	}, errors.Join(mainErr, err, liveErr)
 }
 
 // CheckWrites returns a client that writes only as this shard. Reads go to the given client, unchanged. It is meant for the
@@ -132,6 +130,15 @@ func (c *clients) begin(ctx context.Context, verb string, obj any) (declared, er
 	}
 
 	return d, err
+}
+
+// may calls the function, which writes, if the program may.
+func (c *clients) may(ctx context.Context, verb string, obj any, call func() error) error {
+	if _, err := c.begin(ctx, verb, obj); err != nil {
+		return err
+	}
+
+	return call()
 }
 
 // exchange calls the function, which sends the object and receives the answer into it.
@@ -259,20 +266,12 @@ func (c *ringClient) Create(ctx context.Context, obj client.Object, opts ...clie
 
 // Delete implements client.Writer.
 func (c *ringClient) Delete(ctx context.Context, obj client.Object, opts ...client.DeleteOption) error {
-	if _, err := c.begin(ctx, "delete", obj); err != nil {
-		return err
-	}
-
-	return c.Client.Delete(ctx, obj, opts...)
+	return c.may(ctx, "delete", obj, func() error { return c.Client.Delete(ctx, obj, opts...) })
 }
 
 // DeleteAllOf implements client.Writer.
 func (c *ringClient) DeleteAllOf(ctx context.Context, obj client.Object, opts ...client.DeleteAllOfOption) error {
-	if _, err := c.begin(ctx, "delete", obj); err != nil {
-		return err
-	}
-
-	return c.Client.DeleteAllOf(ctx, obj, opts...)
+	return c.may(ctx, "delete", obj, func() error { return c.Client.DeleteAllOf(ctx, obj, opts...) })
 }
 
 // Update implements client.Writer.
@@ -319,87 +318,61 @@ func (w *ringSubresource) Get(ctx context.Context, obj, sub client.Object, opts 
 		return err
 	}
 
-	return w.other(d, sub, func() error { return w.reader.Get(ctx, obj, sub, opts...) })
-}
-
-// other calls the function, which sends and receives another object than that of the subresource.
-func (w *ringSubresource) other(d declared, sub metav1.Object, call func() error) error {
-	err := call()
-	if sub != nil && w.hides(d) {
-		w.keys.hide(sub, false)
-	}
-
-	return err
+	return w.exchange(d, sub, func() error { return w.reader.Get(ctx, obj, sub, opts...) })
 }
 
 // Apply implements client.SubResourceWriter.
 func (w *ringSubresource) Apply(ctx context.Context, config kruntime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
 	call := func() error { return w.writer.Apply(ctx, config, opts...) }
 
-	var o client.SubResourceApplyOptions
-	if o.ApplyOpts(opts).SubResourceBody == nil {
-		return w.apply(ctx, config, call)
+	if o := (&client.SubResourceApplyOptions{}).ApplyOpts(opts); o.SubResourceBody != nil {
+		return w.may(ctx, "apply", config, call)
 	}
 
-	d, err := w.begin(ctx, "apply", config)
-	if err != nil {
-		return err
-	}
-
-	return w.other(d, metadataOf(config), call)
+	return w.apply(ctx, config, call)
 }
 
 // Create implements client.SubResourceWriter.
 func (w *ringSubresource) Create(ctx context.Context, obj, sub client.Object, opts ...client.SubResourceCreateOption) error {
-	d, err := w.begin(ctx, "create", obj)
-	if err != nil {
-		return err
-	}
-
-	return w.other(d, sub, func() error { return w.writer.Create(ctx, obj, sub, opts...) })
+	return w.may(ctx, "create", obj, func() error { return w.writer.Create(ctx, obj, sub, opts...) })
 }
 
 // Update implements client.SubResourceWriter.
 func (w *ringSubresource) Update(ctx context.Context, obj client.Object, opts ...client.SubResourceUpdateOption) error {
 	call := func() error { return w.writer.Update(ctx, obj, opts...) }
 
-	var o client.SubResourceUpdateOptions
-
-	body := o.ApplyOptions(opts).SubResourceBody
-	if body == nil {
-		return w.update(ctx, obj, call)
+	if sent := w.sent(obj, (&client.SubResourceUpdateOptions{}).ApplyOptions(opts).SubResourceBody); sent != nil {
+		return w.update(ctx, sent, call)
 	}
 
-	d, err := w.begin(ctx, "update", obj)
-	if err != nil {
-		return err
-	}
-
-	if w.checks.declared(body) == d {
-		body.SetName(cmp.Or(body.GetName(), obj.GetName())) // as the inner client does
-		body.SetNamespace(cmp.Or(body.GetNamespace(), obj.GetNamespace()))
-
-		return w.update(ctx, body, call)
-	}
-
-	return w.other(d, body, call)
+	return w.may(ctx, "update", obj, call)
 }
 
 // Patch implements client.SubResourceWriter.
 func (w *ringSubresource) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 	call := func(patch client.Patch) error { return w.writer.Patch(ctx, obj, patch, opts...) }
 
-	var o client.SubResourcePatchOptions
-	if o.ApplyOptions(opts).SubResourceBody == nil {
-		return w.patch(ctx, obj, patch, call)
+	if sent := w.sent(obj, (&client.SubResourcePatchOptions{}).ApplyOptions(opts).SubResourceBody); sent != nil {
+		return w.patch(ctx, sent, patch, call)
 	}
 
-	d, err := w.begin(ctx, "patch", obj)
-	if err != nil {
-		return err
+	return w.may(ctx, "patch", obj, func() error { return call(patch) })
+}
+
+// sent returns what stands for the object in the request: itself, or a body of its kind. It is nil if the body is another kind of object.
+func (w *ringSubresource) sent(obj, body client.Object) client.Object {
+	if body == nil {
+		return obj
 	}
 
-	return w.other(d, o.SubResourceBody, func() error { return call(patch) })
+	if w.checks.declared(body).GroupKind != w.checks.declared(obj).GroupKind {
+		return nil
+	}
+
+	body.SetName(cmp.Or(body.GetName(), obj.GetName())) // as the inner client does
+	body.SetNamespace(cmp.Or(body.GetNamespace(), obj.GetNamespace()))
+
+	return body
 }
 
 // applied is the metadata of an apply configuration.
@@ -417,7 +390,7 @@ func metadataOf(config kruntime.ApplyConfiguration) metav1.Object {
 
 	if v := reflect.Indirect(reflect.ValueOf(config)); v.Kind() == reflect.Struct {
 		if field := v.FieldByName("ObjectMetaApplyConfiguration"); field.IsValid() {
-			if m, _ := field.Interface().(*metav1ac.ObjectMetaApplyConfiguration); m != nil {
+			if m, _ := reflect.TypeAssert[*metav1ac.ObjectMetaApplyConfiguration](field); m != nil {
 				return applied{config: m}
 			}
 		}

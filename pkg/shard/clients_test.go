@@ -61,6 +61,7 @@ func (f *fixture) program(s *Shard, changes ...func(*clientOptions)) *program {
 	}
 
 	var err error
+
 	p.stored, err = cache.New(f.config, cache.Options{ByObject: by, DefaultUnsafeDisableDeepCopy: f.cache.DefaultUnsafeDisableDeepCopy})
 	require.NoError(f, err)
 

@@ -154,7 +154,7 @@ func (k ringKeys) hidden(obj any) any {
 
 		shallow := reflect.New(reflect.TypeOf(obj).Elem())
 		shallow.Elem().Set(reflect.ValueOf(obj).Elem())
-		hidden, _ := shallow.Interface().(client.Object)
+		hidden, _ := reflect.TypeAssert[client.Object](shallow)
 		k.set(hidden, ringMeta{}, true)
 
 		return hidden
@@ -174,10 +174,11 @@ func (k ringKeys) each(list client.ObjectList, shared bool, seen func(client.Obj
 	for i := range items.Len() {
 		item := items.Index(i)
 		if item.Kind() == reflect.Struct {
-			obj, _ := item.Addr().Interface().(client.Object)
-			seen(obj)
-			k.hide(obj, shared)
-		} else if obj, ok := item.Interface().(client.Object); ok {
+			if obj, ok := reflect.TypeAssert[client.Object](item.Addr()); ok {
+				seen(obj)
+				k.hide(obj, shared)
+			}
+		} else if obj, ok := reflect.TypeAssert[client.Object](item); ok {
 			seen(obj)
 			item.Set(reflect.ValueOf(k.hidden(obj)))
 		}
@@ -221,7 +222,7 @@ func (c *ringCache) informer(informer cache.Informer, d declared) cache.Informer
 
 // IndexField implements client.FieldIndexer.
 func (c *ringCache) IndexField(ctx context.Context, obj client.Object, field string, extract client.IndexerFunc) error {
-	return c.indexer(c.Cache).IndexField(ctx, obj, field, extract)
+	return c.indexer(c.Cache).IndexField(ctx, obj, field, extract) //nolint:wrapcheck // it is the cache's
 }
 
 type ringIndexer struct {
@@ -253,21 +254,21 @@ type ringInformer struct {
 
 // AddEventHandler implements cache.Informer.
 func (i *ringInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
-	return i.Informer.AddEventHandler(&ringHandler{h, i.keys})
+	return i.Informer.AddEventHandler(&ringHandler{h, i.keys}) //nolint:wrapcheck // it is the informer's
 }
 
 // AddEventHandlerWithResyncPeriod implements cache.Informer.
 func (i *ringInformer) AddEventHandlerWithResyncPeriod(
 	h toolscache.ResourceEventHandler, period time.Duration,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
-	return i.Informer.AddEventHandlerWithResyncPeriod(&ringHandler{h, i.keys}, period)
+	return i.Informer.AddEventHandlerWithResyncPeriod(&ringHandler{h, i.keys}, period) //nolint:wrapcheck // it is the informer's
 }
 
 // AddEventHandlerWithOptions implements cache.Informer.
 func (i *ringInformer) AddEventHandlerWithOptions(
 	h toolscache.ResourceEventHandler, o toolscache.HandlerOptions,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
-	return i.Informer.AddEventHandlerWithOptions(&ringHandler{h, i.keys}, o)
+	return i.Informer.AddEventHandlerWithOptions(&ringHandler{h, i.keys}, o) //nolint:wrapcheck // it is the informer's
 }
 
 // AddIndexers implements cache.Informer.
@@ -277,7 +278,7 @@ func (i *ringInformer) AddIndexers(indexers toolscache.Indexers) error {
 		hidden[name] = func(obj any) ([]string, error) { return index(i.keys.hidden(obj)) }
 	}
 
-	return i.Informer.AddIndexers(hidden)
+	return i.Informer.AddIndexers(hidden) //nolint:wrapcheck // it is the informer's
 }
 
 type ringHandler struct {

@@ -88,7 +88,7 @@ func (c *clients) follows(ctx context.Context, d declared, obj client.Object) (b
 	gk := schema.FromAPIVersionAndKind(by.APIVersion, by.Kind).GroupKind()
 
 	k := c.shard.kind(gk, obj.GetNamespace())
-	if k == nil || c.checks.kinds[gk] == undeclared {
+	if k == nil || !c.checks.mains[gk] && !c.checks.controlled[gk] {
 		return false, nil
 	}
 
@@ -164,7 +164,9 @@ func (c *clients) carries(ctx context.Context, d declared, obj client.Object) (r
 	case err != nil:
 		return ringMeta{}, "", fmt.Errorf("determine the shard of %s %s before its update: %w", d.Kind, name, err)
 	case version != "" && version != live.GetResourceVersion():
-		return ringMeta{}, "", apierrors.NewConflict(schema.GroupResource{Group: d.Group, Resource: d.Kind}, name.Name, errOutdated)
+		conflict := apierrors.NewConflict(schema.GroupResource{Group: d.Group, Resource: d.Kind}, name.Name, errOutdated)
+
+		return ringMeta{}, "", conflict //nolint:wrapcheck // as the API server's
 	default:
 		return c.keys.of(live), live.GetResourceVersion(), nil
 	}

@@ -92,6 +92,7 @@ func TestUpdatesOfOldVersionsChangeNothing(t *testing.T) {
 	require.NoError(t, p.client.Update(t.Context(), old), "its answer is as old as what follows")
 
 	f.label(cm, p.shard.drainKey, "true")
+
 	old.Data = map[string]string{"a": "b"}
 	require.True(t, apierrors.IsConflict(p.client.Update(t.Context(), old)))
 	require.Equal(t, p.ours(p.shard.drainKey, "true"), p.labels(cm), "the drain is still there")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -99,6 +100,7 @@ func (k *keeper) fields(patchType types.PatchType, patch map[string]any) error {
 
 	if patchType == types.StrategicMergePatchType && (patch[directive] == "replace" || metadata[directive] == "replace") {
 		var err error
+
 		patch["metadata"], err = k.replaced(metadata)
 
 		return err
@@ -152,9 +154,7 @@ func (k *keeper) named(f field, values map[string]any) (map[string]any, error) {
 	}
 
 	if values[directive] != "delete" {
-		for key, value := range values {
-			named[key] = value
-		}
+		maps.Copy(named, values)
 	}
 
 	delete(named, directive)

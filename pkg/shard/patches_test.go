@@ -2,6 +2,7 @@ package shard
 
 import (
 	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 
@@ -62,10 +63,7 @@ func TestPatchesKeepTheShard(t *testing.T) {
 					data := strings.NewReplacer("DRAIN", escape(keys.Drain), "HANDOVER", escape(keys.Handover),
 						"NAME", name, "NS", f.namespace, "UID", string(stored.UID)).Replace(patch)
 
-					want := map[string]string{}
-					for key, value := range left {
-						want[key] = value
-					}
+					want := maps.Clone(left)
 
 					obj, _ := form()
 					obj.SetNamespace(f.namespace)
@@ -73,9 +71,7 @@ func TestPatchesKeepTheShard(t *testing.T) {
 					require.NoError(t, p.client.Patch(t.Context(), obj, client.RawPatch(patchType, []byte(data))), name)
 					require.Equal(t, want, nonNil(obj.GetLabels()), name)
 
-					for key, value := range p.ours(keys.Drain, "true") {
-						want[key] = value
-					}
+					maps.Copy(want, p.ours(keys.Drain, "true"))
 
 					f.refresh(stored)
 					require.Equal(t, want, stored.Labels, name)
@@ -188,7 +184,7 @@ func TestApplyLeavesTheShardAlone(t *testing.T) {
 
 		for _, entry := range stored.ManagedFields {
 			if entry.Manager == "test" {
-				require.NotContains(t, string(entry.FieldsV1.Raw), p.ring, "it owns none of the keys")
+				require.NotContains(t, entry.FieldsV1.GetRawString(), p.ring, "it owns none of the keys")
 			}
 		}
 	}
