@@ -15,52 +15,47 @@ import (
 )
 
 var (
-	// ErrNotSharded is the error of a request for a sharded kind by a reconcile whose controller was not added to the manager.
-	ErrNotSharded = errors.New("its controller was not added to the manager of shard.NewManager, so it would work on objects while another shard does: " +
+	// ErrNotAdded is the error of a request for a sharded kind by a reconcile whose controller was not added to the shard's manager.
+	ErrNotAdded = errors.New("its controller was not added to the manager of the shard, so it would work on objects while another shard does: " +
 		"call SetupWithManager, or controller.New, with that manager")
 	// ErrPartialCache is the error of a read of a sharded kind from the cache by what runs in one replica.
 	ErrPartialCache = errors.New("it runs in one replica, whose cache contains only the objects of its own shard: read with GetAPIReader of the manager, or " +
 		"declare the controller as sharded")
 )
 
-// checks find reconciles that bypass the shard. The context of a reconcile that was adopted has a mark. One that has none, but the identifier
-// that controller-runtime gives to every reconcile, belongs to a controller that nobody has adopted. What is not called by a reconcile, such as a webhook,
-// is not checked.
+// checks find reconciles that bypass the shard. The context of a reconcile whose controller was added to the shard's manager has a mark. One that has none,
+// but the identifier that controller-runtime gives to every reconcile, belongs to a controller that was not. What is not called by a reconcile, such as a
+// webhook, is not checked.
 type checks struct {
-	scheme *kruntime.Scheme
-	kinds  map[schema.GroupKind]bool
-	live   map[schema.GroupKind]bool // not read from the cache
+	scheme            *kruntime.Scheme
+	mains, controlled map[schema.GroupKind]bool
+	live              map[schema.GroupKind]bool // not read from the cache
 	// unstructured is true if unstructured objects are read from the cache.
 	unstructured bool
 }
 
-// mark identifies a controller that was adopted.
+// role is what a declared kind is to the ring.
+type role int
+
+const (
+	undeclared role = iota
+	mainKind
+	controlledKind
+)
+
+// mark identifies a controller that was added to the manager.
 type mark struct {
-	where      where
 	controller string
+	oneReplica bool // it does not run in every replica, so the cache of its process does not contain all that it works on
 }
 
 type markKey struct{}
 
-func newChecks(scheme *kruntime.Scheme, o *client.CacheOptions, kinds map[schema.GroupKind]Kind) (*checks, error) {
-	c := &checks{scheme: scheme, kinds: map[schema.GroupKind]bool{}}
-	for gk := range kinds {
-		c.kinds[gk] = true
-	}
+// marked returns a context whose reconciles are those of a controller of the manager. All reconciles of a controller inherit the context of its Start.
+func marked(ctx context.Context, m mark) context.Context { return context.WithValue(ctx, markKey{}, m) }
 
-	if o == nil {
-		return c, nil
-	}
-
-	var err error
-
-	c.unstructured = o.Unstructured
-	c.live, err = kindsOf(scheme, o.DisableFor)
-
-	return c, err
-}
-
-func kindsOf(scheme *kruntime.Scheme, objects []client.Object) (map[schema.GroupKind]bool, error) {
+// kindsOf returns the kinds of the objects.
+func kindsOf(scheme *kruntime.Scheme, objects ...client.Object) (map[schema.GroupKind]bool, error) {
 	kinds := map[schema.GroupKind]bool{}
 
 	for _, obj := range objects {
@@ -75,67 +70,73 @@ func kindsOf(scheme *kruntime.Scheme, objects []client.Object) (map[schema.Group
 	return kinds, nil
 }
 
-// marked returns a context whose reconciles are those of an adopted controller. All reconciles of a controller inherit the context of its Start.
-func marked(ctx context.Context, m mark) context.Context { return context.WithValue(ctx, markKey{}, m) }
-
-// then calls the function, unless the request for the object is refused.
-func (c *checks) then(ctx context.Context, obj any, cached bool, call func() error) error {
-	if err := c.request(ctx, obj, cached); err != nil {
-		return err
-	}
-
-	return call()
-}
-
-// request returns the error of a request for an object, a list, or an apply configuration.
-func (c *checks) request(ctx context.Context, obj any, cached bool) error {
-	if controller.ReconcileIDFromContext(ctx) == "" {
-		return nil
-	}
-
-	kind, ok := c.sharded(obj)
-	if !ok {
-		return nil
+// request returns what is declared of an object, a list, or an apply configuration, or why nobody may ask for it.
+func (c *checks) request(ctx context.Context, obj any, cached bool) (declared, error) {
+	d := c.declared(obj)
+	if d.role == undeclared || controller.ReconcileIDFromContext(ctx) == "" {
+		return d, nil
 	}
 
 	m, ok := ctx.Value(markKey{}).(mark)
 	if !ok {
-		return fmt.Errorf("%s works on %s: %w", caller(), kind.Kind, ErrNotSharded)
+		return d, fmt.Errorf("shard: %s works on %s: %w", caller(), d.Kind, ErrNotAdded)
 	}
 
-	_, loose := obj.(kruntime.Unstructured)
-	if m.where == oneReplica && cached && !c.live[kind] && (!loose || c.unstructured) {
-		return fmt.Errorf("controller %q reads %s: %w", m.controller, kind.Kind, ErrPartialCache)
+	if m.oneReplica && cached {
+		return d, fmt.Errorf("shard: controller %q reads %s: %w", m.controller, d.Kind, ErrPartialCache)
 	}
 
-	return nil
+	return d, nil
 }
 
-// sharded returns the kind of an object or a list, and reports whether its objects are sharded.
-func (c *checks) sharded(obj any) (schema.GroupKind, bool) {
+// cached reports whether a client reads the object or list from its cache.
+func (c *checks) cached(obj kruntime.Object) bool {
+	_, loose := obj.(kruntime.Unstructured)
+
+	return !c.live[c.declared(obj).GroupKind] && (!loose || c.unstructured)
+}
+
+// declared is a kind with its role.
+type declared struct {
+	schema.GroupKind
+
+	role role
+}
+
+// declared returns what is declared of an object, a list, or an apply configuration.
+func (c *checks) declared(obj any) declared {
 	var gvk schema.GroupVersionKind
 
 	switch obj := obj.(type) {
 	case kruntime.Object:
 		var err error
 		if gvk, err = apiutil.GVKForObject(obj, c.scheme); err != nil {
-			return schema.GroupKind{}, false // the request fails
+			return declared{} // the request fails
 		}
 	case interface {
 		GetAPIVersion() *string
 		GetKind() *string
 	}: // an apply configuration
 		if obj.GetAPIVersion() == nil || obj.GetKind() == nil {
-			return schema.GroupKind{}, false
+			return declared{}
 		}
 
 		gvk = schema.FromAPIVersionAndKind(*obj.GetAPIVersion(), *obj.GetKind())
 	}
 
 	kind := gvk.GroupKind()
-	kind.Kind = strings.TrimSuffix(kind.Kind, "List")
+	if !c.mains[kind] && !c.controlled[kind] {
+		kind.Kind = strings.TrimSuffix(kind.Kind, "List")
+	}
 
-	return kind, c.kinds[kind] || c.kinds[gvk.GroupKind()]
+	switch {
+	case c.mains[kind]:
+		return declared{kind, mainKind}
+	case c.controlled[kind]:
+		return declared{kind, controlledKind}
+	default:
+		return declared{kind, undeclared}
+	}
 }
 
 // depth is how many callers are looked at for the reconciler.

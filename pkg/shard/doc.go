@@ -38,7 +38,7 @@
 //     hold-off has passed.
 //  7. However old the cache is when the term begins, a wrapped reconciler runs for an object, and a drain is acknowledged,
 //     only after the cache shows the object as the API server listed it after the hold-off, or later.
-//  8. A client from [Shard.Client], which is optional, writes nothing outside the term of promises 5 and 6. It patches a
+//  8. A client from [Shard.CheckWrites], which is optional, writes nothing outside the term of promises 5 and 6. It patches a
 //     sharded object only if the object has not changed, for example by a move, since it was read.
 //
 // Wrap every reconciler of the process that works on sharded objects, including those of controlled kinds. Work that
@@ -58,7 +58,7 @@
 // then end immediately with a non-zero exit code, because its workers may still be running. Its successor starts from
 // scratch. The API server may still execute requests that the process has sent. If a whole machine was suspended, its clock
 // may not count that time, so the process may continue for a moment. In both cases, only the resource versions in the writes
-// still protect the objects; see [Shard.Client].
+// still protect the objects; see [Shard.CheckWrites].
 //
 // # Restart and rolling update
 //

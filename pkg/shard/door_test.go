@@ -43,16 +43,16 @@ func TestHiddenReconcilerIsSharded(t *testing.T) {
 	require.NoError(t, o.failed())
 }
 
-func TestCheckedClientIsForThoseWhoAsk(t *testing.T) {
+func TestCheckWritesIsForThoseWhoAsk(t *testing.T) {
 	f := newOperators(t)
 	options := f.shard("shard-0")
-	options.CheckedClient = true
+	options.CheckWrites = true
 
 	cm := f.configMap("a", "shard-0")
 	err := f.manager(options).GetClient().Update(t.Context(), cm)
 	require.ErrorIs(t, err, shard.ErrNotHeld)
 
-	options.CheckedClient = false
+	options.CheckWrites = false
 	require.NoError(t, f.manager(options).GetClient().Update(t.Context(), cm))
 }
 
@@ -215,7 +215,7 @@ func TestReconcileThatBypassesTheManagerIsNamed(t *testing.T) {
 	require.NoError(t, mgr.Add(starts{c}))
 	f.start(mgr)
 	f.eventually(func() bool { return hidden.failed() != nil }, "its first request fails")
-	require.ErrorIs(t, hidden.failed(), shard.ErrNotSharded)
+	require.ErrorIs(t, hidden.failed(), shard.ErrNotAdded)
 	require.ErrorContains(t, hidden.failed(), "shard_test.(*operator).Reconcile works on ConfigMap")
 }
 

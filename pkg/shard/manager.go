@@ -39,7 +39,7 @@ type Manager struct {
 	config   *rest.Config
 	kinds    map[schema.GroupKind]Kind
 	cache    *split
-	checks   *checks
+	clients  *clients
 	former   *former.Election // nil: there is none
 	election *election        // nil: nothing runs in one replica
 	// begun is closed when the shard has its name and its Lease, working when also its caches are full.
@@ -76,7 +76,8 @@ type Manager struct {
 //     holds for the way back; see [github.com/clusterring/clusterring/pkg/shard/former]. Leave it in the options until no version without shards can come back.
 //
 // The manager's clients, readers and caches contain only the objects of this shard of the sharded kinds, in any version and form; GetAPIReader reads
-// all of them. A reconcile of a controller that was not added to the manager gets an error for them.
+// all of them. They show neither labels nor annotations of the ring, and what is written with the client keeps them, unless Options.ShowLabels is set. A
+// reconcile of a controller that was not added to the manager gets an error.
 //
 // The error names all that is missing or wrong.
 func NewManager(config *rest.Config, options manager.Options, shard Options) (*Manager, error) {
@@ -179,7 +180,7 @@ func (m *Manager) create(o manager.Options) error {
 	}
 
 	m.inner = mgr
-	if m.checks, err = newChecks(mgr.GetScheme(), o.Client.Cache, m.kinds); err != nil {
+	if m.clients, err = m.shard.newClients(m.clientOptions(o)); err != nil {
 		return err
 	}
 
@@ -201,6 +202,27 @@ func (m *Manager) create(o manager.Options) error {
 	}
 
 	return errors.Join(errs...)
+}
+
+// clientOptions returns how the clients of the program are wrapped.
+func (m *Manager) clientOptions(o manager.Options) clientOptions {
+	of := clientOptions{
+		scheme: o.Scheme, inner: o.Client.Cache, showLabels: m.shard.options.ShowLabels, checkWrites: m.shard.options.CheckWrites,
+		shared: ptr.Deref(o.Cache.DefaultUnsafeDisableDeepCopy, false),
+	}
+	for _, kind := range m.kinds {
+		if kind.main {
+			of.mains = append(of.mains, kind.object)
+		} else {
+			of.controlled = append(of.controlled, kind.object)
+		}
+	}
+
+	for _, kind := range o.Cache.ByObject {
+		of.shared = of.shared || ptr.Deref(kind.UnsafeDisableDeepCopy, false)
+	}
+
+	return of
 }
 
 // replaceElection takes the leader election out of the options.
@@ -270,7 +292,7 @@ func (m *Manager) addController(r manager.Runnable, c *found) error {
 		}
 	}
 
-	return m.place(r, mark{where: p.where, controller: c.name})
+	return m.place(r, p.where, c.name)
 }
 
 // wrap wraps the reconciler of a sharded controller, unless the program has done so.
@@ -313,22 +335,25 @@ func (m *Manager) addRunnable(r manager.Runnable) error {
 	}
 
 	if p.where == everyReplica {
-		// Without a mark: controllers that it starts have not been added.
-		return m.place(r, mark{})
+		key = "" // controllers that it starts have not been added
 	}
 
-	return m.place(r, mark{where: p.where, controller: key})
+	return m.place(r, p.where, key)
 }
 
-// place adds a runnable to where it shall run.
-func (m *Manager) place(r manager.Runnable, as mark) error {
-	p := &placed{runnable: r, manager: m, mark: as}
+// place adds a runnable to where it shall run. Without a name, its reconciles are those of nobody.
+func (m *Manager) place(r manager.Runnable, at where, name string) error {
+	p := &placed{runnable: r, manager: m, sharded: at == sharded}
 
-	if as.where == oneReplica {
+	if name != "" {
+		p.mark = &mark{controller: name, oneReplica: at == oneReplica}
+	}
+
+	if at == oneReplica {
 		p.election = m.election
 	}
 
-	if as.where != sharded && !everywhere(r) {
+	if at != sharded && !everywhere(r) {
 		p.former = m.former
 	}
 
@@ -518,24 +543,16 @@ func (m *Manager) GetWebhookServer() webhook.Server {
 }
 
 // GetClient implements cluster.Cluster.
-func (m *Manager) GetClient() client.Client {
-	c := m.inner.GetClient()
-	if m.shard.options.CheckedClient {
-		c = m.shard.Client(c)
-	}
-
-	return &checkedClient{Client: c, checks: m.checks}
-}
+func (m *Manager) GetClient() client.Client { return m.clients.client(m.inner.GetClient()) }
 
 // GetCache implements cluster.Cluster.
-func (m *Manager) GetCache() cache.Cache {
-	return &checkedCache{Cache: m.inner.GetCache(), checks: m.checks}
-}
+func (m *Manager) GetCache() cache.Cache { return m.clients.cache(m.inner.GetCache()) }
 
 // GetAPIReader implements cluster.Cluster.
-func (m *Manager) GetAPIReader() client.Reader {
-	return &checkedReader{Reader: m.inner.GetAPIReader(), checks: m.checks}
-}
+func (m *Manager) GetAPIReader() client.Reader { return m.clients.reader(m.inner.GetAPIReader()) }
+
+// GetFieldIndexer implements cluster.Cluster.
+func (m *Manager) GetFieldIndexer() client.FieldIndexer { return m.clients.indexer(m.inner.GetFieldIndexer()) }
 
 // everywhere reports whether a runnable may run in every replica without a declaration: a manager runs it without leader election, or it only reads.
 func everywhere(r manager.Runnable) bool {

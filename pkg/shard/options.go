@@ -42,8 +42,12 @@ const (
 type Options struct {
 	// Ring is the name of the ClusterRing that the shard belongs to. Required.
 	Ring string
-	// CheckedClient makes GetClient of the manager return the client of [Shard.Client]. Default: false.
-	CheckedClient bool
+	// CheckWrites makes the client of the manager one of [Shard.CheckWrites]: it writes nothing after the Lease was lost, and its patches conflict if the
+	// object has changed. A controller that applies objects again and again gets conflicts. Default: false.
+	CheckWrites bool
+	// ShowLabels makes the clients and caches of the manager show the labels and annotations of the ring, for programs that want to see them. Then, it is up to the
+	// program to keep them. Default: false.
+	ShowLabels bool
 	// Name is the shard's name: the name and the holder of its Lease, and the value of the shard label on its objects. No two
 	// processes of a ring may use the same name at the same time. Default: the name of the Pod, as its token has it; else the host name.
 	Name string

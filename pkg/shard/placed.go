@@ -12,7 +12,8 @@ import (
 type placed struct {
 	runnable manager.Runnable
 	manager  *Manager
-	mark     mark             // zero for none
+	sharded  bool             // it starts when this process works as a shard
+	mark     *mark            // nil: none
 	former   *former.Election // it starts after the former leader election; nil if there is none, or if it does not wait
 	election *election        // it starts in the elected replica; nil: in every replica
 }
@@ -22,7 +23,7 @@ func (p *placed) Start(ctx context.Context) error {
 	ctx, end := p.manager.work(ctx)
 	defer end()
 
-	if p.mark.where == sharded && !waitFor(ctx, p.manager.working) || p.former != nil && !waitFor(ctx, p.former.Held()) {
+	if p.sharded && !waitFor(ctx, p.manager.working) || p.former != nil && !waitFor(ctx, p.former.Held()) {
 		return nil
 	}
 
@@ -38,11 +39,11 @@ func (p *placed) Start(ctx context.Context) error {
 }
 
 func (p *placed) marked(ctx context.Context) context.Context {
-	if p.mark == (mark{}) {
+	if p.mark == nil {
 		return ctx
 	}
 
-	return marked(ctx, p.mark)
+	return marked(ctx, *p.mark)
 }
 
 // waitFor reports whether the channel is closed before the context ends.

@@ -69,8 +69,8 @@ func (m *oneLease) write(l *coordinationv1.Lease) (*coordinationv1.Lease, error)
 
 func (m *oneLease) holder() string { return *m.lease.Spec.HolderIdentity }
 
-// program is a program that configures its leader election itself, in a bubble.
-type program struct {
+// elector is a program that configures its leader election itself, in a bubble.
+type elector struct {
 	*oneLease
 	exits
 
@@ -80,10 +80,10 @@ type program struct {
 }
 
 // testProgram runs a test with a program whose Lease lasts 15 seconds, with the deadline of 10 seconds, before it is started.
-func testProgram(t *testing.T, test func(t *testing.T, p *program, start func())) {
+func testProgram(t *testing.T, test func(t *testing.T, p *elector, start func())) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		p := &program{oneLease: &oneLease{}, leads: make(chan time.Duration, 1), began: clock.RealClock{}.Now()}
+		p := &elector{oneLease: &oneLease{}, leads: make(chan time.Duration, 1), began: clock.RealClock{}.Now()}
 
 		lock, err := Elect(within.Lock{
 			Identity: within.Identity{Ring: "example", Name: "shard-0", Namespace: "default"}, Leases: p.oneLease,
@@ -109,9 +109,9 @@ func testProgram(t *testing.T, test func(t *testing.T, p *program, start func())
 	})
 }
 
-// A program that takes its Lease begins after the hold-off that the Lease announces.
+// A elector that takes its Lease begins after the hold-off that the Lease announces.
 func TestProgramWaitsForTheHoldOff(t *testing.T) {
-	testProgram(t, func(t *testing.T, p *program, start func()) {
+	testProgram(t, func(t *testing.T, p *elector, start func()) {
 		t.Helper()
 		start()
 		require.Equal(t, testHoldOff, <-p.leads)
@@ -129,7 +129,7 @@ func TestProgramWaitsForTheHoldOff(t *testing.T) {
 
 // A hold-off that is longer than the Lease does not cost the Lease.
 func TestProgramRenewsDuringALongHoldOff(t *testing.T) {
-	testProgram(t, func(t *testing.T, p *program, start func()) {
+	testProgram(t, func(t *testing.T, p *elector, start func()) {
 		t.Helper()
 
 		p.lease = &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("")}}
@@ -144,7 +144,7 @@ func TestProgramRenewsDuringALongHoldOff(t *testing.T) {
 }
 
 func TestProgramThatIsStoppedDuringItsHoldOffReleasesTheLease(t *testing.T) {
-	testProgram(t, func(t *testing.T, p *program, start func()) {
+	testProgram(t, func(t *testing.T, p *elector, start func()) {
 		t.Helper()
 		start()
 		pass(time.Second)
@@ -159,16 +159,16 @@ func TestProgramThatIsStoppedDuringItsHoldOffReleasesTheLease(t *testing.T) {
 func TestProgramThatHasLostItsLeaseEnds(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		lose func(p *program)
+		lose func(p *elector)
 		ends time.Duration // since the last renewal
 	}{
-		{"API server down", func(p *program) { p.down = true }, testDuration + testDuration/3},
-		{"taken", func(p *program) {
+		{"API server down", func(p *elector) { p.down = true }, testDuration + testDuration/3},
+		{"taken", func(p *elector) {
 			p.lease.ResourceVersion, p.lease.Spec.HolderIdentity = "taken", new("shardlease-controller")
 		}, testDuration/3 + time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			testProgram(t, func(t *testing.T, p *program, start func()) {
+			testProgram(t, func(t *testing.T, p *elector, start func()) {
 				t.Helper()
 				start()
 				<-p.leads

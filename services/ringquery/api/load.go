@@ -13,7 +13,7 @@ import (
 const maxKeys = 100_000
 
 // addLoads counts the main objects of a ring, and their keys, by the shards that they belong to. It adds the result to the answer, and reports
-// resources that cannot be read there. It fails if ctx is cancelled, or with [rings.ErrNotSharded] if the ring's selector cannot be used.
+// resources that cannot be read there. It fails if ctx is cancelled, or with [rings.ErrNotAdded] if the ring's selector cannot be used.
 func (s *Service) addLoads(ctx context.Context, ring rings.Ring, res *pb.GetRingResponse) error {
 	l := newLoads(ring.View.Table())
 

@@ -143,8 +143,8 @@ func (s *Service) locate(ctx context.Context, req *pb.LocateRequest) (*pb.Locate
 		location, err := s.locateIn(ctx, r, q)
 
 		switch {
-		case errors.Is(err, rings.ErrNotSharded):
-			refusals = append(refusals, strings.TrimPrefix(err.Error(), rings.ErrNotSharded.Error()+": "))
+		case errors.Is(err, rings.ErrNotAdded):
+			refusals = append(refusals, strings.TrimPrefix(err.Error(), rings.ErrNotAdded.Error()+": "))
 		case err != nil:
 			return nil, err
 		default:
@@ -164,14 +164,14 @@ const maxRefusals = 10
 
 func notShardedAtAll(refusals []string) error {
 	if len(refusals) == 0 {
-		return fmt.Errorf("%w: there is no ring", rings.ErrNotSharded)
+		return fmt.Errorf("%w: there is no ring", rings.ErrNotAdded)
 	}
 
 	if more := len(refusals) - maxRefusals; more > 0 {
 		refusals = append(refusals[:maxRefusals:maxRefusals], fmt.Sprintf("and %d more rings", more))
 	}
 
-	return fmt.Errorf("%w: %s", rings.ErrNotSharded, strings.Join(refusals, "; "))
+	return fmt.Errorf("%w: %s", rings.ErrNotAdded, strings.Join(refusals, "; "))
 }
 
 // locateIn answers for one ring.
@@ -192,7 +192,7 @@ func (s *Service) locateIn(ctx context.Context, r rings.Ring, q question) (*pb.L
 	coverage := r.Covers(q.object.Namespace, nil)
 	if coverage == rings.NotCovered {
 		return nil, fmt.Errorf("%w: ring %s does not cover namespace %s (its namespaceSelector is %q)",
-			rings.ErrNotSharded, r.Name, q.object.Namespace, r.Selector())
+			rings.ErrNotAdded, r.Name, q.object.Namespace, r.Selector())
 	}
 
 	keyed, id, err := keyedBy(r, q, resource, role)
@@ -235,7 +235,7 @@ func keyedBy(
 	owner, ownerRole, ok := rings.Lookup(r.Resources, *q.owner)
 	if !ok || ownerRole != resources.Main {
 		return keyed, id, fmt.Errorf("%w: ring %s does not list the owner's %s as a main resource; it lists %s",
-			rings.ErrNotSharded, r.Name, q.owner.TypeName(), r.Listed())
+			rings.ErrNotAdded, r.Name, q.owner.TypeName(), r.Listed())
 	}
 
 	id.Name = q.owner.Name

@@ -25,7 +25,7 @@ type namespaces struct {
 	listed bool // all namespaces that are not in known are not covered
 }
 
-// namespacesOf returns the namespaces of a ring. It fails with [rings.ErrNotSharded] if the ring's selector cannot be used.
+// namespacesOf returns the namespaces of a ring. It fails with [rings.ErrNotAdded] if the ring's selector cannot be used.
 func namespacesOf(ring rings.Ring, objects *rings.Objects) (*namespaces, error) {
 	return &namespaces{ring: ring, objects: objects, known: map[string]bool{}}, ring.CheckSelector()
 }

@@ -28,7 +28,7 @@ type outcome struct {
 var outcomes = []outcome{
 	{rings.ErrInvalid, codes.InvalidArgument, "INVALID"},
 	{rings.ErrRingNotFound, codes.NotFound, "RING_NOT_FOUND"},
-	{rings.ErrNotSharded, codes.FailedPrecondition, "NOT_SHARDED"},
+	{rings.ErrNotAdded, codes.FailedPrecondition, "NOT_SHARDED"},
 	{rings.ErrOwnerNeeded, codes.FailedPrecondition, "OWNER_NEEDED"},
 	{rings.ErrLabelsNeeded, codes.FailedPrecondition, "LABELS_NEEDED"},
 	{rings.ErrNotReadable, codes.FailedPrecondition, "NOT_READABLE"},

@@ -106,7 +106,7 @@ func TestErrorsTellProgramsAndPeople(t *testing.T) {
 	}{
 		{rings.Invalid("object.name", "must be set"), codes.InvalidArgument, "object.name must be set", "INVALID"},
 		{fmt.Errorf("%w: x", rings.ErrRingNotFound), codes.NotFound, "no such ring: x", "RING_NOT_FOUND"},
-		{fmt.Errorf("%w: x", rings.ErrNotSharded), codes.FailedPrecondition, "not sharded: x", "NOT_SHARDED"},
+		{fmt.Errorf("%w: x", rings.ErrNotAdded), codes.FailedPrecondition, "not sharded: x", "NOT_SHARDED"},
 		{fmt.Errorf("%w: x", rings.ErrOwnerNeeded), codes.FailedPrecondition, "owner needed: x", "OWNER_NEEDED"},
 		{fmt.Errorf("%w: x", rings.ErrNotReadable), codes.FailedPrecondition, "not readable: x", "NOT_READABLE"},
 		{fmt.Errorf("x: %w", rings.ErrForbidden), codes.FailedPrecondition, "x: not allowed", "NOT_READABLE"},

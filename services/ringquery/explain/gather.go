@@ -25,7 +25,7 @@ type Question struct {
 }
 
 // Answer reads an object and explains it in the named ring, or in every ring that is related to it. It fails with [rings.ErrInvalid],
-// [rings.ErrRingNotFound], or as rings.Objects.Get does. It fails with [rings.ErrNotSharded] if the named ring does not list the
+// [rings.ErrRingNotFound], or as rings.Objects.Get does. It fails with [rings.ErrNotAdded] if the named ring does not list the
 // resource. It then does not read the object, because a user with access to one ring must not learn about other objects. If the object
 // may not be read, the answer contains what follows from its name.
 func Answer(ctx context.Context, from *rings.Rings, question Question) (*pb.ExplainResponse, error) {

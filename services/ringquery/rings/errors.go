@@ -13,8 +13,8 @@ var (
 	ErrInvalid = errors.New("invalid question")
 	// ErrRingNotFound: there is no such ring.
 	ErrRingNotFound = errors.New("no such ring")
-	// ErrNotSharded: no ring in question shards the object.
-	ErrNotSharded = errors.New("not sharded")
+	// ErrNotAdded: no ring in question shards the object.
+	ErrNotAdded = errors.New("not sharded")
 	// ErrOwnerNeeded: the object follows its owner, and the question does not name the owner.
 	ErrOwnerNeeded = errors.New("owner needed")
 	// ErrLabelsNeeded: the key of the object, or of its owner, is a label, the object does not exist, and the question contains no labels.

@@ -105,14 +105,14 @@ func (r *Rings) ring(declared *v1alpha1.ClusterRing, holder string) Ring {
 	return ring
 }
 
-// CheckActive returns an error that wraps [ErrNotSharded] if the ring assigns nothing, because it is being deleted or because another ring uses
+// CheckActive returns an error that wraps [ErrNotAdded] if the ring assigns nothing, because it is being deleted or because another ring uses
 // its label.
 func (r Ring) CheckActive() error {
 	switch {
 	case !r.DeletionTimestamp.IsZero():
-		return fmt.Errorf("%w: ring %s is being deleted and assigns nothing", ErrNotSharded, r.Name)
+		return fmt.Errorf("%w: ring %s is being deleted and assigns nothing", ErrNotAdded, r.Name)
 	case r.Holder != "":
-		return fmt.Errorf("%w: ring %s assigns nothing: %s", ErrNotSharded, r.Name, labelclaim.Message(r.ClusterRing, r.Holder))
+		return fmt.Errorf("%w: ring %s assigns nothing: %s", ErrNotAdded, r.Name, labelclaim.Message(r.ClusterRing, r.Holder))
 	}
 
 	return nil

@@ -58,7 +58,7 @@ func (r Reference) CheckNamespace(resource resources.Resource) error {
 	}
 }
 
-// Find returns the resource of the ring to which the reference belongs. It fails with [ErrNotSharded].
+// Find returns the resource of the ring to which the reference belongs. It fails with [ErrNotAdded].
 func (r Ring) Find(ref Reference) (resources.Resource, resources.Role, error) {
 	if resource, role, ok := Lookup(r.Resources, ref); ok {
 		return resource, role, nil
@@ -67,11 +67,11 @@ func (r Ring) Find(ref Reference) (resources.Resource, resources.Role, error) {
 	for _, m := range r.Resources.Missing() {
 		if ref.Kind == "" && m.GroupResource == ref.groupResource() {
 			return resources.Resource{}, "", fmt.Errorf("%w: ring %s lists %s, but the API server does not serve it (yet)",
-				ErrNotSharded, r.Name, ref.TypeName())
+				ErrNotAdded, r.Name, ref.TypeName())
 		}
 	}
 
-	return resources.Resource{}, "", fmt.Errorf("%w: ring %s does not list %s; it lists %s", ErrNotSharded, r.Name, ref.TypeName(), r.Listed())
+	return resources.Resource{}, "", fmt.Errorf("%w: ring %s does not list %s; it lists %s", ErrNotAdded, r.Name, ref.TypeName(), r.Listed())
 }
 
 // Lookup returns the resource of the set to which the reference belongs.
@@ -148,10 +148,10 @@ func (r Ring) Covers(namespace string, has map[string]string) Coverage {
 	return coverage
 }
 
-// CheckSelector returns an error that wraps [ErrNotSharded] if the selector of the ring is not valid.
+// CheckSelector returns an error that wraps [ErrNotAdded] if the selector of the ring is not valid.
 func (r Ring) CheckSelector() error {
 	if _, err := r.namespaces(); err != nil {
-		return fmt.Errorf("%w: the namespaceSelector of ring %s cannot be used: %w", ErrNotSharded, r.Name, err)
+		return fmt.Errorf("%w: the namespaceSelector of ring %s cannot be used: %w", ErrNotAdded, r.Name, err)
 	}
 
 	return nil

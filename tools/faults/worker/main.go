@@ -75,7 +75,7 @@ func run(ctx context.Context, o options) error {
 	}
 
 	mgr, err := shard.NewManager(config, managerOptions, shard.Options{
-		Ring: o.Ring, Name: o.Name, Namespace: o.Namespace, Kinds: declared, CheckedClient: true,
+		Ring: o.Ring, Name: o.Name, Namespace: o.Namespace, Kinds: declared, CheckWrites: true,
 		LeaseDuration: o.LeaseDuration, RenewDeadline: o.RenewDeadline, RetryPeriod: o.RetryPeriod,
 	})
 	if err != nil {

@@ -145,7 +145,7 @@ func (w *world) join(name string) {
 	}, shard.Options{
 		Ring: w.ring, Name: name, Namespace: w.namespace, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 500 * time.Millisecond,
 		Kinds:         shard.Kinds{shard.Main(&corev1.ConfigMap{}), shard.Controlled(&corev1.Secret{}), shard.Main(&corev1.Service{})},
-		CheckedClient: true,
+		CheckWrites: true,
 	})
 	require.NoError(w, err)
 

@@ -54,7 +54,7 @@ func TestClientWritesOnlyDuringTheTerm(t *testing.T) {
 	all := func(want error) {
 		t.Helper()
 
-		for name, write := range writes(s.Client(f.admin), pod) {
+		for name, write := range writes(s.CheckWrites(f.admin), pod) {
 			require.ErrorIs(t, write(t.Context()), want, name)
 		}
 	}
@@ -67,7 +67,7 @@ func TestClientWritesOnlyDuringTheTerm(t *testing.T) {
 	clk.ahead.Store(int64(testHoldOff / 2))
 
 	cm := &corev1.ConfigMap{ObjectMeta: f.meta(s, "a")}
-	c := s.Client(f.admin)
+	c := s.CheckWrites(f.admin)
 	require.NoError(t, c.Create(t.Context(), cm))
 	require.NoError(t, c.Update(t.Context(), cm))
 	require.NoError(t, c.Delete(t.Context(), cm))
@@ -127,7 +127,7 @@ func TestPatchesOfAnObjectThatHasMovedConflict(t *testing.T) {
 	cache := f.cacheView()
 	s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
 
-	for name, patch := range patches(f, s.Client(f.admin)) {
+	for name, patch := range patches(f, s.CheckWrites(f.admin)) {
 		t.Run(name, func(t *testing.T) {
 			for _, form := range []string{"as it was read", "by its name"} {
 				cm := f.configMap(s, "")
@@ -170,7 +170,7 @@ func TestPatchOfAnOldVersionConflicts(t *testing.T) {
 	f.label(cm, "unrelated", "change")
 	cache.object = cm.DeepCopy()
 
-	err := s.Client(f.admin).Patch(t.Context(), old, client.RawPatch(types.MergePatchType, []byte(`{"data":{"a":"b"}}`)))
+	err := s.CheckWrites(f.admin).Patch(t.Context(), old, client.RawPatch(types.MergePatchType, []byte(`{"data":{"a":"b"}}`)))
 	require.True(t, apierrors.IsConflict(err), "%v", err)
 }
 
@@ -180,7 +180,7 @@ func TestPatchesThatAreLeftAlone(t *testing.T) {
 	s.term.unlimited()
 
 	touch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"touched":"true"}}}`))
-	c := s.Client(f.admin)
+	c := s.CheckWrites(f.admin)
 
 	t.Run("of other objects", func(t *testing.T) {
 		cm := f.configMap(nil, "")
@@ -196,7 +196,7 @@ func TestPatchesThatAreLeftAlone(t *testing.T) {
 	t.Run("that create", func(t *testing.T) {
 		s := f.shard("shard-0")
 		s.term.unlimited()
-		c := s.Client(f.admin)
+		c := s.CheckWrites(f.admin)
 		cache := f.cacheView()
 		s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
 
@@ -206,7 +206,7 @@ func TestPatchesThatAreLeftAlone(t *testing.T) {
 	t.Run("with a version of their own", func(t *testing.T) {
 		var sent []byte
 
-		recorder := s.Client(interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
+		recorder := s.CheckWrites(interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
 			Patch: func(_ context.Context, _ client.WithWatch, obj client.Object, patch client.Patch, _ ...client.PatchOption) (err error) {
 				sent, err = patch.Data(obj)
 
@@ -236,7 +236,7 @@ func TestStatusPatchesGetThePrecondition(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
 	s.term.unlimited()
-	c := s.Client(f.admin)
+	c := s.CheckWrites(f.admin)
 	pvc := &corev1.PersistentVolumeClaim{ObjectMeta: f.meta(s, "a"), Spec: corev1.PersistentVolumeClaimSpec{
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 		Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{"storage": resource.MustParse("1Gi")}},

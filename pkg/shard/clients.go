@@ -1,0 +1,416 @@
+package shard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// clients wraps the clients, readers, and caches of a program that runs as the shard.
+//
+//	C1  Objects of declared kinds show neither the labels nor the annotation of the ring: in what is read, in events, in index
+//	    functions, and in the answers of writes. A program that copies labels would take them along, and restart workloads with
+//	    each move.
+//	C2  What is written keeps them. An update carries them as they are in the version that it replaces, or is a conflict. A patch
+//	    or an apply configuration does not touch them, whatever it replaces.
+//	C3  A controlled object that is created with a controller reference to an object of this shard gets this shard's label.
+//	C4  A reconcile of a controller that was not added to the shard's manager gets errors, as does one that would take a part of
+//	    the objects for all of them.
+//	C5  A controlled object that exists and is not this shard's is not reported as missing.
+//
+// If show is set, C1 and C2 do not apply. If checkWrites is set, writes are checked, see [Shard.CheckWrites].
+type clients struct {
+	shard             *Shard
+	keys              ringKeys
+	checks            checks
+	show, checkWrites bool
+	// shared is true if reads from the cache return its own objects.
+	shared bool
+	// subresource is that of the object, or empty.
+	subresource string
+	// recent are the last answers by uid, as far as the caches may not contain them yet.
+	recent *lru.Cache
+	// absent is when the API server said last that an object does not exist.
+	absent *lru.Cache
+}
+
+// remembered is how many objects are remembered. An update of one that is not costs a request more.
+const remembered = 4096
+
+type clientOptions struct {
+	scheme *kruntime.Scheme
+	// inner are the options of the clients that are wrapped.
+	inner             *client.CacheOptions
+	mains, controlled []client.Object
+	showLabels        bool
+	checkWrites       bool
+	// shared is true if the cache has UnsafeDisableDeepCopy for any kind.
+	shared bool
+}
+
+// newClients returns what wraps the clients of a program with these kinds. The shard itself must not use what is wrapped.
+func (s *Shard) newClients(o clientOptions) (*clients, error) {
+	inner := ptr.Deref(o.inner, client.CacheOptions{})
+	mains, mainErr := kindsOf(o.scheme, o.mains...)
+	controlled, err := kindsOf(o.scheme, o.controlled...)
+	live, liveErr := kindsOf(o.scheme, inner.DisableFor...)
+
+	return &clients{
+		shard: s, keys: ringKeys(s.LabelKeys()), show: o.showLabels, checkWrites: o.checkWrites, shared: o.shared,
+		checks: checks{scheme: o.scheme, mains: mains, controlled: controlled, live: live, unstructured: inner.Unstructured},
+		recent: lru.New(remembered), absent: lru.New(remembered),
+	}, errors.Join(mainErr, err, liveErr)
+}
+
+// CheckWrites returns a client that writes only as this shard. Reads go to the given client, unchanged. It is meant for the
+// reconcilers of sharded objects, and is safe for concurrent use:
+//
+//   - Outside the shard's term, every write fails with [ErrNotHeld] or [ErrLost]. The term begins at the end of the hold-off
+//     and ends at the renew deadline, even in a process that was frozen. Runnables that need no Lease use a client of their
+//     own.
+//   - A patch of a sharded object, of its status, or of another subresource gets the object's resourceVersion as a precondition
+//     unless it has one. If the object has changed since, for example because it has moved to another shard, the API server
+//     answers Conflict and does nothing. The version is that of the passed object. If the passed object has no version, and
+//     the kind has a [Shard.Reconciler] or [Shard.Handler], it is the version in the cache. Apply configurations count as
+//     patches.
+//
+// The client does not change the following: updates and deletes, whose preconditions are up to the caller; patches of
+// subresources that have a body of their own (such as Scale); patches in CBOR; and patches of objects that neither carry this
+// shard's label nor have a version in the cache. Such objects are not sharded, belong to another shard, or are created by the
+// patch.
+//
+// The client has a cost. A patch that would have merged with the writes of others is now a conflict, and the reconcile is
+// repeated with a fresh object. A second patch from the same old copy conflicts with the first one, so refresh the copy with the
+// answer. A patch is decoded and encoded one more time.
+func (s *Shard) CheckWrites(c client.Client) client.Client {
+	all, _ := s.newClients(clientOptions{scheme: c.Scheme(), showLabels: true, checkWrites: true}) // without kinds, it has no errors
+
+	return all.client(c)
+}
+
+func (c *clients) client(inner client.Client) client.Client {
+	return &ringClient{ringReader{c, inner, c.checks.cached}, innerClient{inner}}
+}
+
+// reader wraps a reader without a cache.
+func (c *clients) reader(inner client.Reader) client.Reader {
+	return &ringReader{c, inner, func(kruntime.Object) bool { return false }}
+}
+
+func (c *clients) cache(inner cache.Cache) cache.Cache {
+	return &ringCache{ringReader{c, inner, func(kruntime.Object) bool { return true }}, innerCache{inner}}
+}
+
+func (c *clients) indexer(inner client.FieldIndexer) client.FieldIndexer {
+	return &ringIndexer{c, inner}
+}
+
+// hides reports whether the keys of such an object are hidden and kept.
+func (c *clients) hides(d declared) bool { return d.role != undeclared && !c.show }
+
+// begin returns why the program must not write.
+func (c *clients) begin(ctx context.Context, verb string, obj any) (declared, error) {
+	d, err := c.checks.request(ctx, obj, false)
+	if err == nil && c.checkWrites {
+		if err = c.shard.term.held(); err != nil {
+			err = fmt.Errorf("refused to %s: %w", verb, err)
+		}
+	}
+
+	return d, err
+}
+
+// may calls the function, which writes, if the program may.
+func (c *clients) may(ctx context.Context, verb string, obj any, call func() error) error {
+	if _, err := c.begin(ctx, verb, obj); err != nil {
+		return err
+	}
+
+	return call()
+}
+
+// exchange calls the function, which sends the object and receives the answer into it.
+func (c *clients) exchange(d declared, obj metav1.Object, call func() error) error {
+	if !c.hides(d) {
+		return call()
+	}
+
+	own(obj)
+
+	err := call()
+	if err == nil {
+		c.remember(obj)
+	}
+
+	c.keys.hide(obj, false)
+
+	return err
+}
+
+// own gives the object maps of its own. An answer is decoded into those that are there, and a program may have put the same map into a
+// selector or a template.
+func own(obj metav1.Object) {
+	if _, ok := obj.(kruntime.Unstructured); !ok { // the content of these is replaced
+		obj.SetLabels(maps.Clone(obj.GetLabels()))
+		obj.SetAnnotations(maps.Clone(obj.GetAnnotations()))
+	}
+}
+
+// lastAnswer is a version of an object with what it carried.
+type lastAnswer struct {
+	version string
+	ringMeta
+}
+
+// remember remembers the answer of the API server. That of a subresource other than the status can be another object.
+func (c *clients) remember(obj metav1.Object) {
+	if obj.GetUID() != "" && (c.subresource == "" || c.subresource == "status") {
+		c.recent.Add(obj.GetUID(), lastAnswer{obj.GetResourceVersion(), c.keys.of(obj)})
+	}
+}
+
+// remembers returns what the object carried in its version, if that is known.
+func (c *clients) remembers(obj metav1.Object) (ringMeta, bool) {
+	v, ok := c.recent.Get(obj.GetUID())
+	a, _ := v.(lastAnswer)
+
+	return a.ringMeta, ok && a.version == obj.GetResourceVersion()
+}
+
+// ringReader is a reader as the program sees it.
+type ringReader struct {
+	*clients
+
+	inner  client.Reader
+	cached func(kruntime.Object) bool
+}
+
+// Get implements client.Reader.
+func (r *ringReader) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	cached := r.cached(obj)
+
+	d, err := r.checks.request(ctx, obj, cached)
+	if err != nil {
+		return err
+	}
+
+	get := func() error { return r.inner.Get(ctx, key, obj, opts...) }
+	if !cached {
+		return r.exchange(d, obj, get)
+	}
+
+	if err = get(); err != nil {
+		return r.elsewhere(ctx, d, key, err)
+	}
+
+	if r.hides(d) {
+		o := (&client.GetOptions{}).ApplyOptions(opts)
+		r.keys.hide(obj, r.shared || ptr.Deref(o.UnsafeDisableDeepCopy, false))
+	}
+
+	return nil
+}
+
+// List implements client.Reader.
+func (r *ringReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	cached := r.cached(list)
+
+	d, err := r.checks.request(ctx, list, cached)
+	if err != nil {
+		return err
+	}
+
+	if err := r.inner.List(ctx, list, opts...); err != nil || !r.hides(d) {
+		return err //nolint:wrapcheck // it is the inner reader's
+	}
+
+	o := (&client.ListOptions{}).ApplyOptions(opts)
+
+	return r.keys.each(list, cached && (r.shared || ptr.Deref(o.UnsafeDisableDeepCopy, false)), func(obj client.Object) {
+		if !cached {
+			r.remember(obj)
+		}
+	})
+}
+
+// ringClient is a client as the program sees it. It returns errors of the inner client unchanged.
+type ringClient struct {
+	ringReader
+	innerClient
+}
+
+// innerClient is embedded one level deeper than the reader, whose methods take precedence.
+type innerClient struct{ client.Client }
+
+// Apply implements client.Writer.
+func (c *ringClient) Apply(ctx context.Context, config kruntime.ApplyConfiguration, opts ...client.ApplyOption) error {
+	return c.apply(ctx, config, func() error { return c.Client.Apply(ctx, config, opts...) })
+}
+
+// Create implements client.Writer.
+func (c *ringClient) Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error {
+	return c.create(ctx, obj, func() error { return c.Client.Create(ctx, obj, opts...) })
+}
+
+// Delete implements client.Writer.
+func (c *ringClient) Delete(ctx context.Context, obj client.Object, opts ...client.DeleteOption) error {
+	return c.may(ctx, "delete", obj, func() error { return c.Client.Delete(ctx, obj, opts...) })
+}
+
+// DeleteAllOf implements client.Writer.
+func (c *ringClient) DeleteAllOf(ctx context.Context, obj client.Object, opts ...client.DeleteAllOfOption) error {
+	return c.may(ctx, "delete", obj, func() error { return c.Client.DeleteAllOf(ctx, obj, opts...) })
+}
+
+// Update implements client.Writer.
+func (c *ringClient) Update(ctx context.Context, obj client.Object, opts ...client.UpdateOption) error {
+	return c.update(ctx, obj, func() error { return c.Client.Update(ctx, obj, opts...) })
+}
+
+// Patch implements client.Writer.
+func (c *ringClient) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	return c.patch(ctx, obj, patch, func(patch client.Patch) error { return c.Client.Patch(ctx, obj, patch, opts...) })
+}
+
+// Status implements client.StatusClient.
+func (c *ringClient) Status() client.SubResourceWriter {
+	return &ringSubresource{c.at("status"), nil, c.Client.Status()}
+}
+
+// SubResource implements client.SubResourceClientConstructor.
+func (c *ringClient) SubResource(name string) client.SubResourceClient {
+	inner := c.Client.SubResource(name)
+
+	return &ringSubresource{c.at(name), inner, inner}
+}
+
+// at returns the same for a subresource.
+func (c *clients) at(subresource string) *clients {
+	at := *c
+	at.subresource = subresource
+
+	return &at
+}
+
+type ringSubresource struct {
+	*clients
+
+	reader client.SubResourceReader
+	writer client.SubResourceWriter
+}
+
+// Get implements client.SubResourceReader.
+func (w *ringSubresource) Get(ctx context.Context, obj, sub client.Object, opts ...client.SubResourceGetOption) error {
+	d, err := w.checks.request(ctx, obj, false)
+	if err != nil {
+		return err
+	}
+
+	return w.exchange(d, sub, func() error { return w.reader.Get(ctx, obj, sub, opts...) })
+}
+
+// Apply implements client.SubResourceWriter.
+func (w *ringSubresource) Apply(ctx context.Context, config kruntime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+	call := func() error { return w.writer.Apply(ctx, config, opts...) }
+
+	if o := (&client.SubResourceApplyOptions{}).ApplyOpts(opts); o.SubResourceBody != nil {
+		return w.may(ctx, "apply", config, call)
+	}
+
+	return w.apply(ctx, config, call)
+}
+
+// Create implements client.SubResourceWriter.
+func (w *ringSubresource) Create(ctx context.Context, obj, sub client.Object, opts ...client.SubResourceCreateOption) error {
+	return w.may(ctx, "create", obj, func() error { return w.writer.Create(ctx, obj, sub, opts...) })
+}
+
+// Update implements client.SubResourceWriter.
+func (w *ringSubresource) Update(ctx context.Context, obj client.Object, opts ...client.SubResourceUpdateOption) error {
+	call := func() error { return w.writer.Update(ctx, obj, opts...) }
+
+	if sent := w.sent(obj, (&client.SubResourceUpdateOptions{}).ApplyOptions(opts).SubResourceBody); sent != nil {
+		return w.update(ctx, sent, call)
+	}
+
+	return w.may(ctx, "update", obj, call)
+}
+
+// Patch implements client.SubResourceWriter.
+func (w *ringSubresource) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+	call := func(patch client.Patch) error { return w.writer.Patch(ctx, obj, patch, opts...) }
+
+	if sent := w.sent(obj, (&client.SubResourcePatchOptions{}).ApplyOptions(opts).SubResourceBody); sent != nil {
+		return w.patch(ctx, sent, patch, call)
+	}
+
+	return w.may(ctx, "patch", obj, func() error { return call(patch) })
+}
+
+// sent returns what stands for the object in the request: itself, or a body of its kind. It is nil if the body is another kind of object.
+func (w *ringSubresource) sent(obj, body client.Object) client.Object {
+	if body == nil {
+		return obj
+	}
+
+	if w.checks.declared(body).GroupKind != w.checks.declared(obj).GroupKind {
+		return nil
+	}
+
+	body.SetName(cmp.Or(body.GetName(), obj.GetName())) // as the inner client does
+	body.SetNamespace(cmp.Or(body.GetNamespace(), obj.GetNamespace()))
+
+	return body
+}
+
+// applied is the metadata of an apply configuration.
+type applied struct {
+	metav1.Object // nil: nothing else of it is used
+
+	config *metav1ac.ObjectMetaApplyConfiguration
+}
+
+// metadataOf returns the metadata of an apply configuration; nil if it has none of the form that all generated ones have.
+func metadataOf(config kruntime.ApplyConfiguration) metav1.Object {
+	if obj, ok := config.(metav1.Object); ok { // an unstructured one
+		return obj
+	}
+
+	if v := reflect.Indirect(reflect.ValueOf(config)); v.Kind() == reflect.Struct {
+		if field := v.FieldByName("ObjectMetaApplyConfiguration"); field.IsValid() {
+			if m, _ := reflect.TypeAssert[*metav1ac.ObjectMetaApplyConfiguration](field); m != nil {
+				return applied{config: m}
+			}
+		}
+	}
+
+	return nil
+}
+
+func (a applied) GetName() string                   { return ptr.Deref(a.config.Name, "") }
+func (a applied) GetNamespace() string              { return ptr.Deref(a.config.Namespace, "") }
+func (a applied) GetUID() types.UID                 { return ptr.Deref(a.config.UID, "") }
+func (a applied) GetResourceVersion() string        { return ptr.Deref(a.config.ResourceVersion, "") }
+func (a applied) GetLabels() map[string]string      { return a.config.Labels }
+func (a applied) GetAnnotations() map[string]string { return a.config.Annotations }
+
+func (a applied) SetLabels(labels map[string]string)           { a.config.Labels = labels }
+func (a applied) SetAnnotations(annotations map[string]string) { a.config.Annotations = annotations }
+
+func (a applied) SetResourceVersion(version string) {
+	if a.config.ResourceVersion = &version; version == "" {
+		a.config.ResourceVersion = nil
+	}
+}

@@ -1,0 +1,298 @@
+package shard
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// ringMeta is what an object carries of the ring: the values of its keys, nil for those that are missing.
+type ringMeta struct{ shard, drain, handover *string }
+
+// ringKeys reads and writes the keys of the ring in objects. If others have the object's maps too, it writes into new ones.
+type ringKeys v1alpha1.LabelKeys
+
+// field is a field of metadata with the ring's keys in it; the value is nil for none.
+type field struct {
+	name  string
+	pairs []pair
+}
+
+type pair struct {
+	key   string
+	value *string
+}
+
+func (k ringKeys) fields(m ringMeta) (labels, annotations field) {
+	return field{"labels", []pair{{k.Shard, m.shard}, {k.Drain, m.drain}}}, field{"annotations", []pair{{k.Handover, m.handover}}}
+}
+
+// of returns what an object carries.
+func (k ringKeys) of(obj metav1.Object) (m ringMeta) {
+	if u, ok := obj.(runtime.Unstructured); ok { // its accessors copy
+		metadata, _ := u.UnstructuredContent()["metadata"].(map[string]any)
+		labels, _ := metadata["labels"].(map[string]any)
+		annotations, _ := metadata["annotations"].(map[string]any)
+
+		return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(annotations, k.Handover)}
+	}
+
+	labels := obj.GetLabels()
+
+	return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(obj.GetAnnotations(), k.Handover)}
+}
+
+func valueOf[V any](m map[string]V, key string) *string {
+	v, ok := m[key]
+	if !ok {
+		return nil
+	}
+
+	s, _ := any(v).(string)
+
+	return &s
+}
+
+// set makes the object carry exactly this.
+func (k ringKeys) set(obj metav1.Object, m ringMeta, shared bool) {
+	if u, ok := obj.(runtime.Unstructured); ok {
+		content := u.UnstructuredContent()
+		if shared {
+			content = maps.Clone(content)
+		}
+
+		metadata, _ := content["metadata"].(map[string]any)
+		content["metadata"] = k.in(metadata, m, shared)
+		u.SetUnstructuredContent(content)
+
+		return
+	}
+
+	labels, annotations := k.fields(m)
+	obj.SetLabels(with(obj.GetLabels(), labels.pairs, shared))
+	obj.SetAnnotations(with(obj.GetAnnotations(), annotations.pairs, shared))
+}
+
+// in returns metadata that carries exactly this.
+func (k ringKeys) in(metadata map[string]any, m ringMeta, shared bool) map[string]any {
+	if shared {
+		metadata = maps.Clone(metadata)
+	}
+
+	if metadata == nil {
+		metadata = map[string]any{}
+	}
+
+	labels, annotations := k.fields(m)
+	for _, f := range []field{labels, annotations} {
+		values, _ := metadata[f.name].(map[string]any)
+		if values = with(values, f.pairs, shared); values != nil {
+			metadata[f.name] = values
+		} else {
+			delete(metadata, f.name)
+		}
+	}
+
+	return metadata
+}
+
+// with returns the map, or a copy if it is shared, with exactly these pairs of their keys. It is nil if it would be empty.
+func with[V any](m map[string]V, pairs []pair, shared bool) map[string]V {
+	if shared {
+		m = maps.Clone(m)
+	}
+
+	for _, p := range pairs {
+		if p.value == nil {
+			delete(m, p.key)
+			continue
+		}
+
+		if m == nil {
+			m = map[string]V{}
+		}
+
+		m[p.key], _ = any(*p.value).(V)
+	}
+
+	if len(m) == 0 {
+		return nil
+	}
+
+	return m
+}
+
+// hide removes the keys from an object that the program has received.
+func (k ringKeys) hide(obj metav1.Object, shared bool) {
+	if k.of(obj) != (ringMeta{}) {
+		k.set(obj, ringMeta{}, shared)
+	}
+}
+
+// hidden returns the object of a cache, or a copy without the keys.
+func (k ringKeys) hidden(obj any) any {
+	switch obj := obj.(type) {
+	case toolscache.DeletedFinalStateUnknown:
+		obj.Obj = k.hidden(obj.Obj)
+		return obj
+	case client.Object:
+		if k.of(obj) == (ringMeta{}) {
+			return obj
+		}
+
+		shallow := reflect.New(reflect.TypeOf(obj).Elem())
+		shallow.Elem().Set(reflect.ValueOf(obj).Elem())
+		hidden, _ := reflect.TypeAssert[client.Object](shallow)
+		k.set(hidden, ringMeta{}, true)
+
+		return hidden
+	default:
+		return obj
+	}
+}
+
+// each calls the function with each object of a list, and then hides its keys. Pointers in a list can be those of a cache.
+func (k ringKeys) each(list client.ObjectList, shared bool, seen func(client.Object)) error {
+	pointer, err := meta.GetItemsPtr(list)
+	if err != nil {
+		return err //nolint:wrapcheck // it names the list
+	}
+
+	items := reflect.ValueOf(pointer).Elem()
+	for i := range items.Len() {
+		item := items.Index(i)
+		if item.Kind() == reflect.Struct {
+			if obj, ok := reflect.TypeAssert[client.Object](item.Addr()); ok {
+				seen(obj)
+				k.hide(obj, shared)
+			}
+		} else if obj, ok := reflect.TypeAssert[client.Object](item); ok {
+			seen(obj)
+			item.Set(reflect.ValueOf(k.hidden(obj)))
+		}
+	}
+
+	return nil
+}
+
+// ringCache is a cache as the program sees it.
+type ringCache struct {
+	ringReader
+	innerCache
+}
+
+// innerCache is embedded one level deeper than the reader, whose methods take precedence.
+type innerCache struct{ cache.Cache }
+
+// GetInformer implements cache.Informers.
+func (c *ringCache) GetInformer(ctx context.Context, obj client.Object, opts ...cache.InformerGetOption) (cache.Informer, error) {
+	informer, err := c.Cache.GetInformer(ctx, obj, opts...)
+
+	return c.informer(informer, c.checks.declared(obj)), err
+}
+
+// GetInformerForKind implements cache.Informers.
+func (c *ringCache) GetInformerForKind(ctx context.Context, gvk schema.GroupVersionKind, opts ...cache.InformerGetOption) (cache.Informer, error) {
+	informer, err := c.Cache.GetInformerForKind(ctx, gvk, opts...)
+	obj := &unstructured.Unstructured{}
+	obj.SetGroupVersionKind(gvk)
+
+	return c.informer(informer, c.checks.declared(obj)), err
+}
+
+func (c *ringCache) informer(informer cache.Informer, d declared) cache.Informer {
+	if informer == nil || !c.hides(d) {
+		return informer
+	}
+
+	return &ringInformer{Informer: informer, keys: c.keys}
+}
+
+// IndexField implements client.FieldIndexer.
+func (c *ringCache) IndexField(ctx context.Context, obj client.Object, field string, extract client.IndexerFunc) error {
+	return c.indexer(c.Cache).IndexField(ctx, obj, field, extract) //nolint:wrapcheck // it is the cache's
+}
+
+type ringIndexer struct {
+	*clients
+
+	inner client.FieldIndexer
+}
+
+// IndexField implements client.FieldIndexer.
+func (i *ringIndexer) IndexField(ctx context.Context, obj client.Object, field string, extract client.IndexerFunc) error {
+	index := extract
+	if i.hides(i.checks.declared(obj)) {
+		index = func(obj client.Object) []string {
+			hidden, _ := i.keys.hidden(obj).(client.Object)
+
+			return extract(hidden)
+		}
+	}
+
+	return i.inner.IndexField(ctx, obj, field, index) //nolint:wrapcheck // it is the cache's
+}
+
+// ringInformer is an informer whose handlers and indexes see objects without the keys.
+type ringInformer struct {
+	cache.Informer
+
+	keys ringKeys
+}
+
+// AddEventHandler implements cache.Informer.
+func (i *ringInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+	return i.Informer.AddEventHandler(&ringHandler{h, i.keys}) //nolint:wrapcheck // it is the informer's
+}
+
+// AddEventHandlerWithResyncPeriod implements cache.Informer.
+func (i *ringInformer) AddEventHandlerWithResyncPeriod(
+	h toolscache.ResourceEventHandler, period time.Duration,
+) (toolscache.ResourceEventHandlerRegistration, error) {
+	return i.Informer.AddEventHandlerWithResyncPeriod(&ringHandler{h, i.keys}, period) //nolint:wrapcheck // it is the informer's
+}
+
+// AddEventHandlerWithOptions implements cache.Informer.
+func (i *ringInformer) AddEventHandlerWithOptions(
+	h toolscache.ResourceEventHandler, o toolscache.HandlerOptions,
+) (toolscache.ResourceEventHandlerRegistration, error) {
+	return i.Informer.AddEventHandlerWithOptions(&ringHandler{h, i.keys}, o) //nolint:wrapcheck // it is the informer's
+}
+
+// AddIndexers implements cache.Informer.
+func (i *ringInformer) AddIndexers(indexers toolscache.Indexers) error {
+	hidden := toolscache.Indexers{}
+	for name, index := range indexers {
+		hidden[name] = func(obj any) ([]string, error) { return index(i.keys.hidden(obj)) }
+	}
+
+	return i.Informer.AddIndexers(hidden) //nolint:wrapcheck // it is the informer's
+}
+
+type ringHandler struct {
+	inner toolscache.ResourceEventHandler
+	keys  ringKeys
+}
+
+// OnAdd implements toolscache.ResourceEventHandler.
+func (h *ringHandler) OnAdd(obj any, initial bool) { h.inner.OnAdd(h.keys.hidden(obj), initial) }
+
+// OnUpdate implements toolscache.ResourceEventHandler.
+func (h *ringHandler) OnUpdate(old, obj any) {
+	h.inner.OnUpdate(h.keys.hidden(old), h.keys.hidden(obj))
+}
+
+// OnDelete implements toolscache.ResourceEventHandler.
+func (h *ringHandler) OnDelete(obj any) { h.inner.OnDelete(h.keys.hidden(obj)) }

@@ -1,0 +1,274 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+)
+
+// ErrOtherShard is the error of a read from the cache of a controlled object that exists, but is not this shard's. The cache contains only
+// the shard's own.
+var ErrOtherShard = errors.New("it exists, but is not this shard's, so the cache does not contain it: read what users create, or what several objects " +
+	"share, with GetAPIReader of the manager, or from a second cache without a selector")
+
+var errOutdated = errors.New("the object has been modified; please apply your changes to the latest version and try again")
+
+// absentFor is for how long an object that does not exist is not looked for again.
+const absentFor = 30 * time.Second
+
+// elsewhere returns the error of a read from the cache, or ErrOtherShard. Each controlled object that a reconcile does not find costs a request,
+// one in absentFor if it does not exist.
+func (c *clients) elsewhere(ctx context.Context, d declared, name types.NamespacedName, err error) error {
+	k := c.shard.kind(d.GroupKind, name.Namespace)
+	if d.role != controlledKind || k == nil || !apierrors.IsNotFound(err) || controller.ReconcileIDFromContext(ctx) == "" {
+		return err
+	}
+
+	key, now := k.key(name), c.shard.term.clock.Now()
+	if asked, ok := c.absent.Get(key); ok && now.Sub(asked.(time.Time)) < absentFor { //nolint:forcetypeassert // nothing else is in it
+		return err
+	}
+
+	obj, liveErr := k.live(ctx, name)
+
+	switch {
+	case apierrors.IsNotFound(liveErr), apierrors.IsForbidden(liveErr):
+		c.absent.Add(key, now)
+		return err
+	case liveErr != nil:
+		return fmt.Errorf("determine whether %s %s is another shard's: %w", d.Kind, name, liveErr)
+	case c.shard.owns(obj):
+		return err // the cache will contain it
+	default:
+		return fmt.Errorf("read %s %s, which has the shard %q: %w", d.Kind, name, obj.GetLabels()[c.keys.Shard], ErrOtherShard)
+	}
+}
+
+func (c *clients) create(ctx context.Context, obj client.Object, call func() error) error {
+	d, err := c.begin(ctx, "create", obj)
+	if err != nil {
+		return err
+	}
+
+	follows, err := c.follows(ctx, d, obj)
+	if err != nil {
+		return err
+	}
+
+	return c.exchange(d, obj, func() error {
+		var m ringMeta
+		if follows {
+			m.shard = &c.shard.options.Name
+		}
+
+		if follows || c.hides(d) {
+			c.keys.set(obj, m, true)
+		}
+
+		return call()
+	})
+}
+
+// follows reports whether an object of this shard controls the object, which follows it.
+func (c *clients) follows(ctx context.Context, d declared, obj client.Object) (bool, error) {
+	by := metav1.GetControllerOfNoCopy(obj)
+	if by == nil || d.role != controlledKind {
+		return false, nil
+	}
+
+	gk := schema.FromAPIVersionAndKind(by.APIVersion, by.Kind).GroupKind()
+
+	k := c.shard.kind(gk, obj.GetNamespace())
+	if k == nil || !c.checks.mains[gk] && !c.checks.controlled[gk] {
+		return false, nil
+	}
+
+	name := types.NamespacedName{Namespace: obj.GetNamespace(), Name: by.Name}
+
+	namespaced, err := k.namespaced()
+	if err != nil {
+		return false, fmt.Errorf("determine whether %s is namespaced: %w", by.Kind, err)
+	}
+
+	if !namespaced {
+		name.Namespace = ""
+	}
+
+	owner, err := k.read(ctx, name)
+
+	return owner != nil && owner.GetUID() == by.UID && c.shard.owns(owner), err
+}
+
+func (c *clients) update(ctx context.Context, obj client.Object, call func() error) error {
+	d, err := c.begin(ctx, "update", obj)
+	if err != nil {
+		return err
+	}
+
+	if !c.hides(d) {
+		return call()
+	}
+
+	m, version, err := c.carries(ctx, d, obj)
+	if err != nil {
+		return err
+	}
+
+	return c.exchange(d, obj, func() error {
+		given := obj.GetResourceVersion()
+		c.keys.set(obj, m, true)
+		obj.SetResourceVersion(version)
+
+		err := call()
+		if err != nil {
+			obj.SetResourceVersion(given)
+		}
+
+		return err
+	})
+}
+
+// carries returns what the object carries in its version. For an object without a version, it is what the object carries now, and in which version. The error
+// is a conflict if the version is not the latest.
+func (c *clients) carries(ctx context.Context, d declared, obj client.Object) (ringMeta, string, error) {
+	k, name, version := c.shard.kind(d.GroupKind, obj.GetNamespace()), client.ObjectKeyFromObject(obj), obj.GetResourceVersion()
+	if k == nil {
+		return ringMeta{}, "", fmt.Errorf("update %s %s: the kind is declared, but not registered", d.Kind, name)
+	}
+
+	if version != "" {
+		// An error of the cache, which may not have started, is none of the update.
+		if cached, err := k.read(ctx, name); err == nil && cached != nil && cached.GetResourceVersion() == version {
+			return c.keys.of(cached), version, nil
+		}
+
+		if m, ok := c.remembers(obj); ok {
+			return m, version, nil
+		}
+	}
+
+	live, err := k.live(ctx, name)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return ringMeta{}, version, nil
+	case err != nil:
+		return ringMeta{}, "", fmt.Errorf("determine the shard of %s %s before its update: %w", d.Kind, name, err)
+	case version != "" && version != live.GetResourceVersion():
+		conflict := apierrors.NewConflict(schema.GroupResource{Group: d.Group, Resource: d.Kind}, name.Name, errOutdated)
+
+		return ringMeta{}, "", conflict //nolint:wrapcheck // as the API server's
+	default:
+		return c.keys.of(live), live.GetResourceVersion(), nil
+	}
+}
+
+func (c *clients) patch(ctx context.Context, obj client.Object, patch client.Patch, call func(client.Patch) error) error {
+	d, err := c.begin(ctx, "patch", obj)
+	if err != nil {
+		return err
+	}
+
+	if !c.hides(d) && !c.checkWrites {
+		return call(patch)
+	}
+
+	data, err := patch.Data(obj)
+	if err != nil {
+		return fmt.Errorf("encode the patch of %s: %w", client.ObjectKeyFromObject(obj), err)
+	}
+
+	if c.hides(d) {
+		if data, err = c.keep(ctx, d, obj, client.RawPatch(patch.Type(), data)); err != nil {
+			return fmt.Errorf("keep the shard in the patch of %s: %w", client.ObjectKeyFromObject(obj), err)
+		}
+	}
+
+	version, err := c.version(ctx, d, obj)
+	if err != nil {
+		return err
+	}
+
+	if version != "" {
+		if data, err = withVersion(patch.Type(), data, version); err != nil {
+			return fmt.Errorf("add the precondition to the patch of %s: %w", client.ObjectKeyFromObject(obj), err)
+		}
+	}
+
+	return c.exchange(d, obj, func() error { return call(client.RawPatch(patch.Type(), data)) })
+}
+
+// version returns the version that a patch of the object is based on, or "" if the object is not known to belong to this shard.
+func (c *clients) version(ctx context.Context, d declared, obj metav1.Object) (string, error) {
+	if !c.checkWrites {
+		return "", nil
+	}
+
+	given := obj.GetResourceVersion()
+	if m, _ := c.remembers(obj); given != "" && (c.shard.owns(obj) || m.shard != nil && *m.shard == c.shard.Name()) {
+		return given, nil
+	}
+
+	k := c.shard.kind(d.GroupKind, obj.GetNamespace())
+	if k == nil {
+		return "", nil
+	}
+
+	cached, err := k.read(ctx, types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()})
+	if err != nil || cached == nil || !c.shard.owns(cached) {
+		return "", err
+	}
+
+	if given != "" {
+		return given, nil
+	}
+
+	return cached.GetResourceVersion(), nil
+}
+
+// apply calls the function, which sends the configuration and receives the answer into it. If the call fails, the configuration does not keep the
+// precondition.
+func (c *clients) apply(ctx context.Context, config kruntime.ApplyConfiguration, call func() error) error {
+	d, err := c.begin(ctx, "apply", config)
+	if err != nil {
+		return err
+	}
+
+	obj := metadataOf(config)
+	if obj == nil {
+		return call()
+	}
+
+	given := obj.GetResourceVersion()
+
+	version, err := c.version(ctx, d, obj)
+	if err != nil {
+		return err
+	}
+
+	return c.exchange(d, obj, func() error {
+		if c.hides(d) {
+			c.keys.hide(obj, false) // what is left out is left alone
+		}
+
+		if given == "" && version != "" {
+			obj.SetResourceVersion(version)
+		}
+
+		err := call()
+		if err != nil {
+			obj.SetResourceVersion(given)
+		}
+
+		return err
+	})
+}
