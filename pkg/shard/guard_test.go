@@ -14,9 +14,9 @@ var website = objectKey{
 	NamespacedName: types.NamespacedName{Namespace: "default", Name: "a"},
 }
 
-func mine(version string) view   { return view{version: version, owned: true} }
-func drains(version string) view { return view{version: version, owned: true, draining: true} }
-func other(version string) view  { return view{version: version} }
+func mine(version string) view     { return view{version: version, owned: true} }
+func draining(version string) view { return view{version: version, owned: true, draining: true} }
+func other(version string) view    { return view{version: version} }
 
 // inside enters the object and judges a view of it.
 func inside(g *guard, v view) verdict {
@@ -56,7 +56,7 @@ func TestGuardLetsTheLastOneAcknowledge(t *testing.T) {
 	require.Equal(t, run, inside(g, mine("7")), "the first worker")
 	require.Equal(t, run, inside(g, mine("7")), "the second worker")
 
-	may, version := once(g, drains("8"))
+	may, version := once(g, draining("8"))
 	require.Equal(t, drained, may)
 	require.Empty(t, version, "two are still inside")
 
@@ -73,10 +73,10 @@ func TestGuardLetsTheLastOneAcknowledge(t *testing.T) {
 
 func TestGuardAcknowledgesOnceAtATime(t *testing.T) {
 	g := newGuard()
-	_, version := once(g, drains("8"))
+	_, version := once(g, draining("8"))
 	require.Equal(t, "8", version)
 
-	may, version := once(g, drains("8"))
+	may, version := once(g, draining("8"))
 	require.Equal(t, drained, may)
 	require.Empty(t, version, "somebody is at it")
 
@@ -95,11 +95,11 @@ func TestGuardAcknowledgesOnceAtATime(t *testing.T) {
 
 func TestGuardRetriesAFailedAcknowledgement(t *testing.T) {
 	g := newGuard()
-	_, version := once(g, drains("8"))
+	_, version := once(g, draining("8"))
 	require.Equal(t, "8", version)
 	g.settle(website, outcome{})
 
-	may, version := once(g, drains("10"))
+	may, version := once(g, draining("10"))
 	require.Equal(t, drained, may)
 	require.Equal(t, "10", version, "the newest version")
 
@@ -110,7 +110,7 @@ func TestGuardRetriesAFailedAcknowledgement(t *testing.T) {
 func TestGuardAfterAnAcknowledgement(t *testing.T) {
 	acknowledged := func() *guard {
 		g := newGuard()
-		_, version := once(g, drains("8"))
+		_, version := once(g, draining("8"))
 		require.Equal(t, "8", version)
 		g.settle(website, outcome{version: "9"})
 
@@ -123,12 +123,12 @@ func TestGuardAfterAnAcknowledgement(t *testing.T) {
 		want verdict
 	}{
 		{"stale, before the drain", mine("7"), unclear},
-		{"stale, draining", drains("8"), unclear},
+		{"stale, draining", draining("8"), unclear},
 		{"absence is no deletion", view{}, gone},
 		{"seen without label", other("9"), foreign},
 		{"given back in the same write", mine("9"), run},
 		{"given back later", mine("12"), run},
-		{"given back and drained again", drains("12"), drained},
+		{"given back and drained again", draining("12"), drained},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, _ := once(acknowledged(), tc.view)
@@ -163,7 +163,7 @@ func TestGuardRemembersABoundedNumberOfDepartures(t *testing.T) {
 	const extra = 10
 	for i := range rememberedAcknowledgements + extra {
 		g.enter(key(i))
-		g.judge(key(i), drains("8"))
+		g.judge(key(i), draining("8"))
 		_, acknowledge := g.leave(key(i))
 		require.True(t, acknowledge)
 		g.settle(key(i), outcome{version: "9"})

@@ -52,6 +52,9 @@ type handovers struct {
 	annotation string
 	selector   labels.Selector
 
+	// watch is called for each informer; nil: nothing is.
+	watch func(toolscache.SharedIndexInformer, schema.GroupKind)
+
 	mu     sync.Mutex
 	stores []*cached
 	mapper meta.RESTMapper
@@ -119,6 +122,9 @@ func (h *handovers) follow(o *cache.Options, sch *runtime.Scheme, live func() me
 
 		if gvk, err := apiutil.GVKForObject(obj, sch); err == nil { // otherwise nothing of it follows an owner by its kind
 			h.add(&cached{form: form{gvk, reflect.TypeOf(obj)}, split: split, some: readable, store: informer.GetStore(), stopped: informer.IsStopped, live: live})
+			if h.watch != nil {
+				h.watch(informer, gvk.GroupKind())
+			}
 		}
 
 		return informer

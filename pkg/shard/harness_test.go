@@ -85,6 +85,7 @@ func (f *fixture) shardFor(name string, lease time.Duration) *Shard {
 		HoldOff: minHoldOff,
 	})
 	require.NoError(f, err)
+	f.Cleanup(func() { s.term.close() })
 
 	return s
 }

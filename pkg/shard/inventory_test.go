@@ -36,7 +36,7 @@ func TestListingJudges(t *testing.T) {
 	}{
 		"as listed":                  {listed("9"), mine("9"), fresh},
 		"newer than listed":          {listed("9"), mine("10"), fresh},
-		"draining, as listed":        {listed("9"), drains("9"), fresh},
+		"draining, as listed":        {listed("9"), draining("9"), fresh},
 		"older than listed":          {listed("10"), mine("9"), behind},
 		"reached before":             {listed(reached), mine("9"), fresh},
 		"reached and gone":           {listed(reached), view{}, fresh},

@@ -44,6 +44,14 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 	}
 
 	form := form{gvk: gvk, goType: reflect.TypeOf(empty)}
+	live := func() (metadata.Getter, error) {
+		mapping, err := c.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+		if err != nil {
+			return nil, fmt.Errorf("determine the resource of %s: %w", gvk.Kind, err)
+		}
+
+		return s.liveReader().Resource(mapping.Resource), nil
+	}
 	k := &kind{
 		gvk: gvk,
 		get: func(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
@@ -52,6 +60,15 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 			return obj, c.Get(ctx, name, obj)
 		},
 		patch: func(ctx context.Context, name types.NamespacedName, patch []byte) (string, error) {
+			if s.liveReader() != nil {
+				r, err := live()
+				if err != nil {
+					return "", err
+				}
+
+				return versionOf(r.Namespace(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, patch, metav1.PatchOptions{}))
+			}
+
 			obj := &metav1.PartialObjectMetadata{}
 			obj.SetGroupVersionKind(gvk)
 			obj.SetNamespace(name.Namespace)
@@ -61,14 +78,6 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 			return obj.GetResourceVersion(), err
 		},
 		namespaced: func() (bool, error) { return c.IsObjectNamespaced(empty) },
-	}
-	live := func() (metadata.Getter, error) {
-		mapping, err := c.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
-		if err != nil {
-			return nil, fmt.Errorf("determine the resource of %s: %w", gvk.Kind, err)
-		}
-
-		return s.liveReader().Resource(mapping.Resource), nil
 	}
 	k.live = func(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
 		if s.liveReader() == nil {
@@ -203,6 +212,15 @@ func (s *Shard) kind(gk schema.GroupKind, namespace string) *kind {
 	}
 
 	return kinds[0]
+}
+
+// versionOf returns the version of the object that a request has returned.
+func versionOf(obj *metav1.PartialObjectMetadata, err error) (string, error) {
+	if err != nil {
+		return "", err
+	}
+
+	return obj.GetResourceVersion(), nil
 }
 
 func (k *kind) key(name types.NamespacedName) objectKey {

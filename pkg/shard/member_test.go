@@ -99,6 +99,8 @@ func TestTermOfAMemberFollowsItsLease(t *testing.T) {
 	leases, err := coordinationv1client.NewForConfig(f.config)
 	require.NoError(t, err)
 
+	t.Cleanup(func() { s.term.close() })
+
 	lock := elected{s}.Elect(hook.Lock{Leases: leases, Labels: map[string]string{"alpha.sharding.timebertt.dev/clusterring": f.ring}})
 	record := resourcelock.LeaderElectionRecord{HolderIdentity: "shard-0", LeaseDurationSeconds: 60}
 	require.NoError(t, lock.Create(t.Context(), record))

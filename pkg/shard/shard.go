@@ -27,9 +27,12 @@ type Shard struct {
 	guard    *guard
 	term     *term
 	handover *handovers
+	drains   *drains
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupKind][]*kind
+	// wrappers are the reconcilers and handlers that were wrapped.
+	wrappers map[schema.GroupKind][]*wrapped
 	// mains are the kinds whose objects follow no controller.
 	mains map[schema.GroupKind]bool
 	// inventories are the inventories of the manager's caches.
@@ -76,11 +79,14 @@ func newShard(options Options) *Shard {
 		guard:    newGuard(),
 		term:     newTerm(options, clock.RealClock{}),
 		kinds:    map[schema.GroupKind][]*kind{},
+		wrappers: map[schema.GroupKind][]*wrapped{},
 		mains:    map[schema.GroupKind]bool{},
 
 		inventories: map[form]*inventory{},
 	}
 	s.handover = newHandovers(options.Ring, keys.Handover, s.Selector())
+	s.drains = &drains{shard: s}
+	s.handover.watch, s.term.own = s.drains.watch, s.drains.run
 
 	return s
 }

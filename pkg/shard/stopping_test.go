@@ -111,3 +111,34 @@ func TestAShardThatStopsGivesItsSlotToWhoeverBeginsToWaitForIt(t *testing.T) {
 	f.refresh(object)
 	require.Equal(t, next.Name(), object.Labels[s.shardKey])
 }
+
+// A reconcile under a drain can take longer than a pause between drains.
+func TestAShardThatStopsWaitsForItsWorkers(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	clk := &lateClock{}
+	s.term.clock = clk
+	b := newBlocker()
+	p := f.startUntil(s.UntilDrained, s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, b.reconcile) }, &corev1.ConfigMap{})
+	cm := f.configMap(s, "a")
+	receive(f, b.entered, "a worker is in a long reconcile")
+
+	f.label(cm, s.drainKey, "shard-1")
+	f.eventually("the drain was seen", s.guard.draining)
+	p.cancel()
+	f.eventually("the Lease says that it stops", func() bool { return f.stopping(s) })
+	clk.ahead.Store(int64(drainStalled + time.Second))
+	for range 5 {
+		before := f.lease(s).Spec.RenewTime
+		f.eventually("it goes on", func() bool { return f.lease(s).Spec.RenewTime.After(before.Time) })
+	}
+
+	require.Equal(t, "shard-0", holder(f.lease(s)))
+	require.True(t, f.stopping(s))
+
+	close(b.proceed)
+	p.wait()
+	require.NoError(t, p.err)
+	f.refresh(cm)
+	require.Equal(t, "shard-1", cm.Labels[s.shardKey])
+}
