@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -87,6 +88,10 @@ func TestEventFiltersHideNoDrain(t *testing.T) {
 	b := newBlocker()
 	close(b.proceed)
 	f.start(s, func(mgr ctrl.Manager) {
+		// As for a controller that warms up, the events come before the term.
+		_, err := mgr.GetCache().GetInformer(t.Context(), &corev1.ConfigMap{}, ctrlcache.BlockUntilSynced(false))
+		require.NoError(t, err)
+
 		nothingPasses := predicate.NewPredicateFuncs(func(obj client.Object) bool { return obj.GetName() == "a" && !s.Draining(obj) })
 		require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).WithEventFilter(nothingPasses).
 			Complete(s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(b.reconcile))))

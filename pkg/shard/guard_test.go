@@ -179,3 +179,69 @@ func TestVersionsThatAreNoNumbers(t *testing.T) {
 	require.False(t, older("10", "9"))
 	require.False(t, older("a", "b"))
 }
+
+// Nobody works on an object while nobody knows whether it was released.
+func TestGuardAfterALostAnswer(t *testing.T) {
+	g := newGuard()
+	_, version := once(g, draining("8"))
+	require.Equal(t, "8", version)
+	g.settle(website, outcome{unknown: true})
+
+	for _, v := range []view{mine("7"), draining("8"), mine("12"), other("9"), {}} {
+		require.Equal(t, unclear, inside(g, v), "%+v", v)
+		asked, acknowledge := g.leave(website)
+		require.True(t, acknowledge, "the last one to leave asks again")
+		require.True(t, asked.unknown)
+		g.settle(website, outcome{unknown: true})
+	}
+
+	g.enter(website)
+	g.leave(website)
+	g.settle(website, outcome{version: "9"})
+
+	may, _ := once(g, mine("7"))
+	require.Equal(t, unclear, may, "another cache is behind")
+	may, _ = once(g, view{})
+	require.Equal(t, gone, may)
+}
+
+// An object that is absent while it is to be released may have been released, or deleted.
+func TestGuardAsksForAnAbsentObjectThatIsDraining(t *testing.T) {
+	g := newGuard()
+	require.Equal(t, run, inside(g, mine("7")))
+	once(g, draining("8"))
+
+	may, _ := once(g, view{})
+	require.Equal(t, unclear, may)
+
+	asked, _ := g.leave(website)
+	require.Equal(t, "8", asked.version)
+	g.settle(website, outcome{deleted: true})
+
+	may, _ = once(g, view{})
+	require.Equal(t, absent, may)
+	require.Empty(t, g.objects)
+}
+
+func TestGuardAfterADeparture(t *testing.T) {
+	g := newGuard()
+	require.Equal(t, absent, inside(g, view{}))
+	g.depart(website, "9")
+	require.Equal(t, run, inside(g, mine("12")), "it is back, so nothing is released")
+	g.depart(website, "15")
+
+	_, acknowledge := g.leave(website)
+	require.False(t, acknowledge, "one is still inside")
+	asked, acknowledge := g.leave(website)
+	require.True(t, acknowledge)
+	require.Zero(t, asked)
+
+	may, _ := once(g, view{})
+	require.Equal(t, unclear, may, "it is being released")
+	g.settle(website, outcome{left: true})
+
+	may, _ = once(g, mine("12"))
+	require.Equal(t, unclear, may, "another cache is behind")
+	may, _ = once(g, view{})
+	require.Equal(t, gone, may)
+}

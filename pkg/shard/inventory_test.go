@@ -264,12 +264,13 @@ func TestShardThatMayNotListReadsEachObject(t *testing.T) {
 
 	called, _ = u.look(nil)
 	require.True(t, called, "it is gone")
+	require.Equal(t, gets+1, r.gets.Load(), "the API server has confirmed it")
 
 	cm = f.configMap(u.shard, "a")
 	called, _ = u.look(cm)
 	require.True(t, called)
 	require.Greater(t, r.lists.Load(), lists, "now it may list")
-	require.Equal(t, gets, r.gets.Load())
+	require.Equal(t, gets+1, r.gets.Load())
 }
 
 // A failed read is retried like a list.

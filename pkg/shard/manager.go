@@ -80,6 +80,10 @@ func (s *Shard) connect(config *rest.Config) (*lock, error) {
 		return nil, err
 	}
 
+	// Drains must not queue behind the writes of the controllers.
+	config = rest.CopyConfig(config)
+	config.QPS, config.RateLimiter = -1, nil
+
 	live, err := metadata.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("create the client of shard %s for live reads: %w", s.options.Name, err)

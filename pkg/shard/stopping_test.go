@@ -118,10 +118,21 @@ func TestAShardThatStopsWaitsForItsWorkers(t *testing.T) {
 	s := f.shard("shard-0")
 	clk := &lateClock{}
 	s.term.clock = clk
-	b := newBlocker()
-	p := f.startUntil(s.UntilDrained, s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, b.reconcile) }, &corev1.ConfigMap{})
+	entered, proceed, stopped := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	p := f.startUntil(s.UntilDrained, s, func(mgr ctrl.Manager) {
+		f.controls(mgr, s, &corev1.ConfigMap{}, func(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+			close(entered)
+			select {
+			case <-ctx.Done():
+				close(stopped)
+			case <-proceed:
+			}
+
+			return ctrl.Result{}, nil
+		})
+	}, &corev1.ConfigMap{})
 	cm := f.configMap(s, "a")
-	receive(f, b.entered, "a worker is in a long reconcile")
+	receive(f, entered, "a worker is in a long reconcile")
 
 	f.label(cm, s.drainKey, "shard-1")
 	f.eventually("the drain was seen", s.guard.draining)
@@ -133,10 +144,13 @@ func TestAShardThatStopsWaitsForItsWorkers(t *testing.T) {
 		f.eventually("it goes on", func() bool { return f.lease(s).Spec.RenewTime.After(before.Time) })
 	}
 
-	require.Equal(t, "shard-0", holder(f.lease(s)))
-	require.True(t, f.stopping(s))
+	select {
+	case <-stopped:
+		require.Fail(t, "the worker was told to stop")
+	default:
+	}
 
-	close(b.proceed)
+	close(proceed)
 	p.wait()
 	require.NoError(t, p.err)
 	f.refresh(cm)
