@@ -42,6 +42,7 @@ type wrapped struct {
 type stay struct {
 	stretch  int  // the stretch of the term in which the function ran last
 	deletion bool // whether the object was in deletion then
+	told     bool // whether the function was called for the absent object
 	ended    bool // whether ends has returned since
 }
 
@@ -88,33 +89,53 @@ func (w *wrapped) absent(ctx context.Context, name types.NamespacedName, inner w
 	delete(w.waits, name)
 	w.mu.Unlock()
 
-	switch {
-	case !ran:
+	if !ran {
 		return reconcile.Result{}, nil
-	case !last.deletion || last.stretch != stretch:
-		switch may, err := w.shard.whereabouts(ctx, w.kind, name); {
-		case err != nil:
+	}
+
+	if !last.deletion || last.stretch != stretch {
+		// If the object exists, it is gone from here. If it comes back, an event leads here.
+		if may, err := w.shard.whereabouts(ctx, w.kind, name); err != nil || may != absent {
 			return reconcile.Result{}, err
-		case may == unclear:
-			return reconcile.Result{RequeueAfter: recheck}, nil
-		case may == gone:
-			return reconcile.Result{}, nil
 		}
 	}
+
+	last.told = true
+	w.remember(name, last)
 
 	result, err := inner(ctx)
-	if err == nil && result.IsZero() {
-		if err := w.release(ctx, name); err != nil {
-			return reconcile.Result{}, err
-		}
-		w.forget(name)
+	if err != nil || !result.IsZero() {
+		return result, err
 	}
 
-	return result, err
+	if err := w.release(ctx, name); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	w.forget(name)
+
+	return reconcile.Result{}, nil
+}
+
+// last returns the stay of an object, if the function has run for it.
+func (w *wrapped) last(name types.NamespacedName) (last stay, ran bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	last, ran = w.ran[name]
+
+	return last, ran
+}
+
+func (w *wrapped) remember(name types.NamespacedName, last stay) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.ran[name] = last
 }
 
 // whereabouts returns what has become of an object that is not in the cache, as the API server knows it: absent if it does not exist,
-// gone if it is not this shard's, or unclear if it is. The caller is inside the object.
+// gone if it is not this shard's, or unclear if it is: the cache is behind, or has another selector in addition. The caller is inside the object.
 func (s *Shard) whereabouts(ctx context.Context, k *kind, name types.NamespacedName) (verdict, error) {
 	switch obj, err := k.ask(ctx, name); {
 	case err != nil:
@@ -158,13 +179,10 @@ func (w *wrapped) forget(name types.NamespacedName) {
 // depart forgets an object that the cache shows as another shard's, or not at all. What the process holds for it is released when no
 // worker is inside the object.
 func (w *wrapped) depart(name types.NamespacedName) {
-	w.mu.Lock()
-	_, ran := w.ran[name]
-	delete(w.waits, name)
-	w.mu.Unlock()
-
-	if ran {
+	if _, ran := w.last(name); ran {
 		w.shard.guard.depart(w.kind.key(name), "")
+	} else {
+		w.forget(name)
 	}
 }
 

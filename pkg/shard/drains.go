@@ -39,7 +39,7 @@ type drains struct {
 // look is a reason to look at an object.
 type look struct {
 	objectKey
-	// forgotten is true if the object was deleted some time ago.
+	// forgotten is true if the object was deleted some time ago, and is to be forgotten.
 	forgotten bool
 }
 
@@ -193,7 +193,8 @@ func (d *drains) visit(ctx context.Context, item look) (wait reconcile.Result, a
 
 	k := d.shard.kind(item.GroupKind, item.Namespace)
 	if item.forgotten {
-		return wait, false, v.forget(ctx, k, item.NamespacedName)
+		wait.RequeueAfter, err = v.forget(ctx, k, item.NamespacedName)
+		return wait, false, err
 	}
 
 	_, may, err := v.see(ctx, k, item.NamespacedName)
@@ -211,15 +212,24 @@ func (d *drains) visit(ctx context.Context, item look) (wait reconcile.Result, a
 	return wait, may == unclear, err
 }
 
-// forget lets an object be forgotten that is still not in the cache.
-func (v *visit) forget(ctx context.Context, k *kind, name types.NamespacedName) error {
+// forget lets an object be forgotten that is still not in the cache. It returns when to try again, because a function that was told of the
+// deletion has not finished.
+func (v *visit) forget(ctx context.Context, k *kind, name types.NamespacedName) (time.Duration, error) {
 	key := k.key(name)
 	v.into(key)
 
 	obj, err := k.read(ctx, name)
-	if err == nil && obj == nil {
-		v.shard.guard.depart(key, "")
+	if err != nil || obj != nil {
+		return 0, err
 	}
 
-	return err
+	for _, w := range v.shard.wrappersOf(key) {
+		if last, _ := w.last(name); last.told {
+			return forgetAfter, nil
+		}
+	}
+
+	v.shard.guard.depart(key, "")
+
+	return 0, nil
 }

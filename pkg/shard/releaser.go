@@ -86,22 +86,16 @@ func (w *wrapped) release(ctx context.Context, name types.NamespacedName) error 
 		return fmt.Errorf("release what the process holds for %s %s: %w", w.kind.gvk.Kind, name, err)
 	}
 
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	last := w.ran[name]
+	last, _ := w.last(name)
 	last.ended = true
-	w.ran[name] = last
+	w.remember(name, last)
 
 	return nil
 }
 
 // holds reports whether the process may hold something for the object.
 func (w *wrapped) holds(name types.NamespacedName) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	last, ran := w.ran[name]
+	last, ran := w.last(name)
 
 	return w.ends != nil && ran && !last.ended
 }
@@ -139,11 +133,7 @@ func (s *Shard) releaseAll(ctx context.Context) error {
 // wake makes controllers reconcile an object again that stays, after they have released what they hold for it.
 func (s *Shard) wake(key objectKey) {
 	for _, w := range s.wrappersOf(key) {
-		w.mu.Lock()
-		ended := w.ran[key.NamespacedName].ended
-		w.mu.Unlock()
-
-		if ended && w.wake != nil {
+		if last, _ := w.last(key.NamespacedName); last.ended && w.wake != nil {
 			w.wake(key.NamespacedName)
 		}
 	}

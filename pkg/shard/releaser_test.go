@@ -282,12 +282,18 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 
 		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
 		kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
-		released := 0
+		released, failing := 0, true
 		handle := s.Handler(Resource{
 			Kind: kind, Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespaced: true,
 			Store: store, Client: fake.NewSimpleMetadataClient(scheme),
 			Release: func(context.Context, types.NamespacedName) error { released++; return nil },
-		}, func(context.Context, types.NamespacedName) error { return nil })
+		}, func(_ context.Context, name types.NamespacedName) error {
+			if _, exists, _ := store.GetByKey(name.String()); !exists && failing {
+				return errRelease
+			}
+
+			return nil
+		})
 
 		s.term.acquired(s.term.clock.Now(), 0)
 		t.Cleanup(func() { s.term.close() })
@@ -322,7 +328,16 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 		require.Len(t, w.ran, objects, "a worker may still be told")
 		require.Equal(t, objects/2, released, "those that are drained are released at once")
 
+		told := types.NamespacedName{Namespace: "n", Name: "object-1"}
+		_, err = handle(t.Context(), told)
+		require.ErrorIs(t, err, errRelease, "a worker is told, and cannot finish")
+
 		pass(2 * time.Second)
+		require.Len(t, w.ran, 1)
+
+		failing = false
+		_, err = handle(t.Context(), told)
+		require.NoError(t, err)
 		require.Empty(t, w.ran)
 		require.Empty(t, w.waits)
 		require.Empty(t, s.handover.settled)

@@ -35,7 +35,8 @@ var (
 //	T3  If a worker has not stopped LeaseDuration after that renewal was sent, the process ends. The Lease is taken from the
 //	    shard after twice that time at the earliest. If it was taken earlier all the same, workers have no longer than they
 //	    would have after the deadline.
-//	T4  The Lease is released only after every worker has ended, and no worker begins afterwards.
+//	T4  The Lease is released only after every worker has ended, and no worker begins afterwards. What the shard does itself counts as a
+//	    worker: it acknowledges drains, and releases what the process holds for objects at the end.
 //	T5  Each time that the Lease may have been free, a new stretch of the term begins: no worker begins before another hold-off
 //	    has passed, and what was read of the shard's objects before that no longer counts.
 //
