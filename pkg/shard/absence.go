@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -17,29 +18,49 @@ import (
 //
 //	A1  The function is called for an absent object only if it has run for that object. An object that is handed over comes after
 //	    the objects that follow it; their events lead here while it is still absent.
-//	A2  If it ran before the present stretch of the term, the object may have been taken, so the API server must confirm that it
-//	    no longer exists. In the same stretch, no object leaves without an acknowledgement, after which it counts as gone.
+//	A2  If it has not run for the object in deletion, in the present stretch of the term, the API server must confirm that the object
+//	    no longer exists: an object whose label somebody else has changed is absent, too, and so is one that was taken.
 //
 // This costs the memory of one name per object. A name is forgotten when the object has left the shard.
 type wrapped struct {
 	shard *Shard
 	kind  *kind
+	// ends is [Releaser].Release of the inner reconciler, or nil.
+	ends func(context.Context, types.NamespacedName) error
+	// wake makes the controller reconcile an object again, if it can be reached. Nil: its next event does.
+	wake func(types.NamespacedName)
 
 	mu  sync.Mutex
-	ran map[types.NamespacedName]int // the stretch of the term in which the function ran last
+	ran map[types.NamespacedName]stay
 	// waits are the objects whose controllers this shard does not see, and since when.
 	waits map[types.NamespacedName]time.Time
 }
 
+// stay is the time of an object in the shard, as one function knows it.
+type stay struct {
+	stretch  int  // the stretch of the term in which the function ran last
+	deletion bool // whether the object was in deletion then
+	told     bool // whether the function was called for the absent object
+	ended    bool // whether ends has returned since
+}
+
 func (s *Shard) wrap(k *kind) *wrapped {
-	return &wrapped{shard: s, kind: k, ran: map[types.NamespacedName]int{}, waits: map[types.NamespacedName]time.Time{}}
+	w := &wrapped{shard: s, kind: k, ran: map[types.NamespacedName]stay{}, waits: map[types.NamespacedName]time.Time{}}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	gk := k.gvk.GroupKind()
+	s.wrappers[gk] = append(s.wrappers[gk], w)
+
+	return w
 }
 
 // ofShard marks reconcilers that a shard has wrapped.
 func (w *wrapped) ofShard() *Shard { return w.shard }
 
 // call calls the function for an object that may be worked on.
-func (w *wrapped) call(ctx context.Context, name types.NamespacedName, inner workFunc) (reconcile.Result, error) {
+func (w *wrapped) call(ctx context.Context, name types.NamespacedName, deletion bool, inner workFunc) (reconcile.Result, error) {
 	stretch, err := w.shard.term.current()
 	if err != nil {
 		return later(err)
@@ -47,7 +68,7 @@ func (w *wrapped) call(ctx context.Context, name types.NamespacedName, inner wor
 
 	w.mu.Lock()
 	delete(w.waits, name)
-	w.ran[name] = stretch
+	w.ran[name] = stay{stretch: stretch, deletion: deletion}
 	w.mu.Unlock()
 
 	return inner(ctx)
@@ -62,31 +83,87 @@ func (w *wrapped) absent(ctx context.Context, name types.NamespacedName, inner w
 	}
 
 	w.mu.Lock()
-	since, ran := w.ran[name]
+	last, ran := w.ran[name]
 	delete(w.waits, name)
 	w.mu.Unlock()
 
-	switch {
-	case !ran:
+	if !ran {
 		return reconcile.Result{}, nil
-	case since != stretch:
-		_, err := w.kind.live(ctx, name)
-		if err == nil {
-			w.forget(name)
-			return reconcile.Result{}, nil
-		}
+	}
 
-		if !apierrors.IsNotFound(err) {
-			return reconcile.Result{}, fmt.Errorf("determine whether %s %s was deleted: %w", w.kind.gvk.Kind, name, err)
+	if !last.deletion || last.stretch != stretch {
+		// If the object exists, it is gone from here. If it comes back, an event leads here.
+		if may, err := w.shard.whereabouts(ctx, w.kind, name); err != nil || may != absent {
+			return reconcile.Result{}, err
 		}
 	}
+
+	last.told = true
+	w.remember(name, last)
 
 	result, err := inner(ctx)
-	if err == nil && result.IsZero() {
-		w.forget(name)
+	if err != nil || !result.IsZero() {
+		return result, err
 	}
 
-	return result, err
+	if err := w.release(ctx, name); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	w.forget(name)
+
+	return reconcile.Result{}, nil
+}
+
+// last returns the stay of an object, if the function has run for it.
+func (w *wrapped) last(name types.NamespacedName) (last stay, ran bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	last, ran = w.ran[name]
+
+	return last, ran
+}
+
+func (w *wrapped) remember(name types.NamespacedName, last stay) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.ran[name] = last
+}
+
+// whereabouts returns what has become of an object that is not in the cache, as the API server knows it: absent if it does not exist,
+// gone if it is not this shard's, or unclear if it is: the cache is behind, or has another selector in addition. The caller is inside the object.
+func (s *Shard) whereabouts(ctx context.Context, k *kind, name types.NamespacedName) (verdict, error) {
+	switch obj, err := k.ask(ctx, name); {
+	case err != nil:
+		return unclear, err
+	case obj == nil:
+		return absent, nil
+	case s.owns(obj):
+		return unclear, nil
+	default:
+		s.guard.depart(k.key(name), obj.GetResourceVersion())
+
+		return gone, nil
+	}
+}
+
+// ask reads an object's metadata from the API server. It returns nil if the object does not exist.
+func (k *kind) ask(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
+	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
+	defer cancel()
+
+	obj, err := k.live(ctx, name)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // absence is a valid answer
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("determine whether %s %s was deleted: %w", k.gvk.Kind, name, err)
+	}
+
+	return obj, nil
 }
 
 func (w *wrapped) forget(name types.NamespacedName) {
@@ -95,6 +172,16 @@ func (w *wrapped) forget(name types.NamespacedName) {
 
 	delete(w.ran, name)
 	delete(w.waits, name)
+}
+
+// depart forgets an object that the cache shows as another shard's, or not at all. What the process holds for it is released when no
+// worker is inside the object.
+func (w *wrapped) depart(name types.NamespacedName) {
+	if _, ran := w.last(name); ran {
+		w.shard.guard.depart(w.kind.key(name), "")
+	} else {
+		w.forget(name)
+	}
 }
 
 // unseen logs from time to time that an object waits for a controller that this shard does not see.

@@ -6,12 +6,14 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -167,33 +169,174 @@ func TestAsksForObjectsOfAnEarlierStretch(t *testing.T) {
 	cm := f.configMap(s, "a")
 	name := client.ObjectKeyFromObject(cm)
 
+	here, elsewhere := cm, cm.DeepCopy()
+	elsewhere.Labels[s.shardKey] = "shard-1"
+
 	for what, tc := range map[string]struct {
+		object metav1.Object
 		answer error
 		calls  int
 		fails  bool
 		knows  bool
 	}{
-		"it exists":       {nil, 0, false, false},
-		"it is deleted":   {apierrors.NewNotFound(corev1.Resource("configmaps"), "a"), 1, false, false},
-		"nobody can tell": {errors.New("broken"), 0, true, true},
+		"it is another's":     {elsewhere, nil, 0, false, false},
+		"it is not there yet": {here, nil, 0, false, true},
+		"it is deleted":       {nil, apierrors.NewNotFound(corev1.Resource("configmaps"), "a"), 1, false, false},
+		"nobody can tell":     {nil, errors.New("broken"), 0, true, true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			calls := 0
-			w := s.wrap(&kind{live: func(context.Context, types.NamespacedName) (metav1.Object, error) { return cm, tc.answer }})
+			k := &kind{live: func(context.Context, types.NamespacedName) (metav1.Object, error) { return tc.object, tc.answer }}
+			w := s.wrap(k)
 			inner := func(context.Context) (reconcile.Result, error) {
 				calls++
 				return reconcile.Result{}, nil
 			}
 
-			_, err := w.call(t.Context(), name, inner)
+			_, err := w.call(t.Context(), name, true, inner)
 			require.NoError(t, err)
 
 			calls = 0
-			w.ran[name]-- // a stretch ago
+			w.ran[name] = stay{stretch: -1, deletion: true} // a stretch ago
+			v := visit{shard: s}
+			v.into(k.key(name))
 			_, err = w.absent(t.Context(), name, inner)
+			_, left := v.leave(t.Context(), reconcile.Result{}, nil)
+			require.NoError(t, left)
 			require.Equal(t, tc.fails, err != nil, "%v", err)
 			require.Equal(t, tc.calls, calls)
 			require.Equal(t, tc.knows, len(w.ran) > 0)
 		})
 	}
+}
+
+// traffic is what the manager sends to the API server about ConfigMaps.
+type traffic struct {
+	reads atomic.Int64
+	lost  atomic.Bool // the next patch is applied, and its answer lost
+}
+
+func (f *fixture) traffic() *traffic {
+	f.Helper()
+
+	n := &traffic{}
+	f.config = rest.CopyConfig(f.config)
+	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			single := strings.Contains(r.URL.Path, "/configmaps/")
+			if single && r.Method == http.MethodGet {
+				n.reads.Add(1)
+			}
+
+			response, err := next.RoundTrip(r)
+			if err == nil && single && r.Method == http.MethodPatch && n.lost.CompareAndSwap(true, false) {
+				_ = response.Body.Close()
+
+				return nil, errDown
+			}
+
+			return response, err
+		})
+	})
+
+	return n
+}
+
+// If nobody knows whether an object was released, nobody works on it until the API server has told, whatever the cache shows.
+func TestAcknowledgementWithoutAnAnswer(t *testing.T) {
+	unstructuredMap := &unstructured.Unstructured{}
+	unstructuredMap.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+
+	metadataMap := &metav1.PartialObjectMetadata{}
+	metadataMap.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+
+	for form, obj := range map[string]client.Object{"typed": &corev1.ConfigMap{}, "unstructured": unstructuredMap, "metadata": metadataMap} {
+		t.Run(form, func(t *testing.T) {
+			f := newFixture(t)
+			s := f.shard("shard-0")
+			b := newBlocker()
+			close(b.proceed)
+
+			n := f.traffic()
+			cm := f.configMap(s, "a")
+			f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, obj, b.reconcile) })
+			receive(f, b.entered, "it works")
+
+			n.lost.Store(true)
+			f.label(cm, s.drainKey, "shard-1")
+			f.eventually("the shard learns that it has released the object", func() bool { return s.released.Load() == 1 })
+			f.refresh(cm)
+			require.Equal(t, "shard-1", cm.Labels[s.shardKey])
+
+			f.configMap(s, "next")
+			require.Equal(t, "next", receive(f, b.entered, "it works").Name)
+			require.Empty(t, b.entered)
+		})
+	}
+}
+
+// A label that somebody else changes or drops is no deletion. A deletion is one, and costs a request unless it was announced.
+func TestRelabelledObjectsAreNotDeleted(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	b := newBlocker()
+	close(b.proceed)
+
+	n := f.traffic()
+	moved, dropped, deleted, finished := f.configMap(s, "moved"), f.configMap(s, "dropped"), f.configMap(s, "deleted"), f.configMap(s, "finished")
+	finished.Finalizers = []string{"example.org/test"}
+	require.NoError(t, f.admin.Update(t.Context(), finished))
+
+	var ended *atomic.Int64
+
+	f.start(s, func(mgr ctrl.Manager) {
+		wrapped := s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(b.reconcile))
+		ended = f.counts(mgr, s, wrapped)
+	})
+
+	for range 4 {
+		receive(f, b.entered, "it works")
+	}
+
+	for _, step := range []struct {
+		object *corev1.ConfigMap
+		label  string
+	}{{moved, "shard-1"}, {dropped, ""}} {
+		before := ended.Load()
+		f.label(step.object, s.shardKey, step.label)
+		f.eventually("a worker has looked", func() bool { return ended.Load() > before })
+		require.Empty(t, b.entered, step.object.Name)
+	}
+
+	require.NoError(t, f.admin.Delete(t.Context(), deleted))
+	require.Equal(t, "deleted", receive(f, b.entered, "it is deleted").Name)
+
+	require.NoError(t, f.admin.Delete(t.Context(), finished))
+	require.Equal(t, "finished", receive(f, b.entered, "it is in deletion").Name)
+
+	before := n.reads.Load()
+
+	finished.Finalizers = nil
+	finished.ResourceVersion = ""
+	require.NoError(t, f.admin.Update(t.Context(), finished))
+	require.Equal(t, "finished", receive(f, b.entered, "it is deleted").Name)
+	require.Equal(t, before, n.reads.Load(), "nobody had to ask")
+}
+
+// counts adds a controller of ConfigMaps without filters. It returns how many reconciles have ended, the wrapper's part included.
+func (f *fixture) counts(mgr ctrl.Manager, s *Shard, wrapped reconcile.Reconciler) *atomic.Int64 {
+	f.Helper()
+
+	var ended atomic.Int64
+
+	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).
+		Complete(reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+			if s.term.held() == nil {
+				defer ended.Add(1)
+			}
+
+			return wrapped.Reconcile(ctx, req)
+		})))
+
+	return &ended
 }

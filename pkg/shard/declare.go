@@ -98,6 +98,8 @@ func Sharded(kind client.Object) Placement {
 			return nil, fmt.Errorf("its requests are not reconcile.Requests, but those of %T: declare it as shard.ShardedBy", do)
 		}
 
+		w.ends = releaseOf(do)
+
 		return &reconciler{wrapped: w, inner: inner}, nil
 	}}
 }
@@ -109,6 +111,8 @@ func ShardedBy[R comparable](kind client.Object, object func(R) types.Namespaced
 		if !ok {
 			return nil, fmt.Errorf("its requests are not those of %T", do)
 		}
+
+		w.ends = releaseOf(do)
 
 		return &typedReconciler[R]{wrapped: w, inner: inner, object: object}, nil
 	}}
@@ -188,5 +192,8 @@ func (r *typedReconciler[R]) Reconcile(ctx context.Context, request R) (reconcil
 func TypedReconciler[R comparable](
 	s *Shard, c client.Client, obj client.Object, inner reconcile.TypedReconciler[R], object func(R) types.NamespacedName,
 ) reconcile.TypedReconciler[R] {
-	return &typedReconciler[R]{wrapped: s.wrap(s.kindOf(c, obj)), inner: inner, object: object}
+	w := s.wrap(s.kindOf(c, obj))
+	w.ends = releaseOf(inner)
+
+	return &typedReconciler[R]{wrapped: w, inner: inner, object: object}
 }

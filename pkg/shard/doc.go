@@ -22,7 +22,10 @@
 //     runs for a controlled object only on the shard of its owner. If the controlled object is being deleted, it also runs
 //     after the API server has confirmed that the owner no longer exists.
 //  2. A drain is acknowledged only while no wrapped reconciler of the process works on the object, or on an object that it
-//     controls. The last worker to leave acknowledges immediately; until then, no other worker starts.
+//     controls. The last worker to leave acknowledges immediately; until then, no other worker starts. An object that nobody
+//     works on is released at once, whatever is queued, and whatever events the controllers filter: an event handler at the
+//     informer does it, with a client of its own. The timeout of a reconcile does not break it off. If the answer of the API
+//     server is lost, no worker starts until the API server has told whether the object was released.
 //  3. The Lease is released only after every worker has stopped. If a worker ignores its context, the process keeps the
 //     Lease until it ends; then the Lease expires.
 //  4. A Lease that another holder has taken, or that a second process renews under the same name, is not taken back: the
@@ -40,14 +43,18 @@
 //     only after the cache shows the object as the API server listed it after the hold-off, or later.
 //  8. A client from [Shard.CheckWrites], which is optional, writes nothing outside the term of promises 5 and 6. It patches a
 //     sharded object only if the object has not changed, for example by a move, since it was read.
+//  9. What a reconciler holds for an object beside its queue ends with the object's stay in the shard, if the reconciler
+//     implements [Releaser]: before a drain is acknowledged, and before the Lease is released. If the Lease is lost, it ends
+//     within the time of promise 5, or the process does.
 //
 // Wrap every reconciler of the process that works on sharded objects, including those of controlled kinds. Work that
 // bypasses the wrapper is protected only by the manager's orderly shutdown.
 //
 // # Writing the reconciler
 //
-// NotFound means that the object no longer belongs to this shard: usually it was deleted, but it may have moved to another
-// shard. A reconciler must therefore not destroy anything outside the cluster because of NotFound; use a finalizer, as in any
+// NotFound means that the object was deleted: the shard has last seen it in deletion, or the API server has just confirmed that
+// it does not exist. An object that has moved to another shard, or whose label somebody has changed, is not reported. A
+// reconciler may still miss a deletion, for example while the process does not run; to be sure, use a finalizer, as in any
 // controller. A reconciler is called for an absent object only if it has run for that object before: any other absent object
 // may belong to another shard, or be on its way to this one. Owned objects carry a controller owner reference to their main
 // object, so that they are assigned with it.
@@ -83,7 +90,9 @@
 //   - one update of the Lease per [Options].RetryPeriod
 //   - at the start of the term, and again if the Lease had to be recreated: a list of the metadata of the shard's own
 //     objects, 500 per request, for each kind that the shard works on (promise 7)
-//   - one patch for each drain
+//   - one patch for each drain, and one read if its answer is lost or the object has changed
+//   - one read of the metadata of each deleted object that was reconciled and not seen in deletion, because it has no
+//     finalizer. With [Releaser], or if several reconcilers work on the object, one for each
 //   - while objects wait for more than two seconds until the cache shows what follows them: a list of one object per resource and two
 //     seconds. If resource versions are not numbers, each such object costs a list of the shard's objects of these resources, in the
 //     namespace of the object, per two seconds
@@ -104,7 +113,7 @@
 //   - with [FollowScale], in the shard's namespace: pods: get; what owns the Pod, such as replicasets and deployments (apps): get; and get on the
 //     subresource scale of the topmost of these. With patch on pods, the Pod of the highest slot is deleted first
 //   - main kinds: get, list, watch, and patch, in addition to the permissions of the controller itself. The shard also uses
-//     get to check whether the owner of a controlled object in deletion still exists, and list to check whether the cache is
+//     get to check whether an object that has disappeared, or the owner of a controlled object in deletion, still exists, and list to check whether the cache is
 //     up to date, in the namespaces that are cached
 //   - controlled kinds: get, list, watch, and patch, in addition to the permissions of the controller itself
 package shard

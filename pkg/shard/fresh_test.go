@@ -168,7 +168,7 @@ func (f *fixture) startManager(s *Shard) *staleProcess {
 
 			return reconcile.Result{}, nil
 		}))
-		require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}, forOptions(s, &corev1.ConfigMap{})).
+		require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}, forOptions(&corev1.ConfigMap{})).
 			Complete(reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 				defer v.end(s, req.NamespacedName)
 

@@ -18,6 +18,8 @@ const rememberedAcknowledgements = 1 << 14
 //	G2  After any worker has seen the drain, no worker starts until a newer version shows that the drain was withdrawn.
 //	G3  After the drain is acknowledged, no worker starts until a version that is not older than the acknowledgement shows that
 //	    the object belongs to this shard again. If the object is absent, it does not count as deleted.
+//	G4  If nobody knows whether the drain is acknowledged, because the answer was lost, no worker starts, and neither absence nor a
+//	    cached version counts, until a live read has told. As long as the drain is pending, absence does not count either.
 //
 // A worker that has begun enters each object that it may touch, judges the cached state of the object, and leaves. It enters
 // before it reads, so that no acknowledgement happens in between. The last worker to leave acknowledges. If the worker that saw
@@ -37,6 +39,7 @@ type objectKey struct {
 type object struct {
 	inside        int
 	drain         drain // the newest that was seen; zero: none
+	left          bool  // the object has left without a drain, and what the process holds for it is to be released
 	acknowledging bool
 	acknowledged  string // version in which it was released; empty: it was not
 }
@@ -50,6 +53,7 @@ type departure struct {
 type drain struct {
 	version string // version in which the object carries the drain label
 	next    string // the next shard; empty: the assigner chooses when the labels are gone
+	unknown bool   // the answer to the acknowledgement was lost
 }
 
 // view is the state of an object in the cache.
@@ -65,7 +69,7 @@ type verdict int
 
 const (
 	run     verdict = iota
-	absent          // not in the cache, and not because it was released
+	absent          // not in the cache, and the shard has not released it
 	gone            // not in the cache because it was released
 	foreign         // belongs to another shard
 	drained         // to be released as soon as no worker is inside
@@ -98,6 +102,10 @@ func (g *guard) judge(key objectKey, v view) verdict {
 }
 
 func (o *object) judge(v view) verdict {
+	if o.drain.unknown {
+		return unclear
+	}
+
 	if v.version == "" {
 		return o.judgeAbsence()
 	}
@@ -116,9 +124,9 @@ func (o *object) judge(v view) verdict {
 		return foreign
 	}
 
-	o.acknowledged = ""
+	o.acknowledged, o.left = "", false
 	if v.draining {
-		o.drain = drain{v.version, v.next}
+		o.drain = drain{version: v.version, next: v.next}
 
 		return drained
 	}
@@ -132,12 +140,11 @@ func (o *object) judge(v view) verdict {
 }
 
 func (o *object) judgeAbsence() verdict {
-	if o.acknowledging {
-		// The cache may show the acknowledgement before its answer arrives.
+	if o.acknowledging || o.drain != (drain{}) {
+		// The cache may show the acknowledgement before its answer arrives. The answer tells.
 		return unclear
 	}
 
-	o.drain = drain{}
 	if o.acknowledged != "" {
 		return gone
 	}
@@ -145,8 +152,24 @@ func (o *object) judgeAbsence() verdict {
 	return absent
 }
 
+// depart records that the object has left the shard without a drain, or is forgotten. If a live read has told, the version is that of
+// the object. The caller is inside the object.
+func (g *guard) depart(key objectKey, version string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	o := g.objects[key]
+
+	o.left = true
+	if version != "" {
+		o.acknowledged = version
+		g.remember(departure{key: key, version: version})
+	}
+}
+
 // leave takes a worker out of the object. If the object is to be released and this worker was the last one inside, leave returns
-// the drain: the caller must try to release the object, and report the result with settle.
+// the drain: the caller must try to release the object, and report the result with settle. If the object has left already, the drain
+// is zero.
 func (g *guard) leave(key objectKey) (asked drain, acknowledge bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -154,7 +177,7 @@ func (g *guard) leave(key objectKey) (asked drain, acknowledge bool) {
 	o := g.objects[key]
 
 	o.inside--
-	if o.inside == 0 && o.drain.version != "" && !o.acknowledging {
+	if o.inside == 0 && !o.acknowledging && (o.drain != drain{} || o.left) {
 		o.acknowledging = true
 
 		return o.drain, true
@@ -168,6 +191,8 @@ func (g *guard) leave(key objectKey) (asked drain, acknowledge bool) {
 type outcome struct {
 	version string // version in which the object was released; empty: it was not
 	deleted bool   // the object no longer existed
+	left    bool   // the object had left already
+	unknown bool   // the answer was lost, and nobody has read the object since
 }
 
 // settle ends an attempt to acknowledge.
@@ -177,16 +202,34 @@ func (g *guard) settle(key objectKey, result outcome) {
 
 	o := g.objects[key]
 
-	o.acknowledging = false
+	o.acknowledging, o.drain.unknown = false, result.unknown
 	if result.deleted {
 		o.drain = drain{}
 	}
 
+	if result.left {
+		o.left = false
+	}
+
 	if result.version != "" {
-		o.drain, o.acknowledged = drain{}, result.version
+		o.drain, o.left, o.acknowledged = drain{}, false, result.version
 		g.remember(departure{key: key, version: result.version})
 	}
 	g.tidy(key, o)
+}
+
+// draining reports whether an object is to be released.
+func (g *guard) draining() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	for _, o := range g.objects {
+		if o.drain != (drain{}) {
+			return true
+		}
+	}
+
+	return false
 }
 
 // remember records that an object was released. If there are too many records, it drops the oldest one.

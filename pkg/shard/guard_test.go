@@ -14,9 +14,9 @@ var website = objectKey{
 	NamespacedName: types.NamespacedName{Namespace: "default", Name: "a"},
 }
 
-func mine(version string) view   { return view{version: version, owned: true} }
-func drains(version string) view { return view{version: version, owned: true, draining: true} }
-func other(version string) view  { return view{version: version} }
+func mine(version string) view     { return view{version: version, owned: true} }
+func draining(version string) view { return view{version: version, owned: true, draining: true} }
+func other(version string) view    { return view{version: version} }
 
 // inside enters the object and judges a view of it.
 func inside(g *guard, v view) verdict {
@@ -56,7 +56,7 @@ func TestGuardLetsTheLastOneAcknowledge(t *testing.T) {
 	require.Equal(t, run, inside(g, mine("7")), "the first worker")
 	require.Equal(t, run, inside(g, mine("7")), "the second worker")
 
-	may, version := once(g, drains("8"))
+	may, version := once(g, draining("8"))
 	require.Equal(t, drained, may)
 	require.Empty(t, version, "two are still inside")
 
@@ -73,10 +73,10 @@ func TestGuardLetsTheLastOneAcknowledge(t *testing.T) {
 
 func TestGuardAcknowledgesOnceAtATime(t *testing.T) {
 	g := newGuard()
-	_, version := once(g, drains("8"))
+	_, version := once(g, draining("8"))
 	require.Equal(t, "8", version)
 
-	may, version := once(g, drains("8"))
+	may, version := once(g, draining("8"))
 	require.Equal(t, drained, may)
 	require.Empty(t, version, "somebody is at it")
 
@@ -95,11 +95,11 @@ func TestGuardAcknowledgesOnceAtATime(t *testing.T) {
 
 func TestGuardRetriesAFailedAcknowledgement(t *testing.T) {
 	g := newGuard()
-	_, version := once(g, drains("8"))
+	_, version := once(g, draining("8"))
 	require.Equal(t, "8", version)
 	g.settle(website, outcome{})
 
-	may, version := once(g, drains("10"))
+	may, version := once(g, draining("10"))
 	require.Equal(t, drained, may)
 	require.Equal(t, "10", version, "the newest version")
 
@@ -110,7 +110,7 @@ func TestGuardRetriesAFailedAcknowledgement(t *testing.T) {
 func TestGuardAfterAnAcknowledgement(t *testing.T) {
 	acknowledged := func() *guard {
 		g := newGuard()
-		_, version := once(g, drains("8"))
+		_, version := once(g, draining("8"))
 		require.Equal(t, "8", version)
 		g.settle(website, outcome{version: "9"})
 
@@ -123,12 +123,12 @@ func TestGuardAfterAnAcknowledgement(t *testing.T) {
 		want verdict
 	}{
 		{"stale, before the drain", mine("7"), unclear},
-		{"stale, draining", drains("8"), unclear},
+		{"stale, draining", draining("8"), unclear},
 		{"absence is no deletion", view{}, gone},
 		{"seen without label", other("9"), foreign},
 		{"given back in the same write", mine("9"), run},
 		{"given back later", mine("12"), run},
-		{"given back and drained again", drains("12"), drained},
+		{"given back and drained again", draining("12"), drained},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, _ := once(acknowledged(), tc.view)
@@ -163,7 +163,7 @@ func TestGuardRemembersABoundedNumberOfDepartures(t *testing.T) {
 	const extra = 10
 	for i := range rememberedAcknowledgements + extra {
 		g.enter(key(i))
-		g.judge(key(i), drains("8"))
+		g.judge(key(i), draining("8"))
 		_, acknowledge := g.leave(key(i))
 		require.True(t, acknowledge)
 		g.settle(key(i), outcome{version: "9"})
@@ -178,4 +178,70 @@ func TestVersionsThatAreNoNumbers(t *testing.T) {
 	require.True(t, older("9", "10"))
 	require.False(t, older("10", "9"))
 	require.False(t, older("a", "b"))
+}
+
+// Nobody works on an object while nobody knows whether it was released.
+func TestGuardAfterALostAnswer(t *testing.T) {
+	g := newGuard()
+	_, version := once(g, draining("8"))
+	require.Equal(t, "8", version)
+	g.settle(website, outcome{unknown: true})
+
+	for _, v := range []view{mine("7"), draining("8"), mine("12"), other("9"), {}} {
+		require.Equal(t, unclear, inside(g, v), "%+v", v)
+		asked, acknowledge := g.leave(website)
+		require.True(t, acknowledge, "the last one to leave asks again")
+		require.True(t, asked.unknown)
+		g.settle(website, outcome{unknown: true})
+	}
+
+	g.enter(website)
+	g.leave(website)
+	g.settle(website, outcome{version: "9"})
+
+	may, _ := once(g, mine("7"))
+	require.Equal(t, unclear, may, "another cache is behind")
+	may, _ = once(g, view{})
+	require.Equal(t, gone, may)
+}
+
+// An object that is absent while it is to be released may have been released, or deleted.
+func TestGuardAsksForAnAbsentObjectThatIsDraining(t *testing.T) {
+	g := newGuard()
+	require.Equal(t, run, inside(g, mine("7")))
+	once(g, draining("8"))
+
+	may, _ := once(g, view{})
+	require.Equal(t, unclear, may)
+
+	asked, _ := g.leave(website)
+	require.Equal(t, "8", asked.version)
+	g.settle(website, outcome{deleted: true})
+
+	may, _ = once(g, view{})
+	require.Equal(t, absent, may)
+	require.Empty(t, g.objects)
+}
+
+func TestGuardAfterADeparture(t *testing.T) {
+	g := newGuard()
+	require.Equal(t, absent, inside(g, view{}))
+	g.depart(website, "9")
+	require.Equal(t, run, inside(g, mine("12")), "it is back, so nothing is released")
+	g.depart(website, "15")
+
+	_, acknowledge := g.leave(website)
+	require.False(t, acknowledge, "one is still inside")
+	asked, acknowledge := g.leave(website)
+	require.True(t, acknowledge)
+	require.Zero(t, asked)
+
+	may, _ := once(g, view{})
+	require.Equal(t, unclear, may, "it is being released")
+	g.settle(website, outcome{left: true})
+
+	may, _ = once(g, mine("12"))
+	require.Equal(t, unclear, may, "another cache is behind")
+	may, _ = once(g, view{})
+	require.Equal(t, gone, may)
 }

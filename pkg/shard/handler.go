@@ -16,7 +16,7 @@ import (
 )
 
 // Resource describes a sharded resource to a controller that does not use controller-runtime. Every field is required except
-// Namespaced, whose zero value stands for a cluster-scoped resource, Namespace, and Main.
+// Namespaced, whose zero value stands for a cluster-scoped resource, Namespace, Main, and Release.
 type Resource struct {
 	// Kind is the kind of the resource's objects.
 	Kind schema.GroupVersionKind
@@ -35,6 +35,8 @@ type Resource struct {
 	// Client removes the labels of released objects, reads owners that are not in the store, and lists this shard's objects once
 	// after the Lease was taken.
 	Client metadata.Interface
+	// Release is [Releaser].Release of the controller, or nil if it holds nothing for an object beside its queue.
+	Release func(ctx context.Context, name types.NamespacedName) error
 }
 
 // Handler is [Shard.Reconciler] for controllers that do not use controller-runtime. It wraps the function that a controller
@@ -54,6 +56,7 @@ func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.N
 	}
 
 	w := s.wrap(k)
+	w.ends = r.Release
 
 	return func(ctx context.Context, name types.NamespacedName) (time.Duration, error) {
 		ctx = logr.NewContext(ctx, klog.FromContext(ctx))

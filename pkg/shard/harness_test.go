@@ -87,6 +87,7 @@ func (f *fixture) shardFor(name string, lease time.Duration) *Shard {
 		HoldOff: minHoldOff,
 	})
 	require.NoError(f, err)
+	f.Cleanup(func() { s.term.close() })
 
 	return s
 }
@@ -167,7 +168,7 @@ func (f *fixture) controls(mgr ctrl.Manager, s *Shard, obj client.Object, fn rec
 	f.Helper()
 
 	c := &counting{inner: s.Reconciler(mgr.GetClient(), obj, fn), shard: s}
-	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(obj, forOptions(s, obj)).Complete(c))
+	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(obj, forOptions(obj)).Complete(c))
 
 	return &c.ended
 }

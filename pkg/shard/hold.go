@@ -17,6 +17,10 @@ type tenure struct {
 
 // connect lets the shard read what it must not take from a cache.
 func (s *Shard) connect(config *rest.Config) error {
+	// Drains must not queue behind the writes of the controllers.
+	config = rest.CopyConfig(config)
+	config.QPS, config.RateLimiter = -1, nil
+
 	live, err := metadata.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("create the client of a shard of ring %s for live reads: %w", s.options.Ring, err)

@@ -36,7 +36,7 @@ func TestListingJudges(t *testing.T) {
 	}{
 		"as listed":                  {listed("9"), mine("9"), fresh},
 		"newer than listed":          {listed("9"), mine("10"), fresh},
-		"draining, as listed":        {listed("9"), drains("9"), fresh},
+		"draining, as listed":        {listed("9"), draining("9"), fresh},
 		"older than listed":          {listed("10"), mine("9"), behind},
 		"reached before":             {listed(reached), mine("9"), fresh},
 		"reached and gone":           {listed(reached), view{}, fresh},
@@ -266,12 +266,13 @@ func TestShardThatMayNotListReadsEachObject(t *testing.T) {
 
 	called, _ = u.look(nil)
 	require.True(t, called, "it is gone")
+	require.Equal(t, gets+1, r.gets.Load(), "the API server has confirmed it")
 
 	cm = f.configMap(u.shard, "a")
 	called, _ = u.look(cm)
 	require.True(t, called)
 	require.Greater(t, r.lists.Load(), lists, "now it may list")
-	require.Equal(t, gets, r.gets.Load())
+	require.Equal(t, gets+1, r.gets.Load())
 }
 
 // A failed read is retried like a list.

@@ -25,6 +25,18 @@ func (s *Shard) declare(kinds map[schema.GroupKind]Kind) {
 	}
 }
 
+// declaredKind returns a kind that was declared to the manager of the shard, as that reads it; nil for others.
+func (s *Shard) declaredKind(gk schema.GroupKind) *kind {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+
+	if _, declared := s.mains[gk]; declared && len(s.kinds[gk]) > 0 {
+		return s.kinds[gk][0]
+	}
+
+	return nil
+}
+
 // isMain reports whether objects of the kind follow no controller.
 func (s *Shard) isMain(gk schema.GroupKind) bool {
 	s.mu.RLock()
@@ -40,6 +52,10 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 	gvk, err := c.GroupVersionKindFor(obj)
 	if err != nil {
 		return &kind{err: fmt.Errorf("determine the kind of %T: %w", obj, err)}
+	}
+
+	if k := s.declaredKind(gvk.GroupKind()); k != nil {
+		return k
 	}
 
 	k := &kind{

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -186,6 +187,11 @@ func (m *Manager) create(o manager.Options) error {
 
 	for _, kind := range m.kinds {
 		m.shard.kindOf(mgr.GetClient(), kind.object)
+	}
+
+	m.shard.stores.obtain = func(ctx context.Context, obj *metav1.PartialObjectMetadata) error {
+		_, err := m.cache.GetInformer(ctx, obj)
+		return err //nolint:wrapcheck // it is the cache's
 	}
 
 	errs := []error{mgr.AddReadyzCheck("shard", m.ready)}
@@ -552,7 +558,9 @@ func (m *Manager) GetCache() cache.Cache { return m.clients.cache(m.inner.GetCac
 func (m *Manager) GetAPIReader() client.Reader { return m.clients.reader(m.inner.GetAPIReader()) }
 
 // GetFieldIndexer implements cluster.Cluster.
-func (m *Manager) GetFieldIndexer() client.FieldIndexer { return m.clients.indexer(m.inner.GetFieldIndexer()) }
+func (m *Manager) GetFieldIndexer() client.FieldIndexer {
+	return m.clients.indexer(m.inner.GetFieldIndexer())
+}
 
 // everywhere reports whether a runnable may run in every replica without a declaration: a manager runs it without leader election, or it only reads.
 func everywhere(r manager.Runnable) bool {

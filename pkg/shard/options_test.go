@@ -14,8 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
 func TestOptionsDefaults(t *testing.T) {
@@ -146,45 +144,6 @@ func TestLabelsOfTheShard(t *testing.T) {
 		require.Equal(t, tc.owns, s.Owns(tc.obj))
 		require.Equal(t, tc.draining, s.Draining(tc.obj))
 	}
-}
-
-func TestPredicate(t *testing.T) {
-	s := exampleShard(t)
-	object := func(generation int64, labels map[string]string) client.Object {
-		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Generation: generation, Labels: labels}}
-	}
-	plain := object(1, map[string]string{s.shardKey: "shard-0"})
-	annotated := object(1, map[string]string{s.shardKey: "shard-0", "other": "label"})
-	changed := object(2, map[string]string{s.shardKey: "shard-0"})
-	draining := object(1, map[string]string{s.shardKey: "shard-0", s.drainKey: "true"})
-	moved := object(1, map[string]string{s.shardKey: "shard-1"})
-
-	p := s.Predicate(predicate.GenerationChangedPredicate{})
-	for _, tc := range []struct {
-		name          string
-		before, after client.Object
-		want          bool
-	}{
-		{"label that means nothing", plain, annotated, false},
-		{"generation", plain, changed, true},
-		{"drain", plain, draining, true},
-		{"withdrawn drain", draining, plain, true},
-		{"any change of a draining object", draining, draining, true},
-		{"another shard", plain, moved, true},
-	} {
-		require.Equal(t, tc.want, p.Update(event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}), tc.name)
-	}
-
-	never := s.Predicate(predicate.NewPredicateFuncs(func(client.Object) bool { return false }))
-	require.False(t, never.Create(event.CreateEvent{Object: plain}))
-	require.True(t, never.Create(event.CreateEvent{Object: draining}))
-	require.False(t, never.Generic(event.GenericEvent{Object: plain}))
-	require.True(t, never.Generic(event.GenericEvent{Object: draining}))
-	require.False(t, never.Delete(event.DeleteEvent{Object: draining}))
-
-	always := s.Predicate()
-	require.True(t, always.Update(event.UpdateEvent{ObjectOld: plain, ObjectNew: annotated}))
-	require.True(t, always.Delete(event.DeleteEvent{Object: plain}))
 }
 
 // exampleShard returns the shard shard-0 of the ring example.

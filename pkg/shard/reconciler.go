@@ -38,13 +38,11 @@ const recheck = 2 * time.Second
 // documentation. Its results and errors are passed on. If the wrapper cannot decide yet, the object is reconciled again a little
 // later.
 func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
-	return &reconciler{wrapped: s.wrap(s.kindOf(c, obj)), inner: inner}
-}
+	w := s.wrap(s.kindOf(c, obj))
+	w.ends = releaseOf(inner)
 
-// Follows registers a kind whose objects stand between main objects and the objects of a wrapped reconciler, if no reconciler of
-// the process works on the kind itself. An example is ReplicaSets, if only Deployments and Pods are reconciled. The arguments are
-// those of [Shard.Reconciler].
-func (s *Shard) Follows(c client.Client, obj client.Object) { s.kindOf(c, obj) }
+	return &reconciler{wrapped: w, inner: inner}
+}
 
 // view returns the assignment of an object; nil stands for an absent object.
 func (s *Shard) view(obj metav1.Object) view {
@@ -83,14 +81,18 @@ func (w *wrapped) work(ctx context.Context, name types.NamespacedName, inner wor
 	defer end()
 
 	v := &visit{shard: w.shard}
-	defer func() { result, err = v.leave(ctx, result, err) }()
+	defer func() {
+		if result, err = v.leave(context.WithoutCancel(ctx), result, err); v.pending {
+			w.shard.drains.again(v.keys...)
+		}
+	}()
 
 	may, err := v.enter(ctx, w.kind, name)
 	switch {
 	case err != nil:
 		return later(err)
 	case may == run:
-		return w.call(ctx, name, inner)
+		return w.call(ctx, name, v.deletion, inner)
 	case may == absent:
 		return w.absent(ctx, name, inner)
 	case may == drained || may == unclear:
@@ -98,7 +100,7 @@ func (w *wrapped) work(ctx context.Context, name types.NamespacedName, inner wor
 
 		return reconcile.Result{RequeueAfter: recheck}, nil
 	default:
-		w.forget(name)
+		w.depart(name)
 
 		return reconcile.Result{}, nil
 	}
@@ -124,6 +126,10 @@ type workFunc func(ctx context.Context) (reconcile.Result, error)
 type visit struct {
 	shard *Shard
 	keys  []objectKey
+	// deletion is true if the object is in deletion.
+	deletion bool
+	// pending is true if an object that was to be released was not.
+	pending bool
 	// unseen is the link that ends at a controller which must be an object of this shard, and is not. Zero: none.
 	unseen link
 }
@@ -137,6 +143,7 @@ type link struct {
 // enter enters the object, and everything of wrapped kinds that it follows. It returns what may be done to the object.
 func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (verdict, error) {
 	obj, may, err := v.look(ctx, k, name)
+	v.deletion = obj != nil && obj.GetDeletionTimestamp() != nil
 
 	for range v1alpha1.MaxDepth - 1 {
 		if err != nil || may != run || obj == nil {
@@ -221,15 +228,39 @@ func (k *kind) survivedBy(ctx context.Context, owner types.NamespacedName, uid t
 	}
 }
 
-// look enters one object and judges its cached state, if that is as new as the term.
+// look enters one object and judges its cached state, and that of what follows it.
 func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (metav1.Object, verdict, error) {
+	obj, may, err := v.see(ctx, k, name)
+	if err != nil || may != run {
+		return obj, may, err
+	}
+
+	missing, after, err := v.shard.handover.awaits(ctx, k.key(name), obj, v.shard.term.clock.Now())
+	if err == nil && missing != "" {
+		err = retryError(after)
+	}
+
+	if err != nil {
+		return obj, unclear, err
+	}
+
+	return obj, run, nil
+}
+
+// into enters one object.
+func (v *visit) into(key objectKey) {
+	v.shard.guard.enter(key)
+	v.keys = append(v.keys, key)
+}
+
+// see enters one object and judges its cached state, if that is as new as the term.
+func (v *visit) see(ctx context.Context, k *kind, name types.NamespacedName) (metav1.Object, verdict, error) {
 	if err := k.inventory.prepare(ctx, name); err != nil {
 		return nil, unclear, err
 	}
 
 	key := k.key(name)
-	v.shard.guard.enter(key)
-	v.keys = append(v.keys, key)
+	v.into(key)
 
 	obj, err := k.read(ctx, name)
 	if err != nil {
@@ -251,23 +282,13 @@ func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (m
 	may := v.shard.guard.judge(key, cached)
 	if may != run {
 		v.shard.handover.forget(key)
-		return obj, may, nil
 	}
 
-	missing, after, err := v.shard.handover.awaits(ctx, key, obj, v.shard.term.clock.Now())
-	if err == nil && missing != "" {
-		err = retryError(after)
-	}
-
-	if err != nil {
-		return obj, unclear, err
-	}
-
-	return obj, run, nil
+	return obj, may, nil
 }
 
 // leave leaves every object that was entered, acknowledges the drains that waited for this, and adds the outcome to the result of
-// the reconcile.
+// the reconcile. The context is not that of the reconcile.
 func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (reconcile.Result, error) {
 	for _, key := range v.keys {
 		asked, acknowledge := v.shard.guard.leave(key)
@@ -275,7 +296,10 @@ func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (
 			continue
 		}
 
-		switch ackErr := v.shard.acknowledge(ctx, key, asked); {
+		done, ackErr := v.shard.acknowledge(ctx, key, asked)
+		v.pending = v.pending || !done
+
+		switch {
 		case apierrors.IsConflict(ackErr):
 			// The object has changed meanwhile; its event leads here again.
 			result.RequeueAfter = sooner(result.RequeueAfter, recheck)
@@ -284,7 +308,7 @@ func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (
 			err = fmt.Errorf("%w (after the reconcile failed: %v)", ackErr, err) //nolint:errorlint // see above
 		case ackErr != nil:
 			err = ackErr
-		case key == v.keys[0]:
+		case done && key == v.keys[0]:
 			result = reconcile.Result{} // it is released: the next event says what comes
 		}
 	}

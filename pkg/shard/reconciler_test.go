@@ -28,12 +28,12 @@ var (
 )
 
 // forOptions are the options of an author who filters main objects by generation, and does not filter controlled objects.
-func forOptions(s *Shard, obj client.Object) builder.ForOption {
+func forOptions(obj client.Object) builder.ForOption {
 	if _, controlled := obj.(*corev1.Secret); controlled {
-		return builder.WithPredicates(s.Predicate())
+		return builder.WithPredicates()
 	}
 
-	return builder.WithPredicates(s.Predicate(predicate.GenerationChangedPredicate{}))
+	return builder.WithPredicates(predicate.GenerationChangedPredicate{})
 }
 
 func TestOnlyOwnObjectsAreCached(t *testing.T) {

@@ -27,9 +27,12 @@ type Shard struct {
 	term     *term
 	stores   *stores
 	handover *handovers
+	drains   *drains
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupKind][]*kind
+	// wrappers are the reconcilers and handlers that were wrapped.
+	wrappers map[schema.GroupKind][]*wrapped
 	// mains are the kinds whose objects follow no controller.
 	mains map[schema.GroupKind]bool
 	// inventories are the inventories of the manager's caches.
@@ -65,14 +68,17 @@ func newShard(options Options) *Shard {
 		guard:    newGuard(),
 		term:     newTerm(options, clock.RealClock{}),
 		kinds:    map[schema.GroupKind][]*kind{},
+		wrappers: map[schema.GroupKind][]*wrapped{},
 		mains:    map[schema.GroupKind]bool{},
 
 		inventories: map[form]*inventory{},
 	}
 	s.become(options.Name)
 	s.stores = newStores(keys, s.liveReader)
-	s.stores.observers = append(s.stores.observers, s.cachedAnew)
 	s.handover = newHandovers(options.Ring, s.stores, s.Selector)
+	s.drains = &drains{shard: s}
+	s.stores.observers = append(s.stores.observers, s.cachedAnew, s.drains.watch)
+	s.term.own = s.drains.run
 
 	return s
 }

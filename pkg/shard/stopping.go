@@ -19,7 +19,8 @@ const (
 	// drainLook is how often a shard that stops looks whether it still has objects. awaitedLook is how often it looks whether somebody waits for
 	// its slot, because all Leases of the namespace are read for that.
 	drainLook, awaitedLook = 200 * time.Millisecond, time.Second
-	// drainStalled is how long a shard that stops waits for the next drain: nobody may drain it, for example because it is the only shard.
+	// drainStalled is how long a shard that stops waits for the next drain while none is under way: nobody may drain it, for example because
+	// it is the only shard.
 	drainStalled = 3 * time.Second
 )
 
@@ -86,7 +87,7 @@ func (s *Shard) drain(ctx context.Context) {
 
 		look.Reset(drainLook)
 
-		if n := s.released.Load(); n != released {
+		if n := s.released.Load(); n != released || s.guard.draining() {
 			released, since = n, now
 			continue // the API server is asked when there is a pause
 		}

@@ -111,3 +111,48 @@ func TestAShardThatStopsGivesItsSlotToWhoeverBeginsToWaitForIt(t *testing.T) {
 	f.refresh(object)
 	require.Equal(t, next.Name(), object.Labels[s.shardKey])
 }
+
+// A reconcile under a drain can take longer than a pause between drains.
+func TestAShardThatStopsWaitsForItsWorkers(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	clk := &lateClock{}
+	s.term.clock = clk
+	entered, proceed, stopped := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	p := f.start(s, func(mgr ctrl.Manager) {
+		f.controls(mgr, s, &corev1.ConfigMap{}, func(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+			close(entered)
+			select {
+			case <-ctx.Done():
+				close(stopped)
+			case <-proceed:
+			}
+
+			return ctrl.Result{}, nil
+		})
+	}, &corev1.ConfigMap{})
+	cm := f.configMap(s, "a")
+	receive(f, entered, "a worker is in a long reconcile")
+
+	f.label(cm, s.drainKey, "shard-1")
+	f.eventually("the drain was seen", s.guard.draining)
+	p.cancel()
+	f.eventually("the Lease says that it stops", func() bool { return f.stopping(s) })
+	clk.ahead.Store(int64(drainStalled + time.Second))
+	for range 5 {
+		before := f.lease(s).Spec.RenewTime
+		f.eventually("it goes on", func() bool { return f.lease(s).Spec.RenewTime.After(before.Time) })
+	}
+
+	select {
+	case <-stopped:
+		require.Fail(t, "the worker was told to stop")
+	default:
+	}
+
+	close(proceed)
+	p.wait()
+	require.NoError(t, p.err)
+	f.refresh(cm)
+	require.Equal(t, "shard-1", cm.Labels[s.shardKey])
+}

@@ -266,11 +266,6 @@ func TestKindsBetweenAreCachedWhenNeeded(t *testing.T) {
 	worked := make(chan reconcile.Request, 100)
 
 	f.start(s, func(mgr ctrl.Manager) {
-		s.stores.obtain = func(ctx context.Context, obj *metav1.PartialObjectMetadata) error {
-			_, err := mgr.GetCache().GetInformer(ctx, obj)
-			return err
-		}
-		s.Follows(mgr.GetClient(), &corev1.Secret{})
 		f.controls(mgr, s, &corev1.ConfigMap{}, nothing)
 		f.controls(mgr, s, &corev1.ServiceAccount{}, func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
 			worked <- req

@@ -35,7 +35,8 @@ var (
 //	T3  If a worker has not stopped LeaseDuration after that renewal was sent, the process ends. The Lease is taken from the
 //	    shard after twice that time at the earliest. If it was taken earlier all the same, workers have no longer than they
 //	    would have after the deadline.
-//	T4  The Lease is released only after every worker has ended, and no worker begins afterwards.
+//	T4  The Lease is released only after every worker has ended, and no worker begins afterwards. What the shard does itself counts as a
+//	    worker: it acknowledges drains, and releases what the process holds for objects at the end.
 //	T5  Each time that the Lease may have been free, a new stretch of the term begins: no worker begins before another hold-off
 //	    has passed, and what was read of the shard's objects before that no longer counts.
 //
@@ -46,15 +47,19 @@ type term struct {
 	renewDeadline time.Duration
 	leaseDuration time.Duration
 	exit          func(error)
+	// own is what the shard itself does from the beginning of the term to its end. It counts as a worker, and as one that does not stop if
+	// it returns false. Nil: nothing.
+	own func(ctx context.Context) bool
 
 	mu       sync.Mutex
 	phase    phase
 	cause    error // why the term is over
 	workers  map[*worker]struct{}
-	begins   time.Time // end of the hold-off
-	stretch  int       // counts how often the Lease was taken; 0: there is no Lease to take
-	deadline time.Time // zero: none
-	end      time.Time // when the process must not have workers any more; zero: never
+	ended    chan struct{} // closed when own has returned; nil: it does not run
+	begins   time.Time     // end of the hold-off
+	stretch  int           // counts how often the Lease was taken; 0: there is no Lease to take
+	deadline time.Time     // zero: none
+	end      time.Time     // when the process must not have workers any more; zero: never
 	timer    clock.Timer
 }
 
@@ -102,6 +107,22 @@ func (t *term) acquired(sent time.Time, holdOff time.Duration) {
 
 	t.phase = holding
 	t.take(sent, holdOff)
+
+	if t.own == nil {
+		return
+	}
+
+	ctx, cancel := context.WithCancelCause(context.Background())
+	w, ended := &worker{cancel: cancel}, make(chan struct{})
+	t.workers[w], t.ended = struct{}{}, ended
+
+	go func() {
+		defer close(ended)
+
+		if t.own(ctx) {
+			t.leave(w)
+		}
+	}()
 }
 
 // regained begins a new stretch of the term. A write that was sent at the given time has just recreated the Lease. Running
@@ -159,14 +180,25 @@ func (t *term) lose(cause error) {
 	t.finish(cause)
 }
 
-// close ends the term because the Lease is to be released. It reports whether all workers have already ended.
+// close ends the term because the Lease is to be released. It waits for what the shard does itself, and reports whether all workers
+// have ended.
 func (t *term) close() (idle bool) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-
 	if t.phase != over {
 		t.finish(errGiven)
 	}
+	ended := t.ended
+	t.mu.Unlock()
+
+	if ended != nil {
+		select {
+		case <-ended:
+		case <-t.clock.After(t.leaseDuration):
+		}
+	}
+
+	t.mu.Lock()
+	defer t.mu.Unlock()
 
 	return len(t.workers) == 0
 }

@@ -1,0 +1,346 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// writers are the goroutines of all shards that write on behalf of objects.
+type writers struct {
+	mu       sync.Mutex
+	of       map[types.NamespacedName]string
+	written  map[string]int // by shard and object
+	overlaps []string
+}
+
+func newWriters() *writers {
+	return &writers{of: map[types.NamespacedName]string{}, written: map[string]int{}}
+}
+
+// count returns how many writers a shard has.
+func (w *writers) count(s *Shard) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	n := 0
+
+	for _, shard := range w.of {
+		if shard == s.Name() {
+			n++
+		}
+	}
+
+	return n
+}
+
+func (w *writers) writing(s *Shard, obj client.Object) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return w.of[client.ObjectKeyFromObject(obj)] == s.Name() && w.written[s.Name()+obj.GetName()] > 0
+}
+
+// starter is a reconciler that starts a writer for each object.
+type starter struct {
+	writers *writers
+	shard   *Shard
+	fails   atomic.Bool
+	calls   atomic.Int64 // of Release
+
+	mu    sync.Mutex
+	stops map[types.NamespacedName]func()
+}
+
+func (w *writers) starter(s *Shard) *starter {
+	return &starter{writers: w, shard: s, stops: map[types.NamespacedName]func(){}}
+}
+
+func (s *starter) Reconcile(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.stops[req.NamespacedName] != nil {
+		return reconcile.Result{}, nil
+	}
+
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	s.stops[req.NamespacedName] = func() { close(stop); <-stopped }
+
+	go func() {
+		defer close(stopped)
+		s.writers.write(s.shard.Name(), req.NamespacedName, stop)
+	}()
+
+	return reconcile.Result{}, nil
+}
+
+// write writes until it is told to stop, and a little longer.
+func (w *writers) write(shard string, name types.NamespacedName, stop <-chan struct{}) {
+	for last := false; !last; {
+		select {
+		case <-stop:
+			last = true
+		case <-time.After(time.Millisecond):
+		}
+
+		w.mu.Lock()
+		if by := w.of[name]; by != "" && by != shard {
+			w.overlaps = append(w.overlaps, fmt.Sprintf("%s: %s while %s", name, shard, by))
+		}
+		w.of[name] = shard
+		w.written[shard+name.Name]++
+		w.mu.Unlock()
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	delete(w.of, name)
+	delete(w.written, shard+name.Name)
+}
+
+var errRelease = errors.New("not now")
+
+// Release implements [Releaser].
+func (s *starter) Release(_ context.Context, name types.NamespacedName) error {
+	s.calls.Add(1)
+
+	if s.fails.Load() {
+		return errRelease
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if stop := s.stops[name]; stop != nil {
+		stop()
+		delete(s.stops, name)
+	}
+
+	return nil
+}
+
+// writes adds a controller of ConfigMaps that sees no event but the first one of each object.
+func (f *fixture) writes(mgr ctrl.Manager, s *Shard, inner reconcile.Reconciler) *reconciler {
+	f.Helper()
+
+	r, _ := s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, inner).(*reconciler)
+	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).
+		WithEventFilter(predicate.Funcs{
+			UpdateFunc: func(event.UpdateEvent) bool { return false },
+			DeleteFunc: func(event.DeleteEvent) bool { return false },
+		}).Complete(r))
+
+	return r
+}
+
+// What a process writes on behalf of an object ends before another process begins, however the object leaves.
+func TestOneWriterPerObject(t *testing.T) {
+	f := newFixture(t)
+	shards := []*Shard{f.shard("shard-0"), f.shard("shard-1")}
+	all := newWriters()
+
+	var processes []*process
+	for _, s := range shards {
+		processes = append(processes, f.start(s, func(mgr ctrl.Manager) { f.writes(mgr, s, all.starter(s)) }))
+	}
+
+	const objects, rounds = 8, 4
+
+	var configMaps []*corev1.ConfigMap
+	for i := range objects {
+		configMaps = append(configMaps, f.configMap(shards[i%2], fmt.Sprint("object-", i)))
+	}
+
+	for round := range rounds {
+		for i, cm := range configMaps {
+			from, to := shards[(i+round)%2], shards[(i+round+1)%2]
+			f.eventually(from.Name()+" writes", func() bool { return all.writing(from, cm) })
+			f.label(cm, from.drainKey, to.Name())
+		}
+	}
+
+	for i, cm := range configMaps {
+		f.eventually("the last one writes", func() bool { return all.writing(shards[i%2], cm) })
+	}
+
+	f.label(configMaps[0], shards[0].shardKey, "")
+	f.eventually("a label that somebody drops ends it", func() bool { return all.count(shards[0]) == objects/2-1 })
+
+	require.NoError(t, processes[0].stop())
+	require.Zero(t, all.count(shards[0]), "before the Lease is released")
+	require.Empty(t, holder(f.lease(shards[0])))
+
+	exits := exiting(shards[1])
+	f.overwrite(shards[1], func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("shardlease-controller") })
+	processes[1].wait()
+	f.eventually("all writers end with the Lease", func() bool { return all.count(shards[1]) == 0 })
+	require.Empty(t, exits, "in time")
+	require.Empty(t, all.overlaps)
+}
+
+// An object whose resources cannot be released stays, and so does the Lease.
+func TestReleaseThatFails(t *testing.T) {
+	f := newFixture(t)
+	s := f.brief("shard-0")
+	exits := exiting(s)
+	all := newWriters()
+	inner := all.starter(s)
+	cm, other := f.configMap(s, "a"), f.configMap(s, "b")
+	p := f.start(s, func(mgr ctrl.Manager) { f.writes(mgr, s, inner) })
+	f.eventually("it writes", func() bool { return all.count(s) == 2 })
+
+	inner.fails.Store(true)
+	f.label(cm, s.drainKey, "true")
+	f.eventually("the shard has tried to release it again and again", func() bool { return inner.calls.Load() > 2 })
+	f.refresh(cm)
+	require.True(t, s.Draining(cm))
+
+	inner.fails.Store(false)
+	f.released(s, cm)
+	require.Equal(t, 1, all.count(s))
+
+	inner.fails.Store(true)
+	require.NoError(t, p.stop())
+	require.Equal(t, s.Name(), holder(f.lease(s)), "it expires after the process has ended")
+	require.ErrorIs(t, receive(f, exits, "the process ends"), errStuck)
+
+	inner.fails.Store(false)
+	require.NoError(t, inner.Release(t.Context(), client.ObjectKeyFromObject(other)))
+}
+
+// If a drain is withdrawn after what the process holds has ended, the object is reconciled again.
+func TestReleaseOfAnObjectThatStays(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	cm := f.configMap(s, "a")
+	woken := make(chan types.NamespacedName, 100)
+	reconciled := make(chan struct{}, 100)
+	f.start(s, func(mgr ctrl.Manager) {
+		f.writes(mgr, s, releases{
+			Reconciler: reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+				reconciled <- struct{}{}
+
+				return reconcile.Result{}, nil
+			}),
+			release: func() { f.label(cm, s.drainKey, "") },
+		}).wake = func(name types.NamespacedName) { woken <- name }
+	})
+	receive(f, reconciled, "it works")
+
+	f.label(cm, s.drainKey, "true")
+	require.Equal(t, client.ObjectKeyFromObject(cm), receive(f, woken, "it is to be reconciled again"))
+	f.refresh(cm)
+	require.True(t, s.Owns(cm))
+}
+
+// releases is a reconciler that calls a function in Release.
+type releases struct {
+	reconcile.Reconciler
+
+	release func()
+}
+
+func (r releases) Release(context.Context, types.NamespacedName) error {
+	r.release()
+
+	return nil
+}
+
+// Nothing is remembered of objects that were deleted, even if no worker was told.
+func TestDeletedObjectsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: "default"})
+		require.NoError(t, err)
+
+		s.term.renewDeadline, s.term.leaseDuration = time.Hour, 2*time.Hour
+
+		scheme := runtime.NewScheme()
+		require.NoError(t, metav1.AddMetaToScheme(scheme))
+
+		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+		kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
+		released, failing := 0, true
+		handle := s.Handler(Resource{
+			Kind: kind, Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespaced: true,
+			Store: store, Client: fake.NewSimpleMetadataClient(scheme),
+			Release: func(context.Context, types.NamespacedName) error { released++; return nil },
+		}, func(_ context.Context, name types.NamespacedName) error {
+			if _, exists, _ := store.GetByKey(name.String()); !exists && failing {
+				return errRelease
+			}
+
+			return nil
+		})
+
+		s.term.acquired(s.term.clock.Now(), 0)
+		t.Cleanup(func() { s.term.close() })
+		synctest.Wait()
+
+		const objects = 50
+
+		w := s.wrappers[kind.GroupKind()][0]
+		for i := range objects {
+			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "n", Name: fmt.Sprint("object-", i), ResourceVersion: "5", Labels: map[string]string{v1alpha1.ShardLabel("ring"): "shard-0"},
+			}}
+			key := objectKey{kind.GroupKind(), client.ObjectKeyFromObject(cm)}
+
+			require.NoError(t, store.Add(cm))
+			_, err := handle(t.Context(), key.NamespacedName)
+			require.NoError(t, err)
+
+			// All of this can be left of an object.
+			w.waits[key.NamespacedName] = time.Now()
+			s.handover.passed[key] = "{}"
+			if i%2 == 0 {
+				s.guard.objects[key] = &object{drain: drain{version: "5"}}
+			}
+
+			require.NoError(t, store.Delete(cm))
+			s.drains.deleted(kind.GroupKind(), cache.DeletedFinalStateUnknown{Key: "n/" + cm.Name, Obj: cm})
+		}
+
+		pass(forgetAfter - time.Second)
+		require.Len(t, w.ran, objects, "a worker may still be told")
+		require.Equal(t, objects/2, released, "those that are drained are released at once")
+
+		told := types.NamespacedName{Namespace: "n", Name: "object-1"}
+		_, err = handle(t.Context(), told)
+		require.ErrorIs(t, err, errRelease, "a worker is told, and cannot finish")
+
+		pass(2 * time.Second)
+		require.Len(t, w.ran, 1)
+
+		failing = false
+		_, err = handle(t.Context(), told)
+		require.NoError(t, err)
+		require.Empty(t, w.ran)
+		require.Empty(t, w.waits)
+		require.Empty(t, s.handover.passed)
+		require.Empty(t, s.guard.objects)
+		require.Equal(t, objects, released)
+	})
+}
