@@ -201,7 +201,7 @@ func (w *wrapped) unseen(ctx context.Context, name types.NamespacedName, l link)
 	case now.Sub(since) >= longWait:
 		w.waits[name] = now
 		log.FromContext(ctx).Info("Not reconciling the object, because it follows a controller that is not an object of this shard. "+
-			"If the ring lists the controlled kind as a main resource, not as a controlled one, declare it with Shard.Main",
+			"If the ring lists the controlled kind as a main resource, not as a controlled one, declare it as shard.Main",
 			"kind", w.kind.gvk.Kind, "object", name,
 			"controllerKind", l.controller.Kind, "controller", l.controller.NamespacedName, "controlledKind", l.kind)
 	}

@@ -5,19 +5,20 @@
 // Lease. To acknowledge a drain, it removes the shard label and the drain label of an object. It never decides which shard
 // owns an object: the label tells it.
 //
-// Four steps turn the main function of a controller-runtime controller into a shard; see the example of the package:
+// One call turns the main function of a controller-runtime controller into a shard; [NewManager] replaces ctrl.NewManager:
 //
-//	s, err := shard.Claim(ctx, config, shard.Options{Ring: "example", Slots: 3}) // who am I?
-//	err = s.ConfigureManager(config, &options, &v1.Website{}, &v1.ConfigMap{})   // my Lease, my objects
-//	builder.For(&v1.Website{}, builder.WithPredicates(s.Predicate(...)))         // drains always come through
-//	builder.Complete(s.Reconciler(client, &v1.Website{}, reconciler))            // drains are acknowledged
+//	mgr, err := shard.NewManager(config, ctrl.Options{}, shard.Options{
+//		Ring:  "example",
+//		Slots: shard.Scale(), // as many names as the Deployment has replicas
+//		Kinds: shard.Kinds{shard.Main(&v1.Website{}), shard.Controlled(&corev1.ConfigMap{})},
+//	})
 //
 // A controller that uses only client-go uses [Shard.Run], [Shard.TweakListOptions], and [Shard.Handler] instead; the tests
-// of the package contain an example. The promises about reconcilers and managers also hold for handlers and Run.
+// of the package contain an example. The promises about reconcilers and managers also hold for handlers and Run, except 10.
 //
 // # What it promises
 //
-//  1. A reconciler wrapped by [Shard.Reconciler] runs only while this process holds the shard's Lease. It runs only for
+//  1. A reconciler of a sharded controller runs only while this process holds the shard's Lease. It runs only for
 //     objects that carry the shard's label, are not draining, and have not been released, however stale the cache is. It
 //     runs for a controlled object only on the shard of its owner. If the controlled object is being deleted, it also runs
 //     after the API server has confirmed that the owner no longer exists.
@@ -47,8 +48,14 @@
 //     implements [Releaser]: before a drain is acknowledged, and before the Lease is released. If the Lease is lost, it ends
 //     within the time of promise 5, or the process does.
 //
-// Wrap every reconciler of the process that works on sharded objects, including those of controlled kinds. Work that
-// bypasses the wrapper is protected only by the manager's orderly shutdown.
+//  10. The manager refuses, by name, a controller or leader runnable that is neither sharded nor declared to run in one replica or in
+//     every one, and a reconcile of a sharded kind that bypasses it. What its clients and caches show of an object has neither labels nor
+//     annotations of the ring, and what is written with them keeps these. A controlled object that is created with a controller
+//     reference to an object of this shard is this shard's from the start.
+//  11. A process takes no Lease before it could work: the caches of other kinds are full, and it may list the sharded kinds. It renews the
+//     Lease from the moment it takes it. If the caches of its objects are not full in time, it gives the Lease back.
+//
+// Work that bypasses the manager is protected only by its orderly shutdown.
 //
 // # Writing the reconciler
 //
@@ -72,16 +79,16 @@
 // A shard that is told to stop finishes the reconciles in flight and releases its Lease; its objects then move immediately.
 // A shard that is killed keeps its objects until its Lease has expired and was taken from it. If a process of the same name
 // comes back before that, it continues with the objects immediately; if it comes back later, it works after the hold-off.
-// With [Options].Slots or [Options].SlotNames, a Pod that waits takes over the name of a Pod that stops or has crashed, so that no object moves; see [Claim]. Without
+// With [Options].Slots, a Pod that waits takes over the name of a Pod that stops or has crashed, so that no object moves. Without
 // them, shards of a Deployment get new names in a rolling update, so each replaced replica moves its objects twice; shards of a
 // StatefulSet keep their names. Any number of shards may stop or start at the same time, in any order, even while drains are
 // pending. Give Pods a terminationGracePeriodSeconds longer than the longest reconcile.
 //
-// # Names and a label of one's own
+// # Names and a label of the ring's own
 //
-// A ring can list names of shards in spec.shardNames: [Options].SlotNames takes one of them. It can have spec.shardLabel, the key of the label that
+// A ring can list names of shards in spec.shardNames: [Named] takes one of them. It can have spec.shardLabel, the key of the label that
 // assigns objects: [Options].ShardLabel must be the same. The Lease announces it, so that a difference is reported, and a shard that would not
-// see its objects gets none. [Options.WithEnvironment] takes both from the environment.
+// see its objects gets none.
 //
 // # Load on the API server
 //
@@ -98,7 +105,7 @@
 //     namespace of the object, per two seconds
 //   - with slots, while the shard stops: a list of all Leases of its namespace per second until its objects are drained, and then, if a Pod waits for
 //     the slot, two per second and ten reads of its Lease until that Pod has it, for at most five seconds
-//   - with slots, while a Pod waits for one: an update of its own Lease per ten seconds, and with [FollowScale] a read of the scale per five
+//   - with slots, while a Pod waits for one: an update of its own Lease per ten seconds, and with [Scale] a read of the scale per five
 //
 // At rest, none of these costs grows with the number of objects. While the API server does not answer the list, the shard
 // keeps its Lease, works on nothing that has not been confirmed, logs the reason, and retries at least every 30 seconds.
@@ -110,7 +117,7 @@
 // # Permissions that a shard needs
 //
 //   - leases (coordination.k8s.io) in the shard's namespace: get, create, update; with slots, also list, watch, delete
-//   - with [FollowScale], in the shard's namespace: pods: get; what owns the Pod, such as replicasets and deployments (apps): get; and get on the
+//   - with [Scale], in the shard's namespace: pods: get; what owns the Pod, such as replicasets and deployments (apps): get; and get on the
 //     subresource scale of the topmost of these. With patch on pods, the Pod of the highest slot is deleted first
 //   - main kinds: get, list, watch, and patch, in addition to the permissions of the controller itself. The shard also uses
 //     get to check whether an object that has disappeared, or the owner of a controlled object in deletion, still exists, and list to check whether the cache is

@@ -22,14 +22,11 @@ import (
 const recheck = 2 * time.Second
 
 // Reconciler wraps a reconciler of one kind so that it runs only for objects that belong to this shard and are not draining, and
-// so that drains are acknowledged. Wrap every reconciler of the process that works on a sharded kind, main or controlled. If the
-// controller of an object is of another wrapped kind, the object also waits for the drain of its controller, and that drain
-// waits for the object. The same applies to the controller's controller, and so on. Pass kinds in between that no reconciler
-// works on to [Shard.Follows].
+// so that drains are acknowledged. [NewManager] does this for the controllers that are added to it; wrap by hand those of which it cannot see the
+// reconciler, and in tests. If the controller of an object is of another declared kind, the object also waits for the drain of its controller, and that
+// drain waits for the object. The same applies to the controller's controller, and so on.
 //
-// The client reads from the manager's cache. obj is an empty object of the kind that the controller watches, in the form that it
-// watches (typed, unstructured, or metadata), so that no second watch is started. If the client's scheme does not contain the
-// kind, every reconcile fails with an error that says so.
+// obj is an empty object of one of [Options].Kinds. The client is read only in tests, where the shard has no manager.
 //
 // The wrapper uses nothing from the cache before the API server has confirmed it once in the term: the first reconcile of a
 // kind lists the shard's objects of that kind.

@@ -15,8 +15,7 @@ import (
 var (
 	// ErrNotHeld means that this process does not hold the shard's Lease yet, or has only just taken it and waits for the end of
 	// Options.HoldOff.
-	ErrNotHeld = errors.New("this shard does not hold its Lease (yet): it needs a manager with the options of " +
-		"Shard.ConfigureManager and controllers that need leader election, or Shard.Run")
+	ErrNotHeld = errors.New("this shard does not hold its Lease (yet)")
 	// ErrLost means that the shard's term in this process is over: its Lease was lost or released. The process must end.
 	ErrLost = errors.New("this shard has released or lost its Lease and no longer works: the process must end")
 
