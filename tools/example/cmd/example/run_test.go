@@ -227,7 +227,7 @@ func (s *suite) losesLease(t *testing.T) {
 
 	select {
 	case err := <-s.stopped:
-		require.ErrorContains(t, err, "leader election lost")
+		require.ErrorContains(t, err, "has released or lost its Lease")
 	case <-ctx.Done():
 		require.Fail(t, "the shard runs on without its Lease")
 	}
