@@ -95,10 +95,10 @@ func TestAnObjectDoesNotArriveDuringAReconcile(t *testing.T) {
 		wrapped := s.Reconciler(c, &corev1.ConfigMap{}, count)
 
 		require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).Owns(&corev1.Secret{}).
-			Complete(reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+			Complete(handmade{func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 				defer func() { looked <- struct{}{} }()
 				return wrapped.Reconcile(ctx, req)
-			})))
+			}, s}))
 	})
 	f.eventually("the shard works", func() bool { return s.term.held() == nil })
 
@@ -327,16 +327,8 @@ func TestRelabelledObjectsAreNotDeleted(t *testing.T) {
 func (f *fixture) counts(mgr ctrl.Manager, s *Shard, wrapped reconcile.Reconciler) *atomic.Int64 {
 	f.Helper()
 
-	var ended atomic.Int64
+	c := &counting{inner: wrapped, shard: s}
+	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).Complete(c))
 
-	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).
-		Complete(reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-			if s.term.held() == nil {
-				defer ended.Add(1)
-			}
-
-			return wrapped.Reconcile(ctx, req)
-		})))
-
-	return &ended
+	return &c.ended
 }

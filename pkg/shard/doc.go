@@ -22,28 +22,36 @@
 //     objects that carry the shard's label, are not draining, and have not been released, however stale the cache is. It
 //     runs for a controlled object only on the shard of its owner. If the controlled object is being deleted, it also runs
 //     after the API server has confirmed that the owner no longer exists.
+//
 //  2. A drain is acknowledged only while no wrapped reconciler of the process works on the object, or on an object that it
 //     controls. The last worker to leave acknowledges immediately; until then, no other worker starts. An object that nobody
 //     works on is released at once, whatever is queued, and whatever events the controllers filter: an event handler at the
 //     informer does it, with a client of its own. The timeout of a reconcile does not break it off. If the answer of the API
 //     server is lost, no worker starts until the API server has told whether the object was released.
+//
 //  3. The Lease is released only after every worker has stopped. If a worker ignores its context, the process keeps the
 //     Lease until it ends; then the Lease expires.
+//
 //  4. A Lease that another holder has taken, or that a second process renews under the same name, is not taken back: the
 //     manager returns an error. The same holds for the Lease of a slot that another Pod has taken.
+//
 //  5. When Options.RenewDeadline has passed since the last successful renewal was sent, or when the Lease is lost, the
 //     contexts of wrapped reconcilers are cancelled and no wrapped reconciler starts. This holds even if leader election is
 //     stuck in a request, and in particular for a process that was frozen. If a worker has not stopped when
 //     Options.LeaseDuration has passed, the process ends ([Options].Exit). Nobody takes the Lease before twice that time, or that of a slot
 //     before one and a half times that time.
+//
 //  6. After the Lease may have been free, the shard starts work only after [Options].HoldOff. By then, all moves of objects
 //     that began while the Lease was free have ended. The Lease contains the hold-off. A process that restarts while its
 //     Lease still names it continues immediately. If the Lease is deleted and recreated, no work starts before another
 //     hold-off has passed.
+//
 //  7. However old the cache is when the term begins, a wrapped reconciler runs for an object, and a drain is acknowledged,
 //     only after the cache shows the object as the API server listed it after the hold-off, or later.
+//
 //  8. A client from [Shard.CheckWrites], which is optional, writes nothing outside the term of promises 5 and 6. It patches a
 //     sharded object only if the object has not changed, for example by a move, since it was read.
+//
 //  9. What a reconciler holds for an object beside its queue ends with the object's stay in the shard, if the reconciler
 //     implements [Releaser]: before a drain is acknowledged, and before the Lease is released. If the Lease is lost, it ends
 //     within the time of promise 5, or the process does.
@@ -52,6 +60,7 @@
 //     every one, and a reconcile of a sharded kind that bypasses it. What its clients and caches show of an object has neither labels nor
 //     annotations of the ring, and what is written with them keeps these. A controlled object that is created with a controller
 //     reference to an object of this shard is this shard's from the start.
+//
 //  11. A process takes no Lease before it could work: the caches of other kinds are full, and it may list the sharded kinds. It renews the
 //     Lease from the moment it takes it. If the caches of its objects are not full in time, it gives the Lease back.
 //

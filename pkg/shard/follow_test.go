@@ -158,6 +158,7 @@ func TestTransformsKeepWhatTheShardNeeds(t *testing.T) {
 	f.cache.DefaultTransform = strip
 
 	worked := make(chan reconcile.Request, 100)
+	s.options.ShowLabels = true
 	p := f.start(s, func(mgr ctrl.Manager) {
 		record := func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
 			worked <- req

@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -156,33 +155,6 @@ type staleProcess struct {
 	cached func(name string) bool // whether the cache contains the object
 }
 
-// startManager starts a process that uses controller-runtime.
-func (f *fixture) startManager(s *Shard) *staleProcess {
-	f.Helper()
-
-	v := newVisits()
-	p := f.start(s, func(mgr ctrl.Manager) {
-		c := mgr.GetClient()
-		wrapped := s.Reconciler(c, &corev1.ConfigMap{}, reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-			v.sync(req.NamespacedName, func() bool { return c.Get(ctx, req.NamespacedName, &corev1.ConfigMap{}) == nil })
-
-			return reconcile.Result{}, nil
-		}))
-		require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}, forOptions(&corev1.ConfigMap{})).
-			Complete(reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-				defer v.end(s, req.NamespacedName)
-
-				return wrapped.Reconcile(ctx, req)
-			})))
-		_, err := mgr.GetCache().GetInformer(f.Context(), &corev1.ConfigMap{})
-		require.NoError(f, err)
-	}, &corev1.ConfigMap{})
-
-	return &staleProcess{visits: v, cached: func(name string) bool {
-		return p.mgr.GetClient().Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: name}, &corev1.ConfigMap{}) == nil
-	}}
-}
-
 // startClientGo starts a process that uses only client-go.
 func (f *fixture) startClientGo(s *Shard) *staleProcess {
 	f.Helper()
@@ -236,43 +208,37 @@ func (f *fixture) startClientGo(s *Shard) *staleProcess {
 
 // If a process waits for its Lease with a filled cache that is behind when the Lease is free, it has missed moves.
 func TestNoWorkFromACacheOlderThanTheTerm(t *testing.T) {
-	for name, start := range map[string]func(*fixture, *Shard) *staleProcess{
-		"controller-runtime": (*fixture).startManager, "client-go": (*fixture).startClientGo,
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
-			s, other := f.shard("shard-0"), f.shard("shard-1")
-			held := f.holdable()
-			f.takenLease(s)
-			f.configMap(s, "mine")
-			moved, draining, gone := f.configMap(s, "moved"), f.configMap(s, "draining"), f.configMap(s, "gone")
-			p := start(f, s)
-			f.eventually("the cache is filled", func() bool {
-				return p.cached("mine") && p.cached("moved") && p.cached("draining") && p.cached("gone")
-			})
+	f := newFixture(t)
+	s, other := f.shard("shard-0"), f.shard("shard-1")
+	held := f.holdable()
+	f.takenLease(s)
+	f.configMap(s, "mine")
+	moved, draining, gone := f.configMap(s, "moved"), f.configMap(s, "draining"), f.configMap(s, "gone")
+	p := f.startClientGo(s)
+	f.eventually("the cache is filled", func() bool {
+		return p.cached("mine") && p.cached("moved") && p.cached("draining") && p.cached("gone")
+	})
 
-			held.hold()
-			f.label(moved, s.shardKey, other.Name())
-			f.label(draining, s.drainKey, "true")
-			require.NoError(t, f.admin.Delete(t.Context(), gone))
-			f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("") })
-			f.eventually("what has not changed is worked on, the rest is looked at", func() bool {
-				return p.workedOn("mine") > 0 && p.lookedAt("moved") > 0 && p.lookedAt("draining") > 0 && p.lookedAt("gone") > 0
-			})
-			require.Zero(t, p.workedOn("moved"), "another shard's")
-			require.Zero(t, p.workedOn("draining"), "to be given up")
-			require.Zero(t, p.workedOn("gone"), "deleted")
-			f.refresh(draining)
-			require.True(t, s.Draining(draining), "acknowledged only when it is seen")
+	held.hold()
+	f.label(moved, s.shardKey, other.Name())
+	f.label(draining, s.drainKey, "true")
+	require.NoError(t, f.admin.Delete(t.Context(), gone))
+	f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("") })
+	f.eventually("what has not changed is worked on, the rest is looked at", func() bool {
+		return p.workedOn("mine") > 0 && p.lookedAt("moved") > 0 && p.lookedAt("draining") > 0 && p.lookedAt("gone") > 0
+	})
+	require.Zero(t, p.workedOn("moved"), "another shard's")
+	require.Zero(t, p.workedOn("draining"), "to be given up")
+	require.Zero(t, p.workedOn("gone"), "deleted")
+	f.refresh(draining)
+	require.True(t, s.Draining(draining), "acknowledged only when it is seen")
 
-			held.release()
-			f.released(s, draining)
-			f.label(moved, s.shardKey, s.Name())
-			f.eventually("the object is back", func() bool { return p.workedOn("moved") > 0 })
-			require.Zero(t, p.workedOn("draining"))
-			require.Zero(t, p.workedOn("gone"))
-		})
-	}
+	held.release()
+	f.released(s, draining)
+	f.label(moved, s.shardKey, s.Name())
+	f.eventually("the object is back", func() bool { return p.workedOn("moved") > 0 })
+	require.Zero(t, p.workedOn("draining"))
+	require.Zero(t, p.workedOn("gone"))
 }
 
 // While a Lease does not exist, the shard may count as lost.

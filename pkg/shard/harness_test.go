@@ -173,6 +173,14 @@ func (f *fixture) controls(mgr ctrl.Manager, s *Shard, obj client.Object, fn rec
 	return &c.ended
 }
 
+// handmade is what a test puts around a reconciler that it has wrapped by hand.
+type handmade struct {
+	reconcile.Func
+	shard *Shard
+}
+
+func (h handmade) ofShard() *Shard { return h.shard }
+
 // counting counts the reconciles of a wrapped reconciler that have ended.
 type counting struct {
 	inner reconcile.Reconciler
