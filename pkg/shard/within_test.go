@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,7 @@ import (
 type oneLease struct {
 	coordinationv1client.LeaseInterface
 
+	mu    sync.Mutex
 	lease *coordinationv1.Lease
 	down  bool
 	// writes is how many there were. A test that changes the Lease changes its version.
@@ -32,6 +34,9 @@ type oneLease struct {
 func (m *oneLease) Leases(string) coordinationv1client.LeaseInterface { return m }
 
 func (m *oneLease) Get(context.Context, string, metav1.GetOptions) (*coordinationv1.Lease, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
 	switch {
 	case m.down:
 		return nil, errDown
@@ -51,6 +56,9 @@ func (m *oneLease) Update(_ context.Context, l *coordinationv1.Lease, _ metav1.U
 }
 
 func (m *oneLease) write(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
 	if m.down {
 		return nil, errDown
 	}
@@ -67,7 +75,20 @@ func (m *oneLease) write(l *coordinationv1.Lease) (*coordinationv1.Lease, error)
 	return m.lease.DeepCopy(), nil
 }
 
-func (m *oneLease) holder() string { return *m.lease.Spec.HolderIdentity }
+// change calls a function while nobody reads or writes.
+func (m *oneLease) change(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+}
+
+func (m *oneLease) written() (l *coordinationv1.Lease) {
+	m.change(func() { l = m.lease.DeepCopy() })
+
+	return l
+}
+
+func (m *oneLease) holder() string { return *m.written().Spec.HolderIdentity }
 
 // elector is a program that configures its leader election itself, in a bubble.
 type elector struct {
@@ -116,8 +137,8 @@ func TestProgramWaitsForTheHoldOff(t *testing.T) {
 		start()
 		require.Equal(t, testHoldOff, <-p.leads)
 		require.Equal(t, "shard-0", p.holder())
-		require.Equal(t, "example", p.lease.Labels[v1alpha1.LabelClusterRing])
-		require.Equal(t, testHoldOff.String(), p.lease.Annotations[v1alpha1.AnnotationHoldOff])
+		require.Equal(t, "example", p.written().Labels[v1alpha1.LabelClusterRing])
+		require.Equal(t, testHoldOff.String(), p.written().Annotations[v1alpha1.AnnotationHoldOff])
 		pass(time.Hour)
 		p.stop()
 		synctest.Wait()
@@ -173,7 +194,7 @@ func TestProgramThatHasLostItsLeaseEnds(t *testing.T) {
 				start()
 				<-p.leads
 				pass(time.Hour)
-				tc.lose(p)
+				p.change(func() { tc.lose(p) })
 				pass(tc.ends - time.Second)
 				require.Zero(t, p.count.Load())
 				pass(2 * time.Second)
