@@ -1,16 +1,12 @@
 package shard
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
-	"reflect"
-	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -255,117 +251,6 @@ func (m *Manager) replaceElection(o *manager.Options) (err error) {
 	return err //nolint:wrapcheck // it says what for
 }
 
-// Add implements manager.Manager.
-func (m *Manager) Add(r manager.Runnable) error {
-	c, err := find(r)
-
-	switch {
-	case err != nil:
-		return fmt.Errorf("add a controller to a shard: %w", err)
-	case c != nil:
-		return m.addController(r, c)
-	case everywhere(r):
-		return m.inner.Add(r) //nolint:wrapcheck // it is the manager's
-	default:
-		return m.addRunnable(r)
-	}
-}
-
-func (m *Manager) addController(r manager.Runnable, c *found) error {
-	p, declared := m.shard.options.Controllers[c.name]
-	if kind, ok := m.kinds[c.kind()]; ok && !declared {
-		p, declared = Sharded(kind.object), true
-	}
-
-	if !declared {
-		return fmt.Errorf("controller %q is not declared: it works on %s, which is not one of shard.Options.Kinds. "+
-			"Declare it in shard.Options.Controllers as shard.OneReplica or shard.EveryReplica (declared are: %s), or declare its kind", c.name,
-			cmp.Or(c.kind().String(), "a kind that the manager cannot see"), strings.Join(slices.Sorted(maps.Keys(m.shard.options.Controllers)), ", "))
-	}
-
-	m.mu.Lock()
-	m.controllers[c.name] = c
-	_, c.warm = r.(interface {
-		Warmup(ctx context.Context) error
-	})
-	c.warm = c.warm && p.where == sharded
-	m.limit = max(m.limit, c.patient(p.where == sharded))
-	m.mu.Unlock()
-
-	if p.where == sharded {
-		if err := m.wrap(c, p); err != nil {
-			return fmt.Errorf("controller %q is sharded, but %w", c.name, err)
-		}
-	}
-
-	return m.place(r, p.where, c.name)
-}
-
-// wrap wraps the reconciler of a sharded controller, unless the program has done so.
-func (m *Manager) wrap(c *found, p Placement) error {
-	if _, done := c.do().(interface{ ofShard() *Shard }); done {
-		return nil
-	}
-
-	gvk, err := m.GetClient().GroupVersionKindFor(p.object)
-	if err != nil {
-		return fmt.Errorf("the kind of %T is not known: %w", p.object, err)
-	}
-
-	if is := c.kind(); is != (schema.GroupKind{}) && is != gvk.GroupKind() {
-		return fmt.Errorf("it works on %s, and not on %s, for which it is declared", is, gvk.GroupKind())
-	}
-
-	do, err := p.wrap(m.shard.wrap(m.shard.kindOf(m.inner.GetClient(), p.object)), c.do())
-	if err != nil {
-		return err
-	}
-
-	if r, ok := do.(*reconciler); ok && m.former != nil {
-		r.inner = m.former.Reconciler(r.inner)
-	}
-
-	c.replace(do)
-
-	return nil
-}
-
-// addRunnable adds what is no controller, and would run where the leader is.
-func (m *Manager) addRunnable(r manager.Runnable) error {
-	key := nameOf(r)
-
-	p, ok := m.shard.options.Runnables[key]
-	if !ok {
-		return fmt.Errorf("runnable %q is not declared: it would run in every replica, because every replica is a leader of its own: declare it in "+
-			"shard.Options.Runnables as shard.EveryReplica or shard.OneReplica", key)
-	}
-
-	if p.where == everyReplica {
-		key = "" // controllers that it starts have not been added
-	}
-
-	return m.place(r, p.where, key)
-}
-
-// place adds a runnable to where it shall run. Without a name, its reconciles are those of nobody.
-func (m *Manager) place(r manager.Runnable, at where, name string) error {
-	p := &placed{runnable: r, manager: m, sharded: at == sharded}
-
-	if name != "" {
-		p.mark = &mark{controller: name, oneReplica: at == oneReplica}
-	}
-
-	if at == oneReplica {
-		p.election = m.election
-	}
-
-	if at != sharded && !everywhere(r) {
-		p.former = m.former
-	}
-
-	return m.inner.Add(p) //nolint:wrapcheck // it is the manager's
-}
-
 // work returns a context for a runnable, which ends when the manager or the shard stops, and the function that says that the runnable has ended.
 func (m *Manager) work(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -560,33 +445,4 @@ func (m *Manager) GetAPIReader() client.Reader { return m.clients.reader(m.inner
 // GetFieldIndexer implements cluster.Cluster.
 func (m *Manager) GetFieldIndexer() client.FieldIndexer {
 	return m.clients.indexer(m.inner.GetFieldIndexer())
-}
-
-// everywhere reports whether a runnable may run in every replica without a declaration: a manager runs it without leader election, or it only reads.
-func everywhere(r manager.Runnable) bool {
-	switch r := r.(type) {
-	case *manager.Server:
-		return !r.NeedLeaderElection()
-	case interface{ GetCache() cache.Cache }, cache.Cache, webhook.Server:
-		return true
-	case manager.LeaderElectionRunnable:
-		return !r.NeedLeaderElection()
-	default:
-		return false
-	}
-}
-
-// nameOf returns the name of a runnable's type, or the path of the package of its function.
-func nameOf(r manager.Runnable) string {
-	if v := reflect.ValueOf(r); v.Kind() == reflect.Func {
-		if f := runtime.FuncForPC(v.Pointer()); f != nil {
-			path := f.Name()
-			slash := strings.LastIndex(path, "/") + 1
-			name, _, _ := strings.Cut(path[slash:], ".")
-
-			return path[:slash] + name
-		}
-	}
-
-	return reflect.TypeOf(r).String()
 }

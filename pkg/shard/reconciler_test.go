@@ -139,10 +139,8 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 			receive(f, children.entered, "the controlled object's controller starts")
 			f.eventually("the main object is reconciled", func() bool { return ended.Load() >= 1 })
 
-			before := ended.Load()
-
 			f.label(owner, s.drainKey, "true")
-			f.eventually("the drain was seen", func() bool { return ended.Load() > before })
+			f.eventually("the drain was seen", s.guard.draining)
 			f.refresh(owner)
 			require.True(t, s.Draining(owner), "the controlled object is being worked on")
 
