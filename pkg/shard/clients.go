@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -147,8 +146,6 @@ func (c *clients) exchange(d declared, obj metav1.Object, call func() error) err
 		return call()
 	}
 
-	own(obj)
-
 	err := call()
 	if err == nil {
 		c.remember(obj)
@@ -157,15 +154,6 @@ func (c *clients) exchange(d declared, obj metav1.Object, call func() error) err
 	c.keys.hide(obj, false)
 
 	return err
-}
-
-// own gives the object maps of its own. An answer is decoded into those that are there, and a program may have put the same map into a
-// selector or a template.
-func own(obj metav1.Object) {
-	if _, ok := obj.(kruntime.Unstructured); !ok { // the content of these is replaced
-		obj.SetLabels(maps.Clone(obj.GetLabels()))
-		obj.SetAnnotations(maps.Clone(obj.GetAnnotations()))
-	}
 }
 
 // lastAnswer is a version of an object with what it carried.

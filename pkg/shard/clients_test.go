@@ -182,6 +182,8 @@ func (p *program) marked(name string, keysAndValues ...string) *corev1.ConfigMap
 func (f *fixture) reconciles(m mark, fn func(context.Context)) {
 	f.Helper()
 
+	done := false
+
 	ctx, cancel := context.WithCancel(f.Context())
 	if m != (mark{}) {
 		ctx = marked(ctx, m)
@@ -194,6 +196,8 @@ func (f *fixture) reconciles(m mark, fn func(context.Context)) {
 
 			fn(ctx)
 
+			done = true
+
 			return reconcile.Result{}, nil
 		}),
 	})
@@ -204,6 +208,7 @@ func (f *fixture) reconciles(m mark, fn func(context.Context)) {
 		return nil
 	})))
 	require.NoError(f, c.Start(ctx))
+	require.True(f, done, "it has reached its end")
 }
 
 // forms are empty objects and lists of a kind in each form.

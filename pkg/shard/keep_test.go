@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,8 +36,11 @@ func TestUpdatesKeepTheShard(t *testing.T) {
 			obj.SetNamespace(p.namespace)
 			obj.SetName("a")
 
-			for value, writes := range map[string]int64{"b": 0, "c": 1} {
-				before := p.writes.Load()
+			for _, value := range []string{"b", "c"} {
+				before, writes := p.writes.Load(), 0
+				if value == "c" {
+					writes = 1
+				}
 
 				for range 3 {
 					require.NoError(t, retried(func() error {
@@ -53,7 +57,7 @@ func TestUpdatesKeepTheShard(t *testing.T) {
 
 				want["a"] = value
 				require.Equal(t, want, p.labels(cm))
-				require.Equal(t, writes, p.writes.Load()-before, "nothing is written at rest")
+				require.EqualValues(t, writes, p.writes.Load()-before, "nothing is written at rest")
 			}
 
 			require.Zero(t, p.looks.Load(), "and nothing is read")
@@ -98,8 +102,13 @@ func TestUpdatesOfOldVersionsChangeNothing(t *testing.T) {
 	require.Equal(t, p.ours(p.shard.drainKey, "true"), p.labels(cm), "the drain is still there")
 	p.shows(cm)
 
-	err := p.client.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: old.ObjectMeta})
-	require.True(t, apierrors.IsConflict(err), "the cache has another version: %v", err)
+	unknown := f.configMap(p.shard, "b")
+	f.label(unknown.DeepCopy(), p.shard.drainKey, "true")
+
+	writes := p.writes.Load()
+
+	require.True(t, apierrors.IsConflict(p.client.Update(t.Context(), unknown)), "nobody remembers this version")
+	require.Equal(t, writes, p.writes.Load(), "so nothing is sent")
 
 	f.label(cm, p.shard.drainKey, "", p.shard.shardKey, "shard-1")
 
@@ -117,6 +126,7 @@ func TestUpdatesOfOldVersionsChangeNothing(t *testing.T) {
 
 	require.NoError(t, p.client.Update(t.Context(), live))
 	require.Equal(t, looks, p.looks.Load(), "a live read is remembered")
+	f.label(cm, "changed", "again")
 
 	var all corev1.ConfigMapList
 	require.NoError(t, p.reader.List(t.Context(), &all, client.InNamespace(p.namespace), client.HasLabels{"c"}))
@@ -177,6 +187,24 @@ func TestStatusUpdatesKeepTheShard(t *testing.T) {
 	require.NotContains(t, got.Labels, p.shard.shardKey)
 	require.NoError(t, p.client.Update(t.Context(), got))
 	require.Equal(t, looks, p.looks.Load(), "answers of the status are remembered")
+}
+
+// The scale of an object has its uid and version.
+func TestSubresourcesAreNotRememberedAsTheObject(t *testing.T) {
+	f := newFixture(t)
+	p := f.program(f.shard("shard-0"))
+	d := deployment(f.namespace, "a", map[string]string{"app": "a"})
+	require.NoError(t, controllerutil.SetControllerReference(p.shows(f.configMap(p.shard, "owner")), d, p.client.Scheme()))
+	require.NoError(t, p.client.Create(t.Context(), d))
+
+	scale := &autoscalingv1.Scale{}
+	require.NoError(t, p.client.SubResource("scale").Get(t.Context(), d, scale))
+	require.Equal(t, d.UID, scale.UID)
+	require.NoError(t, p.client.SubResource("scale").Update(t.Context(), d, client.WithSubResourceBody(scale)))
+
+	m, ok := p.clients.remembers(d)
+	require.True(t, ok)
+	require.Equal(t, p.shard.Name(), *m.shard)
 }
 
 // Many programs use one map for an object, its selector, and its template. What the API server answers must not get into it.
