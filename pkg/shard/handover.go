@@ -122,6 +122,7 @@ func (h *handovers) follow(o *cache.Options, sch *runtime.Scheme, live func() me
 
 		if gvk, err := apiutil.GVKForObject(obj, sch); err == nil { // otherwise nothing of it follows an owner by its kind
 			h.add(&cached{form: form{gvk, reflect.TypeOf(obj)}, split: split, some: readable, store: informer.GetStore(), stopped: informer.IsStopped, live: live})
+
 			if h.watch != nil {
 				h.watch(informer, gvk.GroupKind())
 			}
