@@ -98,17 +98,21 @@ func (s *starter) Reconcile(_ context.Context, req reconcile.Request) (reconcile
 
 // write writes until it is told to stop, and a little longer.
 func (w *writers) write(shard string, name types.NamespacedName, stop <-chan struct{}) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+
 	for last := false; !last; {
 		select {
 		case <-stop:
 			last = true
-		case <-time.After(time.Millisecond):
+		case <-tick.C:
 		}
 
 		w.mu.Lock()
 		if by := w.of[name]; by != "" && by != shard {
 			w.overlaps = append(w.overlaps, fmt.Sprintf("%s: %s while %s", name, shard, by))
 		}
+
 		w.of[name] = shard
 		w.written[shard+name.Name]++
 		w.mu.Unlock()
@@ -204,7 +208,7 @@ func TestOneWriterPerObject(t *testing.T) {
 // An object whose resources cannot be released stays, and so does the Lease.
 func TestReleaseThatFails(t *testing.T) {
 	f := newFixture(t)
-	s := f.brief("shard-0")
+	s := f.shardFor("shard-0", 3*time.Second)
 	exits := exiting(s)
 	all := newWriters()
 	inner := all.starter(s)
@@ -282,11 +286,14 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 
 		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
 		kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
-		released, failing := 0, true
+		failing := true
+
+		var released atomic.Int64
+
 		handle := s.Handler(Resource{
 			Kind: kind, Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespaced: true,
 			Store: store, Client: fake.NewSimpleMetadataClient(scheme),
-			Release: func(context.Context, types.NamespacedName) error { released++; return nil },
+			Release: func(context.Context, types.NamespacedName) error { released.Add(1); return nil },
 		}, func(_ context.Context, name types.NamespacedName) error {
 			if _, exists, _ := store.GetByKey(name.String()); !exists && failing {
 				return errRelease
@@ -302,6 +309,7 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 		const objects = 50
 
 		w := s.wrappers[kind.GroupKind()][0]
+
 		for i := range objects {
 			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "n", Name: fmt.Sprint("object-", i), ResourceVersion: "5", Labels: map[string]string{v1alpha1.ShardLabel("ring"): "shard-0"},
@@ -313,7 +321,7 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 			require.NoError(t, err)
 
 			// All of this can be left of an object.
-			w.waits[key.NamespacedName] = time.Now()
+			w.waits[key.NamespacedName] = s.term.clock.Now()
 			s.handover.passed[key] = "{}"
 			if i%2 == 0 {
 				s.guard.objects[key] = &object{drain: drain{version: "5"}}
@@ -325,7 +333,7 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 
 		pass(forgetAfter - time.Second)
 		require.Len(t, w.ran, objects, "a worker may still be told")
-		require.Equal(t, objects/2, released, "those that are drained are released at once")
+		require.EqualValues(t, objects/2, released.Load(), "those that are drained are released at once")
 
 		told := types.NamespacedName{Namespace: "n", Name: "object-1"}
 		_, err = handle(t.Context(), told)
@@ -341,6 +349,6 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 		require.Empty(t, w.waits)
 		require.Empty(t, s.handover.passed)
 		require.Empty(t, s.guard.objects)
-		require.Equal(t, objects, released)
+		require.EqualValues(t, objects, released.Load())
 	})
 }

@@ -122,6 +122,7 @@ func TestAShardThatStopsWaitsForItsWorkers(t *testing.T) {
 	p := f.start(s, func(mgr ctrl.Manager) {
 		f.controls(mgr, s, &corev1.ConfigMap{}, func(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 			close(entered)
+
 			select {
 			case <-ctx.Done():
 				close(stopped)
@@ -139,6 +140,7 @@ func TestAShardThatStopsWaitsForItsWorkers(t *testing.T) {
 	p.cancel()
 	f.eventually("the Lease says that it stops", func() bool { return f.stopping(s) })
 	clk.ahead.Store(int64(drainStalled + time.Second))
+
 	for range 5 {
 		before := f.lease(s).Spec.RenewTime
 		f.eventually("it goes on", func() bool { return f.lease(s).Spec.RenewTime.After(before.Time) })

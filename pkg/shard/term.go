@@ -186,6 +186,7 @@ func (t *term) close() (idle bool) {
 	if t.phase != over {
 		t.finish(errGiven)
 	}
+
 	ended := t.ended
 	t.mu.Unlock()
 
