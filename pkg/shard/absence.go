@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -54,6 +55,27 @@ func (s *Shard) wrap(k *kind) *wrapped {
 	s.wrappers[gk] = append(s.wrappers[gk], w)
 
 	return w
+}
+
+// reach lets wake reach the queue of a controller. It is a source of the controller.
+func (w *wrapped) reach(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.wake = func(name types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: name}) }
+
+	return nil
+}
+
+// woken makes the controller reconcile an object again, if it can be reached.
+func (w *wrapped) woken(name types.NamespacedName) {
+	w.mu.Lock()
+	wake := w.wake
+	w.mu.Unlock()
+
+	if wake != nil {
+		wake(name)
+	}
 }
 
 // ofShard marks reconcilers that a shard has wrapped.

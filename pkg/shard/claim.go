@@ -49,6 +49,7 @@ func (s *Shard) claim(ctx context.Context, config *rest.Config) error {
 	}
 
 	o := s.options
+
 	c := &claimer{
 		shard: s, options: o, client: renewing, watching: watching.Leases(o.Namespace), clock: clock.RealClock{},
 		log: klog.FromContext(ctx).WithName("slots"), slots: o.Slots.of(o.Ring),

@@ -190,9 +190,9 @@ func (r *typedReconciler[R]) Reconcile(ctx context.Context, request R) (reconcil
 
 // TypedReconciler is [Shard.Reconciler] for requests that have a type of their own. The function returns the object that a request is about.
 func TypedReconciler[R comparable](
-	s *Shard, c client.Client, obj client.Object, inner reconcile.TypedReconciler[R], object func(R) types.NamespacedName,
+	m *Manager, obj client.Object, inner reconcile.TypedReconciler[R], object func(R) types.NamespacedName,
 ) reconcile.TypedReconciler[R] {
-	w := s.wrap(s.kindOf(c, obj))
+	w := m.shard.wrap(m.shard.kindOf(m.inner.GetClient(), obj))
 	w.ends = releaseOf(inner)
 
 	return &typedReconciler[R]{wrapped: w, inner: inner, object: object}

@@ -52,7 +52,7 @@ func (f *operators) served() (o manager.Options, url string) {
 
 // status returns the code of the answer; 0 if there is none.
 func status(url string) int {
-	resp, err := http.Get(url) //nolint:noctx // it is a probe
+	resp, err := http.Get(url)
 	if err != nil {
 		return 0
 	}

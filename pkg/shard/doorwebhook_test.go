@@ -14,9 +14,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/cert"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -72,17 +73,10 @@ func newService(f *operators) *service {
 
 // probe looks which Pods are ready, twice a second: a Pod that was told to stop gets connections until the next look.
 func (s *service) probe(ctx context.Context) {
-	tick := time.NewTicker(500 * time.Millisecond)
-	defer tick.Stop()
-
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-
+	_ = wait.PollUntilContextCancel(ctx, 500*time.Millisecond, false, func(context.Context) (bool, error) {
 		s.mu.Lock()
+		defer s.mu.Unlock()
+
 		s.good = nil
 
 		for address, probe := range s.pods {
@@ -90,8 +84,9 @@ func (s *service) probe(ctx context.Context) {
 				s.good = append(s.good, address)
 			}
 		}
-		s.mu.Unlock()
-	}
+
+		return false, nil
+	})
 }
 
 func (s *service) serve() {
@@ -202,16 +197,16 @@ func TestWebhooksAreServedByAllReplicasAllTheTime(t *testing.T) {
 		return len(s.good) == 3
 	}, "a standby is an endpoint, too")
 
-	config := &admissionv1.ValidatingWebhookConfiguration{
+	config := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
-		Webhooks: []admissionv1.ValidatingWebhook{{
-			Name: "maps.example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: new(admissionv1.SideEffectClassNone),
-			FailurePolicy: new(admissionv1.Fail), TimeoutSeconds: new(int32(10)),
-			ClientConfig:      admissionv1.WebhookClientConfig{URL: new("https://" + s.listener.Addr().String() + "/validate--v1-configmap"), CABundle: ca},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "maps.example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: new(admissionregistrationv1.SideEffectClassNone),
+			FailurePolicy: new(admissionregistrationv1.Fail), TimeoutSeconds: new(int32(10)),
+			ClientConfig:      admissionregistrationv1.WebhookClientConfig{URL: new("https://" + s.listener.Addr().String() + "/validate--v1-configmap"), CABundle: ca},
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: f.namespace}},
-			Rules: []admissionv1.RuleWithOperations{{
-				Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
 			}},
 		}},
 	}

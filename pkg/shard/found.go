@@ -90,7 +90,7 @@ func (f *found) kind() schema.GroupKind {
 		return schema.GroupKind{}
 	}
 
-	l, _ := construct.Call([]reflect.Value{reflect.Zero(construct.Type().In(0))})[0].Interface().(logr.Logger)
+	l, _ := reflect.TypeAssert[logr.Logger](construct.Call([]reflect.Value{reflect.Zero(construct.Type().In(0))})[0])
 
 	return kindIn(l)
 }
@@ -99,6 +99,7 @@ func (f *found) kind() schema.GroupKind {
 // controller would have waited.
 func (f *found) patient(ofSharded bool) time.Duration {
 	limit := defaultSyncTimeout
+
 	if v := f.field("CacheSyncTimeout"); v.IsValid() && v.CanSet() && v.Type() == reflect.TypeFor[time.Duration]() {
 		if given := time.Duration(v.Int()); given > 0 {
 			limit = given

@@ -187,7 +187,7 @@ func (m *Manager) create(o manager.Options) error {
 
 	m.shard.stores.obtain = func(ctx context.Context, obj *metav1.PartialObjectMetadata) error {
 		_, err := m.cache.GetInformer(ctx, obj)
-		return err //nolint:wrapcheck // it is the cache's
+		return err
 	}
 
 	errs := []error{mgr.AddReadyzCheck("shard", m.ready)}
@@ -248,7 +248,7 @@ func (m *Manager) replaceElection(o *manager.Options) (err error) {
 	o.LeaderElection, o.LeaderElectionID, o.LeaderElectionNamespace = false, "", ""
 	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod, o.LeaderElectionConfig = nil, nil, nil, nil
 
-	return err //nolint:wrapcheck // it says what for
+	return err
 }
 
 // work returns a context for a runnable, which ends when the manager or the shard stops, and the function that says that the runnable has ended.
@@ -397,7 +397,7 @@ func ending(ctx context.Context, over <-chan struct{}) (context.Context, func())
 // unless returns the error, or nil if the context has ended: it was told to stop.
 func unless(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // see above
 	}
 
 	return err

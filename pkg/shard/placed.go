@@ -12,7 +12,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/clusterring/clusterring/pkg/shard/former"
@@ -78,7 +80,7 @@ func (p *placed) Warmup(ctx context.Context) error {
 		ctx, cancel := context.WithCancelCause(p.marked(ctx))
 		context.AfterFunc(p.manager.stopping, func() { cancel(context.Cause(p.manager.stopping)) })
 
-		return w.Warmup(ctx) //nolint:wrapcheck // it is the runnable's
+		return w.Warmup(ctx)
 	}
 
 	return nil
@@ -122,7 +124,7 @@ func (m *Manager) addController(r manager.Runnable, c *found) error {
 	m.mu.Unlock()
 
 	if p.where == sharded {
-		if err := m.wrap(c, p); err != nil {
+		if err := m.wrap(r, c, p); err != nil {
 			return fmt.Errorf("controller %q is sharded, but %w", c.name, err)
 		}
 	}
@@ -131,7 +133,7 @@ func (m *Manager) addController(r manager.Runnable, c *found) error {
 }
 
 // wrap wraps the reconciler of a sharded controller, unless the program has done so.
-func (m *Manager) wrap(c *found, p Placement) error {
+func (m *Manager) wrap(r manager.Runnable, c *found, p Placement) error {
 	if _, done := c.do().(interface{ ofShard() *Shard }); done {
 		return nil
 	}
@@ -145,9 +147,17 @@ func (m *Manager) wrap(c *found, p Placement) error {
 		return fmt.Errorf("it works on %s, and not on %s, for which it is declared", is, gvk.GroupKind())
 	}
 
-	do, err := p.wrap(m.shard.wrap(m.shard.kindOf(m.inner.GetClient(), p.object)), c.do())
+	w := m.shard.wrap(m.shard.kindOf(m.inner.GetClient(), p.object))
+
+	do, err := p.wrap(w, c.do())
 	if err != nil {
 		return err
+	}
+
+	if watches, ok := r.(controller.Controller); ok {
+		if err := watches.Watch(source.Func(w.reach)); err != nil {
+			return fmt.Errorf("it cannot be reached: %w", err)
+		}
 	}
 
 	if r, ok := do.(*reconciler); ok && m.former != nil {

@@ -96,7 +96,7 @@ func (m *Manager) othersAreFull(ctx context.Context) error {
 		return nil
 	}
 
-	return context.Cause(ctx) //nolint:wrapcheck // it is made above, or that of the caller
+	return context.Cause(ctx)
 }
 
 // askedPeriod is how often the manager looks whether its controllers have begun to fill their caches. It sends no request.

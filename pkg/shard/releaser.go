@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 // Releaser is implemented by a reconciler that keeps something for an object between reconciles, such as goroutines, connections,
@@ -133,8 +133,8 @@ func (s *Shard) releaseAll(ctx context.Context) error {
 // wake makes controllers reconcile an object again that stays, after they have released what they hold for it.
 func (s *Shard) wake(key objectKey) {
 	for _, w := range s.wrappersOf(key) {
-		if last, _ := w.last(key.NamespacedName); last.ended && w.wake != nil {
-			w.wake(key.NamespacedName)
+		if last, _ := w.last(key.NamespacedName); last.ended {
+			w.woken(key.NamespacedName)
 		}
 	}
 }

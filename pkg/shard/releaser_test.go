@@ -322,6 +322,7 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 
 			// All of this can be left of an object.
 			w.waits[key.NamespacedName] = s.term.clock.Now()
+
 			s.handover.passed[key] = "{}"
 			if i%2 == 0 {
 				s.guard.objects[key] = &object{drain: drain{version: "5"}}

@@ -28,7 +28,7 @@ func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx cont
 
 	switch {
 	case ctx.Err() != nil && t == nil:
-		return nil //nolint:nilerr // it was told to stop
+		return nil
 	case err != nil:
 		return fmt.Errorf("run a shard of ring %s: %w", s.options.Ring, err)
 	}

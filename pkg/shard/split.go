@@ -125,7 +125,7 @@ func (c *split) await(ctx context.Context, sharded bool) error {
 	c.mu.Unlock()
 
 	if sharded && !waitFor(ctx, c.begun) {
-		return context.Cause(ctx) //nolint:wrapcheck // it is that of the caller
+		return context.Cause(ctx)
 	}
 
 	return nil
