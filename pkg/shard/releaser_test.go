@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata/fake"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -98,14 +99,14 @@ func (s *starter) Reconcile(_ context.Context, req reconcile.Request) (reconcile
 
 // write writes until it is told to stop, and a little longer.
 func (w *writers) write(shard string, name types.NamespacedName, stop <-chan struct{}) {
-	tick := time.NewTicker(time.Millisecond)
+	tick := clock.RealClock{}.NewTicker(time.Millisecond)
 	defer tick.Stop()
 
 	for last := false; !last; {
 		select {
 		case <-stop:
 			last = true
-		case <-tick.C:
+		case <-tick.C():
 		}
 
 		w.mu.Lock()
