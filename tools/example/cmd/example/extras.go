@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/tools/example/history"
 )
 
@@ -29,9 +30,9 @@ type extras struct {
 	files    []io.Closer
 }
 
-// open sets up what the options ask for, with the manager's client. The context ends when the process is told to stop.
-func (e *extras) open(ctx context.Context, o options, shard func() string, c client.Client) error {
-	e.options, e.client = o, c
+// open sets up what the options ask for. The context ends when the process is told to stop.
+func (e *extras) open(ctx context.Context, o options, mgr *shard.Manager) error {
+	e.options, e.client = o, mgr.GetClient()
 
 	if o.HistoryFile != "" {
 		file, err := e.file(o.HistoryFile)
@@ -39,7 +40,7 @@ func (e *extras) open(ctx context.Context, o options, shard func() string, c cli
 			return err
 		}
 
-		e.recorder = history.NewRecorder(file, os.Getpid(), shard, history.Now)
+		e.recorder = history.NewRecorder(file, os.Getpid(), mgr.Shard().Name, history.Now)
 	}
 
 	if o.carelessFile != "" {
@@ -48,7 +49,12 @@ func (e *extras) open(ctx context.Context, o options, shard func() string, c cli
 			return errors.Join(err, e.close())
 		}
 
-		e.careless = history.NewCareless(c, shard, ctx.Done(), file)
+		unchecked, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+		if err != nil {
+			return errors.Join(fmt.Errorf("create the client of careless writes: %w", err), e.close())
+		}
+
+		e.careless = history.NewCareless(unchecked, mgr.Shard().Name, ctx.Done(), file)
 	}
 
 	return nil

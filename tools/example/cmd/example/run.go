@@ -68,7 +68,7 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("set up the health check: %w", err)
 	}
 
-	if err := extras.open(ctx, o, mgr.Shard().Name, mgr.GetClient()); err != nil {
+	if err := extras.open(ctx, o, mgr); err != nil {
 		return err
 	}
 
