@@ -143,6 +143,16 @@ func (p *program) shows(obj client.Object) *corev1.ConfigMap {
 	return cm
 }
 
+// showsForm waits until the cache of the object's form has this version of it.
+func (p *program) showsForm(obj client.Object) {
+	p.Helper()
+
+	got, _ := obj.DeepCopyObject().(client.Object)
+	p.eventually("the cache is up to date", func() bool {
+		return p.client.Get(p.Context(), client.ObjectKeyFromObject(obj), got) == nil && got.GetResourceVersion() == obj.GetResourceVersion()
+	})
+}
+
 // labels returns the labels that the API server has.
 func (p *program) labels(obj client.Object) map[string]string {
 	p.Helper()

@@ -35,6 +35,8 @@ func TestUpdatesKeepTheShard(t *testing.T) {
 			obj, _ := form()
 			obj.SetNamespace(p.namespace)
 			obj.SetName("a")
+			obj.SetResourceVersion(cm.ResourceVersion)
+			p.showsForm(obj)
 
 			for _, value := range []string{"b", "c"} {
 				before, writes := p.writes.Load(), 0
@@ -53,6 +55,7 @@ func TestUpdatesKeepTheShard(t *testing.T) {
 					}))
 					require.Equal(t, map[string]string{"a": value}, obj.GetLabels())
 					p.shows(obj)
+					p.showsForm(obj)
 				}
 
 				want["a"] = value
@@ -103,7 +106,9 @@ func TestUpdatesOfOldVersionsChangeNothing(t *testing.T) {
 	p.shows(cm)
 
 	unknown := f.configMap(p.shard, "b")
-	f.label(unknown.DeepCopy(), p.shard.drainKey, "true")
+	changed := unknown.DeepCopy()
+	f.label(changed, p.shard.drainKey, "true")
+	p.shows(changed)
 
 	writes := p.writes.Load()
 
