@@ -103,9 +103,9 @@ func (c *clients) follows(ctx context.Context, d declared, obj client.Object) (b
 		name.Namespace = ""
 	}
 
-	owner, err := k.read(ctx, name)
+	owner := k.shown(ctx, name)
 
-	return owner != nil && owner.GetUID() == by.UID && c.shard.owns(owner), err
+	return owner != nil && owner.GetUID() == by.UID && c.shard.owns(owner), nil
 }
 
 func (c *clients) update(ctx context.Context, obj client.Object, call func() error) error {
@@ -146,8 +146,7 @@ func (c *clients) carries(ctx context.Context, d declared, obj client.Object) (r
 	}
 
 	if version != "" {
-		// An error of the cache, which may not have started, is none of the update.
-		if cached, err := k.read(ctx, name); err == nil && cached != nil && cached.GetResourceVersion() == version {
+		if cached := k.shown(ctx, name); cached != nil && cached.GetResourceVersion() == version {
 			return c.keys.of(cached), version, nil
 		}
 
@@ -223,9 +222,9 @@ func (c *clients) version(ctx context.Context, d declared, obj metav1.Object) (s
 		return "", nil
 	}
 
-	cached, err := k.read(ctx, types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()})
-	if err != nil || cached == nil || !c.shard.owns(cached) {
-		return "", err
+	cached := k.shown(ctx, types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()})
+	if cached == nil || !c.shard.owns(cached) {
+		return "", nil
 	}
 
 	if given != "" {

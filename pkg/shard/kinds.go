@@ -204,6 +204,18 @@ func (k *kind) read(ctx context.Context, name types.NamespacedName) (metav1.Obje
 	return obj, nil
 }
 
+// shown returns the object if the process has cached it, or nil. Other than read, it neither waits for a cache nor makes one.
+func (k *kind) shown(ctx context.Context, name types.NamespacedName) metav1.Object {
+	stores := k.stores.showing(k.gvk.GroupKind(), name.Namespace)
+	if len(stores) == 0 && k.stores.obtain != nil || slices.ContainsFunc(stores, func(c *store) bool { return !c.synced() }) {
+		return nil
+	}
+
+	obj, _ := k.read(ctx, name) // an error of the cache is none of the caller's
+
+	return obj
+}
+
 // get reads an object with the client. The object is nil if the error is NotFound.
 func (k *kind) get(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
 	obj, _ := k.empty.DeepCopyObject().(client.Object)
