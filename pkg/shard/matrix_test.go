@@ -1,0 +1,402 @@
+package shard_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/internal/testenv"
+	"github.com/clusterring/clusterring/pkg/shard"
+)
+
+const (
+	// together is how many combinations run at the same time: they wait more than they work.
+	together = 8
+	// prompt is a generous limit for a drain. Without drains at the informer, none of those in question would end at all.
+	prompt = 15 * time.Second
+)
+
+// shape is the form in which a program reads and watches objects.
+type shape struct {
+	name   string
+	object func(kind string) client.Object
+	list   func(kind string) client.ObjectList
+	// create returns an object that can be created: metadata alone cannot.
+	create   func(kind string) client.Object
+	projects bool
+}
+
+func gvkOf(kind string) schema.GroupVersionKind { return corev1.SchemeGroupVersion.WithKind(kind) }
+
+func shapes() []shape {
+	typed := func(kind string) client.Object {
+		if kind == "Secret" {
+			return &corev1.Secret{}
+		}
+
+		return &corev1.ConfigMap{}
+	}
+	loose := func(kind string) client.Object {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(gvkOf(kind))
+
+		return u
+	}
+
+	return []shape{
+		{name: "typed", object: typed, create: typed, list: func(string) client.ObjectList { return &corev1.SecretList{} }},
+		{name: "unstructured", object: loose, create: loose, list: func(kind string) client.ObjectList {
+			u := &unstructured.UnstructuredList{}
+			u.SetGroupVersionKind(gvkOf(kind + "List"))
+
+			return u
+		}},
+		{
+			name: "metadata", create: typed, projects: true,
+			object: func(kind string) client.Object {
+				m := &metav1.PartialObjectMetadata{}
+				m.SetGroupVersionKind(gvkOf(kind))
+
+				return m
+			},
+			list: func(kind string) client.ObjectList {
+				m := &metav1.PartialObjectMetadataList{}
+				m.SetGroupVersionKind(gvkOf(kind + "List"))
+
+				return m
+			},
+		},
+	}
+}
+
+// setup is what an operator sets up, as far as the combinations differ.
+type setup struct {
+	manager    manager.Options
+	cache      client.CacheOptions
+	controller ctrlcontroller.Options
+	filters    []predicate.Predicate
+}
+
+// setting is an option of an operator. The priority queue is the default of controller-runtime, so the option is to have another.
+type setting struct {
+	name string
+	set  func(s *setup, namespaces ...string)
+}
+
+func settings() []setting {
+	return []setting{
+		{"WithEventFilter", func(s *setup, _ ...string) { s.filters = append(s.filters, predicate.GenerationChangedPredicate{}) }},
+		{"EnableWarmup", func(s *setup, _ ...string) { s.controller.EnableWarmup = new(true) }},
+		{"plain queue", func(s *setup, _ ...string) { s.controller.UsePriorityQueue = new(false) }},
+		{"ReconciliationTimeout", func(s *setup, _ ...string) { s.controller.ReconciliationTimeout = time.Second }},
+		{"DisableFor", func(s *setup, _ ...string) {
+			s.cache.DisableFor = []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}}
+		}},
+		{"namespaces", func(s *setup, namespaces ...string) {
+			s.manager.Cache.DefaultNamespaces = map[string]cache.Config{}
+			for _, namespace := range namespaces {
+				s.manager.Cache.DefaultNamespaces[namespace] = cache.Config{}
+			}
+		}},
+	}
+}
+
+// TestOptionsOfOperators leads two shards of an operator through join, drain, a lost label, and the loss of a Lease: for each form of objects with each
+// option of controller-runtime that changes what a controller sees, or when it runs.
+func TestOptionsOfOperators(t *testing.T) {
+	ryw := setting{"ReadYourWrites", func(s *setup, _ ...string) { s.cache.EnableReadYourWritesConsistency = new(true) }}
+	all := setting{"all", func(s *setup, namespaces ...string) {
+		s.cache.Unstructured = true
+		for _, one := range settings() {
+			one.set(s, namespaces...)
+		}
+	}}
+
+	var running errgroup.Group
+	running.SetLimit(together)
+
+	for _, of := range slices.Concat(settings(), []setting{ryw, all}) {
+		for _, form := range shapes() {
+			running.Go(func() error {
+				t.Run(of.name+"/"+form.name, func(t *testing.T) { newMatrix(t, form, of).run() })
+				return nil
+			})
+		}
+	}
+
+	_ = running.Wait()
+}
+
+// matrix is one combination.
+type matrix struct {
+	*operators
+
+	form       shape
+	setting    setting
+	namespaces []string
+	ledger     *ledger
+	cached     client.Reader // that of shard a
+	lost       <-chan error  // what the manager of shard a returns
+	cut        context.CancelFunc
+}
+
+func newMatrix(t *testing.T, form shape, of setting) *matrix {
+	t.Helper()
+
+	f := newOperators(t)
+
+	return &matrix{
+		operators: f, form: form, setting: of, namespaces: []string{f.namespace, testenv.Namespace(t)},
+		ledger: &ledger{inside: map[string]string{}, gone: map[string]bool{}, done: map[string]int{}, given: map[string]bool{"other": true}, gates: map[string]chan struct{}{}, entered: make(chan string, 100)},
+	}
+}
+
+func (m *matrix) run() {
+	// Join.
+	idle, lone, dropped, changed := m.owner("idle", "a"), m.owner("lone", "a"), m.owner("dropped", "a"), m.owner("changed", "a")
+	other := m.owner("other", "b")
+
+	m.join()
+	m.works("a", idle, lone, dropped, changed)
+	m.works("b", other)
+
+	// Drain while the only worker of the shard is in a reconcile.
+	gate := make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	m.Cleanup(open)
+	m.ledger.hold("busy", gate)
+	busy := m.owner("busy", "a")
+	require.Equal(m, "busy", receive(m.operators, m.ledger.entered, "it is worked on"))
+
+	for _, obj := range []client.Object{idle, dropped, changed} {
+		m.merge(obj, map[string]any{"annotations": map[string]any{"touched": "true"}}) // unless filtered, this fills the queue
+	}
+
+	m.Drain(busy)
+	m.Drain(idle)
+	m.ledger.gives("lone")
+	m.DrainTo(lone, "b")
+	m.released(idle, "")
+	m.released(lone, "b")
+	m.hand(idle)
+	m.works("b", idle, lone)
+	m.RequireOwned(busy, "a")
+	open()
+	m.released(busy, "")
+	m.hand(busy)
+	m.works("b", busy)
+
+	// Somebody else changes labels. Nobody drains the objects, so they are handed over when their shard has seen that.
+	m.merge(dropped, map[string]any{"labels": map[string]any{v1alpha1.ShardLabel(m.namespace): nil}})
+	m.Assign(changed, "nobody")
+	m.vanish(dropped)
+	m.vanish(changed)
+	m.hand(dropped)
+	m.hand(changed)
+	m.works("b", dropped, changed)
+
+	// Kill.
+	m.ledger.hold("kept", nil)
+	kept := m.owner("kept", "a")
+	require.Equal(m, "kept", receive(m.operators, m.ledger.entered, "it is worked on, after what became of the other objects was seen"))
+	m.cut()
+	require.ErrorIs(m, receive(m.operators, m.lost, "the manager stops"), shard.ErrLost)
+	m.eventually(func() bool { return !m.ledger.works("kept") }, "the context of the reconcile has ended")
+	m.take("a")
+	m.hand(kept)
+	m.works("b", kept)
+
+	m.single(idle, dropped, changed, other, busy, kept)
+	require.Empty(m, m.ledger.violations())
+}
+
+// owner creates a main object of a shard. Objects alternate between the namespaces.
+func (m *matrix) owner(name, of string) *corev1.ConfigMap {
+	m.Helper()
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: m.namespaces[len(name)%2], Name: name, Labels: m.Labels(of)}}
+	require.NoError(m, m.admin.Create(m.Context(), cm))
+
+	return cm
+}
+
+// join starts both shards. The requests of a break off when it is cut off, and its Lease is short.
+func (m *matrix) join() {
+	m.Helper()
+
+	network, cut := context.WithCancel(context.WithoutCancel(m.Context()))
+	m.cut = cut
+	config := rest.CopyConfig(m.config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return cable{next, network} })
+
+	a := m.shard("a")
+	a.LeaseDuration, a.RenewDeadline = 8*time.Second, 5*time.Second
+	mgr := m.operate(config, a)
+	m.cached = mgr.GetCache()
+	lost := make(chan error, 1)
+	m.lost = lost
+	ctx, stop := context.WithCancel(context.WithoutCancel(m.Context()))
+
+	go func() {
+		defer close(lost)
+
+		lost <- mgr.Start(ctx)
+	}()
+
+	m.Cleanup(func() {
+		stop()
+		cut()
+
+		for range lost {
+		}
+	})
+
+	slow := rest.CopyConfig(m.config)
+	slow.Wrap(func(next http.RoundTripper) http.RoundTripper { return slowSecrets{next} })
+	m.start(m.operate(slow, m.shard("b")))
+}
+
+// operate returns a manager with the operator.
+func (m *matrix) operate(config *rest.Config, o shard.Options) *shard.Manager {
+	m.Helper()
+
+	s := setup{manager: m.options(), controller: ctrlcontroller.Options{SkipNameValidation: new(true)}}
+	m.setting.set(&s, m.namespaces...)
+	s.manager.Client.Cache = &s.cache
+	o.Kinds = shard.Kinds{shard.Main(m.form.object("ConfigMap")), shard.Controlled(m.form.object("Secret"))}
+	o.DrainTimeout = -1
+	o.Exit = func(err error) { m.ledger.violates("the process of %s ends: %v", o.Name, err) }
+
+	mgr, err := shard.NewManager(config, s.manager, o)
+	require.NoError(m, err)
+
+	b := ctrl.NewControllerManagedBy(mgr).Named("maker").WithOptions(s.controller)
+	if m.form.projects {
+		b = b.For(&corev1.ConfigMap{}, builder.OnlyMetadata).Owns(&corev1.Secret{}, builder.OnlyMetadata)
+	} else {
+		b = b.For(m.form.object("ConfigMap")).Owns(m.form.object("Secret"))
+	}
+
+	for _, filter := range s.filters {
+		b = b.WithEventFilter(filter)
+	}
+
+	require.NoError(m, b.Complete(&maker{
+		Client: mgr.GetClient(), form: m.form, shard: o.Name, ledger: m.ledger, patient: s.controller.ReconciliationTimeout > 0, made: map[types.UID]bool{},
+	}))
+
+	return mgr
+}
+
+// merge patches the metadata of an object.
+func (m *matrix) merge(obj client.Object, metadata map[string]any) {
+	m.Helper()
+
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
+	require.NoError(m, err)
+	require.NoError(m, m.admin.Patch(m.Context(), obj, client.RawPatch(types.MergePatchType, patch)))
+}
+
+// children returns the objects that the owner controls.
+func (m *matrix) children(owner client.Object) []corev1.Secret {
+	m.Helper()
+
+	list := &corev1.SecretList{}
+	require.NoError(m, m.admin.List(m.Context(), list, client.InNamespace(owner.GetNamespace())))
+
+	return slices.DeleteFunc(list.Items, func(s corev1.Secret) bool { return !metav1.IsControlledBy(&s, owner) })
+}
+
+// hand gives an object to shard b as the rebalancer does: first what it controls, then the object, with what its shard has to wait for.
+func (m *matrix) hand(owner client.Object) {
+	m.Helper()
+	m.ledger.leaves(owner.GetName())
+	m.ledger.gives(owner.GetName())
+
+	handover := v1alpha1.Handover{}
+
+	for _, child := range m.children(owner) {
+		m.Assign(&child, "b")
+		handover.Reached(corev1.Resource("secrets"), child.ResourceVersion)
+	}
+
+	m.merge(owner, map[string]any{
+		"labels":      map[string]any{v1alpha1.ShardLabel(m.namespace): "b", v1alpha1.DrainLabel(m.namespace): nil},
+		"annotations": map[string]any{v1alpha1.HandoverAnnotation(m.namespace): handover.String()},
+	})
+}
+
+// released waits until an object carries no drain label, and the label of the shard, or none.
+func (m *matrix) released(obj client.Object, to string) {
+	m.Helper()
+	require.Eventually(m, func() bool {
+		err := m.admin.Get(m.Context(), client.ObjectKeyFromObject(obj), obj)
+		labels := obj.GetLabels()
+
+		return err == nil && labels[v1alpha1.ShardLabel(m.namespace)] == to && labels[v1alpha1.DrainLabel(m.namespace)] == ""
+	}, prompt, doorInterval, "%s is released", obj.GetName())
+	m.ledger.leaves(obj.GetName())
+}
+
+// works waits until a shard has worked on the objects.
+func (m *matrix) works(of string, objects ...client.Object) {
+	m.Helper()
+
+	for _, obj := range objects {
+		m.eventually(func() bool { return m.ledger.ended(of, obj.GetName()) > 0 }, of+" works on "+obj.GetName())
+	}
+}
+
+// vanish waits until the cache of shard a does not show the object.
+func (m *matrix) vanish(obj client.Object) {
+	m.Helper()
+	m.eventually(func() bool {
+		return apierrors.IsNotFound(m.cached.Get(m.Context(), client.ObjectKeyFromObject(obj), m.form.object("ConfigMap")))
+	}, "the object is not in the cache")
+}
+
+// take takes the Lease of a shard as the lease monitor does.
+func (m *matrix) take(of string) {
+	m.Helper()
+
+	lease := &coordinationv1.Lease{}
+	require.NoError(m, m.admin.Get(m.Context(), client.ObjectKey{Namespace: m.namespace, Name: of}, lease))
+
+	now := metav1.NowMicro()
+	lease.Spec.HolderIdentity, lease.Spec.AcquireTime, lease.Spec.RenewTime = new(v1alpha1.LeaseControllerIdentity), &now, &now
+	lease.Spec.LeaseDurationSeconds = new(2 * *lease.Spec.LeaseDurationSeconds)
+	require.NoError(m, m.admin.Update(m.Context(), lease))
+}
+
+// single checks that each object has one child, at the shard b.
+func (m *matrix) single(owners ...client.Object) {
+	m.Helper()
+
+	for _, owner := range owners {
+		children := m.children(owner)
+		require.Len(m, children, 1, owner.GetName())
+		require.Equal(m, m.Labels("b"), children[0].Labels, owner.GetName())
+	}
+}
