@@ -150,12 +150,12 @@ func (s *stores) restricted(lw toolscache.ListerWatcher) toolscache.ListerWatche
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			s.tweak(&o)
 
-			return inner.ListWithContext(ctx, o) //nolint:wrapcheck // the reflector looks at it
+			return inner.ListWithContext(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			s.tweak(&o)
 
-			return inner.WatchWithContext(ctx, o) //nolint:wrapcheck // the reflector looks at it
+			return inner.WatchWithContext(ctx, o)
 		},
 	}, lw)
 }
@@ -239,6 +239,7 @@ func (s *stores) marks(obj metav1.Object) map[string]string {
 // marked returns a copy of the labels or annotations, with the values that the marks have for the keys.
 func marked(all, marks map[string]string, keys ...string) map[string]string {
 	all = maps.Clone(all)
+
 	for _, key := range keys {
 		value, is := marks[key]
 

@@ -135,7 +135,7 @@ func TestLooksSendNoRequests(t *testing.T) {
 
 			require.True(t, r.has("patch metadata a"))
 			require.False(t, r.has("get object a") || r.has("get metadata a"), "%v", r.all)
-			require.Equal(t, 1, len(s.stores.everywhere(schema.GroupKind{Kind: "ConfigMap"})), "one informer")
+			require.Len(t, s.stores.everywhere(schema.GroupKind{Kind: "ConfigMap"}), 1, "one informer")
 		})
 	}
 }

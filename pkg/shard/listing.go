@@ -137,6 +137,7 @@ func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 	}
 
 	l := &listing{revisions: map[string]string{}, objects: map[types.NamespacedName]string{}}
+
 	for _, namespace := range namespaces {
 		err := k.pages(ctx, namespace, s.Selector(), func(page *metav1.PartialObjectMetadataList) bool {
 			if _, more := l.revisions[namespace]; !more {
