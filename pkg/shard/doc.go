@@ -109,9 +109,9 @@
 //   - one patch for each drain, and one read if its answer is lost or the object has changed
 //   - one read of the metadata of each deleted object that was reconciled and not seen in deletion, because it has no
 //     finalizer. With [Releaser], or if several reconcilers work on the object, one for each
-//   - while objects wait for more than two seconds until the cache shows what follows them: a list of one object per resource and two
-//     seconds. If resource versions are not numbers, each such object costs a list of the shard's objects of these resources, in the
-//     namespace of the object, per two seconds
+//   - when objects have waited for more than two seconds until the cache shows what follows them: a list of one object per resource, at most
+//     once in two seconds for all of them. If resource versions are not numbers, each such object costs a list of the shard's objects of these
+//     resources, in the namespace of the object, whenever it is looked at, at most once in two seconds
 //   - with slots, while the shard stops: a list of all Leases of its namespace per second until its objects are drained, and then, if a Pod waits for
 //     the slot, two per second and ten reads of its Lease until that Pod has it, for at most five seconds
 //   - with slots, while a Pod waits for one: an update of its own Lease per ten seconds, and with [Scale] a read of the scale per five

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,11 +11,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -42,12 +39,13 @@ func (s *stores) follow(o *cache.Options, sch *runtime.Scheme) error {
 	for gvk, key := range keys {
 		kind := o.ByObject[key]
 		s.byObject[gvk] = kind
-		kind.Namespaces, kind.Transform = s.signed(kind.Namespaces), nil
-		kind.Label, kind.Field = s.unlessTweaked(kind.Label, kind.Field)
+		kind.Namespaces, kind.Transform, kind.EnableWatchBookmarks = s.signed(kind.Namespaces), nil, nil
+		kind.Label = cmp.Or(s.selector, kind.Label)
 		o.ByObject[key] = kind
 	}
 
-	o.DefaultLabelSelector, o.DefaultFieldSelector = s.unlessTweaked(o.DefaultLabelSelector, o.DefaultFieldSelector)
+	// What waits for another shard's objects needs bookmarks.
+	o.DefaultLabelSelector, o.DefaultEnableWatchBookmarks = cmp.Or(s.selector, o.DefaultLabelSelector), nil
 
 	inner := o.NewInformer
 	if inner == nil {
@@ -55,7 +53,7 @@ func (s *stores) follow(o *cache.Options, sch *runtime.Scheme) error {
 	}
 
 	o.NewInformer = func(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
-		informer := inner(s.restricted(lw), obj, resync, indexers)
+		informer := inner(lw, obj, resync, indexers)
 
 		gvk, err := apiutil.GVKForObject(obj, s.scheme)
 		if err != nil {
@@ -68,55 +66,31 @@ func (s *stores) follow(o *cache.Options, sch *runtime.Scheme) error {
 	return nil
 }
 
-// signature is what a transform of [signed] fills in instead of transforming it.
-type signature struct {
-	namespace string
-	signed    bool
+// late is a selector that is evaluated when an informer lists or watches, because the shard gets its name only then.
+type late struct {
+	labels.Selector // for nobody: the cache needs only the text
+	is              func() labels.Selector
 }
 
-// signed replaces the transforms of the namespaces by functions that name the namespace.
+// String implements [labels.Selector].
+func (l late) String() string { return l.is().String() }
+
+// signed replaces the transforms of the namespaces by functions that name the namespace, if they get a place for that.
 func (s *stores) signed(namespaces map[string]cache.Config) map[string]cache.Config {
 	namespaces = maps.Clone(namespaces)
 	for namespace, config := range namespaces {
+		config.LabelSelector, config.EnableWatchBookmarks = cmp.Or(s.selector, config.LabelSelector), nil
 		config.Transform = func(in any) (any, error) {
-			if page, ok := in.(*signature); ok {
-				*page = signature{namespace, true}
+			if place, ok := in.(**string); ok {
+				*place = &namespace
 			}
 
 			return in, nil
 		}
-		config.LabelSelector, config.FieldSelector = s.unlessTweaked(config.LabelSelector, config.FieldSelector)
 		namespaces[namespace] = config
 	}
 
 	return namespaces
-}
-
-// unlessTweaked returns the selectors, or none where the informers get another one. Even an empty selector would replace that.
-func (s *stores) unlessTweaked(label labels.Selector, field fields.Selector) (labels.Selector, fields.Selector) {
-	if s.tweak != nil {
-		return nil, nil
-	}
-
-	return label, field
-}
-
-// transform returns the program's transform for a kind in a namespace, by the precedence that controller-runtime documents.
-func (s *stores) transform(gvk schema.GroupVersionKind, at signature) toolscache.TransformFunc {
-	kind := s.byObject[gvk]
-
-	all := []toolscache.TransformFunc{kind.Transform, s.defaults.DefaultTransform}
-	if at.signed {
-		all = []toolscache.TransformFunc{
-			namespacesOf(kind, s.defaults)[at.namespace].Transform, kind.Transform, s.defaults.DefaultNamespaces[at.namespace].Transform, s.defaults.DefaultTransform,
-		}
-	}
-
-	if i := slices.IndexFunc(all, func(t toolscache.TransformFunc) bool { return t != nil }); i >= 0 {
-		return all[i]
-	}
-
-	return nil
 }
 
 // namespacesOf returns the configuration of the namespaces of a kind; empty if they are all.
@@ -126,6 +100,28 @@ func namespacesOf(kind cache.ByObject, defaults cache.Options) map[string]cache.
 	}
 
 	return kind.Namespaces
+}
+
+// configOf returns the selectors and the transform of a kind in a namespace, or without one, by the precedence that controller-runtime documents.
+func configOf(kind cache.ByObject, o cache.Options, namespace *string) cache.Config {
+	layers := []cache.Config{
+		{LabelSelector: kind.Label, FieldSelector: kind.Field, Transform: kind.Transform},
+		{LabelSelector: o.DefaultLabelSelector, FieldSelector: o.DefaultFieldSelector, Transform: o.DefaultTransform},
+	}
+	if namespace != nil {
+		layers = []cache.Config{namespacesOf(kind, o)[*namespace], layers[0], o.DefaultNamespaces[*namespace], layers[1]}
+	}
+
+	var c cache.Config
+	for _, layer := range layers {
+		c.LabelSelector, c.FieldSelector = cmp.Or(c.LabelSelector, layer.LabelSelector), cmp.Or(c.FieldSelector, layer.FieldSelector)
+
+		if c.Transform == nil {
+			c.Transform = layer.Transform
+		}
+	}
+
+	return c
 }
 
 // namespaces returns the namespaces in which the program caches a namespaced kind.
@@ -138,28 +134,6 @@ func (s *stores) namespaces(gvk schema.GroupVersionKind) []string {
 	return slices.Sorted(maps.Keys(configs))
 }
 
-// restricted returns what lists and watches only what the shard may see.
-func (s *stores) restricted(lw toolscache.ListerWatcher) toolscache.ListerWatcher {
-	if s.tweak == nil {
-		return lw
-	}
-
-	inner := toolscache.ToListerWatcherWithContext(lw)
-
-	return toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			s.tweak(&o)
-
-			return inner.ListWithContext(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			s.tweak(&o)
-
-			return inner.WatchWithContext(ctx, o)
-		},
-	}, lw)
-}
-
 // followed is an informer that is registered when it gets its transform. The cache sets one, or nil, before it starts the informer.
 type followed struct {
 	toolscache.SharedIndexInformer
@@ -169,23 +143,26 @@ type followed struct {
 
 // SetTransform implements [toolscache.SharedInformer].
 func (f *followed) SetTransform(signs toolscache.TransformFunc) error {
-	var at signature
+	var namespace *string
 	if signs != nil {
-		if _, err := signs(&at); err != nil {
+		if _, err := signs(&namespace); err != nil {
 			return err
 		}
 	}
 
 	s := f.stores
-	if inner := s.transform(f.form.gvk, at); inner != nil {
+	if inner := configOf(s.byObject[f.form.gvk], s.defaults, namespace).Transform; inner != nil {
 		if err := f.SharedIndexInformer.SetTransform(s.keeping(inner)); err != nil {
 			return fmt.Errorf("set the transform of the cache of %s: %w", f.form.gvk.Kind, err)
 		}
 	}
 
-	s.add(&store{
-		Store: f.GetStore(), form: f.form, endpoint: s.endpoint(f.form.gvk), namespace: at.namespace, rest: at.signed && at.namespace == "", informer: f,
-	}, schema.GroupResource{})
+	c := &store{Store: f.GetStore(), form: f.form, endpoint: s.endpoint(f.form.gvk), informer: f}
+	if namespace != nil {
+		c.namespace, c.rest = *namespace, *namespace == metav1.NamespaceAll
+	}
+
+	s.add(c, schema.GroupResource{})
 
 	for _, observe := range s.observers {
 		observe(f.form.gvk.GroupKind(), f)
@@ -275,28 +252,20 @@ func checkCache(options manager.Options, kinds map[schema.GroupKind]Kind) error 
 		errs = append(errs, err)
 		kind := o.ByObject[keys[gvk]]
 
-		configs := namespacesOf(kind, o)
-		if len(configs) == 0 {
-			configs = map[string]cache.Config{metav1.NamespaceAll: {}}
+		places := []*string{nil}
+		if configs := namespacesOf(kind, o); len(configs) > 0 {
+			places = places[1:]
+			for namespace := range configs {
+				places = append(places, &namespace)
+			}
 		}
 
-		for _, namespace := range slices.Sorted(maps.Keys(configs)) {
-			config, defaults := configs[namespace], o.DefaultNamespaces[namespace]
-			label := cmp.Or(config.LabelSelector, kind.Label, defaults.LabelSelector, o.DefaultLabelSelector)
-			field := cmp.Or(config.FieldSelector, kind.Field, defaults.FieldSelector, o.DefaultFieldSelector)
-			bookmarks := cmp.Or(config.EnableWatchBookmarks, kind.EnableWatchBookmarks, defaults.EnableWatchBookmarks, o.DefaultEnableWatchBookmarks)
+		if slices.ContainsFunc(places, func(namespace *string) bool {
+			c := configOf(kind, o, namespace)
 
-			if label != nil && !label.Empty() {
-				errs = append(errs, fmt.Errorf("%s: remove the label selector %q: the shard could not release objects that it hides", gvk.Kind, label))
-			}
-
-			if field != nil && !field.Empty() {
-				errs = append(errs, fmt.Errorf("%s: remove the field selector %q: the shard could not release objects that it hides", gvk.Kind, field))
-			}
-
-			if bookmarks != nil && !*bookmarks {
-				errs = append(errs, fmt.Errorf("%s: do not disable watch bookmarks: objects that come from another shard wait for them", gvk.Kind))
-			}
+			return c.LabelSelector != nil && !c.LabelSelector.Empty() || c.FieldSelector != nil && !c.FieldSelector.Empty()
+		}) {
+			errs = append(errs, fmt.Errorf("remove the label and field selectors of %s: the shard could not release objects that they hide", gvk.Kind))
 		}
 	}
 

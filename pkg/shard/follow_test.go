@@ -47,6 +47,10 @@ func (f *fixture) recorded() *requests {
 				verb = "watch"
 			}
 
+			if verb == "watch" && req.URL.Query().Get("allowWatchBookmarks") != "true" {
+				verb = "blind watch"
+			}
+
 			if strings.Contains(req.Header.Get("Accept"), "PartialObjectMetadata") {
 				form = "metadata"
 			}
@@ -331,15 +335,32 @@ func TestInformersKnowTheirNamespace(t *testing.T) {
 func TestInformersSeeOnlyTheShard(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	s.stores.tweak = s.TweakListOptions
+	named := make(chan struct{})
+	r := f.recorded()
+	s.stores.selector = late{labels.Nothing(), func() labels.Selector {
+		<-named
+		return s.Selector()
+	}}
 
 	o := cache.Options{
-		DefaultLabelSelector: labels.Everything(), DefaultFieldSelector: fields.Everything(), // they would replace the shard's
-		ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Label: labels.Everything(), Namespaces: map[string]cache.Config{f.namespace: {}}}},
+		DefaultEnableWatchBookmarks: new(false),                                                     // without them, a hand-over could wait for ever
+		DefaultLabelSelector:        labels.Everything(), DefaultFieldSelector: fields.Everything(), // they would replace the shard's
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.ConfigMap{}: {Label: labels.Everything(), EnableWatchBookmarks: new(false)},
+			&corev1.Secret{}: {
+				Label: labels.Everything(), EnableWatchBookmarks: new(false),
+				Namespaces: map[string]cache.Config{f.namespace: {EnableWatchBookmarks: new(false)}},
+			},
+		},
 	}
 	require.NoError(t, s.stores.follow(&o, nil))
 
-	c, ctx := f.runCache(o), t.Context()
+	c := f.runCache(o)
+	close(named) // only now
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+
 	mine, other := f.configMap(s, "mine"), f.configMap(nil, "other")
 	secret := f.secretOf(s, mine, schemaKind{"v1", "ConfigMap"}, "secret")
 	f.secretOf(nil, mine, schemaKind{"v1", "ConfigMap"}, "another")
@@ -360,6 +381,9 @@ func TestInformersSeeOnlyTheShard(t *testing.T) {
 		})
 	}
 
+	require.True(t, r.has("watch metadata configmaps") && r.has("watch object configmaps") && r.has("watch object secrets"))
+	require.False(t, r.has("blind watch metadata configmaps") || r.has("blind watch object configmaps") || r.has("blind watch object secrets"))
+
 	secrets := &corev1.SecretList{}
 	require.NoError(t, c.List(ctx, secrets))
 	require.Len(t, secrets.Items, 1)
@@ -368,7 +392,7 @@ func TestInformersSeeOnlyTheShard(t *testing.T) {
 func TestCacheOptionsThatAShardCannotDoWith(t *testing.T) {
 	some, field := labels.SelectorFromSet(labels.Set{"a": "b"}), fields.OneTermEqualSelector("metadata.name", "a")
 	kinds := map[schema.GroupKind]Kind{{Kind: "ConfigMap"}: Main(&corev1.ConfigMap{})}
-	hidden := ": the shard could not release objects that it hides"
+	remove := "remove the label and field selectors of ConfigMap: the shard could not release"
 
 	for what, tc := range map[string]struct {
 		options manager.Options
@@ -376,16 +400,15 @@ func TestCacheOptionsThatAShardCannotDoWith(t *testing.T) {
 	}{
 		"nothing":                      {manager.Options{}, ""},
 		"another cache":                {manager.Options{NewCache: func(*rest.Config, cache.Options) (cache.Cache, error) { return nil, nil }}, "remove NewCache: the shard makes the cache of sharded kinds"},
-		"a default label":              {manager.Options{Cache: cache.Options{DefaultLabelSelector: some}}, `ConfigMap: remove the label selector "a=b"` + hidden},
-		"a default field":              {manager.Options{Cache: cache.Options{DefaultFieldSelector: field}}, `ConfigMap: remove the field selector "metadata.name=a"` + hidden},
-		"a label":                      {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Label: some}}}}, "label selector"},
-		"a field":                      {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Field: field}}}}, "field selector"},
+		"a default label":              {manager.Options{Cache: cache.Options{DefaultLabelSelector: some}}, remove},
+		"a default field":              {manager.Options{Cache: cache.Options{DefaultFieldSelector: field}}, remove},
+		"a label":                      {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Label: some}}}}, remove},
+		"a field":                      {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Field: field}}}}, remove},
 		"of another kind":              {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Label: some, Field: field}}}}, ""},
 		"a default that does not hold": {manager.Options{Cache: cache.Options{DefaultLabelSelector: some, ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Label: labels.Everything()}}}}, ""},
-		"of a namespace":               {manager.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{"a": {}, "b": {LabelSelector: some}}}}, "label selector"},
-		"of the namespace of a kind":   {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{"a": {FieldSelector: field}}}}}}, "field selector"},
+		"of a namespace":               {manager.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{"a": {}, "b": {LabelSelector: some}}}}, remove},
+		"of the namespace of a kind":   {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{"a": {FieldSelector: field}}}}}}, remove},
 		"namespaces":                   {manager.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{"a": {}, "": {}}}}, ""},
-		"no bookmarks":                 {manager.Options{Cache: cache.Options{DefaultEnableWatchBookmarks: new(false)}}, "ConfigMap: do not disable watch bookmarks"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			err := checkCache(tc.options, kinds)

@@ -175,7 +175,7 @@ func (i *inventory) doubt() {
 // confirm reports whether the cached state of an object, read after prepare, is as new as the term. If not, the worker must check
 // the object again later. The error is a retryError if the process's caches disagree about the object.
 func (i *inventory) confirm(ctx context.Context, name types.NamespacedName, cached view) (bool, error) {
-	switch agree, err := i.kind.stores.agree(ctx, i.kind.gvk.GroupKind(), name); {
+	switch _, agree, err := i.kind.stores.look(ctx, i.kind.gvk.GroupKind(), name); {
 	case err != nil:
 		return false, err
 	case !agree:

@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -154,7 +155,7 @@ func (m *Manager) newCache(config *rest.Config, o cache.Options) (cache.Cache, e
 		return nil, err //nolint:wrapcheck // the manager says what for
 	}
 
-	m.shard.stores.tweak = m.shard.TweakListOptions
+	m.shard.stores.selector = late{labels.Nothing(), m.shard.Selector}
 	if err := m.shard.stores.follow(&o, o.Scheme); err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,8 +38,8 @@ type stores struct {
 	keys v1alpha1.LabelKeys
 	// live reads metadata from the API server; nil until the shard knows how to reach it.
 	live func() metadata.Interface
-	// tweak, if set, restricts what the informers list and watch.
-	tweak func(*metav1.ListOptions)
+	// selector, if set, replaces the label selectors of the cache.
+	selector labels.Selector
 	// obtain, if set, makes an informer for a kind that the program does not cache.
 	obtain func(context.Context, *metav1.PartialObjectMetadata) error
 	// observers are called for every informer before it starts.
@@ -111,53 +112,31 @@ func (s *stores) mapped(mapper meta.RESTMapper) {
 // of returns the stores that can show objects of a resource in a namespace; an empty one stands for all. The error says that the resource may be
 // that of a kind that cannot be looked up now.
 func (s *stores) of(resource schema.GroupResource, namespace string) ([]*store, error) {
-	s.mu.RLock()
-	gk, known := s.named[resource]
-	s.mu.RUnlock()
+	s.mu.Lock()
 
-	if !known {
-		if err := s.name(); err != nil {
-			return nil, err
+	for gk, version := range s.nameless {
+		if s.mapper == nil {
+			break
 		}
 
-		s.mu.RLock()
-		gk = s.named[resource]
-		s.mu.RUnlock()
+		mapping, err := s.mapper.RESTMapping(gk, version)
+		if err == nil {
+			s.named[mapping.Resource.GroupResource()] = gk
+			delete(s.nameless, gk)
+		} else if !meta.IsNoMatchError(err) { // what is not served is not cached
+			s.mu.Unlock()
+			return nil, fmt.Errorf("the resource of %s, which is not known: look up the resource: %w", gk.Kind, err)
+		}
 	}
+
+	gk := s.named[resource]
+	s.mu.Unlock()
 
 	if namespace == "" {
 		return s.everywhere(gk), nil
 	}
 
 	return s.showing(gk, namespace), nil
-}
-
-// name looks up the resources of kinds, as far as they are not known.
-func (s *stores) name() error {
-	s.mu.RLock()
-	mapper, nameless := s.mapper, maps.Clone(s.nameless)
-	s.mu.RUnlock()
-
-	if mapper == nil {
-		return nil
-	}
-
-	for gk, version := range nameless {
-		mapping, err := mapper.RESTMapping(gk, version)
-
-		switch {
-		case meta.IsNoMatchError(err): // what is not served is not cached
-		case err != nil:
-			return fmt.Errorf("the resource of %s, which is not known: look up the resource: %w", gk.Kind, err)
-		default:
-			s.mu.Lock()
-			s.named[mapping.Resource.GroupResource()] = gk
-			delete(s.nameless, gk)
-			s.mu.Unlock()
-		}
-	}
-
-	return nil
 }
 
 // showing returns the stores that show the objects of a kind in one namespace, or without one. Each shows all of them.
@@ -196,13 +175,11 @@ func working(all []*store) []*store {
 	return slices.DeleteFunc(slices.Clone(all), stopped)
 }
 
-// read returns an object, which must not be changed, or nil. Of several stores, the one counts that is furthest behind. The program does not cache
-// the kind if cached is false.
+// read returns an object, which must not be changed, or nil. The program does not cache the kind if cached is false.
 func (s *stores) read(ctx context.Context, gvk schema.GroupVersionKind, name types.NamespacedName) (obj metav1.Object, cached bool, err error) {
 	gk := gvk.GroupKind()
 
-	found := s.showing(gk, name.Namespace)
-	if len(found) == 0 && len(s.everywhere(gk)) == 0 {
+	if len(s.showing(gk, name.Namespace)) == 0 && len(s.everywhere(gk)) == 0 {
 		if s.obtain == nil {
 			return nil, false, nil
 		}
@@ -213,44 +190,34 @@ func (s *stores) read(ctx context.Context, gvk schema.GroupVersionKind, name typ
 		if err := s.obtain(ctx, kind); err != nil {
 			return nil, false, fmt.Errorf("cache the metadata of %s: %w", gk.Kind, err)
 		}
-
-		found = s.showing(gk, name.Namespace)
 	}
 
-	for _, c := range found {
+	obj, _, err = s.look(ctx, gk, name)
+
+	return obj, true, err
+}
+
+// look returns an object as the store shows it that is furthest behind, and whether all stores agree, as far as the shard is concerned.
+func (s *stores) look(ctx context.Context, gk schema.GroupKind, name types.NamespacedName) (obj metav1.Object, agree bool, err error) {
+	agree = true
+
+	for i, c := range s.showing(gk, name.Namespace) {
 		one, err := c.get(ctx, name)
 		if err != nil {
-			return nil, true, err
+			return nil, false, err
 		}
 
-		if obj == nil || one != nil && notOlder(one.GetResourceVersion(), obj.GetResourceVersion()) == behind {
+		both := one != nil && obj != nil
+		if i > 0 && (one != nil || obj != nil) {
+			agree = agree && both && maps.Equal(s.marks(one), s.marks(obj))
+		}
+
+		if obj == nil || both && notOlder(one.GetResourceVersion(), obj.GetResourceVersion()) == behind {
 			obj = one
 		}
 	}
 
-	return obj, true, nil
-}
-
-// agree reports whether all stores show the same about an object, as far as the shard is concerned.
-func (s *stores) agree(ctx context.Context, gk schema.GroupKind, name types.NamespacedName) (bool, error) {
-	found := s.showing(gk, name.Namespace)
-	if len(found) < 2 { //nolint:mnd // it takes two to disagree
-		return true, nil
-	}
-
-	first, err := found[0].get(ctx, name)
-	if err != nil {
-		return false, err
-	}
-
-	for _, c := range found[1:] {
-		one, err := c.get(ctx, name)
-		if err != nil || (one == nil) != (first == nil) || one != nil && !maps.Equal(s.marks(one), s.marks(first)) {
-			return false, err
-		}
-	}
-
-	return true, nil
+	return obj, agree, nil
 }
 
 // synced reports whether the store has been filled.

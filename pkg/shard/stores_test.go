@@ -3,6 +3,8 @@ package shard
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,6 +94,81 @@ func TestNothingIsDoneWhileCachesDisagree(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Stores are found by kind and namespace. Those that have stopped are not.
+func TestStoresAreFoundByNamespace(t *testing.T) {
+	s, _, _ := unplugged(t)
+	gk, typed, metadata := schema.GroupKind{Kind: "Secret"}, reflect.TypeFor[*corev1.Secret](), reflect.TypeFor[*metav1.PartialObjectMetadata]()
+	names := map[*store]string{}
+	add := func(name, namespace string, of reflect.Type, rest bool) {
+		c := &store{form: form{corev1.SchemeGroupVersion.WithKind("Secret"), of}, namespace: namespace, rest: rest}
+		names[c] = name
+		s.stores.add(c, schema.GroupResource{})
+	}
+	showing := func(namespace string) string {
+		var found []string
+		for _, c := range s.stores.showing(gk, namespace) {
+			found = append(found, names[c])
+		}
+
+		return strings.Join(found, " ")
+	}
+
+	add("typed-a", "a", typed, false)
+	add("typed-b", "b", typed, false)
+	add("typed-others", "", typed, true)
+	add("metadata-all", "", metadata, false)
+	add("metadata-a", "a", metadata, false) // as two handlers of a program without controller-runtime can have it
+	require.Equal(t, "typed-a metadata-a metadata-all", showing("a"))
+	require.Equal(t, "typed-b metadata-all", showing("b"))
+	require.Equal(t, "typed-others metadata-all", showing("c"))
+	require.Equal(t, "typed-others metadata-all", showing(""), "objects without a namespace")
+	require.Len(t, s.stores.everywhere(gk), 5)
+}
+
+// A cache that has not been filled shows nothing: reading it waits, and so do objects whose handover names it.
+func TestCachesThatAreNotFilledSayNothing(t *testing.T) {
+	s, _, _ := unplugged(t)
+	informer := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &corev1.Secret{}, 0, nil)
+	s.stores.add(&store{
+		Store: informer.GetStore(), form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}, informer: informer,
+	}, corev1.Resource("secrets"))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	name := types.NamespacedName{Namespace: "n", Name: "a"}
+	_, _, err := s.stores.read(ctx, corev1.SchemeGroupVersion.WithKind("Secret"), name)
+	require.ErrorContains(t, err, "wait for the cache of Secret: context canceled")
+
+	missing, after, err := s.handover.awaits(t.Context(), objectKey{schema.GroupKind{Kind: "ConfigMap"}, name}, &metav1.ObjectMeta{
+		Namespace: "n", Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"20"}`},
+	}, time.Unix(0, 0))
+	require.NoError(t, err)
+	require.Equal(t, "secrets, which are not listed yet", missing)
+	require.Equal(t, soon, after)
+}
+
+// What was confirmed from the caches of a kind need not be in a further one.
+func TestAnotherCacheIsConfirmedAnew(t *testing.T) {
+	s, _, _ := unplugged(t)
+	of := form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}
+	stock, other := s.inventoryOf(of, &kind{}), s.inventoryOf(form{gvk: corev1.SchemeGroupVersion.WithKind("Pod")}, &kind{})
+	informer := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &corev1.Secret{}, 0, nil)
+	name := types.NamespacedName{Namespace: "n", Name: "a"}
+
+	for _, i := range []*inventory{stock, other} {
+		i.listing = &listing{objects: map[types.NamespacedName]string{name: "5"}}
+	}
+
+	s.cachedAnew(of.gvk.GroupKind(), informer)
+	require.NotNil(t, stock.listing, "nothing was confirmed yet")
+	stock.listing.note(name, mine("5"))
+	other.listing.note(name, mine("5"))
+	s.cachedAnew(of.gvk.GroupKind(), informer)
+	require.Nil(t, stock.listing)
+	require.NotNil(t, other.listing)
 }
 
 // A look does not copy the object.
