@@ -128,6 +128,10 @@ func (c *clients) begin(ctx context.Context, verb string, obj any) (declared, er
 		}
 	}
 
+	if err != nil {
+		c.shard.progress.refused(c.shard.progress.writes, verb, reasonOf(run, link{}, err))
+	}
+
 	return d, err
 }
 

@@ -2,10 +2,12 @@ package shard
 
 import (
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/utils/clock"
 )
 
 // rememberedAcknowledgements limits how many objects that left the shard are remembered, so that their disappearance from the
@@ -29,6 +31,10 @@ type guard struct {
 	objects  map[objectKey]*object
 	departed []departure // ring buffer of acknowledgements, oldest at next
 	next     int
+	// drains are the objects that are to be released, since when they are, and seen counts them.
+	drains map[objectKey]time.Time
+	seen   int
+	clock  clock.PassiveClock
 }
 
 type objectKey struct {
@@ -77,7 +83,7 @@ const (
 )
 
 func newGuard() *guard {
-	return &guard{objects: map[objectKey]*object{}}
+	return &guard{objects: map[objectKey]*object{}, drains: map[objectKey]time.Time{}, clock: clock.RealClock{}}
 }
 
 // enter puts a worker inside the object. The worker may do nothing to the object until judge returns run.
@@ -98,7 +104,10 @@ func (g *guard) judge(key objectKey, v view) verdict {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	return g.objects[key].judge(v)
+	o := g.objects[key]
+	defer g.note(key, o)
+
+	return o.judge(v)
 }
 
 func (o *object) judge(v view) verdict {
@@ -215,6 +224,7 @@ func (g *guard) settle(key objectKey, result outcome) {
 		o.drain, o.left, o.acknowledged = drain{}, false, result.version
 		g.remember(departure{key: key, version: result.version})
 	}
+	g.note(key, o)
 	g.tidy(key, o)
 }
 
@@ -223,13 +233,41 @@ func (g *guard) draining() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	for _, o := range g.objects {
-		if o.drain != (drain{}) {
-			return true
+	return len(g.drains) > 0
+}
+
+// note notes whether an object is to be released, and since when.
+func (g *guard) note(key objectKey, o *object) {
+	_, noted := g.drains[key]
+
+	switch is := o.drain != (drain{}); {
+	case is && !noted:
+		g.drains[key] = g.clock.Now()
+		g.seen++
+	case noted && !is:
+		delete(g.drains, key)
+	}
+}
+
+// pending are the objects that are to be released.
+type pending struct {
+	waiting, seen int // seen counts also those that were
+	oldest        objectKey
+	since         time.Time
+}
+
+func (g *guard) pending() pending {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	p := pending{waiting: len(g.drains), seen: g.seen}
+	for key, since := range g.drains {
+		if p.since.IsZero() || since.Before(p.since) {
+			p.oldest, p.since = key, since
 		}
 	}
 
-	return false
+	return p
 }
 
 // remember records that an object was released. If there are too many records, it drops the oldest one.

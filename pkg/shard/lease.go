@@ -70,6 +70,9 @@ type lock struct {
 	// failure is the result of the last write.
 	failure error
 	lost    error
+	// healthy is Options.Healthy, or nil, and patience is how long it may take.
+	healthy  func(context.Context) error
+	patience time.Duration
 }
 
 var _ resourcelock.Interface = (*lock)(nil)
@@ -92,6 +95,7 @@ func (s *Shard) lockFor(client coordinationv1client.LeasesGetter, name string) *
 	l := &lock{
 		term: s.term, holdOff: s.options.HoldOff, podUID: s.options.PodUID,
 		ring: s.options.Ring, slot: s.options.Slots.any(), label: s.options.ShardLabel, leases: client.Leases(s.options.Namespace),
+		healthy: s.options.Healthy, patience: s.options.RetryPeriod,
 	}
 	if l.slot || s.options.Pod != name {
 		l.pod = s.options.Pod
@@ -169,7 +173,7 @@ func (l *lock) theft(record *resourcelock.LeaderElectionRecord) error {
 
 // Create creates the Lease with this shard as the holder.
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return l.hold(record, func() error { return l.LeaseLock.Create(ctx, record) })
+	return l.hold(ctx, record, func() error { return l.LeaseLock.Create(ctx, record) })
 }
 
 // Update takes, renews, or releases the Lease.
@@ -178,17 +182,28 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		return l.release(ctx, record)
 	}
 
-	return l.hold(record, func() error { return l.LeaseLock.Update(ctx, record) })
+	return l.hold(ctx, record, func() error { return l.LeaseLock.Update(ctx, record) })
 }
 
-func (l *lock) hold(record resourcelock.LeaderElectionRecord, write func() error) error {
+func (l *lock) hold(ctx context.Context, record resourcelock.LeaderElectionRecord, write func() error) error {
 	if l.lost != nil {
 		return l.lost
 	}
 
-	if err := l.term.lost(); err != nil {
+	if err := l.term.lost(); errors.Is(err, errSick) {
+		return err // nobody else has the Lease: if all workers stop, it is released
+	} else if err != nil {
 		// Renewing the Lease would keep the objects of a process that does not work.
 		return l.lose(err)
+	}
+
+	if l.healthy != nil && !l.renewed.IsZero() {
+		err := l.ask(ctx)
+		l.term.asked(err)
+
+		if err != nil {
+			return err
+		}
 	}
 
 	sent := l.term.clock.Now()
@@ -206,6 +221,22 @@ func (l *lock) hold(record resourcelock.LeaderElectionRecord, write func() error
 	l.renewed = metav1.NewMicroTime(record.RenewTime.Truncate(time.Microsecond))
 
 	return l.failure
+}
+
+// ask asks the program whether it is healthy. No answer in time is an error, too.
+func (l *lock) ask(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, l.patience)
+	defer cancel()
+
+	answer := make(chan error, 1)
+	go func() { answer <- l.healthy(ctx) }()
+
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("no answer within %s: %w", l.patience, context.Cause(ctx))
+	}
 }
 
 // prolong begins or extends the term, based on a write that was sent at the given time.

@@ -277,6 +277,8 @@ func (m *Manager) Start(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, m.GetLogger())
 	m.expect()
 
+	defer running.add(m.shard)()
+
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended, parted := make(chan error, 1), make(chan error, 1)
 	over := make(chan struct{})

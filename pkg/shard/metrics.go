@@ -1,6 +1,12 @@
 package shard
 
 import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
@@ -17,9 +23,10 @@ var (
 		// From a watch that is slightly late to a watch that has to start again.
 		Buckets: prometheus.ExponentialBuckets(0.01, 4, 8), //nolint:mnd // 10 ms to 160 s
 	}, []string{"ring"})
+	running = &exporter{}
 )
 
-func init() { metrics.Registry.MustRegister(waitingObjects, waitedSeconds) }
+func init() { metrics.Registry.MustRegister(waitingObjects, waitedSeconds, running) }
 
 // waitMetrics are the metrics of the waiting objects of one ring.
 type waitMetrics struct {
@@ -29,4 +36,254 @@ type waitMetrics struct {
 
 func waitMetricsOf(ring string) waitMetrics {
 	return waitMetrics{objects: waitingObjects.WithLabelValues(ring), took: waitedSeconds.WithLabelValues(ring)}
+}
+
+// exporter exports the state of all shards that run in this process, as it is when metrics are read. It is registered once: collectors for one
+// shard each would collide in the registry, because the name of a shard is known only after it has a slot.
+type exporter struct {
+	mu     sync.Mutex
+	shards []*Shard
+}
+
+// add exports the shard until the returned function is called.
+func (e *exporter) add(s *Shard) (remove func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	e.shards = append(slices.Clone(e.shards), s)
+
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+
+		e.shards = slices.DeleteFunc(slices.Clone(e.shards), func(other *Shard) bool { return other == s })
+	}
+}
+
+// emit exports a value with the labels of a metric that follow ring and shard.
+type emit func(value float64, labels ...string)
+
+// exported is a metric of each shard.
+type exported struct {
+	*prometheus.Desc
+
+	is   prometheus.ValueType
+	read func(*Shard, emit)
+}
+
+func exports(is prometheus.ValueType, name, help string, read func(*Shard, emit), labels ...string) exported {
+	return exported{prometheus.NewDesc("clusterring_shard_"+name, help, append([]string{"ring", "shard"}, labels...), nil), is, read}
+}
+
+// ofShards are the metrics of each shard, except those of objects that wait.
+var ofShards = []exported{
+	exports(prometheus.GaugeValue, "info", "1, with the slot and the Pod of the shard.", func(s *Shard, to emit) {
+		slot, pod := "", s.options.Pod
+		if s.options.Slots.any() {
+			slot = s.Name()
+		} else if pod == "" {
+			pod = s.Name()
+		}
+		to(1, slot, pod)
+	}, "slot", "pod"),
+	exports(prometheus.GaugeValue, "standby", "1 if the process waits for a slot.", func(s *Shard, to emit) { to(number(s.Name() == "")) }),
+	exports(prometheus.GaugeValue, "lease_held", "1 if the process holds the Lease of the shard.", func(s *Shard, to emit) {
+		held, _, _ := s.term.lease()
+		to(number(held))
+	}),
+	exports(prometheus.GaugeValue, "lease_renewal_age_seconds", "Time since the last successful renewal of the Lease was sent.", func(s *Shard, to emit) {
+		if _, age, known := s.term.lease(); known {
+			to(age.Seconds())
+		}
+	}),
+	exports(prometheus.GaugeValue, "objects", "Objects of the shard in its cache.", func(s *Shard, to emit) {
+		for kind, n := range s.stores.count() {
+			to(float64(n), kind.String())
+		}
+	}, "kind"),
+	exports(prometheus.CounterValue, "drains_seen_total", "Drains that the shard has seen.", func(s *Shard, to emit) { to(float64(s.guard.pending().seen)) }),
+	exports(prometheus.CounterValue, "drains_released_total", "Objects that the shard has released.", func(s *Shard, to emit) { to(float64(s.released.Load())) }),
+	exports(prometheus.GaugeValue, "drains_waiting", "Objects that the shard has to release.", func(s *Shard, to emit) { to(float64(s.guard.pending().waiting)) }),
+	exports(prometheus.GaugeValue, "oldest_drain_seconds", "How long the oldest of these waits, and for which controller.", func(s *Shard, to emit) {
+		if p := s.guard.pending(); p.waiting > 0 {
+			to(s.guard.clock.Since(p.since).Seconds(), s.progress.inside(p.oldest))
+		}
+	}, "controller"),
+	exports(prometheus.GaugeValue, "stalled_seconds", "How long no worker of the controller has returned while one worked.", func(s *Shard, to emit) {
+		for controller, since := range s.progress.stalled(s.term.clock.Now()) {
+			to(since.Seconds(), controller)
+		}
+	}, "controller"),
+	exports(prometheus.CounterValue, "refused_reconciles_total", "Reconciles that did not run.", func(s *Shard, to emit) {
+		s.progress.each(s.progress.reconciles, to)
+	}, "controller", "reason"),
+	exports(prometheus.CounterValue, "refused_writes_total", "Writes that the client of the shard has refused.", func(s *Shard, to emit) {
+		s.progress.each(s.progress.writes, to)
+	}, "verb", "reason"),
+}
+
+func number(is bool) float64 {
+	if is {
+		return 1
+	}
+
+	return 0
+}
+
+// Describe implements prometheus.Collector.
+func (*exporter) Describe(descs chan<- *prometheus.Desc) {
+	for _, m := range ofShards {
+		descs <- m.Desc
+	}
+}
+
+// Collect implements prometheus.Collector. Of several shards with one name, which only a test has in one process, it exports the one that started last.
+func (e *exporter) Collect(out chan<- prometheus.Metric) {
+	e.mu.Lock()
+	shards := e.shards
+	e.mu.Unlock()
+
+	done := map[[2]string]bool{}
+
+	for _, s := range slices.Backward(shards) {
+		name := [2]string{s.Ring(), s.Name()}
+		if done[name] {
+			continue
+		}
+
+		done[name] = true
+
+		for _, m := range ofShards {
+			m.read(s, func(value float64, labels ...string) {
+				out <- prometheus.MustNewConstMetric(m.Desc, m.is, value, append(name[:], labels...)...)
+			})
+		}
+	}
+}
+
+// progress is what the workers of a shard do, as far as metrics need it.
+type progress struct {
+	mu       sync.Mutex
+	visits   map[*visit]struct{}  // of reconciles that have not returned
+	returned map[string]time.Time // when one did last, by controller
+	// reconciles and writes count what was refused, by controller or verb, and reason.
+	reconciles, writes map[[2]string]int
+}
+
+func newProgress() *progress {
+	return &progress{visits: map[*visit]struct{}{}, returned: map[string]time.Time{}, reconciles: map[[2]string]int{}, writes: map[[2]string]int{}}
+}
+
+// begins records a visit of a reconcile.
+func (p *progress) begins(v *visit) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	p.visits[v] = struct{}{}
+}
+
+// ends records that the reconcile has returned.
+func (p *progress) ends(v *visit) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	delete(p.visits, v)
+	p.returned[v.controller] = v.shard.term.clock.Now()
+}
+
+// into records that the visit has entered an object.
+func (p *progress) into(v *visit, key objectKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	v.keys = append(v.keys, key)
+}
+
+// refused counts what was refused, if there is a reason.
+func (p *progress) refused(counts map[[2]string]int, what, reason string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if reason != "" {
+		counts[[2]string{what, reason}]++
+	}
+}
+
+func (p *progress) each(counts map[[2]string]int, to emit) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	for labels, n := range counts {
+		to(float64(n), labels[:]...)
+	}
+}
+
+// inside returns the controller that has been inside an object for the longest time; empty: none is.
+func (p *progress) inside(key objectKey) (controller string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	var began time.Time
+
+	for v := range p.visits {
+		if slices.Contains(v.keys, key) && (began.IsZero() || v.began.Before(began)) {
+			controller, began = v.controller, v.began
+		}
+	}
+
+	return controller
+}
+
+// stalled returns for how long no worker of a controller has returned while at least one worked.
+func (p *progress) stalled(now time.Time) map[string]time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	all := make(map[string]time.Duration, len(p.returned))
+	for controller := range p.returned {
+		all[controller] = 0
+	}
+
+	for v := range p.visits {
+		all[v.controller] = max(all[v.controller], min(now.Sub(v.began), now.Sub(p.returned[v.controller])))
+	}
+
+	return all
+}
+
+// controllerOf returns the name of the controller that a worker belongs to: that of the manager, or what it would be by default.
+func (w *wrapped) controllerOf(m mark) string {
+	if m.controller != "" {
+		return m.controller
+	}
+
+	return strings.ToLower(w.kind.gvk.Kind)
+}
+
+// reasonOf returns why a reconcile does not run, or "" if it may.
+func reasonOf(may verdict, l link, err error) string {
+	retry := retryError(0)
+
+	switch {
+	case errors.Is(err, ErrLost):
+		return "lost"
+	case errors.Is(err, ErrNotHeld):
+		return "not_held"
+	case errors.Is(err, ErrNotAdded):
+		return "not_added"
+	case errors.As(err, &retry):
+		return "behind"
+	case err != nil:
+		return "error"
+	case may == drained:
+		return "draining"
+	case may == foreign || may == gone:
+		return "moved"
+	case may == unclear && l.controller != (objectKey{}):
+		return "controller"
+	case may == unclear:
+		return "unclear"
+	default:
+		return ""
+	}
 }

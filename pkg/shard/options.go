@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -103,6 +104,13 @@ type Options struct {
 	// drains them, or when another process waits for its slot, and takes over all objects. The Pod's terminationGracePeriodSeconds must be longer than
 	// this and the longest reconcile together. Negative: the shard stops at once, and its objects move when it has stopped. Default: 15 seconds.
 	DrainTimeout time.Duration
+
+	// Healthy is asked before each renewal of the Lease. It answers nil if the process makes progress; an error, or no answer within RetryPeriod, makes the
+	// shard skip the renewal and ask again after RetryPeriod. One good answer makes up for all bad ones before. After RenewDeadline without one, the shard
+	// is over, as if the Lease was lost: workers are told to stop, and Start or Run returns an [ErrLost] that wraps the last error. If all workers stop in time, the
+	// Lease is released, and the objects move; otherwise, it expires after the process has ended. Healthy is asked from when the Lease is held, while
+	// caches may not be full yet, and may be called again before it has returned. Default: none.
+	Healthy func(ctx context.Context) error
 
 	// Exit is called when the Lease, or that of what runs in one replica (package adopt), is lost and workers have not stopped in
 	// time. Only the end of the process stops such workers. Exit runs in its own goroutine or in that of a worker. It must end the

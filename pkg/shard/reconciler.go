@@ -71,20 +71,27 @@ func (w *wrapped) work(ctx context.Context, name types.NamespacedName, inner wor
 		return reconcile.Result{}, reconcile.TerminalError(w.kind.err) //nolint:wrapcheck // it is wrapped
 	}
 
+	m, _ := ctx.Value(markKey{}).(mark)
+	v := &visit{shard: w.shard, controller: w.controllerOf(m), began: w.shard.term.clock.Now()}
+
 	ctx, end, err := w.shard.term.begin(ctx)
 	if err != nil {
+		v.refused(run, err)
 		return later(err)
 	}
 	defer end()
 
-	v := &visit{shard: w.shard}
+	w.shard.progress.begins(v)
 	defer func() {
 		if result, err = v.leave(context.WithoutCancel(ctx), result, err); v.pending {
 			w.shard.drains.again(v.keys...)
 		}
+		w.shard.progress.ends(v)
 	}()
 
 	may, err := v.enter(ctx, w.kind, name)
+	v.refused(may, err)
+
 	switch {
 	case err != nil:
 		return later(err)
@@ -129,6 +136,9 @@ type visit struct {
 	pending bool
 	// unseen is the link that ends at a controller which must be an object of this shard, and is not. Zero: none.
 	unseen link
+	// controller is that of the reconcile, and began is when it did; empty: the shard itself looks.
+	controller string
+	began      time.Time
 }
 
 // link is an object of the given kind with its controller.
@@ -247,7 +257,12 @@ func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (m
 // into enters one object.
 func (v *visit) into(key objectKey) {
 	v.shard.guard.enter(key)
-	v.keys = append(v.keys, key)
+	v.shard.progress.into(v, key)
+}
+
+// refused counts the reconcile, if it does not run.
+func (v *visit) refused(may verdict, err error) {
+	v.shard.progress.refused(v.shard.progress.reconciles, v.controller, reasonOf(may, v.unseen, err))
 }
 
 // see enters one object and judges its cached state, if that is as new as the term.

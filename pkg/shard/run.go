@@ -24,6 +24,8 @@ func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx cont
 		return err
 	}
 
+	defer running.add(s)()
+
 	t, err := s.hold(ctx, config)
 
 	switch {

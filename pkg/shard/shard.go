@@ -28,6 +28,7 @@ type Shard struct {
 	stores   *stores
 	handover *handovers
 	drains   *drains
+	progress *progress
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupKind][]*kind
@@ -66,6 +67,7 @@ func newShard(options Options) *Shard {
 		shardKey: keys.Shard,
 		drainKey: keys.Drain,
 		guard:    newGuard(),
+		progress: newProgress(),
 		term:     newTerm(options, clock.RealClock{}),
 		kinds:    map[schema.GroupKind][]*kind{},
 		wrappers: map[schema.GroupKind][]*wrapped{},

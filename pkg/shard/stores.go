@@ -165,6 +165,27 @@ func (s *stores) everywhere(gk schema.GroupKind) []*store {
 	return working(slices.Concat(slices.Collect(maps.Values(s.kinds[gk]))...))
 }
 
+// count returns how many objects of each kind the stores contain. Each form of a kind contains all of them.
+func (s *stores) count() map[schema.GroupKind]int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+
+	counts := make(map[schema.GroupKind]int, len(s.kinds))
+
+	for gk, namespaces := range s.kinds {
+		forms := map[form]int{}
+
+		for _, found := range namespaces {
+			for _, c := range working(found) {
+				forms[c.form] += len(c.ListKeys())
+				counts[gk] = max(counts[gk], forms[c.form])
+			}
+		}
+	}
+
+	return counts
+}
+
 // working returns the stores without those of informers that have stopped.
 func working(all []*store) []*store {
 	stopped := func(c *store) bool { return c.informer != nil && c.informer.IsStopped() }

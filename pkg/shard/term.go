@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ var (
 	// ErrLost means that the shard's term in this process is over: its Lease was lost or released. The process must end.
 	ErrLost = errors.New("this shard has released or lost its Lease and no longer works: the process must end")
 
+	errSick  = errors.New("the Lease was not renewed, because Options.Healthy failed until the renew deadline")
 	errLate  = errors.New("the Lease was not renewed before the renew deadline")
 	errStuck = errors.New("the shard has lost its Lease, and workers have not stopped")
 	errGiven = errors.New("the Lease is being released")
@@ -60,6 +62,7 @@ type term struct {
 	deadline time.Time     // zero: none
 	end      time.Time     // when the process must not have workers any more; zero: never
 	timer    clock.Timer
+	sick     error // why the program does not let the Lease be renewed
 }
 
 // phase is where the process is in its term as a shard. It only moves forward.
@@ -154,8 +157,27 @@ func (t *term) renewed(sent time.Time) {
 }
 
 func (t *term) extend(sent time.Time) {
-	t.deadline, t.end = sent.Add(t.renewDeadline), sent.Add(t.leaseDuration)
+	t.deadline, t.end, t.sick = sent.Add(t.renewDeadline), sent.Add(t.leaseDuration), nil
 	t.arm()
+}
+
+// asked records the answer of the program to whether it is healthy. If the last one before the deadline is an error, it is why the term is over.
+func (t *term) asked(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	if t.sick = nil; err != nil {
+		t.sick = fmt.Errorf("%w: %w", errSick, err)
+	}
+}
+
+// lease returns whether the Lease is held, and when the last renewal was sent, if one was.
+func (t *term) lease() (held bool, age time.Duration, known bool) {
+	t.check()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	return t.phase == holding, t.clock.Since(t.deadline.Add(-t.renewDeadline)), !t.deadline.IsZero()
 }
 
 // unlimited begins a term without a Lease, for tests of reconcilers.
@@ -296,7 +318,7 @@ func (t *term) check() {
 func (t *term) update() error {
 	now := t.clock.Now()
 	if t.phase == holding && !t.deadline.IsZero() && !now.Before(t.deadline) {
-		t.finish(errLate)
+		t.finish(cmp.Or(t.sick, errLate))
 	}
 
 	if t.phase == over && len(t.workers) > 0 && !t.end.IsZero() && !now.Before(t.end) {
