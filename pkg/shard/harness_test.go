@@ -77,7 +77,7 @@ func (f *fixture) adminWithWatch() client.WithWatch {
 func (f *fixture) shard(name string) *Shard { return f.shardFor(name, 15*time.Second) }
 
 // brief returns a shard with a Lease of three seconds, and a deadline of two, for tests that wait until they have passed.
-func (f *fixture) brief(name string) *Shard { return f.shardFor(name, 3*time.Second) }
+func (f *fixture) brief() *Shard { return f.shardFor("shard-0", 3*time.Second) }
 
 func (f *fixture) shardFor(name string, lease time.Duration) *Shard {
 	f.Helper()

@@ -21,7 +21,7 @@ func TestShardThatIsNotHealthyGivesItsLeaseUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			s := f.brief("shard-0")
+			s := f.brief()
 			release := make(chan struct{})
 			t.Cleanup(func() { close(release) })
 
@@ -62,7 +62,7 @@ func TestShardThatIsNotHealthyGivesItsLeaseUp(t *testing.T) {
 // The Lease is not released while a worker ignores that the shard is over, which is the usual reason.
 func TestShardThatIsNotHealthyKeepsItsLeaseFromOthers(t *testing.T) {
 	f := newFixture(t)
-	s := f.brief("shard-0")
+	s := f.brief()
 	exits := exiting(s)
 	b := newBlocker()
 	f.configMap(s, "a")
@@ -104,7 +104,7 @@ func TestOneBadAnswerDoesNotEndTheShard(t *testing.T) {
 
 	require.NoError(t, l.Create(t.Context(), record("shard-0", 1)), "the program is not asked before it has the Lease")
 	require.ErrorIs(t, l.Update(t.Context(), record("shard-0", 2)), errHung)
-	require.EqualValues(t, record("", 1).RenewTime.Unix(), f.lease(s).Spec.RenewTime.Unix(), "not renewed")
+	require.Equal(t, record("", 1).RenewTime.Unix(), f.lease(s).Spec.RenewTime.Unix(), "not renewed")
 	require.NoError(t, s.term.lost())
 
 	answer = nil

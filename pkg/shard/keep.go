@@ -192,10 +192,7 @@ func (c *clients) patch(ctx context.Context, obj client.Object, patch client.Pat
 		}
 	}
 
-	version, err := c.version(ctx, d, obj)
-	if err != nil {
-		return err
-	}
+	version := c.version(ctx, d, obj)
 
 	if version != "" {
 		if data, err = withVersion(patch.Type(), data, version); err != nil {
@@ -207,31 +204,31 @@ func (c *clients) patch(ctx context.Context, obj client.Object, patch client.Pat
 }
 
 // version returns the version that a patch of the object is based on, or "" if the object is not known to belong to this shard.
-func (c *clients) version(ctx context.Context, d declared, obj metav1.Object) (string, error) {
+func (c *clients) version(ctx context.Context, d declared, obj metav1.Object) string {
 	if !c.checkWrites {
-		return "", nil
+		return ""
 	}
 
 	given := obj.GetResourceVersion()
 	if m, _ := c.remembers(obj); given != "" && (c.shard.owns(obj) || m.shard != nil && *m.shard == c.shard.Name()) {
-		return given, nil
+		return given
 	}
 
 	k := c.shard.kind(d.GroupKind, obj.GetNamespace())
 	if k == nil {
-		return "", nil
+		return ""
 	}
 
 	cached := k.shown(ctx, types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()})
 	if cached == nil || !c.shard.owns(cached) {
-		return "", nil
+		return ""
 	}
 
 	if given != "" {
-		return given, nil
+		return given
 	}
 
-	return cached.GetResourceVersion(), nil
+	return cached.GetResourceVersion()
 }
 
 // apply calls the function, which sends the configuration and receives the answer into it. If the call fails, the configuration does not keep the
@@ -249,10 +246,7 @@ func (c *clients) apply(ctx context.Context, config kruntime.ApplyConfiguration,
 
 	given := obj.GetResourceVersion()
 
-	version, err := c.version(ctx, d, obj)
-	if err != nil {
-		return err
-	}
+	version := c.version(ctx, d, obj)
 
 	return c.exchange(d, obj, func() error {
 		if c.hides(d) {

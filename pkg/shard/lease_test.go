@@ -52,7 +52,7 @@ func TestLeaseOfAPredecessorIsTakenOverWithItsLabels(t *testing.T) {
 
 func TestLeaseIsKeptWhileAWorkerIgnoresItsContext(t *testing.T) {
 	f := newFixture(t)
-	s := f.brief("shard-0")
+	s := f.brief()
 	b := newBlocker()
 	f.configMap(s, "a")
 	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, b.reconcile) })
@@ -108,7 +108,7 @@ func TestLeaseIsKeptWhenItCouldNotBeRenewed(t *testing.T) {
 
 func TestLeaseThatWasTakenEndsTheManager(t *testing.T) {
 	f := newFixture(t)
-	s := f.brief("shard-0")
+	s := f.brief()
 	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
 	f.held(s)
 
@@ -127,7 +127,7 @@ func TestLeaseThatWasTakenEndsTheManager(t *testing.T) {
 // Whoever released the Lease in the shard's name may already have moved its objects.
 func TestLeaseThatWasGivenAwayIsNotTakenBack(t *testing.T) {
 	f := newFixture(t)
-	s := f.brief("shard-0")
+	s := f.brief()
 	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
 	f.held(s)
 

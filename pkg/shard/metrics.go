@@ -71,13 +71,18 @@ type exported struct {
 	read func(*Shard, emit)
 }
 
-func exports(is prometheus.ValueType, name, help string, read func(*Shard, emit), labels ...string) exported {
+func exports(name, help string, read func(*Shard, emit), labels ...string) exported {
+	is := prometheus.GaugeValue
+	if strings.HasSuffix(name, "_total") {
+		is = prometheus.CounterValue
+	}
+
 	return exported{prometheus.NewDesc("clusterring_shard_"+name, help, append([]string{"ring", "shard"}, labels...), nil), is, read}
 }
 
 // ofShards are the metrics of each shard, except those of objects that wait.
 var ofShards = []exported{
-	exports(prometheus.GaugeValue, "info", "1, with the slot and the Pod of the shard.", func(s *Shard, to emit) {
+	exports("info", "1, with the slot and the Pod of the shard.", func(s *Shard, to emit) {
 		slot, pod := "", s.options.Pod
 		if s.options.Slots.any() {
 			slot = s.Name()
@@ -86,38 +91,38 @@ var ofShards = []exported{
 		}
 		to(1, slot, pod)
 	}, "slot", "pod"),
-	exports(prometheus.GaugeValue, "standby", "1 if the process waits for a slot.", func(s *Shard, to emit) { to(number(s.Name() == "")) }),
-	exports(prometheus.GaugeValue, "lease_held", "1 if the process holds the Lease of the shard.", func(s *Shard, to emit) {
+	exports("standby", "1 if the process waits for a slot.", func(s *Shard, to emit) { to(number(s.Name() == "")) }),
+	exports("lease_held", "1 if the process holds the Lease of the shard.", func(s *Shard, to emit) {
 		held, _, _ := s.term.lease()
 		to(number(held))
 	}),
-	exports(prometheus.GaugeValue, "lease_renewal_age_seconds", "Time since the last successful renewal of the Lease was sent.", func(s *Shard, to emit) {
+	exports("lease_renewal_age_seconds", "Time since the last successful renewal of the Lease was sent.", func(s *Shard, to emit) {
 		if _, age, known := s.term.lease(); known {
 			to(age.Seconds())
 		}
 	}),
-	exports(prometheus.GaugeValue, "objects", "Objects of the shard in its cache.", func(s *Shard, to emit) {
+	exports("objects", "Objects of the shard in its cache.", func(s *Shard, to emit) {
 		for kind, n := range s.stores.count() {
 			to(float64(n), kind.String())
 		}
 	}, "kind"),
-	exports(prometheus.CounterValue, "drains_seen_total", "Drains that the shard has seen.", func(s *Shard, to emit) { to(float64(s.guard.pending().seen)) }),
-	exports(prometheus.CounterValue, "drains_released_total", "Objects that the shard has released.", func(s *Shard, to emit) { to(float64(s.released.Load())) }),
-	exports(prometheus.GaugeValue, "drains_waiting", "Objects that the shard has to release.", func(s *Shard, to emit) { to(float64(s.guard.pending().waiting)) }),
-	exports(prometheus.GaugeValue, "oldest_drain_seconds", "How long the oldest of these waits, and for which controller.", func(s *Shard, to emit) {
+	exports("drains_seen_total", "Drains that the shard has seen.", func(s *Shard, to emit) { to(float64(s.guard.pending().seen)) }),
+	exports("drains_released_total", "Objects that the shard has released.", func(s *Shard, to emit) { to(float64(s.released.Load())) }),
+	exports("drains_waiting", "Objects that the shard has to release.", func(s *Shard, to emit) { to(float64(s.guard.pending().waiting)) }),
+	exports("oldest_drain_seconds", "How long the oldest of these waits, and for which controller.", func(s *Shard, to emit) {
 		if p := s.guard.pending(); p.waiting > 0 {
 			to(s.guard.clock.Since(p.since).Seconds(), s.progress.inside(p.oldest))
 		}
 	}, "controller"),
-	exports(prometheus.GaugeValue, "stalled_seconds", "How long no worker of the controller has returned while one worked.", func(s *Shard, to emit) {
+	exports("stalled_seconds", "How long no worker of the controller has returned while one worked.", func(s *Shard, to emit) {
 		for controller, since := range s.progress.stalled(s.term.clock.Now()) {
 			to(since.Seconds(), controller)
 		}
 	}, "controller"),
-	exports(prometheus.CounterValue, "refused_reconciles_total", "Reconciles that did not run.", func(s *Shard, to emit) {
+	exports("refused_reconciles_total", "Reconciles that did not run.", func(s *Shard, to emit) {
 		s.progress.each(s.progress.reconciles, to)
 	}, "controller", "reason"),
-	exports(prometheus.CounterValue, "refused_writes_total", "Writes that the client of the shard has refused.", func(s *Shard, to emit) {
+	exports("refused_writes_total", "Writes that the client of the shard has refused.", func(s *Shard, to emit) {
 		s.progress.each(s.progress.writes, to)
 	}, "verb", "reason"),
 }
