@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // slow delays what the API server says about Secrets until the gate is open.
@@ -106,10 +106,10 @@ func TestAnObjectDoesNotArriveDuringAReconcile(t *testing.T) {
 	receive(f, looked, "the event of what came first leads to the owner")
 	f.label(second, s.shardKey, s.Name())
 
-	handover := v1alpha1.Handover{}
+	handover := contract.Handover{}
 	handover.Reached(corev1.Resource("secrets"), second.ResourceVersion)
 	f.refresh(owner)
-	metav1.SetMetaDataAnnotation(&owner.ObjectMeta, v1alpha1.HandoverAnnotation(f.ring), handover.String())
+	metav1.SetMetaDataAnnotation(&owner.ObjectMeta, contract.HandoverAnnotation(f.ring), handover.String())
 	owner.Labels = map[string]string{s.shardKey: s.Name()}
 	require.NoError(t, f.admin.Update(t.Context(), owner))
 	f.eventually("the owner is in the cache", func() bool {

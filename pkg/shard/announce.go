@@ -9,7 +9,7 @@ import (
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // announcing is a client of Leases that writes the hold-off, the Pod if it has another name, the uid of the Pod, and the shard label to the shard's Lease, in the
@@ -69,8 +69,8 @@ func (l *lock) saw(lease *coordinationv1.Lease) {
 	l.free = l.free || l.uid != "" && lease.UID != l.uid
 
 	l.other = ""
-	if by := (pod{l.pod, l.podUID}); l.slot && lease.Annotations[v1alpha1.AnnotationPod] != "" && !by.wrote(lease) {
-		l.other = lease.Annotations[v1alpha1.AnnotationPod]
+	if by := (pod{l.pod, l.podUID}); l.slot && lease.Annotations[contract.AnnotationPod] != "" && !by.wrote(lease) {
+		l.other = lease.Annotations[contract.AnnotationPod]
 	}
 }
 
@@ -92,42 +92,42 @@ func (l *lock) announce(lease *coordinationv1.Lease) {
 		lease.Annotations = map[string]string{}
 	}
 
-	lease.Annotations[v1alpha1.AnnotationHoldOff] = holdOff.String()
+	lease.Annotations[contract.AnnotationHoldOff] = holdOff.String()
 
 	if l.pod == "" {
-		delete(lease.Annotations, v1alpha1.AnnotationPod) // of a predecessor
+		delete(lease.Annotations, contract.AnnotationPod) // of a predecessor
 	} else {
-		lease.Annotations[v1alpha1.AnnotationPod] = l.pod
+		lease.Annotations[contract.AnnotationPod] = l.pod
 	}
 
 	if l.label == "" {
-		delete(lease.Annotations, v1alpha1.AnnotationShardLabel)
+		delete(lease.Annotations, contract.AnnotationShardLabel)
 	} else {
-		lease.Annotations[v1alpha1.AnnotationShardLabel] = l.label
+		lease.Annotations[contract.AnnotationShardLabel] = l.label
 	}
 
 	if l.offering {
-		lease.Annotations[v1alpha1.AnnotationOffered] = v1alpha1.OfferValue(lease.Spec.RenewTime.Time)
+		lease.Annotations[contract.AnnotationOffered] = contract.OfferValue(lease.Spec.RenewTime.Time)
 	} else {
-		delete(lease.Annotations, v1alpha1.AnnotationOffered)
+		delete(lease.Annotations, contract.AnnotationOffered)
 	}
 
 	if l.stopping.Load() && !l.offering && lease.Spec.RenewTime != nil && isHeld(lease) {
-		lease.Annotations[v1alpha1.AnnotationStopping] = v1alpha1.OfferValue(lease.Spec.RenewTime.Time)
+		lease.Annotations[contract.AnnotationStopping] = contract.OfferValue(lease.Spec.RenewTime.Time)
 	} else {
-		delete(lease.Annotations, v1alpha1.AnnotationStopping)
+		delete(lease.Annotations, contract.AnnotationStopping)
 	}
 
 	if l.podUID == "" || lease.Spec.RenewTime == nil {
-		delete(lease.Annotations, v1alpha1.AnnotationPodUID)
+		delete(lease.Annotations, contract.AnnotationPodUID)
 	} else {
-		lease.Annotations[v1alpha1.AnnotationPodUID] = v1alpha1.PodUIDValue(l.podUID, lease.Spec.RenewTime.Time)
+		lease.Annotations[contract.AnnotationPodUID] = contract.PodUIDValue(l.podUID, lease.Spec.RenewTime.Time)
 	}
 }
 
 // announcement returns the hold-off that a Lease announces, or 0 if it announces none that can be relied on.
 func announcement(lease *coordinationv1.Lease) time.Duration {
-	holdOff, err := time.ParseDuration(lease.Annotations[v1alpha1.AnnotationHoldOff])
+	holdOff, err := time.ParseDuration(lease.Annotations[contract.AnnotationHoldOff])
 	if err != nil {
 		return 0
 	}

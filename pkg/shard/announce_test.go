@@ -11,21 +11,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // said returns the hold-off on the shard's Lease.
 func (f *fixture) said(s *Shard) string {
 	f.Helper()
 
-	return f.lease(s).Annotations[v1alpha1.AnnotationHoldOff]
+	return f.lease(s).Annotations[contract.AnnotationHoldOff]
 }
 
 func TestTheLeaseSaysTheHoldOff(t *testing.T) {
 	for name, found := range map[string]*coordinationv1.LeaseSpec{
 		"no Lease":   nil,
 		"given back": {HolderIdentity: new("")},
-		"taken":      {HolderIdentity: new(v1alpha1.LeaseControllerIdentity)},
+		"taken":      {HolderIdentity: new(contract.LeaseControllerIdentity)},
 		"held":       {HolderIdentity: new("shard-0")},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestTheLeaseNamesAPodOfAnotherName(t *testing.T) {
 			require.NoError(t, l.Update(t.Context(), record("shard-0", 1)))
 		}
 
-		return f.lease(s).Annotations[v1alpha1.AnnotationPod]
+		return f.lease(s).Annotations[contract.AnnotationPod]
 	}
 
 	require.Equal(t, "pod-a", at("pod-a"))
@@ -97,15 +97,15 @@ func TestTheLeaseSaysWhichPodHasRenewedIt(t *testing.T) {
 		_, _, _ = l.Get(t.Context()) // it may not exist yet
 		require.NoError(t, write(l, n))
 
-		return f.lease(s).Annotations[v1alpha1.AnnotationPodUID]
+		return f.lease(s).Annotations[contract.AnnotationPodUID]
 	}
 	create := func(l *lock, n int64) error { return l.Create(t.Context(), record("shard-0", n)) }
 	update := func(l *lock, n int64) error { return l.Update(t.Context(), record("shard-0", n)) }
 	at := func(n int64) time.Time { return record("shard-0", n).RenewTime.Time }
 
-	require.Equal(t, v1alpha1.PodUIDValue("uid-a", at(1)), renew("uid-a", create, 1))
-	require.Equal(t, v1alpha1.PodUIDValue("uid-a", at(2)), renew("uid-a", update, 2))
-	require.Equal(t, v1alpha1.PodUIDValue("uid-b", at(3)), renew("uid-b", update, 3))
+	require.Equal(t, contract.PodUIDValue("uid-a", at(1)), renew("uid-a", create, 1))
+	require.Equal(t, contract.PodUIDValue("uid-a", at(2)), renew("uid-a", update, 2))
+	require.Equal(t, contract.PodUIDValue("uid-b", at(3)), renew("uid-b", update, 3))
 	require.Empty(t, renew("", update, 4), "a Pod without a uid does not leave that of its predecessor")
 }
 
@@ -124,7 +124,7 @@ func TestALongerHoldOffThatWasSaidIsKept(t *testing.T) {
 		want  time.Duration
 	}{
 		"free":                              {lease("", time.Hour), "10s", said},
-		"taken":                             {lease(v1alpha1.LeaseControllerIdentity, time.Hour), "10s", said},
+		"taken":                             {lease(contract.LeaseControllerIdentity, time.Hour), "10s", said},
 		"held for less than it says":        {lease("shard-0", said-time.Second), "10s", said},
 		"held for as long as it says":       {lease("shard-0", said), "10s", 0},
 		"free, and says less":               {lease("", time.Hour), "1ns", minHoldOff},
@@ -139,7 +139,7 @@ func TestALongerHoldOffThatWasSaidIsKept(t *testing.T) {
 			s.term.renewDeadline, s.term.leaseDuration = time.Hour, 2*time.Hour
 			require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
 				ObjectMeta: metav1.ObjectMeta{
-					Namespace: f.namespace, Name: "shard-0", Annotations: map[string]string{v1alpha1.AnnotationHoldOff: tc.says},
+					Namespace: f.namespace, Name: "shard-0", Annotations: map[string]string{contract.AnnotationHoldOff: tc.says},
 				},
 				Spec: tc.found,
 			}))

@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // margin is what a renewal of a Lease may take.
@@ -200,7 +200,7 @@ func (c *claimer) exists(slot string) {
 
 	if c.hidden[slot]++; c.hidden[slot] == soon {
 		c.log.Error(nil, "Nobody can take a slot, because its Lease exists without the label of the ring: rename or delete this Lease, or find out what removes the label",
-			"slot", slot, "namespace", c.options.Namespace, "label", v1alpha1.LabelClusterRing+"="+c.options.Ring)
+			"slot", slot, "namespace", c.options.Namespace, "label", contract.LabelClusterRing+"="+c.options.Ring)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // slotOptions are the options of a Pod in a ring with this many slots. They have the times of [fixture.shard].
@@ -128,7 +128,7 @@ func TestProcessesThatStartTogetherTakeDifferentSlots(t *testing.T) {
 
 	leases := &coordinationv1.LeaseList{}
 	f.eventually("all slots are held", func() bool {
-		require.NoError(t, f.admin.List(t.Context(), leases, client.InNamespace(f.namespace), client.MatchingLabels{v1alpha1.LabelClusterRing: f.ring}))
+		require.NoError(t, f.admin.List(t.Context(), leases, client.InNamespace(f.namespace), client.MatchingLabels{contract.LabelClusterRing: f.ring}))
 
 		return len(leases.Items) == slots
 	})
@@ -138,8 +138,8 @@ func TestProcessesThatStartTogetherTakeDifferentSlots(t *testing.T) {
 	for i := range leases.Items {
 		lease := &leases.Items[i]
 		require.Equal(t, lease.Name, holder(lease))
-		require.Equal(t, "1.5s", lease.Annotations[v1alpha1.AnnotationHoldOff])
-		pods[lease.Annotations[v1alpha1.AnnotationPod]] = lease.Name
+		require.Equal(t, "1.5s", lease.Annotations[contract.AnnotationHoldOff])
+		pods[lease.Annotations[contract.AnnotationPod]] = lease.Name
 	}
 	require.Len(t, pods, slots, "no Pod holds two")
 
@@ -209,8 +209,8 @@ func TestASlotPassesToTheNextPodAndNothingIsReleased(t *testing.T) {
 		require.Equal(t, s.Name(), holder(lease), "the Lease was never free")
 		require.Equal(t, before.Spec.AcquireTime, lease.Spec.AcquireTime)
 	}
-	require.Equal(t, "pod-b", f.lease(s).Annotations[v1alpha1.AnnotationPod])
-	require.NotContains(t, f.lease(s).Annotations, v1alpha1.AnnotationOffered)
+	require.Equal(t, "pod-b", f.lease(s).Annotations[contract.AnnotationPod])
+	require.NotContains(t, f.lease(s).Annotations, contract.AnnotationOffered)
 	f.refresh(cm)
 	require.Equal(t, s.Name(), cm.Labels[s.shardKey])
 }
@@ -251,7 +251,7 @@ func TestASlotIsReleasedIfNobodyWaitsForIt(t *testing.T) {
 	receive(f, p.mgr.Elected(), "the manager has the Lease")
 	require.NoError(t, p.stop())
 	require.Empty(t, holder(f.lease(s)))
-	require.NotContains(t, f.lease(s).Annotations, v1alpha1.AnnotationOffered)
+	require.NotContains(t, f.lease(s).Annotations, contract.AnnotationOffered)
 }
 
 // TestASlotIsReleasedIfWhoeverWaitsDoesNotTakeIt has a standby that was killed.
@@ -261,7 +261,7 @@ func TestASlotIsReleasedIfWhoeverWaitsDoesNotTakeIt(t *testing.T) {
 	p := f.runs(s, ignore)
 	receive(f, p.mgr.Elected(), "the manager has the Lease")
 	require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: standbyName(f.ring, "pod-b"), Labels: map[string]string{v1alpha1.LabelStandby: f.ring}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: standbyName(f.ring, "pod-b"), Labels: map[string]string{contract.LabelStandby: f.ring}},
 		Spec:       coordinationv1.LeaseSpec{RenewTime: new(metav1.NowMicro())},
 	}))
 
@@ -285,11 +285,11 @@ func TestACrashedPodsSlotIsTakenOverWhileTheLeaseIsStillHeld(t *testing.T) {
 	first := f.claim(briefly(f.slotOptions("pod-a", 1))).got() // and then the process is gone
 	second := f.claim(briefly(f.slotOptions("pod-b", 1)))
 	second.waits("pod-b")
-	require.Equal(t, "pod-a", f.lease(first).Annotations[v1alpha1.AnnotationPod])
+	require.Equal(t, "pod-a", f.lease(first).Annotations[contract.AnnotationPod])
 
 	s := second.got()
 	require.Equal(t, first.Name(), s.Name())
-	require.Equal(t, "pod-b", f.lease(s).Annotations[v1alpha1.AnnotationPod])
+	require.Equal(t, "pod-b", f.lease(s).Annotations[contract.AnnotationPod])
 	require.Equal(t, int32(1), *f.lease(s).Spec.LeaseTransitions)
 }
 
@@ -321,7 +321,7 @@ func TestASlotThatWasTakenBeforeTheManagerStarts(t *testing.T) {
 	require.ErrorContains(t, receive(f, exited, "the process ends"), `taken by Pod "pod-b"`)
 	require.ErrorIs(t, late.term.lost(), ErrLost)
 	require.NoError(t, p.stop())
-	require.Equal(t, "pod-b", f.lease(late).Annotations[v1alpha1.AnnotationPod])
+	require.Equal(t, "pod-b", f.lease(late).Annotations[contract.AnnotationPod])
 }
 
 // TestASlotThatWasTakenEndsTheTerm has two processes whose clocks differ: the renewTime of the second is before that of the first.
@@ -334,7 +334,7 @@ func TestASlotThatWasTakenEndsTheTerm(t *testing.T) {
 	require.NoError(t, l.Update(t.Context(), record(s.Name(), 1_000_000)))
 
 	f.overwrite(s, func(lease *coordinationv1.Lease) {
-		lease.Annotations[v1alpha1.AnnotationPod] = "pod-b"
+		lease.Annotations[contract.AnnotationPod] = "pod-b"
 		lease.Spec.RenewTime = new(metav1.NewMicroTime(time.Unix(1, 0)))
 	})
 
@@ -384,15 +384,15 @@ func freePort(f *fixture) string {
 func TestALeaseOfAnotherRingIsNoSlot(t *testing.T) {
 	f := newFixture(t)
 	require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1alpha1.SlotName(f.ring, 0)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: contract.SlotName(f.ring, 0)},
 	}))
-	require.Equal(t, v1alpha1.SlotName(f.ring, 1), f.claim(f.slotOptions("pod-a", 2)).got().Name())
+	require.Equal(t, contract.SlotName(f.ring, 1), f.claim(f.slotOptions("pod-a", 2)).got().Name())
 }
 
 // TestALeaseThatHidesASlotIsReported has such a Lease where there is no other slot.
 func TestALeaseThatHidesASlotIsReported(t *testing.T) {
 	f := newFixture(t)
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1alpha1.SlotName(f.ring, 0)}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: contract.SlotName(f.ring, 0)}}
 	require.NoError(t, f.admin.Create(t.Context(), lease))
 
 	reported := make(chan string, 100)

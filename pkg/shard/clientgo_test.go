@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
 	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/pkg/shard/shardtest"
@@ -224,7 +224,7 @@ func (r *ring) renewed(name string) time.Time {
 // A controller that uses only client-go hands an object over.
 func TestClientGoControllersHandAnObjectOver(t *testing.T) {
 	r := newRing(t)
-	labels := map[string]string{v1alpha1.ShardLabel(r.namespace): "shard-0"}
+	labels := map[string]string{contract.ShardLabel(r.namespace): "shard-0"}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: "a", Labels: labels}}
 	require.NoError(t, r.admin.Create(t.Context(), cm))
 
@@ -260,10 +260,10 @@ func TestClientGoControllersHandAnObjectOver(t *testing.T) {
 		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{`+labels+`}}}`))
 		require.NoError(t, r.admin.Patch(t.Context(), cm, patch))
 	}
-	label(`"` + v1alpha1.DrainLabel(r.namespace) + `":"true"`)
+	label(`"` + contract.DrainLabel(r.namespace) + `":"true"`)
 	r.eventually("the second shard is ready", func() bool { return r.holder("shard-1") == "shard-1" })
 	require.NoError(t, r.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
-	require.Equal(t, "shard-0", cm.Labels[v1alpha1.ShardLabel(r.namespace)], "not given up while it is worked on")
+	require.Equal(t, "shard-0", cm.Labels[contract.ShardLabel(r.namespace)], "not given up while it is worked on")
 
 	close(release)
 	r.eventually("the first shard gives it up", func() bool {
@@ -274,7 +274,7 @@ func TestClientGoControllersHandAnObjectOver(t *testing.T) {
 	require.Equal(t, 1, count("shard-0"), "it does not begin again")
 	require.Zero(t, count("shard-1"))
 
-	label(`"` + v1alpha1.ShardLabel(r.namespace) + `":"shard-1"`)
+	label(`"` + contract.ShardLabel(r.namespace) + `":"shard-1"`)
 	r.eventually("the second shard works on it", func() bool { return count("shard-1") > 0 })
 	require.Equal(t, 1, count("shard-0"))
 
@@ -300,7 +300,7 @@ func TestRunEndsWhenTheLeaseIsLost(t *testing.T) {
 	lease := &coordinationv1.Lease{}
 	r.eventually("the Lease is taken", func() bool {
 		require.NoError(t, r.admin.Get(t.Context(), client.ObjectKey{Namespace: r.namespace, Name: "shard-0"}, lease))
-		lease.Spec.HolderIdentity = new(v1alpha1.LeaseControllerIdentity)
+		lease.Spec.HolderIdentity = new(contract.LeaseControllerIdentity)
 
 		return r.admin.Update(t.Context(), lease) == nil
 	})
@@ -308,7 +308,7 @@ func TestRunEndsWhenTheLeaseIsLost(t *testing.T) {
 	err := result()
 	require.ErrorIs(t, err, shard.ErrLost)
 	require.ErrorContains(t, err, `its holder is now "shardlease-controller"`)
-	require.Equal(t, v1alpha1.LeaseControllerIdentity, r.holder("shard-0"))
+	require.Equal(t, contract.LeaseControllerIdentity, r.holder("shard-0"))
 }
 
 func TestRunKeepsTheLeaseWhileItsWorkStops(t *testing.T) {
@@ -356,7 +356,7 @@ func TestRunGivesTheLeaseBack(t *testing.T) {
 }
 
 func TestRunThatIsStoppedBeforeItHoldsTheLease(t *testing.T) {
-	for name, holder := range map[string]string{"another's": v1alpha1.LeaseControllerIdentity, "in the hold-off": ""} {
+	for name, holder := range map[string]string{"another's": contract.LeaseControllerIdentity, "in the hold-off": ""} {
 		t.Run(name, func(t *testing.T) {
 			r := newRing(t)
 			renewed := metav1.NowMicro()
@@ -383,12 +383,12 @@ func TestRunThatIsStoppedBeforeItHoldsTheLease(t *testing.T) {
 func TestHandlerAsksForTheOwnerOfAnObjectInDeletion(t *testing.T) {
 	r := newRing(t)
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: r.namespace, Name: "a", Labels: map[string]string{v1alpha1.ShardLabel(r.namespace): "shard-1"},
+		Namespace: r.namespace, Name: "a", Labels: map[string]string{contract.ShardLabel(r.namespace): "shard-1"},
 	}}
 	require.NoError(t, r.admin.Create(t.Context(), owner))
 	child := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 		Namespace: r.namespace, Name: "child", ResourceVersion: "1", DeletionTimestamp: new(metav1.Now()),
-		Labels: map[string]string{v1alpha1.ShardLabel(r.namespace): "shard-0"},
+		Labels: map[string]string{contract.ShardLabel(r.namespace): "shard-0"},
 		OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, Controller: new(true),
 		}},

@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // requests are the requests of a config that have been sent: verb, form and path, for example "watch metadata configmaps".
@@ -93,7 +93,7 @@ func (f *fixture) runCache(o cache.Options) cache.Cache {
 func (f *fixture) handed(s *Shard, name string, secret *corev1.Secret) *corev1.ConfigMap {
 	f.Helper()
 
-	handover := v1alpha1.Handover{corev1.Resource("secrets"): secret.ResourceVersion}
+	handover := contract.Handover{corev1.Resource("secrets"): secret.ResourceVersion}
 	cm := &corev1.ConfigMap{ObjectMeta: f.meta(s, name)}
 	cm.Annotations = map[string]string{s.LabelKeys().Handover: handover.String()}
 	require.NoError(f, f.admin.Create(f.Context(), cm))

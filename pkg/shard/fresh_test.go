@@ -21,7 +21,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // watches are the watches of ConfigMaps, whose events a test may hold back.
@@ -288,9 +288,9 @@ func TestNoWorkFromACacheOlderThanALeaseThatWasMadeAnew(t *testing.T) {
 func (f *fixture) takenLease(s *Shard) {
 	f.Helper()
 	require.NoError(f, f.admin.Create(f.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: s.Name(), Labels: map[string]string{v1alpha1.LabelClusterRing: f.ring}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: s.Name(), Labels: map[string]string{contract.LabelClusterRing: f.ring}},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: new(v1alpha1.LeaseControllerIdentity), LeaseDurationSeconds: new(int32(3600)), RenewTime: new(metav1.NowMicro()),
+			HolderIdentity: new(contract.LeaseControllerIdentity), LeaseDurationSeconds: new(int32(3600)), RenewTime: new(metav1.NowMicro()),
 		},
 	}))
 }

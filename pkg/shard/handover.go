@@ -13,7 +13,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 // that counts its children in a stale cache creates too many of them.
 //
 //	H1  A worker works on an object, and on what follows it, only after the process's caches have reached the versions in the
-//	    handover annotation (v1alpha1.Handover). The writes behind these versions are events of the same caches, so they arrive
+//	    handover annotation (contract.Handover). The writes behind these versions are events of the same caches, so they arrive
 //	    without further requests. A cache does not go back, so an object does not wait twice for the same versions.
 //	H2  The worker does not wait for kinds that the process does not cache.
 //	H3  If versions are comparable, an object that waits sends no request of its own. If they are not, the worker lists what
@@ -60,7 +60,7 @@ type handed struct {
 
 	key      objectKey
 	value    string // the annotation
-	versions v1alpha1.Handover
+	versions contract.Handover
 	now      time.Time
 	wait     postponed
 }
@@ -88,7 +88,7 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 		return "", 0, nil
 	}
 
-	if o.versions, err = v1alpha1.ParseHandover(o.value); err != nil {
+	if o.versions, err = contract.ParseHandover(o.value); err != nil {
 		log.FromContext(ctx).Error(err, "Ignoring the handover annotation, because it cannot be read",
 			"annotation", h.stores.keys.Handover, "kind", key.Kind, "object", key.NamespacedName)
 	}

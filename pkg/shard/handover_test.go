@@ -19,7 +19,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
 )
 
@@ -112,8 +112,8 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 		t.Run(tc.what, func(t *testing.T) {
 			require.NoError(t, owners.Replace([]any{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 				Namespace: name.Namespace, Name: name.Name, ResourceVersion: "5",
-				Labels:      map[string]string{v1alpha1.ShardLabel("ring"): "shard-0"},
-				Annotations: map[string]string{v1alpha1.HandoverAnnotation("ring"): tc.handover},
+				Labels:      map[string]string{contract.ShardLabel("ring"): "shard-0"},
+				Annotations: map[string]string{contract.HandoverAnnotation("ring"): tc.handover},
 			}}}, "5"))
 
 			followers.version, done = tc.reached, 0
@@ -144,9 +144,9 @@ func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 	live, err := metadata.NewForConfig(testenv.Config(t))
 	require.NoError(t, err)
 
-	mine := map[string]string{v1alpha1.ShardLabel("ring"): "shard-0"}
+	mine := map[string]string{contract.ShardLabel("ring"): "shard-0"}
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: ns, Name: "owner", Labels: mine, Annotations: map[string]string{v1alpha1.HandoverAnnotation("ring"): `{"secrets":"v20"}`},
+		Namespace: ns, Name: "owner", Labels: mine, Annotations: map[string]string{contract.HandoverAnnotation("ring"): `{"secrets":"v20"}`},
 	}}
 	require.NoError(t, testenv.Client(t).Create(t.Context(), owner))
 
@@ -220,7 +220,7 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 		})
 	}
 
-	drained := v1alpha1.DrainLabel("ring")
+	drained := contract.DrainLabel("ring")
 
 	for _, tc := range []struct {
 		what   string
@@ -233,7 +233,7 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 		{"the owner is to be given up", func(all map[string]*metav1.PartialObjectMetadata) { all["ConfigMap"].Labels[drained] = "true" }, false},
 		{"nobody controls the one between", func(all map[string]*metav1.PartialObjectMetadata) { all["Secret"].OwnerReferences = nil }, true},
 		{"the owner waits for what follows it", func(all map[string]*metav1.PartialObjectMetadata) {
-			all["ConfigMap"].Annotations = map[string]string{v1alpha1.HandoverAnnotation("ring"): `{"secrets":"10"}`}
+			all["ConfigMap"].Annotations = map[string]string{contract.HandoverAnnotation("ring"): `{"secrets":"10"}`}
 		}, false},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 
 			for i, kind := range kinds {
 				o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-					Namespace: "n", Name: kind, ResourceVersion: "5", Labels: map[string]string{v1alpha1.ShardLabel("ring"): "shard-0"},
+					Namespace: "n", Name: kind, ResourceVersion: "5", Labels: map[string]string{contract.ShardLabel("ring"): "shard-0"},
 				}}
 				if i > 0 {
 					o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: kinds[i-1], Name: kinds[i-1], Controller: new(true)}}
@@ -323,7 +323,7 @@ func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 	waits := func(name, version string) bool {
 		key := objectKey{GroupKind: corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), NamespacedName: types.NamespacedName{Namespace: ns, Name: name}}
 		missing, _, err := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
-			Namespace: ns, Name: name, Annotations: map[string]string{v1alpha1.HandoverAnnotation("ring"): `{"secrets":"` + version + `"}`},
+			Namespace: ns, Name: name, Annotations: map[string]string{contract.HandoverAnnotation("ring"): `{"secrets":"` + version + `"}`},
 		}, now)
 		require.NoError(t, err)
 

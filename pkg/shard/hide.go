@@ -15,14 +15,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // ringMeta is what an object carries of the ring: the values of its keys, nil for those that are missing.
 type ringMeta struct{ shard, drain, handover *string }
 
 // ringKeys reads and writes the keys of the ring in objects. If others have the object's maps too, it writes into new ones.
-type ringKeys v1alpha1.LabelKeys
+type ringKeys contract.LabelKeys
 
 // field is a field of metadata with the ring's keys in it; the value is nil for none.
 type field struct {

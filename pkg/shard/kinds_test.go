@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // A controller with an informer for each namespace has a handler for each, and each owner is looked up where its namespace is read.
@@ -24,7 +24,7 @@ func TestOwnersAreReadInTheirNamespace(t *testing.T) {
 	s, live, _ := unplugged(t)
 
 	worked := map[string]int{}
-	mine := map[string]string{v1alpha1.ShardLabel("ring"): "shard-0"}
+	mine := map[string]string{contract.ShardLabel("ring"): "shard-0"}
 	work := map[string]func(context.Context, types.NamespacedName) (time.Duration, error){}
 
 	for _, namespace := range []string{"a", "b"} {
@@ -78,7 +78,7 @@ func TestMainObjectsFollowNoController(t *testing.T) {
 
 	for kind, owner := range map[string]string{"Job": "CronJob", "Pod": "Job"} {
 		require.NoError(t, stores[kind].Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "n", Name: kind, ResourceVersion: "5", Labels: map[string]string{v1alpha1.ShardLabel("ring"): "shard-0"},
+			Namespace: "n", Name: kind, ResourceVersion: "5", Labels: map[string]string{contract.ShardLabel("ring"): "shard-0"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: owner, Name: owner, Controller: new(true)}},
 		}}))
 	}
@@ -111,7 +111,7 @@ func TestMainObjectsFollowNoController(t *testing.T) {
 	// A controller of this shard that is drained says nothing about main resources.
 	drained := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "n", Name: "CronJob", ResourceVersion: "5",
-		Labels: map[string]string{v1alpha1.ShardLabel("ring"): "shard-0", v1alpha1.DrainLabel("ring"): "true"},
+		Labels: map[string]string{contract.ShardLabel("ring"): "shard-0", contract.DrainLabel("ring"): "true"},
 	}}
 	require.NoError(t, stores["CronJob"].Add(drained))
 	s.guard.enter(objectKey{schema.GroupKind{Group: batchv1.GroupName, Kind: "CronJob"}, types.NamespacedName{Namespace: "n", Name: "CronJob"}})

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 )
 
@@ -105,7 +105,7 @@ func (s *Shard) lockFor(client coordinationv1client.LeasesGetter, name string) *
 		LeaseMeta:  metav1.ObjectMeta{Namespace: s.options.Namespace, Name: name},
 		Client:     announcing{LeasesGetter: client, lock: l},
 		LockConfig: resourcelock.ResourceLockConfig{Identity: name},
-		Labels:     map[string]string{v1alpha1.LabelClusterRing: s.options.Ring},
+		Labels:     map[string]string{contract.LabelClusterRing: s.options.Ring},
 	}
 
 	return l

@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
 	"github.com/clusterring/clusterring/pkg/shard"
 )
@@ -210,7 +210,7 @@ func (m *matrix) run() {
 	m.works("b", busy)
 
 	// Somebody else changes labels. Nobody drains the objects, so they are handed over when their shard has seen that.
-	m.merge(dropped, map[string]any{"labels": map[string]any{v1alpha1.ShardLabel(m.namespace): nil}})
+	m.merge(dropped, map[string]any{"labels": map[string]any{contract.ShardLabel(m.namespace): nil}})
 	m.Assign(changed, "nobody")
 	m.vanish(dropped)
 	m.vanish(changed)
@@ -335,7 +335,7 @@ func (m *matrix) hand(owner client.Object) {
 	m.ledger.leaves(owner.GetName())
 	m.ledger.gives(owner.GetName())
 
-	handover := v1alpha1.Handover{}
+	handover := contract.Handover{}
 
 	for _, child := range m.children(owner) {
 		m.Assign(&child, "b")
@@ -343,8 +343,8 @@ func (m *matrix) hand(owner client.Object) {
 	}
 
 	m.merge(owner, map[string]any{
-		"labels":      map[string]any{v1alpha1.ShardLabel(m.namespace): "b", v1alpha1.DrainLabel(m.namespace): nil},
-		"annotations": map[string]any{v1alpha1.HandoverAnnotation(m.namespace): handover.String()},
+		"labels":      map[string]any{contract.ShardLabel(m.namespace): "b", contract.DrainLabel(m.namespace): nil},
+		"annotations": map[string]any{contract.HandoverAnnotation(m.namespace): handover.String()},
 	})
 }
 
@@ -355,7 +355,7 @@ func (m *matrix) released(obj client.Object, to string) {
 		err := m.admin.Get(m.Context(), client.ObjectKeyFromObject(obj), obj)
 		labels := obj.GetLabels()
 
-		return err == nil && labels[v1alpha1.ShardLabel(m.namespace)] == to && labels[v1alpha1.DrainLabel(m.namespace)] == ""
+		return err == nil && labels[contract.ShardLabel(m.namespace)] == to && labels[contract.DrainLabel(m.namespace)] == ""
 	}, prompt, doorInterval, "%s is released", obj.GetName())
 	m.ledger.leaves(obj.GetName())
 }
@@ -385,7 +385,7 @@ func (m *matrix) take(of string) {
 	require.NoError(m, m.admin.Get(m.Context(), client.ObjectKey{Namespace: m.namespace, Name: of}, lease))
 
 	now := metav1.NowMicro()
-	lease.Spec.HolderIdentity, lease.Spec.AcquireTime, lease.Spec.RenewTime = new(v1alpha1.LeaseControllerIdentity), &now, &now
+	lease.Spec.HolderIdentity, lease.Spec.AcquireTime, lease.Spec.RenewTime = new(contract.LeaseControllerIdentity), &now, &now
 	lease.Spec.LeaseDurationSeconds = new(2 * *lease.Spec.LeaseDurationSeconds)
 	require.NoError(m, m.admin.Update(m.Context(), lease))
 }

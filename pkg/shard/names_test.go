@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 const ownLabel = "cloudapi.team-orca.dev/shard"
@@ -42,8 +42,8 @@ func TestNamedShards(t *testing.T) {
 	f.eventually("it works on its object", func() bool { return worked.Load() > 0 })
 
 	lease := f.lease(first)
-	require.Equal(t, "pod-a", lease.Annotations[v1alpha1.AnnotationPod])
-	require.Equal(t, ownLabel, lease.Annotations[v1alpha1.AnnotationShardLabel])
+	require.Equal(t, "pod-a", lease.Annotations[contract.AnnotationPod])
+	require.Equal(t, ownLabel, lease.Annotations[contract.AnnotationShardLabel])
 
 	// The same name once more: a slot of one.
 	second := f.claim(f.namedOptions("pod-c", "blue"))
@@ -57,7 +57,7 @@ func TestNamedShards(t *testing.T) {
 	f.eventually("its successor works on it", func() bool { return next.Load() > 0 })
 	f.refresh(cm)
 	require.Equal(t, map[string]string{ownLabel: "blue"}, cm.Labels, "nothing has moved")
-	require.Equal(t, "pod-c", f.lease(successor).Annotations[v1alpha1.AnnotationPod])
+	require.Equal(t, "pod-c", f.lease(successor).Annotations[contract.AnnotationPod])
 
 	// A drain is acknowledged by the keys of the ring.
 	f.label(cm, ownLabel+"-drain", "green")
@@ -72,18 +72,18 @@ func TestLeaseOfAPredecessorLosesItsLabel(t *testing.T) {
 	f := newFixture(t)
 	s := f.claim(f.namedOptions("pod-a", "blue")).got()
 	require.NoError(t, f.runs(s, ignore).stop())
-	require.Equal(t, ownLabel, f.lease(s).Annotations[v1alpha1.AnnotationShardLabel])
+	require.Equal(t, ownLabel, f.lease(s).Annotations[contract.AnnotationShardLabel])
 
 	options := f.namedOptions("pod-b", "blue")
 	options.ShardLabel = ""
 	next := f.claim(options).got()
-	require.NotContains(t, f.lease(next).Annotations, v1alpha1.AnnotationShardLabel)
+	require.NotContains(t, f.lease(next).Annotations, contract.AnnotationShardLabel)
 }
 
 func TestKeysOfAShard(t *testing.T) {
 	s, err := New(Options{Ring: "example", Name: "a", Namespace: "n", ShardLabel: ownLabel})
 	require.NoError(t, err)
-	require.Equal(t, v1alpha1.LabelKeys{Shard: ownLabel, Drain: ownLabel + "-drain", Handover: ownLabel + "-handover"}, s.LabelKeys())
+	require.Equal(t, contract.LabelKeys{Shard: ownLabel, Drain: ownLabel + "-drain", Handover: ownLabel + "-handover"}, s.LabelKeys())
 	require.Equal(t, ownLabel+"=a", s.Selector().String())
 	require.Equal(t, ownLabel+"-handover", s.stores.keys.Handover)
 }

@@ -19,7 +19,7 @@ import (
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
@@ -53,10 +53,10 @@ type Options struct {
 	// processes of a ring may use the same name at the same time. Default: the name of the Pod, as its token has it; else the host name.
 	Name string
 	// Pod is the name of the Pod that runs the shard, if it differs from Name. The fence of a ring needs it: the API server knows
-	// which Pod writes, not which shard. The Lease announces it in the annotation v1alpha1.AnnotationPod. Default: none, which
+	// which Pod writes, not which shard. The Lease announces it in the annotation contract.AnnotationPod. Default: none, which
 	// stands for Name. With Slots: the name of the Pod, and a random name outside a cluster.
 	Pod string
-	// PodUID is the uid of the Pod that runs the shard. The Lease announces it in the annotation v1alpha1.AnnotationPodUID. With it, the
+	// PodUID is the uid of the Pod that runs the shard. The Lease announces it in the annotation contract.AnnotationPodUID. With it, the
 	// lease monitor can give the shard up as soon as the kubelet reports that the Pod has ended. It must be the uid of the Pod that this process
 	// runs in, or empty. Default: that of the Pod's token, which the kubelet mounts; none outside a cluster.
 	PodUID types.UID
@@ -76,7 +76,7 @@ type Options struct {
 	Runnables map[string]Placement
 	// ShardLabel is the key of the label by which the ring assigns objects: spec.shardLabel of the ring, without which it must be empty. A shard
 	// with another key does not see its objects, so it gets none: the Lease announces the key in the annotation
-	// v1alpha1.AnnotationShardLabel, the condition ShardsAvailable of the ring reports the difference, and an admission policy refuses the
+	// contract.AnnotationShardLabel, the condition ShardsAvailable of the ring reports the difference, and an admission policy refuses the
 	// Lease. Default: none, which stands for the key that follows from the ring's name.
 	ShardLabel string
 	// Namespace holds the shard's Lease. Default: the namespace of the Pod; required outside a cluster.
@@ -95,7 +95,7 @@ type Options struct {
 
 	// HoldOff is how long the shard waits before it works, after it has taken a free Lease or created one. While a Lease is free,
 	// the rebalancer takes objects from the shard without asking it, and whoever has seen the Lease free relies on this time. The
-	// Lease announces it in the annotation v1alpha1.AnnotationHoldOff. If the Lease announces a longer time, because another
+	// Lease announces it in the annotation contract.AnnotationHoldOff. If the Lease announces a longer time, because another
 	// value was set when it was last held, the shard waits that long once. A shard whose Lease is still held under its name does
 	// not wait. At least 1.5 seconds. Default: 2 seconds.
 	HoldOff time.Duration
@@ -244,7 +244,7 @@ func (o Options) validateNames() []error {
 		{"namespace", o.Namespace, validation.IsDNS1123Label},
 		{"pod", o.Pod, validation.IsDNS1123Subdomain},
 		{"pod uid", string(o.PodUID), checkUID},
-		{"shard label", o.ShardLabel, v1alpha1.ValidateShardLabel},
+		{"shard label", o.ShardLabel, contract.ValidateShardLabel},
 	} {
 		if name.value == "" {
 			continue
@@ -255,7 +255,7 @@ func (o Options) validateNames() []error {
 		}
 	}
 
-	if o.Name == v1alpha1.LeaseControllerIdentity {
+	if o.Name == contract.LeaseControllerIdentity {
 		errs = append(errs, fmt.Errorf("name: %q is how the lease monitor signs Leases that it has taken; choose another", o.Name))
 	}
 

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // recheck is when a worker that could not decide, or could not start yet, checks again. Nearly always, an event or the worker
@@ -49,7 +49,7 @@ func (s *Shard) view(obj metav1.Object) view {
 
 	return view{
 		version: obj.GetResourceVersion(), owned: s.owns(obj), draining: s.draining(obj),
-		next: v1alpha1.NextShard(obj.GetLabels()[s.drainKey]),
+		next: contract.NextShard(obj.GetLabels()[s.drainKey]),
 	}
 }
 
@@ -152,7 +152,7 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 	obj, may, err := v.look(ctx, k, name)
 	v.deletion = obj != nil && obj.GetDeletionTimestamp() != nil
 
-	for range v1alpha1.MaxDepth - 1 {
+	for range contract.MaxDepth - 1 {
 		if err != nil || may != run || obj == nil {
 			return may, err
 		}

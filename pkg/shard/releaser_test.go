@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // writers are the goroutines of all shards that write on behalf of objects.
@@ -313,7 +313,7 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 
 		for i := range objects {
 			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "n", Name: fmt.Sprint("object-", i), ResourceVersion: "5", Labels: map[string]string{v1alpha1.ShardLabel("ring"): "shard-0"},
+				Namespace: "n", Name: fmt.Sprint("object-", i), ResourceVersion: "5", Labels: map[string]string{contract.ShardLabel("ring"): "shard-0"},
 			}}
 			key := objectKey{kind.GroupKind(), client.ObjectKeyFromObject(cm)}
 

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 const (
@@ -144,8 +144,8 @@ func (w *workload) replicas(ctx context.Context) (int, error) {
 	}
 
 	replicas, _, err := unstructured.NestedInt64(scale.Object, "spec", "replicas")
-	if err == nil && (replicas < 0 || replicas > v1alpha1.MaxSlots) {
-		err = fmt.Errorf("%d replicas are more than the %d slots that a ring may have", replicas, v1alpha1.MaxSlots)
+	if err == nil && (replicas < 0 || replicas > contract.MaxSlots) {
+		err = fmt.Errorf("%d replicas are more than the %d slots that a ring may have", replicas, contract.MaxSlots)
 	}
 
 	if err != nil {
@@ -157,7 +157,7 @@ func (w *workload) replicas(ctx context.Context) (int, error) {
 
 // price tells ReplicaSets to delete the Pod of the highest slot first, and Pods without a slot, whose cost is 0, before that.
 func (w *workload) price(ctx context.Context, pod string, slot int) error {
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"%d"}}}`, deletionCost, v1alpha1.MaxSlots-slot)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"%d"}}}`, deletionCost, contract.MaxSlots-slot)
 
 	_, err := w.client.Resource(pods).Namespace(w.namespace).Patch(ctx, pod, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {

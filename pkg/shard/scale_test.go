@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // deployed creates a Deployment of one replica with its ReplicaSet, which nothing runs.
@@ -78,7 +78,7 @@ func TestSlotsFollowTheScaleOfTheDeployment(t *testing.T) {
 	}
 
 	first := f.claim(f.slotted("pod-a", Scale())).got()
-	require.Equal(t, v1alpha1.SlotName(f.ring, 0), first.Name())
+	require.Equal(t, contract.SlotName(f.ring, 0), first.Name())
 	f.eventually("it is deleted last", func() bool { return f.cost("pod-a") == "5000" })
 	f.runs(first, ignore)
 
@@ -87,7 +87,7 @@ func TestSlotsFollowTheScaleOfTheDeployment(t *testing.T) {
 	require.Empty(t, f.cost("pod-b"), "a Pod without a slot is deleted before others")
 
 	f.scale(deployment, 2)
-	require.Equal(t, v1alpha1.SlotName(f.ring, 1), second.got().Name())
+	require.Equal(t, contract.SlotName(f.ring, 1), second.got().Name())
 	f.eventually("the Pod of the highest slot is deleted first", func() bool { return f.cost("pod-b") == "4999" })
 }
 
@@ -127,7 +127,7 @@ func TestFollowingTheScaleNeeds(t *testing.T) {
 	fails("pod-a", `cannot get resource "deployments/scale"`)
 	allow("apps", "deployments/scale", "get")
 	allow("coordination.k8s.io", "leases", "get", "list", "watch", "create", "update", "delete")
-	require.Equal(t, v1alpha1.SlotName(f.ring, 0), f.claim(f.slotted("pod-a", Scale())).got().Name())
+	require.Equal(t, contract.SlotName(f.ring, 0), f.claim(f.slotted("pod-a", Scale())).got().Name())
 	require.Empty(t, f.cost("pod-a"), "it works without the permission to patch Pods")
 }
 
@@ -144,7 +144,7 @@ func TestFollowingTheScaleSurvivesAnOutage(t *testing.T) {
 	c := f.claim(f.slotted("pod-a", Scale()))
 	f.eventually("it has tried", func() bool { return n.refused.Load() > 1 })
 	n.down.Store(false)
-	require.Equal(t, v1alpha1.SlotName(f.ring, 0), c.got().Name())
+	require.Equal(t, contract.SlotName(f.ring, 0), c.got().Name())
 }
 
 // What controls the Deployment may be in no namespace. No Role lets a shard read that.
@@ -157,5 +157,5 @@ func TestFollowingTheScaleEndsAtTheNamespace(t *testing.T) {
 	require.NoError(t, f.admin.Create(t.Context(), above))
 	deployment.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(above, rbacv1.SchemeGroupVersion.WithKind("ClusterRole"))}
 	require.NoError(t, f.admin.Update(t.Context(), deployment))
-	require.Equal(t, v1alpha1.SlotName(f.ring, 0), f.claim(f.slotted("pod-a", Scale())).got().Name())
+	require.Equal(t, contract.SlotName(f.ring, 0), f.claim(f.slotted("pod-a", Scale())).got().Name())
 }

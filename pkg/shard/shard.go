@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
@@ -61,7 +61,7 @@ func New(options Options) (*Shard, error) {
 
 // newShard returns the shard of options that are complete.
 func newShard(options Options) *Shard {
-	keys := v1alpha1.LabelKeysOf(options.Ring, options.ShardLabel)
+	keys := contract.LabelKeysOf(options.Ring, options.ShardLabel)
 	s := &Shard{
 		options:  options,
 		shardKey: keys.Shard,
@@ -98,8 +98,8 @@ func (s *Shard) Ring() string { return s.options.Ring }
 func (s *Shard) Namespace() string { return s.options.Namespace }
 
 // LabelKeys returns the keys by which the ring labels and annotates objects.
-func (s *Shard) LabelKeys() v1alpha1.LabelKeys {
-	return v1alpha1.LabelKeysOf(s.options.Ring, s.options.ShardLabel)
+func (s *Shard) LabelKeys() contract.LabelKeys {
+	return contract.LabelKeysOf(s.options.Ring, s.options.ShardLabel)
 }
 
 // Selector returns the label selector that matches the objects of this shard, including draining ones; none as long as the shard waits for a slot.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // maxSlotNames is how many names spec.shardNames of a ring may contain.
@@ -32,7 +32,7 @@ const (
 // the scale every five seconds. The slots are called like those of [Count].
 func Scale() Slots { return Slots{from: scaleSlots} }
 
-// Count returns so many slots, from 1 to [v1alpha1.MaxSlots]. They are called v1alpha1.SlotName(ring, 0) and so on.
+// Count returns so many slots, from 1 to [contract.MaxSlots]. They are called contract.SlotName(ring, 0) and so on.
 func Count(slots int) Slots { return Slots{from: countSlots, count: slots} }
 
 // Named returns slots with the given names, of which a process takes the first that no other Pod holds. With one name, all Pods but one are
@@ -54,7 +54,7 @@ func (s Slots) of(ring string) []string {
 func slotsOf(ring string, count int) []string {
 	names := make([]string, count)
 	for number := range names {
-		names[number] = v1alpha1.SlotName(ring, number)
+		names[number] = contract.SlotName(ring, number)
 	}
 
 	return names
@@ -71,8 +71,8 @@ func (s Slots) validate(o Options) []error {
 	switch {
 	case s.from == namedSlots:
 		return append(errs, s.validateNames()...)
-	case s.from == countSlots && (s.count < 1 || s.count > v1alpha1.MaxSlots):
-		return append(errs, fmt.Errorf("slots: their number, %d, must be from 1 to %d", s.count, v1alpha1.MaxSlots))
+	case s.from == countSlots && (s.count < 1 || s.count > contract.MaxSlots):
+		return append(errs, fmt.Errorf("slots: their number, %d, must be from 1 to %d", s.count, contract.MaxSlots))
 	case !s.any() || o.Ring == "": // validateNames of the options has reported it
 		return errs
 	}
@@ -98,7 +98,7 @@ func (s Slots) validateNames() []error {
 		switch problems := objectAndLabel(name); {
 		case len(problems) > 0:
 			errs = append(errs, fmt.Errorf("slots: %q is invalid: %s", name, strings.Join(problems, "; ")))
-		case name == v1alpha1.LeaseControllerIdentity:
+		case name == contract.LeaseControllerIdentity:
 			errs = append(errs, fmt.Errorf("slots: %q is how the lease monitor signs Leases that it has taken; choose another", name))
 		case slices.Contains(s.names[:i], name):
 			errs = append(errs, fmt.Errorf("slots: %q is listed twice", name))
@@ -110,7 +110,7 @@ func (s Slots) validateNames() []error {
 
 // lastSlot returns the longest name of so many slots, the first one if there are none, and why it is invalid.
 func lastSlot(ring string, slots int) (name string, problems []string) {
-	name = v1alpha1.SlotName(ring, max(slots-1, 0))
+	name = contract.SlotName(ring, max(slots-1, 0))
 
 	return name, objectAndLabel(name)
 }

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // A slot is a shard's name that outlives Pods. Its Lease names the slot as the holder, and in an annotation the Pod that runs it. It passes from
@@ -55,7 +55,7 @@ type pod struct {
 
 // wrote reports whether the Lease says that this Pod wrote it, as far as the uids are known.
 func (p pod) wrote(lease *coordinationv1.Lease) bool {
-	if lease.Annotations[v1alpha1.AnnotationPod] != p.name {
+	if lease.Annotations[contract.AnnotationPod] != p.name {
 		return false
 	}
 
@@ -63,14 +63,14 @@ func (p pod) wrote(lease *coordinationv1.Lease) bool {
 		return true
 	}
 
-	uid := v1alpha1.PodUID(lease.Annotations, lease.Spec.RenewTime.Time)
+	uid := contract.PodUID(lease.Annotations, lease.Spec.RenewTime.Time)
 
 	return uid == "" || uid == p.uid
 }
 
 // isOffered reports whether the slot is held and offered, and nobody has renewed the Lease since.
 func isOffered(lease *coordinationv1.Lease) bool {
-	return isHeld(lease) && lease.Spec.RenewTime != nil && v1alpha1.IsOffered(lease.Annotations, lease.Spec.RenewTime.Time)
+	return isHeld(lease) && lease.Spec.RenewTime != nil && contract.IsOffered(lease.Annotations, lease.Spec.RenewTime.Time)
 }
 
 // isHeld reports whether the Lease names its own shard as the holder.
@@ -134,7 +134,7 @@ func (c chooser) prefer(o observed) (preference, time.Time) {
 		return ours, time.Time{}
 	case isOffered(l):
 		return offered, time.Time{}
-	case isHeld(l) && l.Annotations[v1alpha1.AnnotationPod] == "":
+	case isHeld(l) && l.Annotations[contract.AnnotationPod] == "":
 		return taken, time.Time{} // not a slot, but a shard that has this name for good
 	case isHeld(l):
 		return silent, silentAt(l, o.since)

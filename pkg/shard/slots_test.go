@@ -8,7 +8,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // at is when the Leases of these tests were renewed, on another machine's clock.
@@ -18,7 +18,7 @@ var at = metav1.NewMicroTime(time.Unix(1_000_000, 123_456_000))
 func slotLease(name string, edit ...func(*coordinationv1.Lease)) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
-			v1alpha1.AnnotationPod: "other", v1alpha1.AnnotationPodUID: v1alpha1.PodUIDValue("uid-other", at.Time),
+			contract.AnnotationPod: "other", contract.AnnotationPodUID: contract.PodUIDValue("uid-other", at.Time),
 		}},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: new(int32(10)), AcquireTime: &at, RenewTime: &at},
 	}
@@ -35,12 +35,12 @@ func heldBy(holder string) func(*coordinationv1.Lease) {
 
 func ofPod(name, uid string) func(*coordinationv1.Lease) {
 	return func(lease *coordinationv1.Lease) {
-		lease.Annotations = map[string]string{v1alpha1.AnnotationPod: name, v1alpha1.AnnotationPodUID: uid}
+		lease.Annotations = map[string]string{contract.AnnotationPod: name, contract.AnnotationPodUID: uid}
 	}
 }
 
 func offeredAt(value string) func(*coordinationv1.Lease) {
-	return func(lease *coordinationv1.Lease) { lease.Annotations[v1alpha1.AnnotationOffered] = value }
+	return func(lease *coordinationv1.Lease) { lease.Annotations[contract.AnnotationOffered] = value }
 }
 
 func TestWhatASlotIsForAPod(t *testing.T) {
@@ -58,15 +58,15 @@ func TestWhatASlotIsForAPod(t *testing.T) {
 		"no holder":           {slotLease("s", func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = nil }), 0, free, 0},
 		"held":                {slotLease("s"), 15*time.Second - 1, taken, 15 * time.Second},
 		"held, and silent":    {slotLease("s"), 15 * time.Second, silent, 0},
-		"taken by monitor":    {slotLease("s", heldBy(v1alpha1.LeaseControllerIdentity)), 10*time.Second - 1, taken, 10 * time.Second},
-		"monitor is done":     {slotLease("s", heldBy(v1alpha1.LeaseControllerIdentity)), 10 * time.Second, free, 0},
-		"offered":             {slotLease("s", offeredAt(v1alpha1.OfferValue(at.Time))), 0, offered, 0},
-		"offered, but taken":  {slotLease("s", heldBy(v1alpha1.LeaseControllerIdentity), offeredAt(v1alpha1.OfferValue(at.Time))), 0, taken, 10 * time.Second},
-		"offered, renewed":    {slotLease("s", offeredAt(v1alpha1.OfferValue(at.Add(-time.Second)))), 0, taken, 15 * time.Second},
-		"ours":                {slotLease("s", ofPod("me", v1alpha1.PodUIDValue("uid-me", at.Time))), 0, ours, 0},
+		"taken by monitor":    {slotLease("s", heldBy(contract.LeaseControllerIdentity)), 10*time.Second - 1, taken, 10 * time.Second},
+		"monitor is done":     {slotLease("s", heldBy(contract.LeaseControllerIdentity)), 10 * time.Second, free, 0},
+		"offered":             {slotLease("s", offeredAt(contract.OfferValue(at.Time))), 0, offered, 0},
+		"offered, but taken":  {slotLease("s", heldBy(contract.LeaseControllerIdentity), offeredAt(contract.OfferValue(at.Time))), 0, taken, 10 * time.Second},
+		"offered, renewed":    {slotLease("s", offeredAt(contract.OfferValue(at.Add(-time.Second)))), 0, taken, 15 * time.Second},
+		"ours":                {slotLease("s", ofPod("me", contract.PodUIDValue("uid-me", at.Time))), 0, ours, 0},
 		"ours, uid unknown":   {slotLease("s", ofPod("me", "")), 0, ours, 0},
-		"ours, uid void":      {slotLease("s", ofPod("me", v1alpha1.PodUIDValue("uid-other", at.Add(time.Second)))), 0, ours, 0},
-		"of a Pod of my name": {slotLease("s", ofPod("me", v1alpha1.PodUIDValue("uid-other", at.Time))), 0, taken, 15 * time.Second},
+		"ours, uid void":      {slotLease("s", ofPod("me", contract.PodUIDValue("uid-other", at.Add(time.Second)))), 0, ours, 0},
+		"of a Pod of my name": {slotLease("s", ofPod("me", contract.PodUIDValue("uid-other", at.Time))), 0, taken, 15 * time.Second},
 		"ours, but released":  {slotLease("s", ofPod("me", ""), heldBy("")), 0, free, 0},
 		"ours, but taken":     {slotLease("s", ofPod("me", ""), heldBy("else")), 0, taken, 10 * time.Second},
 		"a shard, no slot":    {slotLease("s", ofPod("", "")), time.Hour, taken, 0},
@@ -112,7 +112,7 @@ func TestChoose(t *testing.T) {
 
 		return out
 	}
-	offer := offeredAt(v1alpha1.OfferValue(at.Time))
+	offer := offeredAt(contract.OfferValue(at.Time))
 
 	best, _ := (chooser{me: me, without: all, now: now}).choose(slots, nil)
 	require.Equal(t, &choice{"s-0", nil, free}, best, "the first")
@@ -130,7 +130,7 @@ func TestChoose(t *testing.T) {
 	best, _ = (chooser{me: me, without: func(slot string) bool { return slot == "s-1" }, now: now}).choose(slots[:2], leases)
 	require.Equal(t, &choice{"s-0", leases["s-0"].lease, silent}, best)
 
-	leases = seen(0, slotLease("s-0"), slotLease("s-1", heldBy(v1alpha1.LeaseControllerIdentity)))
+	leases = seen(0, slotLease("s-0"), slotLease("s-1", heldBy(contract.LeaseControllerIdentity)))
 	best, next := (chooser{me: me, without: all, now: now}).choose(slots[:2], leases)
 	require.Nil(t, best)
 	require.Equal(t, now.Add(10*time.Second), next, "the monitor's Lease ends first")

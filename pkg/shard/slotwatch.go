@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // watch observes the Leases of the ring until the context ends. It returns when it has seen all of them, or the context has ended. The channel
 // is closed when nothing runs any more.
 func (c *claimer) watch(ctx context.Context) <-chan struct{} {
-	selector := labels.SelectorFromSet(labels.Set{v1alpha1.LabelClusterRing: c.options.Ring}).String()
+	selector := labels.SelectorFromSet(labels.Set{contract.LabelClusterRing: c.options.Ring}).String()
 	leases := c.watching
 	source := &toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

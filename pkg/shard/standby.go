@@ -14,7 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 const (
@@ -43,7 +43,7 @@ type standby struct {
 func (s *standby) renew(ctx context.Context, slots []string) bool {
 	now, before := s.clock.Now(), s.slots
 
-	s.slots = v1alpha1.SlotsValue(s.options.Ring, slots)
+	s.slots = contract.SlotsValue(s.options.Ring, slots)
 	if s.written != nil && now.Sub(s.renewed) < standbyPeriod && s.slots == before {
 		return true
 	}
@@ -98,11 +98,11 @@ func (s *standby) write(ctx context.Context, now time.Time) error {
 func (s *standby) lease(now time.Time) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.options.Namespace, Name: standbyName(s.options.Ring, s.options.Pod), Labels: map[string]string{v1alpha1.LabelStandby: s.options.Ring},
-			Annotations: map[string]string{v1alpha1.AnnotationSlots: s.slots},
+			Namespace: s.options.Namespace, Name: standbyName(s.options.Ring, s.options.Pod), Labels: map[string]string{contract.LabelStandby: s.options.Ring},
+			Annotations: map[string]string{contract.AnnotationSlots: s.slots},
 		},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: &s.options.Pod, LeaseDurationSeconds: new(int32(v1alpha1.StandbyDuration / time.Second)), RenewTime: new(metav1.NewMicroTime(now)),
+			HolderIdentity: &s.options.Pod, LeaseDurationSeconds: new(int32(contract.StandbyDuration / time.Second)), RenewTime: new(metav1.NewMicroTime(now)),
 		},
 	}
 	if s.options.PodUID != "" {
@@ -142,7 +142,7 @@ type slotOf struct{ ring, name string }
 
 // standbys returns how many processes wait for the slot.
 func standbys(ctx context.Context, client coordinationv1client.LeaseInterface, slot slotOf, now time.Time) (int, error) {
-	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelStandby + "=" + slot.ring})
+	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: contract.LabelStandby + "=" + slot.ring})
 	if err != nil {
 		return 0, err //nolint:wrapcheck // the caller says what for
 	}
@@ -150,7 +150,7 @@ func standbys(ctx context.Context, client coordinationv1client.LeaseInterface, s
 	count := 0
 
 	for i := range list.Items {
-		if l := &list.Items[i]; v1alpha1.IsWaiting(l.Spec.RenewTime, now) && v1alpha1.WaitsFor(l.Annotations, slot.ring, slot.name) {
+		if l := &list.Items[i]; contract.IsWaiting(l.Spec.RenewTime, now) && contract.WaitsFor(l.Annotations, slot.ring, slot.name) {
 			count++
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 func TestAStandby(t *testing.T) {
@@ -34,7 +34,7 @@ func TestAStandby(t *testing.T) {
 
 	lease := f.standby("pod-b")
 	require.NotNil(t, lease)
-	require.NotContains(t, lease.Labels, v1alpha1.LabelClusterRing, "it is no shard")
+	require.NotContains(t, lease.Labels, contract.LabelClusterRing, "it is no shard")
 	require.Equal(t, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "pod-b", UID: options.PodUID}}, lease.OwnerReferences)
 
 	require.NoError(t, p.stop())
@@ -113,7 +113,7 @@ func TestAStandbyRenewsItsLease(t *testing.T) {
 		return &standby{options: options, client: client.Leases(f.namespace), clock: clk, log: logr.Discard()}
 	}
 	of := func(slot int) int {
-		n, err := standbys(t.Context(), client.Leases(f.namespace), slotOf{f.ring, v1alpha1.SlotName(f.ring, slot)}, clk.Now())
+		n, err := standbys(t.Context(), client.Leases(f.namespace), slotOf{f.ring, contract.SlotName(f.ring, slot)}, clk.Now())
 		require.NoError(t, err)
 
 		return n
@@ -121,20 +121,20 @@ func TestAStandbyRenewsItsLease(t *testing.T) {
 	count := func() int { return of(0) }
 	s := begin()
 	require.Zero(t, count())
-	s.renew(t.Context(), []string{v1alpha1.SlotName(f.ring, 0)})
+	s.renew(t.Context(), []string{contract.SlotName(f.ring, 0)})
 	require.Equal(t, 1, count())
 
 	require.Zero(t, of(1), "it would not take that slot")
 
 	first := f.standby("pod-b").ResourceVersion
 
-	s.renew(t.Context(), []string{v1alpha1.SlotName(f.ring, 0)})
+	s.renew(t.Context(), []string{contract.SlotName(f.ring, 0)})
 	require.Equal(t, first, f.standby("pod-b").ResourceVersion, "it is not due")
-	s.renew(t.Context(), []string{v1alpha1.SlotName(f.ring, 0), v1alpha1.SlotName(f.ring, 1)})
+	s.renew(t.Context(), []string{contract.SlotName(f.ring, 0), contract.SlotName(f.ring, 1)})
 	require.Equal(t, 1, of(1), "it takes more slots now")
-	clk.SetTime(clk.Now().Add(v1alpha1.StandbyDuration))
+	clk.SetTime(clk.Now().Add(contract.StandbyDuration))
 	require.Zero(t, count(), "it may be gone")
-	s.renew(t.Context(), []string{v1alpha1.SlotName(f.ring, 0)})
+	s.renew(t.Context(), []string{contract.SlotName(f.ring, 0)})
 	require.Equal(t, 1, count())
 
 	// Somebody deletes it, and a predecessor in the same Pod has left one.
@@ -143,8 +143,8 @@ func TestAStandbyRenewsItsLease(t *testing.T) {
 		func() { s = begin() },
 	} {
 		disturb()
-		clk.SetTime(clk.Now().Add(v1alpha1.StandbyDuration))
-		s.renew(t.Context(), []string{v1alpha1.SlotName(f.ring, 0)})
+		clk.SetTime(clk.Now().Add(contract.StandbyDuration))
+		s.renew(t.Context(), []string{contract.SlotName(f.ring, 0)})
 		require.Equal(t, 1, count())
 	}
 

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 const (
@@ -161,7 +161,7 @@ func (l *lock) announceStop(ctx context.Context) error {
 			return errNotOurs
 		}
 
-		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.AnnotationStopping, v1alpha1.OfferValue(lease.Spec.RenewTime.Time))
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationStopping, contract.OfferValue(lease.Spec.RenewTime.Time))
 		_, err = l.leases.Update(ctx, lease, metav1.UpdateOptions{})
 
 		return err //nolint:wrapcheck // retry looks for Conflict

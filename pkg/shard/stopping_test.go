@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // stopping reports whether the shard's Lease says that it stops.
@@ -18,7 +18,7 @@ func (f *fixture) stopping(s *Shard) bool {
 
 	lease := f.lease(s)
 
-	return lease.Spec.RenewTime != nil && v1alpha1.IsStopping(lease.Annotations, lease.Spec.RenewTime.Time)
+	return lease.Spec.RenewTime != nil && contract.IsStopping(lease.Annotations, lease.Spec.RenewTime.Time)
 }
 
 // startUntilDrained starts a shard that reports its reconciles.
@@ -51,7 +51,7 @@ func TestAShardThatStopsWorksUntilItsObjectsAreDrained(t *testing.T) {
 	f.eventually("each renewal says it", func() bool {
 		lease := f.lease(s)
 
-		return lease.Spec.RenewTime.After(renewed.Time) && v1alpha1.IsStopping(lease.Annotations, lease.Spec.RenewTime.Time)
+		return lease.Spec.RenewTime.After(renewed.Time) && contract.IsStopping(lease.Annotations, lease.Spec.RenewTime.Time)
 	})
 
 	c := f.configMap(s, "c")

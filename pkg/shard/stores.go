@@ -18,7 +18,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // stores are the caches of sharded objects in this process. A look at an object reads them, not the program's client: that would send requests for
@@ -35,7 +35,7 @@ import (
 // name their namespace, and the informers get the program's transforms from here. Learning the namespaces from requests or from objects was
 // refused: both come after the informer started, and a namespace may contain no objects.
 type stores struct {
-	keys v1alpha1.LabelKeys
+	keys contract.LabelKeys
 	// live reads metadata from the API server; nil until the shard knows how to reach it.
 	live func() metadata.Interface
 	// selector, if set, replaces the label selectors of the cache.
@@ -75,7 +75,7 @@ type store struct {
 	informer toolscache.SharedIndexInformer
 }
 
-func newStores(keys v1alpha1.LabelKeys, live func() metadata.Interface) *stores {
+func newStores(keys contract.LabelKeys, live func() metadata.Interface) *stores {
 	return &stores{
 		keys: keys, live: live, kinds: map[schema.GroupKind]map[string][]*store{}, named: map[schema.GroupResource]schema.GroupKind{},
 		nameless: map[schema.GroupKind]string{},

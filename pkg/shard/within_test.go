@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/shard/internal/within"
 )
 
@@ -108,7 +108,7 @@ func testProgram(t *testing.T, test func(t *testing.T, p *elector, start func())
 
 		lock, err := Elect(within.Lock{
 			Identity: within.Identity{Ring: "example", Name: "shard-0", Namespace: "default"}, Leases: p.oneLease,
-			Labels: map[string]string{v1alpha1.LabelClusterRing: "example"}, Exit: p.exit,
+			Labels: map[string]string{contract.LabelClusterRing: "example"}, Exit: p.exit,
 		})
 		require.NoError(t, err)
 
@@ -137,8 +137,8 @@ func TestProgramWaitsForTheHoldOff(t *testing.T) {
 		start()
 		require.Equal(t, testHoldOff, <-p.leads)
 		require.Equal(t, "shard-0", p.holder())
-		require.Equal(t, "example", p.written().Labels[v1alpha1.LabelClusterRing])
-		require.Equal(t, testHoldOff.String(), p.written().Annotations[v1alpha1.AnnotationHoldOff])
+		require.Equal(t, "example", p.written().Labels[contract.LabelClusterRing])
+		require.Equal(t, testHoldOff.String(), p.written().Annotations[contract.AnnotationHoldOff])
 		pass(time.Hour)
 		p.stop()
 		synctest.Wait()
@@ -154,7 +154,7 @@ func TestProgramRenewsDuringALongHoldOff(t *testing.T) {
 		t.Helper()
 
 		p.lease = &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("")}}
-		p.lease.Annotations = map[string]string{v1alpha1.AnnotationHoldOff: "1m0s"}
+		p.lease.Annotations = map[string]string{contract.AnnotationHoldOff: "1m0s"}
 		start()
 
 		led := <-p.leads

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
@@ -253,7 +254,7 @@ func TestDroppedLabels(t *testing.T) {
 	t.Run("stay away after a drain, for what the object controls goes first", func(t *testing.T) {
 		other := map[string]string{"a": "b", "b": "a"}[f.owner("drained")]
 		w := f.website("drained")
-		w.SetLabels(map[string]string{f.shardLabel(): other, v1alpha1.DrainLabel(f.name): "true"})
+		w.SetLabels(map[string]string{f.shardLabel(): other, contract.DrainLabel(f.name): "true"})
 		f.create(w)
 
 		calls := count(t, f.name, "")
@@ -271,7 +272,7 @@ func TestDroppedLabels(t *testing.T) {
 
 	t.Run("leave no drain label behind", func(t *testing.T) {
 		w := f.website("left-over")
-		w.SetLabels(map[string]string{v1alpha1.DrainLabel(f.name): "true"})
+		w.SetLabels(map[string]string{contract.DrainLabel(f.name): "true"})
 		f.create(w)
 		require.Equal(t, map[string]string{f.shardLabel(): f.owner("left-over")}, w.GetLabels())
 	})
@@ -301,7 +302,7 @@ func TestLabelsDroppedInADrainMakeRoomForTheNextShard(t *testing.T) {
 	c, warn := f.warned()
 	other := map[string]string{"a": "b", "b": "a"}[f.owner("drained")]
 	w := f.website("drained")
-	w.SetLabels(map[string]string{f.shardLabel(): other, v1alpha1.DrainLabel(f.name): "true"})
+	w.SetLabels(map[string]string{f.shardLabel(): other, contract.DrainLabel(f.name): "true"})
 	f.create(w)
 	w.SetLabels(map[string]string{"app": "x"})
 	require.NoError(t, c.Update(t.Context(), w))
@@ -330,7 +331,7 @@ func TestWritesNeverFail(t *testing.T) {
 	t.Run("for a ring that does not exist", func(t *testing.T) {
 		stale := f.configuration()
 		stale.ObjectMeta = metav1.ObjectMeta{Name: "unknown-ring.example.org"}
-		stale.Webhooks[0].ClientConfig.URL = new(r.url + v1alpha1.WebhookPath("nowhere"))
+		stale.Webhooks[0].ClientConfig.URL = new(r.url + contract.WebhookPath("nowhere"))
 		require.NoError(t, f.Client.Create(t.Context(), stale))
 		t.Cleanup(func() {
 			require.NoError(t, f.Client.Delete(context.WithoutCancel(t.Context()), &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: stale.ObjectMeta}))

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/certtest"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
@@ -29,7 +30,7 @@ func (f *fixture) tlsSecret() *corev1.Secret {
 	f.t.Helper()
 
 	s := &corev1.Secret{}
-	if err := f.Client.Get(f.t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: "assigner-tls"}, s); err != nil {
+	if err := f.Client.Get(f.t.Context(), client.ObjectKey{Namespace: contract.SystemNamespace, Name: "assigner-tls"}, s); err != nil {
 		require.True(f.t, apierrors.IsNotFound(err), err)
 	}
 
@@ -147,7 +148,7 @@ func certificate(t *testing.T, s *corev1.Secret) *x509.Certificate {
 func TestReplicas(t *testing.T) {
 	f := newFixture(t, "replicas", "a")
 	require.NoError(t, client.IgnoreNotFound(f.Client.Delete(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "assigner-tls"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: "assigner-tls"},
 	})))
 
 	leader := launch(t, f.Plane)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/fence"
 )
@@ -40,7 +41,7 @@ func newFenced(t *testing.T, name string, mode v1alpha1.FenceMode) *fenced {
 			require.NoError(t, f.Client.Delete(context.WithoutCancel(t.Context()), r))
 		}
 
-		b := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.FenceName(name)}}
+		b := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: contract.FenceName(name)}}
 		require.NoError(t, client.IgnoreNotFound(f.Client.Delete(context.WithoutCancel(t.Context()), b)))
 	})
 	f.fixture = newFixture(t, name, "a", "b")
@@ -55,9 +56,9 @@ func newFenced(t *testing.T, name string, mode v1alpha1.FenceMode) *fenced {
 	role("controller", nil,
 		rbacv1.PolicyRule{APIGroups: []string{f.kind.Group}, Resources: []string{"websites", "websites/status", "websites/scale"}, Verbs: verbs},
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: verbs})
-	role("fence", map[string]string{v1alpha1.LabelAggregateToAssigner: "true"}, rbacv1.PolicyRule{
+	role("fence", map[string]string{contract.LabelAggregateToAssigner: "true"}, rbacv1.PolicyRule{
 		APIGroups: []string{"admissionregistration.k8s.io"}, Resources: []string{"validatingadmissionpolicybindings"},
-		ResourceNames: []string{v1alpha1.FenceName(f.name)}, Verbs: []string{"create", "patch", "update", "delete"},
+		ResourceNames: []string{contract.FenceName(f.name)}, Verbs: []string{"create", "patch", "update", "delete"},
 	})
 	require.NoError(t, f.Aggregate(t.Context()))
 	require.NoError(t, f.Client.Create(t.Context(), &rbacv1.RoleBinding{
@@ -75,7 +76,7 @@ func newFenced(t *testing.T, name string, mode v1alpha1.FenceMode) *fenced {
 
 // parameter returns the name of what the fence knows about the ring.
 func (f *fenced) parameter() *v1alpha1.PolicyParameter {
-	return &v1alpha1.PolicyParameter{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.FenceName(f.name)}}
+	return &v1alpha1.PolicyParameter{ObjectMeta: metav1.ObjectMeta{Name: contract.FenceName(f.name)}}
 }
 
 // describe tells the fence about the ring as it is, on behalf of the lease monitor.
@@ -259,8 +260,8 @@ func TestFence(t *testing.T) {
 		require.NoError(t, f.patch(b, foreign, `{"data":{"x":"y"}}`), "it does not belong to the ring")
 
 		unassigned := f.at("a")
-		require.NoError(t, f.patch(f.Client, unassigned, `{"metadata":{"labels":{"`+v1alpha1.DrainLabel(f.name)+`":"true"}}}`))
-		drop := `{"metadata":{"labels":{"` + f.shardLabel() + `":null,"` + v1alpha1.DrainLabel(f.name) + `":null}}}`
+		require.NoError(t, f.patch(f.Client, unassigned, `{"metadata":{"labels":{"`+contract.DrainLabel(f.name)+`":"true"}}}`))
+		drop := `{"metadata":{"labels":{"` + f.shardLabel() + `":null,"` + contract.DrainLabel(f.name) + `":null}}}`
 		refused(t, f.patch(b, unassigned, drop), "shard a owns")
 		require.NoError(t, f.patch(a, unassigned, drop), "the shard acknowledges a drain")
 		refused(t, f.patch(a, unassigned, touch), "no shard owns websites "+f.namespace+"/"+unassigned.GetName()+" at present")
@@ -302,7 +303,7 @@ func TestFenceFollowsTheRing(t *testing.T) {
 
 	binding := func() *admissionregistrationv1.ValidatingAdmissionPolicyBinding {
 		b := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
-		err := f.Client.Get(t.Context(), client.ObjectKey{Name: v1alpha1.FenceName(f.name)}, b)
+		err := f.Client.Get(t.Context(), client.ObjectKey{Name: contract.FenceName(f.name)}, b)
 		require.NoError(t, client.IgnoreNotFound(err))
 
 		return b
@@ -311,7 +312,7 @@ func TestFenceFollowsTheRing(t *testing.T) {
 		return func() bool {
 			b := binding()
 
-			return b.Labels[v1alpha1.LabelClusterRing] == f.name && len(b.Spec.MatchResources.ResourceRules) == 4 &&
+			return b.Labels[contract.LabelClusterRing] == f.name && len(b.Spec.MatchResources.ResourceRules) == 4 &&
 				slices.Equal(b.Spec.ValidationActions, want)
 		}
 	}
@@ -368,7 +369,7 @@ func TestFenceOfADeletedRing(t *testing.T) {
 	f.up()
 
 	mine := f.at("a")
-	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{v1alpha1.FinalizerRebalancer} })
+	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
 	require.NoError(t, f.Client.Delete(t.Context(), f.ring()))
 	f.describe()
 	eventually(t, func() bool { return f.reason() == "False Deleting" }, "the assigner has seen it")
@@ -382,7 +383,7 @@ func TestFenceOfADeletedRing(t *testing.T) {
 
 	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Finalizers = nil })
 	eventually(t, func() bool {
-		err := f.Client.Get(t.Context(), client.ObjectKey{Name: v1alpha1.FenceName(f.name)}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{})
+		err := f.Client.Get(t.Context(), client.ObjectKey{Name: contract.FenceName(f.name)}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{})
 		return apierrors.IsNotFound(err)
 	}, "the fence goes with the ring")
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
@@ -113,7 +114,7 @@ func TestChangeOfTheLabel(t *testing.T) {
 	f.registered()
 	f.rekey(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
 
-	atB, atC, drain := f.tenantOf("b"), f.tenantOf("c"), v1alpha1.DrainLabel(f.name)
+	atB, atC, drain := f.tenantOf("b"), f.tenantOf("c"), contract.DrainLabel(f.name)
 	eventually(t, func() bool { return f.configuration() != nil && len(f.configuration().Webhooks) == 2 }, "the second webhook is registered")
 	eventually(t, func() bool {
 		o := f.create(of(f.secret(unique("probe")), atB))
@@ -171,11 +172,11 @@ func TestChildrenOfKeyedOwners(t *testing.T) {
 		relabel(t, f.Client, owner, f.tenantOf("b"))
 		relabel(t, f.Client, owner, f.tenantOf("c"))
 
-		return owner.GetLabels()[v1alpha1.DrainLabel(f.name)] != ""
+		return owner.GetLabels()[contract.DrainLabel(f.name)] != ""
 	}, "the owner drains")
 	require.NotContains(t, f.create(f.child(unique("child"), owner)).GetLabels(), f.shardLabel(), "the owner is about to leave")
 
-	moved := fmt.Sprintf(`{"metadata":{"labels":{%q:null,%q:"c"}}}`, v1alpha1.DrainLabel(f.name), f.shardLabel())
+	moved := fmt.Sprintf(`{"metadata":{"labels":{%q:null,%q:"c"}}}`, contract.DrainLabel(f.name), f.shardLabel())
 	require.NoError(t, f.Client.Patch(t.Context(), owner, client.RawPatch("application/merge-patch+json", []byte(moved))))
 	require.Equal(t, "c", f.create(f.child(unique("child"), owner)).GetLabels()[f.shardLabel()], "nothing is remembered")
 }
@@ -185,7 +186,7 @@ func (f *fixture) mayRead(resource string) {
 	f.t.Helper()
 
 	role := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "owners-of-" + f.name, Labels: map[string]string{v1alpha1.LabelAggregateToAssigner: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "owners-of-" + f.name, Labels: map[string]string{contract.LabelAggregateToAssigner: "true"}},
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{f.kind.Group}, Resources: []string{resource}, Verbs: []string{"get"}}},
 	}
 	require.NoError(f.t, f.Client.Create(f.t.Context(), role))

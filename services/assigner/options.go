@@ -13,7 +13,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/assigner/registration"
 	"github.com/clusterring/clusterring/services/internal/certs"
 )
@@ -76,7 +76,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.certFile, "tls-cert-file", "", "PEM `file` of the serving certificate, read again when it changes; for --ca-mode file and cert-manager")
 	fs.StringVar(&o.keyFile, "tls-private-key-file", "", "PEM `file` of the private key of the serving certificate")
 
-	fs.StringVar(&o.rebalancer, "rebalancer-username", "system:serviceaccount:"+v1alpha1.SystemNamespace+":rebalancer",
+	fs.StringVar(&o.rebalancer, "rebalancer-username", "system:serviceaccount:"+contract.SystemNamespace+":rebalancer",
 		"`user` of the rebalancer; the API server does not call the webhook for its writes; empty for none")
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
@@ -25,7 +26,7 @@ func TestRegistration(t *testing.T) {
 	want := f.configuration()
 
 	t.Run("is of the contract", func(t *testing.T) {
-		require.Equal(t, want.Name, "sharding-"+v1alpha1.RingSuffix(f.name))
+		require.Equal(t, want.Name, "sharding-"+contract.RingSuffix(f.name))
 		require.Equal(t, f.name, want.Labels["alpha.sharding.timebertt.dev/clusterring"])
 		require.Equal(t, f.ring().UID, want.OwnerReferences[0].UID)
 		require.Len(t, want.Webhooks, 1)
@@ -48,7 +49,7 @@ func TestRegistration(t *testing.T) {
 
 	restored := func() bool {
 		c := f.configuration()
-		return c != nil && c.Labels[v1alpha1.LabelClusterRing] == f.name && equalWebhooks(c, want)
+		return c != nil && c.Labels[contract.LabelClusterRing] == f.name && equalWebhooks(c, want)
 	}
 
 	for what, change := range map[string]func(c *admissionregistrationv1.MutatingWebhookConfiguration){
@@ -62,7 +63,7 @@ func TestRegistration(t *testing.T) {
 		"webhook": func(c *admissionregistrationv1.MutatingWebhookConfiguration) { c.Webhooks = nil },
 		"label":   func(c *admissionregistrationv1.MutatingWebhookConfiguration) { c.Labels = nil },
 		"other ring": func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
-			c.Labels[v1alpha1.LabelClusterRing] = "x"
+			c.Labels[contract.LabelClusterRing] = "x"
 		},
 		"one too many": func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
 			more := *c.Webhooks[0].DeepCopy()
@@ -104,7 +105,7 @@ func TestDeletedRings(t *testing.T) {
 
 	// A configuration of a ring that was deleted while no assigner ran. There is no garbage collector here.
 	stale := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{
-		Name: v1alpha1.WebhookConfigurationName("long-gone"), Labels: map[string]string{v1alpha1.LabelClusterRing: "long-gone"},
+		Name: contract.WebhookConfigurationName("long-gone"), Labels: map[string]string{contract.LabelClusterRing: "long-gone"},
 	}}
 	require.NoError(t, f.Client.Create(t.Context(), stale))
 
@@ -126,7 +127,7 @@ func TestDeletedRings(t *testing.T) {
 	require.False(t, gone(foreign)(), "others are left alone")
 
 	t.Run("a ring that waits for its finalizer has no webhook", func(t *testing.T) {
-		f.changeRing(func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{v1alpha1.FinalizerRebalancer} })
+		f.changeRing(func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
 		require.NoError(t, f.Client.Delete(t.Context(), f.ring()))
 		eventually(t, func() bool { return f.configuration() == nil && f.reason() == "False Deleting" }, "webhook removed, condition says so")
 		require.NotContains(t, f.create(f.website("while-deleting")).GetLabels(), f.shardLabel())

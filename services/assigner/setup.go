@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/assigner/registration"
 	"github.com/clusterring/clusterring/services/assigner/rings"
 	"github.com/clusterring/clusterring/services/assigner/webhook"
@@ -39,7 +39,7 @@ func (s *service) configure(common *kit.Options, o *manager.Options) {
 	o.Cache.ByObject[&admissionregistrationv1.MutatingWebhookConfiguration{}] = kit.OfRing()
 	o.Cache.ByObject[&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}] = kit.OfRing()
 	o.Cache.ByObject[&admissionregistrationv1.ValidatingAdmissionPolicy{}] = cache.ByObject{
-		Field: fields.OneTermEqualSelector("metadata.name", v1alpha1.FencePolicyName),
+		Field: fields.OneTermEqualSelector("metadata.name", contract.FencePolicyName),
 	}
 	o.Cache.ByObject[&corev1.Secret{}] = cache.ByObject{
 		Namespaces: map[string]cache.Config{common.Namespace: {
@@ -97,7 +97,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 
 	handler := &webhook.Handler{Rings: store, Ancestors: ancestors, Bodies: webhook.NewBodies(), Metrics: admissions, Clock: rt.Clock, Log: rt.Log}
 	mux := http.NewServeMux()
-	mux.Handle(v1alpha1.WebhookPathPrefix, webhook.NewAging(handler, s.connectionAge, rt.Clock))
+	mux.Handle(contract.WebhookPathPrefix, webhook.NewAging(handler, s.connectionAge, rt.Clock))
 
 	clients, err := s.clientCAs(rt)
 	if err != nil {

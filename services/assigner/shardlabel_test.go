@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
@@ -74,7 +75,7 @@ func TestYoungerRingWithTheSameLabel(t *testing.T) {
 	require.Empty(t, younger.create(younger.website(unique("site"))).GetLabels())
 
 	// A third ring changes nothing, nor does the deletion of the older one until it is gone.
-	older.changeRing(func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{v1alpha1.FinalizerRebalancer} })
+	older.changeRing(func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
 	require.NoError(t, older.Client.Delete(t.Context(), older.ring()))
 	eventually(t, func() bool { return older.reason() == "False Deleting" }, "the older ring is being deleted")
 	require.Equal(t, "False ShardLabelInUse", younger.reason())

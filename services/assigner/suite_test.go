@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/assigner"
 	"github.com/clusterring/clusterring/services/internal/hashring"
@@ -356,7 +357,7 @@ func (f *fixture) create(obj *unstructured.Unstructured) *unstructured.Unstructu
 	return obj
 }
 
-func (f *fixture) shardLabel() string { return v1alpha1.LabelKeysOf(f.name, f.label).Shard }
+func (f *fixture) shardLabel() string { return contract.LabelKeysOf(f.name, f.label).Shard }
 
 // owner returns the shard that the ring gives a website to.
 func (f *fixture) owner(name string) string {
@@ -369,7 +370,7 @@ func (f *fixture) owner(name string) string {
 func fingerprint(shards []string) string { return hashring.New(shards).Fingerprint() }
 
 func (f *fixture) emptyConfiguration() *admissionregistrationv1.MutatingWebhookConfiguration {
-	return &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.WebhookConfigurationName(f.name)}}
+	return &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: contract.WebhookConfigurationName(f.name)}}
 }
 
 // configuration returns the ring's webhook configuration, or nil if there is none.

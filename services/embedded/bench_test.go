@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
@@ -42,7 +43,7 @@ func benchmark(b *testing.B, change func(*v1alpha1.ClusterRing)) {
 
 	assigned := func(name string) {
 		for e := range events.ResultChan() {
-			if u, ok := e.Object.(*unstructured.Unstructured); ok && u.GetName() == name && u.GetLabels()[v1alpha1.ShardLabel(ringName)] != "" {
+			if u, ok := e.Object.(*unstructured.Unstructured); ok && u.GetName() == name && u.GetLabels()[contract.ShardLabel(ringName)] != "" {
 				return
 			}
 		}

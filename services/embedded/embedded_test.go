@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
@@ -39,9 +40,9 @@ func TestElectedProcessShardsTheRing(t *testing.T) {
 	require.True(t, meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionReady))
 	require.Nil(t, meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered))
 	require.EqualValues(t, 1, ring.Status.AvailableShards)
-	require.Equal(t, namespace+"/"+v1alpha1.SharderLeaseName(ringName), ring.Annotations[v1alpha1.AnnotationSharder])
+	require.Equal(t, namespace+"/"+contract.SharderLeaseName(ringName), ring.Annotations[contract.AnnotationSharder])
 
 	l := &coordinationv1.Lease{}
 	require.NoError(t, w.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "b"}, l))
-	require.Equal(t, "dead", l.Labels[v1alpha1.LabelState])
+	require.Equal(t, "dead", l.Labels[contract.LabelState])
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/leasemonitor"
 	"github.com/clusterring/clusterring/services/rebalancer"
@@ -91,7 +92,7 @@ func (h *history) end(lastRing, lastObject int64) (holders []write, writes []wri
 		require.True(h, ok)
 
 		holder := "services"
-		if value, said := ring.Annotations[v1alpha1.AnnotationSharder]; said {
+		if value, said := ring.Annotations[contract.AnnotationSharder]; said {
 			holder = value
 		}
 
@@ -114,7 +115,7 @@ func (h *history) end(lastRing, lastObject int64) (holders []write, writes []wri
 		u, ok := e.Object.(*unstructured.Unstructured)
 		require.True(h, ok)
 
-		now := u.GetLabels()[v1alpha1.ShardLabel(ringName)] + "," + u.GetLabels()[v1alpha1.DrainLabel(ringName)]
+		now := u.GetLabels()[contract.ShardLabel(ringName)] + "," + u.GetLabels()[contract.DrainLabel(ringName)]
 		if labels[u.GetName()] != now {
 			labels[u.GetName()] = now
 			writes = append(writes, write{version(h, u), u.GetName(), managerOf(u), now})
@@ -140,7 +141,7 @@ func version(t require.TestingT, obj client.Object) int64 {
 // managerOf returns who wrote the shard label.
 func managerOf(u *unstructured.Unstructured) string {
 	for _, m := range u.GetManagedFields() {
-		if m.FieldsV1 != nil && strings.Contains(string(m.FieldsV1.GetRawBytes()), v1alpha1.ShardLabel(ringName)) {
+		if m.FieldsV1 != nil && strings.Contains(string(m.FieldsV1.GetRawBytes()), contract.ShardLabel(ringName)) {
 			return m.Manager
 		}
 	}
@@ -158,7 +159,7 @@ func TestRingPassesBetweenSharders(t *testing.T) {
 	w.start(w.options())
 	w.start(w.options())
 
-	own := namespace + "/" + v1alpha1.SharderLeaseName(ringName)
+	own := namespace + "/" + contract.SharderLeaseName(ringName)
 	created := 0
 
 	for round, to := range []v1alpha1.SharderMode{"", v1alpha1.SharderEmbedded, v1alpha1.SharderServices, v1alpha1.SharderEmbedded, v1alpha1.SharderServices} {
@@ -178,7 +179,7 @@ func TestRingPassesBetweenSharders(t *testing.T) {
 
 		require.Eventually(t, func() bool {
 			ring := w.ring()
-			value, said := ring.Annotations[v1alpha1.AnnotationSharder]
+			value, said := ring.Annotations[contract.AnnotationSharder]
 
 			return said == (to == v1alpha1.SharderEmbedded) && (!said || value == own) && meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
 		}, patience, interval, "round %d: %+v", round, w.ring())
@@ -197,7 +198,7 @@ func TestRingPassesBetweenSharders(t *testing.T) {
 		order = append(order, held.by)
 	}
 
-	none := v1alpha1.SharderNobody
+	none := contract.SharderNobody
 	require.Equal(t, []string{"services", none, own, none, "services", none, own, none, "services"}, order)
 
 	for _, label := range writes {
@@ -212,7 +213,7 @@ func TestRingPassesBetweenSharders(t *testing.T) {
 
 		want := "rebalancer"
 		if holders[i].by == own {
-			want = v1alpha1.SharderLeaseName(ringName)
+			want = contract.SharderLeaseName(ringName)
 		}
 
 		require.NotEqual(t, none, holders[i].by, "%+v", label)
@@ -222,28 +223,28 @@ func TestRingPassesBetweenSharders(t *testing.T) {
 
 // TestServicesTakeTheRingOfDeadShards: the services wait for the election Lease to run out.
 func TestServicesTakeTheRingOfDeadShards(t *testing.T) {
-	own := namespace + "/" + v1alpha1.SharderLeaseName(ringName)
+	own := namespace + "/" + contract.SharderLeaseName(ringName)
 	w := newWorld(t, localplane.Shared(t), func(r *v1alpha1.ClusterRing) {
 		r.Spec.Sharder = v1alpha1.SharderServices
-		r.Finalizers = []string{v1alpha1.FinalizerRebalancer}
-		r.Annotations = map[string]string{v1alpha1.AnnotationSharder: own}
+		r.Finalizers = []string{contract.FinalizerRebalancer}
+		r.Annotations = map[string]string{contract.AnnotationSharder: own}
 	})
 	w.join("a")
 
 	now := metav1.NowMicro()
-	elected := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.SharderLeaseName(ringName)}}
+	elected := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: contract.SharderLeaseName(ringName)}}
 	elected.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("gone"), LeaseDurationSeconds: new(int32(3)), RenewTime: &now, AcquireTime: &now}
 	require.NoError(t, w.client.Create(t.Context(), elected))
 
 	w.create("site")
 	w.services()
 	w.waitAt("site", "a")
-	require.NotContains(t, w.ring().Annotations, v1alpha1.AnnotationSharder)
+	require.NotContains(t, w.ring().Annotations, contract.AnnotationSharder)
 }
 
 // TestRingWaitsForServicesThatAreGone: an embedded sharder cannot know that the services no longer run. An administrator says so.
 func TestRingWaitsForServicesThatAreGone(t *testing.T) {
-	w := newWorld(t, localplane.Shared(t), func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{v1alpha1.FinalizerRebalancer} })
+	w := newWorld(t, localplane.Shared(t), func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
 	w.join("a")
 	w.create("site")
 	w.start(w.options())
@@ -251,7 +252,7 @@ func TestRingWaitsForServicesThatAreGone(t *testing.T) {
 	require.Eventually(t, func() bool { return w.ring().Status.Shards == 1 }, patience, interval, "the Leases are monitored")
 	require.Empty(t, w.shardOf("site"))
 
-	nobody := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationSharder+`":"`+v1alpha1.SharderNobody+`"}}}`))
+	nobody := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+contract.AnnotationSharder+`":"`+contract.SharderNobody+`"}}}`))
 	require.NoError(t, w.client.Patch(t.Context(), w.ring(), nobody))
 	w.waitAt("site", "a")
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
@@ -94,7 +95,7 @@ func TestStandsByForServices(t *testing.T) {
 	elected := func() bool {
 		l := leaseObject()
 		l.SetNamespace(namespace)
-		l.SetName(v1alpha1.SharderLeaseName(ringName))
+		l.SetName(contract.SharderLeaseName(ringName))
 
 		return w.client.Get(t.Context(), keyOf(l), l) == nil
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
@@ -55,7 +56,7 @@ func TestLabelAndKeysOfTheRing(t *testing.T) {
 	}, patience, interval, "the condition names the permission")
 
 	w.grant("example-shard-label", rbacv1.PolicyRule{
-		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{v1alpha1.ResourceShardLabels}, ResourceNames: []string{ownLabel}, Verbs: []string{"write"},
+		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels}, ResourceNames: []string{ownLabel}, Verbs: []string{"write"},
 	})
 
 	at := map[string]string{} // the shard of each tenant
@@ -98,7 +99,7 @@ func TestLabelAndKeysOfTheRing(t *testing.T) {
 		u := website("one", w.objects)
 		require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(u), u))
 
-		return u.GetLabels()[ownLabel+v1alpha1.DrainSuffix] != ""
+		return u.GetLabels()[ownLabel+contract.DrainSuffix] != ""
 	}, 3*time.Minute, interval, "the shard is asked to hand the object over")
 }
 

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
@@ -79,7 +80,7 @@ func specs() map[string]func(*v1alpha1.ClusterRing) {
 
 	all["key is the drain label"] = func(r *v1alpha1.ClusterRing) {
 		r.Spec.ShardLabel = "example.com/shard"
-		r.Spec.Resources[0].Key = &v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: r.Spec.ShardLabel + v1alpha1.DrainSuffix}
+		r.Spec.Resources[0].Key = &v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: r.Spec.ShardLabel + contract.DrainSuffix}
 	}
 
 	for _, label := range []string{"shard", "example.com/shard", "k8s.io/shard", "example.com/shard-drain", "example.com/" + strings.Repeat("a", 55), "Example.com/a"} {

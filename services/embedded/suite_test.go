@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
@@ -213,7 +214,7 @@ func (w *world) shardOf(name string) string {
 	u := website(name, w.objects)
 	require.NoError(w, w.client.Get(w.Context(), client.ObjectKeyFromObject(u), u))
 
-	return u.GetLabels()[v1alpha1.ShardLabel(ringName)]
+	return u.GetLabels()[contract.ShardLabel(ringName)]
 }
 
 // waitAt waits until the Website is at one of the shards.

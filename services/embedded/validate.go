@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
@@ -103,7 +104,7 @@ func validateKey(at string, k *v1alpha1.ObjectKey, shardLabel string) error {
 	case k.Type != v1alpha1.KeyLabel:
 		return fmt.Errorf("%s.type is %q: it must be %s, %s, or %s", at, k.Type, v1alpha1.KeyName, v1alpha1.KeyNamespace, v1alpha1.KeyLabel)
 	case domain == v1alpha1.GroupVersion.Group || strings.HasSuffix(domain, "."+v1alpha1.GroupVersion.Group),
-		shardLabel != "" && (k.Label == shardLabel || k.Label == shardLabel+v1alpha1.DrainSuffix):
+		shardLabel != "" && (k.Label == shardLabel || k.Label == shardLabel+contract.DrainSuffix):
 		return fmt.Errorf("%s.label is %s, a label of the ring itself, which changes when the object moves", at, k.Label)
 	}
 
@@ -119,7 +120,7 @@ func validateNames(spec v1alpha1.ClusterRingSpec) error {
 	var errs []error
 
 	if spec.ShardLabel != "" {
-		if problems := v1alpha1.ValidateShardLabel(spec.ShardLabel); len(problems) > 0 {
+		if problems := contract.ValidateShardLabel(spec.ShardLabel); len(problems) > 0 {
 			errs = append(errs, fmt.Errorf("spec.shardLabel is %q: %s", spec.ShardLabel, strings.Join(problems, "; ")))
 		}
 	}
@@ -131,7 +132,7 @@ func validateNames(spec v1alpha1.ClusterRingSpec) error {
 	seen := sets.New[string]()
 
 	for i, name := range spec.ShardNames {
-		if len(name) > maxName || !namePattern.MatchString(name) || name == v1alpha1.LeaseControllerIdentity || seen.Has(name) {
+		if len(name) > maxName || !namePattern.MatchString(name) || name == contract.LeaseControllerIdentity || seen.Has(name) {
 			errs = append(errs, fmt.Errorf("spec.shardNames[%d] is %q: each name must be there once, be a DNS subdomain of at most %d characters, and not be that of the lease monitor", i, name, maxName))
 		}
 

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
@@ -102,7 +103,7 @@ func (w *world) lease(name string) *coordinationv1.Lease {
 // waitState waits until the shard is labelled with the state.
 func (w *world) waitState(name, state string) {
 	w.t.Helper()
-	require.Eventually(w.t, func() bool { return w.lease(name).Labels[v1alpha1.LabelState] == state },
+	require.Eventually(w.t, func() bool { return w.lease(name).Labels[contract.LabelState] == state },
 		patience, interval, "shard %s never became %s", name, state)
 }
 
@@ -139,11 +140,11 @@ func (w *world) watchStates(name string) (states func() []string) {
 
 		for e := range watch.ResultChan() {
 			if l, ok := e.Object.(*coordinationv1.Lease); ok {
-				if state := l.Labels[v1alpha1.LabelState]; state != "" {
+				if state := l.Labels[contract.LabelState]; state != "" {
 					seen = append(seen, state)
 				}
 
-				if l.Labels[v1alpha1.LabelState] == "dead" {
+				if l.Labels[contract.LabelState] == "dead" {
 					break
 				}
 			}
@@ -190,7 +191,7 @@ func TestServiceUnderItsOwnRights(t *testing.T) {
 	w.waitState("crashes", "dead")
 	w.waitShards(1, 3)
 	require.Equal(t, []string{"ready", "expired", "uncertain", "dead"}, states())
-	require.Equal(t, v1alpha1.LeaseControllerIdentity, *w.lease("crashes").Spec.HolderIdentity)
+	require.Equal(t, contract.LeaseControllerIdentity, *w.lease("crashes").Spec.HolderIdentity)
 
 	require.Contains(t, get(t, "http://"+metrics+"/metrics").body, fmt.Sprintf(`clusterring_shards{ring=%q,state="dead"} 2`, w.ring))
 	require.Eventually(t, func() bool { return w.hasEvent("ShardFailed") }, patience, interval)
@@ -228,7 +229,7 @@ func TestStandbyKnowsTheAges(t *testing.T) {
 
 	// From here on the time of the test passes in small steps, while both look at the API server.
 	step := func() { pass(beat, first, second) }
-	require.Eventually(t, func() bool { step(); return w.lease("silent").Labels[v1alpha1.LabelState] == "expired" }, patience, interval)
+	require.Eventually(t, func() bool { step(); return w.lease("silent").Labels[contract.LabelState] == "expired" }, patience, interval)
 	require.Less(t, clock.Since(start), 3*d/2, "the first leader was late")
 
 	first.stop()
@@ -237,7 +238,7 @@ func TestStandbyKnowsTheAges(t *testing.T) {
 	step = func() { pass(beat, second) }
 	require.Eventually(t, func() bool {
 		step()
-		return *w.lease("silent").Spec.HolderIdentity == v1alpha1.LeaseControllerIdentity
+		return *w.lease("silent").Spec.HolderIdentity == contract.LeaseControllerIdentity
 	}, patience, interval)
 
 	taken := w.lease("silent").Spec.AcquireTime.Sub(start)
@@ -274,7 +275,7 @@ func newInstance(t *testing.T, plane *localplane.Plane, clock *testclock.FakeClo
 		Controller:                    config.Controller{SkipNameValidation: new(true)},
 		LeaderElection:                true,
 		LeaderElectionID:              name,
-		LeaderElectionNamespace:       v1alpha1.SystemNamespace,
+		LeaderElectionNamespace:       contract.SystemNamespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 ptr.To(10 * time.Second),
 		RenewDeadline:                 ptr.To(8 * time.Second),
@@ -285,7 +286,7 @@ func newInstance(t *testing.T, plane *localplane.Plane, clock *testclock.FakeClo
 	ctx, cancel := context.WithCancel(t.Context())
 	i := &instance{
 		t: t, manager: mgr, clock: clock, line: line, cancel: cancel, done: make(chan error, 1),
-		runtime: &kit.Runtime{Manager: mgr, Options: &kit.Options{Namespace: v1alpha1.SystemNamespace}, Log: logr.Discard(), Clock: clock},
+		runtime: &kit.Runtime{Manager: mgr, Options: &kit.Options{Namespace: contract.SystemNamespace}, Log: logr.Discard(), Clock: clock},
 	}
 
 	require.NoError(t, setup(ctx, i.runtime, &options{}))

@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/fence"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
@@ -18,7 +19,7 @@ func TestParameterOfAFence(t *testing.T) {
 	w := newWorld(t)
 	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
 		"--health-probe-bind-address", localplane.FreeAddress(t))
-	key := client.ObjectKey{Name: v1alpha1.FenceName(w.ring)}
+	key := client.ObjectKey{Name: contract.FenceName(w.ring)}
 
 	parameter := func() *v1alpha1.PolicyParameter {
 		m := &v1alpha1.PolicyParameter{}
@@ -43,7 +44,7 @@ func TestParameterOfAFence(t *testing.T) {
 		require.Eventually(t, func() bool {
 			got, r := parameter(), ring()
 
-			return got.Labels[v1alpha1.LabelClusterRing] == w.ring && len(got.OwnerReferences) == 1 && got.OwnerReferences[0].UID == r.UID &&
+			return got.Labels[contract.LabelClusterRing] == w.ring && len(got.OwnerReferences) == 1 && got.OwnerReferences[0].UID == r.UID &&
 				maps.Equal(got.Data, fence.Parameter(r).Data)
 		}, patience, interval, because)
 	}
@@ -59,7 +60,7 @@ func TestParameterOfAFence(t *testing.T) {
 	shard, _ := w.join("slot-0", patience)
 	l := w.lease(shard.Name)
 	before := l.DeepCopy()
-	l.Annotations = map[string]string{v1alpha1.AnnotationPod: "pod-x"}
+	l.Annotations = map[string]string{contract.AnnotationPod: "pod-x"}
 	require.NoError(t, w.plane.Client.Patch(t.Context(), l, client.MergeFrom(before)))
 	require.Eventually(t, func() bool { return parameter().Data["holder.slot-0"] == "pod-x" }, patience, interval, "it names the Pods of shards")
 
@@ -82,7 +83,7 @@ func TestParameterOfAFence(t *testing.T) {
 	require.NoError(t, w.plane.Client.Delete(t.Context(), parameter()))
 	right("it is restored after its deletion")
 
-	update(func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{v1alpha1.FinalizerRebalancer} })
+	update(func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
 	require.NoError(t, w.plane.Client.Delete(t.Context(), ring()))
 	require.Eventually(t, func() bool { return parameter().Data["deleting"] == "true" }, patience, interval, "a ring that is being deleted keeps it")
 
@@ -96,7 +97,7 @@ func TestParameterOfAFence(t *testing.T) {
 func TestParameterOfADeletedRing(t *testing.T) {
 	w := newWorld(t)
 	left := &v1alpha1.PolicyParameter{}
-	left.Name, left.Labels = v1alpha1.FenceName("gone-"+w.ns), map[string]string{v1alpha1.LabelClusterRing: "gone-" + w.ns}
+	left.Name, left.Labels = contract.FenceName("gone-"+w.ns), map[string]string{contract.LabelClusterRing: "gone-" + w.ns}
 	require.NoError(t, w.plane.Client.Create(t.Context(), left))
 
 	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
@@ -113,7 +114,7 @@ func TestParameterAboutShards(t *testing.T) {
 	w := newWorld(t)
 	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
 		"--health-probe-bind-address", localplane.FreeAddress(t))
-	key := client.ObjectKey{Name: v1alpha1.ShardsParameter}
+	key := client.ObjectKey{Name: contract.ShardsParameter}
 
 	parameter := func() *v1alpha1.PolicyParameter {
 		m := &v1alpha1.PolicyParameter{}
@@ -143,7 +144,7 @@ func TestParameterAboutShards(t *testing.T) {
 	update(func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{"one", "two"} })
 	says("one\ntwo", "", "namespaces are listed")
 	update(func(r *v1alpha1.ClusterRing) {
-		r.Annotations = map[string]string{v1alpha1.AnnotationUnboundShards: "true"}
+		r.Annotations = map[string]string{contract.AnnotationUnboundShards: "true"}
 	})
 	says("one\ntwo", "true", "shards may have tokens without a Pod")
 

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/localplane/kubelettest"
@@ -56,7 +57,7 @@ func TestServiceBelievesTheKubelet(t *testing.T) {
 
 	w.waitState("ends", "dead")
 	w.waitShards(1, 2)
-	require.Equal(t, v1alpha1.LeaseControllerIdentity, *w.lease("ends").Spec.HolderIdentity)
+	require.Equal(t, contract.LeaseControllerIdentity, *w.lease("ends").Spec.HolderIdentity)
 	require.Eventually(t, func() bool { return w.hasEvent("ShardEnded") }, patience, interval)
 	require.Equal(t, "stays", *w.lease("stays").Spec.HolderIdentity)
 	require.NoError(t, stop())

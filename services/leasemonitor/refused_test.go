@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
@@ -130,7 +131,7 @@ func TestRingTellsOfLeaseThatCannotBeTaken(t *testing.T) {
 	allow()
 	require.Eventually(t, func() bool {
 		i.pass(beat)
-		return *w.lease("dies").Spec.HolderIdentity == v1alpha1.LeaseControllerIdentity
+		return *w.lease("dies").Spec.HolderIdentity == contract.LeaseControllerIdentity
 	}, patience, interval, "the Lease was never taken")
 	require.Eventually(t, func() bool { // at first it may count the Lease as its cache still has it
 		available, ready = w.conditions()

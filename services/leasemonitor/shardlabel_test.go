@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
@@ -66,17 +67,17 @@ func TestRingsWithOneLabel(t *testing.T) {
 		"1 of 2 shards available; shard "+w.ns+"/wrong-of-"+older.Name+": the shard does not announce by which label it selects its objects, and spec.shardLabel of the ring is "+label)
 	require.Contains(t, is(younger, v1alpha1.ConditionReady, v1alpha1.ReasonShardLabelInUse), "ring "+older.Name+", which is older, uses the same spec.shardLabel "+label)
 
-	require.Eventually(t, func() bool { return data(v1alpha1.FenceName(older.Name))["label"] == label }, patience, interval)
+	require.Eventually(t, func() bool { return data(contract.FenceName(older.Name))["label"] == label }, patience, interval)
 	require.Eventually(t, func() bool {
-		shards := data(v1alpha1.ShardsParameter)
+		shards := data(contract.ShardsParameter)
 		return shards["label."+younger.Name] == label && shards["names."+older.Name] == "blue\ngreen"
 	}, patience, interval, "the policy about Leases knows every ring")
-	require.NotContains(t, data(v1alpha1.ShardsParameter), "label."+w.ring)
-	require.Empty(t, data(v1alpha1.FenceName(younger.Name)), "a fence of the younger ring would be about the labels of the older one")
+	require.NotContains(t, data(contract.ShardsParameter), "label."+w.ring)
+	require.Empty(t, data(contract.FenceName(younger.Name)), "a fence of the younger ring would be about the labels of the older one")
 
 	require.NoError(t, w.plane.Client.Delete(t.Context(), older))
 	is(younger, v1alpha1.ConditionReady, v1alpha1.ReasonReconciliationSucceeded)
-	require.Eventually(t, func() bool { return data(v1alpha1.FenceName(younger.Name))["label"] == label }, patience, interval)
+	require.Eventually(t, func() bool { return data(contract.FenceName(younger.Name))["label"] == label }, patience, interval)
 
 	require.NoError(t, w.plane.Client.Delete(t.Context(), younger))
 	require.NoError(t, stop())

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/kit"
 )
 
@@ -44,7 +44,7 @@ drained. It visits all labeled objects after the shards or the ring have changed
 An object that it finds out of place stays an obligation until it was seen in its place.
 
 It writes the condition Assigned and status.assignment of every ring. It needs permissions on each ring's resources (get, list,
-watch, patch), from a ClusterRole with the label ` + v1alpha1.LabelAggregateToRebalancer + `: "true".
+watch, patch), from a ClusterRole with the label ` + contract.LabelAggregateToRebalancer + `: "true".
 
 Any number of replicas may run. One of them works. The others stand by.`
 

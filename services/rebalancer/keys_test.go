@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
@@ -125,7 +126,7 @@ func TestChangeOfTheLabelMoves(t *testing.T) {
 	require.Equal(t, ringtest.Placed{Shard: "b"}, w.Placed(owner))
 	w.keysFound(v1alpha1.ReasonAllKeysFound)
 
-	w.relabel(owner, tenant, w.tenantOf("c"), v1alpha1.DrainLabel(w.Ring.Name), v1alpha1.DrainValue)
+	w.relabel(owner, tenant, w.tenantOf("c"), contract.DrainLabel(w.Ring.Name), contract.DrainValue)
 	w.Assigned(v1alpha1.ReasonMoving)
 	require.Equal(t, ringtest.Placed{Shard: "b", Drain: true}, w.Placed(owner), "until its shard has released it")
 	require.Equal(t, ringtest.Placed{Shard: "b"}, w.Placed(child))
@@ -135,7 +136,7 @@ func TestChangeOfTheLabelMoves(t *testing.T) {
 	w.AtRest()
 
 	// A drain is withdrawn if the label changes back.
-	w.relabel(owner, tenant, w.tenantOf("a"), v1alpha1.DrainLabel(w.Ring.Name), v1alpha1.DrainValue)
+	w.relabel(owner, tenant, w.tenantOf("a"), contract.DrainLabel(w.Ring.Name), contract.DrainValue)
 	w.relabel(owner, tenant, w.tenantOf("c"))
 	w.Eventually(ringtest.Placed{Shard: "c"}, owner)
 
@@ -258,8 +259,8 @@ func TestKeysAreValidated(t *testing.T) {
 		`{"type":"Label","label":"-a"}`:                                   "the key of a label is a name",
 		`{"type":"Label","label":"A.com/b"}`:                              "the key of a label is a name",
 		`{"type":"Label","label":"` + tooLong + `"}`:                      "the key of a label is a name",
-		`{"type":"Label","label":"` + v1alpha1.ShardLabel("other") + `"}`: "labels of ClusterRing itself",
-		`{"type":"Label","label":"` + v1alpha1.LabelClusterRing + `"}`:    "labels of ClusterRing itself",
+		`{"type":"Label","label":"` + contract.ShardLabel("other") + `"}`: "labels of ClusterRing itself",
+		`{"type":"Label","label":"` + contract.LabelClusterRing + `"}`:    "labels of ClusterRing itself",
 	} {
 		err := w.Client.Patch(t.Context(), w.Ring.DeepCopy(), client.RawPatch(types.MergePatchType,
 			[]byte(`{"spec":{"resources":[{"resource":"configmaps","key":`+spec+`}]}}`)))

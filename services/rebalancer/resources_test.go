@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
@@ -130,7 +131,7 @@ func (w *testRing) getsShard(u *unstructured.Unstructured) {
 	require.Eventually(w, func() bool {
 		require.NoError(w, c.Get(w.Context(), client.ObjectKeyFromObject(u), u))
 
-		return u.GetLabels()[v1alpha1.ShardLabel(w.Ring.Name)] == "a"
+		return u.GetLabels()[contract.ShardLabel(w.Ring.Name)] == "a"
 	}, noticed, 20*time.Millisecond, "%s should get a shard", u.GetName())
 }
 
@@ -195,7 +196,7 @@ func (w *testRing) drained(u *unstructured.Unstructured) {
 			return false // the version will soon be served
 		}
 
-		_, drain := u.GetLabels()[v1alpha1.DrainLabel(w.Ring.Name)]
+		_, drain := u.GetLabels()[contract.DrainLabel(w.Ring.Name)]
 
 		return drain
 	}, noticed, 20*time.Millisecond, "%s should be drained", u.GetName())

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
 )
@@ -36,13 +37,13 @@ func TestMovesByTheLabelOfTheRing(t *testing.T) {
 
 	// A label of the default ring is none of this one.
 	stranger := w.Main(w.NamesOf("b", 1)[0], "")
-	stranger.Labels = map[string]string{v1alpha1.ShardLabel(w.Ring.Name): "gone", v1alpha1.DrainLabel(w.Ring.Name): "true"}
+	stranger.Labels = map[string]string{contract.ShardLabel(w.Ring.Name): "gone", contract.DrainLabel(w.Ring.Name): "true"}
 	require.NoError(t, w.Client.Update(t.Context(), stranger))
 
 	w.start()
 	w.Eventually(ringtest.Placed{Shard: w.Owner("fresh")}, fresh)
 	w.Eventually(ringtest.Placed{Shard: "b"}, stranger)
-	require.Equal(t, "true", stranger.Labels[v1alpha1.DrainLabel(w.Ring.Name)])
+	require.Equal(t, "true", stranger.Labels[contract.DrainLabel(w.Ring.Name)])
 
 	w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, owner)
 	require.Contains(t, owner.Labels, label+"-drain")
@@ -85,9 +86,9 @@ func TestMissingPermissionForTheLabel(t *testing.T) {
 	require.Equal(t, ringtest.Placed{}, w.Placed(fresh))
 
 	role := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace, Labels: map[string]string{v1alpha1.LabelAggregateToRebalancer: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace, Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
 		Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{v1alpha1.ResourceShardLabels}, ResourceNames: []string{label}, Verbs: []string{"write"},
+			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels}, ResourceNames: []string{label}, Verbs: []string{"write"},
 		}},
 	}
 	require.NoError(t, w.Client.Create(t.Context(), role))
@@ -119,7 +120,7 @@ func TestYoungerRingLeavesTheLabelsOfTheOlder(t *testing.T) {
 	require.Empty(t, younger.Ring.Finalizers)
 
 	// It is deleted as if it had once been alone.
-	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":["`+v1alpha1.FinalizerRebalancer+`"]}}`))
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":["`+contract.FinalizerRebalancer+`"]}}`))
 	require.NoError(t, w.Client.Patch(t.Context(), younger.Ring, patch))
 
 	versions := w.Versions(object)

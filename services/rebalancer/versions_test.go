@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
@@ -85,8 +86,8 @@ func (p *placements) until(t *testing.T, want map[string]ringtest.Placed) {
 			o, ok := e.Object.(client.Object)
 			require.True(t, ok)
 
-			_, drain := o.GetLabels()[v1alpha1.DrainLabel(p.ring)]
-			now := ringtest.Placed{Shard: o.GetLabels()[v1alpha1.ShardLabel(p.ring)], Drain: drain}
+			_, drain := o.GetLabels()[contract.DrainLabel(p.ring)]
+			now := ringtest.Placed{Shard: o.GetLabels()[contract.ShardLabel(p.ring)], Drain: drain}
 			p.seen[o.GetName()] = append(p.seen[o.GetName()], now)
 			last[o.GetName()] = now
 

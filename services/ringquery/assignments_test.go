@@ -26,6 +26,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
@@ -93,7 +94,7 @@ func TestListAssignmentsHasEveryState(t *testing.T) {
 
 	table := hashring.New([]string{"a", "b"})
 	names := namesAt(table, ns, "a", 6)
-	shard, drain := v1alpha1.ShardLabel(ring), v1alpha1.DrainLabel(ring)
+	shard, drain := contract.ShardLabel(ring), contract.DrainLabel(ring)
 
 	s.configMap(ns, names[0], map[string]string{shard: "a"})
 	s.configMap(ns, names[1], map[string]string{shard: "b"})
@@ -148,11 +149,11 @@ func TestDrainTimeIsTheServers(t *testing.T) {
 	s := startServer(t)
 	s.grant()
 	ring, ns := s.makeRing(configMaps())
-	object := s.configMap(ns, "x", map[string]string{v1alpha1.ShardLabel(ring): "a"})
+	object := s.configMap(ns, "x", map[string]string{contract.ShardLabel(ring): "a"})
 	req := &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns}
 	require.Nil(t, s.list(req)[0].GetDrainTime())
 
-	patch := []byte(`{"metadata":{"labels":{"` + v1alpha1.DrainLabel(ring) + `":"true"}}}`)
+	patch := []byte(`{"metadata":{"labels":{"` + contract.DrainLabel(ring) + `":"true"}}}`)
 	require.NoError(t, s.plane.Client.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, patch), client.FieldOwner("rebalancer")))
 	entry := slices.IndexFunc(object.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "rebalancer" })
 	require.GreaterOrEqual(t, entry, 0)
@@ -167,7 +168,7 @@ func TestAssignmentsOfControlledObjects(t *testing.T) {
 	s.makeShards(ring, ns, "a", "b")
 
 	table := hashring.New([]string{"a", "b"})
-	shard := v1alpha1.ShardLabel(ring)
+	shard := contract.ShardLabel(ring)
 	owner := s.configMap(ns, namesAt(table, ns, "b", 1)[0], nil)
 	secret := func(name, at string, refs ...metav1.OwnerReference) {
 		object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, OwnerReferences: refs}}
@@ -207,7 +208,7 @@ func TestAssignmentsFollowTheLabelsOfNamespaces(t *testing.T) {
 			team := "team-" + s.plane.Namespace(t)
 			spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": team}}
 			ring, _ := s.makeRing(spec)
-			mark := map[string]string{v1alpha1.ShardLabel(ring): "gone"}
+			mark := map[string]string{contract.ShardLabel(ring): "gone"}
 
 			want := map[string]pb.AssignmentState{}
 
@@ -325,7 +326,7 @@ func TestRingThatIsDeletedCoversNothing(t *testing.T) {
 	s.grant()
 	ring := s.makeDeletingRing()
 	ns := s.plane.Namespace(t)
-	s.configMap(ns, "labelled", map[string]string{v1alpha1.ShardLabel(ring): "a"})
+	s.configMap(ns, "labelled", map[string]string{contract.ShardLabel(ring): "a"})
 	s.configMap(ns, "free", nil)
 
 	found := s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns})
@@ -426,7 +427,7 @@ func startProxy(t *testing.T) *proxy {
 	})
 	require.NoError(t, clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"proxy": {Server: server.URL}},
-		Contexts:       map[string]*clientcmdapi.Context{"proxy": {Cluster: "proxy", Namespace: v1alpha1.SystemNamespace}},
+		Contexts:       map[string]*clientcmdapi.Context{"proxy": {Cluster: "proxy", Namespace: contract.SystemNamespace}},
 		CurrentContext: "proxy",
 	}, p.kubeconfig))
 

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
@@ -59,11 +59,11 @@ func newReplicas(t *testing.T) *replicas {
 }
 
 func secretMeta() metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "ringquery-tls"}
+	return metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: "ringquery-tls"}
 }
 
 func configMapMeta() metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "ringquery-ca"}
+	return metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: "ringquery-ca"}
 }
 
 // forget deletes the objects of the replicas.
@@ -98,7 +98,7 @@ func (r *replicas) secret() *corev1.Secret {
 	r.t.Helper()
 
 	found := &corev1.Secret{}
-	if err := r.plane.Client.Get(r.t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: "ringquery-tls"}, found); err != nil {
+	if err := r.plane.Client.Get(r.t.Context(), client.ObjectKey{Namespace: contract.SystemNamespace, Name: "ringquery-tls"}, found); err != nil {
 		require.True(r.t, apierrors.IsNotFound(err), err)
 	}
 
@@ -110,7 +110,7 @@ func (r *replicas) published() *corev1.ConfigMap {
 	r.t.Helper()
 
 	found := &corev1.ConfigMap{}
-	if err := r.anybody.Get(r.t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: "ringquery-ca"}, found); err != nil {
+	if err := r.anybody.Get(r.t.Context(), client.ObjectKey{Namespace: contract.SystemNamespace, Name: "ringquery-ca"}, found); err != nil {
 		require.True(r.t, apierrors.IsNotFound(err), err)
 	}
 

@@ -22,7 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/api"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
@@ -54,7 +54,7 @@ func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 
 	documented := documentedCodes(t)
 
-	service := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "ringquery"}}
+	service := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: "ringquery"}}
 
 	for code, fail := range map[codes.Code]func() error{
 		codes.InvalidArgument: func() error { return getRing(s, t.Context(), "No Name") },

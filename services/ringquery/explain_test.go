@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
@@ -87,7 +88,7 @@ func (x *explaining) ofB() string { return namesAt(x.table, x.ns, "b", 1)[0] }
 
 // at returns the labels of an object at a shard.
 func (x *explaining) at(shard string) map[string]string {
-	return map[string]string{v1alpha1.ShardLabel(x.name): shard}
+	return map[string]string{contract.ShardLabel(x.name): shard}
 }
 
 // secret creates a Secret that an object controls.
@@ -124,7 +125,7 @@ func (x *explaining) golden(res *pb.ExplainResponse, names ...string) {
 
 	text := explanationText(res)
 
-	replace := append(slices.Clone(names), v1alpha1.RingSuffix(x.name), "<suffix>", x.name, "<ring>", x.ns, "<namespace>")
+	replace := append(slices.Clone(names), contract.RingSuffix(x.name), "<suffix>", x.name, "<ring>", x.ns, "<namespace>")
 
 	text = strings.NewReplacer(replace...).Replace(text)
 	for pattern, name := range map[string]string{
@@ -252,7 +253,7 @@ func TestExplainDrainPending(t *testing.T) {
 	x := startExplaining(t, configMaps(), "a", "b")
 	name := x.ofB()
 	x.configMap(x.ns, name, x.at("a"))
-	x.write("rebalancer", name, v1alpha1.DrainLabel(x.name), v1alpha1.DrainValue)
+	x.write("rebalancer", name, contract.DrainLabel(x.name), contract.DrainValue)
 
 	res := x.explain(byKind("ConfigMap", x.ns, name))
 	x.golden(res, name, "<name>")
@@ -264,7 +265,7 @@ func TestExplainMisplaced(t *testing.T) {
 	x := startExplaining(t, configMaps(), "a", "b")
 	name := x.ofB()
 	x.configMap(x.ns, name, nil)
-	x.write("rebalancer", name, v1alpha1.ShardLabel(x.name), "a")
+	x.write("rebalancer", name, contract.ShardLabel(x.name), "a")
 
 	x.golden(x.explain(byKind("ConfigMap", x.ns, name)), name, "<name>")
 }
@@ -291,7 +292,7 @@ func TestExplainLabelByHand(t *testing.T) {
 
 	name := x.ofB()
 	x.configMap(x.ns, name, x.at("b"))
-	x.write("kubectl-label", name, v1alpha1.ShardLabel(x.name), "a")
+	x.write("kubectl-label", name, contract.ShardLabel(x.name), "a")
 
 	x.golden(x.explain(byKind("ConfigMap", x.ns, name)), name, "<name>")
 }
@@ -320,7 +321,7 @@ func TestExplainTwoRings(t *testing.T) {
 	}
 
 	labels := x.at("b")
-	labels[v1alpha1.ShardLabel(two)] = "gone"
+	labels[contract.ShardLabel(two)] = "gone"
 	object := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Value: 1}
 	require.NoError(t, x.plane.Client.Create(t.Context(), object, client.FieldOwner("somebody")))
 	t.Cleanup(func() { _ = x.plane.Client.Delete(context.WithoutCancel(t.Context()), object) })

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
@@ -89,7 +90,7 @@ func TestGetRingShowsItsShards(t *testing.T) {
 	lease, err := gone.Lease(t.Context())
 	require.NoError(t, err)
 
-	lease.Spec.HolderIdentity, lease.Labels[v1alpha1.LabelState] = nil, "dead"
+	lease.Spec.HolderIdentity, lease.Labels[contract.LabelState] = nil, "dead"
 	require.NoError(t, s.plane.Client.Update(t.Context(), lease))
 	s.label(ns, "a", "uncertain")
 	require.Eventually(t, func() bool {
@@ -134,7 +135,7 @@ func (s *server) label(namespace, name, state string) {
 	lease, err := s.shard("", namespace, name).Lease(s.t.Context())
 	require.NoError(s.t, err)
 
-	patch := []byte(`{"metadata":{"labels":{"` + v1alpha1.LabelState + `":"` + state + `"}}}`)
+	patch := []byte(`{"metadata":{"labels":{"` + contract.LabelState + `":"` + state + `"}}}`)
 	require.NoError(s.t, s.plane.Client.Patch(s.t.Context(), lease, client.RawPatch(types.MergePatchType, patch)))
 }
 

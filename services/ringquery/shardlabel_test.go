@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
@@ -42,7 +43,7 @@ func TestOwnLabel(t *testing.T) {
 
 	s.configMap(ns, "assigned", map[string]string{label: "a"})
 	s.configMap(ns, "draining", map[string]string{label: "a", label + "-drain": "true"})
-	s.configMap(ns, "default", map[string]string{v1alpha1.ShardLabel(ring): "a"})
+	s.configMap(ns, "default", map[string]string{contract.ShardLabel(ring): "a"})
 
 	states := map[string]pb.AssignmentState{}
 	for _, a := range s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns}) {

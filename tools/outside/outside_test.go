@@ -42,13 +42,13 @@ const controller = `package main
 import (
 	"fmt"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/shard"
 )
 
 func main() {
 	var options shard.Options
-	fmt.Println(v1alpha1.ShardLabel("example"), options.Ring == "")
+	fmt.Println(contract.ShardLabel("example"), options.Ring == "")
 }
 `
 

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/shard"
 )
 
@@ -154,7 +154,7 @@ func controllerOf(obj any) ([]string, error) {
 }
 
 func (c *claims) add(k *claimed, obj *metav1.PartialObjectMetadata) {
-	if len(c.namespaces) == 0 && (obj.Namespace == metav1.NamespaceSystem || obj.Namespace == v1alpha1.SystemNamespace) {
+	if len(c.namespaces) == 0 && (obj.Namespace == metav1.NamespaceSystem || obj.Namespace == contract.SystemNamespace) {
 		return
 	}
 

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/shard"
 )
@@ -251,7 +252,7 @@ func (c *claims) isShard(ctx context.Context, ordinal int) (bool, error) {
 		return false, fmt.Errorf("look whether Pod %s is a shard: %w", c.podName(ordinal), err)
 	}
 
-	return lease.Labels[v1alpha1.LabelClusterRing] == c.shard.Ring(), nil
+	return lease.Labels[contract.LabelClusterRing] == c.shard.Ring(), nil
 }
 
 // label gives the object the label of the shard, unless it has changed.

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/pkg/shard/internal/within"
 )
@@ -51,7 +51,7 @@ func (r *Ring) WithShardLabel(key string) *Ring {
 }
 
 // keys returns the keys of the ring's labels.
-func (r *Ring) keys() v1alpha1.LabelKeys { return v1alpha1.LabelKeysOf(r.name, r.shardLabel) }
+func (r *Ring) keys() contract.LabelKeys { return contract.LabelKeysOf(r.name, r.shardLabel) }
 
 // Shard returns a shard of the ring whose reconcilers work without a Lease. Do not use it with the options of a manager.
 func (r *Ring) Shard(name string) *shard.Shard {
@@ -80,7 +80,7 @@ func (r *Ring) Assign(obj client.Object, shardName string) {
 // write, or the rebalancer does so afterwards.
 func (r *Ring) Drain(obj client.Object) {
 	r.t.Helper()
-	r.label(obj, map[string]any{r.keys().Drain: v1alpha1.DrainValue})
+	r.label(obj, map[string]any{r.keys().Drain: contract.DrainValue})
 }
 
 // DrainTo asks the object's shard to release it to another shard, and updates obj.

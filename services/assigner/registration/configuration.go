@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
@@ -52,12 +53,12 @@ type Target struct {
 func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *admissionregistrationv1.MutatingWebhookConfiguration {
 	c := &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:            v1alpha1.WebhookConfigurationName(ring.Name),
-			Labels:          map[string]string{v1alpha1.LabelClusterRing: ring.Name, labelApp: v1alpha1.AppControllerSharding},
+			Name:            contract.WebhookConfigurationName(ring.Name),
+			Labels:          map[string]string{contract.LabelClusterRing: ring.Name, labelApp: v1alpha1.AppControllerSharding},
 			OwnerReferences: ownedBy(ring),
 		},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
-			Name:                    v1alpha1.WebhookName,
+			Name:                    contract.WebhookName,
 			ClientConfig:            t.clientConfig(ring.Name),
 			Rules:                   rules(set),
 			FailurePolicy:           ptr.To(admissionregistrationv1.Ignore),
@@ -89,7 +90,7 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *ad
 // the object. It goes to the same place as the other.
 func onKeyChange(ring *v1alpha1.ClusterRing, keyed []resources.Resource, t Target) admissionregistrationv1.MutatingWebhook {
 	return admissionregistrationv1.MutatingWebhook{
-		Name:         v1alpha1.KeyWebhookName,
+		Name:         contract.KeyWebhookName,
 		ClientConfig: t.clientConfig(ring.Name),
 		Rules:        rulesFor(keyed, admissionregistrationv1.Update),
 
@@ -118,7 +119,7 @@ func ownedBy(ring *v1alpha1.ClusterRing) []metav1.OwnerReference {
 }
 
 func (t Target) clientConfig(ring string) admissionregistrationv1.WebhookClientConfig {
-	path := v1alpha1.WebhookPath(ring)
+	path := contract.WebhookPath(ring)
 	if t.URL != "" {
 		return admissionregistrationv1.WebhookClientConfig{URL: new(strings.TrimRight(t.URL, "/") + path)}
 	}
@@ -131,7 +132,7 @@ func (t Target) clientConfig(ring string) admissionregistrationv1.WebhookClientC
 
 // withoutShard selects objects without a shard. The API server calls the webhook for an update if the old or the new
 // object is selected: when an object loses the label too.
-func withoutShard(keys v1alpha1.LabelKeys) *metav1.LabelSelector {
+func withoutShard(keys contract.LabelKeys) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 		Key:      keys.Shard,
 		Operator: metav1.LabelSelectorOpDoesNotExist,
@@ -144,7 +145,7 @@ func keyedByLabel(set *resources.Set) []resources.Resource {
 }
 
 // withShard selects objects with a shard.
-func withShard(keys v1alpha1.LabelKeys) *metav1.LabelSelector {
+func withShard(keys contract.LabelKeys) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 		Key:      keys.Shard,
 		Operator: metav1.LabelSelectorOpExists,

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
@@ -124,7 +125,7 @@ func TestMerge(t *testing.T) {
 		next := merge(have, want)
 		require.Equal(t, want.Webhooks, next.Webhooks)
 		require.Equal(t, want.OwnerReferences, next.OwnerReferences)
-		require.Equal(t, map[string]string{"theirs": "x", v1alpha1.LabelClusterRing: "example", labelApp: v1alpha1.AppControllerSharding}, next.Labels)
+		require.Equal(t, map[string]string{"theirs": "x", contract.LabelClusterRing: "example", labelApp: v1alpha1.AppControllerSharding}, next.Labels)
 		require.Equal(t, "7", next.ResourceVersion, "nothing that was written meanwhile is overwritten")
 		require.Equal(t, map[string]string{"theirs": "x"}, have.Labels, "what came from the cache is not changed")
 	})

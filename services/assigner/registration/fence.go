@@ -7,11 +7,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// Fence returns the binding that makes the API server apply the policy [v1alpha1.FencePolicyName] to the resources of a ring, including
+// Fence returns the binding that makes the API server apply the policy [contract.FencePolicyName] to the resources of a ring, including
 // all fields that the API server would default. It returns nil if the ring's fence is off, or if none of its resources is served.
 //
 // What the fence allows is in the policy, which an administrator installs. The assigner writes only bindings, because no admission policy can
@@ -30,14 +31,14 @@ func Fence(ring *v1alpha1.ClusterRing, set *resources.Set) *admissionregistratio
 	return &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
 		TypeMeta: metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicyBinding"},
 		ObjectMeta: metav1.ObjectMeta{
-			Name:            v1alpha1.FenceName(ring.Name),
-			Labels:          map[string]string{v1alpha1.LabelClusterRing: ring.Name},
+			Name:            contract.FenceName(ring.Name),
+			Labels:          map[string]string{contract.LabelClusterRing: ring.Name},
 			OwnerReferences: ownedBy(ring),
 		},
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: v1alpha1.FencePolicyName,
+			PolicyName: contract.FencePolicyName,
 			ParamRef: &admissionregistrationv1.ParamRef{
-				Name: v1alpha1.FenceName(ring.Name),
+				Name: contract.FenceName(ring.Name),
 				// Users' writes must not depend on the lease monitor.
 				ParameterNotFoundAction: ptr.To(admissionregistrationv1.AllowAction),
 			},

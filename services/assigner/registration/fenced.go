@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/fence"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -53,12 +54,12 @@ func (r *Reconciler) fenced(ctx context.Context, ring *v1alpha1.ClusterRing, set
 
 // unbound adds what a ring that accepts all tokens has to know before its fence is enforced.
 func unbound(ring *v1alpha1.ClusterRing) string {
-	if ring.Annotations[v1alpha1.AnnotationUnboundShards] != "true" {
+	if ring.Annotations[contract.AnnotationUnboundShards] != "true" {
 		return ""
 	}
 
 	return fmt.Sprintf("; annotation %s lets shards hold their Leases with tokens that are bound to no Pod, but the fence refuses all their writes to objects",
-		v1alpha1.AnnotationUnboundShards)
+		contract.AnnotationUnboundShards)
 }
 
 // fence writes or removes the ring's binding. It returns why the fence cannot work; otherwise "".
@@ -73,10 +74,10 @@ func (r *Reconciler) fence(ctx context.Context, ring *v1alpha1.ClusterRing, set 
 	}
 
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.FencePolicyName}, policy); apierrors.IsNotFound(err) {
-		problem = fmt.Sprintf("ValidatingAdmissionPolicy %s does not exist: install deploy/base/guard", v1alpha1.FencePolicyName)
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: contract.FencePolicyName}, policy); apierrors.IsNotFound(err) {
+		problem = fmt.Sprintf("ValidatingAdmissionPolicy %s does not exist: install deploy/base/guard", contract.FencePolicyName)
 	} else if err != nil {
-		return "", fmt.Errorf("read ValidatingAdmissionPolicy %s: %w", v1alpha1.FencePolicyName, err)
+		return "", fmt.Errorf("read ValidatingAdmissionPolicy %s: %w", contract.FencePolicyName, err)
 	} else if problem, err = r.parameterProblem(ctx, ring); err != nil {
 		return "", err
 	}
@@ -87,7 +88,7 @@ func (r *Reconciler) fence(ctx context.Context, ring *v1alpha1.ClusterRing, set 
 // parameterProblem returns why the fence does not know the ring; otherwise "".
 func (r *Reconciler) parameterProblem(ctx context.Context, ring *v1alpha1.ClusterRing) (string, error) {
 	parameter := &v1alpha1.PolicyParameter{}
-	key := client.ObjectKey{Name: v1alpha1.FenceName(ring.Name)}
+	key := client.ObjectKey{Name: contract.FenceName(ring.Name)}
 
 	err := r.Client.Get(ctx, key, parameter)
 
@@ -152,20 +153,20 @@ func permission(binding string, err error) error {
 	}
 
 	return fmt.Errorf("%w: create a ClusterRole with the label %s=true that grants create, patch, update, and delete on validatingadmissionpolicybindings with the name %s, as deploy/example does",
-		err, v1alpha1.LabelAggregateToAssigner, binding)
+		err, contract.LabelAggregateToAssigner, binding)
 }
 
 // unfence removes the fence of the ring with the given name, if there is one.
 func (r *Reconciler) unfence(ctx context.Context, ring string) error {
 	b := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
 
-	err := r.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.FenceName(ring)}, b)
+	err := r.Client.Get(ctx, client.ObjectKey{Name: contract.FenceName(ring)}, b)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 
 	if err != nil {
-		return fmt.Errorf("read ValidatingAdmissionPolicyBinding %s: %w", v1alpha1.FenceName(ring), err)
+		return fmt.Errorf("read ValidatingAdmissionPolicyBinding %s: %w", contract.FenceName(ring), err)
 	}
 
 	err = r.Client.Delete(ctx, b, client.Preconditions{UID: &b.UID, ResourceVersion: &b.ResourceVersion})

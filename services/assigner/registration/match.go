@@ -8,6 +8,7 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -23,7 +24,7 @@ const (
 
 // matchConditions returns the CEL expressions that all must hold for the API server to call the webhook. They are evaluated
 // within the API server, so an object that is none of our business costs no call.
-func matchConditions(keys v1alpha1.LabelKeys, set *resources.Set, rebalancer string) []admissionregistrationv1.MatchCondition {
+func matchConditions(keys contract.LabelKeys, set *resources.Set, rebalancer string) []admissionregistrationv1.MatchCondition {
 	var out []admissionregistrationv1.MatchCondition
 
 	if rebalancer != "" {
@@ -52,7 +53,7 @@ func matchConditions(keys v1alpha1.LabelKeys, set *resources.Set, rebalancer str
 
 // notGivenUp holds for all writes but that by which a shard gives up an object that others may follow: they go first, and the rebalancer
 // assigns it. That is one call less in each such move.
-func notGivenUp(keys v1alpha1.LabelKeys, owners string) string {
+func notGivenUp(keys contract.LabelKeys, owners string) string {
 	return fmt.Sprintf("request.operation != 'UPDATE' || !(%s) || "+
 		"!has(oldObject.metadata.labels) || !(%q in oldObject.metadata.labels)", owners, keys.Drain)
 }

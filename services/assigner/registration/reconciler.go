@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -263,7 +264,7 @@ func merge(have, want *admissionregistrationv1.MutatingWebhookConfiguration) *ad
 // remove deletes every configuration that carries the label of a ring which is gone.
 func (r *Reconciler) remove(ctx context.Context, ring string) error {
 	list := &admissionregistrationv1.MutatingWebhookConfigurationList{}
-	if err := r.Client.List(ctx, list, client.MatchingLabels{v1alpha1.LabelClusterRing: ring}); err != nil {
+	if err := r.Client.List(ctx, list, client.MatchingLabels{contract.LabelClusterRing: ring}); err != nil {
 		return fmt.Errorf("list webhook configurations of ring %s: %w", ring, err)
 	}
 

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/admission"
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -85,7 +86,7 @@ func TestResourcesThatChange(t *testing.T) {
 
 func lease(name string) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: "r"}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{contract.LabelClusterRing: "r"}},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(name)},
 	}
 }

@@ -16,7 +16,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // noop is the floor: a webhook that does what every mutating webhook has to do, and adds a constant label.
@@ -88,7 +88,7 @@ func BenchmarkHandler(b *testing.B) {
 			b.Run(fmt.Sprintf("object=%dB/%s", size, m.name), func(b *testing.B) {
 				b.ReportAllocs()
 
-				r := post(v1alpha1.WebhookPath(ring), "")
+				r := post(contract.WebhookPath(ring), "")
 				w := &sink{header: http.Header{}}
 				reader := strings.NewReader(body)
 				r.ContentLength = int64(len(body))
@@ -124,7 +124,7 @@ func BenchmarkServer(b *testing.B) {
 			b.Cleanup(transport.CloseIdleConnections)
 
 			for b.Loop() {
-				resp, err := client.Post(server.URL+v1alpha1.WebhookPath(ring), "application/json", bytes.NewReader(body))
+				resp, err := client.Post(server.URL+contract.WebhookPath(ring), "application/json", bytes.NewReader(body))
 				require.NoError(b, err)
 
 				_, err = io.Copy(io.Discard, resp.Body)

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	testclock "k8s.io/utils/clock/testing"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 const largest = 8 << 20
@@ -20,7 +20,7 @@ const largest = 8 << 20
 // stalled is a request whose body has a length and never ends by itself. The returned function ends it.
 func stalled(length int64) (r *http.Request, end func()) {
 	body, sender := io.Pipe()
-	r = post(v1alpha1.WebhookPath(ring), "")
+	r = post(contract.WebhookPath(ring), "")
 	r.Body, r.ContentLength = body, length
 
 	return r, func() { _ = sender.Close() }
@@ -60,7 +60,7 @@ func TestStalledBodiesLeaveRoomForOthers(t *testing.T) {
 				synctest.Wait()
 
 				w := httptest.NewRecorder()
-				h.ServeHTTP(w, post(v1alpha1.WebhookPath(ring), reviewOf(plain)))
+				h.ServeHTTP(w, post(contract.WebhookPath(ring), reviewOf(plain)))
 				require.Equal(t, http.StatusOK, w.Code)
 				require.Zero(t, time.Since(begin), "nobody waits for large bodies") //nolint:forbidigo // of the bubble
 
@@ -97,7 +97,7 @@ func TestStalledBodyEnds(t *testing.T) {
 			r, end := stalled(length)
 			defer end()
 
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+v1alpha1.WebhookPath(ring), r.Body)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+contract.WebhookPath(ring), r.Body)
 			require.NoError(t, err)
 
 			request.ContentLength, request.Header = length, r.Header

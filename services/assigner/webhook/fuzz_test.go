@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // Whatever bytes a body has, the answer is an error of HTTP, which the API server ignores, or allows the write. No decision panics, and
@@ -26,7 +26,7 @@ func FuzzReview(f *testing.F) {
 	h, _ := newHandler(f, fixedRings{ring: newRing(3)})
 
 	f.Fuzz(func(t *testing.T, body []byte, name string) {
-		r := post(v1alpha1.WebhookPathPrefix, string(body))
+		r := post(contract.WebhookPathPrefix, string(body))
 		r.URL.Path += name
 
 		w := httptest.NewRecorder()

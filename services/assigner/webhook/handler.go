@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/admission"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
@@ -40,7 +40,7 @@ type Rings interface {
 	Synced() bool
 }
 
-// Handler serves the webhooks of all rings, under [v1alpha1.WebhookPathPrefix]. Its fields must be set before its first use. It
+// Handler serves the webhooks of all rings, under [contract.WebhookPathPrefix]. Its fields must be set before its first use. It
 // is then safe for concurrent use.
 type Handler struct {
 	Rings Rings
@@ -76,7 +76,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	uid, req, err := decode(strings.TrimPrefix(r.URL.Path, v1alpha1.WebhookPathPrefix), buf.Bytes())
+	uid, req, err := decode(strings.TrimPrefix(r.URL.Path, contract.WebhookPathPrefix), buf.Bytes())
 	if err != nil {
 		h.refuse(w, http.StatusBadRequest, err.Error())
 		return

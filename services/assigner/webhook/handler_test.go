@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/assigner/webhook"
 	"github.com/clusterring/clusterring/services/internal/admission"
@@ -63,7 +64,7 @@ func newRing(shards int) *admission.Ring {
 	for i := range shards {
 		name := fmt.Sprintf("shard-%d", i)
 		leases = append(leases, &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{contract.LabelClusterRing: ring}},
 			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(name)},
 		})
 	}
@@ -105,7 +106,7 @@ func post(path, body string) *http.Request {
 }
 
 func TestAnswers(t *testing.T) {
-	at := v1alpha1.WebhookPath(ring)
+	at := contract.WebhookPath(ring)
 
 	for _, c := range []struct {
 		what     string
@@ -117,15 +118,15 @@ func TestAnswers(t *testing.T) {
 		warned   bool
 	}{
 		{what: "assigned", request: post(at, reviewOf(plain)), outcome: admission.Assigned, ring: ring, patched: true},
-		{what: "field names differ in case only", request: post(at, reviewOf(`{"name":"a","Labels":{"`+v1alpha1.ShardLabel(ring)+`":"x"}}`)), outcome: admission.Assigned, ring: ring, patched: true},
-		{what: "labelled", request: post(at, reviewOf(`{"name":"a","labels":{"`+v1alpha1.ShardLabel(ring)+`":"x"}}`)), outcome: admission.Labelled, ring: ring},
+		{what: "field names differ in case only", request: post(at, reviewOf(`{"name":"a","Labels":{"`+contract.ShardLabel(ring)+`":"x"}}`)), outcome: admission.Assigned, ring: ring, patched: true},
+		{what: "labelled", request: post(at, reviewOf(`{"name":"a","labels":{"`+contract.ShardLabel(ring)+`":"x"}}`)), outcome: admission.Labelled, ring: ring},
 		{what: "labels are no map", request: post(at, reviewOf(`{"name":"a","labels":[1]}`)), outcome: admission.Undecodable, ring: ring},
 		{what: "a label is no string", request: post(at, reviewOf(`{"name":"a","labels":{"a":1}}`)), outcome: admission.Undecodable, ring: ring},
 		{what: "metadata is no object", request: post(at, reviewOf(`"x"`)), outcome: admission.Undecodable, ring: ring},
-		{what: "unknown ring", request: post(v1alpha1.WebhookPath("made-up"), reviewOf(plain)), outcome: admission.UnknownRing, ring: "unknown", warned: true},
-		{what: "no ring", request: post(v1alpha1.WebhookPathPrefix, reviewOf(plain)), outcome: admission.UnknownRing, ring: "unknown", warned: true},
-		{what: "starting", request: post(v1alpha1.WebhookPath("made-up"), reviewOf(plain)), starting: true, outcome: admission.Starting, ring: "unknown"},
-		{what: "a panic", request: post(v1alpha1.WebhookPath("broken"), reviewOf(plain)), outcome: admission.Failed, ring: "broken"},
+		{what: "unknown ring", request: post(contract.WebhookPath("made-up"), reviewOf(plain)), outcome: admission.UnknownRing, ring: "unknown", warned: true},
+		{what: "no ring", request: post(contract.WebhookPathPrefix, reviewOf(plain)), outcome: admission.UnknownRing, ring: "unknown", warned: true},
+		{what: "starting", request: post(contract.WebhookPath("made-up"), reviewOf(plain)), starting: true, outcome: admission.Starting, ring: "unknown"},
+		{what: "a panic", request: post(contract.WebhookPath("broken"), reviewOf(plain)), outcome: admission.Failed, ring: "broken"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			h, registry := newHandler(t, fixedRings{ring: newRing(3), starting: c.starting})
@@ -144,7 +145,7 @@ func TestAnswers(t *testing.T) {
 
 			if c.patched {
 				require.Equal(t, ptr.To(admissionv1.PatchTypeJSONPatch), got.Response.PatchType)
-				require.Contains(t, string(got.Response.Patch), v1alpha1.ShardLabel(ring))
+				require.Contains(t, string(got.Response.Patch), contract.ShardLabel(ring))
 			} else {
 				require.Nil(t, got.Response.PatchType)
 				require.Empty(t, got.Response.Patch)
@@ -166,7 +167,7 @@ type broken struct{}
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 func TestNoReview(t *testing.T) {
-	at := v1alpha1.WebhookPath(ring)
+	at := contract.WebhookPath(ring)
 
 	wrongType := post(at, reviewOf(plain))
 	wrongType.Header.Set("Content-Type", "application/yaml")
@@ -223,7 +224,7 @@ func TestAnswersHaveADeadline(t *testing.T) {
 	h, _ := newHandler(t, fixedRings{ring: newRing(3)})
 	began := h.Clock.Now()
 	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
-	h.ServeHTTP(w, post(v1alpha1.WebhookPath(ring), reviewOf(plain)))
+	h.ServeHTTP(w, post(contract.WebhookPath(ring), reviewOf(plain)))
 	require.Equal(t, http.StatusOK, w.Code)
 	require.Len(t, w.until, 2)
 	require.WithinRange(t, w.until[0], began.Add(time.Second), began.Add(time.Minute))
@@ -232,7 +233,7 @@ func TestAnswersHaveADeadline(t *testing.T) {
 
 func TestContentTypeWithParameters(t *testing.T) {
 	h, _ := newHandler(t, fixedRings{ring: newRing(3)})
-	r := post(v1alpha1.WebhookPath(ring), reviewOf(plain))
+	r := post(contract.WebhookPath(ring), reviewOf(plain))
 	r.Header.Set("Content-Type", "application/json; charset=utf-8")
 
 	w := httptest.NewRecorder()
@@ -242,7 +243,7 @@ func TestContentTypeWithParameters(t *testing.T) {
 
 func TestForget(t *testing.T) {
 	h, registry := newHandler(t, fixedRings{ring: newRing(3)})
-	h.ServeHTTP(httptest.NewRecorder(), post(v1alpha1.WebhookPath(ring), reviewOf(plain)))
+	h.ServeHTTP(httptest.NewRecorder(), post(contract.WebhookPath(ring), reviewOf(plain)))
 	require.Equal(t, 1, testutil.CollectAndCount(registry, "clusterring_assigner_admission_requests_total"))
 	h.Metrics.Forget(ring)
 	require.Equal(t, 0, testutil.CollectAndCount(registry, "clusterring_assigner_admission_requests_total"))
@@ -260,7 +261,7 @@ func FuzzHandler(f *testing.F) {
 	h, _ := newHandler(f, fixedRings{ring: newRing(3)})
 
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r := httptest.NewRequest(http.MethodPost, v1alpha1.WebhookPath(ring), bytes.NewReader(body))
+		r := httptest.NewRequest(http.MethodPost, contract.WebhookPath(ring), bytes.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
 
 		w := httptest.NewRecorder()

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -196,7 +196,7 @@ func (r *Ring) rekey(req *Request, resource resources.Resource, role resources.R
 	}
 
 	if resource.Controls { // what follows the object goes first
-		next = v1alpha1.DrainValue
+		next = contract.DrainValue
 	}
 
 	if req.Object.Labels[r.drainLabel] != next {

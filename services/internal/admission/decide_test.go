@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/admission"
 	"github.com/clusterring/clusterring/services/internal/key"
@@ -26,8 +27,8 @@ import (
 const ring = "example"
 
 var (
-	shardLabel = v1alpha1.ShardLabel(ring)
-	drainLabel = v1alpha1.DrainLabel(ring)
+	shardLabel = contract.ShardLabel(ring)
+	drainLabel = contract.DrainLabel(ring)
 
 	websites   = schema.GroupResource{Group: "example.org", Resource: "websites"}
 	clusters   = schema.GroupResource{Group: "example.org", Resource: "clusters"}
@@ -69,7 +70,7 @@ func view(shards ...string) *membership.View {
 		}
 
 		leases = append(leases, &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{contract.LabelClusterRing: ring}},
 			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(holder)},
 		})
 	}

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
@@ -63,7 +63,7 @@ type Ring struct {
 // NewRing prepares facts for decisions. It builds the table, so that no request has to wait for it. The resources and the view of
 // the facts must not be nil.
 func NewRing(f Facts) *Ring {
-	keys := v1alpha1.LabelKeysOf(f.Name, f.ShardLabel)
+	keys := contract.LabelKeysOf(f.Name, f.ShardLabel)
 
 	return &Ring{
 		facts:      f,
@@ -97,7 +97,7 @@ func (r *Ring) keyless(of resources.Resource) string {
 
 func (r *Ring) ownerUnread(err error) string {
 	return fmt.Sprintf("ClusterRing %q: the object waits unassigned until the rebalancer has found its owner: %v (is the assigner allowed to read it? "+
-		"This requires a ClusterRole with the label %s: \"true\")", r.facts.Name, err, v1alpha1.LabelAggregateToAssigner)
+		"This requires a ClusterRole with the label %s: \"true\")", r.facts.Name, err, contract.LabelAggregateToAssigner)
 }
 
 func (r *Ring) restored(shard string) string {

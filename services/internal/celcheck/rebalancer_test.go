@@ -20,7 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/cel/environment"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // compiled is a policy that is evaluated like in the API server: conditions first, and messages also for what is allowed.
@@ -130,7 +130,7 @@ func website(changes ...func(map[string]any)) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: u}
 }
 
-var shardLabel, drainLabel, handover = v1alpha1.ShardLabel("r"), v1alpha1.DrainLabel("r"), v1alpha1.HandoverAnnotation("r")
+var shardLabel, drainLabel, handover = contract.ShardLabel("r"), contract.DrainLabel("r"), contract.HandoverAnnotation("r")
 
 // set returns a change of one field; nil removes it.
 func set(value any, path ...string) func(map[string]any) {

@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
@@ -63,7 +64,7 @@ func Parameter(ring *v1alpha1.ClusterRing) *v1alpha1.PolicyParameter {
 	}
 
 	return &v1alpha1.PolicyParameter{
-		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.FenceName(ring.Name), Labels: map[string]string{v1alpha1.LabelClusterRing: ring.Name}},
+		ObjectMeta: metav1.ObjectMeta{Name: contract.FenceName(ring.Name), Labels: map[string]string{contract.LabelClusterRing: ring.Name}},
 		Data:       data,
 	}
 }

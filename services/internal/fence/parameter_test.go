@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/fence"
 )
@@ -28,11 +29,11 @@ func TestParameter(t *testing.T) {
 	ring := fenced()
 	got := fence.Parameter(ring)
 	require.Equal(t, "fence-clusterring-50d858e0-example", got.Name)
-	require.Equal(t, map[string]string{v1alpha1.LabelClusterRing: "example"}, got.Labels)
+	require.Equal(t, map[string]string{contract.LabelClusterRing: "example"}, got.Labels)
 
 	want := map[string]string{
 		"ring":             "example",
-		"label":            v1alpha1.ShardLabel("example"),
+		"label":            contract.ShardLabel("example"),
 		"accounts":         "system:serviceaccount:one:controller\nsystem:serviceaccount:two:controller",
 		"resources":        "websites.example.org\npods.",
 		"holder.example-0": "pod-x",

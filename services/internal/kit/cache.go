@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/leaselist"
@@ -53,7 +54,7 @@ func cacheOptions(namespaces *metav1.LabelSelector) cache.Options {
 
 // OfRing selects what a cache holds of a kind: only objects with the label of a ring.
 func OfRing() cache.ByObject {
-	ofRing, _ := labels.NewRequirement(v1alpha1.LabelClusterRing, selection.Exists, nil) // fails for invalid labels only
+	ofRing, _ := labels.NewRequirement(contract.LabelClusterRing, selection.Exists, nil) // fails for invalid labels only
 
 	return cache.ByObject{Label: labels.NewSelector().Add(*ofRing)}
 }

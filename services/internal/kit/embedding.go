@@ -24,6 +24,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/fixedring"
 	"github.com/clusterring/clusterring/services/internal/leaselist"
@@ -137,7 +138,7 @@ func (e *Embedding) restrict(config *rest.Config, o *manager.Options, leader *le
 	o.Cache.ByObject = map[client.Object]cache.ByObject{
 		&coordinationv1.Lease{}: {
 			Namespaces: map[string]cache.Config{e.Namespace: {}},
-			Label:      labels.SelectorFromSet(labels.Set{v1alpha1.LabelClusterRing: e.Ring}),
+			Label:      labels.SelectorFromSet(labels.Set{contract.LabelClusterRing: e.Ring}),
 			Transform:  slimLease,
 		},
 		&v1alpha1.ClusterRing{}: {Field: fields.OneTermEqualSelector("metadata.name", e.Ring), Transform: selectNamespaces(nil)},

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // Options are the values of the flags that every service has. NewCommand fills them in.
@@ -39,7 +39,7 @@ type Options struct {
 // addFlags registers the common flags with their defaults.
 func (o *Options) addFlags(fs *pflag.FlagSet, leaderElection bool) {
 	fs.StringVar(&o.Kubeconfig, "kubeconfig", "", "path of a kubeconfig `file`; default: $KUBECONFIG, or the Pod's service account")
-	fs.StringVar(&o.Namespace, "namespace", v1alpha1.SystemNamespace, "`namespace` of the service's own objects, such as its leader Lease")
+	fs.StringVar(&o.Namespace, "namespace", contract.SystemNamespace, "`namespace` of the service's own objects, such as its leader Lease")
 	fs.StringVar(&o.DefaultNamespaceSelector, "default-namespace-selector", "",
 		"`selector` of the namespaces of rings without spec.namespaceSelector, as kubectl takes it in --selector; set the same for all services. "+
 			"By default, all namespaces except kube-node-lease, kube-public, kube-system, and sharding-system")

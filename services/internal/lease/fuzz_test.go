@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
@@ -17,7 +17,7 @@ import (
 func FuzzNext(f *testing.F) {
 	f.Add(shard, int32(15), int32(0), int64(0), int64(time.Hour), uint8(0))
 	f.Add("", int32(math.MaxInt32), int32(math.MaxInt32), int64(math.MinInt64), int64(math.MaxInt64), uint8(255))
-	f.Add(v1alpha1.LeaseControllerIdentity, int32(-1), int32(-1), int64(math.MaxInt64), int64(-1), uint8(7))
+	f.Add(contract.LeaseControllerIdentity, int32(-1), int32(-1), int64(math.MaxInt64), int64(-1), uint8(7))
 
 	f.Fuzz(func(t *testing.T, holder string, seconds, transitions int32, renewed, age int64, flags uint8) {
 		l := held()
@@ -39,7 +39,7 @@ func FuzzNext(f *testing.F) {
 		before := l.DeepCopy()
 		own := (time.Duration(age) % lease.MaxDuration).Truncate(time.Second) // that of a record
 		taken := lease.Acquired(l, lease.TakenFor(s, own), tuesday.Time)
-		require.Equal(t, v1alpha1.LeaseControllerIdentity, *taken.Spec.HolderIdentity)
+		require.Equal(t, contract.LeaseControllerIdentity, *taken.Spec.HolderIdentity)
 		require.Positive(t, *taken.Spec.LeaseDurationSeconds)
 		require.LessOrEqual(t, time.Duration(*taken.Spec.LeaseDurationSeconds)*time.Second, 2*lease.MaxDuration)
 		require.GreaterOrEqual(t, *taken.Spec.LeaseTransitions, int32(0))

@@ -51,7 +51,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 const (
@@ -123,15 +123,15 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 	}
 
 	for _, annotation := range []struct{ key, value string }{
-		{v1alpha1.AnnotationPod, Pod(l)}, {v1alpha1.AnnotationStopping, stopping(l)}, {v1alpha1.AnnotationHoldOff, holdOff(l)}, {v1alpha1.AnnotationPodUID, podUIDValue(l)},
-		{v1alpha1.AnnotationShardLabel, ShardLabel(l)}, {v1alpha1.AnnotationSlots, slots(l)},
+		{contract.AnnotationPod, Pod(l)}, {contract.AnnotationStopping, stopping(l)}, {contract.AnnotationHoldOff, holdOff(l)}, {contract.AnnotationPodUID, podUIDValue(l)},
+		{contract.AnnotationShardLabel, ShardLabel(l)}, {contract.AnnotationSlots, slots(l)},
 	} {
 		if annotation.value != "" {
 			metav1.SetMetaDataAnnotation(&slim.ObjectMeta, annotation.key, annotation.value)
 		}
 	}
 
-	for _, key := range []string{v1alpha1.LabelClusterRing, v1alpha1.LabelState} {
+	for _, key := range []string{contract.LabelClusterRing, contract.LabelState} {
 		if value, has := l.Labels[key]; has {
 			slim.Labels[key] = value
 		}
@@ -145,8 +145,8 @@ const maxSlots = 512
 
 // slots returns which slots the Pod of a standby's Lease would take, as it is written; "" for another Lease, or if it is long.
 func slots(l *coordinationv1.Lease) string {
-	value := l.Annotations[v1alpha1.AnnotationSlots]
-	if _, standby := l.Labels[v1alpha1.LabelStandby]; !standby || len(value) > maxSlots {
+	value := l.Annotations[contract.AnnotationSlots]
+	if _, standby := l.Labels[contract.LabelStandby]; !standby || len(value) > maxSlots {
 		return ""
 	}
 
@@ -161,7 +161,7 @@ const maxHoldOff = 64
 
 // holdOff returns the hold-off that the Lease announces, as it is written; "" if it cannot be a duration.
 func holdOff(l *coordinationv1.Lease) string {
-	text := l.Annotations[v1alpha1.AnnotationHoldOff]
+	text := l.Annotations[contract.AnnotationHoldOff]
 	if len(text) > maxHoldOff {
 		return ""
 	}
@@ -172,7 +172,7 @@ func holdOff(l *coordinationv1.Lease) string {
 // Pod returns the name of the Pod that runs the shard, if the Lease says that it differs from the name of the shard; otherwise "". A
 // value that cannot be the name of a Pod counts as none.
 func Pod(l *coordinationv1.Lease) string {
-	pod := l.Annotations[v1alpha1.AnnotationPod]
+	pod := l.Annotations[contract.AnnotationPod]
 	if pod == l.Name || len(validation.IsDNS1123Subdomain(pod)) > 0 {
 		return ""
 	}
@@ -186,7 +186,7 @@ const maxShardLabel = validation.DNS1123SubdomainMaxLength + 1 + validation.Labe
 // ShardLabel returns the key of the label by which the shard selects its objects, as its Lease announces it; empty if it announces none. It is
 // cut to the maximum length of a key.
 func ShardLabel(l *coordinationv1.Lease) string {
-	label := l.Annotations[v1alpha1.AnnotationShardLabel]
+	label := l.Annotations[contract.AnnotationShardLabel]
 
 	return strings.Clone(label[:min(len(label), maxShardLabel)])
 }
@@ -196,8 +196,8 @@ func Stopping(l *coordinationv1.Lease) bool { return stopping(l) != "" }
 
 // stopping returns the annotation; "" if it does not count.
 func stopping(l *coordinationv1.Lease) string {
-	if renewed := timeOf(l.Spec.RenewTime); v1alpha1.IsStopping(l.Annotations, renewed) {
-		return v1alpha1.OfferValue(renewed)
+	if renewed := timeOf(l.Spec.RenewTime); contract.IsStopping(l.Annotations, renewed) {
+		return contract.OfferValue(renewed)
 	}
 
 	return ""
@@ -206,7 +206,7 @@ func stopping(l *coordinationv1.Lease) string {
 // PodUID returns the uid of the Pod whose process has written the Lease's renewTime, if the Lease says it; otherwise "". A uid that was
 // written with another renewTime is that of a predecessor, so it counts as none.
 func PodUID(l *coordinationv1.Lease) types.UID {
-	uid := v1alpha1.PodUID(l.Annotations, timeOf(l.Spec.RenewTime))
+	uid := contract.PodUID(l.Annotations, timeOf(l.Spec.RenewTime))
 	if len(uid) > maxUID {
 		return ""
 	}
@@ -221,7 +221,7 @@ func podUIDValue(l *coordinationv1.Lease) string {
 		return ""
 	}
 
-	return v1alpha1.PodUIDValue(uid, timeOf(l.Spec.RenewTime))
+	return contract.PodUIDValue(uid, timeOf(l.Spec.RenewTime))
 }
 
 func duration(seconds *int32) time.Duration {
@@ -259,7 +259,7 @@ func (r Record) Equal(other Record) bool {
 // HeldBy reports whether the shard with the given name holds the Lease. Its availability depends on nothing else. The identity
 // that takes Leases belongs to no shard, even if a Lease has that name.
 func (r Record) HeldBy(shard string) bool {
-	return r.Holder != "" && r.Holder == shard && r.Holder != v1alpha1.LeaseControllerIdentity
+	return r.Holder != "" && r.Holder == shard && r.Holder != contract.LeaseControllerIdentity
 }
 
 // Acquired returns an update of the Lease that takes it from its shard: the lease controller holds it for twice the duration d,
@@ -275,7 +275,7 @@ func Acquired(l *coordinationv1.Lease, d time.Duration, now time.Time) *coordina
 		transitions = -1
 	}
 
-	taken.Spec.HolderIdentity = new(v1alpha1.LeaseControllerIdentity)
+	taken.Spec.HolderIdentity = new(contract.LeaseControllerIdentity)
 	taken.Spec.LeaseDurationSeconds = new(int32(2 * d / time.Second))
 	taken.Spec.AcquireTime, taken.Spec.RenewTime = &at, at.DeepCopy()
 	taken.Spec.LeaseTransitions = new(transitions + 1)

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
@@ -54,7 +54,7 @@ func TestPodUID(t *testing.T) {
 	require.Empty(t, lease.PodUID(l))
 
 	say := func(uid types.UID, at time.Time) {
-		metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationPodUID, v1alpha1.PodUIDValue(uid, at))
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, contract.AnnotationPodUID, contract.PodUIDValue(uid, at))
 	}
 	say("uid-1", tuesday.Time)
 	require.EqualValues(t, "uid-1", lease.PodUID(l))
@@ -69,9 +69,9 @@ func TestPodUID(t *testing.T) {
 	say(types.UID(strings.Repeat("u", 65)), tuesday.Time)
 	require.Empty(t, lease.PodUID(l))
 
-	l.Annotations[v1alpha1.AnnotationPodUID] = "uid-1"
+	l.Annotations[contract.AnnotationPodUID] = "uid-1"
 	require.Empty(t, lease.PodUID(l))
-	require.NotContains(t, lease.Slim(l).Annotations, v1alpha1.AnnotationPodUID)
+	require.NotContains(t, lease.Slim(l).Annotations, contract.AnnotationPodUID)
 }
 
 func TestRecordEqual(t *testing.T) {
@@ -98,7 +98,7 @@ func TestHeldBy(t *testing.T) {
 	require.False(t, lease.Record{Holder: "a"}.HeldBy("b"))
 	require.False(t, lease.Record{}.HeldBy(""), "nobody is no shard")
 
-	taker := v1alpha1.LeaseControllerIdentity
+	taker := contract.LeaseControllerIdentity
 	require.False(t, lease.Record{Holder: taker}.HeldBy(taker), "a Lease that was taken would look alive if it had the taker's name")
 }
 
@@ -168,14 +168,14 @@ func TestRenewedChangesNothingElse(t *testing.T) {
 func TestShardLabelOfALease(t *testing.T) {
 	l := &coordinationv1.Lease{}
 	require.Empty(t, lease.ShardLabel(l))
-	require.NotContains(t, lease.Slim(l).Annotations, v1alpha1.AnnotationShardLabel)
+	require.NotContains(t, lease.Slim(l).Annotations, contract.AnnotationShardLabel)
 
-	metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationShardLabel, "example.com/shard")
+	metav1.SetMetaDataAnnotation(&l.ObjectMeta, contract.AnnotationShardLabel, "example.com/shard")
 	require.Equal(t, "example.com/shard", lease.ShardLabel(l))
 	require.Equal(t, "example.com/shard", lease.ShardLabel(lease.Slim(l)))
 
 	// No key is longer than this. Memory does not grow with what a Lease says.
-	l.Annotations[v1alpha1.AnnotationShardLabel] = strings.Repeat("x", 100_000)
+	l.Annotations[contract.AnnotationShardLabel] = strings.Repeat("x", 100_000)
 	require.Len(t, lease.ShardLabel(l), 253+1+63)
-	require.Len(t, lease.Slim(l).Annotations[v1alpha1.AnnotationShardLabel], 253+1+63)
+	require.Len(t, lease.Slim(l).Annotations[contract.AnnotationShardLabel], 253+1+63)
 }

@@ -3,7 +3,7 @@ package lease
 import (
 	"time"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // State is the state of a shard according to its Lease, as in the state label.
@@ -135,7 +135,7 @@ func (s Snapshot) keep() (after time.Duration, action Action) {
 	case !s.Moving:
 	case s.Holder == "":
 		return ReleasedFor, Acquire
-	case s.Holder == v1alpha1.LeaseControllerIdentity && s.Kept < keptFor*d:
+	case s.Holder == contract.LeaseControllerIdentity && s.Kept < keptFor*d:
 		return d / 2, Renew
 	}
 
@@ -161,7 +161,7 @@ func Together(shards []Observed) (silent, of int, together bool) {
 			if s.Age >= s.duration() {
 				silent++
 			}
-		case s.Holder == v1alpha1.LeaseControllerIdentity && s.Kept < s.duration()/2:
+		case s.Holder == contract.LeaseControllerIdentity && s.Kept < s.duration()/2:
 			of++
 			silent++
 		}

@@ -21,7 +21,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/leaselist"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
@@ -108,7 +108,7 @@ func flood(t *testing.T) (namespace string, names []string) {
 
 	for i := range large + small {
 		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: fmt.Sprintf("lease-%02d", i), Labels: map[string]string{v1alpha1.LabelClusterRing: ring},
+			Namespace: namespace, Name: fmt.Sprintf("lease-%02d", i), Labels: map[string]string{contract.LabelClusterRing: ring},
 		}}
 		if i >= small/2 && i < small/2+large {
 			l.Spec.HolderIdentity = new(strings.Repeat("x", 1<<20))
@@ -143,7 +143,7 @@ func TestLargeLeasesAreReadInParts(t *testing.T) {
 	namespace, names := flood(t)
 
 	c, read := bounded(t)
-	leases, err := leaselist.Read(t.Context(), c, client.InNamespace(namespace), client.MatchingLabels{v1alpha1.LabelClusterRing: ring})
+	leases, err := leaselist.Read(t.Context(), c, client.InNamespace(namespace), client.MatchingLabels{contract.LabelClusterRing: ring})
 	require.NoError(t, err)
 	read.check(t, leases, names)
 

@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/invariants"
@@ -90,7 +91,7 @@ func (x *Index) Upsert(l *coordinationv1.Lease) {
 	// Strings that thousands of Leases share are stored once.
 	id := types.NamespacedName{Namespace: unique.Make(l.Namespace).Value(), Name: l.Name}
 
-	ring := unique.Make(l.Labels[v1alpha1.LabelClusterRing]).Value()
+	ring := unique.Make(l.Labels[contract.LabelClusterRing]).Value()
 	if ring == "" {
 		x.Delete(id)
 		return

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
@@ -18,7 +19,7 @@ func TestShardsMustFollowTheLabelOfTheirRing(t *testing.T) {
 	says := func(name, label string) *coordinationv1.Lease {
 		l := leaseOf("r", "n/"+name, name)
 		if label != "" {
-			l.Annotations = map[string]string{v1alpha1.AnnotationShardLabel: label}
+			l.Annotations = map[string]string{contract.AnnotationShardLabel: label}
 		}
 
 		return l

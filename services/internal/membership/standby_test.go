@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
@@ -28,7 +28,7 @@ func takenAt(name string, created, taken time.Duration) *coordinationv1.Lease {
 func TestActiveShards(t *testing.T) {
 	stopping := takenAt("a", 0, 0)
 	stopping.Spec.RenewTime = &metav1.MicroTime{Time: begin}
-	metav1.SetMetaDataAnnotation(&stopping.ObjectMeta, v1alpha1.AnnotationStopping, v1alpha1.OfferValue(begin))
+	metav1.SetMetaDataAnnotation(&stopping.ObjectMeta, contract.AnnotationStopping, contract.OfferValue(begin))
 
 	for _, tc := range []struct {
 		name            string
@@ -76,7 +76,7 @@ func TestRingsChooseDifferentActiveShards(t *testing.T) {
 
 		for _, name := range []string{"a", "b", "c"} {
 			l := takenAt(name, 0, 0)
-			l.Labels[v1alpha1.LabelClusterRing] = ring
+			l.Labels[contract.LabelClusterRing] = ring
 			leases = append(leases, l)
 		}
 

@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
@@ -127,7 +128,7 @@ func (r Rules) View(ringName string, leases []*coordinationv1.Lease, rings *hash
 	var shards []Shard
 
 	for _, l := range leases {
-		if name := l.Labels[v1alpha1.LabelClusterRing]; name != "" && name == ringName {
+		if name := l.Labels[contract.LabelClusterRing]; name != "" && name == ringName {
 			shards = append(shards, shardOf(l))
 		}
 	}
@@ -183,7 +184,7 @@ func shardOf(l *coordinationv1.Lease) Shard {
 
 // SameShard reports whether two states of one Lease report the same about a ring's shards: a renewal changes nothing.
 func SameShard(a, b *coordinationv1.Lease) bool {
-	return a.Labels[v1alpha1.LabelClusterRing] == b.Labels[v1alpha1.LabelClusterRing] && shardOf(a) == shardOf(b)
+	return a.Labels[contract.LabelClusterRing] == b.Labels[contract.LabelClusterRing] && shardOf(a) == shardOf(b)
 }
 
 // created returns the creation time of a Lease; 0 if it is not known.

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -35,7 +35,7 @@ func leaseOf(ringName, namespacedName, holder string) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name,
-			Labels: map[string]string{v1alpha1.LabelClusterRing: ringName},
+			Labels: map[string]string{contract.LabelClusterRing: ringName},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(15))},
 	}
@@ -228,7 +228,7 @@ func BenchmarkLargestRing(b *testing.B) {
 // stops makes a Lease say that its shard stops.
 func stops(l *coordinationv1.Lease, renewed time.Time) *coordinationv1.Lease {
 	l.Spec.RenewTime = new(metav1.NewMicroTime(renewed))
-	l.Annotations = map[string]string{v1alpha1.AnnotationStopping: v1alpha1.OfferValue(renewed)}
+	l.Annotations = map[string]string{contract.AnnotationStopping: contract.OfferValue(renewed)}
 
 	return l
 }

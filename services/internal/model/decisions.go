@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/admission"
 	"github.com/clusterring/clusterring/services/internal/key"
@@ -184,13 +185,13 @@ func leasesOf(all []lease) []*coordinationv1.Lease {
 		case held:
 			holder = name
 		case taken:
-			holder = v1alpha1.LeaseControllerIdentity
+			holder = contract.LeaseControllerIdentity
 		case released:
 		}
 
 		objects = append(objects, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: ringName},
+				Namespace: namespace, Name: name, Labels: map[string]string{contract.LabelClusterRing: ringName},
 			},
 			Spec: coordinationv1.LeaseSpec{
 				HolderIdentity: &holder, LeaseDurationSeconds: new(int32(duration / time.Second)), RenewTime: new(metav1.NewMicroTime(epoch)),
@@ -231,7 +232,7 @@ func (d *decisions) leasesSeen(view int8) []*coordinationv1.Lease {
 
 // announce makes a Lease say that its shard stops.
 func announce(l *coordinationv1.Lease) {
-	metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationStopping, v1alpha1.OfferValue(l.Spec.RenewTime.Time))
+	metav1.SetMetaDataAnnotation(&l.ObjectMeta, contract.AnnotationStopping, contract.OfferValue(l.Spec.RenewTime.Time))
 }
 
 // viewOf returns the view that shows the current Leases.
@@ -388,7 +389,7 @@ func (d *decisions) monitor() {
 		d.believes[age] = next(shardName(1), time.Duration(age)*duration+1, true) == leases.Acquire
 	}
 
-	d.collects = next("", 100*duration, false) == leases.Delete && next(v1alpha1.LeaseControllerIdentity, 100*duration, false) == leases.Delete
+	d.collects = next("", 100*duration, false) == leases.Delete && next(contract.LeaseControllerIdentity, 100*duration, false) == leases.Delete
 }
 
 // admissions asks the assigner about every write in every view.
@@ -450,11 +451,11 @@ func (d *decisions) objectOf(child bool, l labels) *admission.Object {
 	}
 
 	if l.shard != nobody {
-		o.Labels[v1alpha1.ShardLabel(ringName)] = shardName(l.shard)
+		o.Labels[contract.ShardLabel(ringName)] = shardName(l.shard)
 	}
 
 	if l.drain {
-		o.Labels[v1alpha1.DrainLabel(ringName)] = v1alpha1.DrainValue
+		o.Labels[contract.DrainLabel(ringName)] = contract.DrainValue
 	}
 
 	return o

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/key"
 )
 
@@ -48,7 +48,7 @@ type Subject struct {
 
 // KinOf returns what an object follows. ok is false if the object is not part of the ring: it is a controlled object without a
 // controller, or its controller, or one further up, is of none of the ring's kinds, or too many objects are in between; see
-// [v1alpha1.MaxDepth]. An error is that of the ancestors, which are only asked about objects in between, and about main objects whose
+// [contract.MaxDepth]. An error is that of the ancestors, which are only asked about objects in between, and about main objects whose
 // key is a label.
 func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin Kin, ok bool, err error) {
 	obj := of.Object
@@ -60,7 +60,7 @@ func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin K
 
 	owner, its, ok := s.ControllerOf(obj)
 	for ok && its == Controlled {
-		if len(kin.Between) == v1alpha1.MaxDepth-2 {
+		if len(kin.Between) == contract.MaxDepth-2 {
 			return Kin{}, false, nil
 		}
 

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // For returns the request for the ring of the given name.
@@ -19,7 +19,7 @@ func For(ring string) reconcile.Request {
 // ByLabel is a handler.MapFunc. It returns the request for the ring that the object's label names, whether the ring exists or not; nil if there is
 // no label. An update is mapped by its old and its new object, so an object that leaves a ring for another concerns both.
 func ByLabel(_ context.Context, obj client.Object) []reconcile.Request {
-	if ring := obj.GetLabels()[v1alpha1.LabelClusterRing]; ring != "" {
+	if ring := obj.GetLabels()[contract.LabelClusterRing]; ring != "" {
 		return []reconcile.Request{For(ring)}
 	}
 

@@ -1,6 +1,6 @@
 // Package sharder decides which of two sharders works on a ring: the services, or the one that the ring's own shards elect.
 //
-// It reads a ClusterRing: spec.sharder says who is wanted, and the finalizer together with the annotation v1alpha1.AnnotationSharder says who
+// It reads a ClusterRing: spec.sharder says who is wanted, and the finalizer together with the annotation contract.AnnotationSharder says who
 // shards the ring now. Only the latter allows to work.
 //
 // # Invariants
@@ -21,6 +21,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
@@ -35,7 +36,7 @@ var Services = Identity{}
 
 // Embedded returns the identity of the sharder of a ring whose shards hold their Leases in the namespace.
 func Embedded(ring, namespace string) Identity {
-	return Identity{types.NamespacedName{Namespace: namespace, Name: v1alpha1.SharderLeaseName(ring)}}
+	return Identity{types.NamespacedName{Namespace: namespace, Name: contract.SharderLeaseName(ring)}}
 }
 
 // String returns the identity for people.
@@ -59,11 +60,11 @@ func WantedOf(ring *v1alpha1.ClusterRing) Identity {
 
 // HolderOf returns who shards the ring now. It returns false if nobody does.
 func HolderOf(ring *v1alpha1.ClusterRing) (Identity, bool) {
-	value, said := ring.Annotations[v1alpha1.AnnotationSharder]
+	value, said := ring.Annotations[contract.AnnotationSharder]
 	namespace, name, named := strings.Cut(value, "/")
 
 	switch {
-	case !slices.Contains(ring.Finalizers, v1alpha1.FinalizerRebalancer):
+	case !slices.Contains(ring.Finalizers, contract.FinalizerRebalancer):
 		return Identity{}, false
 	case !said:
 		return Services, true
@@ -108,7 +109,7 @@ func (i Identity) Next(ring *v1alpha1.ClusterRing) Step {
 		return Leave
 	case held:
 		return Wait
-	case deleting && !slices.Contains(ring.Finalizers, v1alpha1.FinalizerRebalancer):
+	case deleting && !slices.Contains(ring.Finalizers, contract.FinalizerRebalancer):
 		return Leave // its labels are gone, or there never were any
 	}
 
@@ -117,12 +118,12 @@ func (i Identity) Next(ring *v1alpha1.ClusterRing) Step {
 
 // Take makes the sharder the holder of the ring, in the given copy. Write it on the condition that the ring has not changed since it was read.
 func (i Identity) Take(ring *v1alpha1.ClusterRing) {
-	if !slices.Contains(ring.Finalizers, v1alpha1.FinalizerRebalancer) {
-		ring.Finalizers = append(slices.Clone(ring.Finalizers), v1alpha1.FinalizerRebalancer)
+	if !slices.Contains(ring.Finalizers, contract.FinalizerRebalancer) {
+		ring.Finalizers = append(slices.Clone(ring.Finalizers), contract.FinalizerRebalancer)
 	}
 
 	if i == Services {
-		delete(ring.Annotations, v1alpha1.AnnotationSharder)
+		delete(ring.Annotations, contract.AnnotationSharder)
 		return
 	}
 
@@ -130,12 +131,12 @@ func (i Identity) Take(ring *v1alpha1.ClusterRing) {
 }
 
 // GiveUp leaves the ring without a holder, in the given copy. Write it on the condition that the ring has not changed since it was read.
-func GiveUp(ring *v1alpha1.ClusterRing) { mark(ring, v1alpha1.SharderNobody) }
+func GiveUp(ring *v1alpha1.ClusterRing) { mark(ring, contract.SharderNobody) }
 
 func mark(ring *v1alpha1.ClusterRing, value string) {
 	if ring.Annotations == nil {
 		ring.Annotations = map[string]string{}
 	}
 
-	ring.Annotations[v1alpha1.AnnotationSharder] = value
+	ring.Annotations[contract.AnnotationSharder] = value
 }

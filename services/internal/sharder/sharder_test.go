@@ -10,6 +10,7 @@ import (
 	"gotest.tools/v3/golden"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
@@ -20,7 +21,7 @@ func everything() (rings []*v1alpha1.ClusterRing, texts []string) {
 	for _, deleting := range []bool{false, true} {
 		for _, wanted := range []string{"", "here", "there"} {
 			for _, finalizer := range []bool{true, false} {
-				for _, said := range []*string{nil, new(v1alpha1.SharderNobody), &own, &elsewhere, new("made-up"), new("/"), new("")} {
+				for _, said := range []*string{nil, new(contract.SharderNobody), &own, &elsewhere, new("made-up"), new("/"), new("")} {
 					ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
 					text := []string{"wanted " + wanted}
 
@@ -31,13 +32,13 @@ func everything() (rings []*v1alpha1.ClusterRing, texts []string) {
 					}
 
 					if finalizer {
-						ring.Finalizers = []string{v1alpha1.FinalizerRebalancer}
+						ring.Finalizers = []string{contract.FinalizerRebalancer}
 
 						text = append(text, "finalizer")
 					}
 
 					if said != nil {
-						ring.Annotations = map[string]string{v1alpha1.AnnotationSharder: *said}
+						ring.Annotations = map[string]string{contract.AnnotationSharder: *said}
 						text = append(text, fmt.Sprintf("annotation %q", *said))
 					}
 

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/leaselist"
@@ -110,7 +110,7 @@ func (f *follower) Start(ctx context.Context) error {
 
 // ofShards selects the Leases of shards among all of a cluster.
 func ofShards(opts *metav1.ListOptions) *client.ListOptions {
-	selector, err := labels.Parse(v1alpha1.LabelClusterRing)
+	selector, err := labels.Parse(contract.LabelClusterRing)
 	if err != nil {
 		panic(err) // a constant
 	}

@@ -13,7 +13,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
@@ -80,7 +80,7 @@ func (w *world) observe() (released []string) {
 	w.Helper()
 
 	var list coordinationv1.LeaseList
-	require.NoError(w, w.plane.Client.List(w.Context(), &list, client.MatchingLabels{v1alpha1.LabelClusterRing: w.ring}))
+	require.NoError(w, w.plane.Client.List(w.Context(), &list, client.MatchingLabels{contract.LabelClusterRing: w.ring}))
 
 	var leases []*coordinationv1.Lease
 	for i := range list.Items {
@@ -333,7 +333,7 @@ func TestDeletedLeaseCountsBesideOneMadeSince(t *testing.T) {
 	w.observe()
 	require.NoError(t, a.Delete(t.Context()))
 	require.NoError(t, w.plane.Client.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-		Namespace: w.ns, Name: "a", Labels: map[string]string{v1alpha1.LabelClusterRing: w.ring},
+		Namespace: w.ns, Name: "a", Labels: map[string]string{contract.LabelClusterRing: w.ring},
 	}}))
 	w.observe()
 	w.keeps()

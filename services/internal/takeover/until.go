@@ -6,7 +6,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
@@ -100,7 +100,7 @@ func (s *shard) until(leases []coordinationv1.Lease, at span) time.Time {
 	s.past.see(l, at)
 
 	wait, says := holdOff(l)
-	taken := s.past.record.Holder == v1alpha1.LeaseControllerIdentity
+	taken := s.past.record.Holder == contract.LeaseControllerIdentity
 
 	switch {
 	case says:
@@ -140,7 +140,7 @@ func (s *shard) waits(says bool) time.Duration {
 
 // holdOff returns the trusted part of the hold-off that a Lease announces.
 func holdOff(l *coordinationv1.Lease) (wait time.Duration, says bool) {
-	said, err := time.ParseDuration(l.Annotations[v1alpha1.AnnotationHoldOff])
+	said, err := time.ParseDuration(l.Annotations[contract.AnnotationHoldOff])
 	if err != nil || said < 0 {
 		return 0, false
 	}

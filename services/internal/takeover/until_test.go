@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
@@ -42,7 +42,7 @@ func (w *world) edit(s *leasetest.Shard, change func(*coordinationv1.Lease)) {
 func (w *world) says(s *leasetest.Shard, holdOff string) {
 	w.Helper()
 	w.edit(s, func(l *coordinationv1.Lease) {
-		metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationHoldOff, holdOff)
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, contract.AnnotationHoldOff, holdOff)
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/fence"
 	"github.com/clusterring/clusterring/services/internal/kit"
@@ -48,7 +49,7 @@ func (r *Shards) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.
 		ring := &rings.Items[i]
 		data[prefixNamespaces+ring.Name] = strings.Join(ring.Spec.ShardNamespaces, "\n")
 
-		if ring.Annotations[v1alpha1.AnnotationUnboundShards] == "true" {
+		if ring.Annotations[contract.AnnotationUnboundShards] == "true" {
 			data[prefixUnbound+ring.Name] = "true"
 		}
 
@@ -70,7 +71,7 @@ func (r *Shards) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.
 	}
 
 	return reconcile.Result{}, r.write(ctx, &v1alpha1.PolicyParameter{
-		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ShardsParameter}, Data: data,
+		ObjectMeta: metav1.ObjectMeta{Name: contract.ShardsParameter}, Data: data,
 	})
 }
 
@@ -78,9 +79,9 @@ func (r *Shards) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.
 // and once at the beginning if there is either.
 func (r *Shards) SetupWithManager(mgr manager.Manager) error {
 	one := func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: v1alpha1.ShardsParameter}}}
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: contract.ShardsParameter}}}
 	}
-	parameter := predicate.NewPredicateFuncs(func(obj client.Object) bool { return obj.GetName() == v1alpha1.ShardsParameter })
+	parameter := predicate.NewPredicateFuncs(func(obj client.Object) bool { return obj.GetName() == contract.ShardsParameter })
 
 	err := builder.ControllerManagedBy(mgr).
 		Named("shards-parameter").
@@ -98,5 +99,5 @@ func (r *Shards) SetupWithManager(mgr manager.Manager) error {
 // shardsChanged leaves out changes of the status.
 var shardsChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
-		e.ObjectOld.GetAnnotations()[v1alpha1.AnnotationUnboundShards] != e.ObjectNew.GetAnnotations()[v1alpha1.AnnotationUnboundShards]
+		e.ObjectOld.GetAnnotations()[contract.AnnotationUnboundShards] != e.ObjectNew.GetAnnotations()[contract.AnnotationUnboundShards]
 }}

@@ -39,6 +39,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
@@ -189,7 +190,7 @@ func (w *Watch) watch(ctx context.Context, namespace string) {
 
 			if apierrors.IsForbidden(err) {
 				log.Error(err, "Cannot watch the Pods of a namespace with shards: shards that crash there are given up only when their Leases expire. "+
-					"Bind ClusterRole clusterring:leasemonitor-pods to service account leasemonitor of namespace "+v1alpha1.SystemNamespace+" in that namespace")
+					"Bind ClusterRole clusterring:leasemonitor-pods to service account leasemonitor of namespace "+contract.SystemNamespace+" in that namespace")
 
 				return
 			}
@@ -314,7 +315,7 @@ func (w *Watch) saw(ctx context.Context, obj any) {
 	for i := range leases.Items {
 		l := &leases.Items[i]
 		// Most Leases are those of others.
-		if !strings.HasPrefix(l.Annotations[v1alpha1.AnnotationPodUID], string(p.UID)) || lease.PodUID(l) != p.UID {
+		if !strings.HasPrefix(l.Annotations[contract.AnnotationPodUID], string(p.UID)) || lease.PodUID(l) != p.UID {
 			continue
 		}
 

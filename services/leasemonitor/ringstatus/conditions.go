@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/lease"
@@ -102,9 +103,9 @@ func count(view *membership.View) string {
 	switch n := view.Ignored(); {
 	case shards == 0 && n > 0:
 		return fmt.Sprintf("no shard has joined: spec.shardNamespaces does not list the namespaces of the %d Leases with the label %s=%s",
-			n, v1alpha1.LabelClusterRing, view.RingName())
+			n, contract.LabelClusterRing, view.RingName())
 	case shards == 0:
-		return fmt.Sprintf("no shard has joined: there is no Lease with the label %s=%s", v1alpha1.LabelClusterRing, view.RingName())
+		return fmt.Sprintf("no shard has joined: there is no Lease with the label %s=%s", contract.LabelClusterRing, view.RingName())
 	}
 
 	message := fmt.Sprintf("%d of %d shards available", available, shards)

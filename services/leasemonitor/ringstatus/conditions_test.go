@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
@@ -23,7 +24,7 @@ func free(namespace, name string) *coordinationv1.Lease { return leaseOf(namespa
 func stopping(namespace, name string) *coordinationv1.Lease {
 	l := held(namespace, name)
 	l.Spec.RenewTime = new(metav1.NowMicro())
-	metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationStopping, v1alpha1.OfferValue(l.Spec.RenewTime.Time))
+	metav1.SetMetaDataAnnotation(&l.ObjectMeta, contract.AnnotationStopping, contract.OfferValue(l.Spec.RenewTime.Time))
 
 	return l
 }
@@ -31,7 +32,7 @@ func stopping(namespace, name string) *coordinationv1.Lease {
 func leaseOf(namespace, name, holder string) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: "example"},
+			Namespace: namespace, Name: name, Labels: map[string]string{contract.LabelClusterRing: "example"},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: new(holder)},
 	}
@@ -130,7 +131,7 @@ func TestConditions(t *testing.T) {
 // TestHolders shows which Pods run which shards, for those that are not named like their Pod.
 func TestHolders(t *testing.T) {
 	at := func(l *coordinationv1.Lease, pod string) *coordinationv1.Lease {
-		metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationPod, pod)
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, contract.AnnotationPod, pod)
 		return l
 	}
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "example"}}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/labelclaim"
@@ -84,7 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 // leases reads the ring's Leases, which the caller must not change.
 func (r *Reconciler) leases(ctx context.Context, ring *v1alpha1.ClusterRing) ([]*coordinationv1.Lease, error) {
 	list := &coordinationv1.LeaseList{}
-	if err := r.Client.List(ctx, list, client.MatchingLabels{v1alpha1.LabelClusterRing: ring.Name}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Client.List(ctx, list, client.MatchingLabels{contract.LabelClusterRing: ring.Name}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the Leases of ring %s: %w", ring.Name, err)
 	}
 

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
@@ -81,7 +81,7 @@ func (r *Reconciler) together(ctx context.Context, judged *judgement) (bool, err
 	}
 
 	leases := &coordinationv1.LeaseList{}
-	if err := r.Client.List(ctx, leases, client.MatchingLabels{v1alpha1.LabelClusterRing: now.ring}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Client.List(ctx, leases, client.MatchingLabels{contract.LabelClusterRing: now.ring}, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("list the Leases of ring %s: %w", now.ring, err)
 	}
 

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // ended are the uids of Pods that have ended.
@@ -36,7 +36,7 @@ func TestTheLeaseOfAPodThatHasEndedIsTaken(t *testing.T) {
 	reported["uid-1"] = true
 
 	m.look()
-	require.Equal(t, v1alpha1.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+	require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
 	require.EqualValues(t, 20, *m.lease().Spec.LeaseDurationSeconds)
 	m.look()
 	require.Equal(t, "dead", m.state())
@@ -88,12 +88,12 @@ func TestTheSlotOfAPodThatHasEndedIsOffered(t *testing.T) {
 			m.Live = inPages{m.Live, t}
 			m.Pods, m.shard.PodUID = ended{"uid-1": true}, "uid-1"
 			require.NoError(t, m.shard.Acquire(t.Context()))
-			m.edit(func(l *coordinationv1.Lease) { l.Annotations[v1alpha1.AnnotationPod] = "pod-1" })
+			m.edit(func(l *coordinationv1.Lease) { l.Annotations[contract.AnnotationPod] = "pod-1" })
 
 			if tc.waits {
 				require.NoError(t, m.admin.Create(t.Context(), &coordinationv1.Lease{
 					ObjectMeta: metav1.ObjectMeta{
-						Namespace: m.id().Namespace, Name: "standby-pod-2", Labels: map[string]string{v1alpha1.LabelStandby: m.shard.Ring},
+						Namespace: m.id().Namespace, Name: "standby-pod-2", Labels: map[string]string{contract.LabelStandby: m.shard.Ring},
 					},
 					Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NewMicroTime(m.clock.Now()))},
 				}))
@@ -102,17 +102,17 @@ func TestTheSlotOfAPodThatHasEndedIsOffered(t *testing.T) {
 			m.look()
 
 			if !tc.waits {
-				require.Equal(t, v1alpha1.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+				require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
 				return
 			}
 
 			l := m.lease()
 			require.Equal(t, m.shard.Name, *l.Spec.HolderIdentity)
-			require.True(t, v1alpha1.IsOffered(l.Annotations, l.Spec.RenewTime.Time))
+			require.True(t, contract.IsOffered(l.Annotations, l.Spec.RenewTime.Time))
 
 			if tc.takes {
 				m.edit(func(l *coordinationv1.Lease) {
-					l.Annotations = map[string]string{v1alpha1.AnnotationPod: "pod-2"}
+					l.Annotations = map[string]string{contract.AnnotationPod: "pod-2"}
 					l.Spec.RenewTime = new(metav1.NewMicroTime(m.clock.Now().Add(time.Millisecond)))
 				})
 			}
@@ -153,7 +153,7 @@ func TestTheSlotIsTakenIfNobodyKnowsWhoWaits(t *testing.T) {
 	m.Live = unlisted{m.Live}
 	m.Pods, m.shard.PodUID = ended{"uid-1": true}, "uid-1"
 	require.NoError(t, m.shard.Acquire(t.Context()))
-	m.edit(func(l *coordinationv1.Lease) { l.Annotations[v1alpha1.AnnotationPod] = "pod-1" })
+	m.edit(func(l *coordinationv1.Lease) { l.Annotations[contract.AnnotationPod] = "pod-1" })
 	m.look()
-	require.Equal(t, v1alpha1.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+	require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
@@ -45,7 +46,7 @@ func exportRing(out chan<- prometheus.Metric, ring *v1alpha1.ClusterRing) {
 
 // exportShard sends the metrics of the shard with this Lease.
 func exportShard(out chan<- prometheus.Metric, l *coordinationv1.Lease, state lease.State) {
-	labels := []string{l.Namespace, l.Name, l.Labels[v1alpha1.LabelClusterRing]}
+	labels := []string{l.Namespace, l.Name, l.Labels[contract.LabelClusterRing]}
 
 	out <- prometheus.MustNewConstMetric(shardInfo, prometheus.GaugeValue, 1, append(slices.Clone(labels), string(l.UID))...)
 

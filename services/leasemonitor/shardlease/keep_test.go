@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
@@ -53,7 +54,7 @@ func TestTakenLeaseIsKeptWhileObjectsAreMoved(t *testing.T) {
 	m.lookAt(3*d + d/2)
 	m.look()
 	require.Equal(t, start.Add(3*d+d/2), m.lease().Spec.RenewTime.UTC())
-	require.Equal(t, v1alpha1.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+	require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
 
 	// A rebalancer that is dead keeps no shard out for ever, and no Lease from being deleted.
 	at := 4 * d
@@ -83,7 +84,7 @@ func TestReleasedLeaseIsTakenWhileObjectsAreMoved(t *testing.T) {
 
 	m.lost(m.shard.Name)
 	m.look()
-	require.Equal(t, v1alpha1.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+	require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
 	require.EqualValues(t, 2*d/time.Second, *m.lease().Spec.LeaseDurationSeconds, "as if it had failed")
 	require.Contains(t, <-m.events.Events, "Normal LeaseKept")
 	m.look()
@@ -111,7 +112,7 @@ func TestLeaseWithTheLargestNumberOfTransitionsIsTaken(t *testing.T) {
 
 	m.look()
 	m.lookAt(2*d + time.Second)
-	require.Equal(t, v1alpha1.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+	require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
 	require.NoError(t, m.shard.Acquire(t.Context()), "and its shard can count on")
 }
 
@@ -128,7 +129,7 @@ func TestLeaseInDeletionIsJudgedAsAnyOther(t *testing.T) {
 	require.Equal(t, "ready", m.state(), "its holder may renew it")
 
 	m.lookAt(2*d + time.Second)
-	require.Equal(t, v1alpha1.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+	require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
 	m.look()
 	require.Equal(t, "dead", m.state())
 

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
@@ -18,13 +18,13 @@ import (
 //
 // The patch depends on no resourceVersion: a renewal in between is no reason to fail, and brings the next state along.
 func (r *Reconciler) label(ctx context.Context, judged *judgement) (unchanged bool, err error) {
-	before, uid := judged.lease.Labels[v1alpha1.LabelState], judged.lease.UID
+	before, uid := judged.lease.Labels[contract.LabelState], judged.lease.UID
 	if before == string(judged.State) {
 		return true, nil
 	}
 
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"labels": map[string]string{v1alpha1.LabelState: string(judged.State)},
+		"labels": map[string]string{contract.LabelState: string(judged.State)},
 	}})
 	if err != nil {
 		return false, fmt.Errorf("encode the state of a Lease: %w", err)

@@ -11,7 +11,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // TestLifeOfAShard tells what becomes of a shard's Lease, moment by moment. The transcript is the specification.
@@ -35,7 +35,7 @@ func TestLifeOfAShard(t *testing.T) {
 		if l := m.lease(); l == nil {
 			line += "deleted"
 		} else {
-			line += fmt.Sprintf("%-10s %-24q %-4s %-5d %s", l.Labels[v1alpha1.LabelState], ptr.Deref(l.Spec.HolderIdentity, ""),
+			line += fmt.Sprintf("%-10s %-24q %-4s %-5d %s", l.Labels[contract.LabelState], ptr.Deref(l.Spec.HolderIdentity, ""),
 				fmt.Sprintf("%ds", *l.Spec.LeaseDurationSeconds), *l.Spec.LeaseTransitions, result.RequeueAfter)
 		}
 		fmt.Fprintln(&transcript, strings.TrimRight(line, " "))

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
@@ -115,7 +116,7 @@ func (c *Census) Collect(out chan<- prometheus.Metric) {
 		l := &leases.Items[i]
 		name, state := unknown, c.state(l)
 
-		if ring := known[l.Labels[v1alpha1.LabelClusterRing]]; ring != nil {
+		if ring := known[l.Labels[contract.LabelClusterRing]]; ring != nil {
 			name = ring.Name
 
 			if c.EachShard && ring.Spec.CountsShardsIn(l.Namespace) {

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
@@ -64,7 +65,7 @@ func TestMetricsOfThePriorArtAreExported(t *testing.T) {
 	}, 30*time.Second, 10*time.Millisecond)
 
 	leases := &coordinationv1.LeaseList{}
-	require.NoError(t, m.admin.List(t.Context(), leases, client.InNamespace(m.shard.Namespace), client.MatchingLabels{v1alpha1.LabelClusterRing: ring}))
+	require.NoError(t, m.admin.List(t.Context(), leases, client.InNamespace(m.shard.Namespace), client.MatchingLabels{contract.LabelClusterRing: ring}))
 	require.Len(t, leases.Items, 1)
 
 	census := &shardlease.Census{Leases: m.Client, Clock: m.clock, Ages: m.Ages, EachShard: true}

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // refusing is a client whose requests are refused, kind by kind.
@@ -112,7 +112,7 @@ func TestLeaseThatCannotBeTakenIsTold(t *testing.T) {
 
 			api.get, api.patch, api.update = nil, nil, nil
 			m.look()
-			require.Equal(t, v1alpha1.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+			require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
 			require.Empty(t, m.told())
 			require.Equal(t, []string{m.shard.Ring, m.shard.Ring}, *calls)
 		})
@@ -152,7 +152,7 @@ func TestNothingIsToldOfLeaseThatIsRenewedOrGone(t *testing.T) {
 		"deleted": func(m *monitor) error { return m.admin.Delete(m.t.Context(), m.lease()) },
 		"of no ring": func(m *monitor) error {
 			l := m.lease()
-			delete(l.Labels, v1alpha1.LabelClusterRing)
+			delete(l.Labels, contract.LabelClusterRing)
 
 			return m.admin.Update(m.t.Context(), l)
 		},
@@ -178,7 +178,7 @@ func TestTheRingThatTheLeaseHasLeftTellsNothing(t *testing.T) {
 	require.ErrorIs(t, m.try(due+time.Second), errRefused)
 
 	l := m.lease()
-	l.Labels[v1alpha1.LabelClusterRing] = "another"
+	l.Labels[contract.LabelClusterRing] = "another"
 	require.NoError(t, m.admin.Update(t.Context(), l))
 	require.ErrorIs(t, m.try(due+2*time.Second), errRefused)
 	require.Empty(t, m.told())

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/leaselist"
 )
@@ -65,8 +65,8 @@ func (r *Reconciler) offer(ctx context.Context, judged *judgement) (time.Duratio
 		return 0, nil
 	}
 
-	id, now, value := client.ObjectKeyFromObject(l), r.Clock.Now(), v1alpha1.OfferValue(l.Spec.RenewTime.Time)
-	if v1alpha1.IsOffered(l.Annotations, l.Spec.RenewTime.Time) {
+	id, now, value := client.ObjectKeyFromObject(l), r.Clock.Now(), contract.OfferValue(l.Spec.RenewTime.Time)
+	if contract.IsOffered(l.Annotations, l.Spec.RenewTime.Time) {
 		return offerFor - now.Sub(r.offers.since(id, value, now)), nil
 	}
 
@@ -75,7 +75,7 @@ func (r *Reconciler) offer(ctx context.Context, judged *judgement) (time.Duratio
 	}
 
 	offered := l.DeepCopy()
-	metav1.SetMetaDataAnnotation(&offered.ObjectMeta, v1alpha1.AnnotationOffered, value)
+	metav1.SetMetaDataAnnotation(&offered.ObjectMeta, contract.AnnotationOffered, value)
 
 	if err := r.Client.Update(ctx, offered); err != nil {
 		if tooLate(err) {
@@ -94,13 +94,13 @@ func (r *Reconciler) offer(ctx context.Context, judged *judgement) (time.Duratio
 // somebodyWaits reports whether a Pod waits for this slot. It reads from the API server: this happens only when a Pod has ended. If that
 // fails, nobody waits, because an offer only saves moves.
 func (r *Reconciler) somebodyWaits(ctx context.Context, judged *judgement, now time.Time) bool {
-	standbys, err := leaselist.Read(ctx, r.Live, client.InNamespace(judged.lease.Namespace), client.MatchingLabels{v1alpha1.LabelStandby: judged.ring()})
+	standbys, err := leaselist.Read(ctx, r.Live, client.InNamespace(judged.lease.Namespace), client.MatchingLabels{contract.LabelStandby: judged.ring()})
 	if err != nil {
 		ctrllog.FromContext(ctx).Error(err, "Cannot look for Pods that wait for a slot: the Lease is taken at once", "ring", judged.ring())
 		return false
 	}
 
 	return slices.ContainsFunc(standbys, func(l coordinationv1.Lease) bool {
-		return v1alpha1.IsWaiting(l.Spec.RenewTime, now) && v1alpha1.WaitsFor(l.Annotations, judged.ring(), judged.lease.Name)
+		return contract.IsWaiting(l.Spec.RenewTime, now) && contract.WaitsFor(l.Annotations, judged.ring(), judged.lease.Name)
 	})
 }

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
@@ -42,7 +42,7 @@ func TestTimeWithoutSightDoesNotCount(t *testing.T) {
 	m.lookAt(back + 2*d)
 	require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity, "the age begins at 0")
 	m.lookAt(back + 2*d + time.Second)
-	require.Equal(t, v1alpha1.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity, "and then it counts")
+	require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity, "and then it counts")
 }
 
 // The read that precedes a take-over is itself late, if the API server was away when it was sent.
@@ -124,7 +124,7 @@ func TestMostShardsSilentAtOnceGetAnotherLook(t *testing.T) {
 
 	m.pass(begin + 3*d + time.Second)
 	m.lookAtAll(shards)
-	require.Equal(t, []string{"shard-0", "shard-1", v1alpha1.LeaseControllerIdentity}, m.holders(shards))
+	require.Equal(t, []string{"shard-0", "shard-1", contract.LeaseControllerIdentity}, m.holders(shards))
 	require.Contains(t, <-m.events.Events, "ShardFailed")
 }
 
@@ -150,7 +150,7 @@ func TestFewSilentShardsAreTakenAtOnce(t *testing.T) {
 
 	m.pass(begin + 2*d + time.Second)
 	m.lookAtAll(shards)
-	require.Equal(t, []string{v1alpha1.LeaseControllerIdentity, "shard-1", "shard-2"}, m.holders(shards))
+	require.Equal(t, []string{contract.LeaseControllerIdentity, "shard-1", "shard-2"}, m.holders(shards))
 }
 
 // answers is an API server that answers reads as it is told.

@@ -34,6 +34,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/sharder"
@@ -233,7 +234,7 @@ func (r *Reconciler) ringOf(ctx context.Context, name string) (*v1alpha1.Cluster
 // ours reports whether the Lease is that of a shard, in a namespace that counts for the ring.
 func (j *judgement) ours() bool { return j.counts }
 
-func (j *judgement) ring() string { return j.lease.Labels[v1alpha1.LabelClusterRing] }
+func (j *judgement) ring() string { return j.lease.Labels[contract.LabelClusterRing] }
 
 // tooLate reports whether a write failed because the Lease is no longer what it was.
 func tooLate(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
@@ -120,7 +121,7 @@ func (m *monitor) lease() *coordinationv1.Lease {
 
 func (m *monitor) state() string {
 	m.t.Helper()
-	return m.lease().Labels[v1alpha1.LabelState]
+	return m.lease().Labels[contract.LabelState]
 }
 
 func TestTakeOverWritesExactlyWhatTheContractSays(t *testing.T) {
@@ -140,7 +141,7 @@ func TestTakeOverWritesExactlyWhatTheContractSays(t *testing.T) {
 		LeaseTransitions:     new(int32(1)),
 	}, after.Spec)
 	require.Equal(t, before.UID, after.UID)
-	require.Equal(t, m.shard.Ring, after.Labels[v1alpha1.LabelClusterRing])
+	require.Equal(t, m.shard.Ring, after.Labels[contract.LabelClusterRing])
 }
 
 func TestShardWithWrongClockStaysReady(t *testing.T) {
@@ -174,7 +175,7 @@ func TestLabelIsCorrectedWhenSomebodyEditsIt(t *testing.T) {
 	m.look()
 
 	for _, edit := range []string{`"dead"`, `null`} {
-		patch := []byte(`{"metadata":{"labels":{"` + v1alpha1.LabelState + `":` + edit + `}}}`)
+		patch := []byte(`{"metadata":{"labels":{"` + contract.LabelState + `":` + edit + `}}}`)
 		require.NoError(t, m.admin.Patch(t.Context(), m.lease(), client.RawPatch(types.MergePatchType, patch)))
 		m.lookAt(d + time.Second)
 		require.Equal(t, "expired", m.state(), "a label is no sign of life")

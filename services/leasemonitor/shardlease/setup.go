@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
 )
@@ -88,7 +89,7 @@ func (r *Reconciler) updated(ctx context.Context, e event.UpdateEvent, q queue) 
 // enqueue queues the Leases of a ring whose names are wanted, in whatever namespaces.
 func (r *Reconciler) enqueue(ctx context.Context, ring string, wanted func(name string) bool, q queue) {
 	leases := &coordinationv1.LeaseList{}
-	if err := r.Client.List(ctx, leases, client.MatchingLabels{v1alpha1.LabelClusterRing: ring}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Client.List(ctx, leases, client.MatchingLabels{contract.LabelClusterRing: ring}, client.UnsafeDisableDeepCopy); err != nil {
 		ctrllog.FromContext(ctx).Error(err, "Cannot list the Leases of a ring", "ring", ring)
 		return
 	}

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
@@ -255,7 +255,7 @@ func (w *meddled) share(atOnce int, other *meddled) {
 
 	for _, m := range []*meddled{w, other} {
 		c := m.e.Config
-		c.Objects = objects.NewClient(api, v1alpha1.LabelKeysOf(m.ring, ""))
+		c.Objects = objects.NewClient(api, contract.LabelKeysOf(m.ring, ""))
 		m.e = New(c)
 	}
 }

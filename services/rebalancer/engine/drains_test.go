@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
@@ -36,7 +36,7 @@ func TestDrainThatTheWatchHasNotToldOfIsReadAgain(t *testing.T) {
 // unconnected returns an engine that does not run and sends no request.
 func unconnected(ring string) *Engine {
 	return New(Config{
-		Ring: ring, Objects: objects.NewClient(nil, v1alpha1.LabelKeysOf(ring, "")), Guard: takeover.New(ring, nil, clock.RealClock{}), Clock: clock.RealClock{},
+		Ring: ring, Objects: objects.NewClient(nil, contract.LabelKeysOf(ring, "")), Guard: takeover.New(ring, nil, clock.RealClock{}), Clock: clock.RealClock{},
 		Limits: Limits{Workers: 1, Total: 1, PerShard: 1, DrainTimeout: time.Minute},
 	})
 }

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
@@ -174,11 +174,11 @@ func TestLostShards(t *testing.T) {
 // leaseOf returns the Lease of a shard, which may say that it stops.
 func leaseOf(name, holder string, stopping bool) *coordinationv1.Lease {
 	l := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: "r"}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{contract.LabelClusterRing: "r"}},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: new(metav1.NewMicroTime(time.Unix(1_800_000_000, 0)))},
 	}
 	if stopping {
-		l.Annotations = map[string]string{v1alpha1.AnnotationStopping: v1alpha1.OfferValue(l.Spec.RenewTime.Time)}
+		l.Annotations = map[string]string{contract.AnnotationStopping: contract.OfferValue(l.Spec.RenewTime.Time)}
 	}
 
 	return l

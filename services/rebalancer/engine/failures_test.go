@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // However often the write of a drain fails, the object is drained in the end. Until then, the ring is not reported as
@@ -110,7 +110,7 @@ func TestLabelsThatCannotBeRemovedAreNotForgotten(t *testing.T) {
 	}
 
 	w.await(becomes("a", true), "it should be drained")
-	w.relabel(cm, map[string]any{v1alpha1.ShardLabel(w.ring): nil}) // the drain label stays
+	w.relabel(cm, map[string]any{contract.ShardLabel(w.ring): nil}) // the drain label stays
 	w.await(becomes("", false), "the last label should be removed")
 	w.converges()
 }

@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
@@ -35,7 +35,7 @@ type family struct {
 	complete time.Time
 	// handover contains the resource versions of the followers that have reached the next shard. asked counts how often the
 	// search had to be repeated.
-	handover v1alpha1.Handover
+	handover contract.Handover
 	asked    int
 }
 
@@ -69,7 +69,7 @@ func (s *state) familyOf(o objects.Object) (types.UID, *family) {
 // redirect sends all followers of an object to its new next shard. If they are not known, they are searched again. The lock
 // must be held.
 func (s *state) redirect(uid types.UID, f *family) {
-	f.handover, f.known = v1alpha1.Handover{}, time.Time{}
+	f.handover, f.known = contract.Handover{}, time.Time{}
 
 	switch {
 	case f.members == nil:

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
@@ -30,7 +30,7 @@ func TestChildrenComeFirst(t *testing.T) {
 	w.e.SetTarget(w.target)
 	w.run()
 	w.becomes(owner, "a", true)
-	require.Equal(t, v1alpha1.DrainValue, owner.Labels[v1alpha1.DrainLabel(w.ring)], "its followers move first, so it must not name the next shard")
+	require.Equal(t, contract.DrainValue, owner.Labels[contract.DrainLabel(w.ring)], "its followers move first, so it must not name the next shard")
 
 	w.giveUp(owner)
 
@@ -42,7 +42,7 @@ func TestChildrenComeFirst(t *testing.T) {
 	letGo()
 	w.becomes(owner, "b", false)
 	w.becomes(second, "b", false)
-	require.Equal(t, v1alpha1.Handover{{Resource: "secrets"}: second.ResourceVersion}, w.handover(owner))
+	require.Equal(t, contract.Handover{{Resource: "secrets"}: second.ResourceVersion}, w.handover(owner))
 }
 
 // A list of followers may have begun before some of them moved. They are not moved again.
@@ -143,7 +143,7 @@ func TestGrandchildrenComeBeforeChildren(t *testing.T) {
 	w.becomes(grandchild, "b", false)
 
 	require.Equal(t, grandchild.ResourceVersion, w.handover(child)[schema.GroupResource{Resource: "serviceaccounts"}])
-	require.Equal(t, v1alpha1.Handover{{Resource: "serviceaccounts"}: grandchild.ResourceVersion, {Resource: "secrets"}: child.ResourceVersion}, w.handover(owner))
+	require.Equal(t, contract.Handover{{Resource: "serviceaccounts"}: grandchild.ResourceVersion, {Resource: "secrets"}: child.ResourceVersion}, w.handover(owner))
 }
 
 // A child can be out of its place while its owner is in its place. The followers of the child move first anyway, as soon as it
@@ -178,7 +178,7 @@ func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
 		w.becomes(grandchild, "b", false)
 
 		if !alone {
-			require.Equal(t, v1alpha1.Handover{{Resource: "serviceaccounts"}: grandchild.ResourceVersion}, w.handover(child))
+			require.Equal(t, contract.Handover{{Resource: "serviceaccounts"}: grandchild.ResourceVersion}, w.handover(child))
 			return
 		}
 	}
@@ -244,8 +244,8 @@ func (w *ringOfTwo) runUntilGivenUp(obj client.Object) {
 // giveUp releases an object as shards do.
 func (w *ringOfTwo) giveUp(obj client.Object) {
 	before, _ := obj.DeepCopyObject().(client.Object)
-	delete(obj.GetLabels(), v1alpha1.DrainLabel(w.ring))
-	delete(obj.GetLabels(), v1alpha1.ShardLabel(w.ring))
+	delete(obj.GetLabels(), contract.DrainLabel(w.ring))
+	delete(obj.GetLabels(), contract.ShardLabel(w.ring))
 	require.NoError(w, w.client.Patch(w.Context(), obj, client.MergeFrom(before)))
 }
 
@@ -257,8 +257,8 @@ func (w *ringOfTwo) waits(obj client.Object) bool {
 	return w.e.table.Waits(obligation.FollowersOf(obj.GetUID()))
 }
 
-func (w *ringOfTwo) handover(obj client.Object) v1alpha1.Handover {
-	handover, err := v1alpha1.ParseHandover(obj.GetAnnotations()[v1alpha1.HandoverAnnotation(w.ring)])
+func (w *ringOfTwo) handover(obj client.Object) contract.Handover {
+	handover, err := contract.ParseHandover(obj.GetAnnotations()[contract.HandoverAnnotation(w.ring)])
 	require.NoError(w, err)
 
 	return handover

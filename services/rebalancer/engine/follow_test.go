@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -138,7 +139,7 @@ func newRingOfTwo(t *testing.T) *ringOfTwo {
 	require.NoError(t, err)
 
 	w.e = New(Config{
-		Ring: w.ring, Objects: objects.NewClient(api, v1alpha1.LabelKeysOf(w.ring, "")), Guard: takeover.New(w.ring, plane.Client, clock.RealClock{}),
+		Ring: w.ring, Objects: objects.NewClient(api, contract.LabelKeysOf(w.ring, "")), Guard: takeover.New(w.ring, plane.Client, clock.RealClock{}),
 		Namespaces: allOf(w.ns),
 		Limits:     Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
 		Clock:      clock.RealClock{},
@@ -205,7 +206,7 @@ func (w *ringOfTwo) at(shard string) map[string]string {
 		return nil
 	}
 
-	return map[string]string{v1alpha1.ShardLabel(w.ring): shard}
+	return map[string]string{contract.ShardLabel(w.ring): shard}
 }
 
 func (w *ringOfTwo) owner(name, shard string) *corev1.ConfigMap {
@@ -228,9 +229,9 @@ func (w *ringOfTwo) becomes(obj client.Object, shard string, drain bool) {
 	w.await(func() bool {
 		require.NoError(w, w.client.Get(w.Context(), client.ObjectKeyFromObject(obj), obj))
 
-		_, draining := obj.GetLabels()[v1alpha1.DrainLabel(w.ring)]
+		_, draining := obj.GetLabels()[contract.DrainLabel(w.ring)]
 
-		return obj.GetLabels()[v1alpha1.ShardLabel(w.ring)] == shard && draining == drain
+		return obj.GetLabels()[contract.ShardLabel(w.ring)] == shard && draining == drain
 	}, "%s should be at %q, drained: %t; it has %v", obj.GetName(), shard, drain, obj.GetLabels())
 }
 

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
@@ -93,7 +93,7 @@ func TestFirstShardThatComesBackDoesNotGetEverything(t *testing.T) {
 		for _, cm := range objects {
 			require.NoError(t, r.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
 
-			if cm.Labels[v1alpha1.ShardLabel(r.ring)] == name {
+			if cm.Labels[contract.ShardLabel(r.ring)] == name {
 				n++
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/source"
@@ -84,7 +84,7 @@ func (k *kin) proven(f *family) bool {
 
 // below returns the objects that follow the object with this UID. Users may make objects control each other in a circle. Therefore, it goes down
 // only as far as objects can follow others.
-func (k *kin) below(uid types.UID) []objects.Object { return k.levels(uid, v1alpha1.MaxDepth) }
+func (k *kin) below(uid types.UID) []objects.Object { return k.levels(uid, contract.MaxDepth) }
 
 func (k *kin) levels(uid types.UID, n int) (all []objects.Object) {
 	if n == 0 {

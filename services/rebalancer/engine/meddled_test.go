@@ -21,7 +21,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
@@ -262,9 +262,9 @@ func (w *meddled) placed(obj client.Object, shard string, drain bool) bool {
 		return false // the caller reports it
 	}
 
-	_, draining := obj.GetLabels()[v1alpha1.DrainLabel(w.ring)]
+	_, draining := obj.GetLabels()[contract.DrainLabel(w.ring)]
 
-	return obj.GetLabels()[v1alpha1.ShardLabel(w.ring)] == shard && draining == drain
+	return obj.GetLabels()[contract.ShardLabel(w.ring)] == shard && draining == drain
 }
 
 // comes waits until an object is at a shard, and drained or not.
@@ -309,7 +309,7 @@ func (w *meddled) relabel(obj client.Object, labels map[string]any) {
 // acknowledge does what a shard does with a drained object.
 func (w *meddled) acknowledge(obj client.Object) {
 	w.Helper()
-	w.relabel(obj, map[string]any{v1alpha1.ShardLabel(w.ring): nil, v1alpha1.DrainLabel(w.ring): nil})
+	w.relabel(obj, map[string]any{contract.ShardLabel(w.ring): nil, contract.DrainLabel(w.ring): nil})
 }
 
 // lease creates the Lease of a shard, held or not.

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
@@ -70,7 +70,7 @@ func (r *resting) eventuallyAssigned(cm *corev1.ConfigMap) {
 	r.Helper()
 	r.eventually(func() bool {
 		require.NoError(r, r.plane.Client.Get(r.Context(), client.ObjectKeyFromObject(cm), cm))
-		return cm.Labels[v1alpha1.ShardLabel(r.ring)] == "a"
+		return cm.Labels[contract.ShardLabel(r.ring)] == "a"
 	})
 }
 

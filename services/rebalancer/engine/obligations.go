@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 )
@@ -57,7 +57,7 @@ func (s *state) Free(shard string) {
 }
 
 // Gathered implements [move.Obligations].
-func (s *state) Gathered(o objects.Object, to string) (h v1alpha1.Handover, all bool) {
+func (s *state) Gathered(o objects.Object, to string) (h contract.Handover, all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

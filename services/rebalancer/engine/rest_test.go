@@ -21,7 +21,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/takeover"
@@ -110,7 +110,7 @@ func newResting(t *testing.T) *resting {
 	require.NoError(t, err)
 
 	r.e = New(Config{
-		Ring: r.ring, Objects: objects.NewClient(api, v1alpha1.LabelKeysOf(r.ring, "")), Guard: takeover.New(r.ring, plane.Client, r.clock), Namespaces: allOf(r.ns),
+		Ring: r.ring, Objects: objects.NewClient(api, contract.LabelKeysOf(r.ring, "")), Guard: takeover.New(r.ring, plane.Client, r.clock), Namespaces: allOf(r.ns),
 		Limits: Limits{Workers: 2, Total: 10, PerShard: 5, DrainTimeout: time.Minute, Settle: time.Second}, Clock: r.clock,
 		Changed: func() {},
 		Late:    func(objects.ID, string, time.Duration) {},
@@ -164,7 +164,7 @@ func (r *resting) create(name, shard string) *corev1.ConfigMap {
 
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: name}}
 	if shard != "" {
-		cm.Labels = map[string]string{v1alpha1.ShardLabel(r.ring): shard}
+		cm.Labels = map[string]string{contract.ShardLabel(r.ring): shard}
 	}
 
 	require.NoError(r, r.plane.Client.Create(r.Context(), cm))
@@ -229,7 +229,7 @@ func (e *Engine) lastPass() time.Time {
 // passes counts the passes over all labeled objects.
 func (r *resting) passes(since int) int {
 	return len(slices.DeleteFunc(r.since(since), func(request string) bool {
-		return request != "LIST /api/v1/configmaps "+v1alpha1.ShardLabel(r.ring)
+		return request != "LIST /api/v1/configmaps "+contract.ShardLabel(r.ring)
 	}))
 }
 
@@ -287,7 +287,7 @@ func viewOf(ring string, shards ...string) *membership.View {
 	leases := make([]*coordinationv1.Lease, len(shards))
 	for i, name := range shards {
 		leases[i] = &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{contract.LabelClusterRing: ring}},
 			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name},
 		}
 	}

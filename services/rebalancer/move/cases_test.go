@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
@@ -91,12 +91,12 @@ func TestMoveOfAMainObject(t *testing.T) {
 
 // The write of the shard label also writes since when the followers are there, and removes what an earlier handover has written.
 func TestHandoverIsWritten(t *testing.T) {
-	for what, handover := range map[string]v1alpha1.Handover{"nothing follows": {}, "something does": {children.GroupResource(): "17"}} {
+	for what, handover := range map[string]contract.Handover{"nothing follows": {}, "something does": {children.GroupResource(): "17"}} {
 		t.Run(what, func(t *testing.T) {
 			a := newAPI(t)
 			a.handover = handover
 			id := a.put(owners, ownerAtB(), "", false)
-			key := v1alpha1.HandoverAnnotation(ring)
+			key := contract.HandoverAnnotation(ring)
 			metav1.SetMetaDataAnnotation(&a.stored[id].ObjectMeta, key, "earlier")
 
 			out := a.mover().Move(t.Context(), target, obligation.Job{Object: a.seen(id)})
@@ -114,7 +114,7 @@ func TestDrainNamesTheNextShard(t *testing.T) {
 	for what, tc := range map[string]struct {
 		parent bool
 		value  string
-	}{"alone": {false, "b"}, "with children": {true, v1alpha1.DrainValue}} {
+	}{"alone": {false, "b"}, "with children": {true, contract.DrainValue}} {
 		t.Run(what, func(t *testing.T) {
 			a := newAPI(t)
 			id := a.put(owners, ownerAtB(), "a", false)

@@ -3,7 +3,7 @@ package move
 import (
 	"cmp"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -70,7 +70,7 @@ func (w *walk) change() (c objects.Change, ok bool) {
 	case plan.Release:
 		c = objects.Change{RemoveShard: w.object.Labelled, RemoveDrain: w.object.Draining}
 	case plan.Drain:
-		c = objects.Change{Drain: cmp.Or(w.action.To, v1alpha1.DrainValue)}
+		c = objects.Change{Drain: cmp.Or(w.action.To, contract.DrainValue)}
 	case plan.AwaitAcknowledgement, plan.AwaitShard, plan.None:
 		return c, false
 	}

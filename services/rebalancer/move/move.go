@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/takeover"
@@ -47,7 +47,7 @@ type Obligations interface {
 	// Gathered reports whether all followers of an object are at the shard to, and from which resource versions on. If not,
 	// it starts a search for them, and they may move to that shard. The object must not have a shard that works on it, or
 	// must follow another object.
-	Gathered(o objects.Object, to string) (from v1alpha1.Handover, all bool)
+	Gathered(o objects.Object, to string) (from contract.Handover, all bool)
 	// Writing records that a write to an object of the resource begins. Call the result with the resource version of the object after the
 	// write, if the write has changed it.
 	Writing(of schema.GroupResource) (written func(version string))

@@ -21,6 +21,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -37,8 +38,8 @@ const ring = "example"
 var (
 	owners   = corev1.SchemeGroupVersion.WithResource("configmaps")
 	children = corev1.SchemeGroupVersion.WithResource("secrets")
-	shardKey = v1alpha1.ShardLabel(ring)
-	drainKey = v1alpha1.DrainLabel(ring)
+	shardKey = contract.ShardLabel(ring)
+	drainKey = contract.DrainLabel(ring)
 	start    = time.Unix(1_000_000_000, 0)
 )
 
@@ -68,7 +69,7 @@ type api struct {
 	held    map[string]bool
 	// scattered reports whether followers are not where the object goes. handover is since when they are there.
 	scattered bool
-	handover  v1alpha1.Handover
+	handover  contract.Handover
 	given     map[objects.ID]bool
 	grace     time.Duration
 }
@@ -166,7 +167,7 @@ func (a *api) Selects(context.Context, string, labels.Selector) (bool, error) {
 func (a *api) Writing(schema.GroupResource) func(string) { return func(string) {} }
 
 // Gathered reports that all followers have arrived, unless scattered is set.
-func (a *api) Gathered(o objects.Object, to string) (v1alpha1.Handover, bool) {
+func (a *api) Gathered(o objects.Object, to string) (contract.Handover, bool) {
 	if a.scattered {
 		a.requests = append(a.requests, "gather what follows "+o.Name+" at "+to)
 	}
@@ -223,7 +224,7 @@ func (a *api) mover() *Mover {
 	clk.SetTime(start.Add(time.Hour))
 
 	return &Mover{
-		Objects: objects.NewClient(server{a}, v1alpha1.LabelKeysOf(ring, "")), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Obligations: a, Clock: clk,
+		Objects: objects.NewClient(server{a}, contract.LabelKeysOf(ring, "")), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Obligations: a, Clock: clk,
 		Turn: func(objects.ID, objects.ID) (func(), bool) { return func() {}, !a.noTurn },
 		Moved: func(o objects.Object, verb plan.Verb) {
 			a.requests = append(a.requests, fmt.Sprintf("moved %s: %s", o.Name, verb))
@@ -242,7 +243,7 @@ func viewOf(shards ...string) *membership.View {
 
 func leaseOf(shard, holder string) coordinationv1.Lease {
 	return coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: shard, Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: shard, Labels: map[string]string{contract.LabelClusterRing: ring}},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
 	}
 }
@@ -288,7 +289,7 @@ func (a *api) put(gvr schema.GroupVersionResource, name, shard string, drain boo
 	}
 
 	if drain {
-		m.Labels[drainKey] = v1alpha1.DrainValue
+		m.Labels[drainKey] = contract.DrainValue
 	}
 
 	if gvr == children {
@@ -304,7 +305,7 @@ func (a *api) put(gvr schema.GroupVersionResource, name, shard string, drain boo
 }
 
 func (a *api) seen(id objects.ID) objects.Object {
-	return objects.NewClient(server{a}, v1alpha1.LabelKeysOf(ring, "")).Object(id.GVR, a.stored[id])
+	return objects.NewClient(server{a}, contract.LabelKeysOf(ring, "")).Object(id.GVR, a.stored[id])
 }
 
 // errNotServed is a 404 that proves nothing about the object.

@@ -34,7 +34,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
@@ -79,7 +79,7 @@ type walk struct {
 	// until is the result of confirm: the deadline of a write. It is zero if no shard loses the object without being asked.
 	until time.Time
 	// handover is the result of gather.
-	handover v1alpha1.Handover
+	handover contract.Handover
 
 	// ends are called in reverse order when the move ends.
 	ends []func()

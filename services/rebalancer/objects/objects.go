@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 const (
@@ -78,7 +78,7 @@ type Object struct {
 
 // Above are the UIDs of the objects that an object's controller follows, up to the main object, nearest first. Unused elements
 // are empty.
-type Above [v1alpha1.MaxDepth - 2]types.UID
+type Above [contract.MaxDepth - 2]types.UID
 
 // Lineage returns the UIDs of the objects that an object follows, controller first. Unused elements are empty.
 func (o Object) Lineage() (all Lineage) {
@@ -91,7 +91,7 @@ func (o Object) Lineage() (all Lineage) {
 }
 
 // Lineage contains an object's controller, and the objects that the controller follows.
-type Lineage [v1alpha1.MaxDepth - 1]types.UID
+type Lineage [contract.MaxDepth - 1]types.UID
 
 // Change is a change of labels. The zero value changes nothing.
 type Change struct {
@@ -99,7 +99,7 @@ type Change struct {
 	Shard string
 	// RemoveShard removes the shard label.
 	RemoveShard bool
-	// Drain is the value of the drain label to add: v1alpha1.DrainValue, or the name of the next shard. Empty does not change
+	// Drain is the value of the drain label to add: contract.DrainValue, or the name of the next shard. Empty does not change
 	// the label.
 	Drain string
 	// RemoveDrain removes the drain label.
@@ -119,7 +119,7 @@ type Client struct {
 }
 
 // NewClient returns a client for the labels of the ring with these keys.
-func NewClient(s Server, ring v1alpha1.LabelKeys) *Client {
+func NewClient(s Server, ring contract.LabelKeys) *Client {
 	return &Client{server: s, shardLabel: ring.Shard, drainLabel: ring.Drain, handover: ring.Handover}
 }
 

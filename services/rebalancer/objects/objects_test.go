@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
 const ring = "example"
 
-var keys = v1alpha1.LabelKeysOf(ring, "")
+var keys = contract.LabelKeysOf(ring, "")
 
 var configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
 
@@ -70,11 +70,11 @@ func TestLabelChangesJustTheTwoLabels(t *testing.T) {
 		change Change
 		want   map[string]string
 	}{
-		{Change{Shard: "one"}, map[string]string{"mine": "stays", v1alpha1.ShardLabel(ring): "one"}},
-		{Change{Drain: v1alpha1.DrainValue}, map[string]string{
-			"mine": "stays", v1alpha1.ShardLabel(ring): "one", v1alpha1.DrainLabel(ring): "true",
+		{Change{Shard: "one"}, map[string]string{"mine": "stays", contract.ShardLabel(ring): "one"}},
+		{Change{Drain: contract.DrainValue}, map[string]string{
+			"mine": "stays", contract.ShardLabel(ring): "one", contract.DrainLabel(ring): "true",
 		}},
-		{Change{Shard: "two", RemoveDrain: true}, map[string]string{"mine": "stays", v1alpha1.ShardLabel(ring): "two"}},
+		{Change{Shard: "two", RemoveDrain: true}, map[string]string{"mine": "stays", contract.ShardLabel(ring): "two"}},
 		{Change{RemoveShard: true}, map[string]string{"mine": "stays"}},
 	} {
 		written, err := w.c.Label(t.Context(), o, step.change)
@@ -85,9 +85,9 @@ func TestLabelChangesJustTheTwoLabels(t *testing.T) {
 		require.NoError(t, w.plain.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
 		require.Equal(t, step.want, cm.Labels)
 		require.Equal(t, cm.ResourceVersion, o.ResourceVersion)
-		require.Equal(t, step.want[v1alpha1.ShardLabel(ring)], o.Shard)
-		require.Equal(t, step.want[v1alpha1.ShardLabel(ring)] != "", o.Labelled)
-		require.Equal(t, step.want[v1alpha1.DrainLabel(ring)] != "", o.Draining)
+		require.Equal(t, step.want[contract.ShardLabel(ring)], o.Shard)
+		require.Equal(t, step.want[contract.ShardLabel(ring)] != "", o.Labelled)
+		require.Equal(t, step.want[contract.DrainLabel(ring)] != "", o.Draining)
 	}
 }
 

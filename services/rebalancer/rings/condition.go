@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/scope"
@@ -82,7 +83,7 @@ func hint(failures []string) string {
 	}
 
 	return "; grant get, list, watch and patch on the ring's resources with a ClusterRole that has the label " +
-		v1alpha1.LabelAggregateToRebalancer + `: "true"`
+		contract.LabelAggregateToRebalancer + `: "true"`
 }
 
 // refused reports whether a message is about a missing permission.

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -39,7 +39,7 @@ type fleet struct {
 
 type running struct {
 	*engine.Engine
-	keys     v1alpha1.LabelKeys
+	keys     contract.LabelKeys
 	revision int64
 	stop     func()
 	// reported is what the reconciler last wrote. Only the reconciler uses it, and the next fields.
@@ -74,7 +74,7 @@ func (f *fleet) Start(ctx context.Context) error {
 }
 
 // runs reports whether the ring has an engine that uses these keys.
-func (f *fleet) runs(ring string, keys v1alpha1.LabelKeys) bool {
+func (f *fleet) runs(ring string, keys contract.LabelKeys) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
@@ -85,7 +85,7 @@ func (f *fleet) runs(ring string, keys v1alpha1.LabelKeys) bool {
 
 // engine returns the engine of a ring, and starts it if there is none. It returns nil while the fleet does not run. If a ring has been deleted
 // and created again with other keys, its former engine stops first.
-func (f *fleet) engine(ring string, keys v1alpha1.LabelKeys) *running {
+func (f *fleet) engine(ring string, keys contract.LabelKeys) *running {
 	f.stopOther(ring, keys)
 
 	f.mu.Lock()
@@ -137,7 +137,7 @@ func (f *fleet) engine(ring string, keys v1alpha1.LabelKeys) *running {
 }
 
 // stopOther stops the engine of a ring if it uses other keys.
-func (f *fleet) stopOther(ring string, keys v1alpha1.LabelKeys) {
+func (f *fleet) stopOther(ring string, keys contract.LabelKeys) {
 	f.mu.Lock()
 	r := f.engines[ring]
 	f.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/internal/status"
@@ -70,7 +71,7 @@ func (r *Reconciler) holdsLive(ctx context.Context, ring *v1alpha1.ClusterRing) 
 // claim makes this sharder the holder of the ring. That also ensures that the ring cannot disappear before its labels.
 func (r *Reconciler) claim(ctx context.Context, ring *v1alpha1.ClusterRing) (bool, time.Duration, error) {
 	base := ring.DeepCopy()
-	_, released := base.Annotations[v1alpha1.AnnotationSharder]
+	_, released := base.Annotations[contract.AnnotationSharder]
 
 	r.self.Take(ring)
 
@@ -179,7 +180,7 @@ func (r *Reconciler) advice(ring *v1alpha1.ClusterRing) string {
 		return "if it no longer runs, this takes until its election Lease has run out"
 	}
 
-	return fmt.Sprintf("if the rebalancer no longer runs: kubectl annotate clusterring %s %s=%s", ring.Name, v1alpha1.AnnotationSharder, v1alpha1.SharderNobody)
+	return fmt.Sprintf("if the rebalancer no longer runs: kubectl annotate clusterring %s %s=%s", ring.Name, contract.AnnotationSharder, contract.SharderNobody)
 }
 
 // patchHolder writes who holds the ring, on the condition that it has not changed since base was read.

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/status"
@@ -64,7 +65,7 @@ func (r *Reconciler) refuseLabel(ctx context.Context, ring *v1alpha1.ClusterRing
 	return true, reconcile.Result{RequeueAfter: askAgain}, r.refusal(ctx, ring, metav1.Condition{
 		Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonAssignmentFailed,
 		Message: fmt.Sprintf("the rebalancer may not write the label %s: grant the verb write on %s.%s with this name in a ClusterRole with the label %s: \"true\"",
-			ring.Spec.ShardLabel, v1alpha1.ResourceShardLabels, v1alpha1.GroupVersion.Group, v1alpha1.LabelAggregateToRebalancer),
+			ring.Spec.ShardLabel, contract.ResourceShardLabels, v1alpha1.GroupVersion.Group, contract.LabelAggregateToRebalancer),
 	})
 }
 
@@ -73,7 +74,7 @@ func (r *Reconciler) refuseLabel(ctx context.Context, ring *v1alpha1.ClusterRing
 func (r *Reconciler) mayWrite(ctx context.Context, label string) (bool, error) {
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Group: v1alpha1.GroupVersion.Group, Resource: v1alpha1.ResourceShardLabels, Name: label, Verb: "write",
+			Group: v1alpha1.GroupVersion.Group, Resource: contract.ResourceShardLabels, Name: label, Verb: "write",
 		},
 	}}
 	if err := r.client.Create(ctx, review); err != nil {
@@ -91,7 +92,7 @@ func (r *Reconciler) yield(ctx context.Context, ring *v1alpha1.ClusterRing, hold
 		return r.refusal(ctx, ring, labelclaim.Condition(v1alpha1.ConditionAssigned, ring, holder))
 	}
 
-	if !controllerutil.ContainsFinalizer(ring, v1alpha1.FinalizerRebalancer) {
+	if !controllerutil.ContainsFinalizer(ring, contract.FinalizerRebalancer) {
 		return nil
 	}
 

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -381,7 +382,7 @@ func (o lastReport) justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a
 // finish removes the finalizer of a deleted ring: nothing carries its labels anymore.
 func (r *Reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) error {
 	base := ring.DeepCopy()
-	controllerutil.RemoveFinalizer(ring, v1alpha1.FinalizerRebalancer)
+	controllerutil.RemoveFinalizer(ring, contract.FinalizerRebalancer)
 
 	if err := r.patchHolder(ctx, ring, base); err != nil {
 		return err

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -106,7 +107,7 @@ func (s *stepped) reconcileOnce() (reconcile.Result, error) {
 
 	// The state that the watch of Leases would have delivered by now.
 	var list coordinationv1.LeaseList
-	require.NoError(s, s.live.List(s.Context(), &list, client.MatchingLabels{v1alpha1.LabelClusterRing: s.Ring.Name}))
+	require.NoError(s, s.live.List(s.Context(), &list, client.MatchingLabels{contract.LabelClusterRing: s.Ring.Name}))
 
 	for i := range list.Items {
 		s.index.Upsert(&list.Items[i])
@@ -453,7 +454,7 @@ func TestConflictIsNoError(t *testing.T) {
 	_, err = s.reconcileOnce()
 	require.NoError(t, err)
 	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
-	require.Contains(t, w.Ring.Finalizers, v1alpha1.FinalizerRebalancer)
+	require.Contains(t, w.Ring.Finalizers, contract.FinalizerRebalancer)
 }
 
 // oldCopies makes reads of rings return an old copy, like a cache that lags.

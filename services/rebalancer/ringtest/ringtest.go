@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -109,7 +110,7 @@ func (w *Fixture) View() *membership.View {
 	w.Helper()
 
 	var list coordinationv1.LeaseList
-	require.NoError(w, w.Client.List(w.Context(), &list, client.MatchingLabels{v1alpha1.LabelClusterRing: w.Ring.Name}))
+	require.NoError(w, w.Client.List(w.Context(), &list, client.MatchingLabels{contract.LabelClusterRing: w.Ring.Name}))
 
 	leases := make([]*coordinationv1.Lease, 0, len(list.Items))
 	for i := range list.Items {

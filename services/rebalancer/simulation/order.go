@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
@@ -52,7 +53,7 @@ func (w *Cluster) checkOrder(write apiserver.Write) {
 func (w *Cluster) follows(id apiserver.ID, o *metav1.PartialObjectMetadata, owner types.UID, controllers map[types.UID]*metav1.OwnerReference) bool {
 	uid := o.UID
 
-	for range v1alpha1.MaxDepth - 1 {
+	for range contract.MaxDepth - 1 {
 		role, ok := roleIn(w.ring.Spec.Resources, id.GroupResource)
 		ref := controllers[uid]
 
@@ -99,7 +100,7 @@ func parent(list []v1alpha1.RingResource, gr schema.GroupResource) bool {
 
 // line returns the objects that an object follows, controller first. The last one may not exist.
 func (w *Cluster) line(id apiserver.ID, o *metav1.PartialObjectMetadata) (line []apiserver.ID) {
-	for o != nil && len(line) < v1alpha1.MaxDepth {
+	for o != nil && len(line) < contract.MaxDepth {
 		if id = w.scoped(ownerID(id, o)); id.Name == "" {
 			return line
 		}

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
@@ -164,13 +164,13 @@ var errNotHeld = fmt.Errorf("held by another")
 func (p *process) renewed(l *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	if l == nil {
 		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-			Namespace: p.id.Namespace, Name: p.id.Name, Labels: map[string]string{v1alpha1.LabelClusterRing: ringName},
+			Namespace: p.id.Namespace, Name: p.id.Name, Labels: map[string]string{contract.LabelClusterRing: ringName},
 		}}
 	}
 
 	l = l.DeepCopy()
 	if p.id.Name != "shard-b" { // this shard uses another library
-		metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationHoldOff, holdOff.String())
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, contract.AnnotationHoldOff, holdOff.String())
 	}
 
 	at := metav1.NewMicroTime(now)
@@ -182,7 +182,7 @@ func (p *process) renewed(l *coordinationv1.Lease, now time.Time) *coordinationv
 
 	l.Spec.RenewTime = &at
 	if p.leaving() && p.announces {
-		metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationStopping, v1alpha1.OfferValue(now))
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, contract.AnnotationStopping, contract.OfferValue(now))
 	}
 
 	l.Spec.LeaseDurationSeconds = new(int32(leaseDuration / time.Second))

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -205,7 +206,7 @@ func (s *steward) reconcile(ctx context.Context) error {
 			return nil
 		}
 
-		return s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{v1alpha1.FinalizerRebalancer} })
+		return s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
 	}
 
 	t, sc, held := s.aimAt(ring)

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
@@ -20,7 +21,7 @@ const ringName = "ring"
 var ownLabel = os.Getenv("LABEL")
 
 var (
-	labelKeys  = v1alpha1.LabelKeysOf(ringName, ownLabel)
+	labelKeys  = contract.LabelKeysOf(ringName, ownLabel)
 	shardLabel = labelKeys.Shard
 	drainLabel = labelKeys.Drain
 )

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
@@ -294,7 +295,7 @@ func edit(s Step, o *metav1.PartialObjectMetadata, references []metav1.OwnerRefe
 			delete(labels, keyLabel)
 		}
 	case Drain:
-		labels[drainLabel] = v1alpha1.DrainValue
+		labels[drainLabel] = contract.DrainValue
 	case Undrain:
 		delete(labels, drainLabel)
 	case Reparent:

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
@@ -157,7 +157,7 @@ func (p *process) may(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
 	}
 
 	// The objects that it follows must also be on this shard, up to the main object.
-	for range v1alpha1.MaxDepth - 1 {
+	for range contract.MaxDepth - 1 {
 		owner := ownerID(id, o)
 
 		at, ok := p.cache[owner]
@@ -296,7 +296,7 @@ func (p *process) confirmed(id apiserver.ID, o *metav1.PartialObjectMetadata) bo
 // acknowledgement is the patch that releases an object.
 func acknowledgement(o *metav1.PartialObjectMetadata) []byte {
 	becomes := map[string]any{shardLabel: nil, drainLabel: nil}
-	if next := o.Labels[drainLabel]; next != v1alpha1.DrainValue && next != "" {
+	if next := o.Labels[drainLabel]; next != contract.DrainValue && next != "" {
 		becomes[shardLabel] = next
 	}
 

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
@@ -101,7 +101,7 @@ func (f *fake) refused(what string) error {
 
 func meta(name, version string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "n", Name: name, ResourceVersion: version, Labels: map[string]string{v1alpha1.ShardLabel(ring): "a"},
+		Namespace: "n", Name: name, ResourceVersion: version, Labels: map[string]string{contract.ShardLabel(ring): "a"},
 	}}
 }
 
@@ -152,7 +152,7 @@ func inBubble(t *testing.T, body func(b *bubble)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{T: t, fake: &fake{refuse: map[string]error{}}, notes: &notes{}}
-		b.stream = NewStream(objects.NewClient(b.fake, v1alpha1.LabelKeysOf(ring, "")), objects.Scope{GVR: configMaps, Selector: "one"}, b.notes, clock.RealClock{})
+		b.stream = NewStream(objects.NewClient(b.fake, contract.LabelKeysOf(ring, "")), objects.Scope{GVR: configMaps, Selector: "one"}, b.notes, clock.RealClock{})
 
 		ctx, cancel := context.WithCancel(t.Context())
 

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
@@ -40,7 +40,7 @@ func newNamespace(t *testing.T) *namespace {
 	api, err := objects.Connect(plane.Config, httpClient, objects.Bounds{PerSecond: 10000, AtOnce: 64})
 	require.NoError(t, err)
 
-	return &namespace{T: t, plain: plane.Client, ns: plane.Namespace(t), c: objects.NewClient(api, v1alpha1.LabelKeysOf(ring, ""))}
+	return &namespace{T: t, plain: plane.Client, ns: plane.Namespace(t), c: objects.NewClient(api, contract.LabelKeysOf(ring, ""))}
 }
 
 func (w *namespace) create(name string, labels map[string]string) *corev1.ConfigMap {
@@ -78,13 +78,13 @@ func (s sink) expect(t *testing.T, want ...string) {
 
 func TestStream(t *testing.T) {
 	w := newNamespace(t)
-	label := func(shard string) map[string]string { return map[string]string{v1alpha1.ShardLabel(ring): shard} }
+	label := func(shard string) map[string]string { return map[string]string{contract.ShardLabel(ring): shard} }
 
 	w.create("at-one", label("one"))
 	cm := w.create("at-two", label("two"))
 
 	s := sink{said: make(chan string)}
-	stream := NewStream(w.c, objects.Scope{GVR: configMaps, Namespace: w.ns, Selector: v1alpha1.ShardLabel(ring) + " notin (one)"}, s, clock.RealClock{})
+	stream := NewStream(w.c, objects.Scope{GVR: configMaps, Namespace: w.ns, Selector: contract.ShardLabel(ring) + " notin (one)"}, s, clock.RealClock{})
 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
@@ -91,5 +91,5 @@ func readable(err error, resource string) error {
 	}
 
 	return fmt.Errorf("%w: this server may not list %s: grant it get and list, by a ClusterRole with the label %s=true: %w",
-		rings.ErrNotReadable, resource, v1alpha1.LabelAggregateToRingQuery, err)
+		rings.ErrNotReadable, resource, contract.LabelAggregateToRingQuery, err)
 }

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
@@ -51,7 +52,7 @@ func (c *ringCase) conditions() {
 
 	if c.told.GetNextActor() == Rebalancer && assigned == nil && c.worst() > Info {
 		c.add(Error, ReasonRebalancerSilent, fmt.Sprintf("The rebalancer has never reported on ring %s: it does not seem to run, and nothing will move.", c.Name),
-			"Start it, or find out why it does not start: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=rebalancer")
+			"Start it, or find out why it does not start: kubectl -n "+contract.SystemNamespace+" get pods -l app.kubernetes.io/name=rebalancer")
 	}
 }
 

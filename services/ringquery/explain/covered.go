@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/plan"
@@ -57,14 +57,14 @@ func (c *ringCase) noOwner(resource string) {
 
 	if c.Unread != "" {
 		c.uncovered(Warning, ReasonOwnerForbidden, fmt.Sprintf("%s. This object is controlled by %s, which the server may not read, so its owner is not known.",
-			rule, c.Unread), fmt.Sprintf("Grant get on that resource by a ClusterRole with the label %s: \"true\".", v1alpha1.LabelAggregateToRingQuery))
+			rule, c.Unread), fmt.Sprintf("Grant get on that resource by a ClusterRole with the label %s: \"true\".", contract.LabelAggregateToRingQuery))
 
 		return
 	}
 
 	by := fmt.Sprintf("is controlled by %s %s (%s)", ref.Kind, ref.Name, ref.APIVersion)
 	if _, role, ok := c.Resources.ControllerOf(c.facts.Object.Meta); ok && role == resources.Controlled {
-		by += fmt.Sprintf(", which also follows none of them, or through more than %d levels", v1alpha1.MaxDepth)
+		by += fmt.Sprintf(", which also follows none of them, or through more than %d levels", contract.MaxDepth)
 	}
 
 	c.uncovered(Info, ReasonForeignController, rule+", and this object "+by+".", "")

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
@@ -92,7 +93,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	},
 	"assigned, after what follows it": func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")
-		o.Meta.Annotations = map[string]string{v1alpha1.HandoverAnnotation("example"): `{"secrets":"1212","configmaps":"1300"}`}
+		o.Meta.Annotations = map[string]string{contract.HandoverAnnotation("example"): `{"secrets":"1212","configmaps":"1300"}`}
 	},
 	"assigned, in a slot": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")
@@ -100,7 +101,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	},
 	"unassigned": func(_ *Ring, _ *Object, _ *Facts) {},
 	"unassigned, empty label": func(_ *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = map[string]string{v1alpha1.ShardLabel("example"): ""}
+		o.Meta.Labels = map[string]string{contract.ShardLabel("example"): ""}
 	},
 	"unassigned, just created": func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.CreationTimestamp = metav1.NewTime(now.Add(-2 * time.Second))
@@ -152,11 +153,11 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	},
 	"shard without a Lease": func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-x")
-		o.wrote("kubectl-label", v1alpha1.ShardLabel("example"), 10*time.Minute)
+		o.wrote("kubectl-label", contract.ShardLabel("example"), 10*time.Minute)
 	},
 	"shard without a Lease, label from the rebalancer": func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-x")
-		o.wrote("rebalancer", v1alpha1.ShardLabel("example"), 10*time.Minute)
+		o.wrote("rebalancer", contract.ShardLabel("example"), 10*time.Minute)
 	},
 	"shard held twice": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-a")
@@ -193,17 +194,17 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	},
 	"drain pending": func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = drained(at("shard-a"))
-		o.wrote("rebalancer", v1alpha1.DrainLabel("example"), 10*time.Second)
+		o.wrote("rebalancer", contract.DrainLabel("example"), 10*time.Second)
 	},
 	"drain pending, since when is not known": func(_ *Ring, o *Object, _ *Facts) { o.Meta.Labels = drained(at("shard-a")) },
 	"drain pending, to a shard that is no longer the one": func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = drained(at("shard-a"))
-		o.Meta.Labels[v1alpha1.DrainLabel("example")] = "shard-c"
-		o.wrote("rebalancer", v1alpha1.DrainLabel("example"), 10*time.Second)
+		o.Meta.Labels[contract.DrainLabel("example")] = "shard-c"
+		o.wrote("rebalancer", contract.DrainLabel("example"), 10*time.Second)
 	},
 	"drain late": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = drained(at("shard-a"))
-		o.wrote("rebalancer", v1alpha1.DrainLabel("example"), time.Minute)
+		o.wrote("rebalancer", contract.DrainLabel("example"), time.Minute)
 		r.says(condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonDrainsLate, "1 were not given up in time"))
 	},
 	"drain unwanted": func(_ *Ring, o *Object, _ *Facts) { o.Meta.Labels = drained(at("shard-b")) },
@@ -213,7 +214,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	},
 	"misplaced, after the rebalancer has looked": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-a")
-		o.wrote("kubectl-edit", v1alpha1.ShardLabel("example"), 10*time.Minute)
+		o.wrote("kubectl-edit", contract.ShardLabel("example"), 10*time.Minute)
 		r.isSettled()
 	},
 	"misplaced, shard expired": func(r *Ring, o *Object, _ *Facts) {
@@ -231,7 +232,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	},
 	"drain pending, shard stops": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = drained(at("shard-a"))
-		o.wrote("rebalancer", v1alpha1.DrainLabel("example"), time.Second)
+		o.wrote("rebalancer", contract.DrainLabel("example"), time.Second)
 		r.has(stopping("shard-a"), alive("shard-b"))
 	},
 	"the only shard stops": func(r *Ring, o *Object, _ *Facts) {
@@ -260,7 +261,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 		r.isDeleted()
 
 		o.Meta.Labels = drained(at("shard-a"))
-		o.wrote("rebalancer", v1alpha1.DrainLabel("example"), 3*time.Minute)
+		o.wrote("rebalancer", contract.DrainLabel("example"), 3*time.Minute)
 	},
 	"ring deleting, shard dead": func(r *Ring, o *Object, _ *Facts) {
 		r.isDeleted()
@@ -288,7 +289,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	"stray label": func(r *Ring, o *Object, _ *Facts) {
 		r.Role = ""
 		o.Meta.Labels = at("shard-a")
-		o.wrote("kubectl-label", v1alpha1.ShardLabel("example"), 10*time.Minute)
+		o.wrote("kubectl-label", contract.ShardLabel("example"), 10*time.Minute)
 	},
 	"stray drain label": func(r *Ring, o *Object, _ *Facts) {
 		r.Role = ""
@@ -296,7 +297,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	},
 	"label of an unknown ring": func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")
-		o.Meta.Labels[v1alpha1.ShardLabel("old")] = "shard-0"
+		o.Meta.Labels[contract.ShardLabel("old")] = "shard-0"
 	},
 	"deleting": func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")

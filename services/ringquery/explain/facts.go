@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
@@ -35,7 +35,7 @@ type Facts struct {
 	// Rings are the rings that list the resource or of which the object has a label, sorted by name.
 	Rings []Ring
 	// Known are the keys of the labels of all rings. Nil: the question is about one ring, and the answer must not reveal others.
-	Known []v1alpha1.LabelKeys
+	Known []contract.LabelKeys
 	// Controlling are the names of the rings that list the kind of the object's controller, but not the object's resource.
 	Controlling []string
 }

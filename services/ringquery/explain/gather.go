@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
@@ -71,7 +71,7 @@ func (q *inquiry) find(ctx context.Context, question Question) (err error) {
 			return err
 		}
 
-		q.facts.Known = make([]v1alpha1.LabelKeys, 0, len(q.rings))
+		q.facts.Known = make([]contract.LabelKeys, 0, len(q.rings))
 		for _, r := range q.rings {
 			q.facts.Known = append(q.facts.Known, r.Keys)
 		}

@@ -6,7 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
@@ -29,7 +29,7 @@ func object(f *Facts, covering []string) []*pb.Finding {
 			"or has labels of rings.", resource), "")
 	default:
 		add(Warning, ReasonObjectForbidden, fmt.Sprintf("The server may not read %s, so it does not know where the object is or whether it exists.", resource),
-			"Grant get and list on it by a ClusterRole with the label "+v1alpha1.LabelAggregateToRingQuery+`: "true".`)
+			"Grant get and list on it by a ClusterRole with the label "+contract.LabelAggregateToRingQuery+`: "true".`)
 	}
 
 	if f.Object.Meta == nil {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
@@ -128,7 +128,7 @@ func (c *ringCase) misplaced() {
 	}
 
 	if c.converged() {
-		drain := c.Keys.Drain + "=" + v1alpha1.DrainValue
+		drain := c.Keys.Drain + "=" + contract.DrainValue
 		c.add(Warning, ReasonMisplaced, message+" The rebalancer has found all objects in place since the shards of the ring last changed, so it does not list objects "+
 			"until the shards change again. The label was changed later, or it was set by an assigner that did not know the change.",
 			"Nothing is broken: one shard works on it. To move it now, drain it: "+c.facts.Object.labelCommand(drain))
@@ -149,7 +149,7 @@ func (c *ringCase) converged() bool {
 
 // drain explains a draining object.
 func (c *ringCase) drain() {
-	next := v1alpha1.NextShard(c.facts.Object.Meta.GetLabels()[c.Keys.Drain])
+	next := contract.NextShard(c.facts.Object.Meta.GetLabels()[c.Keys.Drain])
 
 	to := "Then it gets no other shard"
 
@@ -217,7 +217,7 @@ func (c *ringCase) fine() {
 
 // handover describes what the shard of an object must see before it starts to work on the object.
 func (c *ringCase) handover() {
-	handover, err := v1alpha1.ParseHandover(c.facts.Object.Meta.Annotations[c.Keys.Handover])
+	handover, err := contract.ParseHandover(c.facts.Object.Meta.Annotations[c.Keys.Handover])
 	if err != nil || len(handover) == 0 {
 		return
 	}

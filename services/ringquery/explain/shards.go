@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
@@ -123,7 +123,7 @@ func lost(s *pb.Shard) string {
 	switch s.GetHolder() {
 	case "":
 		return "the shard released it, as shards do when they stop"
-	case v1alpha1.LeaseControllerIdentity:
+	case contract.LeaseControllerIdentity:
 		return "the lease monitor took it, because the shard had not renewed it for twice its duration"
 	default:
 		return "it is held by " + s.GetHolder()
@@ -165,7 +165,7 @@ func (c *ringCase) health() {
 	case !s.GetAgeIsLowerBound() && age > 4*duration+monitorMayTake: // a lease monitor that has just started waits for the same time again
 		c.add(Error, ReasonLeaseNotTaken, fmt.Sprintf("Its shard %s seems to be dead, and the lease monitor has not taken its Lease %s: it %s. "+
 			"Until the Lease is taken, no other shard gets the object.", s.GetName(), id(s), lastRenewed),
-			"Check whether the lease monitor runs, and what it logs: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=leasemonitor")
+			"Check whether the lease monitor runs, and what it logs: kubectl -n "+contract.SystemNamespace+" get pods -l app.kubernetes.io/name=leasemonitor")
 	default:
 		c.add(Error, ReasonShardUncertain, fmt.Sprintf("Its shard %s seems to be dead: its Lease %s %s. "+
 			"The lease monitor is about to take the Lease. Then the rebalancer assigns the object to another shard.", s.GetName(), id(s), lastRenewed),
@@ -238,5 +238,5 @@ func (c *ringCase) noShards() {
 	c.add(Error, ReasonNoShards, fmt.Sprintf("%s: no shard of ring %s is available (%s). "+
 		"As soon as a shard holds its Lease, the rebalancer assigns the object.", now, c.Name, what),
 		fmt.Sprintf("Start the shards of the controller, or find out why they do not hold their Leases: kubectl get leases -A -l %s=%s -L %s",
-			v1alpha1.LabelClusterRing, c.Name, v1alpha1.LabelState))
+			contract.LabelClusterRing, c.Name, contract.LabelState))
 }

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // span formats a duration for people, to the second or coarser.
@@ -77,7 +77,7 @@ func statusCommand(ring string) string {
 // rebalancerAdvice returns how to check the rebalancer.
 func (c *ringCase) rebalancerAdvice() string {
 	return "If this takes more than a few seconds, check what the rebalancer reports about the ring, and whether it runs: " + statusCommand(c.Name) +
-		"; kubectl -n " + v1alpha1.SystemNamespace + " get pods -l app.kubernetes.io/name=rebalancer"
+		"; kubectl -n " + contract.SystemNamespace + " get pods -l app.kubernetes.io/name=rebalancer"
 }
 
 // unknownLabels returns the object's labels of rings that do not exist, sorted.
@@ -89,8 +89,8 @@ func unknownLabels(f *Facts) []string {
 	var unknown []string
 
 	for label := range f.Object.Meta.Labels {
-		ours := strings.HasPrefix(label, v1alpha1.LabelShardPrefix) || strings.HasPrefix(label, v1alpha1.LabelDrainPrefix)
-		known := slices.ContainsFunc(f.Known, func(ring v1alpha1.LabelKeys) bool {
+		ours := strings.HasPrefix(label, contract.LabelShardPrefix) || strings.HasPrefix(label, contract.LabelDrainPrefix)
+		known := slices.ContainsFunc(f.Known, func(ring contract.LabelKeys) bool {
 			return label == ring.Shard || label == ring.Drain
 		})
 

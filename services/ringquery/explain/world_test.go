@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
@@ -75,7 +76,7 @@ func released(name string) holding {
 	return holding{"ctl", name, "", lease.Dead, time.Minute, false, false}
 }
 func taken(name string) holding {
-	return holding{"ctl", name, v1alpha1.LeaseControllerIdentity, lease.Dead, time.Minute, false, false}
+	return holding{"ctl", name, contract.LeaseControllerIdentity, lease.Dead, time.Minute, false, false}
 }
 
 func silent(name string, age time.Duration) holding {
@@ -127,12 +128,12 @@ func (r *Ring) has(leases ...holding) {
 	for _, h := range leases {
 		all = append(all, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: h.namespace, Name: h.name, Labels: map[string]string{v1alpha1.LabelClusterRing: r.Name},
+				Namespace: h.namespace, Name: h.name, Labels: map[string]string{contract.LabelClusterRing: r.Name},
 			},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(h.holder), LeaseDurationSeconds: new(int32(15)), RenewTime: new(metav1.NewMicroTime(now))},
 		})
 		if h.stops {
-			metav1.SetMetaDataAnnotation(&all[len(all)-1].ObjectMeta, v1alpha1.AnnotationStopping, v1alpha1.OfferValue(now))
+			metav1.SetMetaDataAnnotation(&all[len(all)-1].ObjectMeta, contract.AnnotationStopping, contract.OfferValue(now))
 		}
 	}
 
@@ -175,13 +176,13 @@ func at(shard string) map[string]string {
 		return map[string]string{}
 	}
 
-	return map[string]string{v1alpha1.ShardLabel("example"): shard}
+	return map[string]string{contract.ShardLabel("example"): shard}
 }
 
 // drained adds the drain label.
 func drained(labels map[string]string) map[string]string {
 	labels = maps.Clone(labels)
-	labels[v1alpha1.DrainLabel("example")] = v1alpha1.DrainValue
+	labels[contract.DrainLabel("example")] = contract.DrainValue
 
 	return labels
 }
@@ -260,10 +261,10 @@ func ringText(r *pb.RingExplanation) string {
 }
 
 // keysOf returns the keys of rings with these names.
-func keysOf(names ...string) []v1alpha1.LabelKeys {
-	keys := []v1alpha1.LabelKeys{}
+func keysOf(names ...string) []contract.LabelKeys {
+	keys := []contract.LabelKeys{}
 	for _, name := range names {
-		keys = append(keys, v1alpha1.LabelKeysOf(name, ""))
+		keys = append(keys, contract.LabelKeysOf(name, ""))
 	}
 
 	return keys

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -64,7 +64,7 @@ func (r Ring) Assignment(o plan.Object, obj metav1.Object, owner *resources.Owne
 
 // Labels returns Shard, Labelled, and Draining of a [plan.Object], from the labels of an object in the ring with these keys. The
 // caller sets the other fields. With the zero value of the keys, the object has no label of the ring.
-func Labels(ring v1alpha1.LabelKeys, labels map[string]string) plan.Object {
+func Labels(ring contract.LabelKeys, labels map[string]string) plan.Object {
 	shard, labelled := labels[ring.Shard]
 	_, draining := labels[ring.Drain]
 
@@ -74,7 +74,7 @@ func Labels(ring v1alpha1.LabelKeys, labels map[string]string) plan.Object {
 // DrainTime returns since when the object has the drain label of the ring, by the clock of the API server. This is the earliest
 // time at which a manager of the label last wrote to the object. ok is false if the object does not have the label, or if its managed
 // fields do not contain it.
-func DrainTime(ring v1alpha1.LabelKeys, obj metav1.Object) (at time.Time, ok bool) {
+func DrainTime(ring contract.LabelKeys, obj metav1.Object) (at time.Time, ok bool) {
 	for _, when := range writers(ring.Drain, obj) {
 		if !ok || when.Before(at) {
 			at, ok = when, true

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
@@ -69,7 +69,7 @@ func TestEveryStateOfAnAssignmentHasAName(t *testing.T) {
 }
 
 func TestLabels(t *testing.T) {
-	shard, drain := v1alpha1.ShardLabel("example"), v1alpha1.DrainLabel("example")
+	shard, drain := contract.ShardLabel("example"), contract.DrainLabel("example")
 
 	for _, c := range []struct {
 		labels map[string]string
@@ -80,20 +80,20 @@ func TestLabels(t *testing.T) {
 		{map[string]string{shard: ""}, plan.Object{Labelled: true}},
 		{map[string]string{shard: "a", drain: ""}, plan.Object{Shard: "a", Labelled: true, Draining: true}},
 		{map[string]string{drain: "true"}, plan.Object{Draining: true}},
-		{map[string]string{v1alpha1.ShardLabel("other"): "a", v1alpha1.DrainLabel("other"): "true"}, plan.Object{}},
+		{map[string]string{contract.ShardLabel("other"): "a", contract.DrainLabel("other"): "true"}, plan.Object{}},
 	} {
-		require.Equal(t, c.want, rings.Labels(v1alpha1.LabelKeysOf("example", ""), c.labels))
+		require.Equal(t, c.want, rings.Labels(contract.LabelKeysOf("example", ""), c.labels))
 	}
 }
 
 func TestDrainTime(t *testing.T) {
-	drain := v1alpha1.DrainLabel("example")
+	drain := contract.DrainLabel("example")
 	at := func(minute int) *metav1.Time { return new(metav1.Date(2026, 1, 2, 3, minute, 0, 0, time.UTC)) }
 	entry := func(when *metav1.Time, fields string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{Time: when, FieldsV1: metav1.NewFieldsV1(fields)}
 	}
 	ours := `{"f:metadata":{"f:labels":{".":{},"f:` + drain + `":{}}}}`
-	others := `{"f:metadata":{"f:labels":{"f:` + v1alpha1.DrainLabel("other") + `":{}}}}`
+	others := `{"f:metadata":{"f:labels":{"f:` + contract.DrainLabel("other") + `":{}}}}`
 	labels := map[string]string{drain: "true"}
 
 	for name, c := range map[string]struct {
@@ -109,7 +109,7 @@ func TestDrainTime(t *testing.T) {
 		"no time":              {labels, []metav1.ManagedFieldsEntry{entry(nil, ours)}, nil},
 		"nonsense":             {labels, []metav1.ManagedFieldsEntry{entry(at(1), `[`), {Time: at(1)}}, nil},
 	} {
-		got, ok := rings.DrainTime(v1alpha1.LabelKeysOf("example", ""), &metav1.ObjectMeta{Labels: c.labels, ManagedFields: c.fields})
+		got, ok := rings.DrainTime(contract.LabelKeysOf("example", ""), &metav1.ObjectMeta{Labels: c.labels, ManagedFields: c.fields})
 		require.Equal(t, c.want != nil, ok, name)
 
 		if c.want != nil {

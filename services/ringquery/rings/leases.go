@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
@@ -85,7 +86,7 @@ func (l *Leases) upsert(obj *coordinationv1.Lease) (changed bool) {
 	now := seenLease{
 		record:  record,
 		changed: before.changed || known && !before.record.Equal(record),
-		state:   lease.State(obj.Labels[v1alpha1.LabelState]),
+		state:   lease.State(obj.Labels[contract.LabelState]),
 		version: obj.ResourceVersion,
 	}
 	l.seen[id] = now
@@ -133,7 +134,7 @@ func (l *Leases) Follow(ctx context.Context, informers cache.Informers, changed 
 func (l *Leases) leaseHandler(changed func(ring string)) toolscache.ResourceEventHandler {
 	upsert := func(obj any) {
 		if o, ok := obj.(*coordinationv1.Lease); ok && l.upsert(o) {
-			changed(o.Labels[v1alpha1.LabelClusterRing])
+			changed(o.Labels[contract.LabelClusterRing])
 		}
 	}
 

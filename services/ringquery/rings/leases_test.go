@@ -12,6 +12,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
@@ -29,10 +30,10 @@ func TestAges(t *testing.T) {
 	id := types.NamespacedName{Namespace: "ns", Name: "a"}
 	written := func(renewed int64, state string) *coordinationv1.Lease {
 		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-			Namespace: id.Namespace, Name: id.Name, Labels: map[string]string{v1alpha1.LabelClusterRing: "ring"},
+			Namespace: id.Namespace, Name: id.Name, Labels: map[string]string{contract.LabelClusterRing: "ring"},
 		}}
 		if state != "" {
-			l.Labels[v1alpha1.LabelState] = state
+			l.Labels[contract.LabelState] = state
 		}
 
 		l.Spec.RenewTime = new(metav1.NewMicroTime(time.Unix(renewed, 0)))
@@ -146,7 +147,7 @@ func TestLeasesThatSeemOverdueAreConfirmed(t *testing.T) {
 		{"the lease monitor has written", "uncertain", shard(time.Minute), "a", time.Minute, false, pb.ShardState_SHARD_STATE_UNCERTAIN},
 	} {
 		if tc.written != "" {
-			l.Labels = map[string]string{v1alpha1.LabelState: tc.written}
+			l.Labels = map[string]string{contract.LabelState: tc.written}
 			require.NoError(t, plane.Client.Update(t.Context(), l))
 		}
 

@@ -9,6 +9,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
@@ -24,7 +25,7 @@ func TestNextShardsOwnTheKeyIfThoseBeforeThemFail(t *testing.T) {
 		for i := range shards {
 			name := fmt.Sprint("shard-", i)
 			leases = append(leases, &coordinationv1.Lease{
-				ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: "ring"}},
+				ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{contract.LabelClusterRing: "ring"}},
 				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name},
 			})
 		}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
@@ -48,7 +49,7 @@ type Ring struct {
 	*v1alpha1.ClusterRing
 
 	// Keys are the keys of its labels; the zero value if Holder is set: the labels are those of the other ring.
-	Keys v1alpha1.LabelKeys
+	Keys contract.LabelKeys
 	// Holder is the older ring with the same spec.shardLabel, so that no service acts for this one. Empty: there is none.
 	Holder string
 	// View contains its shards.
@@ -151,7 +152,7 @@ func (r *Rings) Confirm(ctx context.Context, shards []*pb.Shard, name string) {
 			continue
 		}
 
-		state := lease.State(is.Labels[v1alpha1.LabelState])
+		state := lease.State(is.Labels[contract.LabelState])
 		s.State = states[state]
 
 		if state == lease.Ready || state == "" {

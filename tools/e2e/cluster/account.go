@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
@@ -20,7 +21,7 @@ import (
 func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([]client.Object, error) {
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ring.Namespace(), Name: name}}
 	scoped := metav1.ObjectMeta{Name: ring.Name + "-" + name}
-	near := metav1.ObjectMeta{Namespace: shardingv1alpha1.SystemNamespace, Name: scoped.Name}
+	near := metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: scoped.Name}
 	outside := []client.Object{
 		&rbacv1.ClusterRole{ObjectMeta: scoped, Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{shardingv1alpha1.GroupName}, Resources: []string{"clusterrings/diagnostics"},

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
@@ -54,7 +55,7 @@ func (c *Cluster) Fleets(ctx context.Context, ring Ring) ([]v1alpha1.Fleet, erro
 		}
 	}
 
-	label := shardingv1alpha1.ShardLabel(ring.Name)
+	label := contract.ShardLabel(ring.Name)
 	at := map[string]int{}
 
 	for i := range ships.Items {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/check"
@@ -121,7 +122,7 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 			},
 			Rules: []rbacv1.PolicyRule{{
 				APIGroups: []string{"admissionregistration.k8s.io"}, Resources: []string{"validatingadmissionpolicybindings"},
-				ResourceNames: []string{shardingv1alpha1.FenceName(r.Name)}, Verbs: []string{"create", "patch", "update", "delete"},
+				ResourceNames: []string{contract.FenceName(r.Name)}, Verbs: []string{"create", "patch", "update", "delete"},
 			}},
 		},
 		&shardingv1alpha1.ClusterRing{
@@ -210,7 +211,7 @@ func (c *Cluster) Available(ctx context.Context, ring Ring) ([]string, error) {
 // Leases returns the Leases of the ring's shards.
 func (c *Cluster) Leases(ctx context.Context, ring Ring) ([]coordinationv1.Lease, error) {
 	var leases coordinationv1.LeaseList
-	if err := c.Client.List(ctx, &leases, client.MatchingLabels{shardingv1alpha1.LabelClusterRing: ring.Name}); err != nil {
+	if err := c.Client.List(ctx, &leases, client.MatchingLabels{contract.LabelClusterRing: ring.Name}); err != nil {
 		return nil, fmt.Errorf("list the Leases of ring %s: %w", ring.Name, err)
 	}
 

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
 
@@ -94,7 +94,7 @@ type Run struct {
 // Start creates Websites until [Run.Stop] or the end of ctx.
 func Start(ctx context.Context, o Options) *Run {
 	creating, stop := context.WithCancel(ctx)
-	r := &Run{options: o, label: shardingv1alpha1.ShardLabel(o.Ring), stop: stop, began: o.Clock.Now()}
+	r := &Run{options: o, label: contract.ShardLabel(o.Ring), stop: stop, began: o.Clock.Now()}
 	r.group.Go(func() { r.tick(ctx, creating) })
 
 	return r

@@ -19,7 +19,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/e2e/load"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
@@ -75,7 +75,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(site)
 }
 
-func labels() map[string]string { return map[string]string{shardingv1alpha1.ShardLabel("ring"): "a"} }
+func labels() map[string]string { return map[string]string{contract.ShardLabel("ring"): "a"} }
 
 func connect(t *testing.T, behind *server) client.Client {
 	t.Helper()

@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/report"
@@ -115,7 +115,7 @@ func (s *suite) askByHand(t *testing.T, ring cluster.Ring, kubeconfig string) {
 	running := slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Name == shard && p.Status.Phase == corev1.PodRunning })
 	s.demand(t, report.Figure{
 		Name: "grpcurl through port-forward, owner of a Website", Value: shard,
-		Limit: "the shard of its label, a running pod", Kept: running && shard == site.Labels[shardingv1alpha1.ShardLabel(ring.Name)],
+		Limit: "the shard of its label, a running pod", Kept: running && shard == site.Labels[contract.ShardLabel(ring.Name)],
 	})
 }
 

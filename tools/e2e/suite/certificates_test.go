@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/report"
 )
@@ -164,7 +164,7 @@ func (s *suite) bundle(t *testing.T, ring cluster.Ring) string {
 	t.Helper()
 
 	found := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Name: shardingv1alpha1.WebhookConfigurationName(ring.Name)}, found))
+	require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Name: contract.WebhookConfigurationName(ring.Name)}, found))
 	require.Len(t, found.Webhooks, 1)
 
 	return string(found.Webhooks[0].ClientConfig.CABundle)

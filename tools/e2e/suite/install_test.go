@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/report"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
@@ -48,7 +48,7 @@ func (s *suite) install(t *testing.T) {
 			Spec:       v1alpha1.WebsiteSpec{Title: "Installed"},
 		}
 		require.NoError(t, s.Client.Create(ctx, site))
-		require.NotEmpty(t, site.Labels[shardingv1alpha1.ShardLabel("example")], "assigned in admission")
+		require.NotEmpty(t, site.Labels[contract.ShardLabel("example")], "assigned in admission")
 	}
 	s.complete(t, cluster.Example, 3)
 
@@ -122,7 +122,7 @@ func (s *suite) admission(t *testing.T) {
 		}
 		err := s.Client.Create(ctx, probe, client.DryRunAll)
 
-		return probe.Labels[shardingv1alpha1.ShardLabel("example")] != "", err
+		return probe.Labels[contract.ShardLabel("example")] != "", err
 	}), "nothing is assigned in admission")
 	s.note(t, "first admission after", s.Clock.Since(began).Round(100*time.Millisecond))
 }
@@ -142,10 +142,10 @@ func (s *suite) leases(t *testing.T) {
 
 	for _, l := range leases {
 		assert.Equal(t, cluster.Example.Namespace(), l.Namespace)
-		assert.Contains(t, names, l.Annotations[shardingv1alpha1.AnnotationPod], "a pod holds the slot")
+		assert.Contains(t, names, l.Annotations[contract.AnnotationPod], "a pod holds the slot")
 		assert.Regexp(t, "^example-[0-2]$", l.Name)
 		assert.Equal(t, l.Name, *l.Spec.HolderIdentity)
-		assert.Equal(t, "ready", l.Labels[shardingv1alpha1.LabelState])
+		assert.Equal(t, "ready", l.Labels[contract.LabelState])
 		assert.NotNil(t, l.Spec.RenewTime)
 	}
 	s.demand(t, report.Figure{Name: "Leases of 3 pods", Value: len(leases), Limit: "3", Kept: len(leases) == 3})
@@ -157,7 +157,7 @@ func (s *suite) webhook(t *testing.T) {
 
 	found := &admissionregistrationv1.MutatingWebhookConfiguration{}
 	require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Name: "sharding-clusterring-50d858e0-example"}, found))
-	assert.Equal(t, "example", found.Labels[shardingv1alpha1.LabelClusterRing])
+	assert.Equal(t, "example", found.Labels[contract.LabelClusterRing])
 	require.Len(t, found.Webhooks, 1)
 	hook := found.Webhooks[0]
 	assert.Equal(t, "sharder.sharding.timebertt.dev", hook.Name)

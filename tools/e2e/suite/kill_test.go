@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/report"
 )
@@ -84,7 +84,7 @@ func (s *suite) endShard(t *testing.T, killer *cluster.Killer, shard client.Obje
 			return fmt.Errorf("read Lease %s: %w", shard, err)
 		}
 
-		if holder := *lease.Spec.HolderIdentity; holder != shardingv1alpha1.LeaseControllerIdentity {
+		if holder := *lease.Spec.HolderIdentity; holder != contract.LeaseControllerIdentity {
 			return fmt.Errorf("Lease %s is held by %s", shard, holder)
 		}
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/report"
@@ -153,8 +154,8 @@ func (s *suite) noLabels(t *testing.T) {
 			fences admissionregistrationv1.ValidatingAdmissionPolicyBindingList
 		)
 
-		err := errors.Join(s.Client.List(ctx, &hooks, client.HasLabels{shardingv1alpha1.LabelClusterRing}),
-			s.Client.List(ctx, &fences, client.HasLabels{shardingv1alpha1.LabelClusterRing}))
+		err := errors.Join(s.Client.List(ctx, &hooks, client.HasLabels{contract.LabelClusterRing}),
+			s.Client.List(ctx, &fences, client.HasLabels{contract.LabelClusterRing}))
 		if err != nil || len(hooks.Items)+len(fences.Items) > 0 {
 			return fmt.Errorf("%d webhook configurations and %d fences are left (%w)", len(hooks.Items), len(fences.Items), err)
 		}
@@ -195,7 +196,7 @@ func (s *suite) labelled(t *testing.T) []string {
 
 	for _, o := range objects {
 		for key := range o.GetLabels() {
-			if strings.HasPrefix(key, shardingv1alpha1.LabelShardPrefix) || strings.HasPrefix(key, shardingv1alpha1.LabelDrainPrefix) {
+			if strings.HasPrefix(key, contract.LabelShardPrefix) || strings.HasPrefix(key, contract.LabelDrainPrefix) {
 				found = append(found, fmt.Sprintf("%T %s/%s: %s", o, o.GetNamespace(), o.GetName(), key))
 			}
 		}
@@ -221,7 +222,7 @@ func (s *suite) remains(ctx context.Context) error {
 	}
 
 	for _, args := range [][]string{
-		{"mutatingwebhookconfigurations,validatingadmissionpolicybindings,leases,clusterroles", "-A", "-l", shardingv1alpha1.LabelClusterRing},
+		{"mutatingwebhookconfigurations,validatingadmissionpolicybindings,leases,clusterroles", "-A", "-l", contract.LabelClusterRing},
 		{"clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings", "-l", partOf},
 		append([]string{"crd", "--ignore-not-found"}, crds...),
 	} {

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/load"
 	"github.com/clusterring/clusterring/tools/e2e/report"
@@ -152,7 +152,7 @@ func (s *suite) calls(t *testing.T, ring cluster.Ring) map[string]float64 {
 // failOpen returns how many calls of the webhooks have failed so far, which no user notices, as the API server counts them.
 func (s *suite) failOpen(t *testing.T) float64 {
 	t.Helper()
-	count, err := s.ServerMetric(t.Context(), "apiserver_admission_webhook_fail_open_count", fmt.Sprintf("name=%q", shardingv1alpha1.WebhookName))
+	count, err := s.ServerMetric(t.Context(), "apiserver_admission_webhook_fail_open_count", fmt.Sprintf("name=%q", contract.WebhookName))
 	require.NoError(t, err)
 
 	return count

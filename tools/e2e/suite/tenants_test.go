@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/report"
@@ -146,7 +147,7 @@ func (s *suite) forge(t *testing.T, ring cluster.Ring, tenants ...tenant) {
 		for _, name := range names {
 			lease := &coordinationv1.Lease{
 				ObjectMeta: metav1.ObjectMeta{
-					Namespace: tenant.namespace, Name: name, Labels: map[string]string{shardingv1alpha1.LabelClusterRing: ring.Name},
+					Namespace: tenant.namespace, Name: name, Labels: map[string]string{contract.LabelClusterRing: ring.Name},
 				},
 				Spec: coordinationv1.LeaseSpec{
 					HolderIdentity: &name, LeaseDurationSeconds: new(int32(300)), RenewTime: new(metav1.NewMicroTime(s.Clock.Now())),
@@ -163,12 +164,12 @@ func (s *suite) forge(t *testing.T, ring cluster.Ring, tenants ...tenant) {
 			}
 			require.NoError(t, err, "a Lease without a ring is allowed")
 			try("label Lease "+tenant.namespace+"/"+name, tenant.Patch(ctx, lease, mergePatch(
-				`{"metadata":{"labels":{%q:%q}}}`, shardingv1alpha1.LabelClusterRing, ring.Name)))
+				`{"metadata":{"labels":{%q:%q}}}`, contract.LabelClusterRing, ring.Name)))
 		}
 
 		if tenant.namespace == ring.Namespace() {
 			try("take a shard's Lease", tenant.Patch(ctx, &leases[0], mergePatch(`{"spec":{"holderIdentity":"forged"}}`)))
-			try("remove a shard from its ring", tenant.Patch(ctx, &leases[0], mergePatch(`{"metadata":{"labels":{%q:null}}}`, shardingv1alpha1.LabelClusterRing)))
+			try("remove a shard from its ring", tenant.Patch(ctx, &leases[0], mergePatch(`{"metadata":{"labels":{%q:null}}}`, contract.LabelClusterRing)))
 			try("freeze a shard's Lease", tenant.Patch(ctx, &leases[0], mergePatch(`{"metadata":{"finalizers":[%q]}}`, stuckFinalizer)))
 		}
 	}
@@ -195,7 +196,7 @@ func (s *suite) flood(t *testing.T, ring cluster.Ring, by tenant) (stop func()) 
 	shards, err := s.Available(ctx, ring)
 	require.NoError(t, err)
 
-	label, drain := shardingv1alpha1.ShardLabel(ring.Name), shardingv1alpha1.DrainLabel(ring.Name)
+	label, drain := contract.ShardLabel(ring.Name), contract.DrainLabel(ring.Name)
 	sites := by.sites(t)
 	owner := by.stuck(t)
 

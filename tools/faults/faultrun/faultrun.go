@@ -30,6 +30,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
@@ -139,7 +140,7 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, err
 	}
 
 	for _, name := range services.All {
-		if s.kubeconfigs[name], err = plane.ServiceAccountKubeconfig(ctx, v1alpha1.SystemNamespace, name); err != nil {
+		if s.kubeconfigs[name], err = plane.ServiceAccountKubeconfig(ctx, contract.SystemNamespace, name); err != nil {
 			return nil, err
 		}
 	}
@@ -210,10 +211,10 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) error {
 	}
 
 	errs = append(errs,
-		s.client.DeleteAllOf(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{}, client.HasLabels{v1alpha1.LabelClusterRing}),
+		s.client.DeleteAllOf(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{}, client.HasLabels{contract.LabelClusterRing}),
 		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(shardNamespace)),
-		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(v1alpha1.SystemNamespace)),
-		s.client.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(v1alpha1.SystemNamespace)),
+		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(contract.SystemNamespace)),
+		s.client.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(contract.SystemNamespace)),
 		s.client.DeleteAllOf(ctx, emptyObject(themes.GroupVersion().WithKind(check.Theme))),
 	)
 

@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
 	"github.com/clusterring/clusterring/tools/lab/check"
 	"github.com/clusterring/clusterring/tools/lab/process"
@@ -210,7 +210,7 @@ func uncounted(write proxy.Write) bool {
 	case "events":
 		return true
 	case "leases":
-		return write.Namespace == v1alpha1.SystemNamespace
+		return write.Namespace == contract.SystemNamespace
 	}
 
 	return false

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/check"
@@ -182,7 +183,7 @@ func (s RingSpec) names() []string {
 
 	var names []string
 	for number := range s.Slots {
-		names = append(names, v1alpha1.SlotName(s.Name, number))
+		names = append(names, contract.SlotName(s.Name, number))
 	}
 
 	return names

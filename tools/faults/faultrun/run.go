@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/history"
@@ -375,7 +376,7 @@ func givenUp(all map[uint64]string, m *Member) {
 			continue // the process has done it for the ring, not as this shard
 		}
 
-		next, present := d.Labels()[v1alpha1.ShardLabel(m.ring)]
+		next, present := d.Labels()[contract.ShardLabel(m.ring)]
 
 		number, err := strconv.ParseUint(d.ResourceVersion, 10, 64)
 		if err == nil && present && (next == nil || *next != m.Name) && d.Status == http.StatusOK {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
 	"github.com/clusterring/clusterring/tools/lab/check"
@@ -155,7 +155,7 @@ func (run *Run) delete(ctx context.Context) error {
 		}
 
 		var webhooks admissionregistrationv1.MutatingWebhookConfigurationList
-		if err := run.client.List(ctx, &webhooks, client.MatchingLabels{v1alpha1.LabelClusterRing: r.Name}); err != nil {
+		if err := run.client.List(ctx, &webhooks, client.MatchingLabels{contract.LabelClusterRing: r.Name}); err != nil {
 			return nil, fmt.Errorf("read webhook configurations: %w", err)
 		}
 

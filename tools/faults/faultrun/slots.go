@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // Update replaces the Pod old by the Pod next, as a rolling update does: the next one starts, and when it waits for a slot, the old one stops. It
@@ -30,18 +30,18 @@ func (run *Run) Update(ctx context.Context, old, next *Member) error {
 
 // AwaitStandby waits until the Pod waits for a slot.
 func (run *Run) AwaitStandby(ctx context.Context, m *Member) error {
-	return run.awaitLease(ctx, m, v1alpha1.LabelStandby, func(l *coordinationv1.Lease) bool { return *l.Spec.HolderIdentity == m.Name })
+	return run.awaitLease(ctx, m, contract.LabelStandby, func(l *coordinationv1.Lease) bool { return *l.Spec.HolderIdentity == m.Name })
 }
 
 // AwaitSlot waits until the Pod holds a slot.
 func (run *Run) AwaitSlot(ctx context.Context, m *Member) error {
-	return run.awaitLease(ctx, m, v1alpha1.LabelClusterRing, func(l *coordinationv1.Lease) bool { return holds(m, l) })
+	return run.awaitLease(ctx, m, contract.LabelClusterRing, func(l *coordinationv1.Lease) bool { return holds(m, l) })
 }
 
 func holds(m *Member, l *coordinationv1.Lease) bool {
 	holder := l.Spec.HolderIdentity
 
-	return holder != nil && *holder == l.Name && l.Annotations[v1alpha1.AnnotationPod] == m.Name && l.Annotations[v1alpha1.AnnotationOffered] == ""
+	return holder != nil && *holder == l.Name && l.Annotations[contract.AnnotationPod] == m.Name && l.Annotations[contract.AnnotationOffered] == ""
 }
 
 func (run *Run) awaitLease(ctx context.Context, m *Member, label string, is func(*coordinationv1.Lease) bool) error {

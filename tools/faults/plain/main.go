@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/fleet"
 	"github.com/clusterring/clusterring/tools/example/history"
@@ -57,14 +57,14 @@ func run(ctx context.Context, o *program.Options) error {
 
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Cache: cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{shardingv1alpha1.ShardLabel(o.Ring): o.Name})},
+		Cache: cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{contract.ShardLabel(o.Ring): o.Name})},
 
 		LeaderElection: true, LeaderElectionReleaseOnCancel: true,
 		LeaseDuration: &o.LeaseDuration, RenewDeadline: &o.RenewDeadline, RetryPeriod: &o.RetryPeriod,
 		LeaderElectionResourceLockInterface: &resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}, Client: leases,
 			LockConfig: resourcelock.ResourceLockConfig{Identity: o.Name},
-			Labels:     map[string]string{shardingv1alpha1.LabelClusterRing: o.Ring},
+			Labels:     map[string]string{contract.LabelClusterRing: o.Ring},
 		},
 	})
 	if err != nil {
@@ -116,17 +116,17 @@ func (s *sharded) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
-	if obj.GetLabels()[shardingv1alpha1.ShardLabel(s.ring)] != s.shard {
+	if obj.GetLabels()[contract.ShardLabel(s.ring)] != s.shard {
 		return reconcile.Result{}, nil
 	}
 
-	if _, drained := obj.GetLabels()[shardingv1alpha1.DrainLabel(s.ring)]; !drained {
+	if _, drained := obj.GetLabels()[contract.DrainLabel(s.ring)]; !drained {
 		return s.inner.Reconcile(ctx, req) //nolint:wrapcheck // unchanged
 	}
 
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": obj.GetResourceVersion(),
-		"labels":          map[string]any{shardingv1alpha1.ShardLabel(s.ring): nil, shardingv1alpha1.DrainLabel(s.ring): nil},
+		"labels":          map[string]any{contract.ShardLabel(s.ring): nil, contract.DrainLabel(s.ring): nil},
 	}})
 	if err == nil {
 		err = s.client.Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch))

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/faults/faultrun"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
 	"github.com/clusterring/clusterring/tools/lab/check"
@@ -24,7 +24,7 @@ import (
 func taken(ctx context.Context, run *faultrun.Run, shard string) error {
 	return run.Await(ctx, "the Lease of shard "+shard+" is taken", func() []string {
 		for _, v := range run.Newest() {
-			if v.Kind == check.Lease && v.Name == shard && v.Holder == v1alpha1.LeaseControllerIdentity {
+			if v.Kind == check.Lease && v.Name == shard && v.Holder == contract.LeaseControllerIdentity {
 				return nil
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/faults/faultrun"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
 	"github.com/clusterring/clusterring/tools/lab/check"
@@ -89,7 +89,7 @@ func (d *drainDuringWork) choose(ctx context.Context, run *faultrun.Run, name st
 
 func (d *drainDuringWork) prepare(ctx context.Context, run *faultrun.Run) {
 	run.Member(faultrun.Rebalancer).Proxy.Hook(func(write proxy.Write) proxy.Action {
-		if value := write.Labels()[v1alpha1.DrainLabel(faultrun.Ring)]; write.Resource != "websites" || value == nil {
+		if value := write.Labels()[contract.DrainLabel(faultrun.Ring)]; write.Resource != "websites" || value == nil {
 			return proxy.Action{}
 		}
 		d.choose(ctx, run, write.Name)
@@ -146,7 +146,7 @@ type heldAcknowledgements struct {
 func (h *heldAcknowledgements) prepare(ctx context.Context, run *faultrun.Run) {
 	for _, m := range run.Members(true) {
 		m.Proxy.Hook(func(write proxy.Write) proxy.Action {
-			value, set := write.Labels()[v1alpha1.ShardLabel(faultrun.Ring)]
+			value, set := write.Labels()[contract.ShardLabel(faultrun.Ring)]
 			if write.Resource != "websites" || !set || value != nil || !h.hold(m.Name, write.Name) {
 				return proxy.Action{}
 			}

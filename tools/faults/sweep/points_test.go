@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/faults/faultrun"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
 )
@@ -51,9 +51,9 @@ func classify(run *faultrun.Run, m *faultrun.Member, write proxy.Write) class {
 	for label, value := range write.Labels() {
 		kind, _, _ := strings.Cut(label, ".") // shard or drain
 		switch {
-		case label == v1alpha1.LabelState && value != nil:
+		case label == contract.LabelState && value != nil:
 			changes = append(changes, "state="+*value)
-		case !strings.HasPrefix(label, v1alpha1.LabelShardPrefix) && !strings.HasPrefix(label, v1alpha1.LabelDrainPrefix):
+		case !strings.HasPrefix(label, contract.LabelShardPrefix) && !strings.HasPrefix(label, contract.LabelDrainPrefix):
 		case value == nil:
 			changes = append(changes, "-"+kind)
 		default:

@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/faults/faultrun"
 	"github.com/clusterring/clusterring/tools/lab/check"
 	"github.com/clusterring/clusterring/tools/lab/continuity"
@@ -112,7 +112,7 @@ func TestSlots(t *testing.T) {
 		faultrun.Case{
 			Name: "a slot's Lease is deleted while its Pod works", Rings: rings, Phases: onlyJoin,
 			After: afterJoin(func(ctx context.Context, run *faultrun.Run) error {
-				return run.DeleteLease(ctx, v1alpha1.SlotName(faultrun.Ring, 1))
+				return run.DeleteLease(ctx, contract.SlotName(faultrun.Ring, 1))
 			}),
 		},
 		faultrun.Case{

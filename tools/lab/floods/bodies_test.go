@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 const (
@@ -73,7 +73,7 @@ func caller() *http.Client {
 // meanwhile, others get answers.
 func TestStalledBodies(t *testing.T) {
 	h := begin(t)
-	url := "https://" + h.webhook + v1alpha1.WebhookPathPrefix + "made-up"
+	url := "https://" + h.webhook + contract.WebhookPathPrefix + "made-up"
 
 	var (
 		calls    sync.WaitGroup

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
@@ -37,7 +38,7 @@ func newRing(t *testing.T, plane *localplane.Plane, name string) (namespace stri
 	namespace = plane.Namespace(t)
 	require.NoError(t, plane.Client.Create(t.Context(), &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			v1alpha1.LabelAggregateToRebalancer: "true", v1alpha1.LabelAggregateToAssigner: "true",
+			contract.LabelAggregateToRebalancer: "true", contract.LabelAggregateToAssigner: "true",
 		}},
 		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list", "watch", "patch"}}},
 	}))
@@ -58,7 +59,7 @@ func leaseOf(ring, namespace, name string) *coordinationv1.Lease {
 	now := metav1.NowMicro()
 
 	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{contract.LabelClusterRing: ring}},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: &name, LeaseDurationSeconds: new(int32(3600)), AcquireTime: &now, RenewTime: &now, LeaseTransitions: new(int32(1)),
 		},
@@ -100,7 +101,7 @@ func TestLargeLeases(t *testing.T) {
 	plane, ring := localplane.Shared(t), "large-leases"
 	namespace := newRing(t, plane, ring)
 
-	labels := map[string]string{v1alpha1.LabelClusterRing: ring}
+	labels := map[string]string{contract.LabelClusterRing: ring}
 	for i := range 1200 { // long keys, which managedFields contains once more
 		labels[fmt.Sprintf("%s/%059d", strings.Repeat("x", 253-190)+strings.Repeat("."+strings.Repeat("x", 62), 3), i)] = strings.Repeat("x", 63)
 	}
@@ -152,7 +153,7 @@ func TestManyShards(t *testing.T) {
 	require.NoError(t, plane.Client.Create(t.Context(), cm))
 	require.Eventually(t, func() bool {
 		err := plane.Client.Get(t.Context(), client.ObjectKeyFromObject(cm), cm)
-		return err == nil && cm.Labels[v1alpha1.ShardLabel(name)] != ""
+		return err == nil && cm.Labels[contract.ShardLabel(name)] != ""
 	}, patience, interval, "objects should still be assigned")
 
 	h.survived(namespace, "shard-0", "made-up-", "other-")

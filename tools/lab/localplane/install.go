@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
@@ -82,7 +83,7 @@ func (p *Plane) Install(ctx context.Context, paths ...string) error {
 func (p *Plane) waitPolicies(ctx context.Context) error {
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{}
 
-	err := p.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.ShardsParameter + "." + v1alpha1.GroupVersion.Group}, policy)
+	err := p.Client.Get(ctx, client.ObjectKey{Name: contract.ShardsParameter + "." + v1alpha1.GroupVersion.Group}, policy)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -92,7 +93,7 @@ func (p *Plane) waitPolicies(ctx context.Context) error {
 	}
 
 	parameter := &v1alpha1.PolicyParameter{
-		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ShardsParameter}, Data: map[string]string{"namespaces.probe": "none"},
+		ObjectMeta: metav1.ObjectMeta{Name: contract.ShardsParameter}, Data: map[string]string{"namespaces.probe": "none"},
 	}
 
 	err = p.Client.Create(ctx, parameter)
@@ -119,7 +120,7 @@ func (p *Plane) waitRefused(ctx context.Context) error {
 	}
 
 	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "probe", Labels: map[string]string{v1alpha1.LabelClusterRing: "probe"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "probe", Labels: map[string]string{contract.LabelClusterRing: "probe"}},
 		Spec:       coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(1))},
 	}
 

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
@@ -64,7 +65,7 @@ func newPolicies(t *testing.T) *policies {
 func (p *policies) describe(data map[string]string) {
 	p.t.Helper()
 
-	parameter := &v1alpha1.PolicyParameter{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ShardsParameter}}
+	parameter := &v1alpha1.PolicyParameter{ObjectMeta: metav1.ObjectMeta{Name: contract.ShardsParameter}}
 	_, err := controllerutil.CreateOrUpdate(p.t.Context(), p.Client, parameter, func() error {
 		parameter.Data = data
 		return nil
@@ -98,14 +99,14 @@ func (p *policies) as(namespace, account, pod string) client.Client {
 }
 
 func (p *policies) service(name string) client.Client {
-	return p.as(v1alpha1.SystemNamespace, name, name+"-0")
+	return p.as(contract.SystemNamespace, name, name+"-0")
 }
 
 // lease returns the Lease of a shard that is available.
 func (p *policies) lease(namespace, name string, change ...func(*coordinationv1.Lease)) *coordinationv1.Lease {
 	now := metav1.NewMicroTime(time.Unix(1_800_000_000, 0))
 	l := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: p.ring.Name}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{contract.LabelClusterRing: p.ring.Name}},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: new(name), LeaseDurationSeconds: ptr.To[int32](15), AcquireTime: &now, RenewTime: &now,
 		},
@@ -178,13 +179,13 @@ func TestOnlyPodsWithTheNameOfAShardWriteItsLease(t *testing.T) {
 	own := p.lease(p.shards, "a")
 	require.NoError(t, pod.Create(t.Context(), own))
 	require.NoError(t, patching(t, pod, own, `{"spec":{"holderIdentity":"","leaseDurationSeconds":1}}`)())
-	require.NoError(t, patching(t, pod, own, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationHoldOff+`":"2s"}}}`)())
+	require.NoError(t, patching(t, pod, own, `{"metadata":{"annotations":{"`+contract.AnnotationHoldOff+`":"2s"}}}`)())
 
-	require.NoError(t, patching(t, pod, own, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPod+`":"a"}}}`)())
-	p.refused(patching(t, pod, own, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPod+`":"b"}}}`), "must name the Pod that writes it, which is a")
+	require.NoError(t, patching(t, pod, own, `{"metadata":{"annotations":{"`+contract.AnnotationPod+`":"a"}}}`)())
+	p.refused(patching(t, pod, own, `{"metadata":{"annotations":{"`+contract.AnnotationPod+`":"b"}}}`), "must name the Pod that writes it, which is a")
 
 	says := func(uid string) string {
-		return `{"metadata":{"annotations":{"` + v1alpha1.AnnotationPodUID + `":"` + uid + `/2030"}}}`
+		return `{"metadata":{"annotations":{"` + contract.AnnotationPodUID + `":"` + uid + `/2030"}}}`
 	}
 	require.NoError(t, patching(t, pod, own, says("uid-of-a"))())
 	p.refused(patching(t, pod, own, says("another")), "must begin with the uid of the Pod that writes it, which is uid-of-a")
@@ -204,7 +205,7 @@ func TestOnlyPodsWithTheNameOfAShardWriteItsLease(t *testing.T) {
 	// A Lease that is no shard's becomes none by a label.
 	plain := p.lease(p.tenant, "c", func(l *coordinationv1.Lease) { l.Labels = nil })
 	require.NoError(t, tenant.Create(t.Context(), plain))
-	p.refused(patching(t, tenant, plain, `{"metadata":{"labels":{"`+v1alpha1.LabelClusterRing+`":"`+p.ring.Name+`"}}}`), "spec.shardNamespaces")
+	p.refused(patching(t, tenant, plain, `{"metadata":{"labels":{"`+contract.LabelClusterRing+`":"`+p.ring.Name+`"}}}`), "spec.shardNamespaces")
 
 	// Who may update rings could change what the policy reads.
 	require.NoError(t, creating(t, p.Client, p.lease(p.tenant, "a"))())
@@ -220,7 +221,7 @@ func TestOnlyPodsOfTheRingHoldItsSlots(t *testing.T) {
 	p := newPolicies(t)
 	slot := func(number, pod string) *coordinationv1.Lease {
 		return p.lease(p.shards, p.ring.Name+"-"+number, func(l *coordinationv1.Lease) {
-			l.Annotations = map[string]string{v1alpha1.AnnotationPod: pod}
+			l.Annotations = map[string]string{contract.AnnotationPod: pod}
 		})
 	}
 	a, b := p.as(p.shards, "default", "a"), p.as(p.shards, "default", "b")
@@ -232,7 +233,7 @@ func TestOnlyPodsOfTheRingHoldItsSlots(t *testing.T) {
 	p.refused(creating(t, a, p.lease(p.shards, p.ring.Name+"-0")), "only Pod")
 	p.refused(creating(t, p.as(p.shards, "default", ""), slot("0", "a")), "this token is bound to no Pod")
 	p.refused(creating(t, p.as(p.tenant, "default", "a"), p.lease(p.tenant, p.ring.Name+"-0", func(l *coordinationv1.Lease) {
-		l.Annotations = map[string]string{v1alpha1.AnnotationPod: "a"}
+		l.Annotations = map[string]string{contract.AnnotationPod: "a"}
 	})), "spec.shardNamespaces of the ring does not list it")
 
 	held := slot("0", "a")
@@ -240,7 +241,7 @@ func TestOnlyPodsOfTheRingHoldItsSlots(t *testing.T) {
 	require.NoError(t, patching(t, a, held, `{"spec":{"holderIdentity":""}}`)())
 
 	// Another Pod takes it by writing its own name, and cannot write it otherwise.
-	takes := `{"metadata":{"annotations":{"` + v1alpha1.AnnotationPod + `":"b"}}}`
+	takes := `{"metadata":{"annotations":{"` + contract.AnnotationPod + `":"b"}}}`
 	require.NoError(t, patching(t, b, held, takes)())
 	p.refused(patching(t, b, held, `{"spec":{"renewTime":"2030-01-01T00:00:00.000000Z"}}`), "only Pod")
 	p.refused(patching(t, b, held, `{"spec":{"holderIdentity":""}}`), "only Pod")
@@ -263,19 +264,19 @@ func TestOnlyPodsOfTheRingHoldItsSlots(t *testing.T) {
 func (p *policies) configuration(change ...func(*admissionregistrationv1.MutatingWebhookConfiguration)) *admissionregistrationv1.MutatingWebhookConfiguration {
 	c := &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: v1alpha1.WebhookConfigurationName(p.ring.Name), Labels: map[string]string{v1alpha1.LabelClusterRing: p.ring.Name},
+			Name: contract.WebhookConfigurationName(p.ring.Name), Labels: map[string]string{contract.LabelClusterRing: p.ring.Name},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: v1alpha1.GroupVersion.String(), Kind: "ClusterRing", Name: p.ring.Name, UID: p.ring.UID,
 			}},
 		},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
-			Name: v1alpha1.WebhookName, FailurePolicy: ptr.To(admissionregistrationv1.Ignore), TimeoutSeconds: ptr.To[int32](5),
+			Name: contract.WebhookName, FailurePolicy: ptr.To(admissionregistrationv1.Ignore), TimeoutSeconds: ptr.To[int32](5),
 			SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
 			ClientConfig: admissionregistrationv1.WebhookClientConfig{
-				Service: &admissionregistrationv1.ServiceReference{Namespace: v1alpha1.SystemNamespace, Name: "assigner"},
+				Service: &admissionregistrationv1.ServiceReference{Namespace: contract.SystemNamespace, Name: "assigner"},
 			},
 			ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
-				Key: v1alpha1.ShardLabel(p.ring.Name), Operator: metav1.LabelSelectorOpDoesNotExist,
+				Key: contract.ShardLabel(p.ring.Name), Operator: metav1.LabelSelectorOpDoesNotExist,
 			}}},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
@@ -320,7 +321,7 @@ func TestAssignerRegistersOnlyWebhooksOfRings(t *testing.T) {
 		},
 	} {
 		// No ring has this name, so only one of the policies refuses it.
-		ofNoRing := func(c configuration) { c.Labels[v1alpha1.LabelClusterRing], c.OwnerReferences[0].Name = "none", "none" }
+		ofNoRing := func(c configuration) { c.Labels[contract.LabelClusterRing], c.OwnerReferences[0].Name = "none", "none" }
 		p.refused(creating(t, assigner, p.configuration(ofNoRing, change)), message)
 	}
 
@@ -330,8 +331,8 @@ func TestAssignerRegistersOnlyWebhooksOfRings(t *testing.T) {
 	keyed := func(expression string, change ...func(*admissionregistrationv1.MutatingWebhook)) configuration {
 		return p.configuration(func(c configuration) {
 			w := &c.Webhooks[0]
-			w.Name, w.ObjectSelector = v1alpha1.KeyWebhookName, &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
-				Key: v1alpha1.ShardLabel(p.ring.Name), Operator: metav1.LabelSelectorOpExists,
+			w.Name, w.ObjectSelector = contract.KeyWebhookName, &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+				Key: contract.ShardLabel(p.ring.Name), Operator: metav1.LabelSelectorOpExists,
 			}}}
 			w.Rules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Update}
 			w.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "key-changes", Expression: expression}}
@@ -367,21 +368,21 @@ func TestLeaseMonitorWritesOnlyLeasesOfShards(t *testing.T) {
 	p.create(node)
 	p.refused(patching(t, monitor, node, `{"spec":{"holderIdentity":"shardlease-controller"}}`), "not the Lease of a shard")
 	p.refused(func() error { return monitor.Delete(t.Context(), node, client.DryRunAll) }, "not the Lease of a shard")
-	p.refused(patching(t, monitor, node, `{"metadata":{"labels":{"`+v1alpha1.LabelClusterRing+`":"x"}}}`), "not the Lease of a shard")
+	p.refused(patching(t, monitor, node, `{"metadata":{"labels":{"`+contract.LabelClusterRing+`":"x"}}}`), "not the Lease of a shard")
 
 	held := p.lease(p.shards, "held")
 	p.create(held)
 	p.refused(func() error { return monitor.Delete(t.Context(), held, client.DryRunAll) }, "a shard holds this Lease")
 	p.refused(patching(t, monitor, held, `{"spec":{"holderIdentity":"other"}}`), "only for the holder shardlease-controller")
 	p.refused(patching(t, monitor, held, `{"spec":{"renewTime":"2030-01-01T00:00:00.000000Z"}}`), "only for the holder shardlease-controller")
-	p.refused(patching(t, monitor, held, `{"metadata":{"labels":{"`+v1alpha1.LabelClusterRing+`":"x"}}}`), "changes only the label")
+	p.refused(patching(t, monitor, held, `{"metadata":{"labels":{"`+contract.LabelClusterRing+`":"x"}}}`), "changes only the label")
 	p.refused(patching(t, monitor, held, `{"metadata":{"labels":null}}`), "changes only the label")
-	require.NoError(t, patching(t, monitor, held, `{"metadata":{"labels":{"`+v1alpha1.LabelState+`":"ready"}}}`)())
+	require.NoError(t, patching(t, monitor, held, `{"metadata":{"labels":{"`+contract.LabelState+`":"ready"}}}`)())
 	require.NoError(t, patching(t, monitor, held, `{"spec":{"holderIdentity":"shardlease-controller","leaseDurationSeconds":30}}`)())
 
 	// Whoever may create Leases may write this one, as long as there is no ring of that name.
 	foreign := p.lease(p.tenant, "foreign", func(l *coordinationv1.Lease) {
-		l.Labels[v1alpha1.LabelClusterRing], l.Spec.HolderIdentity = "no-such-ring", new("somebody")
+		l.Labels[contract.LabelClusterRing], l.Spec.HolderIdentity = "no-such-ring", new("somebody")
 	})
 	p.create(foreign)
 	require.NoError(t, monitor.Delete(t.Context(), foreign, client.DryRunAll), "no shard holds it")
@@ -394,7 +395,7 @@ func TestLeaseMonitorWritesOnlyLeasesOfShards(t *testing.T) {
 func TestRebalancerWritesOnlyItsLabels(t *testing.T) {
 	p := newPolicies(t)
 	p.create(&rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "move-" + p.ring.Name, Labels: map[string]string{v1alpha1.LabelAggregateToRebalancer: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "move-" + p.ring.Name, Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
 		Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{"", "apps"}, Resources: []string{"configmaps", "services", "deployments"}, Verbs: []string{"get", "list", "watch", "patch"},
 		}},
@@ -428,11 +429,11 @@ func TestRebalancerWritesOnlyItsLabels(t *testing.T) {
 		p.refused(patching(t, rebalancer, object, patch), message)
 	}
 
-	own := `{"metadata":{"labels":{"` + v1alpha1.ShardLabel(p.ring.Name) + `":"a","` + v1alpha1.DrainLabel(p.ring.Name) + `":"true"},` +
-		`"annotations":{"` + v1alpha1.HandoverAnnotation(p.ring.Name) + `":"{}"}}}`
+	own := `{"metadata":{"labels":{"` + contract.ShardLabel(p.ring.Name) + `":"a","` + contract.DrainLabel(p.ring.Name) + `":"true"},` +
+		`"annotations":{"` + contract.HandoverAnnotation(p.ring.Name) + `":"{}"}}}`
 	require.NoError(t, rebalancer.Patch(t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(own))))
 	require.NoError(t, patching(t, rebalancer, object,
-		`{"metadata":{"labels":{"`+v1alpha1.ShardLabel(p.ring.Name)+`":null},"annotations":{"`+v1alpha1.HandoverAnnotation(p.ring.Name)+`":null}}}`)())
+		`{"metadata":{"labels":{"`+contract.ShardLabel(p.ring.Name)+`":null},"annotations":{"`+contract.HandoverAnnotation(p.ring.Name)+`":null}}}`)())
 
 	// Built-in kinds have fields with defaults, which are no changes.
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.tenant, Name: "object"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
@@ -441,14 +442,14 @@ func TestRebalancerWritesOnlyItsLabels(t *testing.T) {
 	p.refused(patching(t, rebalancer, service, `{"spec":{"sessionAffinity":"ClientIP"}}`), "may not change spec;")
 
 	p.refused(patching(t, rebalancer, p.ring, `{"spec":{"resources":[{"group":"","resource":"pods"}]}}`), "may not change")
-	p.refused(patching(t, rebalancer, p.ring, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationUnboundShards+`":"true"}}}`), "may not change annotation")
+	p.refused(patching(t, rebalancer, p.ring, `{"metadata":{"annotations":{"`+contract.AnnotationUnboundShards+`":"true"}}}`), "may not change annotation")
 	p.refused(patching(t, rebalancer, p.ring, own), "may not change label")
-	require.NoError(t, patching(t, rebalancer, p.ring, `{"metadata":{"finalizers":["`+v1alpha1.FinalizerRebalancer+`"]}}`)())
+	require.NoError(t, patching(t, rebalancer, p.ring, `{"metadata":{"finalizers":["`+contract.FinalizerRebalancer+`"]}}`)())
 }
 
 func TestServicesCreateOnlyCertificatesAndTheirLeaderLeases(t *testing.T) {
 	p := newPolicies(t)
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "x"}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: "x"}}
 
 	for _, name := range []string{"assigner", "ringquery"} {
 		c := p.service(name)
@@ -464,18 +465,18 @@ func TestServicesCreateOnlyCertificatesAndTheirLeaderLeases(t *testing.T) {
 		p.refused(creating(t, c, pair), "writes only certificates and their keys")
 	}
 
-	bundle := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "x"}, Data: map[string]string{"config": "x"}}
+	bundle := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: "x"}, Data: map[string]string{"config": "x"}}
 	p.refused(creating(t, p.service("ringquery"), bundle), "writes only certificates and their keys")
 
 	for _, name := range []string{"assigner", "leasemonitor", "rebalancer"} {
 		c := p.service(name)
-		leader := p.lease(v1alpha1.SystemNamespace, name, func(l *coordinationv1.Lease) { l.Labels = nil })
+		leader := p.lease(contract.SystemNamespace, name, func(l *coordinationv1.Lease) { l.Labels = nil })
 		require.NoError(t, creating(t, c, leader)())
-		p.refused(creating(t, c, p.lease(v1alpha1.SystemNamespace, "other", func(l *coordinationv1.Lease) { l.Labels = nil })), "its own leader election")
+		p.refused(creating(t, c, p.lease(contract.SystemNamespace, "other", func(l *coordinationv1.Lease) { l.Labels = nil })), "its own leader election")
 
 		// A service cannot become a shard, not even of a ring that does not exist yet.
-		ofNoRing := func(l *coordinationv1.Lease) { l.Labels[v1alpha1.LabelClusterRing] = "none" }
-		p.refused(creating(t, c, p.lease(v1alpha1.SystemNamespace, name, ofNoRing)), "must not be the Lease of a shard")
-		p.refused(creating(t, c, p.lease(v1alpha1.SystemNamespace, name+"-0", ofNoRing)), "its own leader election")
+		ofNoRing := func(l *coordinationv1.Lease) { l.Labels[contract.LabelClusterRing] = "none" }
+		p.refused(creating(t, c, p.lease(contract.SystemNamespace, name, ofNoRing)), "must not be the Lease of a shard")
+		p.refused(creating(t, c, p.lease(contract.SystemNamespace, name+"-0", ofNoRing)), "its own leader election")
 	}
 }

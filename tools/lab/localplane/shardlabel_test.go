@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
@@ -68,13 +69,13 @@ func TestShardLabels(t *testing.T) {
 	} {
 		t.Run(label, func(t *testing.T) {
 			err := p.Client.Create(t.Context(), labelled("r", label), client.DryRunAll)
-			problems := v1alpha1.ValidateShardLabel(label)
+			problems := contract.ValidateShardLabel(label)
 
 			if want == "" {
 				require.NoError(t, err)
 				require.Empty(t, problems)
 
-				keys := v1alpha1.LabelKeysOf("r", label)
+				keys := contract.LabelKeysOf("r", label)
 				for _, key := range []string{keys.Shard, keys.Drain, keys.Handover} {
 					require.Empty(t, validation.IsQualifiedName(key))
 				}
@@ -126,7 +127,7 @@ func TestShardNames(t *testing.T) {
 		"capitals": {[]string{"Blue"}, "spec.shardNames[0]"},
 		"empty":    {[]string{""}, "spec.shardNames[0]"},
 		"long":     {[]string{strings.Repeat("a", 64)}, "spec.shardNames[0]"},
-		"reserved": {[]string{v1alpha1.LeaseControllerIdentity}, "signs Leases that it has taken"},
+		"reserved": {[]string{contract.LeaseControllerIdentity}, "signs Leases that it has taken"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ring := labelled("r", "")
@@ -147,7 +148,7 @@ func TestNamedShardsAreSlots(t *testing.T) {
 	p.describe(map[string]string{"namespaces." + p.ring.Name: p.shards, "names." + p.ring.Name: "blue\ngreen"})
 
 	named := func(name, pod string) *coordinationv1.Lease {
-		return p.lease(p.shards, name, func(l *coordinationv1.Lease) { l.Annotations = map[string]string{v1alpha1.AnnotationPod: pod} })
+		return p.lease(p.shards, name, func(l *coordinationv1.Lease) { l.Annotations = map[string]string{contract.AnnotationPod: pod} })
 	}
 	a, b := p.as(p.shards, "default", "a"), p.as(p.shards, "default", "b")
 
@@ -160,12 +161,12 @@ func TestNamedShardsAreSlots(t *testing.T) {
 	require.Eventually(t, func() bool { return a.Create(t.Context(), held) == nil }, soon, tick)
 	require.NoError(t, patching(t, a, held, `{"spec":{"holderIdentity":""}}`)())
 	p.refused(patching(t, b, held, `{"spec":{"renewTime":"2030-01-01T00:00:00.000000Z"}}`), "only Pod")
-	require.NoError(t, patching(t, b, held, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPod+`":"b"}}}`)())
+	require.NoError(t, patching(t, b, held, `{"metadata":{"annotations":{"`+contract.AnnotationPod+`":"b"}}}`)())
 
 	// A Pod with this name that is no slot keeps its Lease.
 	stateful := p.lease(p.shards, "green")
 	require.NoError(t, p.as(p.shards, "default", "green").Create(t.Context(), stateful))
-	p.refused(patching(t, b, stateful, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPod+`":"b"}}}`), "only Pod")
+	p.refused(patching(t, b, stateful, `{"metadata":{"annotations":{"`+contract.AnnotationPod+`":"b"}}}`), "only Pod")
 }
 
 // TestShardsFollowTheLabelOfTheirRing: a shard that selects its objects by another label would do nothing, so it cannot hold its Lease.
@@ -175,7 +176,7 @@ func TestShardsFollowTheLabelOfTheirRing(t *testing.T) {
 	says := func(label string) *coordinationv1.Lease {
 		return p.lease(p.shards, "a", func(l *coordinationv1.Lease) {
 			if label != "" {
-				l.Annotations = map[string]string{v1alpha1.AnnotationShardLabel: label}
+				l.Annotations = map[string]string{contract.AnnotationShardLabel: label}
 			}
 		})
 	}
@@ -195,7 +196,7 @@ func TestShardsFollowTheLabelOfTheirRing(t *testing.T) {
 
 	// A ring that does not exist says nothing.
 	require.NoError(t, creating(t, p.as(p.shards, "default", "b"), p.lease(p.shards, "b", func(l *coordinationv1.Lease) {
-		l.Labels[v1alpha1.LabelClusterRing], l.Annotations = "none", map[string]string{v1alpha1.AnnotationShardLabel: ownLabel}
+		l.Labels[contract.LabelClusterRing], l.Annotations = "none", map[string]string{contract.AnnotationShardLabel: ownLabel}
 	}))())
 }
 
@@ -206,7 +207,7 @@ func TestRebalancerNeedsPermissionForOtherLabels(t *testing.T) {
 	label := p.shards + ".example.com/shard"
 	rules := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"patch"}}}
 	role := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: p.shards, Labels: map[string]string{v1alpha1.LabelAggregateToRebalancer: "true"}}, Rules: rules,
+		ObjectMeta: metav1.ObjectMeta{Name: p.shards, Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}}, Rules: rules,
 	}
 	p.create(role)
 	require.NoError(t, p.Aggregate(t.Context()))
@@ -219,7 +220,7 @@ func TestRebalancerNeedsPermissionForOtherLabels(t *testing.T) {
 	p.refused(patching(t, rebalancer, object, `{"metadata":{"annotations":{"`+label+`-handover":"{}"}}}`), "may not change annotation "+label+"-handover; ")
 
 	role.Rules = append(role.Rules, rbacv1.PolicyRule{
-		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{v1alpha1.ResourceShardLabels}, ResourceNames: []string{label}, Verbs: []string{"write"},
+		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels}, ResourceNames: []string{label}, Verbs: []string{"write"},
 	})
 	require.NoError(t, p.Client.Update(t.Context(), role))
 	require.NoError(t, p.Aggregate(t.Context()))

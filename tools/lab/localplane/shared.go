@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // shared is the control plane of the test process.
@@ -129,7 +129,7 @@ func (p *Plane) Namespace(t testing.TB) string {
 func (p *Plane) ServiceKubeconfig(t testing.TB, service string) string {
 	t.Helper()
 
-	path, err := p.ServiceAccountKubeconfig(t.Context(), v1alpha1.SystemNamespace, service)
+	path, err := p.ServiceAccountKubeconfig(t.Context(), contract.SystemNamespace, service)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
@@ -128,18 +129,18 @@ func (h *house) grant() {
 	h.t.Helper()
 
 	for aggregate, rule := range map[string]rbacv1.PolicyRule{
-		v1alpha1.LabelAggregateToRebalancer: {
-			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{v1alpha1.ResourceShardLabels}, ResourceNames: []string{label}, Verbs: []string{"write"},
+		contract.LabelAggregateToRebalancer: {
+			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels}, ResourceNames: []string{label}, Verbs: []string{"write"},
 		},
-		v1alpha1.LabelAggregateToAssigner: {
+		contract.LabelAggregateToAssigner: {
 			APIGroups: []string{"admissionregistration.k8s.io"}, Resources: []string{"validatingadmissionpolicybindings"},
-			ResourceNames: []string{v1alpha1.FenceName(ringName)}, Verbs: []string{"create", "patch", "update", "delete"},
+			ResourceNames: []string{contract.FenceName(ringName)}, Verbs: []string{"create", "patch", "update", "delete"},
 		},
 	} {
 		require.NoError(h.t, h.plane.Client.Create(h.t.Context(), &rbacv1.ClusterRole{
 			ObjectMeta: metav1.ObjectMeta{
 				Name:   "orca" + strings.ReplaceAll(strings.TrimPrefix(aggregate, v1alpha1.GroupVersion.Group), "/", ":"),
-				Labels: map[string]string{aggregate: "true", v1alpha1.LabelClusterRing: ringName},
+				Labels: map[string]string{aggregate: "true", contract.LabelClusterRing: ringName},
 			},
 			Rules: []rbacv1.PolicyRule{rule},
 		}))
@@ -351,7 +352,7 @@ func (h *house) remove() {
 	h.t.Helper()
 
 	roles := &rbacv1.ClusterRoleList{}
-	require.NoError(h.t, h.plane.Client.List(h.t.Context(), roles, client.MatchingLabels{v1alpha1.LabelClusterRing: ringName}))
+	require.NoError(h.t, h.plane.Client.List(h.t.Context(), roles, client.MatchingLabels{contract.LabelClusterRing: ringName}))
 	require.Len(h.t, roles.Items, 2)
 
 	for i := range roles.Items {

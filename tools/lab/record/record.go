@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
@@ -95,7 +95,7 @@ func Start(ctx context.Context, config *rest.Config, o Options) (*Recorder, erro
 	r := &Recorder{options: o, newest: map[string]check.Version{}, last: map[string]int{}}
 	if o.LeaseNamespace != "" {
 		of := c.Resource(watched[check.Lease]).Namespace(o.LeaseNamespace)
-		if err := r.follow(ctx, check.Lease, of, v1alpha1.LabelClusterRing+"="+o.Ring); err != nil {
+		if err := r.follow(ctx, check.Lease, of, contract.LabelClusterRing+"="+o.Ring); err != nil {
 			return nil, err
 		}
 	}
@@ -148,7 +148,7 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 		v.Holder, _, _ = unstructured.NestedString(o.Object, "spec", "holderIdentity")
 		seconds, _, _ := unstructured.NestedInt64(o.Object, "spec", "leaseDurationSeconds")
 		renewed, _, _ := unstructured.NestedString(o.Object, "spec", "renewTime")
-		v.Duration, v.State = time.Duration(seconds)*time.Second, o.GetLabels()[v1alpha1.LabelState]
+		v.Duration, v.State = time.Duration(seconds)*time.Second, o.GetLabels()[contract.LabelState]
 		v.Renewed, _ = time.Parse(metav1.RFC3339Micro, renewed) // zero if it was never renewed
 	}
 
@@ -180,9 +180,9 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 // Labelled returns the version of an object of a ring with the fields that metadata contains.
 func Labelled(ring, kind string, o metav1.Object) check.Version {
 	v := check.Version{
-		Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), Shard: o.GetLabels()[v1alpha1.ShardLabel(ring)],
+		Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), Shard: o.GetLabels()[contract.ShardLabel(ring)],
 	}
-	_, v.Draining = o.GetLabels()[v1alpha1.DrainLabel(ring)]
+	_, v.Draining = o.GetLabels()[contract.DrainLabel(ring)]
 
 	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
 		v.Owner = string(owner.UID)

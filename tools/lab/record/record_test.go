@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/lab/check"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/record"
@@ -37,7 +37,7 @@ func TestRecorder(t *testing.T) {
 
 	c := plane.Client
 	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "a", Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "a", Labels: map[string]string{contract.LabelClusterRing: ring}},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("a"), LeaseDurationSeconds: new(int32(2))},
 	}
 	require.NoError(t, c.Create(ctx, lease))
@@ -46,10 +46,10 @@ func TestRecorder(t *testing.T) {
 
 	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "X", Name: "x", UID: "owner", Controller: new(true)}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: ns, Name: "cm", Labels: map[string]string{v1alpha1.ShardLabel(ring): "a"}, OwnerReferences: []metav1.OwnerReference{owner},
+		Namespace: ns, Name: "cm", Labels: map[string]string{contract.ShardLabel(ring): "a"}, OwnerReferences: []metav1.OwnerReference{owner},
 	}}
 	require.NoError(t, c.Create(ctx, cm))
-	cm.Labels[v1alpha1.DrainLabel(ring)] = ""
+	cm.Labels[contract.DrainLabel(ring)] = ""
 	require.NoError(t, c.Update(ctx, cm))
 	cm.Labels = nil
 	require.NoError(t, c.Update(ctx, cm))

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/process"
 )
@@ -130,7 +130,7 @@ func (g *Group) prepare(ctx context.Context, s Spec) (*member, error) {
 	)
 
 	if s.Account == "" {
-		kubeconfig, err = g.Kubeconfig(ctx, v1alpha1.SystemNamespace, s.Binary)
+		kubeconfig, err = g.Kubeconfig(ctx, contract.SystemNamespace, s.Binary)
 	} else {
 		kubeconfig, err = g.options.Plane.PodKubeconfig(ctx, s.Namespace, s.Account, s.Name)
 	}

@@ -24,6 +24,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
@@ -99,7 +100,7 @@ func (w *world) declare(key v1alpha1.ObjectKey) {
 
 	require.NoError(w, w.plane.Client.Create(w.Context(), &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: w.ring, Labels: map[string]string{
-			v1alpha1.LabelAggregateToRebalancer: "true", v1alpha1.LabelAggregateToAssigner: "true",
+			contract.LabelAggregateToRebalancer: "true", contract.LabelAggregateToAssigner: "true",
 		}},
 		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets", "services"}, Verbs: []string{"get", "list", "watch", "patch"}}},
 	}))
@@ -144,7 +145,7 @@ func (w *world) join(name string) {
 		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 2},
 	}, shard.Options{
 		Ring: w.ring, Name: name, Namespace: w.namespace, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 500 * time.Millisecond,
-		Kinds:         shard.Kinds{shard.Main(&corev1.ConfigMap{}), shard.Controlled(&corev1.Secret{}), shard.Main(&corev1.Service{})},
+		Kinds:       shard.Kinds{shard.Main(&corev1.ConfigMap{}), shard.Controlled(&corev1.Secret{}), shard.Main(&corev1.Service{})},
 		CheckWrites: true,
 	})
 	require.NoError(w, err)
@@ -208,11 +209,11 @@ func (w *world) at(obj client.Object) string {
 		return ""
 	}
 
-	if _, drains := obj.GetLabels()[v1alpha1.DrainLabel(w.ring)]; drains {
+	if _, drains := obj.GetLabels()[contract.DrainLabel(w.ring)]; drains {
 		return ""
 	}
 
-	return obj.GetLabels()[v1alpha1.ShardLabel(w.ring)]
+	return obj.GetLabels()[contract.ShardLabel(w.ring)]
 }
 
 // A tenant's objects of two kinds, and what follows them, are at one shard. When users change the label, all of them move, each after its

@@ -1,7 +1,5 @@
-// Package v1alpha1 defines the contract of ClusterRing on the wire: the ClusterRing API, and every label, name, and path that
-// shards and services share.
-//
-// It makes no decisions. It defines, once, every string that shards, services, and other implementations must spell the same way.
+// Package v1alpha1 defines the ClusterRing API: its types, their conditions, and the reasons of these. What else shards and services share, such as
+// labels and names, is in package contract; a few names are here, too, because programs for kubernetes-controller-sharding find them here.
 //
 // +kubebuilder:object:generate=true
 // +groupName=sharding.timebertt.dev

@@ -5,13 +5,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 func TestLabelsOfTheGuideAreThoseOfTheContract(t *testing.T) {
 	for _, ring := range []string{"example", "my-clusterring", strings.Repeat("a", 41) + "-" + strings.Repeat("b", 21)} {
 		for _, kind := range []string{KindClusterRing, "ClusterRing"} {
-			require.Equal(t, ShardLabel(ring), LabelShard(kind, "", ring))
-			require.Equal(t, DrainLabel(ring), LabelDrain(kind, "", ring))
+			require.Equal(t, contract.ShardLabel(ring), LabelShard(kind, "", ring))
+			require.Equal(t, contract.DrainLabel(ring), LabelDrain(kind, "", ring))
 		}
 	}
 

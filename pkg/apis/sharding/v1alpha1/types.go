@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // ClusterRing declares which resources are sharded. Every object of these resources is assigned to exactly one of the shards
@@ -203,6 +205,11 @@ func (s ClusterRingSpec) FenceMode() FenceMode {
 // CountsShardsIn reports whether Leases in a namespace count as shards of the ring.
 func (s ClusterRingSpec) CountsShardsIn(namespace string) bool {
 	return len(s.ShardNamespaces) == 0 || slices.Contains(s.ShardNamespaces, namespace)
+}
+
+// LabelKeys returns the keys of the ring.
+func (r *ClusterRing) LabelKeys() contract.LabelKeys {
+	return contract.LabelKeysOf(r.Name, r.Spec.ShardLabel)
 }
 
 // RingResource is a main resource of a ring, with the resources that its controller creates from it.

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
 	"github.com/clusterring/clusterring/pkg/shard/compat/controller"
@@ -213,7 +214,7 @@ func TestPredicate(t *testing.T) {
 
 		return cm
 	}
-	shardLabel, drainLabel := v1alpha1.ShardLabel("example"), v1alpha1.DrainLabel("example")
+	shardLabel, drainLabel := contract.ShardLabel("example"), contract.DrainLabel("example")
 
 	for _, tc := range []struct {
 		name  string
@@ -223,14 +224,14 @@ func TestPredicate(t *testing.T) {
 	}{
 		{"unassigned", obj(), nil, false},
 		{"of another shard", obj(shardLabel, "b"), nil, false},
-		{"of another ring", obj(v1alpha1.ShardLabel("other"), "a"), nil, false},
+		{"of another ring", obj(contract.ShardLabel("other"), "a"), nil, false},
 		{"its own", obj(shardLabel, "a"), nil, true},
 		{"its own, all match", obj(shardLabel, "a"), []predicate.Predicate{all, all}, true},
 		{"its own, one does not match", obj(shardLabel, "a"), []predicate.Predicate{all, none}, false},
 		{"drained, none matches", obj(shardLabel, "a", drainLabel, "true"), []predicate.Predicate{none}, true},
 		{"drained by another shard", obj(shardLabel, "b", drainLabel, "true"), nil, true},
 		{"released", obj(drainLabel, ""), []predicate.Predicate{none}, true},
-		{"drained of another ring", obj(shardLabel, "a", v1alpha1.DrainLabel("other"), "true"), []predicate.Predicate{none}, false},
+		{"drained of another ring", obj(shardLabel, "a", contract.DrainLabel("other"), "true"), []predicate.Predicate{none}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := controller.Predicate("example", "a", tc.inner...)
@@ -360,7 +361,7 @@ func TestNoReconcileFromAStaleCache(t *testing.T) {
 func TestHandoverIsNotAwaited(t *testing.T) {
 	f, do := newFixture(t), &calls{}
 	cm := f.configMap("a", "shard-0")
-	cm.Annotations = map[string]string{v1alpha1.HandoverAnnotation(f.namespace): `{"secrets":"99999999999"}`}
+	cm.Annotations = map[string]string{contract.HandoverAnnotation(f.namespace): `{"secrets":"99999999999"}`}
 	require.NoError(t, f.admin.Update(t.Context(), cm))
 
 	for _, r := range []reconcile.Reconciler{f.reconciler(f.admin, do), f.builder().WithClient(f.admin).MustBuild(do)} {

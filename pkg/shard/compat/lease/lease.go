@@ -35,7 +35,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 	"github.com/clusterring/clusterring/pkg/shard/internal/within"
@@ -75,7 +75,7 @@ func NewResourceLock(config *rest.Config, eventRecorder resourcelock.EventRecord
 		LeaseMeta:  metav1.ObjectMeta{Namespace: id.Namespace, Name: id.Name},
 		Client:     leases,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: id.Name, EventRecorder: eventRecorder},
-		Labels:     map[string]string{v1alpha1.LabelClusterRing: id.Ring},
+		Labels:     map[string]string{contract.LabelClusterRing: id.Ring},
 	}, nil
 }
 
@@ -88,7 +88,7 @@ type LeaseLock struct {
 	Client coordinationv1client.LeasesGetter
 	// LockConfig contains the name of the shard, which must be that of the Lease, and the recorder of events, which may be nil.
 	LockConfig resourcelock.ResourceLockConfig
-	// Labels are the labels that every write sets on the Lease. The label v1alpha1.LabelClusterRing is required.
+	// Labels are the labels that every write sets on the Lease. The label contract.LabelClusterRing is required.
 	Labels map[string]string
 
 	exit func(error) // ends the process; nil: by default
@@ -117,7 +117,7 @@ func (l *LeaseLock) elect() (resourcelock.Interface, error) {
 	}
 
 	lock, err := shard.Elect(within.Lock{
-		Identity: within.Identity{Ring: l.Labels[v1alpha1.LabelClusterRing], Name: l.LeaseMeta.Name, Namespace: l.LeaseMeta.Namespace},
+		Identity: within.Identity{Ring: l.Labels[contract.LabelClusterRing], Name: l.LeaseMeta.Name, Namespace: l.LeaseMeta.Namespace},
 		Leases:   l.Client, Events: l.LockConfig.EventRecorder, Labels: maps.Clone(l.Labels), Exit: l.exit,
 	})
 	if err != nil {

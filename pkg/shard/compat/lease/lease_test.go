@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
 	"github.com/clusterring/clusterring/pkg/shard/compat/lease"
@@ -69,7 +70,7 @@ func TestNameIsThatOfTheHost(t *testing.T) {
 	made, is := lock.(*lease.LeaseLock)
 	require.True(t, is)
 	require.Equal(t, metav1.ObjectMeta{Namespace: "default", Name: host}, made.LeaseMeta)
-	require.Equal(t, map[string]string{v1alpha1.LabelClusterRing: "example"}, made.Labels)
+	require.Equal(t, map[string]string{contract.LabelClusterRing: "example"}, made.Labels)
 	require.NotNil(t, made.Client)
 }
 
@@ -126,14 +127,14 @@ func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
 	<-e.leading
 
 	held := read(t, namespace)
-	require.Equal(t, namespace, held.Labels[v1alpha1.LabelClusterRing])
+	require.Equal(t, namespace, held.Labels[contract.LabelClusterRing])
 	require.Equal(t, int32(15), *held.Spec.LeaseDurationSeconds)
-	require.Equal(t, "2s", held.Annotations[v1alpha1.AnnotationHoldOff])
+	require.Equal(t, "2s", held.Annotations[contract.AnnotationHoldOff])
 	require.GreaterOrEqual(t, clock.RealClock{}.Since(held.Spec.AcquireTime.Time), 2*time.Second, "the election waits for its end")
 	require.Eventually(t, func() bool { return read(t, namespace).Spec.RenewTime.After(held.Spec.RenewTime.Time) }, patience, interval)
 
 	// The labels of the services stay.
-	mine := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+v1alpha1.LabelState+`":"ready"}}}`))
+	mine := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+contract.LabelState+`":"ready"}}}`))
 	require.NoError(t, testenv.Client(t).Patch(t.Context(), held, mine))
 	require.Eventually(t, func() bool { return read(t, namespace).Spec.RenewTime.After(held.Spec.RenewTime.Time) }, patience, interval)
 
@@ -142,8 +143,8 @@ func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
 
 	released := read(t, namespace)
 	require.Empty(t, ptr.Deref(released.Spec.HolderIdentity, ""))
-	require.Equal(t, "ready", released.Labels[v1alpha1.LabelState])
-	require.Equal(t, namespace, released.Labels[v1alpha1.LabelClusterRing])
+	require.Equal(t, "ready", released.Labels[contract.LabelState])
+	require.Equal(t, namespace, released.Labels[contract.LabelClusterRing])
 	require.Equal(t, []string{"shard-0 became leader", "shard-0 stopped leading"}, recorder.all())
 }
 
@@ -165,7 +166,7 @@ func TestTakenLeaseIsNotTakenBack(t *testing.T) {
 
 	_, _, err = lock.Get(t.Context())
 	require.ErrorContains(t, err, "was taken from this shard")
-	require.Equal(t, v1alpha1.LeaseControllerIdentity, ptr.Deref(read(t, namespace).Spec.HolderIdentity, ""))
+	require.Equal(t, contract.LeaseControllerIdentity, ptr.Deref(read(t, namespace).Spec.HolderIdentity, ""))
 	require.ErrorContains(t, <-ended, "was taken from this shard")
 }
 
@@ -177,7 +178,7 @@ func TestLockThatTheProgramMakes(t *testing.T) {
 	lock := &lease.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: "shard-0"}, Client: leases,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: "shard-0"},
-		Labels:     map[string]string{v1alpha1.LabelClusterRing: namespace, "team": "blue"},
+		Labels:     map[string]string{contract.LabelClusterRing: namespace, "team": "blue"},
 	}
 	<-elect(t, lock).leading
 

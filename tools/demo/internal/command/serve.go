@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
@@ -155,7 +155,7 @@ func (s *server) usage(ctx context.Context, sys *localsystem.System) (string, er
 
 	return strings.NewReplacer(
 		"{DEMO}", process.Quote(filepath.Join(s.binDir, "demo")), "{DIR}", sys.StateDir, "{QUERIES}", queries.String(),
-		"{STATE}", v1alpha1.LabelState, "{RING}", v1alpha1.ShardLabel(localsystem.Ring), "{DEATH}", (2 * localsystem.LeaseDuration).String(),
+		"{STATE}", contract.LabelState, "{RING}", contract.ShardLabel(localsystem.Ring), "{DEATH}", (2 * localsystem.LeaseDuration).String(),
 		"{SHARD}", process.Quote(
 			filepath.Join(sys.BinDir, "example"), "--kubeconfig="+kubeconfig, "--shard-name="+next, "--lease-namespace="+localsystem.ShardNamespace,
 			"--lease-duration="+localsystem.LeaseDuration.String(), "--metrics-bind-address=0", "--health-probe-bind-address=0"),

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/example/history"
@@ -133,7 +133,7 @@ func (s *Story) freezeAtWork(ctx context.Context, shard *shard) (begun, open int
 // resume resumes a frozen shard that has lost its Lease, and waits until it exits. It checks that the shard exited with an error, wrote no
 // object of the ring, and does not hold its Lease. It returns how long the exit took.
 func (s *Story) resume(ctx context.Context, shard *shard, asleep time.Time) (time.Duration, error) {
-	labelled := client.HasLabels{v1alpha1.ShardLabel(localsystem.Ring)}
+	labelled := client.HasLabels{contract.ShardLabel(localsystem.Ring)}
 
 	before, err := s.stored(ctx, labelled)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/spread"
@@ -41,7 +41,7 @@ func (s *Story) join(ctx context.Context) error {
 	}
 
 	webhook := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	if err := s.client.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName(localsystem.Ring)}, webhook); err != nil {
+	if err := s.client.Get(ctx, client.ObjectKey{Name: contract.WebhookConfigurationName(localsystem.Ring)}, webhook); err != nil {
 		return fmt.Errorf("get the webhook configuration of the ring: %w", err)
 	}
 	s.ok("every Lease is ready, the webhook is registered")

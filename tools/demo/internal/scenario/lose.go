@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
@@ -152,7 +152,7 @@ func (s *Story) awaitDeath(ctx context.Context, shard string, silent time.Time) 
 	switch kept := taken.Renewed.Sub(renewed); {
 	case path != " expired uncertain dead" && path != " ready expired uncertain dead":
 		return taken, fmt.Errorf("the Lease of %s went through the states%s, not expired, uncertain, dead", shard, path)
-	case taken.Holder != v1alpha1.LeaseControllerIdentity:
+	case taken.Holder != contract.LeaseControllerIdentity:
 		return taken, fmt.Errorf("the Lease of %s was taken by %q", shard, taken.Holder)
 	case kept < 2*localsystem.LeaseDuration:
 		return taken, fmt.Errorf("the Lease of %s was taken %s after its last renewal, which is less than twice its duration, %s",

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 )
 
@@ -24,7 +24,7 @@ func (s *Story) guide(ctx context.Context) error {
 	}
 	for _, account := range []string{localsystem.Rebalancer, "ringquery"} {
 		binding.Subjects = append(binding.Subjects, rbacv1.Subject{
-			Kind: rbacv1.ServiceAccountKind, Namespace: v1alpha1.SystemNamespace, Name: account,
+			Kind: rbacv1.ServiceAccountKind, Namespace: contract.SystemNamespace, Name: account,
 		})
 	}
 

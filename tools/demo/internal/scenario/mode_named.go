@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
@@ -79,9 +80,9 @@ func (s *Story) named(ctx context.Context) error {
 // grantOwnLabel lets the rebalancer write the label.
 func (s *Story) grantOwnLabel(ctx context.Context) error {
 	role := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "demo:shard-label", Labels: map[string]string{v1alpha1.LabelAggregateToRebalancer: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "demo:shard-label", Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
 		Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{v1alpha1.ResourceShardLabels}, ResourceNames: []string{ownLabel}, Verbs: []string{"write"},
+			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels}, ResourceNames: []string{ownLabel}, Verbs: []string{"write"},
 		}},
 	}
 	if err := client.IgnoreAlreadyExists(s.client.Create(ctx, role)); err != nil {

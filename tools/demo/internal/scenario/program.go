@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/example/history"
@@ -127,7 +128,7 @@ func (s *Story) startProgram(ctx context.Context, p *program, names ...string) e
 
 // awaitProgram waits until exactly these shards have objects, all work is done, and each object has one child of each kind at its shard.
 func (s *Story) awaitProgram(ctx context.Context, p *program, shards ...string) error {
-	shardLabel, drainLabel := v1alpha1.ShardLabel(p.name), v1alpha1.DrainLabel(p.name)
+	shardLabel, drainLabel := contract.ShardLabel(p.name), contract.DrainLabel(p.name)
 
 	return s.await(ctx, func(ctx context.Context) (string, error) {
 		objects, err := s.listed(ctx, p.object("").GroupVersionKind())

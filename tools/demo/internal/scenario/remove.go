@@ -9,7 +9,7 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/lab/check"
@@ -103,7 +103,7 @@ func (s *Story) deleteRing(ctx context.Context) error {
 // awaitUnregistered waits until the webhook configuration is gone.
 func (s *Story) awaitUnregistered(ctx context.Context) error {
 	webhook := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	webhook.Name = v1alpha1.WebhookConfigurationName(localsystem.Ring)
+	webhook.Name = contract.WebhookConfigurationName(localsystem.Ring)
 
 	if err := s.awaitGone(ctx, webhook, func() string { return "the webhook configuration is still there" }); err != nil {
 		return err
@@ -131,7 +131,7 @@ func (s *Story) leftAlone(ctx context.Context, created int) error {
 		}
 
 		for label, value := range object.Labels {
-			if strings.HasPrefix(label, v1alpha1.LabelShardPrefix) || strings.HasPrefix(label, v1alpha1.LabelDrainPrefix) {
+			if strings.HasPrefix(label, contract.LabelShardPrefix) || strings.HasPrefix(label, contract.LabelDrainPrefix) {
 				found = append(found, fmt.Sprintf("%s: %s=%s", name, label, value))
 			}
 		}

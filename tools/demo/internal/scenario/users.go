@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
@@ -136,7 +136,7 @@ func (s *Story) createWebsite(ctx context.Context, u *users, n int) error {
 	}
 
 	request := done{creates: 1}
-	if slices.Contains(s.available(), site.Labels[v1alpha1.ShardLabel(localsystem.Ring)]) {
+	if slices.Contains(s.available(), site.Labels[contract.ShardLabel(localsystem.Ring)]) {
 		request.assigned = 1
 	}
 	u.add(sent, request)

@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	sharding "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
 	"github.com/clusterring/clusterring/tools/example/history"
@@ -126,7 +126,7 @@ func (s *suite) corrects(t *testing.T) {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"data":{"index.html":"drifted","more":"drift"}}`))
 	require.NoError(t, s.admin.Patch(t.Context(), configMap, patch))
 	corrected := s.configMap(t, site.Name, func(cm *corev1.ConfigMap) bool { return len(cm.Data) == 1 && cm.Data[website.Page] != "drifted" })
-	require.Equal(t, shardName, corrected.Labels[sharding.ShardLabel(ring)], "the assignment stays")
+	require.Equal(t, shardName, corrected.Labels[contract.ShardLabel(ring)], "the assignment stays")
 
 	require.NoError(t, s.admin.Delete(t.Context(), corrected))
 	s.configMap(t, site.Name, func(cm *corev1.ConfigMap) bool { return cm.UID != corrected.UID })
@@ -155,7 +155,7 @@ func (s *suite) leavesForeign(t *testing.T) {
 // not show yet.
 func (s *suite) makesShips(t *testing.T) {
 	fleet := &v1alpha1.Fleet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "fleet", Labels: map[string]string{sharding.ShardLabel(ring): shardName}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "fleet", Labels: map[string]string{contract.ShardLabel(ring): shardName}},
 		Spec:       v1alpha1.FleetSpec{Replicas: 3},
 	}
 	require.NoError(t, s.admin.Create(t.Context(), fleet))
@@ -202,7 +202,7 @@ func (s *suite) givesUp(t *testing.T) {
 	site := s.website(t, "gives-up")
 	s.ready(t, site, metav1.ConditionTrue)
 
-	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, sharding.DrainLabel(ring))
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, contract.DrainLabel(ring))
 	require.NoError(t, s.admin.Patch(t.Context(), site, client.RawPatch(types.MergePatchType, []byte(patch))))
 	eventually(t, func() bool {
 		require.NoError(t, s.admin.Get(t.Context(), client.ObjectKeyFromObject(site), site))
@@ -215,8 +215,8 @@ func (s *suite) losesLease(t *testing.T) {
 	lease := &coordinationv1.Lease{}
 	eventually(t, func() bool {
 		require.NoError(t, s.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: shardName}, lease))
-		require.Equal(t, ring, lease.Labels[sharding.LabelClusterRing])
-		lease.Spec.HolderIdentity = new(sharding.LeaseControllerIdentity)
+		require.Equal(t, ring, lease.Labels[contract.LabelClusterRing])
+		lease.Spec.HolderIdentity = new(contract.LeaseControllerIdentity)
 		lease.Spec.LeaseDurationSeconds = new(int32(6))
 
 		return s.admin.Update(t.Context(), lease) == nil
@@ -271,7 +271,7 @@ func (s *suite) website(t *testing.T, name string, change ...func(*v1alpha1.Webs
 	t.Helper()
 
 	site := &v1alpha1.Website{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{sharding.ShardLabel(ring): shardName}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{contract.ShardLabel(ring): shardName}},
 		Spec:       v1alpha1.WebsiteSpec{Title: name, Body: "A body"},
 	}
 	for _, f := range change {
@@ -286,7 +286,7 @@ func (s *suite) website(t *testing.T, name string, change ...func(*v1alpha1.Webs
 func assign(t *testing.T, s *suite, obj client.Object) {
 	t.Helper()
 
-	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, sharding.ShardLabel(ring), shardName)
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, contract.ShardLabel(ring), shardName)
 	require.NoError(t, s.admin.Patch(t.Context(), obj, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 

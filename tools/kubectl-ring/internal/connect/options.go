@@ -27,7 +27,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 )
 
@@ -61,7 +61,7 @@ type Options struct {
 // AddFlags registers the flags with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Endpoint, "endpoint", "", "`host:port` of a ringquery server; by default, the plugin finds one in the cluster and connects through the API server")
-	flags.StringVar(&o.Namespace, "service-namespace", v1alpha1.SystemNamespace, "`namespace` of the Service with the label app.kubernetes.io/name=ringquery")
+	flags.StringVar(&o.Namespace, "service-namespace", contract.SystemNamespace, "`namespace` of the Service with the label app.kubernetes.io/name=ringquery")
 	flags.StringVar(&o.Account, "service-account", "", "`NAMESPACE/NAME` of the service account with whose permissions you query; by default, "+readerAccount+" in --service-namespace, which may query all rings")
 	flags.BoolVar(&o.Plaintext, "plaintext", false, "connect without TLS; a token is then sent only to this machine and through the API server")
 	flags.StringVar(&o.CAFile, "ca-file", "", "PEM `file` with the CA certificates for the server; by default, ca.crt in the ConfigMap ringquery-ca in the namespace of the Service, or else the CA certificates of this machine")

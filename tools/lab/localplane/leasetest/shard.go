@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // Shard is the Lease of a shard. Client, Ring, Namespace, and Name are required. Nothing happens automatically: a shard that is not renewed
@@ -41,7 +41,7 @@ func (s *Shard) Acquire(ctx context.Context) error {
 	if apierrors.IsNotFound(err) {
 		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}}
 		s.hold(lease)
-		lease.Labels = map[string]string{v1alpha1.LabelClusterRing: s.Ring}
+		lease.Labels = map[string]string{contract.LabelClusterRing: s.Ring}
 
 		return s.wrap("create", s.Client.Create(ctx, lease))
 	}
@@ -55,7 +55,7 @@ func (s *Shard) Acquire(ctx context.Context) error {
 		lease.Spec.AcquireTime = nil
 	}
 	s.hold(lease)
-	metav1.SetMetaDataLabel(&lease.ObjectMeta, v1alpha1.LabelClusterRing, s.Ring)
+	metav1.SetMetaDataLabel(&lease.ObjectMeta, contract.LabelClusterRing, s.Ring)
 
 	return s.wrap("acquire", s.Client.Update(ctx, lease))
 }
@@ -83,7 +83,7 @@ func (s *Shard) Stop(ctx context.Context) error {
 	}
 
 	s.hold(lease)
-	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.AnnotationStopping, v1alpha1.OfferValue(lease.Spec.RenewTime.Time))
+	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationStopping, contract.OfferValue(lease.Spec.RenewTime.Time))
 
 	return s.wrap("stop", s.Client.Update(ctx, lease))
 }
@@ -144,11 +144,11 @@ func (s *Shard) hold(lease *coordinationv1.Lease) {
 
 	lease.Spec.RenewTime = &now
 	if s.PodUID != "" {
-		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.AnnotationPodUID, v1alpha1.PodUIDValue(s.PodUID, now.Time))
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationPodUID, contract.PodUIDValue(s.PodUID, now.Time))
 	}
 
 	if s.ShardLabel != "" {
-		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.AnnotationShardLabel, s.ShardLabel)
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationShardLabel, s.ShardLabel)
 	}
 
 	if lease.Spec.AcquireTime == nil {

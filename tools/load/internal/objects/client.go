@@ -18,12 +18,12 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // TurnLabel is the label that measurements change to cause a write without a consequence. The rebalancer may write it: to its admission
 // policy it is a drain label, but of no ring.
-const TurnLabel = v1alpha1.LabelDrainPrefix + "load-turn"
+const TurnLabel = contract.LabelDrainPrefix + "load-turn"
 
 const (
 	jsonType = "application/json"

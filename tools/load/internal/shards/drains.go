@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 )
 
@@ -22,7 +22,7 @@ func (f *Fleet) Acknowledge(ctx context.Context, kind objects.Kind) (stop func()
 	var (
 		workers      sync.WaitGroup
 		queue        = make(chan *metav1.PartialObjectMetadata, waiting)
-		shard, drain = v1alpha1.ShardLabel(f.Ring.Name), v1alpha1.DrainLabel(f.Ring.Name)
+		shard, drain = contract.ShardLabel(f.Ring.Name), contract.DrainLabel(f.Ring.Name)
 	)
 
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -35,7 +35,7 @@ func (f *Fleet) Acknowledge(ctx context.Context, kind objects.Kind) (stop func()
 					return
 				case o := <-queue:
 					labels := map[string]any{shard: nil, drain: nil}
-					if next := v1alpha1.NextShard(o.Labels[drain]); next != "" {
+					if next := contract.NextShard(o.Labels[drain]); next != "" {
 						labels[shard] = next
 					}
 

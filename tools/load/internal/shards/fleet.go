@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane/kubelettest"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
@@ -72,7 +73,7 @@ func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 			if err := f.client.Create(ctx, pod); err != nil {
 				return fmt.Errorf("create Pod %s: %w", names[i], err)
 			}
-			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.AnnotationPodUID, v1alpha1.PodUIDValue(pod.UID, lease.Spec.RenewTime.Time))
+			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationPodUID, contract.PodUIDValue(pod.UID, lease.Spec.RenewTime.Time))
 		}
 
 		body, err := json.Marshal(lease)
@@ -214,7 +215,7 @@ func (f *Fleet) RemoveLeases(ctx context.Context) error {
 	f.mu.Lock()
 	clear(f.held)
 	f.mu.Unlock()
-	all := objects.Selection{Kind: objects.Leases, Namespace: f.Ring.Namespace, Labels: v1alpha1.LabelClusterRing + "=" + f.Ring.Name}
+	all := objects.Selection{Kind: objects.Leases, Namespace: f.Ring.Namespace, Labels: contract.LabelClusterRing + "=" + f.Ring.Name}
 
 	err := f.objects.DeleteAll(ctx, all)
 	if f.Ring.Pods {
@@ -250,7 +251,7 @@ func (f *Fleet) lease(name string) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{
 		TypeMeta: metav1.TypeMeta{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease"},
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: f.Ring.Namespace, Labels: map[string]string{v1alpha1.LabelClusterRing: f.Ring.Name},
+			Name: name, Namespace: f.Ring.Namespace, Labels: map[string]string{contract.LabelClusterRing: f.Ring.Name},
 		},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: new(name), LeaseDurationSeconds: new(int32(f.duration() / time.Second)),
@@ -258,7 +259,7 @@ func (f *Fleet) lease(name string) *coordinationv1.Lease {
 		},
 	}
 	if f.Ring.State != "" {
-		lease.Labels[v1alpha1.LabelState] = f.Ring.State
+		lease.Labels[contract.LabelState] = f.Ring.State
 	}
 
 	return lease

@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
@@ -51,7 +51,7 @@ func TestFleet(t *testing.T) {
 	require.Len(t, joined, 20)
 	require.ElementsMatch(t, joined, f.Held())
 	l := lease(joined[7])
-	require.Equal(t, "r", l.Labels[v1alpha1.LabelClusterRing])
+	require.Equal(t, "r", l.Labels[contract.LabelClusterRing])
 	require.Equal(t, joined[7], *l.Spec.HolderIdentity)
 	require.GreaterOrEqual(t, *l.Spec.LeaseDurationSeconds, int32(24*60*60))
 
@@ -111,7 +111,7 @@ func TestRenew(t *testing.T) {
 // Drains are acknowledged, those that were there before and those that come: both labels go, others stay.
 func TestAcknowledge(t *testing.T) {
 	_, f, writer, namespace := fleet(t)
-	shard, drain := v1alpha1.ShardLabel("r"), v1alpha1.DrainLabel("r")
+	shard, drain := contract.ShardLabel("r"), contract.DrainLabel("r")
 	batch := objects.Batch{
 		Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "o", Count: 60,
 		Labels: func(i int) map[string]string {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // metricsPort is the port on which every service serves /metrics in a cluster.
@@ -64,7 +64,7 @@ func podMetrics(ctx context.Context, clients kubernetes.Interface, name string) 
 
 // pods returns the running pods of a service. It returns an error if there are none.
 func pods(ctx context.Context, clients kubernetes.Interface, name string) ([]corev1.Pod, error) {
-	list, err := clients.CoreV1().Pods(v1alpha1.SystemNamespace).List(ctx, metav1.ListOptions{
+	list, err := clients.CoreV1().Pods(contract.SystemNamespace).List(ctx, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/name=" + name, FieldSelector: "status.phase=" + string(corev1.PodRunning),
 	})
 	if err != nil {
@@ -72,7 +72,7 @@ func pods(ctx context.Context, clients kubernetes.Interface, name string) ([]cor
 	}
 
 	if len(list.Items) == 0 {
-		return nil, fmt.Errorf("no pod of %s is running in namespace %s: install deploy/ first", name, v1alpha1.SystemNamespace)
+		return nil, fmt.Errorf("no pod of %s is running in namespace %s: install deploy/ first", name, contract.SystemNamespace)
 	}
 
 	return list.Items, nil

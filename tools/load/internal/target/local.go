@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/process"
@@ -171,18 +171,18 @@ func (l *Local) startServices(ctx context.Context) error {
 // becomeWriter creates the ServiceAccount that writes objects.
 func (l *Local) becomeWriter(ctx context.Context) (err error) {
 	err = l.create(ctx,
-		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: writerName}},
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: writerName}},
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: writerName},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: v1alpha1.SystemNamespace, Name: writerName}},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: contract.SystemNamespace, Name: writerName}},
 		},
 	)
 	if err != nil {
 		return err
 	}
 
-	l.Writer, err = l.As(ctx, v1alpha1.SystemNamespace, writerName)
+	l.Writer, err = l.As(ctx, contract.SystemNamespace, writerName)
 
 	return err
 }

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/localplane/metrics"
 	"github.com/clusterring/clusterring/tools/lab/services"
@@ -95,11 +95,11 @@ func (s *System) grant(ctx context.Context) error {
 	}
 
 	return s.create(ctx,
-		role("aggregate-to-rebalancer", v1alpha1.LabelAggregateToRebalancer, measured("get", "list", "watch", "patch")...),
-		role("aggregate-to-ringquery", v1alpha1.LabelAggregateToRingQuery, measured("get", "list", "watch")...),
-		role("fence", v1alpha1.LabelAggregateToAssigner, rbacv1.PolicyRule{
+		role("aggregate-to-rebalancer", contract.LabelAggregateToRebalancer, measured("get", "list", "watch", "patch")...),
+		role("aggregate-to-ringquery", contract.LabelAggregateToRingQuery, measured("get", "list", "watch")...),
+		role("fence", contract.LabelAggregateToAssigner, rbacv1.PolicyRule{
 			APIGroups: []string{admissionregistrationv1.GroupName}, Resources: []string{"validatingadmissionpolicybindings"},
-			ResourceNames: []string{v1alpha1.FenceName(FencedRing)}, Verbs: []string{"create", "patch", "update", "delete"},
+			ResourceNames: []string{contract.FenceName(FencedRing)}, Verbs: []string{"create", "patch", "update", "delete"},
 		}),
 	)
 }

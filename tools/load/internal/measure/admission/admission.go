@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/lab/services"
 	"github.com/clusterring/clusterring/tools/load/internal/floor"
@@ -111,7 +111,7 @@ func webhooks(ctx context.Context, b *run.Bench) error {
 }
 
 // label is the label that both webhooks set.
-func (e *experiment) label() string { return v1alpha1.ShardLabel(e.fleet.Ring.Name) }
+func (e *experiment) label() string { return contract.ShardLabel(e.fleet.Ring.Name) }
 
 // launchNoop starts this program once more, as the no-op webhook, and registers it. It gives every object to the same shard, so that
 // its objects cause as little work for the rebalancer as those of the ring: none.

@@ -16,7 +16,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
@@ -76,7 +76,7 @@ func ofRing(ctx context.Context, c client.Client, ring string, http2 bool) (*cal
 // registered returns the webhook that is registered for a ring.
 func registered(ctx context.Context, c client.Client, ring string) (*admissionregistrationv1.MutatingWebhook, error) {
 	var configuration admissionregistrationv1.MutatingWebhookConfiguration
-	if err := c.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName(ring)}, &configuration); err != nil {
+	if err := c.Get(ctx, client.ObjectKey{Name: contract.WebhookConfigurationName(ring)}, &configuration); err != nil {
 		return nil, fmt.Errorf("read the registration of ring %s: %w", ring, err)
 	}
 
@@ -154,7 +154,7 @@ func (c *caller) shard(ctx context.Context, ring string, body []byte) (string, e
 	}
 
 	for _, o := range operations {
-		if shard := o.Value[v1alpha1.ShardLabel(ring)]; shard != "" {
+		if shard := o.Value[contract.ShardLabel(ring)]; shard != "" {
 			return shard, nil
 		}
 	}

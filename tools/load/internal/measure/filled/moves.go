@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 )
@@ -82,7 +82,7 @@ func (w *Ring) Join(ctx context.Context, n int) (Cost, error) {
 		return Cost{}, err
 	}
 
-	label := v1alpha1.ShardLabel(w.Ring.Name)
+	label := contract.ShardLabel(w.Ring.Name)
 	counts := w.selected(label + " notin (" + strings.Join(w.Held(), ",") + ")," + label)
 
 	return w.measure(ctx, trial{counts: counts, event: watch.Added, act: func(ctx context.Context) (int, error) {
@@ -172,7 +172,7 @@ func (w *Ring) selected(labels string) objects.Selection {
 
 // of selects the objects of some shards.
 func (w *Ring) of(names []string) objects.Selection {
-	return w.selected(v1alpha1.ShardLabel(w.Ring.Name) + " in (" + strings.Join(names, ",") + ")")
+	return w.selected(contract.ShardLabel(w.Ring.Name) + " in (" + strings.Join(names, ",") + ")")
 }
 
 // firstUsed returns the first shard that has objects, and these.

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
@@ -50,7 +51,7 @@ func OpenRing(ctx context.Context, b *run.Bench, ring shards.Ring, size int) (*R
 
 	w := &Ring{bench: b, Fleet: fleet}
 
-	config, err := b.Local.As(ctx, v1alpha1.SystemNamespace, target.Rebalancer)
+	config, err := b.Local.As(ctx, contract.SystemNamespace, target.Rebalancer)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +99,7 @@ func (w *Ring) Grow(ctx context.Context, total int) error {
 		return fmt.Errorf("ask where objects belong: %w", err)
 	}
 
-	label := v1alpha1.ShardLabel(w.Ring.Name)
+	label := contract.ShardLabel(w.Ring.Name)
 	batch.Labels = func(i int) map[string]string { return map[string]string{label: owners[i-first]} }
 	w.made = total
 

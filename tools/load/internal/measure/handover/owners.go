@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/lab/continuity"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
@@ -103,7 +103,7 @@ func (o *owners) fill(ctx context.Context) error {
 // of returns the owners of a shard.
 func (o *owners) of(ctx context.Context, shard string) ([]metav1.PartialObjectMetadata, error) {
 	theirs := o.all(objects.Websites)
-	theirs.Labels = v1alpha1.ShardLabel(o.fleet.Ring.Name) + "=" + shard
+	theirs.Labels = contract.ShardLabel(o.fleet.Ring.Name) + "=" + shard
 
 	list, err := o.bench.Objects.List(ctx, theirs)
 	if err == nil && len(list) == 0 {
@@ -216,7 +216,7 @@ func (o *owners) rawOne(ctx context.Context, name string) error {
 
 // watch begins to watch owners and children as they are now.
 func (o *owners) watch(ctx context.Context) (*history, *objects.Watch, error) {
-	h := newHistory(o.bench.Clock, v1alpha1.ShardLabel(o.fleet.Ring.Name))
+	h := newHistory(o.bench.Clock, contract.ShardLabel(o.fleet.Ring.Name))
 	seen, err := o.bench.Objects.Watch(ctx, h.see, o.all(objects.Websites), o.all(objects.ConfigMaps))
 
 	return h, seen, err

@@ -1,4 +1,4 @@
-package v1alpha1
+package contract
 
 import (
 	"slices"
@@ -38,17 +38,6 @@ func TestRingSuffixIsCutToALabelName(t *testing.T) {
 			require.Equal(t, tc.wantEnd, got[20:])
 		})
 	}
-}
-
-func TestEffectiveNamespaceSelector(t *testing.T) {
-	def := ClusterRingSpec{}.EffectiveNamespaceSelector()
-	require.Equal(t, []string{"kube-node-lease", "kube-public", "kube-system", "sharding-system"}, def.MatchExpressions[0].Values)
-	require.Equal(t, "kubernetes.io/metadata.name", def.MatchExpressions[0].Key)
-
-	spec := ClusterRingSpec{NamespaceSelector: def}
-	own := spec.EffectiveNamespaceSelector()
-	own.MatchExpressions[0].Key = "changed"
-	require.Equal(t, "kubernetes.io/metadata.name", spec.NamespaceSelector.MatchExpressions[0].Key, "the spec's own selector is copied")
 }
 
 // The API stores microseconds, in UTC.

@@ -1,4 +1,4 @@
-package v1alpha1
+package contract
 
 import (
 	"crypto/sha256"
@@ -102,9 +102,10 @@ const maxLabelName = validation.LabelValueMaxLength
 // RingSuffix returns the part of label keys and names that identifies one ring: "clusterring-", the first 8 hexadecimal digits of
 // the SHA-256 hash of the ring's name, "-", and the name itself. It is cut to 63 bytes, without trailing characters that a label
 // key may not end with. Rings whose names differ only after the cut still differ in the digits.
-func RingSuffix(ring string) string { return ringSuffix(KindClusterRing, ring) }
+func RingSuffix(ring string) string { return SuffixOf("clusterring", ring) }
 
-func ringSuffix(kind, ring string) string {
+// SuffixOf is [RingSuffix] for a ring of any kind, in lower case.
+func SuffixOf(kind, ring string) string {
 	sum := sha256.Sum256([]byte(ring))
 
 	suffix := kind + "-" + hex.EncodeToString(sum[:4]) + "-" + ring

@@ -1,4 +1,4 @@
-package v1alpha1
+package contract
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ const (
 	ResourceShardLabels = "shardlabels"
 )
 
-// LabelKeys are the keys by which a ring labels and annotates objects. [ClusterRing.LabelKeys] and [LabelKeysOf] return them. The zero value
+// LabelKeys are the keys by which a ring labels and annotates objects. v1alpha1.ClusterRing.LabelKeys and [LabelKeysOf] return them. The zero value
 // contains no keys.
 type LabelKeys struct {
 	// Shard is the key of the label that assigns an object to a shard; the value of the label is the shard's name.
@@ -27,9 +27,6 @@ type LabelKeys struct {
 	// Handover is the key of the annotation that contains a [Handover].
 	Handover string
 }
-
-// LabelKeys returns the keys of the ring.
-func (r *ClusterRing) LabelKeys() LabelKeys { return LabelKeysOf(r.Name, r.Spec.ShardLabel) }
 
 // LabelKeysOf returns the keys of a ring with the given name and spec.shardLabel; the latter is empty for a ring without one. It does not
 // validate the label.
