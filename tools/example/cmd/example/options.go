@@ -113,7 +113,7 @@ func (o options) shard(exit func(error)) shard.Options {
 			shard.Main(&v1alpha1.Website{}), shard.Controlled(&corev1.ConfigMap{}),
 			shard.Main(&v1alpha1.Fleet{}), shard.Controlled(&v1alpha1.Ship{}),
 		},
-		CheckWrites: true, // writes nothing after the Lease is lost, or to an object that has moved
+		CheckWrites:   true, // writes nothing after the Lease is lost, or to an object that has moved
 		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
 		HoldOff: o.holdOff, DrainTimeout: o.drainTimeout, PodUID: types.UID(o.podUID), Exit: exit,
 	}
