@@ -322,11 +322,11 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 			require.NoError(t, err)
 
 			// All of this can be left of an object.
-			w.waits[key.NamespacedName] = s.term.clock.Now()
+			locked(&w.mu, func() { w.waits[key.NamespacedName] = s.term.clock.Now() })
+			locked(&s.handover.mu, func() { s.handover.passed[key] = "{}" })
 
-			s.handover.passed[key] = "{}"
 			if i%2 == 0 {
-				s.guard.objects[key] = &object{drain: drain{version: "5"}}
+				locked(&s.guard.mu, func() { s.guard.objects[key] = &object{drain: drain{version: "5"}} })
 			}
 
 			require.NoError(t, store.Delete(cm))
@@ -353,4 +353,12 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 		require.Empty(t, s.guard.objects)
 		require.EqualValues(t, objects, released.Load())
 	})
+}
+
+// locked calls the function while the lock is held.
+func locked(mu sync.Locker, fn func()) {
+	mu.Lock()
+	defer mu.Unlock()
+
+	fn()
 }

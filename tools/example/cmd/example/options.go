@@ -87,13 +87,13 @@ func parse(args []string, out io.Writer) (options, error) {
 		return o, fmt.Errorf("%w; see --help", err)
 	}
 
-	o.fromEnvironment()
+	o = o.withEnvironment()
 
 	return o, o.validate(flags.Args())
 }
 
-// fromEnvironment fills in what a Deployment of named shards has in its environment.
-func (o *options) fromEnvironment() {
+// withEnvironment returns the options with what is missing in them, and what a Deployment of named shards has in its environment.
+func (o options) withEnvironment() options {
 	if names := os.Getenv("SHARD_NAME"); names != "" && o.shardName == "" && o.slots == "" && len(o.slotNames) == 0 {
 		for name := range strings.SplitSeq(names, ",") {
 			o.slotNames = append(o.slotNames, strings.TrimSpace(name))
@@ -101,6 +101,8 @@ func (o *options) fromEnvironment() {
 	}
 
 	o.shardLabel = cmp.Or(o.shardLabel, os.Getenv("SHARD_LABEL"))
+
+	return o
 }
 
 // shard returns the options of the shard.
