@@ -30,6 +30,7 @@ func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
 	// This shards it. Its main function calls ctrl.NewManager instead. What a Bundle controls is not in the ring, because nobody but its
 	// shard writes it.
 	o.Shard.Kinds = shard.Kinds{shard.Main(&v1alpha1.Bundle{})}
+	o.Shard.Controllers = map[string]shard.Placement{"bundles": shard.Sharded(&v1alpha1.Bundle{})} // it is built without For
 
 	sharded, err := shard.NewManager(config, options, o.Shard)
 	if err != nil {
