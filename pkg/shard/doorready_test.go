@@ -3,6 +3,7 @@ package shard_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -168,6 +170,47 @@ func TestStandbyServes(t *testing.T) {
 	require.NoError(t, stop())
 	f.eventually(func() bool { return o.calls("mine") > 0 }, "it takes the slot, and works")
 	require.NoError(t, o.failed())
+}
+
+// The watches of other kinds start before the shard has its objects. A function that maps their events to objects of the shard waits for these.
+func TestEventsBeforeTheClaimAreMappedAfterIt(t *testing.T) {
+	f := newOperators(t)
+	require.NoError(t, f.admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "for-all"}}))
+	f.configMap("mine", f.namespace+"-0")
+
+	first := f.manager(f.slot("pod-a", 1))
+	require.NoError(t, newOperator().SetupWithManager(first, "maps"))
+	stop := f.start(first)
+	<-first.Elected()
+
+	o, served := newOperator(), f.options()
+	served.Cache.DefaultNamespaces = map[string]cache.Config{f.namespace: {}}
+	mgr, err := shard.NewManager(f.config, served, f.slot("pod-b", 1))
+	require.NoError(t, err)
+
+	o.client = mgr.GetClient()
+	mapped := make(chan error, 1)
+	all := func(ctx context.Context, _ client.Object) []reconcile.Request {
+		list := &corev1.ConfigMapList{}
+		err := o.client.List(ctx, list)
+
+		if len(list.Items) != 1 {
+			err = errors.Join(err, fmt.Errorf("%d objects", len(list.Items)))
+		}
+		mapped <- err
+
+		return nil
+	}
+	require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(all)).Complete(o))
+	f.start(mgr)
+	f.eventually(func() bool {
+		return testenv.Lease(f, f.admin, client.ObjectKey{Namespace: f.namespace, Name: "standby-" + f.namespace + "-pod-b"}).Name != ""
+	}, "it waits for the slot")
+	require.Empty(t, mapped)
+
+	require.NoError(t, stop())
+	require.NoError(t, receive(f, mapped, "the event is mapped"))
 }
 
 // A version that may not read one more kind takes nothing: whoever has the objects keeps them.

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 )
 
 var errStandby = errors.New("this process does not work as a shard yet, so its cache has no objects of sharded kinds: read with GetAPIReader of the manager")
@@ -59,19 +60,28 @@ func (c *split) with(obj runtime.Object) (cache.Cache, bool, error) {
 	return part, sharded, nil
 }
 
-// readable returns the part that contains the object, if it can be read.
-func (c *split) readable(obj runtime.Object) (cache.Cache, error) {
+// readable returns the part that contains the object, if it can be read. An event handler of a controller waits for that: its watches of other kinds start
+// earlier, and it would lose the event.
+func (c *split) readable(ctx context.Context, obj runtime.Object) (cache.Cache, error) {
 	part, sharded, err := c.with(obj)
-	if err == nil && sharded && !closed(c.begun) {
-		err = errStandby
+	if err != nil || !sharded || closed(c.begun) {
+		return part, err
 	}
 
-	return part, err
+	if _, ok := ctx.Value(markKey{}).(mark); !ok || controller.ReconcileIDFromContext(ctx) != "" {
+		return nil, errStandby
+	}
+
+	if !waitFor(ctx, c.begun) || !part.WaitForCacheSync(ctx) {
+		return nil, context.Cause(ctx)
+	}
+
+	return part, nil
 }
 
 // Get implements client.Reader.
 func (c *split) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-	part, err := c.readable(obj)
+	part, err := c.readable(ctx, obj)
 	if err != nil {
 		return err
 	}
@@ -81,7 +91,7 @@ func (c *split) Get(ctx context.Context, key client.ObjectKey, obj client.Object
 
 // List implements client.Reader.
 func (c *split) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	part, err := c.readable(list)
+	part, err := c.readable(ctx, list)
 	if err != nil {
 		return err
 	}
