@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
 	"github.com/clusterring/clusterring/pkg/shard"
@@ -201,8 +202,13 @@ func TestEventsBeforeTheClaimAreMappedAfterIt(t *testing.T) {
 
 		return nil
 	}
+	own, err := cache.New(f.config, cache.Options{DefaultNamespaces: served.Cache.DefaultNamespaces})
+	require.NoError(t, err)
+	require.NoError(t, mgr.Add(own))
 	require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).
-		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(all)).Complete(o))
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(all)).
+		WatchesRawSource(source.Kind(own, &corev1.ServiceAccount{}, &handler.TypedEnqueueRequestForObject[*corev1.ServiceAccount]{})). // a cache of its own
+		Complete(o))
 	f.start(mgr)
 	f.eventually(func() bool {
 		return testenv.Lease(f, f.admin, client.ObjectKey{Namespace: f.namespace, Name: "standby-" + f.namespace + "-pod-b"}).Name != ""

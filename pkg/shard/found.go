@@ -115,7 +115,7 @@ func (f *found) patient(ofSharded bool) time.Duration {
 	return limit
 }
 
-// watches returns how many kinds the controller watches so far.
+// watches returns how many kinds the controller watches so far in the cache of the manager.
 func (f *found) watches() int {
 	sources, count := f.field("startWatches"), 0
 	if !sources.IsValid() || sources.Kind() != reflect.Slice {
@@ -123,7 +123,12 @@ func (f *found) watches() int {
 	}
 
 	for i := range sources.Len() {
-		if s := reflect.Indirect(sources.Index(i).Elem()); s.IsValid() && strings.HasPrefix(s.Type().Name(), "Kind[") {
+		s := reflect.Indirect(sources.Index(i).Elem())
+		if !s.IsValid() || !strings.HasPrefix(s.Type().Name(), "Kind[") {
+			continue
+		}
+
+		if in := s.FieldByName("Cache"); in.IsValid() && in.Kind() == reflect.Interface && in.Elem().IsValid() && in.Elem().Type() == reflect.TypeFor[*ringCache]() {
 			count++
 		}
 	}
