@@ -40,7 +40,7 @@ func TestBadInput(t *testing.T) {
 		{"rate", []string{"--kube-api-qps", "0"}, "must be positive"},
 		{"log level", []string{"--log-level", "loud"}, "debug, info, or error"},
 		{"log format", []string{"--log-format", "xml"}, "text or json"},
-		{"names and slots", append(cluster, "--slots", "2", "--slot-names", "a"), "slot names: remove them, or slots, which is 2"},
+		{"names and slots", append(cluster, "--slots", "2", "--slot-names", "a"), "--slots and --slot-names both name the slots"},
 		{"names and a name", append(cluster, "--shard-name", "b", "--slot-names", "a"), `name: remove "b"`},
 		{"label", append(cluster, "--shard-label", "shard"), `shard label: "shard" is invalid`},
 		{"kubeconfig", []string{"--kubeconfig", "/no/such/file"}, "/no/such/file"},
@@ -79,13 +79,13 @@ func TestNamesFromTheEnvironment(t *testing.T) {
 	o, err := parse([]string{"--lease-namespace", "n", "--kubeconfig", file}, &bytes.Buffer{})
 	require.NoError(t, err)
 	err = run(t.Context(), o)
-	require.ErrorContains(t, err, `slot names: "Blue" is invalid`)
+	require.ErrorContains(t, err, `slots: "Blue" is invalid`)
 	require.ErrorContains(t, err, `shard label: "shard" is invalid`)
 
 	o, err = parse([]string{"--lease-namespace", "n", "--kubeconfig", file, "--slot-names", "Green", "--shard-label", "label"}, &bytes.Buffer{})
 	require.NoError(t, err)
 	err = run(t.Context(), o)
-	require.ErrorContains(t, err, `slot names: "Green" is invalid`, "a flag counts more")
+	require.ErrorContains(t, err, `slots: "Green" is invalid`, "a flag counts more")
 	require.ErrorContains(t, err, `shard label: "label" is invalid`)
 }
 

@@ -102,7 +102,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, decorate decorate) er
 	}
 
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.Ship{}, fleet.OwnerIndex, fleet.ByOwner); err != nil {
-		return fmt.Errorf("index the ships of fleets: %w", err)
+		return setup.Explain(err, mgr.GetConfig())
 	}
 
 	err = ctrl.NewControllerManagedBy(mgr).Named("fleet").
