@@ -8,6 +8,7 @@ package website
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
 
@@ -111,13 +113,16 @@ func (r *Reconciler) findOrCreate(ctx context.Context, site *v1alpha1.Website) (
 	key := client.ObjectKeyFromObject(site)
 
 	configMap := &corev1.ConfigMap{}
-	if err := r.Client.Get(ctx, key, configMap); !apierrors.IsNotFound(err) {
-		if err != nil {
-			return nil, fmt.Errorf("read the ConfigMap: %w", err)
-		}
+
+	switch err := r.Client.Get(ctx, key, configMap); {
+	case err == nil:
 		r.made.Delete(key)
 
 		return configMap, nil
+	case errors.Is(err, shard.ErrOtherShard): // sharding: it exists, but follows another object, or none
+		return nil, nil //nolint:nilnil // see below
+	case !apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("read the ConfigMap: %w", err)
 	}
 
 	configMap = &corev1.ConfigMap{

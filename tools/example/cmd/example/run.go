@@ -91,6 +91,10 @@ type decorate func(controller string, obj client.Object, inner reconcile.Reconci
 
 // addControllers adds the three controllers. Sharding changes nothing in them.
 func addControllers(ctx context.Context, mgr ctrl.Manager, decorate decorate) error {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.Ship{}, fleet.OwnerIndex, fleet.ByOwner); err != nil {
+		return setup.Explain(err, mgr.GetConfig())
+	}
+
 	c := mgr.GetClient()
 
 	err := ctrl.NewControllerManagedBy(mgr).Named("website").
@@ -99,10 +103,6 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, decorate decorate) er
 		Complete(decorate("website", &v1alpha1.Website{}, &website.Reconciler{Client: c}))
 	if err != nil {
 		return fmt.Errorf("set up the controller of Websites: %w", err)
-	}
-
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.Ship{}, fleet.OwnerIndex, fleet.ByOwner); err != nil {
-		return setup.Explain(err, mgr.GetConfig())
 	}
 
 	err = ctrl.NewControllerManagedBy(mgr).Named("fleet").
