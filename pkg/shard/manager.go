@@ -187,7 +187,12 @@ func (m *Manager) create(o manager.Options) error {
 	}
 
 	m.shard.stores.obtain = func(ctx context.Context, obj *metav1.PartialObjectMetadata) error {
+		if _, declared := m.kinds[obj.GroupVersionKind().GroupKind()]; !declared {
+			return errUndeclared
+		}
+
 		_, err := m.cache.GetInformer(ctx, obj)
+
 		return err
 	}
 

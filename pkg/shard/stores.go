@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -40,7 +41,7 @@ type stores struct {
 	live func() metadata.Interface
 	// selector, if set, replaces the label selectors of the cache.
 	selector labels.Selector
-	// obtain, if set, makes an informer for a kind that the program does not cache.
+	// obtain, if set, makes an informer for a declared kind that the program does not cache. The error is errUndeclared for other kinds.
 	obtain func(context.Context, *metav1.PartialObjectMetadata) error
 	// observers are called for every informer before it starts.
 	observers []func(schema.GroupKind, toolscache.SharedIndexInformer)
@@ -196,6 +197,9 @@ func working(all []*store) []*store {
 	return slices.DeleteFunc(slices.Clone(all), stopped)
 }
 
+// errUndeclared is the error for a kind that is not declared: the client reads it, as the program does.
+var errUndeclared = errors.New("the kind is not declared")
+
 // read returns an object, which must not be changed, or nil. The program does not cache the kind if cached is false.
 func (s *stores) read(ctx context.Context, gvk schema.GroupVersionKind, name types.NamespacedName) (obj metav1.Object, cached bool, err error) {
 	gk := gvk.GroupKind()
@@ -208,7 +212,10 @@ func (s *stores) read(ctx context.Context, gvk schema.GroupVersionKind, name typ
 		kind := &metav1.PartialObjectMetadata{}
 		kind.SetGroupVersionKind(gvk)
 
-		if err := s.obtain(ctx, kind); err != nil {
+		switch err := s.obtain(ctx, kind); {
+		case errors.Is(err, errUndeclared):
+			return nil, false, nil
+		case err != nil:
 			return nil, false, fmt.Errorf("cache the metadata of %s: %w", gk.Kind, err)
 		}
 	}
