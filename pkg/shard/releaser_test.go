@@ -250,12 +250,12 @@ func TestReleaseOfAnObjectThatStays(t *testing.T) {
 
 				return reconcile.Result{}, nil
 			}),
-			release: func() { f.label(cm, s.drainKey, "") },
+			release: func() { f.label(cm.DeepCopy(), s.drainKey, "") },
 		}).wake = func(name types.NamespacedName) { woken <- name }
 	})
 	receive(f, reconciled, "it works")
 
-	f.label(cm, s.drainKey, "true")
+	f.label(cm.DeepCopy(), s.drainKey, "true")
 	require.Equal(t, client.ObjectKeyFromObject(cm), receive(f, woken, "it is to be reconciled again"))
 	f.refresh(cm)
 	require.True(t, s.Owns(cm))

@@ -168,14 +168,32 @@ func (h *house) declare() {
 // shard starts a process in a Pod that takes one of the names. It is ready when it works, or waits for the name.
 func (h *house) shard(pod, names string, more ...string) {
 	h.t.Helper()
+	require.NoError(h.t, h.Start(h.t.Context(), spec(pod, names, more...)))
+}
 
-	require.NoError(h.t, h.Start(h.t.Context(), services.Spec{
+// refused starts a process in a Pod that may not take the name: it says why, never becomes ready, and is ended.
+func (h *house) refused(pod, name, why string, more ...string) {
+	h.t.Helper()
+
+	ctx, cancel := context.WithCancel(h.t.Context())
+	started := make(chan error, 1)
+
+	go func() { started <- h.Start(ctx, spec(pod, name, more...)) }()
+
+	h.logs(pod, why)
+	cancel()
+	require.ErrorIs(h.t, <-started, context.Canceled)
+	require.NoError(h.t, h.End(pod))
+}
+
+func spec(pod, names string, more ...string) services.Spec {
+	return services.Spec{
 		Name: pod, Binary: "example", Namespace: namespace, Account: account,
 		Args: append([]string{
 			"--ring=" + ringName, "--slot-names=" + names, "--pod-name=" + pod, "--lease-namespace=" + namespace,
 			"--lease-duration=8s", "--lease-retry-period=300ms", "--log-level=info",
 		}, more...),
-	}))
+	}
 }
 
 // reason waits until a condition of the ring has the reason.
@@ -247,14 +265,10 @@ func TestNamedShardsWithALabelOfTheirOwn(t *testing.T) {
 	h := begin(t)
 
 	// A shard that does not know the label is told so, and gets no Lease.
-	h.shard("pod-0", "blue")
-	h.logs("pod-0", "shard blue selects its objects by the default label, but ring orca has spec.shardLabel "+label)
-	require.NoError(t, h.End("pod-0"))
+	h.refused("pod-0", "blue", "shard blue selects its objects by the default label, but ring orca has spec.shardLabel "+label)
 
 	// Neither does one with a name that the ring does not list.
-	h.shard("pod-1", "red", "--shard-label="+label)
-	h.logs("pod-1", "list their names in spec.shardNames")
-	require.NoError(t, h.End("pod-1"))
+	h.refused("pod-1", "red", "list their names in spec.shardNames", "--shard-label="+label)
 
 	h.shard("pod-a", "blue", "--shard-label="+label)
 	h.shard("pod-b", "green", "--shard-label="+label)
