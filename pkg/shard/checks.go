@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 
 	kruntime "k8s.io/apimachinery/pkg/runtime"
@@ -79,7 +78,7 @@ func (c *checks) request(ctx context.Context, obj any, cached bool) (declared, e
 
 	m, ok := ctx.Value(markKey{}).(mark)
 	if !ok {
-		return d, fmt.Errorf("shard: %s works on %s: %w", caller(), d.Kind, ErrNotAdded)
+		return d, fmt.Errorf("shard: a reconciler works on %s: %w", d.Kind, ErrNotAdded)
 	}
 
 	if m.oneReplica && cached {
@@ -136,32 +135,5 @@ func (c *checks) declared(obj any) declared {
 		return declared{kind, controlledKind}
 	default:
 		return declared{kind, undeclared}
-	}
-}
-
-// depth is how many callers are looked at for the reconciler.
-const depth = 64
-
-// caller returns the name of the function that reconciles.
-func caller() string {
-	pcs := make([]uintptr, depth)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
-	previous := ""
-
-	for {
-		frame, more := frames.Next()
-
-		switch name := frame.Function; {
-		case strings.HasPrefix(name, "sigs.k8s.io/controller-runtime/pkg/reconcile."): // an adapter of the function that it has called
-			return previous
-		case strings.HasSuffix(name, ".Reconcile"):
-			return name
-		default:
-			previous = name
-		}
-
-		if !more {
-			return "a reconciler"
-		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -67,7 +66,7 @@ func open(r manager.Runnable, v reflect.Value) (*found, error) {
 
 	name, do := f.field("Name"), f.field("Do")
 	if !name.IsValid() || name.Kind() != reflect.String || !do.IsValid() || do.Kind() != reflect.Interface || !do.CanSet() || do.IsNil() {
-		return nil, fmt.Errorf("%w: %T of %s", ErrUnknownController, r, version())
+		return nil, fmt.Errorf("%w: %T", ErrUnknownController, r)
 	}
 
 	f.name = name.String()
@@ -134,25 +133,6 @@ func (f *found) watches() int {
 	}
 
 	return count
-}
-
-// version returns the version of controller-runtime in this program.
-func version() string {
-	const module = "sigs.k8s.io/controller-runtime"
-
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, m := range info.Deps {
-			if m.Replace != nil && m.Path == module {
-				m = m.Replace
-			}
-
-			if strings.HasPrefix(m.Path, module) {
-				return m.Path + " " + m.Version
-			}
-		}
-	}
-
-	return module + ", version unknown"
 }
 
 // do is the reconciler of the controller.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,6 +21,10 @@ import (
 
 // ringMeta is what an object carries of the ring: the values of its keys, nil for those that are missing.
 type ringMeta struct{ shard, drain, handover *string }
+
+func (m ringMeta) equal(o ringMeta) bool {
+	return ptr.Equal(m.shard, o.shard) && ptr.Equal(m.drain, o.drain) && ptr.Equal(m.handover, o.handover)
+}
 
 // ringKeys reads and writes the keys of the ring in objects. If others have the object's maps too, it writes into new ones.
 type ringKeys contract.LabelKeys

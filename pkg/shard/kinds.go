@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -152,7 +151,7 @@ func (s *Shard) kind(gk schema.GroupKind, namespace string) *kind {
 }
 
 // cachedAnew is called when there is another informer of a kind. It may be further behind than those that have been looked at.
-func (s *Shard) cachedAnew(gk schema.GroupKind, informer toolscache.SharedIndexInformer) {
+func (s *Shard) cachedAnew(gk schema.GroupKind) {
 	s.handover.doubt()
 
 	s.mu.RLock()
@@ -163,13 +162,6 @@ func (s *Shard) cachedAnew(gk schema.GroupKind, informer toolscache.SharedIndexI
 			i.doubt()
 		}
 	}
-
-	// Events of deletions may be hidden from the controllers.
-	_, _ = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
-		if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {
-			s.handover.forget(objectKey{gk, types.NamespacedName(name)})
-		}
-	}})
 }
 
 func (k *kind) key(name types.NamespacedName) objectKey {

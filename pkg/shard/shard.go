@@ -76,10 +76,10 @@ func newShard(options Options) *Shard {
 		inventories: map[form]*inventory{},
 	}
 	s.become(options.Name)
-	s.stores = newStores(keys, s.liveReader)
+	s.stores = newStores(ringKeys(keys), s.liveReader)
 	s.handover = newHandovers(options.Ring, s.stores, s.Selector)
 	s.drains = &drains{shard: s}
-	s.stores.observers = append(s.stores.observers, s.cachedAnew, s.drains.watch)
+	s.stores.observe = s.drains.watch
 	s.term.own = s.drains.run
 
 	return s

@@ -19,7 +19,6 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // stores are the caches of sharded objects in this process. A look at an object reads them, not the program's client: that would send requests for
@@ -36,15 +35,15 @@ import (
 // name their namespace, and the informers get the program's transforms from here. Learning the namespaces from requests or from objects was
 // refused: both come after the informer started, and a namespace may contain no objects.
 type stores struct {
-	keys contract.LabelKeys
+	keys ringKeys
 	// live reads metadata from the API server; nil until the shard knows how to reach it.
 	live func() metadata.Interface
 	// selector, if set, replaces the label selectors of the cache.
 	selector labels.Selector
 	// obtain, if set, makes an informer for a declared kind that the program does not cache. The error is errUndeclared for other kinds.
 	obtain func(context.Context, *metav1.PartialObjectMetadata) error
-	// observers are called for every informer before it starts.
-	observers []func(schema.GroupKind, toolscache.SharedIndexInformer)
+	// observe, if set, is called for every informer before it starts.
+	observe func(schema.GroupKind, toolscache.SharedIndexInformer)
 
 	scheme   *runtime.Scheme
 	defaults cache.Options // of the program
@@ -76,7 +75,7 @@ type store struct {
 	informer toolscache.SharedIndexInformer
 }
 
-func newStores(keys contract.LabelKeys, live func() metadata.Interface) *stores {
+func newStores(keys ringKeys, live func() metadata.Interface) *stores {
 	return &stores{
 		keys: keys, live: live, kinds: map[schema.GroupKind]map[string][]*store{}, named: map[schema.GroupResource]schema.GroupKind{},
 		nameless: map[schema.GroupKind]string{},
@@ -237,7 +236,7 @@ func (s *stores) look(ctx context.Context, gk schema.GroupKind, name types.Names
 
 		both := one != nil && obj != nil
 		if i > 0 && (one != nil || obj != nil) {
-			agree = agree && both && maps.Equal(s.marks(one), s.marks(obj))
+			agree = agree && both && s.keys.of(one).equal(s.keys.of(obj))
 		}
 
 		if obj == nil || both && notOlder(one.GetResourceVersion(), obj.GetResourceVersion()) == behind {

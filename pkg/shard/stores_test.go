@@ -162,11 +162,11 @@ func TestAnotherCacheIsConfirmedAnew(t *testing.T) {
 		i.listing = &listing{objects: map[types.NamespacedName]string{name: "5"}}
 	}
 
-	s.cachedAnew(of.gvk.GroupKind(), informer)
+	s.drains.watch(of.gvk.GroupKind(), informer)
 	require.NotNil(t, stock.listing, "nothing was confirmed yet")
 	stock.listing.note(name, mine("5"))
 	other.listing.note(name, mine("5"))
-	s.cachedAnew(of.gvk.GroupKind(), informer)
+	s.drains.watch(of.gvk.GroupKind(), informer)
 	require.Nil(t, stock.listing)
 	require.NotNil(t, other.listing)
 }
