@@ -31,7 +31,7 @@ const (
 type drains struct {
 	shard *Shard
 
-	mu      sync.Mutex
+	mu    sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[look] // nil before the term
 }
 

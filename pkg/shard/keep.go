@@ -181,26 +181,47 @@ func (c *clients) patch(ctx context.Context, obj client.Object, patch client.Pat
 		return call(patch)
 	}
 
-	data, err := patch.Data(obj)
+	data, err := c.kept(ctx, d, obj, patch)
 	if err != nil {
-		return fmt.Errorf("encode the patch of %s: %w", client.ObjectKeyFromObject(obj), err)
-	}
-
-	if c.hides(d) {
-		if data, err = c.keep(ctx, d, obj, client.RawPatch(patch.Type(), data)); err != nil {
-			return fmt.Errorf("keep the shard in the patch of %s: %w", client.ObjectKeyFromObject(obj), err)
-		}
-	}
-
-	version := c.version(ctx, d, obj)
-
-	if version != "" {
-		if data, err = withVersion(patch.Type(), data, version); err != nil {
-			return fmt.Errorf("add the precondition to the patch of %s: %w", client.ObjectKeyFromObject(obj), err)
-		}
+		return fmt.Errorf("prepare the patch of %s: %w", client.ObjectKeyFromObject(obj), err)
 	}
 
 	return c.exchange(d, obj, func() error { return call(client.RawPatch(patch.Type(), data)) })
+}
+
+// kept returns the data of the patch so that the object keeps what it carries, with the precondition that it needs.
+func (c *clients) kept(ctx context.Context, d declared, obj client.Object, patch client.Patch) ([]byte, error) {
+	data, err := patch.Data(obj)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it is the patch's
+	}
+
+	b, err := c.body(patch.Type(), data, func() (metav1.Object, error) {
+		k := c.shard.kind(d.GroupKind, obj.GetNamespace())
+		if k == nil {
+			return nil, fmt.Errorf("the kind %s is declared, but not registered", d.Kind)
+		}
+
+		live, err := k.live(ctx, client.ObjectKeyFromObject(obj))
+		if apierrors.IsNotFound(err) {
+			return &metav1.PartialObjectMetadata{}, nil // the API server says so itself
+		}
+
+		return live, err
+	})
+	if err == nil && c.hides(d) {
+		err = b.keep()
+	}
+
+	if err != nil {
+		return nil, err
+	}
+
+	if version := c.version(ctx, d, obj); version != "" {
+		b.requires(version)
+	}
+
+	return b.encoded()
 }
 
 // version returns the version that a patch of the object is based on, or "" if the object is not known to belong to this shard.

@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/metadata"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-
 )
 
 // stores are the caches of sharded objects in this process. A look at an object reads them, not the program's client: that would send requests for
