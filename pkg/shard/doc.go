@@ -110,8 +110,7 @@
 //   - one read of the metadata of each deleted object that was reconciled and not seen in deletion, because it has no
 //     finalizer. With [Releaser], or if several reconcilers work on the object, one for each
 //   - when objects have waited for more than two seconds until the cache shows what follows them: a list of one object per resource, at most
-//     once in two seconds for all of them. If resource versions are not numbers, each such object costs a list of the shard's objects of these
-//     resources, in the namespace of the object, whenever it is looked at, at most once in two seconds
+//     once in two seconds for all of them
 //   - with slots, while the shard stops: a list of all Leases of its namespace per second until its objects are drained, and then, if a Pod waits for
 //     the slot, two per second and ten reads of its Lease until that Pod has it, for at most five seconds
 //   - with slots, while a Pod waits for one: an update of its own Lease per ten seconds, and with [Scale] a read of the scale per five
@@ -119,9 +118,7 @@
 // At rest, none of these costs grows with the number of objects. While the API server does not answer the list, the shard
 // keeps its Lease, works on nothing that has not been confirmed, logs the reason, and retries at least every 30 seconds.
 //
-// If the shard is not allowed to list, for example because it watches a namespace that it does not know ([Resource].Namespace),
-// it logs the permission that it needs, and reads each object once before it first works on it. If the resource versions of an
-// aggregated API server are not numbers, the shard reads each object whose version differs from the listed one.
+// If the resource versions of an aggregated API server are not numbers, the shard reads each object whose version differs from the listed one.
 //
 // # Permissions that a shard needs
 //

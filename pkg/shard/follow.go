@@ -204,7 +204,7 @@ func (s *stores) keeping(inner toolscache.TransformFunc) toolscache.TransformFun
 }
 
 // checkCache returns an error that names what the options demand of the cache of sharded kinds and what a shard cannot do.
-func checkCache(options manager.Options, kinds map[schema.GroupKind]Kind) error {
+func checkCache(options manager.Options, kinds declared) error {
 	sch, o := options.Scheme, options.Cache
 	if sch == nil {
 		sch = scheme.Scheme

@@ -52,7 +52,7 @@ func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.N
 		k.inventory, k.stores, k.live, k.patch = &inventory{shard: s, kind: k}, s.stores, k.readLive, k.patchLive
 		s.stores.add(&store{Store: r.Store, form: form{gvk: r.Kind}, endpoint: k.endpoint, namespace: r.Namespace}, r.Resource.GroupResource())
 		s.register(k)
-		s.declare(map[schema.GroupKind]Kind{r.Kind.GroupKind(): {main: r.Main}})
+		s.declare(declared{r.Kind.GroupKind(): {main: r.Main}})
 	}
 
 	w := s.wrap(k)

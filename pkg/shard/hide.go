@@ -205,7 +205,7 @@ type innerCache struct{ cache.Cache }
 func (c *ringCache) GetInformer(ctx context.Context, obj client.Object, opts ...cache.InformerGetOption) (cache.Informer, error) {
 	informer, err := c.Cache.GetInformer(ctx, obj, opts...)
 
-	return c.informer(informer, c.checks.declared(obj)), err
+	return c.informer(informer, c.checks.sort(obj)), err
 }
 
 // GetInformerForKind implements cache.Informers.
@@ -214,10 +214,10 @@ func (c *ringCache) GetInformerForKind(ctx context.Context, gvk schema.GroupVers
 	obj := &unstructured.Unstructured{}
 	obj.SetGroupVersionKind(gvk)
 
-	return c.informer(informer, c.checks.declared(obj)), err
+	return c.informer(informer, c.checks.sort(obj)), err
 }
 
-func (c *ringCache) informer(informer cache.Informer, d declared) cache.Informer {
+func (c *ringCache) informer(informer cache.Informer, d sort) cache.Informer {
 	if informer == nil || !c.hides(d) {
 		return informer
 	}
@@ -239,7 +239,7 @@ type ringIndexer struct {
 // IndexField implements client.FieldIndexer.
 func (i *ringIndexer) IndexField(ctx context.Context, obj client.Object, field string, extract client.IndexerFunc) error {
 	index := extract
-	if i.hides(i.checks.declared(obj)) {
+	if i.hides(i.checks.sort(obj)) {
 		index = func(obj client.Object) []string {
 			hidden, _ := i.keys.hidden(obj).(client.Object)
 

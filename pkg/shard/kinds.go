@@ -15,7 +15,7 @@ import (
 )
 
 // declare records the kinds that the program has declared.
-func (s *Shard) declare(kinds map[schema.GroupKind]Kind) {
+func (s *Shard) declare(kinds declared) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

@@ -14,7 +14,6 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -35,7 +34,7 @@ type Manager struct {
 
 	shard    *Shard
 	config   *rest.Config
-	kinds    map[schema.GroupKind]Kind
+	kinds    declared
 	cache    *split
 	clients  *clients
 	former   *former.Election // nil: there is none
@@ -215,17 +214,9 @@ func (m *Manager) create(o manager.Options) error {
 // clientOptions returns how the clients of the program are wrapped.
 func (m *Manager) clientOptions(o manager.Options) clientOptions {
 	of := clientOptions{
-		scheme: o.Scheme, inner: o.Client.Cache, showLabels: m.shard.options.ShowLabels, checkWrites: m.shard.options.CheckWrites,
+		scheme: o.Scheme, inner: o.Client.Cache, kinds: m.kinds, showLabels: m.shard.options.ShowLabels, checkWrites: m.shard.options.CheckWrites,
 		shared: ptr.Deref(o.Cache.DefaultUnsafeDisableDeepCopy, false),
 	}
-	for _, kind := range m.kinds {
-		if kind.main {
-			of.mains = append(of.mains, kind.object)
-		} else {
-			of.controlled = append(of.controlled, kind.object)
-		}
-	}
-
 	for _, kind := range o.Cache.ByObject {
 		of.shared = of.shared || ptr.Deref(kind.UnsafeDisableDeepCopy, false)
 	}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
@@ -160,7 +161,7 @@ func (m *Manager) wrap(r manager.Runnable, c *found, p Placement) error {
 		}
 	}
 
-	if r, ok := do.(*reconciler); ok && m.former != nil {
+	if r, ok := do.(*typedReconciler[reconcile.Request]); ok && m.former != nil {
 		r.inner = m.former.Reconciler(r.inner)
 	}
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -25,7 +24,7 @@ type split struct {
 
 	sharded cache.Cache
 	scheme  *runtime.Scheme
-	kinds   map[schema.GroupKind]Kind
+	kinds   declared
 	// begun is closed when the shard has its name.
 	begun <-chan struct{}
 
@@ -35,14 +34,7 @@ type split struct {
 
 // of returns the part with the kind, and whether it is that of the sharded kinds.
 func (c *split) of(gvk schema.GroupVersionKind) (cache.Cache, bool) {
-	gk := gvk.GroupKind()
-	_, is := c.kinds[gk]
-
-	if gk.Kind = strings.TrimSuffix(gk.Kind, "List"); !is {
-		_, is = c.kinds[gk]
-	}
-
-	if is {
+	if _, _, is := c.kinds.of(gvk.GroupKind()); is {
 		return c.sharded, true
 	}
 
