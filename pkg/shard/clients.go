@@ -65,6 +65,7 @@ func (s *Shard) newClients(o clientOptions) (*clients, error) {
 	inner := ptr.Deref(o.inner, client.CacheOptions{})
 
 	live := map[schema.GroupKind]bool{}
+
 	for _, obj := range inner.DisableFor {
 		gvk, err := apiutil.GVKForObject(obj, o.scheme)
 		if err != nil {

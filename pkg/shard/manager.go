@@ -164,7 +164,7 @@ func (m *Manager) newCache(config *rest.Config, o cache.Options) (cache.Cache, e
 		return nil, err //nolint:wrapcheck // the manager says what for
 	}
 
-	m.cache = &split{Cache: others, sharded: mine, scheme: o.Scheme, kinds: m.kinds, begun: m.begun, asked: map[string]int{}}
+	m.cache = &split{Cache: others, sharded: mine, scheme: o.Scheme, kinds: m.kinds, begun: m.begun}
 
 	return m.cache, nil
 }
@@ -271,7 +271,7 @@ func (m *Manager) work(ctx context.Context) (context.Context, func()) {
 // Start implements manager.Manager. See [NewManager].
 func (m *Manager) Start(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, m.GetLogger())
-	m.expect()
+	m.warnOfUnused()
 
 	defer running.add(m.shard)()
 
@@ -402,14 +402,10 @@ func unless(ctx context.Context, err error) error {
 	return err
 }
 
-// expect notes which informers the controllers will ask for when they start, and logs what was declared without effect.
-func (m *Manager) expect() {
+// warnOfUnused logs what was declared without effect.
+func (m *Manager) warnOfUnused() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-
-	for _, c := range m.controllers {
-		c.expected = c.watches()
-	}
 
 	for _, name := range slices.Sorted(maps.Keys(m.shard.options.Controllers)) {
 		if m.controllers[name] == nil {

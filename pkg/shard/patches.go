@@ -31,10 +31,11 @@ type body struct {
 func (c *clients) body(patchType types.PatchType, data []byte, read func() (metav1.Object, error)) (b *body, err error) {
 	b = &body{clients: c, patchType: patchType, data: data, read: read}
 
-	switch patchType {
-	case types.ApplyCBORPatchType:
+	if patchType == types.ApplyCBORPatchType {
 		return b, nil
-	case types.ApplyYAMLPatchType:
+	}
+
+	if patchType == types.ApplyYAMLPatchType {
 		if data, err = yaml.ToJSON(data); err != nil {
 			return nil, fmt.Errorf("decode the apply configuration: %w", err)
 		}
@@ -45,10 +46,12 @@ func (c *clients) body(patchType types.PatchType, data []byte, read func() (meta
 
 	if patchType == types.JSONPatchType {
 		var operations []map[string]any
+
 		err = d.Decode(&operations)
 		b.content = operations
 	} else {
 		var fields map[string]any
+
 		err = d.Decode(&fields)
 		b.content = fields
 

@@ -72,21 +72,6 @@ func waitFor(ctx context.Context, c <-chan struct{}) bool {
 // NeedLeaderElection implements manager.LeaderElectionRunnable. A manager stops what needs none first.
 func (p *placed) NeedLeaderElection() bool { return p.election == nil && !everywhere(p.runnable) }
 
-// Warmup starts the watches of a sharded controller before it works, so that the caches of kinds that are not sharded are full when the shard takes its Lease.
-func (p *placed) Warmup(ctx context.Context) error {
-	if w, ok := p.runnable.(interface {
-		Warmup(ctx context.Context) error
-	}); ok {
-		// The queue of the controller ends with this context, and its workers wait for that.
-		ctx, cancel := context.WithCancelCause(p.marked(ctx))
-		context.AfterFunc(p.manager.stopping, func() { cancel(context.Cause(p.manager.stopping)) })
-
-		return w.Warmup(ctx)
-	}
-
-	return nil
-}
-
 // Add implements manager.Manager.
 func (m *Manager) Add(r manager.Runnable) error {
 	c, err := find(r)
@@ -117,11 +102,8 @@ func (m *Manager) addController(r manager.Runnable, c *found) error {
 
 	m.mu.Lock()
 	m.controllers[c.name] = c
-	_, c.warm = r.(interface {
-		Warmup(ctx context.Context) error
-	})
-	c.warm = c.warm && p.where == sharded
-	m.limit = max(m.limit, c.patient(p.where == sharded))
+	c.sharded = p.where == sharded
+	m.limit = max(m.limit, c.patient())
 	m.mu.Unlock()
 
 	if p.where == sharded {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,9 +26,6 @@ type split struct {
 	kinds   declared
 	// begun is closed when the shard has its name.
 	begun <-chan struct{}
-
-	mu    sync.Mutex
-	asked map[string]int // how often controllers have asked for an informer
 }
 
 // of returns the part with the kind, and whether it is that of the sharded kinds.
@@ -117,28 +113,27 @@ func (c *split) GetInformerForKind(ctx context.Context, gvk schema.GroupVersionK
 
 // await makes a controller that starts wait for the name of the shard before it gets an informer of a sharded kind, which would not be filled before.
 func (c *split) await(ctx context.Context, sharded bool) error {
-	m, ok := ctx.Value(markKey{}).(mark)
-	if !ok {
-		return nil
-	}
-
-	c.mu.Lock()
-	c.asked[m.controller]++
-	c.mu.Unlock()
-
-	if sharded && !waitFor(ctx, c.begun) {
+	if _, ok := ctx.Value(markKey{}).(mark); ok && sharded && !waitFor(ctx, c.begun) {
 		return context.Cause(ctx)
 	}
 
 	return nil
 }
 
-// hasAsked returns how often a controller has asked for an informer.
-func (c *split) hasAsked(controller string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// inform makes the informers of those objects that are sharded, or of the others. It does not wait for them.
+func (c *split) inform(ctx context.Context, sharded bool, objects []client.Object) error {
+	var errs []error
 
-	return c.asked[controller]
+	for _, obj := range objects {
+		part, is, err := c.with(obj)
+		if err == nil && is == sharded {
+			_, err = part.GetInformer(ctx, obj, cache.BlockUntilSynced(false))
+		}
+
+		errs = append(errs, err)
+	}
+
+	return errors.Join(errs...)
 }
 
 // RemoveInformer implements cache.Informers.
