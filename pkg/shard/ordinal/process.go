@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -45,6 +47,7 @@ type Process struct {
 	ordinal int
 	client  kubernetes.Interface
 	scheme  *runtime.Scheme
+	stubbed sets.Set[schema.GroupVersionKind] // the kinds of [Process.ConfigureManager]
 	clock   clock.WithDelayedExecution
 	latest  atomic.Pointer[latest]
 
@@ -93,7 +96,9 @@ func New(ctx context.Context, config *rest.Config, options Options) (*Process, e
 		return nil, fmt.Errorf("read StatefulSet %s/%s: %w", options.Namespace, set, err)
 	}
 
-	p := &Process{options: options, set: set, ordinal: ordinal, client: client, scheme: scheme.Scheme, clock: clock.RealClock{}}
+	p := &Process{
+		options: options, set: set, ordinal: ordinal, client: client, scheme: scheme.Scheme, stubbed: sets.Set[schema.GroupVersionKind]{}, clock: clock.RealClock{},
+	}
 	p.observe(found)
 
 	return p, nil

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,34 +42,43 @@ func (p *Process) ConfigureManager(options *manager.Options, kinds ...client.Obj
 		return nil
 	}
 
-	stubbed := map[schema.GroupVersionKind]bool{}
-
 	for _, obj := range kinds {
 		gvk, err := apiutil.GVKForObject(obj, p.scheme)
 		if err != nil {
 			return fmt.Errorf("determine the kind of %T: %w", obj, err)
 		}
 
-		stubbed[gvk] = true
+		p.stubbed.Insert(gvk)
 	}
 
-	options.Cache.DefaultTransform = p.transform(stubbed, options.Cache.DefaultTransform)
+	options.Cache.DefaultTransform = p.transform(options.Cache.DefaultTransform)
 	options.Cache.ByObject = maps.Clone(options.Cache.ByObject)
 
 	for obj, of := range options.Cache.ByObject {
 		if of.Transform != nil { // else it has the default
-			of.Transform = p.transform(stubbed, of.Transform)
+			of.Transform = p.transform(of.Transform)
 			options.Cache.ByObject[obj] = of
 		}
 	}
 
-	options.NewClient = p.newClient(options.NewClient, stubbed)
+	newClient := options.NewClient
+	if newClient == nil {
+		newClient = client.New
+	}
+
+	options.NewClient = func(config *rest.Config, options client.Options) (client.Client, error) {
+		cached, errCached := newClient(config, options)
+		options.Cache = nil
+		live, errLive := client.New(config, options)
+
+		return &stubClient{Client: cached, live: live, process: p}, errors.Join(errCached, errLive)
+	}
 
 	return nil
 }
 
 // transform returns a function that replaces objects of other processes by stubs, after the inner function.
-func (p *Process) transform(stubbed map[schema.GroupVersionKind]bool, inner toolscache.TransformFunc) toolscache.TransformFunc {
+func (p *Process) transform(inner toolscache.TransformFunc) toolscache.TransformFunc {
 	return func(in any) (any, error) {
 		if inner != nil {
 			var err error
@@ -85,7 +93,7 @@ func (p *Process) transform(stubbed map[schema.GroupVersionKind]bool, inner tool
 		}
 
 		gvk, err := apiutil.GVKForObject(obj, p.scheme)
-		if err != nil || !stubbed[gvk] || p.share().owns(p.options.Hash(gvk.GroupKind(), obj)) {
+		if err != nil || !p.stubbed.Has(gvk) || p.share().owns(p.options.Hash(gvk.GroupKind(), obj)) {
 			return in, nil //nolint:nilerr // it is none of the kinds
 		}
 
@@ -124,36 +132,12 @@ func isStub(obj metav1.Object) bool {
 	return marked
 }
 
-// newClient returns a function that makes a client which hides stubs.
-func (p *Process) newClient(inner client.NewClientFunc, stubbed map[schema.GroupVersionKind]bool) client.NewClientFunc {
-	if inner == nil {
-		inner = client.New
-	}
-
-	return func(config *rest.Config, options client.Options) (client.Client, error) {
-		cached, err := inner(config, options)
-		if err != nil {
-			return nil, err
-		}
-
-		options.Cache = nil
-
-		live, err := client.New(config, options)
-		if err != nil {
-			return nil, fmt.Errorf("create the client for objects of other processes: %w", err)
-		}
-
-		return &stubClient{Client: cached, live: live, process: p, stubbed: stubbed}, nil
-	}
-}
-
 // stubClient reads from the API server what the cache has only a stub of.
 type stubClient struct {
 	client.Client
 
 	live    client.Reader
 	process *Process
-	stubbed map[schema.GroupVersionKind]bool
 }
 
 // withoutLiveReads returns a client that reads stubs as they are.
@@ -167,27 +151,20 @@ func withoutLiveReads(c client.Client) client.Client {
 
 // Get implements client.Reader.
 func (c *stubClient) Get(ctx context.Context, key client.ObjectKey, obj client.Object, options ...client.GetOption) error {
-	if err := c.Client.Get(ctx, key, obj, options...); err != nil {
+	if err := c.Client.Get(ctx, key, obj, options...); err != nil || !isStub(obj) {
 		return err //nolint:wrapcheck // callers ask what it is
 	}
 
-	return c.complete(ctx, obj)
+	return c.complete(ctx, key, obj)
 }
 
-// complete reads an object that is a stub.
-func (c *stubClient) complete(ctx context.Context, obj client.Object) error {
-	if !isStub(obj) {
-		return nil
-	}
+// complete replaces a stub by the object.
+func (c *stubClient) complete(ctx context.Context, key client.ObjectKey, stub client.Object) error {
+	whole := emptyLike(stub)
+	err := c.live.Get(ctx, key, whole)
+	reflect.ValueOf(stub).Elem().Set(reflect.ValueOf(whole).Elem())
 
-	whole := emptyLike(obj)
-	if err := c.live.Get(ctx, client.ObjectKeyFromObject(obj), whole); err != nil {
-		return err //nolint:wrapcheck // callers ask what it is
-	}
-
-	reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(whole).Elem())
-
-	return nil
+	return err //nolint:wrapcheck // callers ask what it is
 }
 
 // List implements client.Reader.
@@ -202,7 +179,7 @@ func (c *stubClient) List(ctx context.Context, list client.ObjectList, options .
 	}
 
 	gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
-	if !c.stubbed[gvk] {
+	if !c.process.stubbed.Has(gvk) {
 		return nil
 	}
 
@@ -219,12 +196,15 @@ func (c *stubClient) List(ctx context.Context, list client.ObjectList, options .
 			return nil
 		}
 
-		err := c.complete(ctx, obj)
-		if err == nil {
-			mine = append(mine, obj)
+		if isStub(obj) {
+			if err := c.complete(ctx, client.ObjectKeyFromObject(obj), obj); err != nil {
+				return client.IgnoreNotFound(err) // it was deleted
+			}
 		}
 
-		return client.IgnoreNotFound(err) // it was deleted
+		mine = append(mine, obj)
+
+		return nil
 	})
 
 	if err := errors.Join(err, meta.SetList(list, mine)); err != nil {
