@@ -141,6 +141,7 @@ func (m *Manager) configure(o *manager.Options) error {
 		return err
 	}
 
+	m.shard.namespaces = watchedNamespaces(*o, m.kinds)
 	o.NewCache = m.newCache
 	m.shard.declare(m.kinds)
 

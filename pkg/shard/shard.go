@@ -44,6 +44,8 @@ type Shard struct {
 	standsBy atomic.Bool
 	// released counts the objects that were released.
 	released atomic.Int64
+	// namespaces are those in which the shard watches its kinds; none for all.
+	namespaces []string
 	// live reads metadata from the API server; nil until the shard knows how to reach it.
 	live metadata.Interface
 }
