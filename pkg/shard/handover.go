@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -32,7 +33,8 @@ const (
 //	H1  A worker works on an object, and on what follows it, only after the process's caches have reached the versions in the
 //	    handover annotation (contract.Handover). The writes behind these versions are events of the same caches, so they arrive
 //	    without further requests. A cache does not go back, so an object does not wait twice for the same versions.
-//	H2  The worker does not wait for kinds that the process does not cache.
+//	H2  The worker does not wait for kinds that the process does not cache. A kind that is not declared could be cached unseen: a handover that
+//	    names it is an error.
 //	H3  If versions are comparable, an object that waits sends no request of its own. If they are not, the worker lists what
 //	    follows the object every two seconds, until the caches show all of it once.
 //	H4  The worker does not wait for versions that the API server has not reached itself. They come with objects that are restored
@@ -81,7 +83,7 @@ func newHandovers(ring string, stores *stores, selector func() labels.Selector) 
 }
 
 // awaits returns what a cache has yet to reach before the object may be worked on, and when to look again, or "" if nothing. The error is that
-// of a list.
+// of a list, or errUndeclared.
 func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object, now time.Time) (missing string, after time.Duration, err error) {
 	o := handed{Object: obj, key: key, value: obj.GetAnnotations()[h.stores.keys.Handover], now: now}
 	if h.recall(&o) {
@@ -96,6 +98,10 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 	lag := h.compare(o)
 
 	switch {
+	case lag.undeclared != "":
+		return "", 0, fmt.Errorf("the hand-over of %s %s names objects of resource %s, which is not declared: if the ring lists the resource, declare its kind "+
+			"in shard.Options.Kinds, or call Shard.Handler for it. If not, remove the annotation %s from the object: %w",
+			key.Kind, key.NamespacedName, lag.undeclared, h.stores.keys.Handover, errUndeclared)
 	case lag.behind != nil && now.Sub(o.wait.since) >= recheck:
 		if err := h.present.ask(ctx, o, lag.behind); err != nil {
 			lag.missing += fmt.Sprintf(" (the API server cannot be asked for its version: %v)", err)
@@ -258,9 +264,10 @@ func (h *handovers) doubt() {
 
 // lag is what the caches have yet to reach.
 type lag struct {
-	missing string   // what it is, or "" if nothing
-	behind  *store   // the cache that has not reached it
-	unclear []*store // one for each kind whose versions cannot be compared
+	undeclared string   // the resource that is named and not declared, or ""
+	missing    string   // what it is, or "" if nothing
+	behind     *store   // the cache that has not reached it
+	unclear    []*store // one for each kind whose versions cannot be compared
 }
 
 // compare compares the handover of an object with the caches.
@@ -269,6 +276,10 @@ func (h *handovers) compare(o handed) lag {
 
 	for resource, version := range o.versions {
 		found, err := h.stores.of(resource, o.GetNamespace())
+		if errors.Is(err, errUndeclared) {
+			return lag{undeclared: resource.String()}
+		}
+
 		if err != nil { // it may be the one that is named
 			return lag{missing: err.Error()}
 		}

@@ -100,14 +100,14 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 	for _, tc := range []struct {
 		what, handover, reached string
 		begins                  bool
+		refused                 string
 	}{
-		{"nothing follows it", "", "1", true},
-		{"the cache is behind", `{"secrets":"20"}`, "19", false},
-		{"the cache is there", `{"secrets":"20"}`, "20", true},
-		{"the cache is further", `{"secrets":"20"}`, "100", true},
-		{"nothing that is cached", `{"pods":"20"}`, "1", true},
-		{"one of them is not there", `{"pods":"20","secrets":"21"}`, "20", false},
-		{"nobody can read it", `{`, "1", true},
+		{"nothing follows it", "", "1", true, ""},
+		{"the cache is behind", `{"secrets":"20"}`, "19", false, ""},
+		{"the cache is there", `{"secrets":"20"}`, "20", true, ""},
+		{"the cache is further", `{"secrets":"20"}`, "100", true, ""},
+		{"a resource that nobody has declared", `{"pods":"20","secrets":"20"}`, "20", false, "of resource pods, which is not declared"},
+		{"nobody can read it", `{`, "1", true, ""},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			require.NoError(t, owners.Replace([]any{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
@@ -118,6 +118,14 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 
 			followers.version, done = tc.reached, 0
 			after, err := owner(t.Context(), name)
+			if tc.refused != "" {
+				require.ErrorContains(t, err, tc.refused)
+				require.ErrorContains(t, err, "Shard.Handler")
+				require.Zero(t, done)
+
+				return
+			}
+
 			require.NoError(t, err)
 
 			if tc.begins {

@@ -20,6 +20,8 @@ func (s *Shard) declare(kinds map[schema.GroupKind]Kind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
+	s.stores.declared.Store(true)
+
 	for gk, kind := range kinds {
 		s.mains[gk] = kind.main
 	}
@@ -64,7 +66,7 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 	}
 	k.live, k.patch = k.readLive, k.patchLive
 	k.inventory = s.inventoryOf(form{gvk, reflect.TypeOf(empty)}, k)
-	s.stores.mapped(c.RESTMapper())
+	s.stores.mapped(c.RESTMapper(), gvk)
 	s.register(k)
 
 	return k
