@@ -41,8 +41,9 @@ type Resource struct {
 
 // Handler is [Shard.Reconciler] for controllers that do not use controller-runtime. It wraps the function that a controller
 // calls for a key from its queue: the function runs only for objects that belong to this shard and are not draining, and drains
-// are acknowledged. The same rules apply: wrap every such function of the process, including those of controlled kinds. Add to
-// the queue on every event, or at least on those that change labels.
+// are acknowledged. The same rules apply: wrap every such function of the process, including those of controlled kinds. For a
+// controlled resource of the ring without such a function, call Handler with nil, which declares it: an object with a hand-over
+// that names a resource which is not declared is an error. Add to the queue on every event, or at least on those that change labels.
 //
 // Call the returned function with the key. It returns the error of sync or its own; retry in both cases. If it returns a
 // positive duration, add the key again after that time.

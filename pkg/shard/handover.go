@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -30,7 +31,8 @@ const (
 //	H1  A worker works on an object, and on what follows it, only after the process's caches have reached the versions in the
 //	    handover annotation (contract.Handover). The writes behind these versions are events of the same caches, so they arrive
 //	    without further requests. A cache does not go back, so an object does not wait twice for the same versions.
-//	H2  The worker does not wait for kinds that the process does not cache.
+//	H2  The worker does not wait for kinds that the process does not cache. A kind that is not declared could be cached unseen: a handover that
+//	    names it is an error.
 //	H3  An object that waits sends no request of its own. A version that cannot be compared, because it is not a number, is not waited for.
 //	H4  The worker does not wait for versions that the API server has not reached itself. They come with objects that are restored
 //	    from another cluster, because a restore keeps annotations. When objects have waited for more than two seconds, one request for
@@ -76,20 +78,24 @@ func newHandovers(ring string, stores *stores, selector func() labels.Selector) 
 	}
 }
 
-// awaits returns what a cache has yet to reach before the object may be worked on, and when to look again, or "" if nothing.
-func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object, now time.Time) (missing string, after time.Duration) {
+// awaits returns what a cache has yet to reach before the object may be worked on, and when to look again, or "" if nothing. The error is
+// errUndeclared.
+func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object, now time.Time) (missing string, after time.Duration, err error) {
 	o := handed{Object: obj, key: key, value: obj.GetAnnotations()[h.stores.keys.Handover], now: now}
 	if h.recall(&o) {
-		return "", 0
+		return "", 0, nil
 	}
 
-	var err error
 	if o.versions, err = contract.ParseHandover(o.value); err != nil {
 		log.FromContext(ctx).Error(err, "Ignoring the handover annotation, because it cannot be read",
 			"annotation", h.stores.keys.Handover, "kind", key.Kind, "object", key.NamespacedName)
 	}
 
-	missing, lagging := h.compare(o)
+	missing, lagging, err := h.compare(o)
+	if err != nil {
+		return "", 0, err
+	}
+
 	if lagging != nil && now.Sub(o.wait.since) >= recheck {
 		if err := h.present.ask(ctx, o, lagging); err != nil {
 			missing += fmt.Sprintf(" (the API server cannot be asked for its version: %v)", err)
@@ -105,10 +111,10 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 		h.passed[key] = o.value
 		h.begins(o)
 
-		return "", 0
+		return "", 0, nil
 	}
 
-	return missing, h.waitsFor(ctx, o, missing)
+	return missing, h.waitsFor(ctx, o, missing), nil
 }
 
 // recall reports whether the object has passed this handover, or has none. If not, it adds what is known about the wait.
@@ -201,25 +207,32 @@ func (h *handovers) doubt() {
 	clear(h.passed)
 }
 
-// compare returns what the caches have yet to reach of the handover of an object, or "" if nothing, and the one that has not reached it.
-func (h *handovers) compare(o handed) (missing string, lagging *store) {
+// compare returns what the caches have yet to reach of the handover of an object, or "" if nothing, and the one that has not reached it. The
+// error is errUndeclared.
+func (h *handovers) compare(o handed) (missing string, lagging *store, err error) {
 	for resource, version := range o.versions {
 		found, err := h.stores.of(resource, o.GetNamespace())
+		if errors.Is(err, errUndeclared) {
+			return "", nil, fmt.Errorf("the hand-over of %s %s names objects of resource %s, which is not declared: if the ring lists the resource, declare its kind "+
+				"in shard.Options.Kinds, or call Shard.Handler for it. If not, remove the annotation %s from the object: %w",
+				o.key.Kind, o.key.NamespacedName, resource, h.stores.keys.Handover, err)
+		}
+
 		if err != nil { // it may be the one that is named
-			return err.Error(), nil
+			return err.Error(), nil, nil
 		}
 
 		for _, c := range found {
 			if !c.synced() {
-				return fmt.Sprintf("%s, which are not listed yet", resource), nil
+				return fmt.Sprintf("%s, which are not listed yet", resource), nil, nil
 			}
 
 			is := c.LastStoreSyncResourceVersion()
 			if notOlder(is, version) == behind && !h.present.ahead(c.form.gvk.GroupKind(), version, o.wait.since) {
-				return fmt.Sprintf("%s at version %s, which is at %s", resource, version, is), c
+				return fmt.Sprintf("%s at version %s, which is at %s", resource, version, is), c, nil
 			}
 		}
 	}
 
-	return "", nil
+	return "", nil, nil
 }

@@ -100,14 +100,14 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 	for _, tc := range []struct {
 		what, handover, reached string
 		begins                  bool
+		refused                 string
 	}{
-		{"nothing follows it", "", "1", true},
-		{"the cache is behind", `{"secrets":"20"}`, "19", false},
-		{"the cache is there", `{"secrets":"20"}`, "20", true},
-		{"the cache is further", `{"secrets":"20"}`, "100", true},
-		{"nothing that is cached", `{"pods":"20"}`, "1", true},
-		{"one of them is not there", `{"pods":"20","secrets":"21"}`, "20", false},
-		{"nobody can read it", `{`, "1", true},
+		{"nothing follows it", "", "1", true, ""},
+		{"the cache is behind", `{"secrets":"20"}`, "19", false, ""},
+		{"the cache is there", `{"secrets":"20"}`, "20", true, ""},
+		{"the cache is further", `{"secrets":"20"}`, "100", true, ""},
+		{"a resource that nobody has declared", `{"pods":"20","secrets":"20"}`, "20", false, "of resource pods, which is not declared"},
+		{"nobody can read it", `{`, "1", true, ""},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			require.NoError(t, owners.Replace([]any{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
@@ -118,6 +118,14 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 
 			followers.version, done = tc.reached, 0
 			after, err := owner(t.Context(), name)
+			if tc.refused != "" {
+				require.ErrorContains(t, err, tc.refused)
+				require.ErrorContains(t, err, "Shard.Handler")
+				require.Zero(t, done)
+
+				return
+			}
+
 			require.NoError(t, err)
 
 			if tc.begins {
@@ -229,7 +237,7 @@ func TestWaitsWhileResourcesAreUnknown(t *testing.T) {
 
 	awaits := func(obj metav1.Object) string {
 		key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "owner"}}
-		missing, _ := s.handover.awaits(t.Context(), key, obj, time.Unix(0, 0))
+		missing, _, _ := s.handover.awaits(t.Context(), key, obj, time.Unix(0, 0))
 
 		return missing
 	}
@@ -263,7 +271,7 @@ func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 	now := time.Unix(0, 0)
 	waits := func(name, version string) bool {
 		key := objectKey{GroupKind: corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), NamespacedName: types.NamespacedName{Namespace: ns, Name: name}}
-		missing, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
+		missing, _, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
 			Namespace: ns, Name: name, Annotations: map[string]string{contract.HandoverAnnotation("ring"): `{"secrets":"` + version + `"}`},
 		}, now)
 
@@ -328,7 +336,7 @@ func TestObjectsThatNobodyLooksAtDoNotWait(t *testing.T) {
 	now := time.Unix(0, 0)
 	look := func(name string) {
 		key := objectKey{GroupKind: schema.GroupKind{Kind: "ReplicaSet"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: name}}
-		missing, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
+		missing, _, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
 			Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"20"}`},
 		}, now)
 		require.NotEmpty(t, missing)

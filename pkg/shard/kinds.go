@@ -19,6 +19,8 @@ func (s *Shard) declare(kinds declared) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
+	s.stores.declared.Store(true)
+
 	for gk, kind := range kinds {
 		s.mains[gk] = kind.main
 	}
@@ -63,7 +65,7 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 	}
 	k.live, k.patch = k.readLive, k.patchLive
 	k.inventory = s.inventoryOf(form{gvk, reflect.TypeOf(empty)}, k)
-	s.stores.mapped(c.RESTMapper())
+	s.stores.mapped(c.RESTMapper(), gvk)
 	s.register(k)
 
 	return k

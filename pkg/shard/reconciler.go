@@ -227,8 +227,13 @@ func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (m
 		return obj, may, err
 	}
 
-	if missing, after := v.shard.handover.awaits(ctx, k.key(name), obj, v.shard.term.clock.Now()); missing != "" {
-		return obj, unclear, retryError(after)
+	missing, after, err := v.shard.handover.awaits(ctx, k.key(name), obj, v.shard.term.clock.Now())
+	if err == nil && missing != "" {
+		err = retryError(after)
+	}
+
+	if err != nil {
+		return obj, unclear, err
 	}
 
 	return obj, run, nil

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,6 +55,8 @@ type stores struct {
 	named  map[schema.GroupResource]schema.GroupKind
 	// nameless are the kinds whose resources are not known yet, with a version.
 	nameless map[schema.GroupKind]string
+	// declared is true if the program has declared all resources of the ring.
+	declared atomic.Bool
 }
 
 // form identifies how a kind is cached: each form has its own cache.
@@ -100,16 +103,19 @@ func (s *stores) add(c *store, resource schema.GroupResource) {
 	}
 }
 
-// mapped sets how to determine the resources of kinds.
-func (s *stores) mapped(mapper meta.RESTMapper) {
+// mapped sets how to determine the resources of kinds, also of the given ones.
+func (s *stores) mapped(mapper meta.RESTMapper, kinds ...schema.GroupVersionKind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	s.mapper = mapper
+	for _, gvk := range kinds {
+		s.nameless[gvk.GroupKind()] = gvk.Version
+	}
 }
 
-// of returns the stores that can show objects of a resource in a namespace; an empty one stands for all. The error says that the resource may be
-// that of a kind that cannot be looked up now.
+// of returns the stores that can show objects of a resource in a namespace; an empty one stands for all. The error is errUndeclared, or says that
+// the resource may be that of a kind that cannot be looked up now.
 func (s *stores) of(resource schema.GroupResource, namespace string) ([]*store, error) {
 	s.mu.Lock()
 
@@ -128,8 +134,12 @@ func (s *stores) of(resource schema.GroupResource, namespace string) ([]*store, 
 		}
 	}
 
-	gk := s.named[resource]
+	gk, known := s.named[resource]
 	s.mu.Unlock()
+
+	if !known && s.declared.Load() {
+		return nil, errUndeclared
+	}
 
 	if namespace == "" {
 		return s.everywhere(gk), nil
@@ -195,7 +205,7 @@ func working(all []*store) []*store {
 	return slices.DeleteFunc(slices.Clone(all), stopped)
 }
 
-// errUndeclared is the error for a kind that is not declared: the client reads it, as the program does.
+// errUndeclared is the error for a kind that is not declared: the client reads it, as the program does. A hand-over must not name it.
 var errUndeclared = errors.New("the kind is not declared")
 
 // read returns an object, which must not be changed, or nil. The program does not cache the kind if cached is false.

@@ -142,7 +142,7 @@ func TestCachesThatAreNotFilledSayNothing(t *testing.T) {
 	_, _, err := s.stores.read(ctx, corev1.SchemeGroupVersion.WithKind("Secret"), name)
 	require.ErrorContains(t, err, "wait for the cache of Secret: context canceled")
 
-	missing, after := s.handover.awaits(t.Context(), objectKey{schema.GroupKind{Kind: "ConfigMap"}, name}, &metav1.ObjectMeta{
+	missing, after, _ := s.handover.awaits(t.Context(), objectKey{schema.GroupKind{Kind: "ConfigMap"}, name}, &metav1.ObjectMeta{
 		Namespace: "n", Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"20"}`},
 	}, time.Unix(0, 0))
 	require.Equal(t, "secrets, which are not listed yet", missing)
@@ -202,7 +202,7 @@ func TestWaitingBacksOff(t *testing.T) {
 
 	look := func(name string, now time.Time) time.Duration {
 		key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: f.namespace, Name: name}}
-		_, after := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
+		_, after, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
 			Namespace: f.namespace, Name: name, Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"` + reached.ResourceVersion + `"}`},
 		}, now)
 
@@ -300,7 +300,7 @@ func TestWaitsForTheCacheOfTheNamespace(t *testing.T) {
 
 	missing := func(version string) string {
 		key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: f.namespace, Name: "owner"}}
-		missing, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
+		missing, _, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
 			Namespace: f.namespace, Name: "owner", Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"` + version + `"}`},
 		}, time.Unix(0, 0))
 
@@ -370,7 +370,7 @@ func BenchmarkLook(b *testing.B) {
 		key := objectKey{GroupKind: schema.GroupKind{Kind: "Owner"}, NamespacedName: types.NamespacedName{Namespace: "ns-0", Name: "owner"}}
 		owner := &metav1.ObjectMeta{Namespace: "ns-0", Annotations: map[string]string{s.LabelKeys().Handover: `{"kind0":"20","kind1":"20"}`}}
 		look := func() {
-			missing, _ := s.handover.awaits(b.Context(), key, owner, time.Unix(0, 0))
+			missing, _, _ := s.handover.awaits(b.Context(), key, owner, time.Unix(0, 0))
 			if missing != "" {
 				b.Fatal(missing)
 			}
