@@ -52,7 +52,7 @@ func (s *suite) adopt(t *testing.T) {
 	creates := s.createJobSets(t)
 	began = s.Clock.Now()
 
-	restarts := 0
+	updates, restarts := 0, 0
 
 	for _, replicas := range []int{3, 1} {
 		s.replicas(t, replicas)
@@ -61,11 +61,13 @@ func (s *suite) adopt(t *testing.T) {
 			s.operator(t, "rollout", "restart", operator)
 			s.rolledOut(t)
 
-			restarts++
+			restarts += s.restarts(t)
+			updates++
 		}
 	}
 	s.replicas(t, 3)
-	s.note(t, "rolling updates with 3 and with 1 replicas", fmt.Sprintf("%d in %s", restarts, s.Clock.Since(began).Round(time.Second)))
+	s.note(t, "rolling updates with 3 and with 1 replicas", fmt.Sprintf("%d in %s", updates, s.Clock.Since(began).Round(time.Second)))
+	s.demand(t, report.Figure{Name: "restarts of containers", Value: restarts, Limit: "none", Kept: restarts == 0})
 
 	created, refused := creates()
 	s.note(t, "JobSets", created)
@@ -129,6 +131,24 @@ func (s *suite) operator(t *testing.T, args ...string) {
 func (s *suite) rolledOut(t *testing.T) {
 	t.Helper()
 	s.operator(t, "rollout", "status", operator, "--timeout="+patience.String())
+}
+
+// restarts returns how often the containers of the operator's pods have ended by themselves.
+func (s *suite) restarts(t *testing.T) int {
+	t.Helper()
+
+	var pods corev1.PodList
+	require.NoError(t, s.Client.List(t.Context(), &pods, client.InNamespace(operators)))
+
+	restarts := 0
+
+	for i := range pods.Items {
+		for _, container := range pods.Items[i].Status.ContainerStatuses {
+			restarts += int(container.RestartCount)
+		}
+	}
+
+	return restarts
 }
 
 // replicas scales the operator, and waits until it has as many shards.
