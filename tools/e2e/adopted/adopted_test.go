@@ -53,6 +53,7 @@ func TestREADMEStatesTheLinesOfTheGuides(t *testing.T) {
 // TestChangesOfTheGuideFitJobSet: what docs/adopt.md replaces is in the source of the version that tools/operators requires. make e2e runs the result.
 func TestChangesOfTheGuideFitJobSet(t *testing.T) {
 	find := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/jobset")
+
 	find.Dir, find.Env = filepath.Join(root, "tools/operators"), append(os.Environ(), "GOWORK=off")
 	source, err := find.Output()
 	require.NoError(t, err)
