@@ -35,6 +35,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal("without the installation there is nothing to test")
 	}
 	t.Run("Shards", func(t *testing.T) {
+		t.Run("Adopt", s.adopt) // it takes longest
 		t.Run("Scale", s.scaleShards)
 		t.Run("DeletePod", s.deletePod)
 		t.Run("KillPod", s.killPod)
@@ -42,7 +43,6 @@ func TestCluster(t *testing.T) {
 		t.Run("Slots", s.slots)
 		t.Run("Ask", s.ask)
 		t.Run("Tenants", s.tenants)
-		t.Run("Adopt", s.adopt)
 	})
 	t.Run("Assigner", s.assigner)
 	t.Run("Services", s.services)
