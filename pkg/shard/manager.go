@@ -284,12 +284,15 @@ func (m *Manager) Start(ctx context.Context) error {
 		ended <- m.inner.Start(running)
 		close(over)
 	}()
-	context.AfterFunc(ctx, func() { m.told.Store(new(m.shard.term.clock.Now())) })
+
+	told := func() { m.told.CompareAndSwap(nil, new(m.shard.term.clock.Now())) }
+	context.AfterFunc(ctx, told)
 
 	go func() {
 		err := m.takePart(ctx, over)
-		if told := m.told.Load(); err == nil && told != nil && m.serves.Load() != nil {
-			m.pause(linger-m.shard.term.clock.Since(*told), over)
+		if err == nil && ctx.Err() != nil && m.serves.Load() != nil {
+			told() // what waited for a slot has stopped at once
+			m.pause(linger-m.shard.term.clock.Since(*m.told.Load()), over)
 		}
 		parted <- err
 	}()
@@ -426,7 +429,26 @@ func (m *Manager) GetWebhookServer() webhook.Server {
 	s := m.inner.GetWebhookServer()
 	m.serves.Store(new((func(*http.Request) error)(s.StartedChecker())))
 
-	return s
+	return parting{s, &m.told}
+}
+
+// parting is a webhook server that asks clients to connect elsewhere when the process was told to stop. An API server sends all calls over one
+// connection, also long after no Service leads to the process; those that it sends when the server closes the connection would fail.
+type parting struct {
+	webhook.Server
+
+	told *atomic.Pointer[time.Time]
+}
+
+// Register implements webhook.Server. Go's server turns the header into GOAWAY for HTTP/2.
+func (p parting) Register(path string, hook http.Handler) {
+	p.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p.told.Load() != nil {
+			w.Header().Set("Connection", "close")
+		}
+
+		hook.ServeHTTP(w, r)
+	}))
 }
 
 // GetClient implements cluster.Cluster.
