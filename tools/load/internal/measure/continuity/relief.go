@@ -50,6 +50,7 @@ func reliefMeasurement() run.Measurement {
 		if err != nil {
 			return nil, nil, err
 		}
+
 		c.scenario.work, c.scenario.workers = slowWork, fewWorkers
 
 		return func(ctx context.Context) (relief, error) { return c.relieve(ctx, slowWork) },
