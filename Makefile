@@ -523,7 +523,7 @@ e2e-previous: go-present
 ##@ Measure
 
 .PHONY: bench-load
-bench-load: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/load ## Measure the cost of sharding, and compare it with the lowest possible cost (SCALE=small takes 9 minutes, full 25, million 35; OUT=directory of the report)
+bench-load: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/load ## Measure the cost of sharding, and compare it with the lowest possible cost (SCALE=small takes 10 minutes, full 32, million 42; OUT=directory of the report)
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/load run --bin-dir $(BIN) --assets "$$assets" --scale $(SCALE) --out $(OUT) $(ARGS)
 
 .PHONY: bench
