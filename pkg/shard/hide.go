@@ -19,7 +19,7 @@ import (
 )
 
 // ringMeta is what an object carries of the ring: the values of its keys, nil for those that are missing.
-type ringMeta struct{ shard, drain, handover *string }
+type ringMeta struct{ shard, drain, handover, held *string }
 
 // ringKeys reads and writes the keys of the ring in objects. If others have the object's maps too, it writes into new ones.
 type ringKeys contract.LabelKeys
@@ -36,7 +36,7 @@ type pair struct {
 }
 
 func (k ringKeys) fields(m ringMeta) (labels, annotations field) {
-	return field{"labels", []pair{{k.Shard, m.shard}, {k.Drain, m.drain}}}, field{"annotations", []pair{{k.Handover, m.handover}}}
+	return field{"labels", []pair{{k.Shard, m.shard}, {k.Drain, m.drain}}}, field{"annotations", []pair{{k.Handover, m.handover}, {k.Held, m.held}}}
 }
 
 // of returns what an object carries.
@@ -46,12 +46,12 @@ func (k ringKeys) of(obj metav1.Object) (m ringMeta) {
 		labels, _ := metadata["labels"].(map[string]any)
 		annotations, _ := metadata["annotations"].(map[string]any)
 
-		return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(annotations, k.Handover)}
+		return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(annotations, k.Handover), valueOf(annotations, k.Held)}
 	}
 
-	labels := obj.GetLabels()
+	labels, annotations := obj.GetLabels(), obj.GetAnnotations()
 
-	return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(obj.GetAnnotations(), k.Handover)}
+	return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(annotations, k.Handover), valueOf(annotations, k.Held)}
 }
 
 func valueOf[V any](m map[string]V, key string) *string {

@@ -29,6 +29,7 @@ type Shard struct {
 	handover *handovers
 	drains   *drains
 	progress *progress
+	poison   *poison
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupKind][]*kind
@@ -68,6 +69,7 @@ func newShard(options Options) *Shard {
 		drainKey: keys.Drain,
 		guard:    newGuard(),
 		progress: newProgress(),
+		poison:   newPoison(ringKeys(keys)),
 		term:     newTerm(options, clock.RealClock{}),
 		kinds:    map[schema.GroupKind][]*kind{},
 		wrappers: map[schema.GroupKind][]*wrapped{},
