@@ -65,7 +65,7 @@
 //     Lease from the moment it takes it. If the caches of its objects are not full in time, it gives the Lease back.
 //
 //  12. An object whose reconcile was under way when a process ended by itself, and again when its successor in the same Pod did, is not reconciled by
-//      any shard of this package until it changes, or the annotation contract.LabelKeys.Held is removed.
+//     any shard of this package until it changes, or the annotation contract.LabelKeys.Held is removed.
 //
 // Work that bypasses the manager is protected only by its orderly shutdown.
 //

@@ -69,7 +69,9 @@ func newPoison(keys ringKeys) *poison {
 }
 
 // notesOf returns the directory for the notes of a shard's process. The parts identify it among those that share the memory.
-func notesOf(parts ...string) string { return filepath.Join(sharedMemory, "clusterring-"+digest(parts)) }
+func notesOf(parts ...string) string {
+	return filepath.Join(sharedMemory, "clusterring-"+digest(parts))
+}
 
 // open reads the notes of a predecessor in the directory.
 func (p *poison) open(dir string) error {
