@@ -64,6 +64,9 @@
 //  11. A process takes no Lease before it could work: the caches of other kinds are full, and it may list the sharded kinds. It renews the
 //     Lease from the moment it takes it. If the caches of its objects are not full in time, it gives the Lease back.
 //
+//  12. An object whose reconcile was under way when a process ended by itself, and again when its successor in the same Pod did, is not reconciled by
+//     any shard of this package until it changes, or the annotation contract.LabelKeys.Held is removed.
+//
 // Work that bypasses the manager is protected only by its orderly shutdown.
 //
 // # Writing the reconciler
@@ -129,4 +132,5 @@
 //     get to check whether an object that has disappeared, or the owner of a controlled object in deletion, still exists, and list to check whether the cache is
 //     up to date, in the namespaces that are cached
 //   - controlled kinds: get, list, watch, and patch, in addition to the permissions of the controller itself
+//   - events (events.k8s.io), in the namespaces of the objects: create and patch, to report objects that are held back
 package shard

@@ -48,8 +48,11 @@ func (d *drains) watch(gk schema.GroupKind, informer toolscache.SharedIndexInfor
 
 	// An informer that has stopped has no events.
 	_, _ = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { d.changed(gk, obj) },
-		UpdateFunc: func(_, obj any) { d.changed(gk, obj) },
+		AddFunc: func(obj any) { d.changed(gk, obj) },
+		UpdateFunc: func(_, obj any) {
+			d.changed(gk, obj)
+			d.shard.releasePoison(gk, obj)
+		},
 		DeleteFunc: func(obj any) { d.deleted(gk, obj) },
 	})
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // ringMeta is what an object carries of the ring: the values of its keys, nil for those that are missing.
-type ringMeta struct{ shard, drain, handover *string }
+type ringMeta struct{ shard, drain, handover, held *string }
 
 func (m ringMeta) equal(o ringMeta) bool {
 	return ptr.Equal(m.shard, o.shard) && ptr.Equal(m.drain, o.drain) && ptr.Equal(m.handover, o.handover)
@@ -41,7 +41,7 @@ type pair struct {
 }
 
 func (k ringKeys) fields(m ringMeta) (labels, annotations field) {
-	return field{"labels", []pair{{k.Shard, m.shard}, {k.Drain, m.drain}}}, field{"annotations", []pair{{k.Handover, m.handover}}}
+	return field{"labels", []pair{{k.Shard, m.shard}, {k.Drain, m.drain}}}, field{"annotations", []pair{{k.Handover, m.handover}, {k.Held, m.held}}}
 }
 
 // of returns what an object carries.
@@ -51,12 +51,12 @@ func (k ringKeys) of(obj metav1.Object) (m ringMeta) {
 		labels, _ := metadata["labels"].(map[string]any)
 		annotations, _ := metadata["annotations"].(map[string]any)
 
-		return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(annotations, k.Handover)}
+		return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(annotations, k.Handover), valueOf(annotations, k.Held)}
 	}
 
-	labels := obj.GetLabels()
+	labels, annotations := obj.GetLabels(), obj.GetAnnotations()
 
-	return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(obj.GetAnnotations(), k.Handover)}
+	return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(annotations, k.Handover), valueOf(annotations, k.Held)}
 }
 
 func valueOf[V any](m map[string]V, key string) *string {

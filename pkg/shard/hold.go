@@ -1,12 +1,14 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/klog/v2"
 )
 
 // tenure is the time in which this process holds the shard's Lease, from its acquisition until it is lost or released.
@@ -38,6 +40,10 @@ func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) 
 		if err := s.claim(ctx, config); err != nil {
 			return nil, err
 		}
+	}
+
+	if err := s.poison.open(notesOf(config.Host, s.Namespace(), s.Ring(), cmp.Or(s.options.Pod, s.Name()))); err != nil {
+		klog.FromContext(ctx).Info("Objects whose reconcile ends the process are not held back", "error", err.Error())
 	}
 
 	client, _, err := leaseClients(config, s.options)
@@ -74,6 +80,7 @@ func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) 
 	t := &tenure{lost: lost, end: func() {
 		stop()
 		<-lost
+		s.poison.close()
 	}}
 
 	select {

@@ -177,7 +177,7 @@ func (m *Manager) create(o manager.Options) error {
 		return err //nolint:wrapcheck // NewManager says what for
 	}
 
-	m.inner = mgr
+	m.inner, m.shard.poison.events = mgr, mgr.GetEventRecorder("clusterring")
 	if m.clients, err = m.shard.newClients(m.clientOptions(o)); err != nil {
 		return err
 	}

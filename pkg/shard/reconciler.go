@@ -81,7 +81,7 @@ func (w *wrapped) work(ctx context.Context, name types.NamespacedName, inner wor
 	case err != nil:
 		return later(err)
 	case may == run:
-		return w.call(ctx, name, v.deletion, inner)
+		return w.try(ctx, v, v.obj, inner)
 	case may == absent:
 		return w.absent(ctx, name, inner)
 	case may == drained || may == unclear:
@@ -115,7 +115,8 @@ type workFunc func(ctx context.Context) (reconcile.Result, error)
 type visit struct {
 	shard *Shard
 	keys  []objectKey
-	// deletion is true if the object is in deletion.
+	// obj is the object as the cache shows it, and deletion is true if it is in deletion.
+	obj      metav1.Object
 	deletion bool
 	// pending is true if an object that was to be released was not.
 	pending bool
@@ -135,7 +136,7 @@ type link struct {
 // enter enters the object, and everything of wrapped kinds that it follows. It returns what may be done to the object.
 func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (verdict, error) {
 	obj, may, err := v.look(ctx, k, name)
-	v.deletion = obj != nil && obj.GetDeletionTimestamp() != nil
+	v.obj, v.deletion = obj, obj != nil && obj.GetDeletionTimestamp() != nil
 
 	for range contract.MaxDepth - 1 {
 		if err != nil || may != run || obj == nil {

@@ -29,6 +29,7 @@ type Shard struct {
 	handover *handovers
 	drains   *drains
 	progress *progress
+	poison   *poison
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupKind][]*kind
@@ -70,6 +71,7 @@ func newShard(options Options) *Shard {
 		drainKey: keys.Drain,
 		guard:    newGuard(),
 		progress: newProgress(),
+		poison:   newPoison(ringKeys(keys)),
 		term:     newTerm(options, clock.RealClock{}),
 		kinds:    map[schema.GroupKind][]*kind{},
 		wrappers: map[schema.GroupKind][]*wrapped{},
