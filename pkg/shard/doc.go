@@ -88,19 +88,10 @@
 //
 // # Restart and rolling update
 //
-// A shard that is told to stop finishes the reconciles in flight and releases its Lease; its objects then move immediately.
-// A shard that is killed keeps its objects until its Lease has expired and was taken from it. If a process of the same name
-// comes back before that, it continues with the objects immediately; if it comes back later, it works after the hold-off.
-// With [Options].Slots, a Pod that waits takes over the name of a Pod that stops or has crashed, so that no object moves. Without
-// them, shards of a Deployment get new names in a rolling update, so each replaced replica moves its objects twice; shards of a
-// StatefulSet keep their names. Any number of shards may stop or start at the same time, in any order, even while drains are
-// pending. Give Pods a terminationGracePeriodSeconds longer than the longest reconcile.
-//
-// # Names and a label of the ring's own
-//
-// A ring can list names of shards in spec.shardNames: [Named] takes one of them. It can have spec.shardLabel, the key of the label that
-// assigns objects: [Options].ShardLabel must be the same. The Lease announces it, so that a difference is reported, and a shard that would not
-// see its objects gets none.
+// A shard that is told to stop hands its objects over, finishes the reconciles in flight, and releases its Lease. A shard that is killed keeps its objects
+// until its Lease has expired and was taken from it; a process of the same name that comes back before that continues with them. With [Options].Slots, a Pod
+// that waits takes over the name, so that no object moves. Without them, each replaced replica of a Deployment moves its objects twice; shards of a StatefulSet
+// keep their names. Give Pods a terminationGracePeriodSeconds longer than Options.DrainTimeout and the longest reconcile.
 //
 // # Load on the API server
 //
