@@ -1,6 +1,7 @@
 package adopted_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"go/format"
 	"os"
@@ -52,17 +53,20 @@ func TestREADMEStatesTheLinesOfTheGuides(t *testing.T) {
 
 // TestChangesOfTheGuideFitJobSet: what docs/adopt.md replaces is in the source of the version that tools/operators requires. make e2e runs the result.
 func TestChangesOfTheGuideFitJobSet(t *testing.T) {
-	find := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/jobset")
+	find := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "sigs.k8s.io/jobset")
 
 	find.Dir, find.Env = filepath.Join(root, "tools/operators"), append(os.Environ(), "GOWORK=off")
-	source, err := find.Output()
+	output, err := find.Output()
 	require.NoError(t, err)
+
+	var source struct{ Dir string }
+	require.NoError(t, json.Unmarshal(output, &source))
 
 	dir := t.TempDir()
 
 	for _, file := range []string{"main.go", "pkg/webhooks/jobset_webhook.go", "pkg/webhooks/pod_mutating_webhook.go"} {
 		copied := filepath.Join(dir, filepath.Base(file))
-		require.NoError(t, os.WriteFile(copied, []byte(read(t, strings.TrimSpace(string(source)), file)), 0o600))
+		require.NoError(t, os.WriteFile(copied, []byte(read(t, source.Dir, file)), 0o600))
 	}
 	require.NoError(t, adopted.Apply(dir, adopted.Changes(read(t, root, "docs/adopt.md"))))
 

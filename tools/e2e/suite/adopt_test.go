@@ -224,11 +224,12 @@ func (s *suite) createJobSets(t *testing.T) (stop func() (created int, refused [
 	}
 }
 
-// jobSet has one Job, which is suspended, so that the cluster need not run its pods.
+// jobSet has one Job, which is suspended, so that the cluster need not run its pods. It has no Service: ten new ones per second would delay by many
+// seconds that the Service of the webhooks leads elsewhere.
 func jobSet(number int) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": map[string]any{"name": fmt.Sprintf("user-%d", number)},
-		"spec": map[string]any{"suspend": true, "replicatedJobs": []any{map[string]any{
+		"spec": map[string]any{"suspend": true, "network": map[string]any{"enableDNSHostnames": false}, "replicatedJobs": []any{map[string]any{
 			"name": "work", "template": map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
 				"restartPolicy": "Never", "containers": []any{map[string]any{"name": "work", "image": "work"}},
 			}}}},
