@@ -46,6 +46,28 @@ type Claims struct {
 	Namespaces []string
 }
 
+// claims gives labels to objects that have none, as long as the ring does not exist. It watches only such objects: when all have a label, the watches
+// are empty. It looks at all of them after each event, and from time to time.
+type claims struct {
+	process    *Process
+	shard      *shard.Shard
+	elected    <-chan struct{}
+	label      string // the key of the shard label
+	kinds      []claimed
+	namespaces []string // those of [Claims]; one that is empty stands for all
+	live       client.Client
+	unlabelled cache.Cache // the metadata of objects without a label
+	changed    chan struct{}
+	foreign    sync.Map // the uids of objects that have the label of another shard, and control objects without one
+}
+
+// claimed is a kind of which objects are claimed.
+type claimed struct {
+	schema.GroupVersionKind
+
+	controlled bool
+}
+
 // AddClaims adds to the manager of a shard what leads from ordinals to a ring: as long as the ring does not exist, this process gives the label of the
 // shard to the objects without a label that belong to its ordinal, and to what they control. Its controllers are those of the shard, and work
 // only on objects with the label. The process must therefore not use [Process.Reconciler]. The shard must have the name of the Pod. Declare only
@@ -208,28 +230,6 @@ func (c *claims) isShard(ctx context.Context, ordinal int) (bool, error) {
 	}
 
 	return lease.Labels[contract.LabelClusterRing] == c.shard.Ring(), nil
-}
-
-// claims gives labels to objects that have none, as long as the ring does not exist. It watches only such objects: when all have a label, the watches
-// are empty. It looks at all of them after each event, and from time to time.
-type claims struct {
-	process    *Process
-	shard      *shard.Shard
-	elected    <-chan struct{}
-	label      string // the key of the shard label
-	kinds      []claimed
-	namespaces []string // those of [Claims]; one that is empty stands for all
-	live       client.Client
-	unlabelled cache.Cache // the metadata of objects without a label
-	changed    chan struct{}
-	foreign    sync.Map // the uids of objects that have the label of another shard, and control objects without one
-}
-
-// claimed is a kind of which objects are claimed.
-type claimed struct {
-	schema.GroupVersionKind
-
-	controlled bool
 }
 
 func (k claimed) list() *metav1.PartialObjectMetadataList {

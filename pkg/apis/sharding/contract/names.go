@@ -140,7 +140,9 @@ func PodUID(annotations map[string]string, renewed time.Time) types.UID {
 func OfferValue(renewed time.Time) string { return renewed.UTC().Format(metav1.RFC3339Micro) }
 
 // IsOffered reports whether the Lease of a slot with these annotations and this renewTime is offered to another Pod.
-func IsOffered(annotations map[string]string, renewed time.Time) bool { return isOf(renewed, annotations, AnnotationOffered) }
+func IsOffered(annotations map[string]string, renewed time.Time) bool {
+	return isOf(renewed, annotations, AnnotationOffered)
+}
 
 // isOf reports whether an annotation was written with the given renewTime, as an [OfferValue].
 func isOf(renewed time.Time, annotations map[string]string, annotation string) bool {
@@ -197,7 +199,9 @@ func WaitsFor(annotations map[string]string, ring, slot string) bool {
 }
 
 // IsStopping reports whether the shard whose Lease has these annotations and this renewTime was told to stop.
-func IsStopping(annotations map[string]string, renewed time.Time) bool { return isOf(renewed, annotations, AnnotationStopping) }
+func IsStopping(annotations map[string]string, renewed time.Time) bool {
+	return isOf(renewed, annotations, AnnotationStopping)
+}
 
 // MaxSlots is the maximum number of slots of a ring.
 const MaxSlots = 5000

@@ -105,9 +105,9 @@ func (l *LeaseLock) elected() (resourcelock.Interface, error) {
 
 		switch {
 		case l.Client == nil:
-			l.err = errors.New("Client: set it, or make the lock with NewResourceLock")
+			l.err = errors.New("field Client: set it, or make the lock with NewResourceLock")
 		case l.LockConfig.Identity != id.Name:
-			l.err = fmt.Errorf("LockConfig.Identity: %q must be the name of the Lease: otherwise, the shard counts as unavailable", l.LockConfig.Identity)
+			l.err = fmt.Errorf("field LockConfig.Identity: %q must be the name of the Lease: otherwise, the shard counts as unavailable", l.LockConfig.Identity)
 		default:
 			l.lock, l.err = shard.Elect(within.Lock{Identity: id, Leases: l.Client, Events: l.LockConfig.EventRecorder, Labels: maps.Clone(l.Labels), Exit: l.exit})
 		}
