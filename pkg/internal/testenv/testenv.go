@@ -101,6 +101,7 @@ func VerifyMain(m *testing.M) {
 // necessary. If that fails, so does the test.
 func Config(t testing.TB) *rest.Config {
 	t.Helper()
+
 	shared, err := start()
 	require.NoError(t, err)
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -47,6 +46,28 @@ type Claims struct {
 	Namespaces []string
 }
 
+// claims gives labels to objects that have none, as long as the ring does not exist. It watches only such objects: when all have a label, the watches
+// are empty. It looks at all of them after each event, and from time to time.
+type claims struct {
+	process    *Process
+	shard      *shard.Shard
+	elected    <-chan struct{}
+	label      string // the key of the shard label
+	kinds      []claimed
+	namespaces []string // those of [Claims]; one that is empty stands for all
+	live       client.Client
+	unlabelled cache.Cache // the metadata of objects without a label
+	changed    chan struct{}
+	foreign    sync.Map // the uids of objects that have the label of another shard, and control objects without one
+}
+
+// claimed is a kind of which objects are claimed.
+type claimed struct {
+	schema.GroupVersionKind
+
+	controlled bool
+}
+
 // AddClaims adds to the manager of a shard what leads from ordinals to a ring: as long as the ring does not exist, this process gives the label of the
 // shard to the objects without a label that belong to its ordinal, and to what they control. Its controllers are those of the shard, and work
 // only on objects with the label. The process must therefore not use [Process.Reconciler]. The shard must have the name of the Pod. Declare only
@@ -66,7 +87,8 @@ type Claims struct {
 // the previous version, and the rebalancer would give away the objects that it works on. AddClaims then returns an error. It does the same if there is no
 // ring, but an object has the label of this shard that does not belong to its ordinal.
 //
-// In addition to what the shard needs, the process needs get on the ClusterRing and on the Leases of the other Pods, list and watch on the kinds, and get, list, and watch on the StatefulSet.
+// In addition to what the shard needs, the process needs get on the ClusterRing and on the Leases of the other Pods, list and watch on the kinds, and get, list,
+// and watch on the StatefulSet.
 func (p *Process) AddClaims(ctx context.Context, mgr *shard.Manager, of Claims) error {
 	s := mgr.Shard()
 	c := &claims{process: p, shard: s, elected: mgr.Elected(), label: s.LabelKeys().Shard, namespaces: of.Namespaces, changed: make(chan struct{}, 1)}
@@ -77,7 +99,7 @@ func (p *Process) AddClaims(ctx context.Context, mgr *shard.Manager, of Claims) 
 	}
 
 	if err == nil {
-		err = errors.Join(mgr.Add(p), mgr.Add(c))
+		err = errors.Join(mgr.Add(p), mgr.Add(c.unlabelled), mgr.Add(c))
 	}
 
 	if err != nil {
@@ -116,9 +138,7 @@ func (c *claims) configure(mgr *shard.Manager, of Claims) error {
 		c.namespaces = []string{metav1.NamespaceAll}
 	}
 
-	options := cache.Options{
-		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultLabelSelector: without, DefaultNamespaces: map[string]cache.Config{},
-	}
+	options := cache.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultLabelSelector: without, DefaultNamespaces: map[string]cache.Config{}}
 	for _, namespace := range c.namespaces {
 		options.DefaultNamespaces[namespace] = cache.Config{}
 	}
@@ -155,7 +175,7 @@ func (c *claims) checkOrder(ctx context.Context) error {
 
 		if !is {
 			return fmt.Errorf("ring %s exists, and Pod %s is no shard of it yet: it may still work on objects that have no label. Delete the ring, update all Pods, and create the "+
-				"ring then. If all Pods are up to date, this Pod starts as soon as that one is a shard", c.shard.Ring(), c.podName(ordinal))
+				"ring then. If all Pods are up to date, this Pod starts as soon as that one is a shard", c.shard.Ring(), c.process.pod(ordinal))
 		}
 	}
 
@@ -189,23 +209,20 @@ func (c *claims) ringExists(ctx context.Context) (bool, error) {
 	ring := partial(v1alpha1.GroupVersion.WithKind("ClusterRing"), "", c.shard.Ring())
 
 	err := c.live.Get(ctx, client.ObjectKeyFromObject(ring), ring)
-	switch {
-	case apierrors.IsNotFound(err), meta.IsNoMatchError(err): // the API server may not serve rings yet
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) { // the API server may not serve rings yet
 		return false, nil
-	case apierrors.IsForbidden(err):
-		return false, fmt.Errorf("grant get on clusterrings (API group %s, resource name %s) by a ClusterRole: %w", v1alpha1.GroupName, c.shard.Ring(), err)
-	case err != nil:
+	}
+
+	if err != nil {
 		return false, fmt.Errorf("look for ClusterRing %s: %w", c.shard.Ring(), err)
 	}
 
 	return true, nil
 }
 
-func (c *claims) podName(ordinal int) string { return c.process.set + "-" + strconv.Itoa(ordinal) }
-
 // isShard reports whether the Pod with this ordinal has a Lease of the ring.
 func (c *claims) isShard(ctx context.Context, ordinal int) (bool, error) {
-	lease := partial(coordinationv1.SchemeGroupVersion.WithKind("Lease"), c.process.options.Namespace, c.podName(ordinal))
+	lease := partial(coordinationv1.SchemeGroupVersion.WithKind("Lease"), c.process.options.Namespace, c.process.pod(ordinal))
 
 	err := c.live.Get(ctx, client.ObjectKeyFromObject(lease), lease)
 	if client.IgnoreNotFound(err) != nil {
@@ -213,28 +230,6 @@ func (c *claims) isShard(ctx context.Context, ordinal int) (bool, error) {
 	}
 
 	return lease.Labels[contract.LabelClusterRing] == c.shard.Ring(), nil
-}
-
-// claims gives labels to objects that have none, as long as the ring does not exist. It watches only such objects: when all have a label, the watches
-// are empty. It looks at all of them after each event, and from time to time.
-type claims struct {
-	process    *Process
-	shard      *shard.Shard
-	elected    <-chan struct{}
-	label      string // the key of the shard label
-	kinds      []claimed
-	namespaces []string // those of [Claims]; one that is empty stands for all
-	live       client.Client
-	unlabelled cache.Cache // the metadata of objects without a label
-	changed    chan struct{}
-	foreign    sync.Map // the uids of objects that have the label of another shard, and control objects without one
-}
-
-// claimed is a kind of which objects are claimed.
-type claimed struct {
-	schema.GroupVersionKind
-
-	controlled bool
 }
 
 func (k claimed) list() *metav1.PartialObjectMetadataList {
@@ -262,15 +257,6 @@ func (c *claims) Start(ctx context.Context) error {
 	case <-c.elected:
 	}
 
-	var running errgroup.Group
-
-	running.Go(func() error { return c.unlabelled.Start(ctx) })
-	running.Go(func() error { return c.run(ctx) })
-
-	return running.Wait() //nolint:wrapcheck // they say what for
-}
-
-func (c *claims) run(ctx context.Context) error {
 	look := func(any) {
 		select {
 		case c.changed <- struct{}{}:

@@ -38,6 +38,5 @@
 //
 // # Permissions
 //
-//   - statefulsets (apps): get, list, watch on the name of the StatefulSet
-//   - optional, for better errors: pods: get
+// statefulsets (apps): get, list, and watch on the name of the StatefulSet.
 package ordinal

@@ -128,6 +128,9 @@ func (p *Process) Ordinal() int { return p.ordinal }
 // Name returns the name of the Pod.
 func (p *Process) Name() string { return p.options.PodName }
 
+// pod returns the name of the Pod with an ordinal.
+func (p *Process) pod(ordinal int) string { return p.set + "-" + strconv.Itoa(ordinal) }
+
 // Working returns nil while the process works on its objects. Otherwise, it returns why it works on nothing: the StatefulSet has no replicas, or the
 // ordinal is outside of them. A readiness probe must not depend on it: a StatefulSet may wait with its next Pod until this one is ready.
 func (p *Process) Working() error {

@@ -10,15 +10,13 @@ import (
 )
 
 const (
-	// AnnotationHandoverPrefix begins the annotation that lists what a shard must see before it works on an object; see
-	// [Handover].
+	// AnnotationHandoverPrefix begins the annotation that lists what a shard must see before it works on an object; see [Handover].
 	AnnotationHandoverPrefix = "handover.alpha.sharding.timebertt.dev/"
 	// maxHandover limits the resources that a handover names: as many as a ring may have.
 	maxHandover = 1024
 )
 
-// HandoverAnnotation returns the default key of the annotation for the ring's handovers. A ring with spec.shardLabel has another one: see
-// [LabelKeysOf].
+// HandoverAnnotation returns the default key of the annotation for the ring's handovers. A ring with spec.shardLabel has another one: see [LabelKeysOf].
 func HandoverAnnotation(ring string) string { return AnnotationHandoverPrefix + RingSuffix(ring) }
 
 // Handover maps each resource whose objects follow an object to the highest resource version in which one of these objects came

@@ -35,8 +35,7 @@ type LabelKeys struct {
 	Held string
 }
 
-// LabelKeysOf returns the keys of a ring with the given name and spec.shardLabel; the latter is empty for a ring without one. It does not
-// validate the label.
+// LabelKeysOf returns the keys of a ring with the given name and spec.shardLabel; the latter is empty for a ring without one. It does not validate the label.
 func LabelKeysOf(ring, shardLabel string) LabelKeys {
 	if shardLabel == "" {
 		return LabelKeys{Shard: ShardLabel(ring), Drain: DrainLabel(ring), Handover: HandoverAnnotation(ring), Held: AnnotationHeldPrefix + RingSuffix(ring)}

@@ -15,11 +15,8 @@ import (
 
 // Labels, their values, and identities that shards and services share.
 const (
-	// LabelClusterRing contains the name of the ring, on a shard's Lease and on a ring's webhook configuration.
-	LabelClusterRing = "alpha.sharding.timebertt.dev/clusterring"
-	// LabelState contains the state of a shard's Lease as the lease monitor sees it. It is informational: no decision depends on
-	// it.
-	LabelState = "alpha.sharding.timebertt.dev/state"
+	LabelClusterRing = "alpha.sharding.timebertt.dev/clusterring" // the name of the ring, on a shard's Lease and on a ring's webhook configuration
+	LabelState       = "alpha.sharding.timebertt.dev/state"       // the state of a shard's Lease, as the lease monitor sees it; no decision depends on it
 	// AnnotationHoldOff, on a shard's Lease, is how long the shard waits before it works after it has taken its free Lease: a Go
 	// duration, such as "2s". The Lease carries it from the write that takes the Lease. Whoever has seen the Lease free may rely
 	// on that time. A shard without the annotation is not known to wait.
@@ -53,35 +50,23 @@ const (
 	AnnotationUnboundShards = "sharding.timebertt.dev/unbound-shards"
 	// AnnotationSharder, on a ring, says who shards it: the election Lease of the ring's embedded sharder, as namespace/name, or [SharderNobody].
 	// Without it, a ring with [FinalizerRebalancer] is sharded by the services. Only sharders write it.
-	AnnotationSharder = "alpha.sharding.timebertt.dev/sharder"
-	// SharderNobody is the value of [AnnotationSharder] after a sharder has stopped for another one.
-	SharderNobody = "nobody"
-	// LabelShardPrefix begins the label that assigns an object to a shard; see [ShardLabel].
-	LabelShardPrefix = "shard.alpha.sharding.timebertt.dev/"
-	// LabelDrainPrefix begins the label that asks a shard to release an object; see [DrainLabel].
-	LabelDrainPrefix = "drain.alpha.sharding.timebertt.dev/"
-	// DrainValue is the value of a drain label that does not name the next shard; see [NextShard].
-	DrainValue = "true"
-	// LeaseControllerIdentity is the holder of a Lease that was taken from a failed shard.
-	LeaseControllerIdentity = "shardlease-controller"
-	// FinalizerRebalancer keeps a deleted ring until no object carries its labels.
-	FinalizerRebalancer = "alpha.sharding.timebertt.dev/rebalancer"
+	AnnotationSharder       = "alpha.sharding.timebertt.dev/sharder"
+	SharderNobody           = "nobody"                                  // the value of [AnnotationSharder] after a sharder has stopped for another one
+	LabelShardPrefix        = "shard.alpha.sharding.timebertt.dev/"     // begins the label that assigns an object to a shard; see [ShardLabel]
+	LabelDrainPrefix        = "drain.alpha.sharding.timebertt.dev/"     // begins the label that asks a shard to release an object; see [DrainLabel]
+	DrainValue              = "true"                                    // the value of a drain label that does not name the next shard; see [NextShard]
+	LeaseControllerIdentity = "shardlease-controller"                   // the holder of a Lease that was taken from a failed shard
+	FinalizerRebalancer     = "alpha.sharding.timebertt.dev/rebalancer" // keeps a deleted ring until no object carries its labels
 )
 
 // Names and paths that the services use.
 const (
-	// SystemNamespace is the namespace that the services run in.
-	SystemNamespace = "sharding-system"
-	// WebhookName is the name of the webhook in a ring's webhook configuration that assigns objects without a shard.
-	WebhookName = "sharder.sharding.timebertt.dev"
-	// KeyWebhookName is the name of the webhook for changes of labels that are keys. Only rings with such keys have it.
-	KeyWebhookName = "keys.sharding.timebertt.dev"
-	// ShardsParameter is the name of the PolicyParameter of the policy about the Leases of shards, which describes all rings.
-	ShardsParameter = "ring-shards"
-	// FencePolicyName is the name of the ValidatingAdmissionPolicy that every fence applies to the resources of its ring.
-	FencePolicyName = "fence.sharding.timebertt.dev"
-	// WebhookPathPrefix begins the path of a ring's webhook; see [WebhookPath].
-	WebhookPathPrefix = "/webhooks/sharder/clusterring/"
+	SystemNamespace   = "sharding-system"                // the namespace that the services run in
+	WebhookName       = "sharder.sharding.timebertt.dev" // the name of the webhook in a ring's webhook configuration that assigns objects without a shard
+	KeyWebhookName    = "keys.sharding.timebertt.dev"    // the name of the webhook for changes of labels that are keys. Only rings with such keys have it.
+	ShardsParameter   = "ring-shards"                    // the name of the PolicyParameter of the policy about the Leases of shards, which describes all rings
+	FencePolicyName   = "fence.sharding.timebertt.dev"   // the name of the ValidatingAdmissionPolicy that every fence applies to the resources of its ring
+	WebhookPathPrefix = "/webhooks/sharder/clusterring/" // begins the path of a ring's webhook; see [WebhookPath]
 )
 
 // MaxDepth is the maximum number of levels of objects that follow one another in a ring, including the main object: a Deployment,
@@ -91,12 +76,9 @@ const MaxDepth = 4
 // Labels of ClusterRoles. A role that carries one of them with the value "true" is aggregated into the permissions of that
 // service. This grants permissions on a ring's own resources.
 const (
-	// LabelAggregateToRebalancer grants the rebalancer get, list, watch, and patch on a ring's resources.
-	LabelAggregateToRebalancer = "sharding.timebertt.dev/aggregate-to-rebalancer"
-	// LabelAggregateToRingQuery grants the query service get, list, and watch on a ring's resources.
-	LabelAggregateToRingQuery = "sharding.timebertt.dev/aggregate-to-ringquery"
-	// LabelAggregateToAssigner grants the assigner get on those controlled resources of a ring whose objects control others.
-	LabelAggregateToAssigner = "sharding.timebertt.dev/aggregate-to-assigner"
+	LabelAggregateToRebalancer = "sharding.timebertt.dev/aggregate-to-rebalancer" // grants the rebalancer get, list, watch, and patch on a ring's resources
+	LabelAggregateToRingQuery  = "sharding.timebertt.dev/aggregate-to-ringquery"  // grants the query service get, list, and watch on a ring's resources
+	LabelAggregateToAssigner   = "sharding.timebertt.dev/aggregate-to-assigner"   // grants the assigner get on controlled resources whose objects control others
 )
 
 // maxLabelName is the maximum length of the name part of a label key, and therefore of a ring suffix, in bytes.
@@ -116,11 +98,7 @@ func SuffixOf(kind, ring string) string {
 		suffix = suffix[:maxLabelName]
 	}
 
-	return strings.TrimRightFunc(suffix, func(r rune) bool { return !isAlphanumeric(r) })
-}
-
-func isAlphanumeric(r rune) bool {
-	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
+	return strings.TrimRight(suffix, "-_.") // a name has no other characters that are neither letters nor digits
 }
 
 // ShardLabel returns the default key of the label that assigns an object to a shard of the ring; its value is the shard's name. A ring with

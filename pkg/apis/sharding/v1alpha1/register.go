@@ -15,8 +15,7 @@ var GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
 // SchemeBuilder collects the functions that add the types of this package to a scheme.
 var SchemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
 
-// AddToScheme adds the types of this package to a scheme. It returns an error if the scheme already contains another type
-// under one of their kinds.
+// AddToScheme adds the types of this package to a scheme. It returns an error if the scheme already contains another type under one of their kinds.
 var AddToScheme = SchemeBuilder.AddToScheme
 
 func addKnownTypes(scheme *runtime.Scheme) error {

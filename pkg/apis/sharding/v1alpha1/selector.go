@@ -7,9 +7,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
-// EffectiveNamespaceSelector returns the selector of the namespaces that the ring covers: a copy of the spec's selector, or the
-// default, which selects every namespace except Kubernetes' own and [contract.SystemNamespace]. It is never nil. It applies only to
-// namespaced objects.
+// EffectiveNamespaceSelector returns the selector of the namespaces that the ring covers: a copy of the spec's selector, or the default, which selects every
+// namespace except Kubernetes' own and [contract.SystemNamespace]. It is never nil. It applies only to namespaced objects.
 func (s ClusterRingSpec) EffectiveNamespaceSelector() *metav1.LabelSelector {
 	if s.NamespaceSelector != nil {
 		return s.NamespaceSelector.DeepCopy()

@@ -33,10 +33,8 @@ type ClusterRing struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// Spec declares what is sharded.
-	// +required
 	Spec ClusterRingSpec `json:"spec"`
 	// Status reports the progress of the services.
-	// +optional
 	Status ClusterRingStatus `json:"status,omitempty"`
 }
 
@@ -62,7 +60,6 @@ type ClusterRingList struct {
 type ClusterRingSpec struct {
 	// Resources are the main resources of the ring. Each of their objects is assigned by its own name, unless the resource has another
 	// key.
-	// +required
 	// +listType=map
 	// +listMapKey=group
 	// +listMapKey=resource
@@ -71,14 +68,12 @@ type ClusterRingSpec struct {
 	Resources []RingResource `json:"resources"`
 	// NamespaceSelector selects the namespaces whose objects are sharded. By default, these are all namespaces except
 	// kube-node-lease, kube-public, kube-system and sharding-system. It does not apply to cluster-scoped objects.
-	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator == 'In' || e.operator == 'NotIn' ? has(e.values) && size(e.values) > 0 : (e.operator == 'Exists' || e.operator == 'DoesNotExist') && !(has(e.values) && size(e.values) > 0))",message="an expression needs the operator In or NotIn with values, or Exists or DoesNotExist without"
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 	// ShardNamespaces are the namespaces in which the shards of the ring hold their Leases. Leases in other namespaces do not count,
 	// whatever labels they carry. If it is not set, Leases in all namespaces count: then everyone who may create a Lease in any
 	// namespace can add a shard, which gets objects of the ring. Stop the shards of a namespace before you remove it: their objects
 	// go to other shards after twice the Lease duration, even if the shards still run.
-	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
@@ -89,7 +84,6 @@ type ClusterRingSpec struct {
 	// an active shard is lost or stops. If it is not set, all available shards get objects. 1 is leader election whose hand-over drains
 	// object by object. The shards that have held their Leases for longest are active, so a shard that joins changes nothing while enough
 	// others are available.
-	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2000
 	ActiveShards *int32 `json:"activeShards,omitempty"`
@@ -98,7 +92,6 @@ type ClusterRingSpec struct {
 	// and example.com/shard-handover. All shards of the ring must be started with the same key. It needs a prefix that is a domain, so that
 	// no label of users or of Kubernetes has the same key. Of two rings with the same key, only the older one works. It cannot be added,
 	// changed, or removed.
-	// +optional
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=308
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
@@ -108,7 +101,6 @@ type ClusterRingSpec struct {
 	ShardLabel string `json:"shardLabel,omitempty"`
 	// ShardNames are names that shards may have instead of the names of their Pods, besides <ring>-0, <ring>-1, and so on: one Pod at a
 	// time holds the Lease of such a name. Without an entry here, an admission policy refuses the Lease.
-	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MaxLength=63
@@ -117,11 +109,9 @@ type ClusterRingSpec struct {
 	ShardNames []string `json:"shardNames,omitempty"`
 	// Fence makes the API server refuse writes of shards to objects of other shards: those of a process that has lost its Lease
 	// and does not know it, of a controller that works with an old cache, or of one that ignores shards.
-	// +optional
 	Fence *Fence `json:"fence,omitempty"`
 	// Sharder says who assigns the objects of the ring to its shards: Services, which is the default, or Embedded, the elected one of the
 	// ring's own shards. It may be changed at any time: the new sharder begins when the old one has stopped.
-	// +optional
 	Sharder SharderMode `json:"sharder,omitempty"`
 }
 
@@ -167,11 +157,9 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.mode == 'Off' || (has(self.serviceAccounts) && size(self.serviceAccounts) > 0)",message="a fence needs the service accounts of the shards"
 type Fence struct {
 	// Mode is what happens to writes that the fence does not allow. Use Audit first.
-	// +required
 	Mode FenceMode `json:"mode"`
 	// ServiceAccounts are the service accounts of the shards. The fence restricts no other account, except for changes of shard
 	// labels.
-	// +optional
 	// +listType=map
 	// +listMapKey=namespace
 	// +listMapKey=name
@@ -182,12 +170,10 @@ type Fence struct {
 // ServiceAccountReference names a service account.
 type ServiceAccountReference struct {
 	// Namespace is the namespace of the service account.
-	// +required
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Namespace string `json:"namespace"`
 	// Name is the name of the service account.
-	// +required
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
@@ -225,7 +211,6 @@ type RingResource struct {
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
 	Group string `json:"group"`
 	// Resource is the plural name of the resource, as in the path of the API.
-	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
@@ -234,7 +219,6 @@ type RingResource struct {
 	// object of a main resource, or of a controlled resource that follows such an object: a Pod follows the Deployment of its
 	// ReplicaSet if both replicasets.apps and pods are listed here. A chain has at most four levels. List higher levels first;
 	// otherwise, passes over the objects cost more. Objects with another controller, or with none, are not sharded.
-	// +optional
 	// +listType=map
 	// +listMapKey=group
 	// +listMapKey=resource
@@ -243,7 +227,6 @@ type RingResource struct {
 	// Key is what objects of the resource have in common if they belong together: they are at one shard, and so are objects of other
 	// resources of the ring with the same key. By default, it is the name, so that each object is assigned on its own. A change moves
 	// objects, with drains, as a change of the shards does.
-	// +optional
 	Key *ObjectKey `json:"key,omitempty"`
 }
 
@@ -269,10 +252,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.type == 'Label' ? has(self.label) : !has(self.label)",message="a key of type Label needs the key of the label, and no other key has one"
 type ObjectKey struct {
 	// Type is Name, Namespace, or Label.
-	// +required
 	Type KeyType `json:"type"`
 	// Label is the key of the label whose value objects have in common, such as example.com/tenant, if the type is Label.
-	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	Label string `json:"label,omitempty"`
@@ -289,7 +270,6 @@ type ControlledResource struct {
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
 	Group string `json:"group"`
 	// Resource is the plural name of the resource, as in the path of the API.
-	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
@@ -299,7 +279,6 @@ type ControlledResource struct {
 // ClusterRingStatus reports the progress of the services. Each field and each condition has one writer.
 type ClusterRingStatus struct {
 	// ObservedGeneration is the generation of the spec that the lease monitor last saw.
-	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Shards is the number of Leases that carry the ring's name.
 	// +optional
@@ -308,20 +287,16 @@ type ClusterRingStatus struct {
 	// +optional
 	AvailableShards int32 `json:"availableShards"`
 	// Holders are the shards that have another name than their Pod. All other shards have the name of their Pod.
-	// +optional
 	// +listType=map
 	// +listMapKey=shard
 	// +kubebuilder:validation:MaxItems=5000
 	Holders []ShardHolder `json:"holders,omitempty"`
 	// ShardLabel is the key of the label that assigns an object of this ring to a shard.
-	// +optional
 	ShardLabel string `json:"shardLabel,omitempty"`
 	// Assignment is what the rebalancer knows about the ring's objects; absent until the rebalancer has looked at them.
-	// +optional
 	Assignment *AssignmentStatus `json:"assignment,omitempty"`
 	// Conditions are Ready, ShardsAvailable, WebhookRegistered, Assigned, and, if the ring has a fence, Fenced, and, if a resource has a
 	// key other than the name, KeysFound.
-	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
@@ -330,10 +305,8 @@ type ClusterRingStatus struct {
 // ShardHolder is a shard, and the Pod that runs it.
 type ShardHolder struct {
 	// Shard is the name of the shard, and of its Lease.
-	// +required
 	Shard string `json:"shard"`
 	// Pod is the name of the Pod, in the namespace of the Lease.
-	// +required
 	Pod string `json:"pod"`
 }
 
@@ -344,7 +317,6 @@ const MaxLostShards = 5000
 type AssignmentStatus struct {
 	// Fingerprint identifies the set of available shards for which every object was last found in its place. While it differs
 	// from the fingerprint of the currently available shards, moves may be in progress. Empty until the first pass has ended.
-	// +optional
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Unassigned is the number of objects that wait for a shard.
 	// +optional
@@ -357,14 +329,12 @@ type AssignmentStatus struct {
 	Draining int32 `json:"draining"`
 	// LostShards are shards that do not hold their Leases, and from which objects must still be taken without asking them. Until
 	// then, the lease monitor keeps the Leases from these shards.
-	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=5000
 	// +kubebuilder:validation:items:MaxLength=63
 	LostShards []string `json:"lostShards,omitempty"`
 	// Resources are the resources whose objects may carry labels of the ring: resources of its spec that are or were served, and
 	// resources that have left the spec and whose labels have not all been removed yet.
-	// +optional
 	// +listType=map
 	// +listMapKey=group
 	// +listMapKey=resource
@@ -379,17 +349,14 @@ type AssignedResource struct {
 	// +kubebuilder:default=""
 	Group string `json:"group"`
 	// Resource is the plural name of the resource, as in the path of the API.
-	// +required
 	Resource string `json:"resource"`
 	// ControlledResources are the resources whose objects may carry labels of the ring because they followed an object of the
 	// main resource.
-	// +optional
 	// +listType=map
 	// +listMapKey=group
 	// +listMapKey=resource
 	ControlledResources []ControlledResource `json:"controlledResources,omitempty"`
 	// Key is the key by which objects of the main resource are assigned, or are moving to; absent for the name. While it differs from
 	// the key in the spec, objects are about to move.
-	// +optional
 	Key *ObjectKey `json:"key,omitempty"`
 }

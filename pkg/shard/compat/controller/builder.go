@@ -1,6 +1,5 @@
-// Package controller wraps the reconcilers of a shard for programs that keep its Lease with
-// [github.com/clusterring/clusterring/pkg/shard/compat/lease]. Its names are those of kubernetes-controller-sharding v0.8.0: a program that was
-// written for it compiles after a change of its import paths.
+// Package controller wraps the reconcilers of a shard for programs that keep its Lease with [github.com/clusterring/clusterring/pkg/shard/compat/lease]. Its
+// names are those of kubernetes-controller-sharding v0.8.0: a program that was written for it compiles after a change of its import paths.
 //
 //	err := builder.ControllerManagedBy(mgr).
 //		For(&corev1.ConfigMap{}, builder.WithPredicates(controller.Predicate(ring, shard, predicates...))).

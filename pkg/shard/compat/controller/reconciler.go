@@ -23,8 +23,7 @@ import (
 //
 // All fields are required. They must not change after the first call of Reconcile; later changes have no effect.
 //
-// It does not look at the Lease: a manager calls it when it is elected. Without a leader election, as in a test, it works as if the shard held its
-// Lease.
+// It does not look at the Lease: a manager calls it when it is elected. Without a leader election, as in a test, it works as if the shard held its Lease.
 type Reconciler struct {
 	// Object is an empty object of the kind that the controller reconciles.
 	Object client.Object

@@ -17,10 +17,9 @@
 //     since the last renewal, and immediately if it was frozen until then. If the Lease was taken earlier, the process ends a third of the
 //     duration after it has noticed. Nobody takes the Lease from a process that does not renew it before twice the duration has passed.
 //
-// The lock knows nothing of reconcilers. A manager whose GracefulShutdownTimeout passes (30 seconds by default) releases the Lease while reconciles
-// that ignore their contexts may still run: set it to a negative value. What else [github.com/clusterring/clusterring/pkg/shard] adds:
-// reconciles end when the Lease is lost, not when the election notices; names that outlive Pods; labels of the ring's own. New programs use
-// it.
+// The lock knows nothing of reconcilers. A manager whose GracefulShutdownTimeout passes (30 seconds by default) releases the Lease while reconciles that
+// ignore their contexts may still run: set it to a negative value. What else [github.com/clusterring/clusterring/pkg/shard] adds: reconciles end when the
+// Lease is lost, not when the election notices; names that outlive Pods; labels of the ring's own. New programs use it.
 package lease
 
 import (
@@ -53,9 +52,8 @@ type Options struct {
 }
 
 // NewResourceLock returns the lock of a shard, a [LeaseLock]. Pass it to manager.Options.LeaderElectionResourceLockInterface, or to
-// leaderelection.LeaderElectionConfig.Lock, and make the election release it at the end. Its Identity is the name of the shard. The
-// recorder of events may be nil. NewResourceLock does not access the API server, and does not change the config. The error names every
-// option that is missing or wrong.
+// leaderelection.LeaderElectionConfig.Lock, and make the election release it at the end. Its Identity is the name of the shard. The recorder of events may be
+// nil. NewResourceLock does not access the API server, and does not change the config. The error names every option that is missing or wrong.
 func NewResourceLock(config *rest.Config, eventRecorder resourcelock.EventRecorder, options Options) (resourcelock.Interface, error) {
 	if config == nil {
 		return nil, errors.New("shard lease: config: pass the configuration of the API server's client")
@@ -107,9 +105,9 @@ func (l *LeaseLock) elected() (resourcelock.Interface, error) {
 
 		switch {
 		case l.Client == nil:
-			l.err = errors.New("Client: set it, or make the lock with NewResourceLock")
+			l.err = errors.New("field Client: set it, or make the lock with NewResourceLock")
 		case l.LockConfig.Identity != id.Name:
-			l.err = fmt.Errorf("LockConfig.Identity: %q must be the name of the Lease: otherwise, the shard counts as unavailable", l.LockConfig.Identity)
+			l.err = fmt.Errorf("field LockConfig.Identity: %q must be the name of the Lease: otherwise, the shard counts as unavailable", l.LockConfig.Identity)
 		default:
 			l.lock, l.err = shard.Elect(within.Lock{Identity: id, Leases: l.Client, Events: l.LockConfig.EventRecorder, Labels: maps.Clone(l.Labels), Exit: l.exit})
 		}
