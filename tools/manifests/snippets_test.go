@@ -24,7 +24,7 @@ func TestProgramsOfDocsCompile(t *testing.T) {
 
 	tested, err := os.ReadFile(filepath.Join(root, "tools/example/inputs/reconciler.go"))
 	require.NoError(t, err)
-	require.Contains(t, programs, string(tested), "the page should show the program that is tested")
+	require.Contains(t, programs, string(tested), "the page must show the program that is tested")
 
 	// They are shown to the go command as if they were part of the example, which has all that they import.
 	module, err := filepath.Abs(filepath.Join(root, "tools/example"))
