@@ -117,6 +117,7 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 			}}}, "5"))
 
 			followers.version, done = tc.reached, 0
+
 			after, err := owner(t.Context(), name)
 			if tc.refused != "" {
 				require.ErrorContains(t, err, tc.refused)

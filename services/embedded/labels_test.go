@@ -294,7 +294,7 @@ func (c *cloner) ensure(ctx context.Context, cm *corev1.ConfigMap) error {
 
 		return controllerutil.SetControllerReference(cm, set, c.Scheme())
 	}); err != nil {
-		return err //nolint:wrapcheck // of a test
+		return err
 	}
 
 	deployment := &appsv1.Deployment{ObjectMeta: *of.DeepCopy()}
@@ -307,7 +307,7 @@ func (c *cloner) ensure(ctx context.Context, cm *corev1.ConfigMap) error {
 
 		return controllerutil.SetControllerReference(cm, deployment, c.Scheme())
 	}); err != nil {
-		return err //nolint:wrapcheck // of a test
+		return err
 	}
 
 	secret := &corev1.Secret{ObjectMeta: *of.DeepCopy()}
@@ -315,19 +315,19 @@ func (c *cloner) ensure(ctx context.Context, cm *corev1.ConfigMap) error {
 	err := c.Get(ctx, client.ObjectKeyFromObject(secret), secret)
 	if apierrors.IsNotFound(err) {
 		if err := controllerutil.SetControllerReference(cm, secret, c.Scheme()); err != nil {
-			return err //nolint:wrapcheck // of a test
+			return err
 		}
 
 		return c.Create(ctx, secret)
 	}
 
 	if err != nil {
-		return err //nolint:wrapcheck // of a test
+		return err
 	}
 
 	secret.Labels = map[string]string{"app": cm.Name}
 	if err := c.Update(ctx, secret); err != nil {
-		return err //nolint:wrapcheck // of a test
+		return err
 	}
 
 	cm = cm.DeepCopy()

@@ -4,6 +4,7 @@ package inputs
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -33,7 +34,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	// sharding: ConfigMaps are a kind of the ring, so the manager's cache contains only those of this shard. This cache contains all.
 	all, err := cluster.New(mgr.GetConfig(), func(o *cluster.Options) { o.Scheme = mgr.GetScheme() })
 	if err != nil {
-		return err
+		return fmt.Errorf("set up the cache of inputs: %w", err)
 	}
 
 	r.mine, r.inputs = mgr.GetClient(), all.GetClient()
