@@ -193,7 +193,7 @@ func (s *stores) keeping(inner toolscache.TransformFunc) toolscache.TransformFun
 
 		if !maps.Equal(s.marks(after), was) {
 			after.SetLabels(withMarks(after.GetLabels(), was, s.keys.Shard, s.keys.Drain))
-			after.SetAnnotations(withMarks(after.GetAnnotations(), was, s.keys.Handover))
+			after.SetAnnotations(withMarks(after.GetAnnotations(), was, s.keys.Handover, s.keys.Held))
 		}
 
 		if controller != nil && metav1.GetControllerOfNoCopy(after) == nil {
@@ -208,7 +208,7 @@ func (s *stores) keeping(inner toolscache.TransformFunc) toolscache.TransformFun
 func (s *stores) marks(obj metav1.Object) map[string]string {
 	found, has := map[string]string{}, obj.GetLabels()
 	maps.Copy(found, withMarks(nil, has, s.keys.Shard, s.keys.Drain))
-	maps.Copy(found, withMarks(nil, obj.GetAnnotations(), s.keys.Handover))
+	maps.Copy(found, withMarks(nil, obj.GetAnnotations(), s.keys.Handover, s.keys.Held))
 
 	return found
 }

@@ -87,9 +87,9 @@ type fleet struct {
 	gone  string // the shard that is not restarted
 }
 
-// serve runs the process of a shard, and restarts it as a kubelet does, but with half of its back-off.
+// serve runs the process of a shard, and restarts it as a kubelet does.
 func (f *fleet) serve(name string) {
-	for pause := time.Duration(0); ; pause = max(2*pause, 5*time.Second) {
+	for pause := time.Duration(0); ; pause = max(2*pause, 10*time.Second) {
 		cmd := exec.CommandContext(f.Context(), os.Args[0])
 		cmd.Env, cmd.Stderr = append(os.Environ(), asShard+"="+strings.Join([]string{f.plane.Kubeconfig(), f.ring, name}, ",")), os.Stderr
 
