@@ -58,7 +58,7 @@ func runShard(kubeconfig, ring, name string) error {
 			_, _ = fmt.Fprintln(os.Stdout, req.Name)
 
 			if req.Name == poison {
-				os.Exit(1)
+				os.Exit(1) //nolint:revive // this is what it is about
 			}
 
 			return reconcile.Result{RequeueAfter: often}, nil
@@ -74,7 +74,7 @@ func runShard(kubeconfig, ring, name string) error {
 type fleet struct {
 	*world
 
-	clock clock.PassiveClock
+	clock clock.Clock
 	wait  sync.WaitGroup
 	over  chan struct{}
 
@@ -112,7 +112,7 @@ func (f *fleet) serve(name string) {
 		select {
 		case <-f.over:
 			return
-		case <-time.After(pause):
+		case <-f.clock.After(pause):
 			if f.isGone(name) {
 				return
 			}
