@@ -66,6 +66,7 @@ func (a announcingLeases) Update(ctx context.Context, lease *coordinationv1.Leas
 // saw records the state of the Lease. If the Lease has another uid than the one that was last written, somebody has recreated it.
 func (l *lock) saw(lease *coordinationv1.Lease) {
 	l.announced = announcement(lease)
+	l.watched = watchedBy(lease)
 	l.free = l.free || l.uid != "" && lease.UID != l.uid
 
 	l.other = ""
@@ -104,6 +105,14 @@ func (l *lock) announce(lease *coordinationv1.Lease) {
 		delete(lease.Annotations, contract.AnnotationShardLabel)
 	} else {
 		lease.Annotations[contract.AnnotationShardLabel] = l.label
+	}
+
+	delete(lease.Annotations, contract.AnnotationNamespaces)
+
+	if len(l.namespaces) > 0 && lease.Spec.RenewTime != nil {
+		if value := contract.NamespacesValue(l.namespaces, lease.Spec.RenewTime.Time); value != "" {
+			lease.Annotations[contract.AnnotationNamespaces] = value
+		}
 	}
 
 	if l.offering {

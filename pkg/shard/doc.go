@@ -88,19 +88,10 @@
 //
 // # Restart and rolling update
 //
-// A shard that is told to stop finishes the reconciles in flight and releases its Lease; its objects then move immediately.
-// A shard that is killed keeps its objects until its Lease has expired and was taken from it. If a process of the same name
-// comes back before that, it continues with the objects immediately; if it comes back later, it works after the hold-off.
-// With [Options].Slots, a Pod that waits takes over the name of a Pod that stops or has crashed, so that no object moves. Without
-// them, shards of a Deployment get new names in a rolling update, so each replaced replica moves its objects twice; shards of a
-// StatefulSet keep their names. Any number of shards may stop or start at the same time, in any order, even while drains are
-// pending. Give Pods a terminationGracePeriodSeconds longer than the longest reconcile.
-//
-// # Names and a label of the ring's own
-//
-// A ring can list names of shards in spec.shardNames: [Named] takes one of them. It can have spec.shardLabel, the key of the label that
-// assigns objects: [Options].ShardLabel must be the same. The Lease announces it, so that a difference is reported, and a shard that would not
-// see its objects gets none.
+// A shard that is told to stop hands its objects over, finishes the reconciles in flight, and releases its Lease. A shard that is killed keeps its objects
+// until its Lease has expired and was taken from it; a process of the same name that comes back before that continues with them. With [Options].Slots, a Pod
+// that waits takes over the name, so that no object moves. Without them, each replaced replica of a Deployment moves its objects twice; shards of a StatefulSet
+// keep their names. Give Pods a terminationGracePeriodSeconds longer than Options.DrainTimeout and the longest reconcile.
 //
 // # Load on the API server
 //
@@ -113,8 +104,7 @@
 //   - one read of the metadata of each deleted object that was reconciled and not seen in deletion, because it has no
 //     finalizer. With [Releaser], or if several reconcilers work on the object, one for each
 //   - when objects have waited for more than two seconds until the cache shows what follows them: a list of one object per resource, at most
-//     once in two seconds for all of them. If resource versions are not numbers, each such object costs a list of the shard's objects of these
-//     resources, in the namespace of the object, whenever it is looked at, at most once in two seconds
+//     once in two seconds for all of them
 //   - with slots, while the shard stops: a list of all Leases of its namespace per second until its objects are drained, and then, if a Pod waits for
 //     the slot, two per second and ten reads of its Lease until that Pod has it, for at most five seconds
 //   - with slots, while a Pod waits for one: an update of its own Lease per ten seconds, and with [Scale] a read of the scale per five
@@ -122,9 +112,7 @@
 // At rest, none of these costs grows with the number of objects. While the API server does not answer the list, the shard
 // keeps its Lease, works on nothing that has not been confirmed, logs the reason, and retries at least every 30 seconds.
 //
-// If the shard is not allowed to list, for example because it watches a namespace that it does not know ([Resource].Namespace),
-// it logs the permission that it needs, and reads each object once before it first works on it. If the resource versions of an
-// aggregated API server are not numbers, the shard reads each object whose version differs from the listed one.
+// If the resource versions of an aggregated API server are not numbers, the shard reads each object whose version differs from the listed one.
 //
 // # Permissions that a shard needs
 //

@@ -32,7 +32,7 @@ const (
 // The cost is one request per 500 objects. Two alternatives were refused. Waiting until the informers have reached the list's
 // version takes up to a minute where nothing happens, because informers learn the version from bookmarks. Reading each object
 // before the first work on it takes as many requests as there are objects. The shard reads single objects only where necessary:
-// if it may not list, for versions that are not numbers, and for an object that was listed and is not in the cache.
+// for versions that are not numbers, and for an object that was listed and is not in the cache.
 type inventory struct {
 	shard *Shard
 	kind  *kind
@@ -64,16 +64,16 @@ func (e retryError) Error() string {
 	return fmt.Sprintf("the shard cannot confirm that its cache is up to date, and retries in %s", time.Duration(e))
 }
 
-// prepare makes the list of this stretch of the term, unless it exists or the object was confirmed without it. One worker makes
-// the list; the others wait. The error is a retryError if it is too early to ask the API server again.
-func (i *inventory) prepare(ctx context.Context, name types.NamespacedName) error {
+// prepare makes the list of this stretch of the term, unless it exists. One worker makes the list; the others wait. The error is a retryError if it is
+// too early to ask the API server again.
+func (i *inventory) prepare(ctx context.Context) error {
 	for {
 		stretch, err := i.shard.term.current()
 		if err != nil || stretch == 0 { // 0: no term exists that a cache could be older than
 			return err
 		}
 
-		loading, mine, err := i.turn(stretch, name)
+		loading, mine, err := i.turn(stretch)
 		switch {
 		case err != nil || loading == nil:
 			return err
@@ -90,7 +90,7 @@ func (i *inventory) prepare(ctx context.Context, name types.NamespacedName) erro
 }
 
 // turn returns whose turn it is to make the list: the caller's, or that of a worker who has begun, or nobody's if loading is nil.
-func (i *inventory) turn(stretch int, name types.NamespacedName) (loading <-chan struct{}, mine bool, err error) {
+func (i *inventory) turn(stretch int) (loading <-chan struct{}, mine bool, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
@@ -104,7 +104,7 @@ func (i *inventory) turn(stretch int, name types.NamespacedName) (loading <-chan
 
 	wait := i.until(i.lists)
 	switch {
-	case i.listing != nil && (i.listing.revisions != nil || wait > 0 || i.listing.knows(name)):
+	case i.listing != nil:
 		return nil, false, nil
 	case wait > 0:
 		return nil, false, retryError(wait)
@@ -134,11 +134,7 @@ func (i *inventory) load(ctx context.Context, stretch int) {
 			return
 		}
 
-		if found != nil && (found.revisions != nil || i.listing == nil) {
-			i.listing = found
-		}
-
-		if err != nil {
+		if i.listing = found; err != nil {
 			i.failed(ctx, &i.lists, err)
 		}
 	}()
@@ -154,12 +150,8 @@ func (i *inventory) failed(ctx context.Context, b *backoff, err error) {
 	}
 	b.failed(i.shard.term.clock.Now())
 
-	message := "Working on nothing that was not confirmed in this term: the API server must confirm that the cache is up to date"
-	if apierrors.IsForbidden(err) {
-		message = "Must ask for each object of the kind before it is first worked on: grant the shard get and list on the kind " +
-			"in the namespaces of its cache"
-	}
-	log.FromContext(ctx).Error(err, message, "unconfirmedKind", i.kind.gvk.Kind, "failures", b.failures, "retryAfter", i.until(*b))
+	log.FromContext(ctx).Error(err, "Working on nothing that was not confirmed in this term: the API server must confirm that the cache is up to date",
+		"unconfirmedKind", i.kind.gvk.Kind, "failures", b.failures, "retryAfter", i.until(*b))
 }
 
 // doubt makes the shard list the objects again: what was confirmed need not be in a cache that is new.

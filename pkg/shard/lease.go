@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +33,8 @@ import (
 //	L6  The Lease announces the hold-off from the write that takes it. A longer hold-off that a predecessor has announced is
 //	    kept, and announced, until it has passed once: whoever has read it may rely on it.
 //	L7  The Lease of a slot is lost when it names another Pod, even if its holder, the slot, is the same.
+//	L8  A process waits for the hold-off if its predecessor has announced other namespaces than it does, even if the Lease was held all the time: whoever
+//	    has read there that the shard does not watch a namespace may rely on it for that long.
 //
 // Leader election calls the methods that read and write from one goroutine.
 type lock struct {
@@ -42,8 +45,11 @@ type lock struct {
 	podUID  types.UID     // the uid of the Pod that the Lease announces; empty for none
 	ring    string
 	label   string // the key of the shard label that the Lease announces; empty for none
-	slot    bool   // the name of the shard is that of a slot, which may pass to another Pod
-	leases  coordinationv1client.LeaseInterface
+	// namespaces are those in which the shard watches its kinds, and watched is what the Lease said when it was last read, as contract.Namespaces; empty for all.
+	namespaces []string
+	watched    string
+	slot       bool // the name of the shard is that of a slot, which may pass to another Pod
+	leases     coordinationv1client.LeaseInterface
 
 	// announced is the hold-off that the Lease announced when it was last read or written; 0 if it announced none.
 	announced time.Duration
@@ -95,7 +101,8 @@ func (s *Shard) lockFor(client coordinationv1client.LeasesGetter, name string) *
 	l := &lock{
 		term: s.term, holdOff: s.options.HoldOff, podUID: s.options.PodUID,
 		ring: s.options.Ring, slot: s.options.Slots.any(), label: s.options.ShardLabel, leases: client.Leases(s.options.Namespace),
-		healthy: s.options.Healthy, patience: s.options.RetryPeriod,
+		namespaces: s.namespaces,
+		healthy:    s.options.Healthy, patience: s.options.RetryPeriod,
 	}
 	if l.slot || s.options.Pod != name {
 		l.pod = s.options.Pod
@@ -141,10 +148,10 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 // fails if the Lease has changed. Nobody has then seen it free lately. This happens when the process was restarted before its
 // Lease was taken. Both times come from the clock of the previous process. In all other cases, moves may be in progress: a Lease
 // that was taken or released is free; a Lease that does not exist may have been deleted long ago; a Lease that was acquired only
-// recently may have been free before. A new shard, which has no objects, also waits for the hold-off: it looks the same.
+// recently may have been free before; and L8 holds. A new shard, which has no objects, also waits for the hold-off: it looks the same.
 func (l *lock) isSettled(record *resourcelock.LeaderElectionRecord) bool {
 	return record.HolderIdentity == l.Identity() && !record.AcquireTime.IsZero() &&
-		record.RenewTime.Sub(record.AcquireTime.Time) >= l.holds()
+		record.RenewTime.Sub(record.AcquireTime.Time) >= l.holds() && (l.watched == "" || l.watched == strings.Join(l.namespaces, ","))
 }
 
 // holds returns how long the shard holds off after it has taken the Lease as it was last read or written.

@@ -283,6 +283,8 @@ func reasonOf(may verdict, l link, err error) string {
 		return "not_added"
 	case errors.As(err, &retry):
 		return "behind"
+	case errors.Is(err, errUndeclared):
+		return "undeclared"
 	case err != nil:
 		return "error"
 	case may == drained:

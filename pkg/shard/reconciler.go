@@ -35,10 +35,7 @@ const recheck = 2 * time.Second
 // documentation. Its results and errors are passed on. If the wrapper cannot decide yet, the object is reconciled again a little
 // later.
 func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
-	w := s.wrap(s.kindOf(c, obj))
-	w.ends = releaseOf(inner)
-
-	return &reconciler{wrapped: w, inner: inner}
+	return newReconciler(s.wrap(s.kindOf(c, obj)), inner, requested)
 }
 
 // view returns the assignment of an object; nil stands for an absent object.
@@ -51,18 +48,6 @@ func (s *Shard) view(obj metav1.Object) view {
 		version: obj.GetResourceVersion(), owned: s.owns(obj), draining: s.draining(obj),
 		next: contract.NextShard(obj.GetLabels()[s.drainKey]),
 	}
-}
-
-type reconciler struct {
-	*wrapped
-	inner reconcile.Reconciler
-}
-
-// Reconcile implements reconcile.Reconciler.
-func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	return r.work(ctx, req.NamespacedName, func(ctx context.Context) (reconcile.Result, error) {
-		return r.inner.Reconcile(ctx, req)
-	})
 }
 
 // work calls the function if this process may work on the object, and acknowledges drains before and after.
@@ -268,7 +253,7 @@ func (v *visit) refused(may verdict, err error) {
 
 // see enters one object and judges its cached state, if that is as new as the term.
 func (v *visit) see(ctx context.Context, k *kind, name types.NamespacedName) (metav1.Object, verdict, error) {
-	if err := k.inventory.prepare(ctx, name); err != nil {
+	if err := k.inventory.prepare(ctx); err != nil {
 		return nil, unclear, err
 	}
 

@@ -45,6 +45,8 @@ type Shard struct {
 	standsBy atomic.Bool
 	// released counts the objects that were released.
 	released atomic.Int64
+	// namespaces are those in which the shard watches its kinds; none for all.
+	namespaces []string
 	// live reads metadata from the API server; nil until the shard knows how to reach it.
 	live metadata.Interface
 }
@@ -78,10 +80,10 @@ func newShard(options Options) *Shard {
 		inventories: map[form]*inventory{},
 	}
 	s.become(options.Name)
-	s.stores = newStores(keys, s.liveReader)
+	s.stores = newStores(ringKeys(keys), s.liveReader)
 	s.handover = newHandovers(options.Ring, s.stores, s.Selector)
 	s.drains = &drains{shard: s}
-	s.stores.observers = append(s.stores.observers, s.cachedAnew, s.drains.watch)
+	s.stores.observe = s.drains.watch
 	s.term.own = s.drains.run
 
 	return s

@@ -15,10 +15,14 @@ package controller
 import (
 	"errors"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // Builder builds a [Reconciler]. [NewShardedReconciler] creates it. Builders of one manager are not safe for concurrent use.
@@ -86,4 +90,18 @@ func (b *Builder) Build(r reconcile.Reconciler) (reconcile.Reconciler, error) {
 	}
 
 	return built, nil
+}
+
+// Predicate returns a predicate that passes every event of an object that carries the drain label of the ring. It passes an event of
+// another object if the object carries the label of the shard, and all given predicates pass the event. Use it for the kind of a
+// [Reconciler]: a predicate like GenerationChangedPredicate would hide drains.
+func Predicate(clusterRingName, shardName string, predicates ...predicate.Predicate) predicate.Predicate {
+	keys := contract.LabelKeysOf(clusterRingName, "")
+
+	return predicate.Or(
+		predicate.NewPredicateFuncs(func(obj client.Object) bool {
+			return metav1.HasLabel(metav1.ObjectMeta{Labels: obj.GetLabels()}, keys.Drain)
+		}),
+		predicate.And(predicate.NewPredicateFuncs(func(obj client.Object) bool { return obj.GetLabels()[keys.Shard] == shardName }), predicate.And(predicates...)),
+	)
 }

@@ -59,22 +59,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 
 // wrapped returns the shard's wrapper of Do.
 func (r *Reconciler) wrapped() (reconcile.Reconciler, error) {
-	r.once.Do(func() { r.inner, r.err = r.wrap() })
+	r.once.Do(func() {
+		var s *shard.Shard
+
+		if r.err = r.validate(); r.err == nil {
+			s, r.err = r.shard()
+		}
+
+		if r.err != nil {
+			r.err = fmt.Errorf("sharded reconciler: %w", r.err)
+		} else {
+			r.inner = s.Reconciler(r.Client, r.Object, reconcile.Func(r.present))
+		}
+	})
 
 	return r.inner, r.err
-}
-
-func (r *Reconciler) wrap() (reconcile.Reconciler, error) {
-	if err := r.validate(); err != nil {
-		return nil, fmt.Errorf("sharded reconciler: %w", err)
-	}
-
-	s, err := r.shard()
-	if err != nil {
-		return nil, fmt.Errorf("sharded reconciler: %w", err)
-	}
-
-	return s.Reconciler(r.Client, r.Object, reconcile.Func(r.present)), nil
 }
 
 // present calls Do for an object that exists.
@@ -121,24 +120,20 @@ func (common) ConvertObject(context.Context, runtime.Object, runtime.Object) err
 
 func (r *Reconciler) validate() error {
 	var errs []error
-	if r.Do == nil {
-		errs = append(errs, errors.New("reconciler: pass one that is not nil"))
-	}
 
-	if r.Object == nil {
-		errs = append(errs, errors.New("object: set the kind with For"))
-	}
-
-	if r.Client == nil {
-		errs = append(errs, errors.New("client: set one with WithClient"))
-	}
-
-	if r.ClusterRingName == "" {
-		errs = append(errs, errors.New("ring: set the name of the shard's ClusterRing with InClusterRing"))
-	}
-
-	if r.ShardName == "" {
-		errs = append(errs, errors.New("shard name: set the identity of the shard's lock with WithShardName"))
+	for _, field := range []struct {
+		missing bool
+		problem string
+	}{
+		{r.Do == nil, "reconciler: pass one that is not nil"},
+		{r.Object == nil, "object: set the kind with For"},
+		{r.Client == nil, "client: set one with WithClient"},
+		{r.ClusterRingName == "", "ring: set the name of the shard's ClusterRing with InClusterRing"},
+		{r.ShardName == "", "shard name: set the identity of the shard's lock with WithShardName"},
+	} {
+		if field.missing {
+			errs = append(errs, errors.New(field.problem))
+		}
 	}
 
 	return errors.Join(errs...)

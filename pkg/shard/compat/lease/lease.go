@@ -102,59 +102,54 @@ var _ resourcelock.Interface = (*LeaseLock)(nil)
 
 // elected returns the lock of the shard that the fields describe.
 func (l *LeaseLock) elected() (resourcelock.Interface, error) {
-	l.once.Do(func() { l.lock, l.err = l.elect() })
+	l.once.Do(func() {
+		id := within.Identity{Ring: l.Labels[contract.LabelClusterRing], Name: l.LeaseMeta.Name, Namespace: l.LeaseMeta.Namespace}
+
+		switch {
+		case l.Client == nil:
+			l.err = errors.New("Client: set it, or make the lock with NewResourceLock")
+		case l.LockConfig.Identity != id.Name:
+			l.err = fmt.Errorf("LockConfig.Identity: %q must be the name of the Lease: otherwise, the shard counts as unavailable", l.LockConfig.Identity)
+		default:
+			l.lock, l.err = shard.Elect(within.Lock{Identity: id, Leases: l.Client, Events: l.LockConfig.EventRecorder, Labels: maps.Clone(l.Labels), Exit: l.exit})
+		}
+
+		if l.err != nil {
+			l.err = fmt.Errorf("lease %s: %w", l.Describe(), l.err)
+		}
+	})
 
 	return l.lock, l.err
 }
 
-func (l *LeaseLock) elect() (resourcelock.Interface, error) {
-	switch {
-	case l.Client == nil:
-		return nil, fmt.Errorf("lease %s: Client: set it, or make the lock with NewResourceLock", l.Describe())
-	case l.LockConfig.Identity != l.LeaseMeta.Name:
-		return nil, fmt.Errorf("lease %s: LockConfig.Identity: %q must be the name of the Lease: otherwise, the shard counts as unavailable",
-			l.Describe(), l.LockConfig.Identity)
-	}
-
-	lock, err := shard.Elect(within.Lock{
-		Identity: within.Identity{Ring: l.Labels[contract.LabelClusterRing], Name: l.LeaseMeta.Name, Namespace: l.LeaseMeta.Namespace},
-		Leases:   l.Client, Events: l.LockConfig.EventRecorder, Labels: maps.Clone(l.Labels), Exit: l.exit,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("lease %s: %w", l.Describe(), err)
-	}
-
-	return lock, nil
-}
-
 // Get implements resourcelock.Interface: it reads the Lease. It returns an error if this process has held the Lease and lost it.
-func (l *LeaseLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+func (l *LeaseLock) Get(ctx context.Context) (record *resourcelock.LeaderElectionRecord, raw []byte, err error) {
 	lock, err := l.elected()
-	if err != nil {
-		return nil, nil, err
+	if err == nil {
+		record, raw, err = lock.Get(ctx)
 	}
 
-	return lock.Get(ctx) //nolint:wrapcheck // leader election looks for NotFound
+	return record, raw, err //nolint:wrapcheck // leader election looks for NotFound
 }
 
 // Create implements resourcelock.Interface: it creates the Lease.
 func (l *LeaseLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	lock, err := l.elected()
-	if err != nil {
-		return err
+	if err == nil {
+		err = lock.Create(ctx, record)
 	}
 
-	return lock.Create(ctx, record) //nolint:wrapcheck // leader election logs the Lease's name
+	return err //nolint:wrapcheck // leader election logs the Lease's name
 }
 
 // Update implements resourcelock.Interface: it takes, renews, or releases the Lease.
 func (l *LeaseLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	lock, err := l.elected()
-	if err != nil {
-		return err
+	if err == nil {
+		err = lock.Update(ctx, record)
 	}
 
-	return lock.Update(ctx, record) //nolint:wrapcheck // leader election looks for Conflict
+	return err //nolint:wrapcheck // leader election looks for Conflict
 }
 
 // RecordEvent implements resourcelock.Interface: it records an event about the Lease, if there is a recorder.
