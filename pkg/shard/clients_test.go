@@ -183,7 +183,7 @@ func (p *program) marked(name string, keysAndValues ...string) *corev1.ConfigMap
 
 	cm := &corev1.ConfigMap{ObjectMeta: p.meta(p.shard, name)}
 	cm.Labels = p.ours(append(keysAndValues, p.shard.drainKey, "true")...)
-	cm.Annotations = map[string]string{p.shard.LabelKeys().Handover: "{}"}
+	cm.Annotations = map[string]string{p.shard.LabelKeys().Handover: "{}", p.shard.LabelKeys().Held: "other"}
 	require.NoError(p, p.admin.Create(p.Context(), cm))
 
 	return cm

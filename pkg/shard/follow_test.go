@@ -204,7 +204,7 @@ func TestTransformMayReturnAnotherObject(t *testing.T) {
 	keys := s.LabelKeys()
 	shared := map[string]string{"mine": "yes"}
 	was := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Labels: map[string]string{keys.Shard: "shard-0", keys.Drain: ""}, Annotations: map[string]string{keys.Handover: "{}", "other": "x"},
+		Labels: map[string]string{keys.Shard: "shard-0", keys.Drain: ""}, Annotations: map[string]string{keys.Handover: "{}", keys.Held: "y", "other": "x"},
 		OwnerReferences: []metav1.OwnerReference{{Name: "controller", Controller: new(true)}},
 	}}
 
@@ -213,7 +213,7 @@ func TestTransformMayReturnAnotherObject(t *testing.T) {
 	})(was)
 	require.NoError(t, err)
 	require.Equal(t, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Labels: map[string]string{keys.Shard: "shard-0", keys.Drain: "", "mine": "yes"}, Annotations: map[string]string{keys.Handover: "{}"},
+		Labels: map[string]string{keys.Shard: "shard-0", keys.Drain: "", "mine": "yes"}, Annotations: map[string]string{keys.Handover: "{}", keys.Held: "y"},
 		OwnerReferences: []metav1.OwnerReference{{Name: "owner"}, {Name: "controller", Controller: new(true)}},
 	}}, out)
 	require.Len(t, shared, 1)

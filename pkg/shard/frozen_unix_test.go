@@ -64,7 +64,7 @@ func runAsProcess() int {
 			tell(req.Name)
 
 			if req.Name == o.Poison {
-				os.Exit(poisoned)
+				os.Exit(poisoned) //nolint:revive // this is what it is about
 			}
 
 			return reconcile.Result{}, nil

@@ -23,7 +23,7 @@ import (
 type ringMeta struct{ shard, drain, handover, held *string }
 
 func (m ringMeta) equal(o ringMeta) bool {
-	return ptr.Equal(m.shard, o.shard) && ptr.Equal(m.drain, o.drain) && ptr.Equal(m.handover, o.handover)
+	return ptr.Equal(m.shard, o.shard) && ptr.Equal(m.drain, o.drain) && ptr.Equal(m.handover, o.handover) && ptr.Equal(m.held, o.held)
 }
 
 // ringKeys reads and writes the keys of the ring in objects. If others have the object's maps too, it writes into new ones.

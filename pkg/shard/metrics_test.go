@@ -105,6 +105,8 @@ func TestMetricsShowTheStateOfAShard(t *testing.T) {
 	k := &kind{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}
 	w, key := &wrapped{kind: k}, k.key(types.NamespacedName{Namespace: "n", Name: "a"})
 
+	s.poison.held[key] = ""
+
 	// A worker of the controller enters the object, and does not return; another one comes and goes.
 	stuck := &visit{shard: s, controller: w.controllerOf(mark{controller: "websites"}), began: clk.Now()}
 	s.progress.begins(stuck)
@@ -133,6 +135,7 @@ func TestMetricsShowTheStateOfAShard(t *testing.T) {
 	require.Equal(t, map[string]float64{
 		"info{pod=shard-0," + "shard=shard-0,slot=}": 1, "standby{" + of: 0, "lease_held{" + of: 1,
 		"objects{kind=Secret," + of: 2, "drains_seen_total{" + of: 1, "drains_released_total{" + of: 0, "drains_waiting{" + of: 1,
+		"held_back_objects{kind=Secret," + of:            1,
 		"oldest_drain_seconds{controller=websites," + of: 40,
 		"stalled_seconds{controller=secret," + of:        0, "stalled_seconds{controller=websites," + of: 40,
 		"refused_reconciles_total{controller=secret,reason=draining," + of: 1, "refused_reconciles_total{controller=secret,reason=lost," + of: 1,

@@ -75,7 +75,7 @@ func TestPatchesKeepTheShard(t *testing.T) {
 
 					f.refresh(stored)
 					require.Equal(t, want, stored.Labels, name)
-					require.Equal(t, map[string]string{keys.Handover: "{}"}, stored.Annotations, name)
+					require.Equal(t, map[string]string{keys.Handover: "{}", keys.Held: "other"}, stored.Annotations, name)
 				}
 			})
 		}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -127,52 +129,66 @@ func (p *poison) note(key objectKey, kind string) string {
 }
 
 // try calls the function for an object that may be worked on, unless the object is held back.
-func (w *wrapped) try(ctx context.Context, v *visit, obj metav1.Object, inner workFunc) (reconcile.Result, error) {
-	p, key := w.shard.poison, v.keys[0]
-	mark := p.keys.of(obj).held
-	current := mark != nil && *mark == p.fingerprint(obj)
+func (w *wrapped) try(ctx context.Context, v *visit, inner workFunc) (reconcile.Result, error) {
+	p, o := w.shard.poison, judged{key: v.keys[0], kind: w.kind, Object: v.obj}
+	o.mark = p.keys.of(o.Object).held
+	o.held = o.mark != nil && *o.mark == p.fingerprint(o.Object)
 
-	may, convict := p.enter(w.kind, key, obj, mark, current)
+	may, proven := p.enter(o)
 	if !may {
 		v.shard.progress.refused(v.shard.progress.reconciles, v.controller, "held_back")
 	}
 
 	switch {
-	case convict != nil:
-		return reconcile.Result{RequeueAfter: soon}, p.convict(ctx, w.kind, key, obj, convict)
-	case current:
+	case proven != nil:
+		return reconcile.Result{RequeueAfter: soon}, p.convict(ctx, o, proven)
+	case o.held:
 		return reconcile.Result{}, nil // the next event of the object leads here
 	case !may:
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}
 
 	returned := false
-	defer func() { p.leave(key, returned) }()
+	defer func() { p.leave(o.key, returned) }()
 
-	result, err := w.call(ctx, key.NamespacedName, v.deletion, inner)
-
+	result, err := w.call(ctx, o.key.NamespacedName, v.deletion, inner)
 	returned = true
-	if mark != nil && err == nil { // the object has changed, and now does no harm
-		err = p.write(ctx, w.kind, key, map[string]any{"annotations": map[string]any{p.keys.Held: nil}})
+
+	if o.mark != nil && err == nil { // the object has changed, and now does no harm
+		err = o.write(ctx, map[string]any{"annotations": map[string]any{p.keys.Held: nil}})
 	}
 
 	return result, err
 }
 
-// enter reports whether a worker may begin with an object, and notes that it does: then it must leave. It returns a suspicion that is to be said.
-func (p *poison) enter(k *kind, key objectKey, obj metav1.Object, mark *string, current bool) (may bool, convict *suspicion) {
+// judged is an object that a worker is inside of, as the cache shows it.
+type judged struct {
+	metav1.Object
+
+	key  objectKey
+	kind *kind
+	mark *string // the annotation; nil: there is none
+	held bool    // the annotation is as new as the object
+}
+
+// enter reports whether a worker may begin with an object, and notes that it does: then it must leave. It returns a suspicion that the object does not
+// say yet.
+func (p *poison) enter(o judged) (may bool, proven *suspicion) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
+	key := o.key
+
 	s := p.suspects[key]
-	if s != nil && (p.clock.Since(s.since) > suspected || s.mark != "" && mark != nil && *mark == s.mark) {
-		delete(p.suspects, key)
+	if s != nil && (p.clock.Since(s.since) > suspected || s.mark != "" && o.mark != nil && *o.mark == s.mark) {
+		delete(p.suspects, key) // it was long ago, or the object says it
+
 		s = nil
 	}
 
 	switch {
-	case current:
-		p.report(k, key, obj, *mark)
+	case o.held:
+		p.report(o)
 		return false, nil
 	case s != nil && s.proven && s.mark == "":
 		return false, s
@@ -213,9 +229,9 @@ func (p *poison) leave(key objectKey, returned bool) {
 }
 
 // convict lets the object say that it is held back. Until the cache shows that, the suspicion holds it back.
-func (p *poison) convict(ctx context.Context, k *kind, key objectKey, obj metav1.Object, s *suspicion) error {
-	mark := p.fingerprint(obj)
-	if err := p.write(ctx, k, key, map[string]any{"resourceVersion": obj.GetResourceVersion(), "annotations": map[string]any{p.keys.Held: mark}}); err != nil {
+func (p *poison) convict(ctx context.Context, o judged, s *suspicion) error {
+	mark := p.fingerprint(o.Object)
+	if err := o.write(ctx, map[string]any{"resourceVersion": o.GetResourceVersion(), "annotations": map[string]any{p.keys.Held: mark}}); err != nil {
 		return err
 	}
 
@@ -223,39 +239,39 @@ func (p *poison) convict(ctx context.Context, k *kind, key objectKey, obj metav1
 	defer p.mu.Unlock()
 
 	s.mark = mark
-	_ = os.Remove(p.note(key, noteOfWork))
-	_ = os.Remove(p.note(key, noteOfSuspect))
+	_ = os.Remove(p.note(o.key, noteOfWork))
+	_ = os.Remove(p.note(o.key, noteOfSuspect))
 
 	return nil
 }
 
 // write patches the metadata of the object.
-func (p *poison) write(ctx context.Context, k *kind, key objectKey, metadata map[string]any) error {
+func (o judged) write(ctx context.Context, metadata map[string]any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err == nil {
-		_, err = k.patch(ctx, key.NamespacedName, patch)
+		_, err = o.kind.patch(ctx, o.key.NamespacedName, patch)
 	}
 
 	if err != nil {
-		return fmt.Errorf("annotate whether %s %s is held back: %w", k.gvk.Kind, key.NamespacedName, err)
+		return fmt.Errorf("annotate whether %s %s is held back: %w", o.key.Kind, o.key.NamespacedName, err)
 	}
 
 	return nil
 }
 
 // report reports an object that is held back once.
-func (p *poison) report(k *kind, key objectKey, obj metav1.Object, mark string) {
-	if p.held[key] == mark {
+func (p *poison) report(o judged) {
+	if p.held[o.key] == *o.mark {
 		return
 	}
 
-	p.held[key] = mark
+	p.held[o.key] = *o.mark
 	klog.Background().Error(nil, "Not reconciling an object, because its reconcile has ended the process twice. It is held back until it changes, or the annotation is removed",
-		"kind", key.Kind, "object", key.NamespacedName, "annotation", p.keys.Held)
+		"kind", o.key.Kind, "object", o.key.NamespacedName, "annotation", p.keys.Held)
 
 	if p.events != nil {
-		about := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: obj.GetUID()}}
-		about.SetGroupVersionKind(k.gvk)
+		about := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: o.key.Namespace, Name: o.key.Name, UID: o.GetUID()}}
+		about.SetGroupVersionKind(o.kind.gvk)
 		p.events.Eventf(about, nil, "Warning", "HeldBack", "Reconcile",
 			"The reconcile has ended the process twice. The object is held back until it changes, or the annotation %s is removed", p.keys.Held)
 	}
@@ -296,7 +312,11 @@ func (s *Shard) heldBack() map[schema.GroupKind]int {
 	counts := map[schema.GroupKind]int{}
 
 	for key := range held {
-		if obj := s.kind(key.GroupKind, key.Namespace).shown(context.Background(), key.NamespacedName); obj != nil && s.owns(obj) {
+		name := toolscache.NewObjectName(key.Namespace, key.Name).String()
+		if slices.ContainsFunc(s.stores.showing(key.GroupKind, key.Namespace), func(c *store) bool {
+			_, there, _ := c.GetByKey(name)
+			return there
+		}) {
 			counts[key.GroupKind]++
 		}
 	}
@@ -304,7 +324,7 @@ func (s *Shard) heldBack() map[schema.GroupKind]int {
 	return counts
 }
 
-// fingerprint returns a digest of what a user may change of an object. If the object has a generation, that stands for what is not metadata.
+// fingerprint returns a digest of what others may change of an object. If the object has a generation, that stands for what is not metadata.
 func (p *poison) fingerprint(obj metav1.Object) string {
 	labels, annotations := p.keys.fields(ringMeta{})
 	state := map[string]any{

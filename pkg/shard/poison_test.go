@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,6 +37,7 @@ func (f *fixture) run(name string) *runningProcess {
 	require.NoError(f, err)
 
 	cmd := exec.CommandContext(f.Context(), os.Args[0])
+
 	cmd.Env, cmd.Stderr = append(os.Environ(), processVariable+"="+string(raw)), os.Stderr
 	out, err := cmd.StdoutPipe()
 	require.NoError(f, err)
@@ -85,6 +85,7 @@ func (p *runningProcess) kill() {
 func TestPoisonIsHeldBack(t *testing.T) {
 	f := newFixture(t)
 	s, other := f.shard("shard-0"), f.shard("shard-1")
+
 	for _, name := range []string{"shard-0", "shard-1"} {
 		t.Cleanup(func() { _ = os.RemoveAll(notesOf(f.config.Host, f.namespace, f.ring, name)) }) // their processes do not end in good order
 	}
@@ -152,7 +153,7 @@ func TestSuspectsAreTriedOneByOne(t *testing.T) {
 		return p
 	}
 	may := func(p *poison, name string) bool {
-		may, _ := p.enter(&kind{}, key(name), &metav1.PartialObjectMetadata{}, nil, false)
+		may, _ := p.enter(judged{key: key(name)})
 
 		return may
 	}
@@ -179,7 +180,7 @@ func TestSuspectsAreTriedOneByOne(t *testing.T) {
 	require.False(t, p.suspects[key("c")].proven)
 	require.False(t, may(p, "b"))
 
-	p.clock = testingclock.NewFakePassiveClock(time.Now().Add(2 * suspected))
+	p.clock = testingclock.NewFakePassiveClock(p.clock.Now().Add(2 * suspected))
 	require.True(t, may(p, "b"), "it was long ago")
 	require.True(t, may(p, "a"))
 	p.close()

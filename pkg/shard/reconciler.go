@@ -81,7 +81,7 @@ func (w *wrapped) work(ctx context.Context, name types.NamespacedName, inner wor
 	case err != nil:
 		return later(err)
 	case may == run:
-		return w.try(ctx, v, v.obj, inner)
+		return w.try(ctx, v, inner)
 	case may == absent:
 		return w.absent(ctx, name, inner)
 	case may == drained || may == unclear:

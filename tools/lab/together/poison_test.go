@@ -58,7 +58,7 @@ func runShard(kubeconfig, ring, name string) error {
 			_, _ = fmt.Fprintln(os.Stdout, req.Name)
 
 			if req.Name == poison {
-				os.Exit(1)
+				os.Exit(1) //nolint:revive // this is what it is about
 			}
 
 			return reconcile.Result{RequeueAfter: often}, nil
@@ -74,7 +74,7 @@ func runShard(kubeconfig, ring, name string) error {
 type fleet struct {
 	*world
 
-	clock clock.PassiveClock
+	clock clock.Clock
 	wait  sync.WaitGroup
 	over  chan struct{}
 
@@ -87,9 +87,9 @@ type fleet struct {
 	gone  string // the shard that is not restarted
 }
 
-// serve runs the process of a shard, and restarts it as a kubelet does, but with half of its back-off.
+// serve runs the process of a shard, and restarts it as a kubelet does.
 func (f *fleet) serve(name string) {
-	for pause := time.Duration(0); ; pause = max(2*pause, 5*time.Second) {
+	for pause := time.Duration(0); ; pause = max(2*pause, 10*time.Second) {
 		cmd := exec.CommandContext(f.Context(), os.Args[0])
 		cmd.Env, cmd.Stderr = append(os.Environ(), asShard+"="+strings.Join([]string{f.plane.Kubeconfig(), f.ring, name}, ",")), os.Stderr
 
@@ -112,7 +112,7 @@ func (f *fleet) serve(name string) {
 		select {
 		case <-f.over:
 			return
-		case <-time.After(pause):
+		case <-f.clock.After(pause):
 			if f.isGone(name) {
 				return
 			}
