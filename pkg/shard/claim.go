@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -43,15 +42,20 @@ const again = time.Second
 // claim returns an error if it may not read what the number of slots follows, or if ctx ends first. It logs what else the API server refuses, and
 // tries again.
 func (s *Shard) claim(ctx context.Context, config *rest.Config) error {
-	renewing, watching, err := leaseClients(config, s.options)
+	o := s.options
+
+	client, err := o.leases(config, o.RenewDeadline)
 	if err != nil {
 		return err
 	}
 
-	o := s.options
+	watching, err := o.leases(config, 0)
+	if err != nil {
+		return err
+	}
 
 	c := &claimer{
-		shard: s, options: o, client: renewing, watching: watching.Leases(o.Namespace), clock: clock.RealClock{},
+		shard: s, options: o, client: client, watching: watching, clock: clock.RealClock{},
 		log: klog.FromContext(ctx).WithName("slots"), slots: o.Slots.of(o.Ring),
 		leases: map[string]observed{}, refused: map[string]time.Time{}, changed: make(chan struct{}, 1), hidden: map[string]int{},
 	}
@@ -78,7 +82,7 @@ type claimer struct {
 	// slots are the names of all slots, as many as the workload had replicas when its scale was last read, at the time read.
 	slots  []string
 	read   time.Time
-	client coordinationv1client.LeasesGetter
+	client coordinationv1client.LeaseInterface
 	// watching is a client without a time-out.
 	watching coordinationv1client.LeaseInterface
 	clock    clock.Clock
@@ -126,7 +130,7 @@ func (c *claimer) run(ctx context.Context) (string, error) {
 		<-ended
 	}()
 
-	standby := &standby{options: c.options, client: c.client.Leases(c.options.Namespace), clock: c.clock, log: c.log}
+	standby := &standby{options: c.options, client: c.client, clock: c.clock, log: c.log}
 	defer standby.leave()
 
 	for {
@@ -297,40 +301,22 @@ func (c *claimer) refuse(slot string) {
 // take writes this Pod's name to the Lease of the slot. The write fails if the Lease is not as it was observed: then somebody has renewed or
 // taken it.
 func (c *claimer) take(ctx context.Context, slot *choice) error {
-	options := c.options
 	l := c.shard.lockFor(c.client, slot.name)
-	leases := l.Client.Leases(options.Namespace)
 	now := metav1.NewTime(c.clock.Now())
 
 	record := resourcelock.LeaderElectionRecord{
-		HolderIdentity: slot.name, LeaseDurationSeconds: int(options.LeaseDuration / time.Second), AcquireTime: now, RenewTime: now,
+		HolderIdentity: slot.name, LeaseDurationSeconds: int(c.options.LeaseDuration / time.Second), AcquireTime: now, RenewTime: now,
 	}
-	if slot.lease == nil {
-		_, err := leases.Create(ctx, &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Namespace: options.Namespace, Name: slot.name, Labels: l.Labels},
-			Spec:       resourcelock.LeaderElectionRecordToLeaseSpec(&record),
-		}, metav1.CreateOptions{})
+	if l.lease = slot.lease; l.lease != nil {
+		before := resourcelock.LeaseSpecToLeaderElectionRecord(&l.lease.Spec)
+		record.LeaderTransitions = before.LeaderTransitions + 1
 
-		return err //nolint:wrapcheck // attempt looks for AlreadyExists
-	}
-
-	lease := slot.lease.DeepCopy()
-	before := resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
-
-	record.LeaderTransitions = before.LeaderTransitions + 1
-
-	l.saw(lease)
-
-	if l.settled = l.isSettled(before); l.settled && slot.why != free {
-		// The slot's name has held the Lease all the time. Otherwise, the Lease was free lately, also for a predecessor that has not held off to the
-		// end: who reads it must see that.
-		record.AcquireTime = before.AcquireTime
+		if l.settled = l.isSettled(before); l.settled && slot.why != free {
+			// The slot's name has held the Lease all the time. Otherwise, the Lease was free lately, also for a predecessor that has not held off to the
+			// end: who reads it must see that.
+			record.AcquireTime = before.AcquireTime
+		}
 	}
 
-	lease.Spec = resourcelock.LeaderElectionRecordToLeaseSpec(&record)
-	maps.Copy(lease.Labels, l.Labels) // the Lease has labels: it was found by one
-
-	_, err := leases.Update(ctx, lease, metav1.UpdateOptions{})
-
-	return err //nolint:wrapcheck // attempt looks for Conflict
+	return l.write(ctx, record)
 }

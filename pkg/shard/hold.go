@@ -40,12 +40,12 @@ func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) 
 		}
 	}
 
-	client, _, err := leaseClients(config, s.options)
+	leases, err := s.options.leases(config, s.options.RenewDeadline)
 	if err != nil {
 		return nil, err
 	}
 
-	lock := s.lockFor(client, s.Name())
+	lock := s.lockFor(leases, s.Name())
 	held, lost := make(chan struct{}), make(chan struct{})
 
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{

@@ -20,16 +20,16 @@ const (
 // offer offers the slot to the processes that wait for one. It reports whether one of them has taken it. Otherwise, the Lease must be released.
 // All workers have ended.
 func (l *lock) offer(ctx context.Context, record resourcelock.LeaderElectionRecord) (taken bool) {
-	log := klog.FromContext(ctx).WithName("slots").WithValues("slot", l.Identity(), "pod", l.pod)
+	log := klog.FromContext(ctx).WithName("slots").WithValues("slot", l.name, "pod", l.pod.name)
 	if !l.awaited(ctx, log) {
 		return false
 	}
 
-	record.HolderIdentity, record.AcquireTime = l.Identity(), l.acquired
+	record.HolderIdentity, record.AcquireTime = l.name, metav1.NewTime(l.lease.Spec.AcquireTime.Time)
 	record.LeaseDurationSeconds = int(l.term.leaseDuration / time.Second)
 	l.offering = true
 
-	err := l.LeaseLock.Update(ctx, record)
+	err := l.write(ctx, record)
 	l.offering = false
 
 	if err != nil {
@@ -75,7 +75,7 @@ func (l *lock) offer(ctx context.Context, record resourcelock.LeaderElectionReco
 
 // awaited reports whether a process waits for this slot.
 func (l *lock) awaited(ctx context.Context, log klog.Logger) bool {
-	count, err := standbys(ctx, l.leases, slotOf{l.ring, l.Identity()}, l.term.clock.Now())
+	count, err := standbys(ctx, l.leases, slotOf{l.ring, l.name}, l.term.clock.Now())
 	if err != nil {
 		log.Error(err, "Could not look for processes that wait for a slot; releasing it")
 		return false
@@ -86,12 +86,9 @@ func (l *lock) awaited(ctx context.Context, log klog.Logger) bool {
 
 // takenBy returns the Pod that has taken the slot, and reports whether this process has lost it.
 func (l *lock) takenBy(ctx context.Context) (string, bool) {
-	lease, err := l.leases.Get(ctx, l.LeaseMeta.Name, metav1.GetOptions{})
-	if err != nil {
+	if _, err := l.read(ctx); err != nil {
 		return "nobody: the Lease was deleted", apierrors.IsNotFound(err)
 	}
 
-	l.saw(lease)
-
-	return l.other, l.other != "" || !isHeld(lease)
+	return l.other(), l.other() != "" || !isHeld(l.lease)
 }

@@ -105,15 +105,15 @@ func TestAStandbyRenewsItsLease(t *testing.T) {
 	f := newFixture(t)
 	options, err := f.slotOptions("pod-b", 1).complete(nil, "")
 	require.NoError(t, err)
-	client, _, err := leaseClients(f.config, options)
+	client, err := options.leases(f.config, options.RenewDeadline)
 	require.NoError(t, err)
 
 	clk := clocktesting.NewFakePassiveClock(time.Unix(1_000_000, 0))
 	begin := func() *standby {
-		return &standby{options: options, client: client.Leases(f.namespace), clock: clk, log: logr.Discard()}
+		return &standby{options: options, client: client, clock: clk, log: logr.Discard()}
 	}
 	of := func(slot int) int {
-		n, err := standbys(t.Context(), client.Leases(f.namespace), slotOf{f.ring, contract.SlotName(f.ring, slot)}, clk.Now())
+		n, err := standbys(t.Context(), client, slotOf{f.ring, contract.SlotName(f.ring, slot)}, clk.Now())
 		require.NoError(t, err)
 
 		return n

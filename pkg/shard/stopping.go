@@ -152,12 +152,12 @@ func (l *lock) announceStop(ctx context.Context) error {
 	l.stopping.Store(true)
 
 	err := retry.OnError(retry.DefaultBackoff, apierrors.IsConflict, func() error {
-		lease, err := l.leases.Get(ctx, l.LeaseMeta.Name, metav1.GetOptions{})
+		lease, err := l.leases.Get(ctx, l.name, metav1.GetOptions{})
 		if err != nil {
 			return err //nolint:wrapcheck // retry looks for Conflict
 		}
 
-		if by := (pod{l.pod, l.podUID}); !isHeld(lease) || lease.Spec.RenewTime == nil || l.slot && !by.wrote(lease) {
+		if !isHeld(lease) || lease.Spec.RenewTime == nil || l.slot && !l.pod.wrote(lease) {
 			return errNotOurs
 		}
 

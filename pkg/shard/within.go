@@ -43,8 +43,8 @@ func Elect(w within.Shard) (resourcelock.Interface, error) {
 		return nil, err
 	}
 
-	lock := s.lockFor(w.Leases, s.Name())
-	lock.LockConfig.EventRecorder = w.Events
+	lock := s.lockFor(w.Leases.Leases(s.Namespace()), s.Name())
+	lock.events = w.Events
 
 	return &programLock{lock}, nil
 }

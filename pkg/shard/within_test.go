@@ -150,7 +150,7 @@ func TestProgramRenewsDuringALongHoldOff(t *testing.T) {
 	testProgram(t, func(t *testing.T, p *elector, start func()) {
 		t.Helper()
 
-		p.lease = &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("")}}
+		p.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "shard-0"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("")}}
 		p.lease.Annotations = map[string]string{contract.AnnotationHoldOff: "1m0s"}
 		start()
 
