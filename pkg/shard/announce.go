@@ -4,7 +4,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/klog/v2"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
@@ -14,7 +13,6 @@ import (
 func (l *lock) announce(lease *coordinationv1.Lease) {
 	holdOff := l.holdOff
 	if longer := announcement(lease); longer > holdOff && l.term.held() != nil && !l.settled {
-		klog.Background().V(1).Info("Waiting for the longer hold-off that a predecessor has announced", "holdOff", longer)
 		holdOff = longer
 	}
 

@@ -40,11 +40,8 @@ const again = time.Second
 // slot whose Pod has not renewed its Lease for one and a half times the duration. While there is none, this process is a standby: it has no name,
 // and works on nothing. It holds a Lease of its own meanwhile, by which a Pod that stops sees that somebody waits for its slot.
 //
-// Whoever calls it renews the Lease from then on. A process that ends in between does not release its slot: another Pod takes it later, like that of
-// a process that was killed.
-//
-// claim returns an error if it may not read what the number of slots follows, or if ctx ends first. It logs what else the API server refuses, and
-// tries again.
+// Whoever calls it renews the Lease from then on. claim returns an error if it may not read what the number of slots follows, or if ctx ends first. It
+// logs what else the API server refuses, and tries again.
 func (s *Shard) claim(ctx context.Context, config *rest.Config) error {
 	o := s.options
 

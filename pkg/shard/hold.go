@@ -7,6 +7,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
+
+	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 )
 
 // tenure is the time in which this process holds the shard's Lease, from its acquisition until it is lost or released.
@@ -46,23 +48,17 @@ func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) 
 	}
 
 	lock := s.lockFor(leases, s.Name())
-	held, lost := make(chan struct{}), make(chan struct{})
+	lost := make(chan struct{})
 
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, Name: s.Name(), ReleaseOnCancel: true,
+	elector, held, err := elect.New(leaderelection.LeaderElectionConfig{
+		Lock: lock, ReleaseOnCancel: true,
 		LeaseDuration: s.options.LeaseDuration, RenewDeadline: s.options.RenewDeadline, RetryPeriod: s.options.RetryPeriod,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(context.Context) { close(held) },
-			OnStoppedLeading: func() {}, // the term has ended before: the Lease was released or lost, or its deadline has passed
-		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("set up the election of shard %s: %w", s.Name(), err)
+		return nil, err //nolint:wrapcheck // it names the Lease
 	}
 
-	s.mu.Lock()
-	s.lock = lock
-	s.mu.Unlock()
+	s.lock.Store(lock)
 
 	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
 

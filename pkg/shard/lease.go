@@ -283,11 +283,9 @@ func (l *lock) ask(ctx context.Context) error {
 func (l *lock) prolong(sent time.Time) {
 	switch {
 	case l.renewed.IsZero() && l.settled:
-		l.term.acquired(sent, 0)
-	case l.renewed.IsZero():
-		l.term.acquired(sent, l.holds())
-	case l.free:
-		l.term.regained(sent, l.holds())
+		l.term.taken(sent, 0)
+	case l.renewed.IsZero() || l.free:
+		l.term.taken(sent, l.holds())
 	default:
 		l.term.renewed(sent)
 	}

@@ -39,7 +39,7 @@ type Shard struct {
 	// inventories are the inventories of the manager's caches.
 	inventories map[form]*inventory
 	// lock is the shard's Lease; nil before the shard has a name.
-	lock *lock
+	lock atomic.Pointer[lock]
 	// standsBy is true while this process waits for a slot, and could take one.
 	standsBy atomic.Bool
 	// released counts the objects that were released.
@@ -123,12 +123,8 @@ func (s *Shard) owns(obj metav1.Object) bool {
 	return name != "" && obj.GetLabels()[s.shardKey] == name
 }
 
-// Draining reports whether this shard is asked to release the object: the shard owns the object, and the object carries the drain
+// draining reports whether this shard is asked to release the object: the shard owns the object, and the object carries the drain
 // label with any value.
-func (s *Shard) Draining(obj client.Object) bool {
-	return s.draining(obj)
-}
-
 func (s *Shard) draining(obj metav1.Object) bool {
 	_, drain := obj.GetLabels()[s.drainKey]
 

@@ -3,7 +3,6 @@ package self
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,15 +13,9 @@ import (
 // Mounted is the directory that contains the namespace of the Pod and its token.
 const Mounted = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-var errEmpty = errors.New("it is empty")
-
 // Host returns the name of the host, which is that of the Pod in a cluster. The error tells what to do. hostname is os.Hostname, except in tests.
 func Host(hostname func() (string, error)) (string, error) {
 	name, err := hostname()
-	if err == nil && name == "" {
-		err = errEmpty
-	}
-
 	if err != nil {
 		return "", fmt.Errorf("set it, the host has none: %w", err)
 	}
@@ -33,17 +26,11 @@ func Host(hostname func() (string, error)) (string, error) {
 // Namespace returns the namespace of the Pod. The error tells what to do. mounted is [Mounted], except in tests.
 func Namespace(mounted string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(mounted, "namespace"))
-
-	namespace := string(bytes.TrimSpace(content))
-	if err == nil && namespace == "" {
-		err = errEmpty
-	}
-
 	if err != nil {
 		return "", fmt.Errorf("set it, outside of a Pod it is not known: %w", err)
 	}
 
-	return namespace, nil
+	return string(bytes.TrimSpace(content)), nil
 }
 
 // Exit ends the process because of workers that have not stopped. It logs with klog, which writes to standard error by default.
