@@ -53,7 +53,7 @@ func newElection(config *rest.Config, s *Shard, begin <-chan struct{}) (*electio
 		Lock: e, LeaseDuration: elect.LeaseDuration, RenewDeadline: elect.RenewDeadline, RetryPeriod: elect.RetryPeriod, ReleaseOnCancel: true,
 	})
 
-	return e, err //nolint:wrapcheck // it names the Lease
+	return e, err
 }
 
 // Create implements [resourcelock.Interface].

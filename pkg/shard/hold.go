@@ -55,7 +55,7 @@ func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) 
 		LeaseDuration: s.options.LeaseDuration, RenewDeadline: s.options.RenewDeadline, RetryPeriod: s.options.RetryPeriod,
 	})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the Lease
+		return nil, err
 	}
 
 	s.lock.Store(lock)

@@ -85,6 +85,7 @@ func (o Options) leases(config *rest.Config, deadline time.Duration) (coordinati
 // lockFor returns the lock of the Lease with the name of this shard, or of a slot that it is about to take.
 func (s *Shard) lockFor(leases coordinationv1client.LeaseInterface, name string) *lock {
 	o := s.options
+
 	l := &lock{
 		term: s.term, name: name, in: o.Namespace, ring: o.Ring, holdOff: o.HoldOff, pod: pod{o.Pod, o.PodUID}, label: o.ShardLabel, slot: o.Slots.any(), leases: leases,
 		healthy: o.Healthy, patience: o.RetryPeriod,

@@ -73,7 +73,7 @@ func (l *lock) awaited(ctx context.Context, log klog.Logger) bool {
 
 	now := l.term.clock.Now()
 
-	return slices.ContainsFunc(list.Items, func(s coordinationv1.Lease) bool { //nolint:gocritic // few, and seldom
+	return slices.ContainsFunc(list.Items, func(s coordinationv1.Lease) bool {
 		return contract.IsWaiting(s.Spec.RenewTime, now) && contract.WaitsFor(s.Annotations, l.ring, l.name)
 	})
 }

@@ -63,8 +63,8 @@ func (s *Shard) drain(ctx context.Context) {
 	released, since, looks := s.released.Load(), s.term.clock.Now(), 0
 
 	err := wait.PollUntilContextCancel(ctx, drainLook, true, func(ctx context.Context) (bool, error) {
-		if s.term.lost() != nil {
-			return true, nil
+		if err := s.term.lost(); err != nil {
+			return false, err
 		}
 
 		if looks++; l.slot && looks%awaitedLooks == 0 && l.awaited(ctx, log) {

@@ -102,7 +102,7 @@ func (b *Builder) Build(r reconcile.Reconciler) (reconcile.Reconciler, error) {
 			return reconcile.Result{}, client.IgnoreNotFound(err)
 		}
 
-		return r.Reconcile(ctx, request) //nolint:wrapcheck // passed on
+		return r.Reconcile(ctx, request)
 	})), nil
 }
 
