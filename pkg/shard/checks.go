@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"strings"
 
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 )
@@ -27,21 +24,12 @@ var (
 // but the identifier that controller-runtime gives to every reconcile, belongs to a controller that was not. What is not called by a reconcile, such as a
 // webhook, is not checked.
 type checks struct {
-	scheme            *kruntime.Scheme
-	mains, controlled map[schema.GroupKind]bool
-	live              map[schema.GroupKind]bool // not read from the cache
+	scheme *kruntime.Scheme
+	kinds  declared
+	live   map[schema.GroupKind]bool // not read from the cache
 	// unstructured is true if unstructured objects are read from the cache.
 	unstructured bool
 }
-
-// role is what a declared kind is to the ring.
-type role int
-
-const (
-	undeclared role = iota
-	mainKind
-	controlledKind
-)
 
 // mark identifies a controller that was added to the manager.
 type mark struct {
@@ -54,32 +42,16 @@ type markKey struct{}
 // marked returns a context whose reconciles are those of a controller of the manager. All reconciles of a controller inherit the context of its Start.
 func marked(ctx context.Context, m mark) context.Context { return context.WithValue(ctx, markKey{}, m) }
 
-// kindsOf returns the kinds of the objects.
-func kindsOf(scheme *kruntime.Scheme, objects ...client.Object) (map[schema.GroupKind]bool, error) {
-	kinds := map[schema.GroupKind]bool{}
-
-	for _, obj := range objects {
-		gvk, err := apiutil.GVKForObject(obj, scheme)
-		if err != nil {
-			return nil, fmt.Errorf("determine the kind of %T: %w", obj, err)
-		}
-
-		kinds[gvk.GroupKind()] = true
-	}
-
-	return kinds, nil
-}
-
 // request returns what is declared of an object, a list, or an apply configuration, or why nobody may ask for it.
-func (c *checks) request(ctx context.Context, obj any, cached bool) (declared, error) {
-	d := c.declared(obj)
-	if d.role == undeclared || controller.ReconcileIDFromContext(ctx) == "" {
+func (c *checks) request(ctx context.Context, obj any, cached bool) (sort, error) {
+	d := c.sort(obj)
+	if !d.is || controller.ReconcileIDFromContext(ctx) == "" {
 		return d, nil
 	}
 
 	m, ok := ctx.Value(markKey{}).(mark)
 	if !ok {
-		return d, fmt.Errorf("shard: %s works on %s: %w", caller(), d.Kind, ErrNotAdded)
+		return d, fmt.Errorf("shard: a reconciler works on %s: %w", d.Kind, ErrNotAdded)
 	}
 
 	if m.oneReplica && cached {
@@ -93,75 +65,38 @@ func (c *checks) request(ctx context.Context, obj any, cached bool) (declared, e
 func (c *checks) cached(obj kruntime.Object) bool {
 	_, loose := obj.(kruntime.Unstructured)
 
-	return !c.live[c.declared(obj).GroupKind] && (!loose || c.unstructured)
+	return !c.live[c.sort(obj).GroupKind] && (!loose || c.unstructured)
 }
 
-// declared is a kind with its role.
-type declared struct {
+// sort is a kind, whether it is declared, and as what.
+type sort struct {
 	schema.GroupKind
 
-	role role
+	is, main bool
 }
 
-// declared returns what is declared of an object, a list, or an apply configuration.
-func (c *checks) declared(obj any) declared {
+// sort returns that of an object, a list, or an apply configuration.
+func (c *checks) sort(obj any) sort {
 	var gvk schema.GroupVersionKind
 
 	switch obj := obj.(type) {
 	case kruntime.Object:
 		var err error
 		if gvk, err = apiutil.GVKForObject(obj, c.scheme); err != nil {
-			return declared{} // the request fails
+			return sort{} // the request fails
 		}
 	case interface {
 		GetAPIVersion() *string
 		GetKind() *string
 	}: // an apply configuration
 		if obj.GetAPIVersion() == nil || obj.GetKind() == nil {
-			return declared{}
+			return sort{}
 		}
 
 		gvk = schema.FromAPIVersionAndKind(*obj.GetAPIVersion(), *obj.GetKind())
 	}
 
-	kind := gvk.GroupKind()
-	if !c.mains[kind] && !c.controlled[kind] {
-		kind.Kind = strings.TrimSuffix(kind.Kind, "List")
-	}
+	gk, kind, is := c.kinds.of(gvk.GroupKind())
 
-	switch {
-	case c.mains[kind]:
-		return declared{kind, mainKind}
-	case c.controlled[kind]:
-		return declared{kind, controlledKind}
-	default:
-		return declared{kind, undeclared}
-	}
-}
-
-// depth is how many callers are looked at for the reconciler.
-const depth = 64
-
-// caller returns the name of the function that reconciles.
-func caller() string {
-	pcs := make([]uintptr, depth)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
-	previous := ""
-
-	for {
-		frame, more := frames.Next()
-
-		switch name := frame.Function; {
-		case strings.HasPrefix(name, "sigs.k8s.io/controller-runtime/pkg/reconcile."): // an adapter of the function that it has called
-			return previous
-		case strings.HasSuffix(name, ".Reconcile"):
-			return name
-		default:
-			previous = name
-		}
-
-		if !more {
-			return "a reconciler"
-		}
-	}
+	return sort{gk, is, is && kind.main}
 }

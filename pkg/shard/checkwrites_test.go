@@ -227,7 +227,7 @@ func TestPatchesThatAreLeftAlone(t *testing.T) {
 		cm := f.configMap(s, "")
 		for _, patchType := range []types.PatchType{types.MergePatchType, types.JSONPatchType, types.ApplyYAMLPatchType} {
 			err := c.Patch(t.Context(), cm, client.RawPatch(patchType, []byte(`"`)))
-			require.ErrorContains(t, err, "add the precondition to the patch of "+f.namespace)
+			require.ErrorContains(t, err, "prepare the patch of "+f.namespace)
 		}
 	})
 }

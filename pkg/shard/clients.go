@@ -3,18 +3,19 @@ package shard
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
 // clients wraps the clients, readers, and caches of a program that runs as the shard.
@@ -51,10 +52,10 @@ const remembered = 4096
 type clientOptions struct {
 	scheme *kruntime.Scheme
 	// inner are the options of the clients that are wrapped.
-	inner             *client.CacheOptions
-	mains, controlled []client.Object
-	showLabels        bool
-	checkWrites       bool
+	inner       *client.CacheOptions
+	kinds       declared
+	showLabels  bool
+	checkWrites bool
 	// shared is true if the cache has UnsafeDisableDeepCopy for any kind.
 	shared bool
 }
@@ -62,15 +63,23 @@ type clientOptions struct {
 // newClients returns what wraps the clients of a program with these kinds. The shard itself must not use what is wrapped.
 func (s *Shard) newClients(o clientOptions) (*clients, error) {
 	inner := ptr.Deref(o.inner, client.CacheOptions{})
-	mains, mainErr := kindsOf(o.scheme, o.mains...)
-	controlled, err := kindsOf(o.scheme, o.controlled...)
-	live, liveErr := kindsOf(o.scheme, inner.DisableFor...)
+
+	live := map[schema.GroupKind]bool{}
+
+	for _, obj := range inner.DisableFor {
+		gvk, err := apiutil.GVKForObject(obj, o.scheme)
+		if err != nil {
+			return nil, fmt.Errorf("determine the kind of %T: %w", obj, err)
+		}
+
+		live[gvk.GroupKind()] = true
+	}
 
 	return &clients{
 		shard: s, keys: ringKeys(s.LabelKeys()), show: o.showLabels, checkWrites: o.checkWrites, shared: o.shared,
-		checks: checks{scheme: o.scheme, mains: mains, controlled: controlled, live: live, unstructured: inner.Unstructured},
+		checks: checks{scheme: o.scheme, kinds: o.kinds, live: live, unstructured: inner.Unstructured},
 		recent: lru.New(remembered), absent: lru.New(remembered),
-	}, errors.Join(mainErr, err, liveErr)
+	}, nil
 }
 
 // CheckWrites returns a client that writes only as this shard. Reads go to the given client, unchanged. It is meant for the
@@ -117,10 +126,10 @@ func (c *clients) indexer(inner client.FieldIndexer) client.FieldIndexer {
 }
 
 // hides reports whether the keys of such an object are hidden and kept.
-func (c *clients) hides(d declared) bool { return d.role != undeclared && !c.show }
+func (c *clients) hides(d sort) bool { return d.is && !c.show }
 
 // begin returns why the program must not write.
-func (c *clients) begin(ctx context.Context, verb string, obj any) (declared, error) {
+func (c *clients) begin(ctx context.Context, verb string, obj any) (sort, error) {
 	d, err := c.checks.request(ctx, obj, false)
 	if err == nil && c.checkWrites {
 		if err = c.shard.term.held(); err != nil {
@@ -145,7 +154,7 @@ func (c *clients) may(ctx context.Context, verb string, obj any, call func() err
 }
 
 // exchange calls the function, which sends the object and receives the answer into it.
-func (c *clients) exchange(d declared, obj metav1.Object, call func() error) error {
+func (c *clients) exchange(d sort, obj metav1.Object, call func() error) error {
 	if !c.hides(d) {
 		return call()
 	}
@@ -357,7 +366,7 @@ func (w *ringSubresource) sent(obj, body client.Object) client.Object {
 		return obj
 	}
 
-	if w.checks.declared(body).GroupKind != w.checks.declared(obj).GroupKind {
+	if w.checks.sort(body).GroupKind != w.checks.sort(obj).GroupKind {
 		return nil
 	}
 

@@ -44,10 +44,11 @@ func (f *fixture) program(s *Shard, changes ...func(*clientOptions)) *program {
 	f.Helper()
 
 	o := clientOptions{
-		scheme: scheme.Scheme, mains: []client.Object{&corev1.ConfigMap{}},
-		shared:     f.cache.DefaultUnsafeDisableDeepCopy != nil && *f.cache.DefaultUnsafeDisableDeepCopy,
-		controlled: []client.Object{&corev1.Secret{}, &corev1.Pod{}, &appsv1.Deployment{}, &appsv1.StatefulSet{}},
+		scheme: scheme.Scheme, shared: f.cache.DefaultUnsafeDisableDeepCopy != nil && *f.cache.DefaultUnsafeDisableDeepCopy,
 	}
+	o.kinds, _ = Kinds{
+		Main(&corev1.ConfigMap{}), Controlled(&corev1.Secret{}), Controlled(&corev1.Pod{}), Controlled(&appsv1.Deployment{}), Controlled(&appsv1.StatefulSet{}),
+	}.in(scheme.Scheme)
 	p := &program{fixture: f, shard: s}
 
 	o.inner = &client.CacheOptions{Unstructured: true}
@@ -56,8 +57,8 @@ func (f *fixture) program(s *Shard, changes ...func(*clientOptions)) *program {
 	}
 
 	by := map[client.Object]cache.ByObject{}
-	for _, obj := range append(o.mains, o.controlled...) {
-		by[obj] = cache.ByObject{Label: s.Selector()}
+	for _, kind := range o.kinds {
+		by[kind.object] = cache.ByObject{Label: s.Selector()}
 	}
 
 	var err error

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -128,24 +129,26 @@ func TestCopiesOfLabelsDoNotContainTheShard(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	kinds := []client.Object{&corev1.ConfigMap{}, &appsv1.StatefulSet{}, &appsv1.Deployment{}}
+	kinds, err := Kinds{Main(&corev1.ConfigMap{}), Controlled(&appsv1.StatefulSet{}), Controlled(&appsv1.Deployment{})}.in(scheme.Scheme)
+	require.NoError(t, err)
+
 	begin := func(name string) (*Shard, *copier) {
 		s, c := f.shard(name), &copier{finished: map[string]int{}}
 		f.start(s, func(mgr ctrl.Manager) {
 			all, err := s.newClients(clientOptions{
-				scheme: mgr.GetScheme(), inner: &client.CacheOptions{}, mains: kinds[:1], controlled: kinds[1:],
+				scheme: mgr.GetScheme(), inner: &client.CacheOptions{}, kinds: kinds,
 			})
 			require.NoError(t, err)
 
-			for _, obj := range kinds {
-				s.kindOf(mgr.GetClient(), obj)
+			for _, kind := range kinds {
+				s.kindOf(mgr.GetClient(), kind.object)
 			}
 
 			c.client = all.client(mgr.GetClient())
 			f.controls(mgr, s, &corev1.ConfigMap{}, func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 				return c.Reconcile(marked(ctx, mark{controller: "test"}), req)
 			})
-		}, kinds...)
+		}, &corev1.ConfigMap{}, &appsv1.StatefulSet{}, &appsv1.Deployment{})
 
 		return s, c
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -33,13 +34,27 @@ func Main(object client.Object) Kind { return Kind{object: object, main: true} }
 // the controllers read, write, or watch, and those between two others, such as ReplicaSets between Deployments and Pods.
 func Controlled(object client.Object) Kind { return Kind{object: object} }
 
+// declared are kinds with their declarations.
+type declared map[schema.GroupKind]Kind
+
+// of returns a declared kind, and whether the given one, or that of the objects in a list of it, is declared.
+func (d declared) of(gk schema.GroupKind) (schema.GroupKind, Kind, bool) {
+	kind, is := d[gk]
+	if !is {
+		gk.Kind = strings.TrimSuffix(gk.Kind, "List")
+		kind, is = d[gk]
+	}
+
+	return gk, kind, is
+}
+
 var errNoKinds = errors.New("kinds: declare the resources of the ring, such as shard.Kinds{shard.Main(&v1.Website{}), shard.Controlled(&corev1.ConfigMap{})}")
 
 // in returns the kinds by group and kind. The error names all that is wrong.
-func (k Kinds) in(scheme *runtime.Scheme) (map[schema.GroupKind]Kind, error) {
+func (k Kinds) in(scheme *runtime.Scheme) (declared, error) {
 	var errs []error
 
-	all, mains := map[schema.GroupKind]Kind{}, 0
+	all, mains := declared{}, 0
 
 	for _, kind := range k {
 		if absentObject(kind.object) {
@@ -91,35 +106,24 @@ const (
 
 // Sharded declares a controller that works on the objects of this shard of one of the declared kinds. Controllers that are built with builder.For, and without
 // a logger of their own, need no declaration.
-func Sharded(kind client.Object) Placement {
-	return Placement{where: sharded, object: kind, wrap: func(w *wrapped, do any) (any, error) {
-		inner, ok := do.(reconcile.Reconciler)
-		if !ok {
-			return nil, fmt.Errorf("its requests are not reconcile.Requests, but those of %T: declare it as shard.ShardedBy", do)
-		}
+func Sharded(kind client.Object) Placement { return ShardedBy(kind, requested) }
 
-		w.ends = releaseOf(do)
-
-		return &reconciler{wrapped: w, inner: inner}, nil
-	}}
-}
+func requested(r reconcile.Request) types.NamespacedName { return r.NamespacedName }
 
 // ShardedBy declares a controller whose requests have a type of their own. The function returns the object of the kind that a request is about.
 func ShardedBy[R comparable](kind client.Object, object func(R) types.NamespacedName) Placement {
 	return Placement{where: sharded, object: kind, wrap: func(w *wrapped, do any) (any, error) {
 		inner, ok := do.(reconcile.TypedReconciler[R])
 		if !ok {
-			return nil, fmt.Errorf("its requests are not those of %T", do)
+			return nil, fmt.Errorf("its requests are not of type %T, but those of %T: declare it as shard.ShardedBy with their type", *new(R), do)
 		}
 
-		w.ends = releaseOf(do)
-
-		return &typedReconciler[R]{wrapped: w, inner: inner, object: object}, nil
+		return newReconciler(w, inner, object), nil
 	}}
 }
 
 // validatePlacements returns what is wrong with Controllers and Runnables.
-func (o Options) validatePlacements(scheme *runtime.Scheme, kinds map[schema.GroupKind]Kind) error {
+func (o Options) validatePlacements(scheme *runtime.Scheme, kinds declared) error {
 	var errs []error
 
 	for _, name := range slices.Sorted(maps.Keys(o.Controllers)) {
@@ -174,11 +178,17 @@ func OneReplica() Placement { return Placement{where: oneReplica} }
 // LeaseName returns the name of the Lease of the election for what runs in one replica.
 func LeaseName(ring string) string { return "one-replica." + ring }
 
-// typedReconciler is a reconciler whose requests have a type of their own.
+// typedReconciler is a reconciler that a shard has wrapped.
 type typedReconciler[R comparable] struct {
 	*wrapped
 	inner  reconcile.TypedReconciler[R]
 	object func(R) types.NamespacedName
+}
+
+func newReconciler[R comparable](w *wrapped, inner reconcile.TypedReconciler[R], object func(R) types.NamespacedName) *typedReconciler[R] {
+	w.ends = releaseOf(inner)
+
+	return &typedReconciler[R]{wrapped: w, inner: inner, object: object}
 }
 
 // Reconcile implements reconcile.TypedReconciler.
@@ -192,8 +202,5 @@ func (r *typedReconciler[R]) Reconcile(ctx context.Context, request R) (reconcil
 func TypedReconciler[R comparable](
 	m *Manager, obj client.Object, inner reconcile.TypedReconciler[R], object func(R) types.NamespacedName,
 ) reconcile.TypedReconciler[R] {
-	w := m.shard.wrap(m.shard.kindOf(m.inner.GetClient(), obj))
-	w.ends = releaseOf(inner)
-
-	return &typedReconciler[R]{wrapped: w, inner: inner, object: object}
+	return newReconciler(m.shard.wrap(m.shard.kindOf(m.inner.GetClient(), obj)), inner, object)
 }

@@ -64,6 +64,9 @@
 //  11. A process takes no Lease before it could work: the caches of other kinds are full, and it may list the sharded kinds. It renews the
 //     Lease from the moment it takes it. If the caches of its objects are not full in time, it gives the Lease back.
 //
+//  12. An object whose reconcile was under way when a process ended by itself, and again when its successor in the same Pod did, is not reconciled by
+//     any shard of this package until it changes, or the annotation contract.LabelKeys.Held is removed.
+//
 // Work that bypasses the manager is protected only by its orderly shutdown.
 //
 // # Writing the reconciler
@@ -110,8 +113,7 @@
 //   - one read of the metadata of each deleted object that was reconciled and not seen in deletion, because it has no
 //     finalizer. With [Releaser], or if several reconcilers work on the object, one for each
 //   - when objects have waited for more than two seconds until the cache shows what follows them: a list of one object per resource, at most
-//     once in two seconds for all of them. If resource versions are not numbers, each such object costs a list of the shard's objects of these
-//     resources, in the namespace of the object, whenever it is looked at, at most once in two seconds
+//     once in two seconds for all of them
 //   - with slots, while the shard stops: a list of all Leases of its namespace per second until its objects are drained, and then, if a Pod waits for
 //     the slot, two per second and ten reads of its Lease until that Pod has it, for at most five seconds
 //   - with slots, while a Pod waits for one: an update of its own Lease per ten seconds, and with [Scale] a read of the scale per five
@@ -119,9 +121,7 @@
 // At rest, none of these costs grows with the number of objects. While the API server does not answer the list, the shard
 // keeps its Lease, works on nothing that has not been confirmed, logs the reason, and retries at least every 30 seconds.
 //
-// If the shard is not allowed to list, for example because it watches a namespace that it does not know ([Resource].Namespace),
-// it logs the permission that it needs, and reads each object once before it first works on it. If the resource versions of an
-// aggregated API server are not numbers, the shard reads each object whose version differs from the listed one.
+// If the resource versions of an aggregated API server are not numbers, the shard reads each object whose version differs from the listed one.
 //
 // # Permissions that a shard needs
 //
@@ -132,4 +132,5 @@
 //     get to check whether an object that has disappeared, or the owner of a controlled object in deletion, still exists, and list to check whether the cache is
 //     up to date, in the namespaces that are cached
 //   - controlled kinds: get, list, watch, and patch, in addition to the permissions of the controller itself
+//   - events (events.k8s.io), in the namespaces of the objects: create and patch, to report objects that are held back
 package shard

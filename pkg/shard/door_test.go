@@ -197,7 +197,7 @@ func TestControllerInEveryReplicaSeesItsOwnObjects(t *testing.T) {
 	<-c.started
 }
 
-func TestReconcileThatBypassesTheManagerIsNamed(t *testing.T) {
+func TestReconcileThatBypassesTheManagerIsRefused(t *testing.T) {
 	f := newOperators(t)
 	mgr := f.manager(f.shard("shard-0"))
 	require.NoError(t, newOperator().SetupWithManager(mgr, "maps"))
@@ -216,7 +216,7 @@ func TestReconcileThatBypassesTheManagerIsNamed(t *testing.T) {
 	f.start(mgr)
 	f.eventually(func() bool { return hidden.failed() != nil }, "its first request fails")
 	require.ErrorIs(t, hidden.failed(), shard.ErrNotAdded)
-	require.ErrorContains(t, hidden.failed(), "shard_test.(*operator).Reconcile works on ConfigMap")
+	require.ErrorContains(t, hidden.failed(), "works on ConfigMap")
 }
 
 type starts struct{ c ctrlcontroller.Controller }

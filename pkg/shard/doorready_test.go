@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
 	"github.com/clusterring/clusterring/pkg/shard"
 )
@@ -217,6 +218,21 @@ func TestEventsBeforeTheClaimAreMappedAfterIt(t *testing.T) {
 
 	require.NoError(t, stop())
 	require.NoError(t, receive(f, mapped, "the event is mapped"))
+}
+
+// The services assign nothing to a shard that would not see it.
+func TestLeaseNamesTheNamespacesOfTheManager(t *testing.T) {
+	f := newOperators(t)
+	o := f.options()
+	o.Cache.DefaultNamespaces = map[string]cache.Config{f.namespace: {}, "default": {}}
+	mgr, err := shard.NewManager(f.config, o, f.shard("shard-0"))
+	require.NoError(t, err)
+	require.NoError(t, newOperator().SetupWithManager(mgr, "namespaces"))
+	f.start(mgr)
+	<-mgr.Elected()
+
+	lease := testenv.Lease(f, f.admin, client.ObjectKey{Namespace: f.namespace, Name: "shard-0"})
+	require.Equal(t, "default,"+f.namespace, contract.Namespaces(lease.Annotations, lease.Spec.RenewTime.Time))
 }
 
 // A version that may not read one more kind takes nothing: whoever has the objects keeps them.

@@ -31,9 +31,8 @@ const (
 type drains struct {
 	shard *Shard
 
-	mu      sync.Mutex
-	queue   workqueue.TypedRateLimitingInterface[look] // nil before the term
-	watched []watched
+	mu    sync.Mutex
+	queue workqueue.TypedRateLimitingInterface[look] // nil before the term
 }
 
 // look is a reason to look at an object.
@@ -43,22 +42,17 @@ type look struct {
 	forgotten bool
 }
 
-// watched is where objects of a kind come from.
-type watched struct {
-	schema.GroupKind
-	store toolscache.Store
-}
-
 // watch looks at the objects of an informer. Objects of other shards, and kinds that nobody works on, cost nothing.
 func (d *drains) watch(gk schema.GroupKind, informer toolscache.SharedIndexInformer) {
-	d.mu.Lock()
-	d.watched = append(d.watched, watched{gk, informer.GetStore()})
-	d.mu.Unlock()
+	d.shard.cachedAnew(gk)
 
 	// An informer that has stopped has no events.
 	_, _ = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { d.changed(gk, obj) },
-		UpdateFunc: func(_, obj any) { d.changed(gk, obj) },
+		AddFunc: func(obj any) { d.changed(gk, obj) },
+		UpdateFunc: func(_, obj any) {
+			d.changed(gk, obj)
+			d.shard.releasePoison(gk, obj)
+		},
 		DeleteFunc: func(obj any) { d.deleted(gk, obj) },
 	})
 }
@@ -76,6 +70,8 @@ func (d *drains) deleted(gk schema.GroupKind, obj any) {
 	if q == nil {
 		return
 	}
+
+	d.shard.handover.forget(l.objectKey)
 
 	if d.holds(l.objectKey) {
 		q.Add(l) // it may have been given to another shard
@@ -123,13 +119,14 @@ func (d *drains) run(ctx context.Context) bool {
 
 	d.mu.Lock()
 	d.queue = queue
-	watched := d.watched
 	d.mu.Unlock()
 
 	// Events before the term have not led here.
-	for _, from := range watched {
-		for _, obj := range from.store.List() {
-			d.changed(from.GroupKind, obj)
+	for _, k := range d.shard.allKinds() {
+		for _, c := range d.shard.stores.everywhere(k.gvk.GroupKind()) {
+			for _, obj := range c.List() {
+				d.changed(k.gvk.GroupKind(), obj)
+			}
 		}
 	}
 

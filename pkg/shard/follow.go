@@ -164,8 +164,8 @@ func (f *followed) SetTransform(signs toolscache.TransformFunc) error {
 
 	s.add(c, schema.GroupResource{})
 
-	for _, observe := range s.observers {
-		observe(f.form.gvk.GroupKind(), f)
+	if s.observe != nil {
+		s.observe(f.form.gvk.GroupKind(), f)
 	}
 
 	return nil
@@ -179,7 +179,7 @@ func (s *stores) keeping(inner toolscache.TransformFunc) toolscache.TransformFun
 			return inner(in) // the last known state of a deleted object
 		}
 
-		was, controller := s.marks(before), metav1.GetControllerOf(before)
+		was, controller := s.keys.of(before), metav1.GetControllerOf(before)
 
 		out, err := inner(in)
 		if err != nil {
@@ -191,9 +191,8 @@ func (s *stores) keeping(inner toolscache.TransformFunc) toolscache.TransformFun
 			return nil, fmt.Errorf("the cache's transform made a %T of a %T: it must return an object: %w", out, in, err)
 		}
 
-		if !maps.Equal(s.marks(after), was) {
-			after.SetLabels(withMarks(after.GetLabels(), was, s.keys.Shard, s.keys.Drain))
-			after.SetAnnotations(withMarks(after.GetAnnotations(), was, s.keys.Handover))
+		if !s.keys.of(after).equal(was) {
+			s.keys.set(after, was, true)
 		}
 
 		if controller != nil && metav1.GetControllerOfNoCopy(after) == nil {
@@ -204,37 +203,8 @@ func (s *stores) keeping(inner toolscache.TransformFunc) toolscache.TransformFun
 	}
 }
 
-// marks returns the labels and annotations of the ring that an object has.
-func (s *stores) marks(obj metav1.Object) map[string]string {
-	found, has := map[string]string{}, obj.GetLabels()
-	maps.Copy(found, withMarks(nil, has, s.keys.Shard, s.keys.Drain))
-	maps.Copy(found, withMarks(nil, obj.GetAnnotations(), s.keys.Handover))
-
-	return found
-}
-
-// withMarks returns a copy of the labels or annotations, with the values that the marks have for the keys.
-func withMarks(all, marks map[string]string, keys ...string) map[string]string {
-	all = maps.Clone(all)
-
-	for _, key := range keys {
-		value, is := marks[key]
-
-		switch {
-		case !is:
-			delete(all, key)
-		case all == nil:
-			all = map[string]string{key: value}
-		default:
-			all[key] = value
-		}
-	}
-
-	return all
-}
-
 // checkCache returns an error that names what the options demand of the cache of sharded kinds and what a shard cannot do.
-func checkCache(options manager.Options, kinds map[schema.GroupKind]Kind) error {
+func checkCache(options manager.Options, kinds declared) error {
 	sch, o := options.Scheme, options.Cache
 	if sch == nil {
 		sch = scheme.Scheme

@@ -391,7 +391,7 @@ func TestInformersSeeOnlyTheShard(t *testing.T) {
 
 func TestCacheOptionsThatAShardCannotDoWith(t *testing.T) {
 	some, field := labels.SelectorFromSet(labels.Set{"a": "b"}), fields.OneTermEqualSelector("metadata.name", "a")
-	kinds := map[schema.GroupKind]Kind{{Kind: "ConfigMap"}: Main(&corev1.ConfigMap{})}
+	kinds := declared{{Kind: "ConfigMap"}: Main(&corev1.ConfigMap{})}
 	remove := "remove the label and field selectors of ConfigMap: the shard could not release"
 
 	for what, tc := range map[string]struct {

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
@@ -26,9 +26,8 @@ var ErrUnknownController = errors.New("the reconciler of the controller is not w
 type found struct {
 	name   string
 	fields reflect.Value // of the controller
-	// warm is true if its watches start with the manager, and expected how many there are.
-	warm     bool
-	expected int
+	// sharded is true if it works on the objects of this shard.
+	sharded bool
 }
 
 // library is where controller-runtime has its controllers.
@@ -67,7 +66,7 @@ func open(r manager.Runnable, v reflect.Value) (*found, error) {
 
 	name, do := f.field("Name"), f.field("Do")
 	if !name.IsValid() || name.Kind() != reflect.String || !do.IsValid() || do.Kind() != reflect.Interface || !do.CanSet() || do.IsNil() {
-		return nil, fmt.Errorf("%w: %T of %s", ErrUnknownController, r, version())
+		return nil, fmt.Errorf("%w: %T", ErrUnknownController, r)
 	}
 
 	f.name = name.String()
@@ -95,9 +94,8 @@ func (f *found) kind() schema.GroupKind {
 	return kindIn(l)
 }
 
-// patient makes the controller start its watches with the manager, and wait for them as long as the shard waits for its name. It returns for how long the
-// controller would have waited.
-func (f *found) patient(ofSharded bool) time.Duration {
+// patient makes the controller wait for its caches as long as the shard waits for its name. It returns for how long the controller would have waited.
+func (f *found) patient() time.Duration {
 	limit := defaultSyncTimeout
 
 	if v := f.field("CacheSyncTimeout"); v.IsValid() && v.CanSet() && v.Type() == reflect.TypeFor[time.Duration]() {
@@ -108,18 +106,14 @@ func (f *found) patient(ofSharded bool) time.Duration {
 		v.SetInt(math.MaxInt64 / 2) // for ever
 	}
 
-	if v := f.field("EnableWarmup"); ofSharded && v.IsValid() && v.CanSet() && v.Type() == reflect.TypeFor[*bool]() {
-		v.Set(reflect.ValueOf(new(true)))
-	}
-
 	return limit
 }
 
-// watches returns how many kinds the controller watches so far in the cache of the manager.
-func (f *found) watches() int {
-	sources, count := f.field("startWatches"), 0
+// watches returns objects of the kinds that the controller watches so far in the cache of the manager.
+func (f *found) watches() (objects []client.Object) {
+	sources := f.field("startWatches")
 	if !sources.IsValid() || sources.Kind() != reflect.Slice {
-		return 0
+		return nil
 	}
 
 	for i := range sources.Len() {
@@ -128,31 +122,23 @@ func (f *found) watches() int {
 			continue
 		}
 
-		if in := s.FieldByName("Cache"); in.IsValid() && in.Kind() == reflect.Interface && in.Elem().IsValid() && in.Elem().Type() == reflect.TypeFor[*ringCache]() {
-			count++
+		in, obj := s.FieldByName("Cache"), s.FieldByName("Type")
+		if !in.IsValid() || in.Kind() != reflect.Interface || !in.Elem().IsValid() || in.Elem().Type() != reflect.TypeFor[*ringCache]() || !obj.IsValid() {
+			continue
 		}
-	}
 
-	return count
-}
+		if obj.Kind() == reflect.Interface {
+			obj = obj.Elem()
+		}
 
-// version returns the version of controller-runtime in this program.
-func version() string {
-	const module = "sigs.k8s.io/controller-runtime"
-
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, m := range info.Deps {
-			if m.Replace != nil && m.Path == module {
-				m = m.Replace
-			}
-
-			if strings.HasPrefix(m.Path, module) {
-				return m.Path + " " + m.Version
+		if obj.Kind() == reflect.Pointer && !obj.IsNil() {
+			if is, ok := reflect.TypeAssert[client.Object](reflect.NewAt(obj.Type().Elem(), obj.UnsafePointer())); ok {
+				objects = append(objects, is)
 			}
 		}
 	}
 
-	return module + ", version unknown"
+	return objects
 }
 
 // do is the reconciler of the controller.

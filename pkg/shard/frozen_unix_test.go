@@ -31,9 +31,14 @@ type order struct {
 	Ring, Name    string
 	LeaseDuration time.Duration
 	Deaf          bool // workers ignore their contexts
+	// Poison is the name of objects whose reconcile ends the process; empty: none does. All others are reported.
+	Poison string
 }
 
 func init() { asProcess = runAsProcess }
+
+// poisoned is the exit code of a process that a reconcile has ended.
+const poisoned = 3
 
 // runAsProcess is the main function of an ordinary controller with one worker, which reports each of its steps. It returns the
 // exit code.
@@ -54,7 +59,17 @@ func runAsProcess() int {
 		panic(err)
 	}
 
-	worker := reconcile.Func(func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	worker := reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+		if o.Poison != "" {
+			tell(req.Name)
+
+			if req.Name == o.Poison {
+				os.Exit(poisoned)
+			}
+
+			return reconcile.Result{}, nil
+		}
+
 		tell("begin")
 
 		for o.Deaf {

@@ -41,8 +41,9 @@ type Resource struct {
 
 // Handler is [Shard.Reconciler] for controllers that do not use controller-runtime. It wraps the function that a controller
 // calls for a key from its queue: the function runs only for objects that belong to this shard and are not draining, and drains
-// are acknowledged. The same rules apply: wrap every such function of the process, including those of controlled kinds. Add to
-// the queue on every event, or at least on those that change labels.
+// are acknowledged. The same rules apply: wrap every such function of the process, including those of controlled kinds. For a
+// controlled resource of the ring without such a function, call Handler with nil, which declares it: an object with a hand-over
+// that names a resource which is not declared is an error. Add to the queue on every event, or at least on those that change labels.
 //
 // Call the returned function with the key. It returns the error of sync or its own; retry in both cases. If it returns a
 // positive duration, add the key again after that time.
@@ -52,7 +53,7 @@ func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.N
 		k.inventory, k.stores, k.live, k.patch = newInventory(s, k), s.stores, k.readLive, k.patchLive
 		s.stores.add(&store{Store: r.Store, form: form{gvk: r.Kind}, endpoint: k.endpoint, namespace: r.Namespace}, r.Resource.GroupResource())
 		s.register(k)
-		s.declare(map[schema.GroupKind]Kind{r.Kind.GroupKind(): {main: r.Main}})
+		s.declare(declared{r.Kind.GroupKind(): {main: r.Main}})
 	}
 
 	w := s.wrap(k)

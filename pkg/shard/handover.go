@@ -2,15 +2,14 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -32,17 +31,16 @@ const (
 //	H1  A worker works on an object, and on what follows it, only after the process's caches have reached the versions in the
 //	    handover annotation (contract.Handover). The writes behind these versions are events of the same caches, so they arrive
 //	    without further requests. A cache does not go back, so an object does not wait twice for the same versions.
-//	H2  The worker does not wait for kinds that the process does not cache.
-//	H3  If versions are comparable, an object that waits sends no request of its own. If they are not, the worker lists what
-//	    follows the object every two seconds, until the caches show all of it once.
+//	H2  The worker does not wait for kinds that the process does not cache. A kind that is not declared could be cached unseen: a handover that
+//	    names it is an error.
+//	H3  An object that waits sends no request of its own. A version that cannot be compared, because it is not a number, is not waited for.
 //	H4  The worker does not wait for versions that the API server has not reached itself. They come with objects that are restored
 //	    from another cluster, because a restore keeps annotations. When objects have waited for more than two seconds, one request for
 //	    each kind tells.
 //	H5  The worker does not wait for informers that have stopped, nor for those of other namespaces: they see the next version only
 //	    with the next bookmark.
 type handovers struct {
-	stores   *stores
-	selector func() labels.Selector
+	stores *stores
 
 	mu sync.Mutex
 	// waits are the objects that wait.
@@ -65,23 +63,23 @@ type handed struct {
 	wait     postponed
 }
 
-// postponed is the handover of an object that waits: since when, when this was last logged, when a worker last looked, and when it listed.
+// postponed is the handover of an object that waits: since when, when this was last logged, and when a worker last looked.
 type postponed struct {
-	handover                    string
-	since, told, looked, listed time.Time
+	handover            string
+	since, told, looked time.Time
 }
 
 // newHandovers returns the handovers of the shards of a ring. The selector selects one of the shards.
 func newHandovers(ring string, stores *stores, selector func() labels.Selector) *handovers {
 	return &handovers{
-		stores: stores, selector: selector,
-		waits: map[objectKey]postponed{}, metrics: waitMetricsOf(ring), passed: map[objectKey]string{},
+		stores: stores,
+		waits:  map[objectKey]postponed{}, metrics: waitMetricsOf(ring), passed: map[objectKey]string{},
 		present: &present{selector: selector, of: map[schema.GroupKind]*answer{}},
 	}
 }
 
-// awaits returns what a cache has yet to reach before the object may be worked on, and when to look again, or "" if nothing. The error is that
-// of a list.
+// awaits returns what a cache has yet to reach before the object may be worked on, and when to look again, or "" if nothing. The error is
+// errUndeclared.
 func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object, now time.Time) (missing string, after time.Duration, err error) {
 	o := handed{Object: obj, key: key, value: obj.GetAnnotations()[h.stores.keys.Handover], now: now}
 	if h.recall(&o) {
@@ -93,20 +91,14 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 			"annotation", h.stores.keys.Handover, "kind", key.Kind, "object", key.NamespacedName)
 	}
 
-	lag := h.compare(o)
+	missing, lagging, err := h.compare(o)
+	if err != nil {
+		return "", 0, err
+	}
 
-	switch {
-	case lag.behind != nil && now.Sub(o.wait.since) >= recheck:
-		if err := h.present.ask(ctx, o, lag.behind); err != nil {
-			lag.missing += fmt.Sprintf(" (the API server cannot be asked for its version: %v)", err)
-		}
-	case lag.missing != "" || len(lag.unclear) == 0:
-	case now.Sub(o.wait.listed) < recheck:
-		lag.missing = "an object that a recent list contained"
-	default:
-		o.wait.listed = now
-		if lag.missing, err = h.lists(ctx, o, lag.unclear); err != nil {
-			return "", 0, err
+	if lagging != nil && now.Sub(o.wait.since) >= recheck {
+		if err := h.present.ask(ctx, o, lagging); err != nil {
+			missing += fmt.Sprintf(" (the API server cannot be asked for its version: %v)", err)
 		}
 	}
 
@@ -115,14 +107,14 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 
 	h.sweep(now)
 
-	if lag.missing == "" {
+	if missing == "" {
 		h.passed[key] = o.value
 		h.begins(o)
 
 		return "", 0, nil
 	}
 
-	return lag.missing, h.waitsFor(ctx, o, lag.missing), nil
+	return missing, h.waitsFor(ctx, o, missing), nil
 }
 
 // recall reports whether the object has passed this handover, or has none. If not, it adds what is known about the wait.
@@ -198,47 +190,6 @@ func (h *handovers) ends(key objectKey) {
 	}
 }
 
-// lists returns an object that follows the given one and that is missing from the caches with incomparable versions, or "" if
-// there is none.
-func (h *handovers) lists(ctx context.Context, o handed, unclear []*store) (missing string, err error) {
-	for _, c := range unclear {
-		gk := c.form.gvk.GroupKind()
-
-		err := c.pages(ctx, o.GetNamespace(), h.selector(), func(page *metav1.PartialObjectMetadataList) bool {
-			i := slices.IndexFunc(page.Items, func(item metav1.PartialObjectMetadata) bool {
-				by := metav1.GetControllerOfNoCopy(&item)
-
-				return by != nil && by.UID == o.GetUID() && !h.shown(gk, &item)
-			})
-			if i >= 0 {
-				missing = fmt.Sprintf("%s %s/%s", gk.Kind, page.Items[i].Namespace, page.Items[i].Name)
-			}
-
-			return i < 0
-		})
-		if err != nil {
-			return "", fmt.Errorf("list the objects of kind %s that follow %s %s: %w", gk.Kind, o.key.Kind, o.key.NamespacedName, err)
-		}
-
-		if missing != "" {
-			break
-		}
-	}
-
-	return missing, nil
-}
-
-// shown reports whether all caches that can show an object do.
-func (h *handovers) shown(gk schema.GroupKind, obj metav1.Object) bool {
-	key := toolscache.NewObjectName(obj.GetNamespace(), obj.GetName()).String()
-
-	return !slices.ContainsFunc(h.stores.showing(gk, obj.GetNamespace()), func(c *store) bool {
-		_, there, err := c.GetByKey(key)
-
-		return err != nil || !there
-	})
-}
-
 // forget drops an object that does not exist any more, or belongs to another shard.
 func (h *handovers) forget(key objectKey) {
 	h.mu.Lock()
@@ -256,39 +207,32 @@ func (h *handovers) doubt() {
 	clear(h.passed)
 }
 
-// lag is what the caches have yet to reach.
-type lag struct {
-	missing string   // what it is, or "" if nothing
-	behind  *store   // the cache that has not reached it
-	unclear []*store // one for each kind whose versions cannot be compared
-}
-
-// compare compares the handover of an object with the caches.
-func (h *handovers) compare(o handed) lag {
-	var l lag
-
+// compare returns what the caches have yet to reach of the handover of an object, or "" if nothing, and the one that has not reached it. The
+// error is errUndeclared.
+func (h *handovers) compare(o handed) (missing string, lagging *store, err error) {
 	for resource, version := range o.versions {
 		found, err := h.stores.of(resource, o.GetNamespace())
-		if err != nil { // it may be the one that is named
-			return lag{missing: err.Error()}
+		if errors.Is(err, errUndeclared) {
+			return "", nil, fmt.Errorf("the hand-over of %s %s names objects of resource %s, which is not declared: if the ring lists the resource, declare its kind "+
+				"in shard.Options.Kinds, or call Shard.Handler for it. If not, remove the annotation %s from the object: %w",
+				o.key.Kind, o.key.NamespacedName, resource, h.stores.keys.Handover, err)
 		}
 
-		unclear := false
+		if err != nil { // it may be the one that is named
+			return err.Error(), nil, nil
+		}
 
 		for _, c := range found {
-			is := c.LastStoreSyncResourceVersion()
+			if !c.synced() {
+				return fmt.Sprintf("%s, which are not listed yet", resource), nil, nil
+			}
 
-			switch state := notOlder(is, version); {
-			case !c.synced():
-				return lag{missing: fmt.Sprintf("%s, which are not listed yet", resource)}
-			case state == fresh || state == behind && h.present.ahead(c.form.gvk.GroupKind(), version, o.wait.since):
-			case state == behind:
-				return lag{missing: fmt.Sprintf("%s at version %s, which is at %s", resource, version, is), behind: c}
-			case !unclear:
-				unclear, l.unclear = true, append(l.unclear, c)
+			is := c.LastStoreSyncResourceVersion()
+			if notOlder(is, version) == behind && !h.present.ahead(c.form.gvk.GroupKind(), version, o.wait.since) {
+				return fmt.Sprintf("%s at version %s, which is at %s", resource, version, is), c, nil
 			}
 		}
 	}
 
-	return l
+	return "", nil, nil
 }

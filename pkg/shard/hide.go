@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,7 +20,11 @@ import (
 )
 
 // ringMeta is what an object carries of the ring: the values of its keys, nil for those that are missing.
-type ringMeta struct{ shard, drain, handover *string }
+type ringMeta struct{ shard, drain, handover, held *string }
+
+func (m ringMeta) equal(o ringMeta) bool {
+	return ptr.Equal(m.shard, o.shard) && ptr.Equal(m.drain, o.drain) && ptr.Equal(m.handover, o.handover)
+}
 
 // ringKeys reads and writes the keys of the ring in objects. If others have the object's maps too, it writes into new ones.
 type ringKeys contract.LabelKeys
@@ -36,7 +41,7 @@ type pair struct {
 }
 
 func (k ringKeys) fields(m ringMeta) (labels, annotations field) {
-	return field{"labels", []pair{{k.Shard, m.shard}, {k.Drain, m.drain}}}, field{"annotations", []pair{{k.Handover, m.handover}}}
+	return field{"labels", []pair{{k.Shard, m.shard}, {k.Drain, m.drain}}}, field{"annotations", []pair{{k.Handover, m.handover}, {k.Held, m.held}}}
 }
 
 // of returns what an object carries.
@@ -46,12 +51,12 @@ func (k ringKeys) of(obj metav1.Object) (m ringMeta) {
 		labels, _ := metadata["labels"].(map[string]any)
 		annotations, _ := metadata["annotations"].(map[string]any)
 
-		return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(annotations, k.Handover)}
+		return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(annotations, k.Handover), valueOf(annotations, k.Held)}
 	}
 
-	labels := obj.GetLabels()
+	labels, annotations := obj.GetLabels(), obj.GetAnnotations()
 
-	return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(obj.GetAnnotations(), k.Handover)}
+	return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(annotations, k.Handover), valueOf(annotations, k.Held)}
 }
 
 func valueOf[V any](m map[string]V, key string) *string {
@@ -200,7 +205,7 @@ type innerCache struct{ cache.Cache }
 func (c *ringCache) GetInformer(ctx context.Context, obj client.Object, opts ...cache.InformerGetOption) (cache.Informer, error) {
 	informer, err := c.Cache.GetInformer(ctx, obj, opts...)
 
-	return c.informer(informer, c.checks.declared(obj)), err
+	return c.informer(informer, c.checks.sort(obj)), err
 }
 
 // GetInformerForKind implements cache.Informers.
@@ -209,10 +214,10 @@ func (c *ringCache) GetInformerForKind(ctx context.Context, gvk schema.GroupVers
 	obj := &unstructured.Unstructured{}
 	obj.SetGroupVersionKind(gvk)
 
-	return c.informer(informer, c.checks.declared(obj)), err
+	return c.informer(informer, c.checks.sort(obj)), err
 }
 
-func (c *ringCache) informer(informer cache.Informer, d declared) cache.Informer {
+func (c *ringCache) informer(informer cache.Informer, d sort) cache.Informer {
 	if informer == nil || !c.hides(d) {
 		return informer
 	}
@@ -234,7 +239,7 @@ type ringIndexer struct {
 // IndexField implements client.FieldIndexer.
 func (i *ringIndexer) IndexField(ctx context.Context, obj client.Object, field string, extract client.IndexerFunc) error {
 	index := extract
-	if i.hides(i.checks.declared(obj)) {
+	if i.hides(i.checks.sort(obj)) {
 		index = func(obj client.Object) []string {
 			hidden, _ := i.keys.hidden(obj).(client.Object)
 

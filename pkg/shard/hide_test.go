@@ -241,7 +241,7 @@ func BenchmarkReads(b *testing.B) {
 		running.Go(func() { _ = stored.Start(ctx) })
 		require.True(b, stored.WaitForCacheSync(ctx))
 
-		all, err := s.newClients(clientOptions{scheme: scheme.Scheme, mains: []client.Object{&corev1.ConfigMap{}}, shared: unsafe})
+		all, err := s.newClients(clientOptions{scheme: scheme.Scheme, kinds: declared{{Kind: "ConfigMap"}: Main(&corev1.ConfigMap{})}, shared: unsafe})
 		require.NoError(b, err)
 
 		for form, empty := range forms() {

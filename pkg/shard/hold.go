@@ -1,12 +1,14 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/klog/v2"
 
 	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 )
@@ -42,6 +44,10 @@ func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) 
 		}
 	}
 
+	if err := s.poison.open(notesOf(config.Host, s.Namespace(), s.Ring(), cmp.Or(s.options.Pod, s.Name()))); err != nil {
+		klog.FromContext(ctx).Info("Objects whose reconcile ends the process are not held back", "error", err.Error())
+	}
+
 	leases, err := s.options.leases(config, s.options.RenewDeadline)
 	if err != nil {
 		return nil, err
@@ -70,6 +76,7 @@ func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) 
 	t := &tenure{lost: lost, end: func() {
 		stop()
 		<-lost
+		s.poison.close()
 	}}
 
 	select {

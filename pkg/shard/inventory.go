@@ -32,7 +32,7 @@ const (
 // The cost is one request per 500 objects. Two alternatives were refused. Waiting until the informers have reached the list's
 // version takes up to a minute where nothing happens, because informers learn the version from bookmarks. Reading each object
 // before the first work on it takes as many requests as there are objects. The shard reads single objects only where necessary:
-// if it may not list, for versions that are not numbers, and for an object that was listed and is not in the cache.
+// for versions that are not numbers, and for an object that was listed and is not in the cache.
 type inventory struct {
 	shard *Shard
 	kind  *kind
@@ -69,9 +69,9 @@ func (e retryError) Error() string {
 	return fmt.Sprintf("the shard cannot confirm that its cache is up to date, and retries in %s", time.Duration(e))
 }
 
-// prepare makes the list of this stretch of the term, unless it exists or the object was confirmed without it. One worker makes
-// the list; the others wait. The error is a retryError if it is too early to ask the API server again.
-func (i *inventory) prepare(ctx context.Context, name types.NamespacedName) error {
+// prepare makes the list of this stretch of the term, unless it exists. One worker makes the list; the others wait. The error is a retryError if it is
+// too early to ask the API server again.
+func (i *inventory) prepare(ctx context.Context) error {
 	select {
 	case i.busy <- struct{}{}:
 		defer func() { <-i.busy }()
@@ -85,7 +85,7 @@ func (i *inventory) prepare(ctx context.Context, name types.NamespacedName) erro
 			return err
 		}
 
-		if enough, err := i.suffices(stretch, name); enough || err != nil {
+		if exists, err := i.exists(stretch); exists || err != nil {
 			return err
 		}
 
@@ -98,8 +98,8 @@ func (i *inventory) prepare(ctx context.Context, name types.NamespacedName) erro
 	}
 }
 
-// suffices reports whether what was listed in this stretch is enough to judge the object, or says what the object must wait for.
-func (i *inventory) suffices(stretch int, name types.NamespacedName) (bool, error) {
+// exists reports whether there is a list of this stretch, or what must be waited for before one is made.
+func (i *inventory) exists(stretch int) (bool, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
@@ -107,29 +107,21 @@ func (i *inventory) suffices(stretch int, name types.NamespacedName) (bool, erro
 		i.stretch, i.listing, i.lists, i.reads = stretch, nil, backoff{}, backoff{}
 	}
 
-	wait := i.until(i.lists)
-	switch {
-	case i.listing != nil && (i.listing.revisions != nil || wait > 0 || i.listing.knows(name)):
-		return true, nil
-	case wait > 0:
+	if wait := i.until(i.lists); i.listing == nil && wait > 0 {
 		return false, retryError(wait)
 	}
 
-	return false, nil
+	return i.listing != nil, nil
 }
 
 func (i *inventory) until(b backoff) time.Duration { return b.at.Sub(i.shard.term.clock.Now()) }
 
-// put notes what was listed, and why not more.
+// put notes what was listed, or why nothing was.
 func (i *inventory) put(ctx context.Context, found *listing, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
-	if found != nil && (found.revisions != nil || i.listing == nil) {
-		i.listing = found
-	}
-
-	if err != nil {
+	if i.listing = found; err != nil {
 		i.failed(ctx, &i.lists, err)
 	}
 }
@@ -142,12 +134,8 @@ func (i *inventory) failed(ctx context.Context, b *backoff, err error) {
 	}
 	b.failed(i.shard.term.clock.Now())
 
-	message := "Working on nothing that was not confirmed in this term: the API server must confirm that the cache is up to date"
-	if apierrors.IsForbidden(err) {
-		message = "Must ask for each object of the kind before it is first worked on: grant the shard get and list on the kind " +
-			"in the namespaces of its cache"
-	}
-	log.FromContext(ctx).Error(err, message, "unconfirmedKind", i.kind.gvk.Kind, "failures", b.failures, "retryAfter", i.until(*b))
+	log.FromContext(ctx).Error(err, "Working on nothing that was not confirmed in this term: the API server must confirm that the cache is up to date",
+		"unconfirmedKind", i.kind.gvk.Kind, "failures", b.failures, "retryAfter", i.until(*b))
 }
 
 // doubt makes the shard list the objects again: what was confirmed need not be in a cache that is new.

@@ -3,7 +3,6 @@ package shard
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -17,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -34,26 +32,23 @@ func TestListingJudges(t *testing.T) {
 		cached  view
 		want    freshness
 	}{
-		"as listed":                  {listed("9"), mine("9"), fresh},
-		"newer than listed":          {listed("9"), mine("10"), fresh},
-		"draining, as listed":        {listed("9"), draining("9"), fresh},
-		"older than listed":          {listed("10"), mine("9"), behind},
-		"reached before":             {listed(reached), mine("9"), fresh},
-		"reached and gone":           {listed(reached), view{}, fresh},
-		"listed, not in the cache":   {listed("9"), view{}, unsaid},
-		"neither":                    {unlisted, view{}, fresh},
-		"moved away":                 {unlisted, mine("49"), behind},
-		"of the list's own version":  {unlisted, mine("50"), behind},
-		"came after the list":        {unlisted, mine("51"), fresh},
-		"came after, many digits":    {unlisted, mine("100"), fresh},
-		"no numbers, as listed":      {listed("x9"), mine("x9"), fresh},
-		"no numbers, not as listed":  {listed("x9"), mine("x8"), unsaid},
-		"no numbers, not listed":     {opaque, mine("x8"), unsaid},
-		"of a namespace not listed":  {&listing{revisions: map[string]string{"other": "50"}}, mine("51"), unsaid},
-		"of a namespace of several":  {&listing{revisions: map[string]string{"other": "90", "default": "50"}}, mine("51"), fresh},
-		"no list allowed":            {&listing{}, mine("9"), unsaid},
-		"no list allowed, absent":    {&listing{}, view{}, unsaid},
-		"no list allowed, confirmed": {&listing{objects: map[types.NamespacedName]string{name: reached}}, mine("9"), fresh},
+		"as listed":                 {listed("9"), mine("9"), fresh},
+		"newer than listed":         {listed("9"), mine("10"), fresh},
+		"draining, as listed":       {listed("9"), draining("9"), fresh},
+		"older than listed":         {listed("10"), mine("9"), behind},
+		"reached before":            {listed(reached), mine("9"), fresh},
+		"reached and gone":          {listed(reached), view{}, fresh},
+		"listed, not in the cache":  {listed("9"), view{}, unsaid},
+		"neither":                   {unlisted, view{}, fresh},
+		"moved away":                {unlisted, mine("49"), behind},
+		"of the list's own version": {unlisted, mine("50"), behind},
+		"came after the list":       {unlisted, mine("51"), fresh},
+		"came after, many digits":   {unlisted, mine("100"), fresh},
+		"no numbers, as listed":     {listed("x9"), mine("x9"), fresh},
+		"no numbers, not as listed": {listed("x9"), mine("x8"), unsaid},
+		"no numbers, not listed":    {opaque, mine("x8"), unsaid},
+		"of a namespace not listed": {&listing{revisions: map[string]string{"other": "50"}}, mine("51"), unsaid},
+		"of a namespace of several": {&listing{revisions: map[string]string{"other": "90", "default": "50"}}, mine("51"), fresh},
 	} {
 		require.Equal(t, tc.want, tc.listing.judge(name, tc.cached), what)
 	}
@@ -139,18 +134,6 @@ func (f *fixture) readableFor(resource string) *reads {
 	return r
 }
 
-func forbidden(list bool) (*http.Response, error) {
-	if !list {
-		return nil, nil
-	}
-
-	body := `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no list for you","reason":"Forbidden","code":403}`
-
-	return &http.Response{
-		StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)),
-	}, nil
-}
-
 // unconfirmed is a shard in its term. The cache of its reconciler is the API server or what the test sets.
 type unconfirmed struct {
 	*fixture
@@ -233,46 +216,6 @@ func TestNothingIsWorkedOnWhileTheAPIServerDoesNotAnswer(t *testing.T) {
 	require.True(t, called)
 	require.Zero(t, again)
 	require.Zero(t, r.gets.Load())
-}
-
-// A shard that has only get permission confirms each object once.
-func TestShardThatMayNotListReadsEachObject(t *testing.T) {
-	f := newFixture(t)
-	r := f.readable()
-	u := f.unconfirmed()
-	r.set(forbidden)
-
-	cm := f.configMap(u.shard, "a")
-	stale := cm.DeepCopy()
-	f.label(cm, "any", "change")
-
-	called, again := u.look(stale)
-	require.False(t, called, "the cache is behind")
-	require.Equal(t, recheck, again)
-	require.Contains(t, u.logs[0], "grant the shard get and list")
-
-	called, _ = u.look(cm)
-	require.True(t, called)
-
-	lists, gets := r.lists.Load(), r.gets.Load()
-	u.pass(time.Hour)
-	called, _ = u.look(cm)
-	require.True(t, called)
-	require.Equal(t, gets, r.gets.Load(), "confirmed once")
-	require.Equal(t, lists, r.lists.Load())
-
-	r.set(nil)
-	require.NoError(t, f.admin.Delete(t.Context(), cm))
-
-	called, _ = u.look(nil)
-	require.True(t, called, "it is gone")
-	require.Equal(t, gets+1, r.gets.Load(), "the API server has confirmed it")
-
-	cm = f.configMap(u.shard, "a")
-	called, _ = u.look(cm)
-	require.True(t, called)
-	require.Greater(t, r.lists.Load(), lists, "now it may list")
-	require.Equal(t, gets+1, r.gets.Load())
 }
 
 // A failed read is retried like a list.
@@ -368,7 +311,7 @@ func TestListOfAnOlderStretchIsThrownAway(t *testing.T) {
 		r.set(nil)
 		u.shard.term.taken(u.clock.Now(), 0)
 
-		go func() { waited <- stock.prepare(t.Context(), client.ObjectKeyFromObject(cm)) }()
+		go func() { waited <- stock.prepare(t.Context()) }()
 
 		return nil, nil
 	})

@@ -27,9 +27,9 @@ const absentFor = 30 * time.Second
 
 // elsewhere returns the error of a read from the cache, or ErrOtherShard. Each controlled object that a reconcile does not find costs a request,
 // one in absentFor if it does not exist.
-func (c *clients) elsewhere(ctx context.Context, d declared, name types.NamespacedName, err error) error {
+func (c *clients) elsewhere(ctx context.Context, d sort, name types.NamespacedName, err error) error {
 	k := c.shard.kind(d.GroupKind, name.Namespace)
-	if d.role != controlledKind || k == nil || !apierrors.IsNotFound(err) || controller.ReconcileIDFromContext(ctx) == "" {
+	if !d.is || d.main || k == nil || !apierrors.IsNotFound(err) || controller.ReconcileIDFromContext(ctx) == "" {
 		return err
 	}
 
@@ -79,16 +79,16 @@ func (c *clients) create(ctx context.Context, obj client.Object, call func() err
 }
 
 // follows reports whether an object of this shard controls the object, which follows it.
-func (c *clients) follows(ctx context.Context, d declared, obj client.Object) (bool, error) {
+func (c *clients) follows(ctx context.Context, d sort, obj client.Object) (bool, error) {
 	by := metav1.GetControllerOfNoCopy(obj)
-	if by == nil || d.role != controlledKind {
+	if by == nil || !d.is || d.main {
 		return false, nil
 	}
 
-	gk := schema.FromAPIVersionAndKind(by.APIVersion, by.Kind).GroupKind()
+	gk, _, is := c.checks.kinds.of(schema.FromAPIVersionAndKind(by.APIVersion, by.Kind).GroupKind())
 
 	k := c.shard.kind(gk, obj.GetNamespace())
-	if k == nil || !c.checks.mains[gk] && !c.checks.controlled[gk] {
+	if k == nil || !is {
 		return false, nil
 	}
 
@@ -139,7 +139,7 @@ func (c *clients) update(ctx context.Context, obj client.Object, call func() err
 
 // carries returns what the object carries in its version. For an object without a version, it is what the object carries now, and in which version. The error
 // is a conflict if the version is not the latest.
-func (c *clients) carries(ctx context.Context, d declared, obj client.Object) (ringMeta, string, error) {
+func (c *clients) carries(ctx context.Context, d sort, obj client.Object) (ringMeta, string, error) {
 	k, name, version := c.shard.kind(d.GroupKind, obj.GetNamespace()), client.ObjectKeyFromObject(obj), obj.GetResourceVersion()
 	if k == nil {
 		return ringMeta{}, "", fmt.Errorf("update %s %s: the kind is declared, but not registered", d.Kind, name)
@@ -181,30 +181,51 @@ func (c *clients) patch(ctx context.Context, obj client.Object, patch client.Pat
 		return call(patch)
 	}
 
-	data, err := patch.Data(obj)
+	data, err := c.kept(ctx, d, obj, patch)
 	if err != nil {
-		return fmt.Errorf("encode the patch of %s: %w", client.ObjectKeyFromObject(obj), err)
-	}
-
-	if c.hides(d) {
-		if data, err = c.keep(ctx, d, obj, client.RawPatch(patch.Type(), data)); err != nil {
-			return fmt.Errorf("keep the shard in the patch of %s: %w", client.ObjectKeyFromObject(obj), err)
-		}
-	}
-
-	version := c.version(ctx, d, obj)
-
-	if version != "" {
-		if data, err = withVersion(patch.Type(), data, version); err != nil {
-			return fmt.Errorf("add the precondition to the patch of %s: %w", client.ObjectKeyFromObject(obj), err)
-		}
+		return fmt.Errorf("prepare the patch of %s: %w", client.ObjectKeyFromObject(obj), err)
 	}
 
 	return c.exchange(d, obj, func() error { return call(client.RawPatch(patch.Type(), data)) })
 }
 
+// kept returns the data of the patch so that the object keeps what it carries, with the precondition that it needs.
+func (c *clients) kept(ctx context.Context, d sort, obj client.Object, patch client.Patch) ([]byte, error) {
+	data, err := patch.Data(obj)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it is the patch's
+	}
+
+	b, err := c.body(patch.Type(), data, func() (metav1.Object, error) {
+		k := c.shard.kind(d.GroupKind, obj.GetNamespace())
+		if k == nil {
+			return nil, fmt.Errorf("the kind %s is declared, but not registered", d.Kind)
+		}
+
+		live, err := k.live(ctx, client.ObjectKeyFromObject(obj))
+		if apierrors.IsNotFound(err) {
+			return &metav1.PartialObjectMetadata{}, nil // the API server says so itself
+		}
+
+		return live, err
+	})
+	if err == nil && c.hides(d) {
+		err = b.keep()
+	}
+
+	if err != nil {
+		return nil, err
+	}
+
+	if version := c.version(ctx, d, obj); version != "" {
+		b.requires(version)
+	}
+
+	return b.encoded()
+}
+
 // version returns the version that a patch of the object is based on, or "" if the object is not known to belong to this shard.
-func (c *clients) version(ctx context.Context, d declared, obj metav1.Object) string {
+func (c *clients) version(ctx context.Context, d sort, obj metav1.Object) string {
 	if !c.checkWrites {
 		return ""
 	}

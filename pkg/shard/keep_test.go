@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -257,7 +258,9 @@ func deployment(namespace, name string, labels map[string]string) *appsv1.Deploy
 
 func TestCreatedObjectsFollowTheirController(t *testing.T) {
 	f := newFixture(t)
-	p := f.program(f.shard("shard-0"), func(o *clientOptions) { o.mains = append(o.mains, &rbacv1.ClusterRole{}) })
+	p := f.program(f.shard("shard-0"), func(o *clientOptions) {
+		o.kinds[schema.GroupKind{Group: rbacv1.GroupName, Kind: "ClusterRole"}] = Main(&rbacv1.ClusterRole{})
+	})
 	own, other := p.shows(f.configMap(p.shard, "own")), f.configMap(nil, "other")
 	f.label(other, p.shard.shardKey, "shard-1")
 

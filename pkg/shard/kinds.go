@@ -11,14 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // declare records the kinds that the program has declared.
-func (s *Shard) declare(kinds map[schema.GroupKind]Kind) {
+func (s *Shard) declare(kinds declared) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
+	s.stores.declared.Store(true)
 
 	for gk, kind := range kinds {
 		s.mains[gk] = kind.main
@@ -64,7 +65,7 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 	}
 	k.live, k.patch = k.readLive, k.patchLive
 	k.inventory = s.inventoryOf(form{gvk, reflect.TypeOf(empty)}, k)
-	s.stores.mapped(c.RESTMapper())
+	s.stores.mapped(c.RESTMapper(), gvk)
 	s.register(k)
 
 	return k
@@ -152,7 +153,7 @@ func (s *Shard) kind(gk schema.GroupKind, namespace string) *kind {
 }
 
 // cachedAnew is called when there is another informer of a kind. It may be further behind than those that have been looked at.
-func (s *Shard) cachedAnew(gk schema.GroupKind, informer toolscache.SharedIndexInformer) {
+func (s *Shard) cachedAnew(gk schema.GroupKind) {
 	s.handover.doubt()
 
 	s.mu.RLock()
@@ -163,13 +164,6 @@ func (s *Shard) cachedAnew(gk schema.GroupKind, informer toolscache.SharedIndexI
 			i.doubt()
 		}
 	}
-
-	// Events of deletions may be hidden from the controllers.
-	_, _ = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
-		if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {
-			s.handover.forget(objectKey{gk, types.NamespacedName(name)})
-		}
-	}})
 }
 
 func (k *kind) key(name types.NamespacedName) objectKey {

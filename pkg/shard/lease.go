@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +35,8 @@ import (
 //	L6  The Lease announces the hold-off from the write that takes it. A longer hold-off that a predecessor has announced is
 //	    kept, and announced, until it has passed once: whoever has read it may rely on it.
 //	L7  The Lease of a slot is lost when it names another Pod, even if its holder, the slot, is the same.
+//	L8  A process waits for the hold-off if its predecessor has announced other namespaces than it does, even if the Lease was held all the time: whoever
+//	    has read there that the shard does not watch a namespace may rely on it for that long.
 //
 // Leader election calls the methods that read and write from one goroutine.
 type lock struct {
@@ -44,9 +47,12 @@ type lock struct {
 	holdOff time.Duration // the shard's own
 	pod     pod           // what the Lease announces: no name if that is the shard's
 	label   string        // the key of the shard label that the Lease announces; empty for none
-	slot    bool          // the name of the shard is that of a slot, which may pass to another Pod
-	leases  coordinationv1client.LeaseInterface
-	events  resourcelock.EventRecorder // nil: events are not recorded
+	// namespaces are those in which the shard watches its kinds; empty for all.
+	namespaces []string
+
+	slot   bool // the name of the shard is that of a slot, which may pass to another Pod
+	leases coordinationv1client.LeaseInterface
+	events resourcelock.EventRecorder // nil: events are not recorded
 
 	// lease is the Lease as it was last read or written; nil if there was none.
 	lease *coordinationv1.Lease
@@ -87,8 +93,8 @@ func (s *Shard) lockFor(leases coordinationv1client.LeaseInterface, name string)
 	o := s.options
 
 	l := &lock{
-		term: s.term, name: name, in: o.Namespace, ring: o.Ring, holdOff: o.HoldOff, pod: pod{o.Pod, o.PodUID}, label: o.ShardLabel, slot: o.Slots.any(), leases: leases,
-		healthy: o.Healthy, patience: o.RetryPeriod,
+		term: s.term, name: name, in: o.Namespace, ring: o.Ring, holdOff: o.HoldOff, pod: pod{o.Pod, o.PodUID}, label: o.ShardLabel,
+		namespaces: s.namespaces, slot: o.Slots.any(), leases: leases, healthy: o.Healthy, patience: o.RetryPeriod,
 	}
 	if !l.slot && o.Pod == name {
 		l.pod.name = ""
@@ -183,10 +189,12 @@ func (l *lock) write(ctx context.Context, record resourcelock.LeaderElectionReco
 // fails if the Lease has changed. Nobody has then seen it free lately. This happens when the process was restarted before its
 // Lease was taken. Both times come from the clock of the previous process. In all other cases, moves may be in progress: a Lease
 // that was taken or released is free; a Lease that does not exist may have been deleted long ago; a Lease that was acquired only
-// recently may have been free before. A new shard, which has no objects, also waits for the hold-off: it looks the same.
+// recently may have been free before; and L8 holds. A new shard, which has no objects, also waits for the hold-off: it looks the same.
 func (l *lock) isSettled(record *resourcelock.LeaderElectionRecord) bool {
+	watched := watchedBy(l.lease)
+
 	return record.HolderIdentity == l.name && !record.AcquireTime.IsZero() &&
-		record.RenewTime.Sub(record.AcquireTime.Time) >= l.holds()
+		record.RenewTime.Sub(record.AcquireTime.Time) >= l.holds() && (watched == "" || watched == strings.Join(l.namespaces, ","))
 }
 
 // holds returns how long the shard holds off after it has taken the Lease as it was last read or written.

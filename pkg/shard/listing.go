@@ -1,14 +1,13 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/metadata"
@@ -26,7 +25,7 @@ const (
 //
 // It keeps a name and a version per object as long as the term lasts: about a tenth of what the cache keeps.
 type listing struct {
-	// revisions are the resource versions of the lists by namespace, where "" stands for all; nil if the shard may not list.
+	// revisions are the resource versions of the lists by namespace, where "" stands for all.
 	revisions map[string]string
 	// objects are the versions of the listed objects, or the value reached.
 	objects map[types.NamespacedName]string
@@ -54,8 +53,6 @@ func (l *listing) judge(name types.NamespacedName, v view) freshness {
 	switch {
 	case listed && version == reached:
 		return fresh
-	case l.revisions == nil:
-		return unsaid
 	case v.version == "" && listed:
 		return unsaid // gone since, or not there yet
 	case v.version == "":
@@ -128,8 +125,7 @@ func (l *listing) knows(name types.NamespacedName) bool {
 	return listed
 }
 
-// listed lists the shard's objects of the kind on the API server. If the shard may not list them, the listing contains none and
-// the error reports it. All pages of a namespace show the same moment, which is not before the request.
+// listed lists the shard's objects of the kind on the API server. All pages of a namespace show the same moment, which is not before the request.
 func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 	namespaces, err := k.namespaces()
 	if err != nil {
@@ -139,24 +135,22 @@ func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 	l := &listing{revisions: map[string]string{}, objects: map[types.NamespacedName]string{}}
 
 	for _, namespace := range namespaces {
-		err := k.pages(ctx, namespace, s.Selector(), func(page *metav1.PartialObjectMetadataList) bool {
-			if _, more := l.revisions[namespace]; !more {
-				l.revisions[namespace] = page.ResourceVersion
+		for o := (metav1.ListOptions{LabelSelector: s.Selector().String(), Limit: listPage}); ; {
+			page, err := k.page(ctx, namespace, o)
+			if err != nil {
+				return nil, fmt.Errorf("list this shard's objects of kind %s: %w", k.gvk.Kind, err)
 			}
+
+			l.revisions[namespace] = cmp.Or(l.revisions[namespace], page.ResourceVersion)
 
 			for i := range page.Items {
 				item := &page.Items[i]
 				l.objects[types.NamespacedName{Namespace: item.Namespace, Name: item.Name}] = item.ResourceVersion
 			}
 
-			return true
-		})
-
-		switch {
-		case apierrors.IsForbidden(err):
-			return &listing{objects: map[types.NamespacedName]string{}}, err
-		case err != nil:
-			return nil, fmt.Errorf("list this shard's objects of kind %s: %w", k.gvk.Kind, err)
+			if o.Continue = page.Continue; o.Continue == "" {
+				break
+			}
 		}
 	}
 
@@ -165,22 +159,6 @@ func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 
 // endpoint is how to reach the API server about one resource. It returns nil before the shard knows how.
 type endpoint func() (metadata.Getter, error)
-
-// pages lists the metadata of objects in one namespace or all, until the function returns false.
-func (e endpoint) pages(
-	ctx context.Context, namespace string, selector labels.Selector, do func(*metav1.PartialObjectMetadataList) bool,
-) error {
-	for o := (metav1.ListOptions{LabelSelector: selector.String(), Limit: listPage}); ; {
-		page, err := e.page(ctx, namespace, o)
-		if err != nil {
-			return err
-		}
-
-		if o.Continue = page.Continue; !do(page) || o.Continue == "" {
-			return nil
-		}
-	}
-}
 
 // page lists one page, within the timeout of a request.
 func (e endpoint) page(ctx context.Context, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {

@@ -14,7 +14,6 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -35,7 +34,7 @@ type Manager struct {
 
 	shard    *Shard
 	config   *rest.Config
-	kinds    map[schema.GroupKind]Kind
+	kinds    declared
 	cache    *split
 	clients  *clients
 	former   *former.Election // nil: there is none
@@ -142,6 +141,7 @@ func (m *Manager) configure(o *manager.Options) error {
 		return err
 	}
 
+	m.shard.namespaces = watchedNamespaces(*o, m.kinds)
 	o.NewCache = m.newCache
 	m.shard.declare(m.kinds)
 
@@ -165,7 +165,7 @@ func (m *Manager) newCache(config *rest.Config, o cache.Options) (cache.Cache, e
 		return nil, err //nolint:wrapcheck // the manager says what for
 	}
 
-	m.cache = &split{Cache: others, sharded: mine, scheme: o.Scheme, kinds: m.kinds, begun: m.begun, asked: map[string]int{}}
+	m.cache = &split{Cache: others, sharded: mine, scheme: o.Scheme, kinds: m.kinds, begun: m.begun}
 
 	return m.cache, nil
 }
@@ -177,7 +177,7 @@ func (m *Manager) create(o manager.Options) error {
 		return err //nolint:wrapcheck // NewManager says what for
 	}
 
-	m.inner = mgr
+	m.inner, m.shard.poison.events = mgr, mgr.GetEventRecorder("clusterring")
 	if m.clients, err = m.shard.newClients(m.clientOptions(o)); err != nil {
 		return err
 	}
@@ -215,17 +215,9 @@ func (m *Manager) create(o manager.Options) error {
 // clientOptions returns how the clients of the program are wrapped.
 func (m *Manager) clientOptions(o manager.Options) clientOptions {
 	of := clientOptions{
-		scheme: o.Scheme, inner: o.Client.Cache, showLabels: m.shard.options.ShowLabels, checkWrites: m.shard.options.CheckWrites,
+		scheme: o.Scheme, inner: o.Client.Cache, kinds: m.kinds, showLabels: m.shard.options.ShowLabels, checkWrites: m.shard.options.CheckWrites,
 		shared: ptr.Deref(o.Cache.DefaultUnsafeDisableDeepCopy, false),
 	}
-	for _, kind := range m.kinds {
-		if kind.main {
-			of.mains = append(of.mains, kind.object)
-		} else {
-			of.controlled = append(of.controlled, kind.object)
-		}
-	}
-
 	for _, kind := range o.Cache.ByObject {
 		of.shared = of.shared || ptr.Deref(kind.UnsafeDisableDeepCopy, false)
 	}
@@ -280,7 +272,7 @@ func (m *Manager) work(ctx context.Context) (context.Context, func()) {
 // Start implements manager.Manager. See [NewManager].
 func (m *Manager) Start(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, m.GetLogger())
-	m.expect()
+	m.warnOfUnused()
 
 	defer running.add(m.shard)()
 
@@ -292,12 +284,15 @@ func (m *Manager) Start(ctx context.Context) error {
 		ended <- m.inner.Start(running)
 		close(over)
 	}()
-	context.AfterFunc(ctx, func() { m.told.Store(new(m.shard.term.clock.Now())) })
+
+	told := func() { m.told.CompareAndSwap(nil, new(m.shard.term.clock.Now())) }
+	context.AfterFunc(ctx, told)
 
 	go func() {
 		err := m.takePart(ctx, over)
-		if told := m.told.Load(); err == nil && told != nil && m.serves.Load() != nil {
-			m.pause(linger-m.shard.term.clock.Since(*told), over)
+		if err == nil && ctx.Err() != nil && m.serves.Load() != nil {
+			told() // what waited for a slot has stopped at once
+			m.pause(linger-m.shard.term.clock.Since(*m.told.Load()), over)
 		}
 		parted <- err
 	}()
@@ -411,14 +406,10 @@ func unless(ctx context.Context, err error) error {
 	return err
 }
 
-// expect notes which informers the controllers will ask for when they start, and logs what was declared without effect.
-func (m *Manager) expect() {
+// warnOfUnused logs what was declared without effect.
+func (m *Manager) warnOfUnused() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-
-	for _, c := range m.controllers {
-		c.expected = c.watches()
-	}
 
 	for _, name := range slices.Sorted(maps.Keys(m.shard.options.Controllers)) {
 		if m.controllers[name] == nil {
@@ -438,7 +429,26 @@ func (m *Manager) GetWebhookServer() webhook.Server {
 	s := m.inner.GetWebhookServer()
 	m.serves.Store(new((func(*http.Request) error)(s.StartedChecker())))
 
-	return s
+	return parting{s, &m.told}
+}
+
+// parting is a webhook server that asks clients to connect elsewhere when the process was told to stop. An API server sends all calls over one
+// connection, also long after no Service leads to the process; those that it sends when the server closes the connection would fail.
+type parting struct {
+	webhook.Server
+
+	told *atomic.Pointer[time.Time]
+}
+
+// Register implements webhook.Server. Go's server turns the header into GOAWAY for HTTP/2.
+func (p parting) Register(path string, hook http.Handler) {
+	p.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p.told.Load() != nil {
+			w.Header().Set("Connection", "close")
+		}
+
+		hook.ServeHTTP(w, r)
+	}))
 }
 
 // GetClient implements cluster.Cluster.

@@ -106,6 +106,11 @@ var ofShards = []exported{
 			to(float64(n), kind.String())
 		}
 	}, "kind"),
+	exports("held_back_objects", "Objects that the shard does not reconcile, because that has ended a process twice.", func(s *Shard, to emit) {
+		for kind, n := range s.heldBack() {
+			to(float64(n), kind.String())
+		}
+	}, "kind"),
 	exports("drains_seen_total", "Drains that the shard has seen.", func(s *Shard, to emit) { to(float64(s.guard.pending().seen)) }),
 	exports("drains_released_total", "Objects that the shard has released.", func(s *Shard, to emit) { to(float64(s.released.Load())) }),
 	exports("drains_waiting", "Objects that the shard has to release.", func(s *Shard, to emit) { to(float64(s.guard.pending().waiting)) }),
@@ -278,6 +283,8 @@ func reasonOf(may verdict, l link, err error) string {
 		return "not_added"
 	case errors.As(err, &retry):
 		return "behind"
+	case errors.Is(err, errUndeclared):
+		return "undeclared"
 	case err != nil:
 		return "error"
 	case may == drained:

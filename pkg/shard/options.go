@@ -18,10 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
 const (
+	// mounted is the directory that contains the namespace of the Pod and its token.
+	mounted = "/var/run/secrets/kubernetes.io/serviceaccount"
+
 	defaultLeaseDuration = 15 * time.Second
 	// maxLeaseDuration is the longest duration that the services count.
 	maxLeaseDuration = 24 * time.Hour
@@ -123,11 +125,11 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	default:
 		name, err := mine.name, error(nil)
 		if name == "" { // Pods that share the network of their node share its host name, too
-			name, err = self.Host(hostname)
+			name, err = hostname()
 		}
 
 		if err != nil {
-			errs = append(errs, fmt.Errorf("name: %w", err))
+			errs = append(errs, fmt.Errorf("name: set it, the host has none: %w", err))
 		}
 
 		if !o.Slots.any() {
@@ -138,9 +140,9 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	}
 
 	if o.Namespace == "" {
-		namespace, err := self.Namespace(mounted)
-		if o.Namespace = namespace; err != nil {
-			errs = append(errs, fmt.Errorf("namespace: %w", err))
+		namespace, err := os.ReadFile(filepath.Join(mounted, "namespace"))
+		if o.Namespace = string(bytes.TrimSpace(namespace)); err != nil {
+			errs = append(errs, fmt.Errorf("namespace: set it, outside of a Pod it is not known: %w", err))
 		}
 	}
 

@@ -128,15 +128,28 @@ func TestPatchesThatReplaceAllAreConditional(t *testing.T) {
 	f := newFixture(t)
 	p := f.program(f.shard("shard-0"))
 	cm := f.configMap(p.shard, "a")
-	k := &keeper{clients: p.clients, read: func() (metav1.Object, error) { return cm.DeepCopy(), nil }}
 
-	kept, err := k.data(types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/labels","value":{}}]`))
-	require.NoError(t, err)
-	kept, err = withVersion(types.JSONPatchType, kept, k.version)
-	require.NoError(t, err)
+	var all [][]byte
+
+	for _, patch := range []string{
+		`[{"op":"add","path":"/metadata/labels","value":{}}]`,
+		`[{"op":"replace","path":"/metadata","value":{"name":"a","namespace":"` + f.namespace + `","uid":"` + string(cm.UID) + `"}}]`,
+	} {
+		b, err := p.clients.body(types.JSONPatchType, []byte(patch), func() (metav1.Object, error) { return cm.DeepCopy(), nil })
+		require.NoError(t, err)
+		require.NoError(t, b.keep())
+
+		kept, err := b.encoded()
+		require.NoError(t, err)
+
+		all = append(all, kept)
+	}
 
 	f.label(cm.DeepCopy(), p.shard.drainKey, "true")
-	require.True(t, apierrors.IsConflict(f.admin.Patch(t.Context(), cm, client.RawPatch(types.JSONPatchType, kept))))
+
+	for _, kept := range all {
+		require.True(t, apierrors.IsConflict(f.admin.Patch(t.Context(), cm.DeepCopy(), client.RawPatch(types.JSONPatchType, kept))), string(kept))
+	}
 }
 
 func TestApplyLeavesTheShardAlone(t *testing.T) {

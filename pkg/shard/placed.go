@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
@@ -71,21 +72,6 @@ func waitFor(ctx context.Context, c <-chan struct{}) bool {
 // NeedLeaderElection implements manager.LeaderElectionRunnable. A manager stops what needs none first.
 func (p *placed) NeedLeaderElection() bool { return p.election == nil && !everywhere(p.runnable) }
 
-// Warmup starts the watches of a sharded controller before it works, so that the caches of kinds that are not sharded are full when the shard takes its Lease.
-func (p *placed) Warmup(ctx context.Context) error {
-	if w, ok := p.runnable.(interface {
-		Warmup(ctx context.Context) error
-	}); ok {
-		// The queue of the controller ends with this context, and its workers wait for that.
-		ctx, cancel := context.WithCancelCause(p.marked(ctx))
-		context.AfterFunc(p.manager.stopping, func() { cancel(context.Cause(p.manager.stopping)) })
-
-		return w.Warmup(ctx)
-	}
-
-	return nil
-}
-
 // Add implements manager.Manager.
 func (m *Manager) Add(r manager.Runnable) error {
 	c, err := find(r)
@@ -116,11 +102,8 @@ func (m *Manager) addController(r manager.Runnable, c *found) error {
 
 	m.mu.Lock()
 	m.controllers[c.name] = c
-	_, c.warm = r.(interface {
-		Warmup(ctx context.Context) error
-	})
-	c.warm = c.warm && p.where == sharded
-	m.limit = max(m.limit, c.patient(p.where == sharded))
+	c.sharded = p.where == sharded
+	m.limit = max(m.limit, c.patient())
 	m.mu.Unlock()
 
 	if p.where == sharded {
@@ -160,7 +143,7 @@ func (m *Manager) wrap(r manager.Runnable, c *found, p Placement) error {
 		}
 	}
 
-	if r, ok := do.(*reconciler); ok && m.former != nil {
+	if r, ok := do.(*typedReconciler[reconcile.Request]); ok && m.former != nil {
 		r.inner = m.former.Reconciler(r.inner)
 	}
 

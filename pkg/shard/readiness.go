@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 var (
@@ -47,60 +48,48 @@ func (m *Manager) ready(r *http.Request) error {
 	}
 }
 
-// prepare waits until the process could work as a shard: a version that may not read a kind, or to which a kind is missing, shall take nothing.
+// prepare waits until the process could work as a shard: a version that may not read a kind, or to which a kind is missing, shall take nothing. It also makes
+// the informers that the sharded controllers will ask for, so that they are full when the controllers start.
 func (m *Manager) prepare(ctx context.Context) error {
+	m.mu.Lock()
+
+	var watched []client.Object
+
+	for _, c := range m.controllers {
+		if c.sharded {
+			watched = append(watched, c.watches()...)
+		}
+	}
+	m.mu.Unlock()
+
 	filled, cancel := context.WithTimeoutCause(ctx, m.patience(), fmt.Errorf("the caches of other kinds than the sharded ones were not full after %s: "+
 		"see the log for a permission or a CustomResourceDefinition that is missing", m.patience()))
 	defer cancel()
 
-	if err := m.othersAreFull(filled); err != nil {
-		return err
+	others := func() error { return m.cache.inform(filled, false, watched) }
+	if !m.retry(filled, others) || !m.cache.Cache.WaitForCacheSync(filled) {
+		return context.Cause(filled)
 	}
 
 	// The kinds can be served, and permitted, later; until then, whoever has the objects keeps them.
-	err := wait.PollUntilContextCancel(ctx, again, true, func(ctx context.Context) (bool, error) {
-		err := m.shard.canList(ctx)
+	m.prepared.Store(m.retry(ctx, func() error {
+		return errors.Join(m.shard.canList(ctx), m.cache.inform(ctx, true, watched))
+	}))
+
+	return context.Cause(ctx)
+}
+
+// retry calls the function until it succeeds, or the context ends. It reports whether it has succeeded.
+func (m *Manager) retry(ctx context.Context, do func() error) bool {
+	return wait.PollUntilContextCancel(ctx, again, true, func(ctx context.Context) (bool, error) {
+		err := do()
 		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Taking no Lease, because this process could not work as a shard; trying again")
 		}
 
 		return err == nil, nil
-	})
-	m.prepared.Store(err == nil)
-
-	return err //nolint:wrapcheck // it is that of the context
+	}) == nil
 }
-
-// othersAreFull waits until the controllers that start with the manager have asked for the informers of their kinds, and those that are not sharded are full.
-func (m *Manager) othersAreFull(ctx context.Context) error {
-	m.mu.Lock()
-	expected := map[string]int{}
-
-	for name, c := range m.controllers {
-		if c.warm {
-			expected[name] = c.expected
-		}
-	}
-	m.mu.Unlock()
-
-	err := wait.PollUntilContextCancel(ctx, askedPeriod, true, func(context.Context) (bool, error) {
-		for name, count := range expected {
-			if m.cache.hasAsked(name) < count {
-				return false, nil
-			}
-		}
-
-		return true, nil
-	})
-	if err == nil && m.cache.Cache.WaitForCacheSync(ctx) {
-		return nil
-	}
-
-	return context.Cause(ctx)
-}
-
-// askedPeriod is how often the manager looks whether its controllers have begun to fill their caches. It sends no request.
-const askedPeriod = 10 * time.Millisecond
 
 // patience is for how long caches may take to be filled.
 func (m *Manager) patience() time.Duration {

@@ -35,10 +35,7 @@ const recheck = 2 * time.Second
 // documentation. Its results and errors are passed on. If the wrapper cannot decide yet, the object is reconciled again a little
 // later.
 func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
-	w := s.wrap(s.kindOf(c, obj))
-	w.ends = releaseOf(inner)
-
-	return &reconciler{wrapped: w, inner: inner}
+	return newReconciler(s.wrap(s.kindOf(c, obj)), inner, requested)
 }
 
 // view returns the assignment of an object; nil stands for an absent object.
@@ -51,18 +48,6 @@ func (s *Shard) view(obj metav1.Object) view {
 		version: obj.GetResourceVersion(), owned: s.owns(obj), draining: s.draining(obj),
 		next: contract.NextShard(obj.GetLabels()[s.drainKey]),
 	}
-}
-
-type reconciler struct {
-	*wrapped
-	inner reconcile.Reconciler
-}
-
-// Reconcile implements reconcile.Reconciler.
-func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	return r.work(ctx, req.NamespacedName, func(ctx context.Context) (reconcile.Result, error) {
-		return r.inner.Reconcile(ctx, req)
-	})
 }
 
 // work calls the function if this process may work on the object, and acknowledges drains before and after.
@@ -96,7 +81,7 @@ func (w *wrapped) work(ctx context.Context, name types.NamespacedName, inner wor
 	case err != nil:
 		return later(err)
 	case may == run:
-		return w.call(ctx, name, v.deletion, inner)
+		return w.try(ctx, v, v.obj, inner)
 	case may == absent:
 		return w.absent(ctx, name, inner)
 	case may == drained || may == unclear:
@@ -130,7 +115,8 @@ type workFunc func(ctx context.Context) (reconcile.Result, error)
 type visit struct {
 	shard *Shard
 	keys  []objectKey
-	// deletion is true if the object is in deletion.
+	// obj is the object as the cache shows it, and deletion is true if it is in deletion.
+	obj      metav1.Object
 	deletion bool
 	// pending is true if an object that was to be released was not.
 	pending bool
@@ -150,7 +136,7 @@ type link struct {
 // enter enters the object, and everything of wrapped kinds that it follows. It returns what may be done to the object.
 func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (verdict, error) {
 	obj, may, err := v.look(ctx, k, name)
-	v.deletion = obj != nil && obj.GetDeletionTimestamp() != nil
+	v.obj, v.deletion = obj, obj != nil && obj.GetDeletionTimestamp() != nil
 
 	for range contract.MaxDepth - 1 {
 		if err != nil || may != run || obj == nil {
@@ -267,7 +253,7 @@ func (v *visit) refused(may verdict, err error) {
 
 // see enters one object and judges its cached state, if that is as new as the term.
 func (v *visit) see(ctx context.Context, k *kind, name types.NamespacedName) (metav1.Object, verdict, error) {
-	if err := k.inventory.prepare(ctx, name); err != nil {
+	if err := k.inventory.prepare(ctx); err != nil {
 		return nil, unclear, err
 	}
 

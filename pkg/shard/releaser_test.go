@@ -148,10 +148,10 @@ func (s *starter) Release(_ context.Context, name types.NamespacedName) error {
 }
 
 // writes adds a controller of ConfigMaps that sees no event but the first one of each object.
-func (f *fixture) writes(mgr ctrl.Manager, s *Shard, inner reconcile.Reconciler) *reconciler {
+func (f *fixture) writes(mgr ctrl.Manager, s *Shard, inner reconcile.Reconciler) *typedReconciler[reconcile.Request] {
 	f.Helper()
 
-	r, _ := s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, inner).(*reconciler)
+	r, _ := s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, inner).(*typedReconciler[reconcile.Request])
 	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).
 		WithEventFilter(predicate.Funcs{
 			UpdateFunc: func(event.UpdateEvent) bool { return false },

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
 // Shard is this process as a member of a ring. [NewManager] and [New] create it. It is safe for concurrent use. A process may contain several
@@ -29,6 +28,7 @@ type Shard struct {
 	handover *handovers
 	drains   *drains
 	progress *progress
+	poison   *poison
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupKind][]*kind
@@ -44,6 +44,8 @@ type Shard struct {
 	standsBy atomic.Bool
 	// released counts the objects that were released.
 	released atomic.Int64
+	// namespaces are those in which the shard watches its kinds; none for all.
+	namespaces []string
 	// live reads metadata from the API server; nil until the shard knows how to reach it.
 	live metadata.Interface
 }
@@ -51,7 +53,7 @@ type Shard struct {
 // New returns the shard that the options describe, with defaults filled in. It does not access the API server. The error names
 // every option that is missing or wrong. A shard with [Options].Slots has no name before it holds one of them.
 func New(options Options) (*Shard, error) {
-	options, err := options.complete(os.Hostname, self.Mounted)
+	options, err := options.complete(os.Hostname, mounted)
 	if err != nil {
 		return nil, err
 	}
@@ -68,6 +70,7 @@ func newShard(options Options) *Shard {
 		drainKey: keys.Drain,
 		guard:    newGuard(),
 		progress: newProgress(),
+		poison:   newPoison(ringKeys(keys)),
 		term:     newTerm(options, clock.RealClock{}),
 		kinds:    map[schema.GroupKind][]*kind{},
 		wrappers: map[schema.GroupKind][]*wrapped{},
@@ -76,10 +79,10 @@ func newShard(options Options) *Shard {
 		inventories: map[form]*inventory{},
 	}
 	s.become(options.Name)
-	s.stores = newStores(keys, s.liveReader)
+	s.stores = newStores(ringKeys(keys), s.liveReader)
 	s.handover = newHandovers(options.Ring, s.stores, s.Selector)
 	s.drains = &drains{shard: s}
-	s.stores.observers = append(s.stores.observers, s.cachedAnew, s.drains.watch)
+	s.stores.observe = s.drains.watch
 	s.term.own = s.drains.run
 
 	return s

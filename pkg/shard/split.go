@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -25,24 +23,14 @@ type split struct {
 
 	sharded cache.Cache
 	scheme  *runtime.Scheme
-	kinds   map[schema.GroupKind]Kind
+	kinds   declared
 	// begun is closed when the shard has its name.
 	begun <-chan struct{}
-
-	mu    sync.Mutex
-	asked map[string]int // how often controllers have asked for an informer
 }
 
 // of returns the part with the kind, and whether it is that of the sharded kinds.
 func (c *split) of(gvk schema.GroupVersionKind) (cache.Cache, bool) {
-	gk := gvk.GroupKind()
-	_, is := c.kinds[gk]
-
-	if gk.Kind = strings.TrimSuffix(gk.Kind, "List"); !is {
-		_, is = c.kinds[gk]
-	}
-
-	if is {
+	if _, _, is := c.kinds.of(gvk.GroupKind()); is {
 		return c.sharded, true
 	}
 
@@ -125,28 +113,27 @@ func (c *split) GetInformerForKind(ctx context.Context, gvk schema.GroupVersionK
 
 // await makes a controller that starts wait for the name of the shard before it gets an informer of a sharded kind, which would not be filled before.
 func (c *split) await(ctx context.Context, sharded bool) error {
-	m, ok := ctx.Value(markKey{}).(mark)
-	if !ok {
-		return nil
-	}
-
-	c.mu.Lock()
-	c.asked[m.controller]++
-	c.mu.Unlock()
-
-	if sharded && !waitFor(ctx, c.begun) {
+	if _, ok := ctx.Value(markKey{}).(mark); ok && sharded && !waitFor(ctx, c.begun) {
 		return context.Cause(ctx)
 	}
 
 	return nil
 }
 
-// hasAsked returns how often a controller has asked for an informer.
-func (c *split) hasAsked(controller string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// inform makes the informers of those objects that are sharded, or of the others. It does not wait for them.
+func (c *split) inform(ctx context.Context, sharded bool, objects []client.Object) error {
+	var errs []error
 
-	return c.asked[controller]
+	for _, obj := range objects {
+		part, is, err := c.with(obj)
+		if err == nil && is == sharded {
+			_, err = part.GetInformer(ctx, obj, cache.BlockUntilSynced(false))
+		}
+
+		errs = append(errs, err)
+	}
+
+	return errors.Join(errs...)
 }
 
 // RemoveInformer implements cache.Informers.

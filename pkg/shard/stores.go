@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,8 +19,6 @@ import (
 	"k8s.io/client-go/metadata"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // stores are the caches of sharded objects in this process. A look at an object reads them, not the program's client: that would send requests for
@@ -36,15 +35,15 @@ import (
 // name their namespace, and the informers get the program's transforms from here. Learning the namespaces from requests or from objects was
 // refused: both come after the informer started, and a namespace may contain no objects.
 type stores struct {
-	keys contract.LabelKeys
+	keys ringKeys
 	// live reads metadata from the API server; nil until the shard knows how to reach it.
 	live func() metadata.Interface
 	// selector, if set, replaces the label selectors of the cache.
 	selector labels.Selector
 	// obtain, if set, makes an informer for a declared kind that the program does not cache. The error is errUndeclared for other kinds.
 	obtain func(context.Context, *metav1.PartialObjectMetadata) error
-	// observers are called for every informer before it starts.
-	observers []func(schema.GroupKind, toolscache.SharedIndexInformer)
+	// observe, if set, is called for every informer before it starts.
+	observe func(schema.GroupKind, toolscache.SharedIndexInformer)
 
 	scheme   *runtime.Scheme
 	defaults cache.Options // of the program
@@ -56,6 +55,8 @@ type stores struct {
 	named  map[schema.GroupResource]schema.GroupKind
 	// nameless are the kinds whose resources are not known yet, with a version.
 	nameless map[schema.GroupKind]string
+	// declared is true if the program has declared all resources of the ring.
+	declared atomic.Bool
 }
 
 // form identifies how a kind is cached: each form has its own cache.
@@ -76,7 +77,7 @@ type store struct {
 	informer toolscache.SharedIndexInformer
 }
 
-func newStores(keys contract.LabelKeys, live func() metadata.Interface) *stores {
+func newStores(keys ringKeys, live func() metadata.Interface) *stores {
 	return &stores{
 		keys: keys, live: live, kinds: map[schema.GroupKind]map[string][]*store{}, named: map[schema.GroupResource]schema.GroupKind{},
 		nameless: map[schema.GroupKind]string{},
@@ -102,16 +103,19 @@ func (s *stores) add(c *store, resource schema.GroupResource) {
 	}
 }
 
-// mapped sets how to determine the resources of kinds.
-func (s *stores) mapped(mapper meta.RESTMapper) {
+// mapped sets how to determine the resources of kinds, also of the given ones.
+func (s *stores) mapped(mapper meta.RESTMapper, kinds ...schema.GroupVersionKind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	s.mapper = mapper
+	for _, gvk := range kinds {
+		s.nameless[gvk.GroupKind()] = gvk.Version
+	}
 }
 
-// of returns the stores that can show objects of a resource in a namespace; an empty one stands for all. The error says that the resource may be
-// that of a kind that cannot be looked up now.
+// of returns the stores that can show objects of a resource in a namespace; an empty one stands for all. The error is errUndeclared, or says that
+// the resource may be that of a kind that cannot be looked up now.
 func (s *stores) of(resource schema.GroupResource, namespace string) ([]*store, error) {
 	s.mu.Lock()
 
@@ -130,8 +134,12 @@ func (s *stores) of(resource schema.GroupResource, namespace string) ([]*store, 
 		}
 	}
 
-	gk := s.named[resource]
+	gk, known := s.named[resource]
 	s.mu.Unlock()
+
+	if !known && s.declared.Load() {
+		return nil, errUndeclared
+	}
 
 	if namespace == "" {
 		return s.everywhere(gk), nil
@@ -197,7 +205,7 @@ func working(all []*store) []*store {
 	return slices.DeleteFunc(slices.Clone(all), stopped)
 }
 
-// errUndeclared is the error for a kind that is not declared: the client reads it, as the program does.
+// errUndeclared is the error for a kind that is not declared: the client reads it, as the program does. A hand-over must not name it.
 var errUndeclared = errors.New("the kind is not declared")
 
 // read returns an object, which must not be changed, or nil. The program does not cache the kind if cached is false.
@@ -237,7 +245,7 @@ func (s *stores) look(ctx context.Context, gk schema.GroupKind, name types.Names
 
 		both := one != nil && obj != nil
 		if i > 0 && (one != nil || obj != nil) {
-			agree = agree && both && maps.Equal(s.marks(one), s.marks(obj))
+			agree = agree && both && s.keys.of(one).equal(s.keys.of(obj))
 		}
 
 		if obj == nil || both && notOlder(one.GetResourceVersion(), obj.GetResourceVersion()) == behind {

@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-
-	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
 var (
@@ -89,13 +89,20 @@ func (e holdOffError) Unwrap() error { return ErrNotHeld }
 func newTerm(o Options, clk clock.WithDelayedExecution) *term {
 	exit := o.Exit
 	if exit == nil {
-		exit = self.Exit
+		exit = exitProcess
 	}
 
 	return &term{
 		clock: clk, renewDeadline: o.RenewDeadline, leaseDuration: o.LeaseDuration, exit: exit,
 		workers: map[*worker]struct{}{},
 	}
+}
+
+// exitProcess ends the process because of workers that have not stopped. It logs with klog, which writes to standard error by default.
+func exitProcess(err error) {
+	klog.Background().Error(err, "Ending the process")
+	klog.Flush()
+	os.Exit(1) //nolint:revive // nothing less stops a worker that ignores its context
 }
 
 // taken begins the term, or a new stretch of it: a write that was sent at the given time has just taken the Lease, or created it again. Running

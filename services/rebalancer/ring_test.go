@@ -6,13 +6,17 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+// controller-runtime leaves a goroutine for a watch of metadata that ends while there is an event.
+func TestMain(m *testing.M) {
+	os.Exit(localplane.Main(m, goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop")))
+}
 
 // testRing is a ring whose rebalancer runs with the permissions of its service account.
 type testRing struct{ *ringtest.Fixture }

@@ -27,24 +27,62 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-const (
-	assetsVariable = "KUBEBUILDER_ASSETS"
-	// A server on loopback starts fast, but not on a machine that also compiles.
-	startTimeout = 2 * time.Minute
-)
+// newest returns the directory of the control plane's binaries that `make control-plane` has built last, unless KUBEBUILDER_ASSETS, which envtest prefers, names
+// one.
+func newest() (string, error) {
+	caches, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find the cache of control planes: %w", err)
+	}
 
-var shared struct {
-	start       sync.Once
-	environment *envtest.Environment
-	config      *rest.Config
-	err         error
+	binaries, _ := filepath.Glob(filepath.Join(caches, "clusterring", "controlplane", "*", "kube-apiserver")) // the pattern is valid
+
+	var (
+		dir   string
+		built time.Time
+	)
+
+	for _, binary := range binaries {
+		info, err := os.Stat(binary)
+		if err == nil && !strings.Contains(binary, ".building") && info.ModTime().After(built) {
+			dir, built = filepath.Dir(binary), info.ModTime()
+		}
+	}
+
+	if dir == "" && os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		return "", errors.New("no control plane found: run `make control-plane`, or set KUBEBUILDER_ASSETS")
+	}
+
+	return dir, nil
 }
 
-// Main runs the tests of a package, stops the API server if a test has started it, and returns the exit code.
-func Main(m *testing.M) int {
-	code := m.Run()
+var (
+	// A server on loopback starts fast, but not on a machine that also compiles.
+	environment = &envtest.Environment{ControlPlaneStartTimeout: 2 * time.Minute, ControlPlaneStopTimeout: 2 * time.Minute}
 
-	if err := stop(); err != nil {
+	start = sync.OnceValues(func() (_ *rest.Config, err error) {
+		if environment.BinaryAssetsDirectory, err = newest(); err != nil {
+			return nil, err
+		}
+
+		return environment.Start()
+	})
+)
+
+// quiet are the tests of a package, without the logs of libraries. They end with the API server, before goroutines are counted.
+type quiet struct{ *testing.M }
+
+func (q quiet) Run() int {
+	ctrl.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+
+	code := q.M.Run()
+
+	if environment.Config == nil {
+		return code // no test has started it
+	}
+
+	if err := environment.Stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "stop the API server:", err)
 
 		return max(code, 1)
@@ -53,18 +91,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// quiet are the tests of a package, without the logs of libraries. They end with the API server, before goroutines are counted.
-type quiet struct{ m *testing.M }
-
-func (q quiet) Run() int {
-	ctrl.SetLogger(logr.Discard())
-	klog.SetLogger(logr.Discard())
-
-	return Main(q.m)
-}
-
-// VerifyMain runs the tests of a package like [Main], without the logs of libraries, and fails if goroutines are left. It ends the process.
-// controller-runtime leaves one for a watch of metadata that ends while there is an event.
+// VerifyMain runs the tests of a package without the logs of libraries, stops the API server if a test has started it, and fails if goroutines are left.
+// It ends the process. controller-runtime leaves a goroutine for a watch of metadata that ends while there is an event.
 func VerifyMain(m *testing.M) {
 	goleak.VerifyTestMain(quiet{m}, goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop"))
 }
@@ -73,10 +101,13 @@ func VerifyMain(m *testing.M) {
 // necessary. If that fails, so does the test.
 func Config(t testing.TB) *rest.Config {
 	t.Helper()
-	shared.start.Do(start)
-	require.NoError(t, shared.err)
+	shared, err := start()
+	require.NoError(t, err)
 
-	return rest.CopyConfig(shared.config)
+	config := rest.CopyConfig(shared)
+	config.QPS = -1 // tests poll conditions often
+
+	return config
 }
 
 // Client returns an administrator's client that reads from the API server.
@@ -125,79 +156,4 @@ func Receive[T any](t testing.TB, within time.Duration, from <-chan T, what stri
 		require.Fail(t, "nothing happens", what)
 		panic("unreachable")
 	}
-}
-
-func start() {
-	dir, err := assets()
-	if err != nil {
-		shared.err = err
-
-		return
-	}
-
-	shared.environment = &envtest.Environment{
-		BinaryAssetsDirectory:    dir,
-		ControlPlaneStartTimeout: startTimeout,
-		ControlPlaneStopTimeout:  startTimeout,
-	}
-
-	shared.config, shared.err = shared.environment.Start()
-	if shared.err == nil {
-		// Tests poll conditions often.
-		shared.config.QPS = -1
-	}
-}
-
-func stop() error {
-	if shared.environment == nil {
-		return nil
-	}
-
-	if err := shared.environment.Stop(); err != nil {
-		return fmt.Errorf("envtest: %w", err)
-	}
-
-	return nil
-}
-
-// assets returns the directory of the control plane's binaries: the directory that the environment names, or else the newest one
-// that `make control-plane` has built.
-func assets() (string, error) {
-	if dir := os.Getenv(assetsVariable); dir != "" {
-		return dir, nil
-	}
-
-	caches, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("find the cache of control planes: %w", err)
-	}
-
-	pattern := filepath.Join(caches, "clusterring", "controlplane", "*", "kube-apiserver")
-
-	binaries, err := filepath.Glob(pattern)
-	if err != nil {
-		return "", fmt.Errorf("find the cache of control planes: %w", err)
-	}
-
-	var (
-		newest string
-		built  time.Time
-	)
-
-	for _, binary := range binaries {
-		info, err := os.Stat(binary)
-		if err != nil || strings.Contains(filepath.Dir(binary), ".building") {
-			continue
-		}
-
-		if newest == "" || info.ModTime().After(built) {
-			newest, built = filepath.Dir(binary), info.ModTime()
-		}
-	}
-
-	if newest == "" {
-		return "", errors.New("no control plane found: run `make control-plane`, or set " + assetsVariable)
-	}
-
-	return newest, nil
 }

@@ -2,37 +2,38 @@ package ordinal
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/metadata"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/shard"
 )
 
-// listPage is how many objects one request lists.
-const listPage = 500
-
-// ringPeriod is how often a process looks whether the ring exists. It also does so right before each claim.
-const ringPeriod = 5 * time.Second
-
-var (
-	clusterRings = v1alpha1.GroupVersion.WithResource("clusterrings")
-	leases       = schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
+const (
+	// claimers is how many objects are claimed at a time, and passes how often per second a process looks for objects at most.
+	claimers, passes = 8, 10
+	// passPeriod is how often a process looks at least, and when it looks again after a failure, or while the ring exists.
+	passPeriod = 5 * time.Second
 )
 
 // Claims are the objects that the ring is going to have. The kinds are given by empty objects.
@@ -68,102 +69,66 @@ type Claims struct {
 // In addition to what the shard needs, the process needs get on the ClusterRing and on the Leases of the other Pods, list and watch on the kinds, and get, list, and watch on the StatefulSet.
 func (p *Process) AddClaims(ctx context.Context, mgr *shard.Manager, of Claims) error {
 	s := mgr.Shard()
-	if err := p.checkClaims(s, of); err != nil {
-		return fmt.Errorf("claim objects for ring %s: %w", s.Ring(), err)
+	c := &claims{process: p, shard: s, elected: mgr.Elected(), label: s.LabelKeys().Shard, namespaces: of.Namespaces, changed: make(chan struct{}, 1)}
+
+	err := c.configure(mgr, of)
+	if err == nil {
+		err = c.checkOrder(ctx)
 	}
 
-	reader, err := metadata.NewForConfig(mgr.GetConfig())
+	if err == nil {
+		err = errors.Join(mgr.Add(p), mgr.Add(c))
+	}
+
 	if err != nil {
-		return fmt.Errorf("create the client of claims: %w", err)
-	}
-
-	c := &claims{process: p, shard: s, client: reader, key: s.LabelKeys().Shard, kinds: map[schema.GroupKind]*claimed{}, namespaces: of.Namespaces}
-	c.ring.Store(true) // until it is known
-
-	for controlled, objects := range map[bool][]client.Object{false: of.Main, true: of.Controlled} {
-		for _, obj := range objects {
-			if err := c.addKind(mgr, obj, controlled); err != nil {
-				return err
-			}
-		}
-	}
-
-	if err := c.checkOrder(ctx); err != nil {
-		return err
-	}
-
-	if err := errors.Join(mgr.Add(p), mgr.Add(afterElection{c, mgr.Elected()})); err != nil {
-		return fmt.Errorf("add the claims to the manager: %w", err)
+		return fmt.Errorf("claim objects for ring %s: %w", s.Ring(), err)
 	}
 
 	return nil
 }
 
-// afterElection starts what works only while the shard holds its Lease.
-type afterElection struct {
-	manager.Runnable
-
-	elected <-chan struct{}
-}
-
-// Start implements manager.Runnable.
-func (r afterElection) Start(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-r.elected:
-		return r.Runnable.Start(ctx) //nolint:wrapcheck // it is the runnable's
-	}
-}
-
-// NeedLeaderElection reports false: it waits by itself.
-func (afterElection) NeedLeaderElection() bool { return false }
-
-func (p *Process) checkClaims(s *shard.Shard, of Claims) error {
-	switch {
-	case s.Name() != p.options.PodName:
-		return fmt.Errorf("the shard has the name %q instead of that of the Pod, %q: use shard.New without a name and without slots", s.Name(), p.options.PodName)
-	case s.Namespace() != p.options.Namespace:
-		return fmt.Errorf("the Lease of the shard is in namespace %q instead of that of the Pod, %q", s.Namespace(), p.options.Namespace)
+// configure checks what is to be claimed, and how, and creates the client and the cache for it.
+func (c *claims) configure(mgr *shard.Manager, of Claims) error {
+	switch o := c.process.options; {
+	case c.shard.Name() != o.PodName:
+		return fmt.Errorf("the shard has the name %q instead of that of the Pod, %q: use shard.NewManager without a name and without slots", c.shard.Name(), o.PodName)
+	case c.shard.Namespace() != o.Namespace:
+		return fmt.Errorf("the Lease of the shard is in namespace %q instead of that of the Pod, %q", c.shard.Namespace(), o.Namespace)
 	case len(of.Main) == 0:
 		return errors.New("name at least one main kind")
 	}
 
-	return nil
-}
+	for i, obj := range slices.Concat(of.Main, of.Controlled) {
+		gvk, err := apiutil.GVKForObject(obj, mgr.GetScheme())
+		if err != nil {
+			return fmt.Errorf("determine the kind of %T: %w", obj, err)
+		}
 
-func (c *claims) addKind(mgr manager.Manager, obj client.Object, controlled bool) error {
-	gvk, err := apiutil.GVKForObject(obj, mgr.GetScheme())
+		c.kinds = append(c.kinds, claimed{gvk, i >= len(of.Main)})
+	}
+
+	without, err := labels.Parse("!" + c.label)
 	if err != nil {
-		return fmt.Errorf("determine the kind of %T: %w", obj, err)
+		return fmt.Errorf("select objects without a label: %w", err)
 	}
 
-	mapping, err := mgr.GetRESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
-	if err != nil {
-		return fmt.Errorf("determine the resource of %s: %w", gvk.Kind, err)
+	if len(c.namespaces) == 0 {
+		c.namespaces = []string{metav1.NamespaceAll}
 	}
 
-	c.kinds[gvk.GroupKind()] = &claimed{
-		kind: gvk.GroupKind(), resource: mapping.Resource, controlled: controlled, namespaced: mapping.Scope.Name() == meta.RESTScopeNameNamespace,
-		unlabelled: map[string]toolscache.SharedIndexInformer{},
+	options := cache.Options{
+		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultLabelSelector: without, DefaultNamespaces: map[string]cache.Config{},
+	}
+	for _, namespace := range c.namespaces {
+		options.DefaultNamespaces[namespace] = cache.Config{}
 	}
 
-	return nil
-}
-
-// ringExists reports whether the ring exists, deleted or not.
-func (c *claims) ringExists(ctx context.Context) (bool, error) {
-	_, err := c.client.Resource(clusterRings).Get(ctx, c.shard.Ring(), metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err): // also if the API server does not serve rings yet
-		return false, nil
-	case apierrors.IsForbidden(err):
-		return false, fmt.Errorf("grant get on clusterrings (API group %s, resource name %s) by a ClusterRole: %w", clusterRings.Group, c.shard.Ring(), err)
-	case err != nil:
-		return false, fmt.Errorf("look for ClusterRing %s: %w", c.shard.Ring(), err)
+	c.unlabelled, err = cache.New(mgr.GetConfig(), options)
+	if err == nil {
+		c.live, err = client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	}
 
-	return true, nil
+	return err //nolint:wrapcheck // AddClaims says what for
 }
 
 // checkOrder returns an error if the ring exists although a Pod of a lower ordinal may still work without labels: StatefulSets are updated from the
@@ -182,7 +147,7 @@ func (c *claims) checkOrder(ctx context.Context) error {
 		return err
 	}
 
-	for ordinal := c.process.numbers().start; ordinal < c.process.ordinal; ordinal++ {
+	for ordinal := c.process.latest.Load().start; ordinal < c.process.ordinal; ordinal++ {
 		is, err := c.isShard(ctx, ordinal)
 		if err != nil {
 			return err
@@ -200,13 +165,18 @@ func (c *claims) checkOrder(ctx context.Context) error {
 // checkLabels returns an error if a main object has the label of this shard, but not its ordinal: a Pod of the previous version may work on it.
 func (c *claims) checkLabels(ctx context.Context) error {
 	for _, k := range c.kinds {
-		if k.controlled {
-			continue
-		}
+		for _, namespace := range c.namespaces {
+			list := k.list()
+			if err := c.live.List(ctx, list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: c.shard.Selector()}); err != nil {
+				return fmt.Errorf("list the %s objects of this shard: %w", k.Kind, err)
+			}
 
-		for _, namespace := range c.watchedNamespaces(k) {
-			if err := c.checkLabelsIn(ctx, k, namespace); err != nil {
-				return err
+			for i := range list.Items {
+				if obj := &list.Items[i]; !k.controlled && !c.process.share().owns(c.process.options.Hash(k.GroupKind(), obj)) {
+					return fmt.Errorf("there is no ring %s, but %s %s/%s carries the label %s=%s, and does not belong to ordinal %d. If an earlier ring has left the label, "+
+						"remove it. If the number of replicas was changed after all Pods had been updated, create the ring",
+						c.shard.Ring(), k.Kind, obj.Namespace, obj.Name, c.label, c.shard.Name(), c.process.ordinal)
+				}
 			}
 		}
 	}
@@ -214,65 +184,247 @@ func (c *claims) checkLabels(ctx context.Context) error {
 	return nil
 }
 
-func (c *claims) checkLabelsIn(ctx context.Context, k *claimed, namespace string) error {
-	o := metav1.ListOptions{LabelSelector: c.shard.Selector().String(), Limit: listPage}
+// ringExists reports whether the ring exists, deleted or not.
+func (c *claims) ringExists(ctx context.Context) (bool, error) {
+	ring := partial(v1alpha1.GroupVersion.WithKind("ClusterRing"), "", c.shard.Ring())
 
-	for {
-		page, err := c.client.Resource(k.resource).Namespace(namespace).List(ctx, o)
-		if err != nil {
-			return fmt.Errorf("list the %s of this shard: %w", k.resource.Resource, err)
-		}
-
-		for i := range page.Items {
-			obj := &page.Items[i]
-			if !c.process.share().owns(c.process.options.Hash(k.kind, obj)) {
-				return fmt.Errorf("there is no ring %s, but %s %s/%s carries the label %s=%s, and does not belong to ordinal %d. If an earlier ring has left the label, remove it. "+
-					"If the number of replicas was changed after all Pods had been updated, create the ring",
-					c.shard.Ring(), k.resource.Resource, obj.Namespace, obj.Name, c.key, c.shard.Name(), c.process.ordinal)
-			}
-		}
-
-		if o.Continue = page.Continue; o.Continue == "" {
-			return nil
-		}
+	err := c.live.Get(ctx, client.ObjectKeyFromObject(ring), ring)
+	switch {
+	case apierrors.IsNotFound(err), meta.IsNoMatchError(err): // the API server may not serve rings yet
+		return false, nil
+	case apierrors.IsForbidden(err):
+		return false, fmt.Errorf("grant get on clusterrings (API group %s, resource name %s) by a ClusterRole: %w", v1alpha1.GroupName, c.shard.Ring(), err)
+	case err != nil:
+		return false, fmt.Errorf("look for ClusterRing %s: %w", c.shard.Ring(), err)
 	}
+
+	return true, nil
 }
 
-func (c *claims) podName(ordinal int) string {
-	return c.process.set + "-" + strconv.Itoa(ordinal)
-}
+func (c *claims) podName(ordinal int) string { return c.process.set + "-" + strconv.Itoa(ordinal) }
 
 // isShard reports whether the Pod with this ordinal has a Lease of the ring.
 func (c *claims) isShard(ctx context.Context, ordinal int) (bool, error) {
-	lease, err := c.client.Resource(leases).Namespace(c.process.options.Namespace).Get(ctx, c.podName(ordinal), metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("look whether Pod %s is a shard: %w", c.podName(ordinal), err)
+	lease := partial(coordinationv1.SchemeGroupVersion.WithKind("Lease"), c.process.options.Namespace, c.podName(ordinal))
+
+	err := c.live.Get(ctx, client.ObjectKeyFromObject(lease), lease)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("look whether Pod %s is a shard: %w", lease.Name, err)
 	}
 
 	return lease.Labels[contract.LabelClusterRing] == c.shard.Ring(), nil
 }
 
-// label gives the object the label of the shard, unless it has changed.
-func (c *claims) label(ctx context.Context, k *claimed, obj *metav1.PartialObjectMetadata) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": obj.UID, "resourceVersion": obj.ResourceVersion, "labels": map[string]string{c.key: c.shard.Name()},
-	}})
-	if err != nil {
-		return fmt.Errorf("claim %s %s: %w", k.resource.Resource, obj.Name, err)
+// claims gives labels to objects that have none, as long as the ring does not exist. It watches only such objects: when all have a label, the watches
+// are empty. It looks at all of them after each event, and from time to time.
+type claims struct {
+	process    *Process
+	shard      *shard.Shard
+	elected    <-chan struct{}
+	label      string // the key of the shard label
+	kinds      []claimed
+	namespaces []string // those of [Claims]; one that is empty stands for all
+	live       client.Client
+	unlabelled cache.Cache // the metadata of objects without a label
+	changed    chan struct{}
+	foreign    sync.Map // the uids of objects that have the label of another shard, and control objects without one
+}
+
+// claimed is a kind of which objects are claimed.
+type claimed struct {
+	schema.GroupVersionKind
+
+	controlled bool
+}
+
+func (k claimed) list() *metav1.PartialObjectMetadataList {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(k.GroupVersion().WithKind(k.Kind + "List"))
+
+	return list
+}
+
+func partial(gvk schema.GroupVersionKind, namespace, name string) *metav1.PartialObjectMetadata {
+	obj := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	obj.SetGroupVersionKind(gvk)
+
+	return obj
+}
+
+// NeedLeaderElection reports false: claims wait by themselves.
+func (*claims) NeedLeaderElection() bool { return false }
+
+// Start implements manager.Runnable: it claims objects until the context ends. It begins when the shard holds its Lease, so that somebody works on them.
+func (c *claims) Start(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-c.elected:
 	}
 
-	_, err = c.client.Resource(k.resource).Namespace(obj.Namespace).Patch(ctx, obj.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	var running errgroup.Group
 
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil // it was deleted
-	case apierrors.IsForbidden(err):
-		return fmt.Errorf("claim %s %s/%s: grant patch on %s: %w", k.resource.Resource, obj.Namespace, obj.Name, k.resource.GroupResource(), err)
-	case err != nil:
-		return fmt.Errorf("claim %s %s/%s: %w", k.resource.Resource, obj.Namespace, obj.Name, err)
+	running.Go(func() error { return c.unlabelled.Start(ctx) })
+	running.Go(func() error { return c.run(ctx) })
+
+	return running.Wait() //nolint:wrapcheck // they say what for
+}
+
+func (c *claims) run(ctx context.Context) error {
+	look := func(any) {
+		select {
+		case c.changed <- struct{}{}:
+		default: // a pass is about to begin
+		}
+	}
+	// What an object controls may be claimed when the object has left the cache.
+	events := toolscache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) }, DeleteFunc: look}
+
+	for _, k := range c.kinds {
+		informer, err := c.unlabelled.GetInformer(ctx, partial(k.GroupVersionKind, "", ""))
+		if err == nil {
+			_, err = informer.AddEventHandler(events)
+		}
+
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("watch objects of kind %s without a label: %w", k.Kind, err)
+		}
+	}
+
+	limit, ticker := flowcontrol.NewTokenBucketRateLimiter(passes, 1), clock.RealClock{}.NewTicker(passPeriod)
+	defer ticker.Stop()
+
+	for limit.Wait(ctx) == nil {
+		changed := c.changed
+
+		ring, err := c.pass(ctx)
+		if err != nil && ctx.Err() == nil {
+			log.Log.WithName("ordinal").Error(err, "Cannot claim an object; trying again", "shard", c.shard.Name(), "ring", c.shard.Ring())
+		}
+
+		if ring || err != nil {
+			changed = nil
+		}
+
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-ticker.C():
+		}
+	}
+
+	return nil
+}
+
+// candidate is an object that may have to be claimed, and what controls it.
+type candidate struct {
+	obj, controller *metav1.PartialObjectMetadata
+}
+
+// pass claims the objects that are to get the label of this process: main objects by their ordinals, controlled ones by the label of their controllers.
+// It reports whether it has not, because the ring exists: then, labels are the rebalancer's.
+func (c *claims) pass(ctx context.Context) (ring bool, err error) {
+	var candidates []candidate
+
+	for _, k := range c.kinds {
+		list := k.list()
+		if err := c.unlabelled.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return false, fmt.Errorf("list objects of kind %s without a label: %w", k.Kind, err)
+		}
+
+		for i := range list.Items {
+			found := candidate{obj: &list.Items[i]}
+			if k.controlled {
+				found.controller = c.controllerOf(ctx, found.obj)
+			}
+
+			if found.controller != nil || !k.controlled && c.mine(k, found.obj) {
+				candidates = append(candidates, found)
+			}
+		}
+	}
+
+	if len(candidates) == 0 {
+		return false, nil
+	}
+
+	// After the objects were seen without a label: what the ring's shards have released since then has changed since then.
+	if ring, err := c.ringExists(ctx); err != nil || ring {
+		c.foreign.Clear()
+
+		return ring, err
+	}
+
+	var work errgroup.Group
+
+	work.SetLimit(claimers)
+
+	for _, found := range candidates {
+		work.Go(func() error { return c.claim(ctx, found) })
+	}
+
+	return false, work.Wait() //nolint:wrapcheck // it is wrapped
+}
+
+// mine reports whether a main object belongs to the ordinal of this process, in a namespace that counts.
+func (c *claims) mine(k claimed, obj *metav1.PartialObjectMetadata) bool {
+	if c.namespaces[0] == "" && (obj.Namespace == metav1.NamespaceSystem || obj.Namespace == contract.SystemNamespace) {
+		return false
+	}
+
+	return c.process.share().owns(c.process.options.Hash(k.GroupKind(), obj))
+}
+
+// controllerOf returns what controls the object, without labels; nil if that is no object of the ring, has no label, or has that of another shard.
+func (c *claims) controllerOf(ctx context.Context, obj *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
+	ref := metav1.GetControllerOfNoCopy(obj)
+	if ref == nil {
+		return nil
+	}
+
+	above := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind()
+	i := slices.IndexFunc(c.kinds, func(k claimed) bool { return k.GroupKind() == above })
+
+	if _, foreign := c.foreign.Load(ref.UID); foreign || i < 0 {
+		return nil
+	}
+
+	controller := partial(c.kinds[i].GroupVersionKind, obj.Namespace, ref.Name)
+	if c.unlabelled.Get(ctx, client.ObjectKeyFromObject(controller), controller.DeepCopy()) == nil {
+		return nil // it will leave the cache when it has a label
+	}
+
+	return controller
+}
+
+// claim gives an object the label of the shard, unless it has changed, or what controls it is another shard's.
+func (c *claims) claim(ctx context.Context, found candidate) error {
+	if controller := found.controller; controller != nil {
+		if err := c.live.Get(ctx, client.ObjectKeyFromObject(controller), controller); err != nil {
+			return client.IgnoreNotFound(err) // the object is about to be collected
+		}
+
+		switch name := controller.Labels[c.label]; {
+		case controller.UID != metav1.GetControllerOfNoCopy(found.obj).UID, name == "":
+			return nil
+		case name != c.shard.Name():
+			c.foreign.Store(controller.UID, nil)
+
+			return nil
+		}
+	}
+
+	obj := found.obj.DeepCopy()
+	metav1.SetMetaDataLabel(&obj.ObjectMeta, c.label, c.shard.Name())
+	c.foreign.Delete(obj.UID)
+
+	err := c.live.Patch(ctx, obj, client.MergeFromWithOptions(found.obj, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // it was deleted, or its event leads here again
+	}
+
+	if err != nil {
+		return fmt.Errorf("claim %s %s/%s: %w", obj.Kind, obj.Namespace, obj.Name, err)
 	}
 
 	return nil

@@ -4,8 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -21,22 +19,14 @@ func TestWhatHasNoOrdinal(t *testing.T) {
 		return err
 	}
 
-	require.ErrorContains(t, of("web"), `pod name: "web" contains no ordinal: only Pods of a StatefulSet have one`)
+	require.ErrorContains(t, of("web"), `pod name: "web" contains no ordinal: only Pods of a StatefulSet have an ordinal`)
 	require.ErrorContains(t, of("web-x7k2p"), `"web-x7k2p" does not end with an ordinal`)
 	require.ErrorContains(t, of("web-01"), `"web-01" does not end with an ordinal`)
 	require.ErrorContains(t, of("web-99999999999"), `does not end with an ordinal`)
 	require.ErrorContains(t, of("other-0"), "no StatefulSet "+f.namespace+"/other exists, which Pod other-0 should belong to")
 	require.NoError(t, of("web-7"), "it is outside of the replicas, and works on nothing")
 
-	// A Pod of a Deployment whose random suffix looks like a number.
-	require.NoError(t, f.admin.Create(t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: f.namespace, Name: "front-24567",
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "front", UID: "1", Controller: new(true)}},
-		},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.com/c"}}},
-	}))
-	require.ErrorContains(t, of("front-24567"), "belongs to ReplicaSet front, as the Pods of a Deployment do")
+	require.ErrorContains(t, of("front-24567"), "only Pods of a StatefulSet have an ordinal, as web-0 does", "the suffix of a Pod of a Deployment may be a number")
 }
 
 func TestStatefulSetThatMayNotBeRead(t *testing.T) {
@@ -50,7 +40,7 @@ func TestStatefulSetThatMayNotBeRead(t *testing.T) {
 
 func TestOptionsThatAreRefused(t *testing.T) {
 	_, err := ordinal.New(t.Context(), testenv.Config(t), ordinal.Options{PodName: "Web-0", Namespace: "a/b"})
-	require.ErrorContains(t, err, `pod name: "Web-0" is invalid`)
+	require.ErrorContains(t, err, `name: "Web-0" is invalid`)
 	require.ErrorContains(t, err, `namespace: "a/b" is invalid`)
 
 	_, err = ordinal.New(t.Context(), testenv.Config(t), ordinal.Options{PodName: "web-0"})

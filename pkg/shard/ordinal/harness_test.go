@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
@@ -38,6 +39,8 @@ const (
 	interval = 10 * time.Millisecond
 	setName  = "web"
 	deleted  = "deleted" // the state of an object that does not exist
+
+	forgetAfter = 10 * time.Minute
 )
 
 func TestMain(m *testing.M) { testenv.VerifyMain(m) }
@@ -48,13 +51,14 @@ type fixture struct {
 	admin     client.Client
 	namespace string
 	record    *record
+	filter    predicate.Predicate // of the controllers
 }
 
 // newFixture creates a StatefulSet whose Pods the test plays.
 func newFixture(t *testing.T, replicas int32) *fixture {
 	t.Helper()
 
-	f := &fixture{T: t, admin: testenv.Client(t), namespace: testenv.Namespace(t), record: newRecord()}
+	f := &fixture{T: t, admin: testenv.Client(t), namespace: testenv.Namespace(t), record: newRecord(), filter: predicate.Funcs{}}
 	labels := map[string]string{"app": setName}
 	require.NoError(t, f.admin.Create(t.Context(), &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: setName},
@@ -168,7 +172,7 @@ func (f *fixture) manager(kube *rest.Config, p *ordinal.Process) manager.Manager
 	mgr, err := manager.New(kube, options)
 	require.NoError(f, err)
 	require.NoError(f, mgr.Add(p))
-	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").
+	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").WithEventFilter(f.filter).
 		For(&corev1.ConfigMap{}, builder.WithPredicates(p.Predicate())).
 		WatchesRawSource(p.Source(mgr.GetCache(), &corev1.ConfigMap{})).
 		Complete(p.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {

@@ -4,8 +4,10 @@ import (
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 )
 
 // Hash returns a number from which follows which process an object belongs to: that with the remainder of the division by the number of replicas.
@@ -56,7 +58,15 @@ func (s share) owns(hash uint64) bool {
 // numbers are what a StatefulSet says about ordinals.
 type numbers struct {
 	start, replicas int
-	version         string // the resourceVersion of the StatefulSet
+}
+
+func numbersOf(set *appsv1.StatefulSet) numbers {
+	n := numbers{replicas: int(ptr.Deref(set.Spec.Replicas, 1))} // 1 is the API's default
+	if set.Spec.Ordinals != nil {
+		n.start = int(set.Spec.Ordinals.Start)
+	}
+
+	return n
 }
 
 // share returns the share of the process with this ordinal. It is empty if the ordinal is not one of the replicas.

@@ -8,16 +8,11 @@ import (
 	"reflect"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -39,61 +34,51 @@ func (p *Process) ConfigureManager(options *manager.Options, kinds ...client.Obj
 		return fmt.Errorf("configure the manager of %s: remove the leader election: every replica works", p.options.PodName)
 	}
 
-	sch := options.Scheme
-	if sch == nil {
-		sch = scheme.Scheme
+	if options.Scheme != nil {
+		p.scheme = options.Scheme
 	}
 
-	stubbed := map[schema.GroupVersionKind]bool{}
-	byObject := maps.Clone(options.Cache.ByObject)
-
-	if byObject == nil {
-		byObject = map[client.Object]cache.ByObject{}
-	}
-
-	keys := map[schema.GroupVersionKind]client.Object{}
-
-	for key := range byObject {
-		gvk, err := apiutil.GVKForObject(key, sch)
-		if err != nil {
-			return fmt.Errorf("determine the kind of %T: %w", key, err)
-		}
-
-		keys[gvk] = key
+	if len(kinds) == 0 {
+		return nil
 	}
 
 	for _, obj := range kinds {
-		gvk, err := apiutil.GVKForObject(obj, sch)
+		gvk, err := apiutil.GVKForObject(obj, p.scheme)
 		if err != nil {
 			return fmt.Errorf("determine the kind of %T: %w", obj, err)
 		}
 
-		if keys[gvk] == nil {
-			keys[gvk] = obj
-		}
-
-		of := byObject[keys[gvk]]
-		if of.Transform == nil {
-			of.Transform = options.Cache.DefaultTransform
-		}
-
-		of.Transform = p.transform(gvk.GroupKind(), of.Transform)
-		byObject[keys[gvk]] = of
-		stubbed[gvk] = true
+		p.stubbed.Insert(gvk)
 	}
 
-	p.scheme = sch
+	options.Cache.DefaultTransform = p.transform(options.Cache.DefaultTransform)
+	options.Cache.ByObject = maps.Clone(options.Cache.ByObject)
 
-	if len(kinds) > 0 {
-		options.Cache.ByObject = byObject
-		options.NewClient = p.newClient(options.NewClient, stubbed)
+	for obj, of := range options.Cache.ByObject {
+		if of.Transform != nil { // else it has the default
+			of.Transform = p.transform(of.Transform)
+			options.Cache.ByObject[obj] = of
+		}
+	}
+
+	newClient := options.NewClient
+	if newClient == nil {
+		newClient = client.New
+	}
+
+	options.NewClient = func(config *rest.Config, options client.Options) (client.Client, error) {
+		cached, errCached := newClient(config, options)
+		options.Cache = nil
+		live, errLive := client.New(config, options)
+
+		return &stubClient{Client: cached, live: live, process: p}, errors.Join(errCached, errLive)
 	}
 
 	return nil
 }
 
 // transform returns a function that replaces objects of other processes by stubs, after the inner function.
-func (p *Process) transform(gk schema.GroupKind, inner toolscache.TransformFunc) toolscache.TransformFunc {
+func (p *Process) transform(inner toolscache.TransformFunc) toolscache.TransformFunc {
 	return func(in any) (any, error) {
 		if inner != nil {
 			var err error
@@ -107,8 +92,9 @@ func (p *Process) transform(gk schema.GroupKind, inner toolscache.TransformFunc)
 			return in, nil // what is known of a deletion
 		}
 
-		if p.share().owns(p.options.Hash(gk, obj)) {
-			return in, nil
+		gvk, err := apiutil.GVKForObject(obj, p.scheme)
+		if err != nil || !p.stubbed.Has(gvk) || p.share().owns(p.options.Hash(gvk.GroupKind(), obj)) {
+			return in, nil //nolint:nilerr // it is none of the kinds
 		}
 
 		return stubOf(obj), nil
@@ -135,10 +121,6 @@ func stubOf(obj client.Object) client.Object {
 // emptyLike returns an empty object of the same type and kind.
 func emptyLike(obj client.Object) client.Object {
 	made, _ := reflect.TypeAssert[client.Object](reflect.New(reflect.TypeOf(obj).Elem())) // the type of obj implements it
-	if _, typed := obj.(runtime.Unstructured); typed {
-		made = &unstructured.Unstructured{}
-	}
-
 	made.GetObjectKind().SetGroupVersionKind(obj.GetObjectKind().GroupVersionKind())
 
 	return made
@@ -150,36 +132,12 @@ func isStub(obj metav1.Object) bool {
 	return marked
 }
 
-// newClient returns a function that makes a client which hides stubs.
-func (p *Process) newClient(inner client.NewClientFunc, stubbed map[schema.GroupVersionKind]bool) client.NewClientFunc {
-	if inner == nil {
-		inner = client.New
-	}
-
-	return func(config *rest.Config, options client.Options) (client.Client, error) {
-		cached, err := inner(config, options)
-		if err != nil {
-			return nil, err
-		}
-
-		options.Cache = nil
-
-		live, err := client.New(config, options)
-		if err != nil {
-			return nil, fmt.Errorf("create the client for objects of other processes: %w", err)
-		}
-
-		return &stubClient{Client: cached, live: live, process: p, stubbed: stubbed}, nil
-	}
-}
-
 // stubClient reads from the API server what the cache has only a stub of.
 type stubClient struct {
 	client.Client
 
 	live    client.Reader
 	process *Process
-	stubbed map[schema.GroupVersionKind]bool
 }
 
 // withoutLiveReads returns a client that reads stubs as they are.
@@ -197,14 +155,16 @@ func (c *stubClient) Get(ctx context.Context, key client.ObjectKey, obj client.O
 		return err //nolint:wrapcheck // callers ask what it is
 	}
 
-	whole := emptyLike(obj)
-	if err := c.live.Get(ctx, key, whole); err != nil {
-		return err //nolint:wrapcheck // callers ask what it is
-	}
+	return c.complete(ctx, key, obj)
+}
 
-	reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(whole).Elem())
+// complete replaces a stub by the object.
+func (c *stubClient) complete(ctx context.Context, key client.ObjectKey, stub client.Object) error {
+	whole := emptyLike(stub)
+	err := c.live.Get(ctx, key, whole)
+	reflect.ValueOf(stub).Elem().Set(reflect.ValueOf(whole).Elem())
 
-	return nil
+	return err //nolint:wrapcheck // callers ask what it is
 }
 
 // List implements client.Reader.
@@ -219,24 +179,32 @@ func (c *stubClient) List(ctx context.Context, list client.ObjectList, options .
 	}
 
 	gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
-	if !c.stubbed[gvk] {
+	if !c.process.stubbed.Has(gvk) {
 		return nil
+	}
+
+	s, reconciles := ctx.Value(began{}).(share)
+	if !reconciles {
+		s = c.process.share()
 	}
 
 	var mine []runtime.Object
 
 	err = meta.EachListItem(list, func(item runtime.Object) error {
 		obj, ok := item.(client.Object)
-		if !ok {
-			return fmt.Errorf("%T is not an object", item)
+		if !ok || !s.owns(c.process.options.Hash(gvk.GroupKind(), obj)) {
+			return nil
 		}
 
-		whole, err := c.whole(ctx, gvk.GroupKind(), obj)
-		if whole != nil {
-			mine = append(mine, whole)
+		if isStub(obj) {
+			if err := c.complete(ctx, client.ObjectKeyFromObject(obj), obj); err != nil {
+				return client.IgnoreNotFound(err) // it was deleted
+			}
 		}
 
-		return err
+		mine = append(mine, obj)
+
+		return nil
 	})
 
 	if err := errors.Join(err, meta.SetList(list, mine)); err != nil {
@@ -244,29 +212,4 @@ func (c *stubClient) List(ctx context.Context, list client.ObjectList, options .
 	}
 
 	return nil
-}
-
-// whole returns an object of a list, or nil if it belongs to another process or was deleted.
-func (c *stubClient) whole(ctx context.Context, gk schema.GroupKind, obj client.Object) (client.Object, error) {
-	s, reconciles := ctx.Value(began{}).(share)
-	if !reconciles {
-		s = c.process.share()
-	}
-
-	if !s.owns(c.process.options.Hash(gk, obj)) {
-		return nil, nil //nolint:nilnil // it is not part of the list
-	}
-
-	if !isStub(obj) {
-		return obj, nil
-	}
-
-	whole := emptyLike(obj)
-
-	err := c.live.Get(ctx, client.ObjectKeyFromObject(obj), whole)
-	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // it was deleted
-	}
-
-	return whole, err //nolint:wrapcheck // List wraps it
 }

@@ -3,15 +3,12 @@ package shardtest_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"runtime"
 	"testing"
 
-	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -20,10 +17,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/shardtest"
 )
 
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	os.Exit(testenv.Main(m))
-}
+func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 
 // The package works for authors who test with an API server, and for those who test with a fake client.
 func TestLifeOfAnObject(t *testing.T) {

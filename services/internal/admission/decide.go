@@ -133,9 +133,11 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 		return Answer{Outcome: Unrecorded}
 	}
 
-	shard, ok := r.facts.View.Owner(kin.Key)
+	in := kin.In(req.Object.meta(resource).Namespace)
+
+	shard, ok := r.facts.View.OwnerIn(in, kin.Key)
 	if !ok {
-		return Answer{Outcome: NoShard, Warning: r.noShard()}
+		return Answer{Outcome: NoShard, Warning: r.noShard(in)}
 	}
 
 	// What follows the object is not at its next shard yet. Nothing follows a new object.
@@ -180,17 +182,19 @@ func (r *Ring) rekey(req *Request, resource resources.Resource, role resources.R
 		return answer
 	}
 
-	shard := req.Object.Labels[r.shardLabel]
-	if req.Old.Labels[r.shardLabel] != shard || !r.facts.View.Works(shard) || !r.facts.Recorded.Has(resource.GroupResource()) {
+	meta := req.Object.meta(resource)
+	shard, view := req.Object.Labels[r.shardLabel], r.facts.View
+
+	if req.Old.Labels[r.shardLabel] != shard || !view.In(meta.Namespace).Works(shard) || !r.facts.Recorded.Has(resource.GroupResource()) {
 		return answer // the rebalancer finds it, or has nothing to do with it
 	}
 
-	k, found := resource.Key.Of(resource.Kind.GroupKind(), req.Object.meta(resource))
+	k, found := resource.Key.Of(resource.Kind.GroupKind(), meta)
 	if !found {
 		answer.Warning = r.keyless(resource)
 	}
 
-	next, ok := r.facts.View.Owner(k)
+	next, ok := view.OwnerIn(meta.Namespace, k)
 	if !ok || next == shard {
 		return answer // a drain that is no longer needed is withdrawn by the rebalancer
 	}

@@ -86,7 +86,11 @@ func (r *Ring) refused() string {
 	return fmt.Sprintf("ClusterRing %q: the object was not assigned to a shard: %s", r.facts.Name, r.facts.Refusal)
 }
 
-func (r *Ring) noShard() string {
+func (r *Ring) noShard(namespace string) string {
+	if len(r.facts.View.AvailableShards()) > 0 {
+		return fmt.Sprintf("ClusterRing %q has no available shard that watches namespace %s: the object waits unassigned until there is one", r.facts.Name, namespace)
+	}
+
 	return fmt.Sprintf("ClusterRing %q has no available shard: the object waits unassigned until there is one", r.facts.Name)
 }
 

@@ -124,7 +124,7 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 
 	for _, annotation := range []struct{ key, value string }{
 		{contract.AnnotationPod, Pod(l)}, {contract.AnnotationStopping, stopping(l)}, {contract.AnnotationHoldOff, holdOff(l)}, {contract.AnnotationPodUID, podUIDValue(l)},
-		{contract.AnnotationShardLabel, ShardLabel(l)}, {contract.AnnotationSlots, slots(l)},
+		{contract.AnnotationShardLabel, ShardLabel(l)}, {contract.AnnotationSlots, slots(l)}, {contract.AnnotationNamespaces, namespacesValue(l)},
 	} {
 		if annotation.value != "" {
 			metav1.SetMetaDataAnnotation(&slim.ObjectMeta, annotation.key, annotation.value)
@@ -189,6 +189,22 @@ func ShardLabel(l *coordinationv1.Lease) string {
 	label := l.Annotations[contract.AnnotationShardLabel]
 
 	return strings.Clone(label[:min(len(label), maxShardLabel)])
+}
+
+// Namespaces returns the namespaces in which the shard watches its objects, as its Lease announces them, separated by commas; empty for all. Names that
+// were written with another renewTime are those of a predecessor, so they count as none.
+func Namespaces(l *coordinationv1.Lease) string {
+	return strings.Clone(contract.Namespaces(l.Annotations, timeOf(l.Spec.RenewTime)))
+}
+
+// namespacesValue returns the annotation, "" if it does not count.
+func namespacesValue(l *coordinationv1.Lease) string {
+	names := Namespaces(l)
+	if names == "" {
+		return ""
+	}
+
+	return contract.NamespacesValue(strings.Split(names, ","), timeOf(l.Spec.RenewTime))
 }
 
 // Stopping reports whether the Lease says that its shard was told to stop, and works until its objects are drained.

@@ -52,13 +52,14 @@ type facts struct {
 	duration time.Duration
 	stopping bool
 	label    string
+	watches  string
 }
 
 // shard returns what a Lease alone determines; judge adds what depends on others.
 func (f facts) shard(id types.NamespacedName) Shard {
 	return Shard{
 		Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Created: f.created, Acquired: f.acquired, Duration: f.duration,
-		Stopping: f.stopping, Label: f.label,
+		Stopping: f.stopping, Label: f.label, Watches: f.watches,
 	}
 }
 
@@ -70,6 +71,7 @@ func factsOf(l *coordinationv1.Lease) facts {
 		uid: l.UID, holder: record.Holder, created: created(l), acquired: acquired(l), duration: record.Duration,
 		stopping: record.HeldBy(l.Name) && lease.Stopping(l),
 		label:    unique.Make(lease.ShardLabel(l)).Value(),
+		watches:  unique.Make(lease.Namespaces(l)).Value(),
 	}
 }
 

@@ -7,6 +7,8 @@
 // and on what they say about stopping and the label, not on a clock, a state label, or the order of events. Therefore, every replica of every service that has seen the same Leases assigns an object to
 // the same owner.
 //
+// A shard whose Lease announces namespaces is available for the objects there only: see [View.OwnerIn]. What belongs to no shard stays without one.
+//
 // A shard that would be available, and whose Lease says that it stops, works until its objects are drained: see [View.Works]. So does a shard
 // that stands by, because the ring has enough active shards: see [Rules].Active.
 //
@@ -58,6 +60,8 @@ type Shard struct {
 	Standby bool
 	// Label is the key of the shard label by which the shard selects its objects, if its Lease announces one; empty for the default.
 	Label string
+	// Watches are the namespaces in which the shard watches its objects, separated by commas, if its Lease announces some; empty for all.
+	Watches string
 	// Available reports whether the shard may own objects.
 	Available bool
 	// Problem explains why a shard that holds its Lease is not available; otherwise empty.
@@ -79,6 +83,7 @@ type View struct {
 	available []string // sorted
 	working   []string // sorted: available, stopping, or standing by
 	table     func() *hashring.Table
+	scopes    *scopes
 
 	fingerprint func() string
 }
@@ -164,7 +169,7 @@ func newView(ringName string, rules Rules, all []Shard, rings *hashring.Cache) *
 		build = rings.Get
 	}
 
-	return &View{
+	v := &View{
 		ringName:  ringName,
 		rules:     rules,
 		ignored:   ignored,
@@ -172,9 +177,11 @@ func newView(ringName string, rules Rules, all []Shard, rings *hashring.Cache) *
 		available: available,
 		working:   working,
 		table:     sync.OnceValue(func() *hashring.Table { return build(available) }),
-
-		fingerprint: sync.OnceValue(func() string { return hashring.Fingerprint(available) }),
 	}
+	v.scope(build)
+	v.fingerprint = sync.OnceValue(func() string { return hashring.Fingerprint(v.names()) })
+
+	return v
 }
 
 // shardOf returns what a Lease alone determines.
@@ -420,13 +427,13 @@ func (v *View) Stops() bool {
 // AvailableShards returns the names of all shards that may own objects, sorted. The caller owns the slice.
 func (v *View) AvailableShards() []string { return slices.Clone(v.available) }
 
-// Owner returns the available shard that owns the key. ok is false if no shard is available.
+// Owner returns the available shard that owns the key of a cluster-scoped object; see [View.OwnerIn] for others. ok is false if no shard is available.
 func (v *View) Owner(k key.Key) (shard string, ok bool) { return v.Table().Owner(k.Hash()) }
 
 // Table returns the table of the available shards. The first call for a set of shards builds it.
 func (v *View) Table() *hashring.Table { return v.table() }
 
-// Fingerprint returns the fingerprint of the table: it is equal for equal sets of available shards. It does not build the table: while many
+// Fingerprint returns the fingerprint of the tables: it is equal for equal sets of available shards that watch the same namespaces. It does not build the table: while many
 // shards come and go, most views are only compared.
 func (v *View) Fingerprint() string { return v.fingerprint() }
 

@@ -39,6 +39,15 @@ type Kin struct {
 	Labels map[string]string
 }
 
+// In returns the namespace of the main object, given that of the object itself. Where a shard watches it decides which shards may have both.
+func (k Kin) In(namespace string) string {
+	if k.Owner != nil {
+		return k.Owner.Namespace
+	}
+
+	return namespace
+}
+
 // Subject is an object, and the role of its resource in the ring; see [Set.Find].
 type Subject struct {
 	Resource Resource

@@ -85,7 +85,7 @@ func shardsAvailable(view *membership.View, notTaken []string) metav1.Condition 
 		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonLeasesNotTaken
 	}
 
-	if problems = slices.Concat(notTaken, problems); len(problems) > 0 {
+	if problems = slices.Concat(notTaken, problems, view.Restrictions()); len(problems) > 0 {
 		c.Message += "; " + join(problems)
 	}
 

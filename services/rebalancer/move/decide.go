@@ -37,12 +37,12 @@ func (w *walk) waitsForOwner() bool {
 	owner := w.follows
 
 	return owner.moving && owner.object.UID == w.at.Owner.UID && !owner.given &&
-		(w.target.View.Works(w.object.Shard) || !w.target.View.Works(owner.object.Shard))
+		(w.works(w.object.Shard) || !w.works(owner.object.Shard))
 }
 
 // ownerIsBetween reports whether the owner has no shard to which the object could follow it, and is not about to get one.
 func (w *walk) ownerIsBetween() bool {
-	return w.at.Belongs && w.owned.Exists && !w.target.View.Works(w.owned.Shard) && len(w.target.View.AvailableShards()) > 0 &&
+	return w.at.Belongs && w.owned.Exists && !w.works(w.owned.Shard) && len(w.target.View.AvailableShards()) > 0 &&
 		!w.follows.given
 }
 
@@ -54,8 +54,11 @@ func (w *walk) planned() plan.Action {
 	in := w.at.Input(w.object)
 	in.Owner = w.owned
 
-	return plan.Decide(w.target.View, in)
+	return plan.Decide(w.target.View.In(w.at.In), in)
 }
+
+// works reports whether the shard may work on the object, or on the one that it follows.
+func (w *walk) works(shard string) bool { return w.target.View.In(w.at.In).Works(shard) }
 
 // change returns the change that the action writes; ok is false if it writes nothing.
 func (w *walk) change() (c objects.Change, ok bool) {

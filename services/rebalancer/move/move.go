@@ -127,7 +127,7 @@ func (m *Mover) place(ctx context.Context, w *walk) (out *obligation.Outcome) {
 
 	shard := w.object.Shard
 	w.follows = m.followed(w)
-	w.kept = shard != "" && !w.target.View.Works(shard) && m.Obligations.Held(shard)
+	w.kept = shard != "" && !w.works(shard) && m.Obligations.Held(shard)
 
 	return w.resting()
 }
@@ -239,7 +239,16 @@ func (m *Mover) confirm(ctx context.Context, w *walk) *obligation.Outcome {
 	ctx, done := context.WithTimeout(ctx, confirmWithin)
 	defer done()
 
-	verdict, err := m.Guard.MayTake(ctx, shard)
+	var (
+		verdict takeover.Verdict
+		err     error
+	)
+
+	if w.target.View.Works(shard) { // but not in this namespace
+		verdict, err = m.Guard.MayTakeIn(ctx, shard, w.at.In)
+	} else {
+		verdict, err = m.Guard.MayTake(ctx, shard)
+	}
 
 	switch {
 	case err != nil:

@@ -62,7 +62,7 @@ func (t *Target) Same(o *Target) bool {
 
 // Covers reports whether both targets are about the same objects. A nil target covers only the same as nil.
 func (t *Target) Covers(o *Target) bool {
-	if t == nil || o == nil || t.Revision != o.Revision || t.Selector.String() != o.Selector.String() ||
+	if t == nil || o == nil || t.Revision != o.Revision || t.rescoped(o) || t.Selector.String() != o.Selector.String() ||
 		!t.Set.Equal(o.Set) || len(t.Leaving) != len(o.Leaving) {
 		return false
 	}
@@ -76,6 +76,11 @@ func (t *Target) Covers(o *Target) bool {
 	return true
 }
 
+// rescoped reports whether an object may have got a shard, or another one, because of the namespaces that shards watch. No watch reports such objects.
+func (t *Target) rescoped(o *Target) bool {
+	return (t.View.Restricted() || o.View.Restricted()) && t.View.Fingerprint() != o.View.Fingerprint()
+}
+
 // Assessment is the result of an assessment of an object: where it belongs.
 type Assessment struct {
 	// Role is the role of the object's resource in the ring; empty if the ring does not have the resource, or it is not served.
@@ -87,8 +92,10 @@ type Assessment struct {
 	// Keyless reports whether the object is a main object of the ring that lacks the label, or the namespace, that its key should be.
 	Keyless bool
 	// Desired is the shard that owns the object's key; empty if the object does not belong to the ring, or no shard is
-	// available.
+	// available that watches its namespace.
 	Desired string
+	// In is the namespace that a shard must watch to work on the object: that of the main object.
+	In string
 	// Owner is the main object that a controlled object follows, see [resources.Kin]. It is nil for a main object, and for an
 	// object that follows none.
 	Owner *resources.Owner
@@ -97,7 +104,7 @@ type Assessment struct {
 	// OwnerBelongs reports whether the ring covers the owner.
 	OwnerBelongs bool
 	// InPlace reports whether nothing has to be done about the object: it is in its place, or does not concern the ring, or
-	// no shard is available.
+	// no shard is available that watches its namespace.
 	InPlace bool
 }
 
@@ -134,7 +141,7 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o objects.Object) (A
 		return a, err
 	}
 
-	a.Belongs = concerned && covered
+	a.Belongs, a.In = concerned && covered, kin.In(o.Namespace)
 	a.Keyless = a.Belongs && role == resources.Main && kin.Keyless
 
 	if owner := kin.Owner; owner != nil {
@@ -147,7 +154,7 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o objects.Object) (A
 	}
 
 	if a.Belongs {
-		a.Desired, _ = t.View.Owner(kin.Key)
+		a.Desired, _ = t.View.OwnerIn(a.In, kin.Key)
 	}
 
 	switch {

@@ -25,6 +25,8 @@ type situation struct {
 	unknown string
 	// invalid is the reason why the ring's spec is invalid; empty if it is valid.
 	invalid string
+	// unwatched says which namespaces the ring covers and nobody watches; empty if there is none.
+	unwatched string
 	// report is the progress of the engine.
 	report engine.Report
 }
@@ -51,6 +53,8 @@ func assigned(s situation) metav1.Condition {
 	case r.Late > 0:
 		c.Reason = v1alpha1.ReasonDrainsLate
 		c.Message = counts(r) + ": " + late(r)
+	case s.unwatched != "":
+		c.Reason, c.Message = v1alpha1.ReasonNamespacesNotWatched, s.unwatched
 	case r.Blocked > 0:
 		c.Reason = v1alpha1.ReasonMoving
 		c.Message = fmt.Sprintf("%s: %d cannot move yet, such as %s", counts(r), r.Blocked, r.BlockedExample)

@@ -188,7 +188,7 @@ func (f *fleet) revisit(r *running) {
 }
 
 // narrowed returns the rings that cover a namespace which was created or deleted, and that watch the namespaces they cover one by one, or exclude
-// this one because they did not cover an earlier one of its name.
+// this one because they did not cover an earlier one of its name, or whose shards do not watch all namespaces.
 func (f *fleet) narrowed(namespace client.Object) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,7 +197,7 @@ func (f *fleet) narrowed(namespace client.Object) []string {
 
 	for ring, r := range f.engines {
 		t := r.Target()
-		if t != nil && (t.Narrow.Single || slices.Contains(t.Narrow.Except, namespace.GetName())) && t.Selector.Matches(labels.Set(namespace.GetLabels())) {
+		if t != nil && (t.View.Restricted() || t.Narrow.Single || slices.Contains(t.Narrow.Except, namespace.GetName())) && t.Selector.Matches(labels.Set(namespace.GetLabels())) {
 			rings = append(rings, ring)
 		}
 	}

@@ -286,6 +286,10 @@ func (r *Reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 		unknown:  resources.Message(slices.DeleteFunc(s.missing(), resources.Missing.Absent)),
 		report:   s.report,
 	}
+	if is.unwatched, err = r.fleet.namespaces.Unwatched(ctx, s.Target); err != nil {
+		return 0, fmt.Errorf("report: %w", err)
+	}
+
 	if s.invalid != nil {
 		is.invalid = s.invalid.Error()
 	}

@@ -15,7 +15,7 @@ const maxKeys = 100_000
 // addLoads counts the main objects of a ring, and their keys, by the shards that they belong to. It adds the result to the answer, and reports
 // resources that cannot be read there. It fails if ctx is cancelled, or with [rings.ErrNotAdded] if the ring's selector cannot be used.
 func (s *Service) addLoads(ctx context.Context, ring rings.Ring, res *pb.GetRingResponse) error {
-	l := newLoads(ring.View.Table())
+	l := newLoads(ring.View.TableIn)
 
 	counted, err := count(ctx, s.Rings.Objects, ring, l)
 	if err != nil {
@@ -23,7 +23,7 @@ func (s *Service) addLoads(ctx context.Context, ring rings.Ring, res *pb.GetRing
 	}
 
 	res.Counted, res.KeysLimited = counted, l.limited
-	for _, shard := range l.table.Shards() {
+	for _, shard := range l.tableIn("").Shards() {
 		res.Loads = append(res.Loads, l.of[shard])
 	}
 
@@ -32,16 +32,17 @@ func (s *Service) addLoads(ctx context.Context, ring rings.Ring, res *pb.GetRing
 
 // loads counts objects and keys by shards.
 type loads struct {
-	table *hashring.Table
-	of    map[string]*pb.ShardLoad
+	// tableIn returns the table of the shards that watch a namespace.
+	tableIn func(namespace string) *hashring.Table
+	of      map[string]*pb.ShardLoad
 	// keys is how many objects have each key that several objects may share. limited is true if it does not contain all.
 	keys    map[key.Key]int64
 	limited bool
 }
 
-func newLoads(table *hashring.Table) *loads {
-	l := &loads{table: table, of: map[string]*pb.ShardLoad{}, keys: map[key.Key]int64{}}
-	for _, shard := range table.Shards() {
+func newLoads(tableIn func(namespace string) *hashring.Table) *loads {
+	l := &loads{tableIn: tableIn, of: map[string]*pb.ShardLoad{}, keys: map[key.Key]int64{}}
+	for _, shard := range tableIn("").Shards() {
 		l.of[shard] = &pb.ShardLoad{Shard: shard}
 	}
 
@@ -50,7 +51,7 @@ func newLoads(table *hashring.Table) *loads {
 
 // add implements counter. Nothing moves.
 func (l *loads) add(k rings.Key) (moved bool) {
-	shard, ok := l.table.Owner(k.Hash())
+	shard, ok := l.tableIn(k.In).Owner(k.Hash())
 	if !ok {
 		return false
 	}

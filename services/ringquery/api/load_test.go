@@ -13,7 +13,8 @@ import (
 
 // Keys are counted one by one up to a limit. Objects are counted beyond it.
 func TestKeysAreLimited(t *testing.T) {
-	l := newLoads(hashring.New([]string{"a", "b"}))
+	table := hashring.New([]string{"a", "b"})
+	l := newLoads(func(string) *hashring.Table { return table })
 	tenant := func(i int) rings.Key {
 		return rings.Key{Key: key.OfLabel("tenant", fmt.Sprint(i)), Rule: key.Rule{Label: "tenant"}}
 	}
@@ -46,7 +47,7 @@ func TestKeysAreLimited(t *testing.T) {
 	require.EqualValues(t, maxKeys+3, objects)
 	require.EqualValues(t, maxKeys+1, keys)
 
-	owner, _ := l.table.Owner(tenant(7).Hash())
+	owner, _ := table.Owner(tenant(7).Hash())
 	require.EqualValues(t, 2, l.of[owner].GetLargestKeyObjects())
 	require.Equal(t, "7", l.of[owner].GetLargestKey().GetName())
 }

@@ -23,7 +23,7 @@ func (c *ringCase) conditions() {
 	assigned := meta.FindStatusCondition(conditions, v1alpha1.ConditionAssigned)
 	told := false
 
-	if isFalse(assigned) && assigned.Reason != v1alpha1.ReasonNoShards {
+	if isFalse(assigned) && assigned.Reason != v1alpha1.ReasonNoShards && assigned.Reason != v1alpha1.ReasonNamespacesNotWatched {
 		told = true
 		severity := Warning
 

@@ -105,6 +105,8 @@ func (c *ringCase) leftLabels() string {
 		return still + "Its labels are removed when the shard of its owner has released the owner."
 	case c.act.Verb == plan.AwaitAcknowledgement:
 		return still + "The object is draining, and its labels are removed when the shard releases it."
+	case c.act.TakenFrom != "" && c.View.Works(c.act.TakenFrom):
+		return "It still has the label of shard " + c.in.Shard + ", which does not watch its namespace. The rebalancer removes the labels of the ring."
 	case c.act.TakenFrom != "":
 		return still + "That shard is not available. The labels are removed when a live read confirms that the shard does not hold its Lease."
 	}
@@ -115,7 +117,7 @@ func (c *ringCase) leftLabels() string {
 // leave adds what prevents an object from leaving the ring.
 func (c *ringCase) leave() {
 	switch {
-	case c.act.TakenFrom != "" && held(c.leases(c.act.TakenFrom)):
+	case c.act.TakenFrom != "" && held(c.leases(c.act.TakenFrom)) && !c.View.Works(c.act.TakenFrom):
 		c.heldButUnusable(c.leases(c.act.TakenFrom))
 	case c.act.Verb == plan.AwaitAcknowledgement && !c.in.Controlled:
 		c.drain()

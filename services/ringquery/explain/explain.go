@@ -12,6 +12,7 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
@@ -128,12 +129,12 @@ func (c *ringCase) decide(meta *metav1.PartialObjectMetadata) {
 		c.key = new(rings.KeyOf(resource, meta))
 		kin = &resources.Kin{Key: c.key.Key}
 	case kin != nil:
-		c.key = &rings.Key{Key: kin.Key, Rule: kin.Owner.Resource.Key, Missing: kin.Keyless}
+		c.key = &rings.Key{Key: kin.Key, Rule: kin.Owner.Resource.Key, In: kin.In(meta.Namespace), Missing: kin.Keyless}
 	}
 
 	if kin != nil && c.covers() {
 		c.in.Belongs = true
-		c.in.Desired, _ = c.View.Owner(kin.Key)
+		c.in.Desired, _ = c.View.OwnerIn(c.key.In, kin.Key)
 	}
 
 	if kin != nil && kin.Owner != nil {
@@ -145,10 +146,19 @@ func (c *ringCase) decide(meta *metav1.PartialObjectMetadata) {
 		return
 	}
 
-	c.act = plan.Decide(c.View, c.in)
+	c.act = plan.Decide(c.space(), c.in)
 	if c.in.Labels() {
 		c.told.Assignment = c.Assignment(c.in, meta, c.owner)
 	}
+}
+
+// space returns which shards work in the namespace of the object whose key counts.
+func (c *ringCase) space() membership.Space {
+	if c.key == nil {
+		return c.View.In(c.facts.Object.Namespace)
+	}
+
+	return c.View.In(c.key.In)
 }
 
 // rule returns the rule for the keys of the object's resource.
@@ -281,7 +291,7 @@ func (c *ringCase) unread() {
 
 // why describes how the shard of a key is determined.
 func (c *ringCase) why(k rings.Key) string {
-	return fmt.Sprintf("its key %s is in partition %d", keyText(k), c.View.Table().Partition(k.Hash()))
+	return fmt.Sprintf("its key %s is in partition %d", keyText(k), c.View.TableIn(k.In).Partition(k.Hash()))
 }
 
 // keyText formats a key as it is hashed, or what it stands for.
@@ -317,7 +327,7 @@ func (c *ringCase) steps() {
 			c.told.Next = TakeOver
 		}
 
-		if held(c.leases(c.act.TakenFrom)) {
+		if held(c.leases(c.act.TakenFrom)) && !c.View.Works(c.act.TakenFrom) {
 			c.told.NextActor = You // no live read will confirm that it is free
 		}
 	case plan.Drain:
@@ -341,7 +351,7 @@ func (c *ringCase) later() (pb.NextStep, string) {
 	}
 
 	// A shard that does not work gives up nothing: the rebalancer moves its owner, and the child is where the owner will be.
-	if c.in.Controlled && c.in.Owner.Draining && c.in.Belongs && c.View.Works(c.in.Owner.Shard) {
+	if c.in.Controlled && c.in.Owner.Draining && c.in.Belongs && c.space().Works(c.in.Owner.Shard) {
 		return FollowOwner, shardActor(c.in.Owner.Shard)
 	}
 

@@ -171,11 +171,11 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	},
 	"shard expired, as the lease monitor says": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")
-		r.has(alive("shard-a"), holding{"ctl", "shard-b", "shard-b", lease.Expired, 3 * time.Second, true, false})
+		r.has(alive("shard-a"), holding{"ctl", "shard-b", "shard-b", lease.Expired, 3 * time.Second, true, false, ""})
 	},
 	"shard expired, as the lease monitor says no more": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")
-		r.has(alive("shard-a"), holding{"ctl", "shard-b", "shard-b", lease.Expired, 3 * time.Second, false, false})
+		r.has(alive("shard-a"), holding{"ctl", "shard-b", "shard-b", lease.Expired, 3 * time.Second, false, false, ""})
 	},
 	"shard uncertain": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")

@@ -289,7 +289,7 @@ func (c *ringCase) ownerWithoutShard() {
 
 // ownerBetween reports whether the owner of a controlled object has no available shard and will get one.
 func (c *ringCase) ownerBetween() bool {
-	return c.in.Controlled && c.in.Belongs && c.in.Owner.Exists && c.in.Desired != "" && !c.View.Works(c.in.Owner.Shard)
+	return c.in.Controlled && c.in.Belongs && c.in.Owner.Exists && c.in.Desired != "" && !c.space().Works(c.in.Owner.Shard)
 }
 
 // ownerDraining explains an object at another shard than its owner, which is about to move.

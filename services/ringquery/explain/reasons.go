@@ -40,13 +40,14 @@ const (
 
 // Reasons that are about shards.
 const (
-	ReasonNoShards       Reason = "NO_SHARDS"        // no shard of the ring is available.
-	ReasonShardDead      Reason = "SHARD_DEAD"       // the object's shard does not hold its Lease.
-	ReasonShardUnknown   Reason = "SHARD_UNKNOWN"    // the object's shard has no Lease.
-	ReasonShardHeldTwice Reason = "SHARD_HELD_TWICE" // two processes hold Leases with the name of the shard.
-	ReasonShardExpired   Reason = "SHARD_EXPIRED"    // the object's shard has not renewed its Lease for longer than its duration.
-	ReasonShardUncertain Reason = "SHARD_UNCERTAIN"  // the object's shard has not renewed its Lease for twice its duration. The lease monitor is about to take it.
-	ReasonLeaseNotTaken  Reason = "LEASE_NOT_TAKEN"  // the lease monitor should have taken the Lease of a failed shard.
+	ReasonNoShards            Reason = "NO_SHARDS"             // no shard of the ring is available.
+	ReasonNamespaceNotWatched Reason = "NAMESPACE_NOT_WATCHED" // the object's shard, or every available shard, does not watch its namespace.
+	ReasonShardDead           Reason = "SHARD_DEAD"            // the object's shard does not hold its Lease.
+	ReasonShardUnknown        Reason = "SHARD_UNKNOWN"         // the object's shard has no Lease.
+	ReasonShardHeldTwice      Reason = "SHARD_HELD_TWICE"      // two processes hold Leases with the name of the shard.
+	ReasonShardExpired        Reason = "SHARD_EXPIRED"         // the object's shard has not renewed its Lease for longer than its duration.
+	ReasonShardUncertain      Reason = "SHARD_UNCERTAIN"       // the object's shard has not renewed its Lease for twice its duration. The lease monitor is about to take it.
+	ReasonLeaseNotTaken       Reason = "LEASE_NOT_TAKEN"       // the lease monitor should have taken the Lease of a failed shard.
 )
 
 // Reasons that are about the owner of a controlled object.

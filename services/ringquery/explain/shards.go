@@ -9,6 +9,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/plan"
 )
 
 // monitorMayTake is how long the lease monitor can take to act after the time for which it has to wait.
@@ -65,7 +66,7 @@ func held(leases []*pb.Shard) bool { return slices.ContainsFunc(leases, isHeld) 
 // actual returns the Lease of the object's shard if that shard works. Nil: it does not.
 func (c *ringCase) actual() *pb.Shard {
 	for _, s := range c.leases(c.in.Shard) {
-		if s.GetHolder() == s.GetName() && c.View.Works(s.GetName()) {
+		if s.GetHolder() == s.GetName() && c.space().Works(s.GetName()) {
 			return s
 		}
 	}
@@ -75,6 +76,11 @@ func (c *ringCase) actual() *pb.Shard {
 
 // unavailable explains that the object's shard is not available.
 func (c *ringCase) unavailable() {
+	if c.View.Works(c.in.Shard) {
+		c.unwatched()
+		return
+	}
+
 	leases := c.leases(c.in.Shard)
 	next := c.afterTakeOver()
 
@@ -204,6 +210,11 @@ const maxShards = 5
 
 // noShards explains that no shard is available.
 func (c *ringCase) noShards() {
+	if len(c.View.AvailableShards()) > 0 {
+		c.unwatched()
+		return
+	}
+
 	what := "it has no Lease at all"
 
 	if len(c.Shards) > 0 {
@@ -239,4 +250,22 @@ func (c *ringCase) noShards() {
 		"As soon as a shard holds its Lease, the rebalancer assigns the object.", now, c.Name, what),
 		fmt.Sprintf("Start the shards of the controller, or find out why they do not hold their Leases: kubectl get leases -A -l %s=%s -L %s",
 			contract.LabelClusterRing, c.Name, contract.LabelState))
+}
+
+// unwatched explains that the object's shard, or every shard, works, but does not watch the namespace.
+func (c *ringCase) unwatched() {
+	who := fmt.Sprintf("no available shard of ring %s watches", c.Name)
+	if c.in.Shard != "" && c.View.Works(c.in.Shard) {
+		who = fmt.Sprintf("shard %s, which it has the label of, does not watch", c.in.Shard)
+	}
+
+	next := "As soon as an available shard does, the rebalancer assigns the object."
+
+	if c.act.Verb == plan.Assign {
+		next = fmt.Sprintf("The rebalancer is about to assign the object to shard %s, which does.", c.act.To)
+	}
+
+	c.add(Error, ReasonNamespaceNotWatched, fmt.Sprintf("No shard works on it: %s its namespace %s (%s). %s",
+		who, c.facts.Object.Namespace, strings.Join(c.View.Restrictions(), "; "), next),
+		"Start the shards with this namespace (the namespaces of the manager's cache), or leave it out in spec.namespaceSelector of the ring.")
 }

@@ -58,11 +58,12 @@ type holding struct {
 	age                     time.Duration
 	atLeast                 bool
 	stops                   bool
+	watches                 string // the namespaces that it watches; empty for all
 }
 
 // alive, released and taken are the usual Leases.
 func alive(name string) holding {
-	return holding{"ctl", name, name, lease.Ready, 2 * time.Second, false, false}
+	return holding{"ctl", name, name, lease.Ready, 2 * time.Second, false, false, ""}
 }
 
 // stopping is the Lease of a shard that was told to stop.
@@ -73,14 +74,14 @@ func stopping(name string) holding {
 	return h
 }
 func released(name string) holding {
-	return holding{"ctl", name, "", lease.Dead, time.Minute, false, false}
+	return holding{"ctl", name, "", lease.Dead, time.Minute, false, false, ""}
 }
 func taken(name string) holding {
-	return holding{"ctl", name, contract.LeaseControllerIdentity, lease.Dead, time.Minute, false, false}
+	return holding{"ctl", name, contract.LeaseControllerIdentity, lease.Dead, time.Minute, false, false, ""}
 }
 
 func silent(name string, age time.Duration) holding {
-	return holding{"ctl", name, name, lease.Ready, age, false, false}
+	return holding{"ctl", name, name, lease.Ready, age, false, false, ""}
 }
 
 // ringOf returns a ring of Websites that control ConfigMaps, with these Leases.
@@ -134,6 +135,10 @@ func (r *Ring) has(leases ...holding) {
 		})
 		if h.stops {
 			metav1.SetMetaDataAnnotation(&all[len(all)-1].ObjectMeta, contract.AnnotationStopping, contract.OfferValue(now))
+		}
+
+		if h.watches != "" {
+			metav1.SetMetaDataAnnotation(&all[len(all)-1].ObjectMeta, contract.AnnotationNamespaces, h.watches+"/"+contract.OfferValue(now))
 		}
 	}
 

@@ -47,8 +47,9 @@ func StateOf(r plan.Ring, o plan.Object) pb.AssignmentState {
 
 // Assignment returns where an object is, given the facts in o. The owner is the main object that it follows. Nil: there is none.
 func (r Ring) Assignment(o plan.Object, obj metav1.Object, owner *resources.Owner) *pb.Assignment {
+	in := (resources.Kin{Owner: owner}).In(obj.GetNamespace())
 	a := &pb.Assignment{
-		Namespace: obj.GetNamespace(), Name: obj.GetName(), Shard: o.Shard, DesiredShard: o.Desired, State: StateOf(r.View, o),
+		Namespace: obj.GetNamespace(), Name: obj.GetName(), Shard: o.Shard, DesiredShard: o.Desired, State: StateOf(r.View.In(in), o),
 	}
 
 	if since, ok := DrainTime(r.Keys, obj); ok {

@@ -14,6 +14,8 @@ type Key struct {
 
 	// Rule is the rule of the object's resource, or of its owner's.
 	Rule key.Rule
+	// In is the namespace of that object; empty for a cluster-scoped one.
+	In string
 	// Missing is true if that object lacks what the rule asks for. The key is then that of its name.
 	Missing bool
 }
@@ -22,7 +24,7 @@ type Key struct {
 func KeyOf(of resources.Resource, obj metav1.Object) Key {
 	k, found := of.Key.Of(of.Kind.GroupKind(), obj)
 
-	return Key{Key: k, Rule: of.Key, Missing: !found}
+	return Key{Key: k, Rule: of.Key, In: obj.GetNamespace(), Missing: !found}
 }
 
 // Type returns the type of the key.
@@ -47,7 +49,7 @@ func (k Key) Message() *pb.PartitionKey {
 // Locate returns the shard of a partition key, how it was derived, and the n shards that would be next. The role and the
 // coverage (never NotCovered) are those of the object.
 func (r Ring) Locate(role resources.Role, coverage Coverage, k Key, n int) *pb.Location {
-	table, hash := r.View.Table(), k.Hash()
+	table, hash := r.View.TableIn(k.In), k.Hash()
 	partition := table.Partition(hash)
 	location := &pb.Location{
 		Ring:              r.Name,
@@ -57,7 +59,7 @@ func (r Ring) Locate(role resources.Role, coverage Coverage, k Key, n int) *pb.L
 		KeyMissing:        k.Missing,
 		Hash:              uint32(hash),
 		Partition:         int32(partition),
-		Fingerprint:       table.Fingerprint(),
+		Fingerprint:       r.View.Fingerprint(),
 	}
 
 	if ranking := table.Ranking(partition, n+1); len(ranking) > 0 {

@@ -6,6 +6,8 @@
 //   - E2E_INSTALL: directory of the kustomization to install, with images that the cluster can pull; if unset, the tests are skipped
 //   - E2E_PREVIOUS: directory of the version to upgrade from: crd.yaml contains its definitions, all.yaml everything; if unset, the upgrade is
 //     not tested. make e2e builds it from the commit PREVIOUS, by default the previous one
+//   - E2E_JOBSET: directory of the kustomization of JobSet, with an image that docs/adopt.md has changed; if unset, that page is not tested.
+//     make e2e builds it
 //   - E2E_ROOT: directory of the repository
 //   - E2E_BIN: directory of kubectl-ring and grpcurl
 //   - E2E_NODEKILL_IMAGE: the image of cmd/nodekill, which kills processes from their node

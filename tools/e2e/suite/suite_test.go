@@ -35,6 +35,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal("without the installation there is nothing to test")
 	}
 	t.Run("Shards", func(t *testing.T) {
+		t.Run("Adopt", s.adopt) // it takes longest
 		t.Run("Scale", s.scaleShards)
 		t.Run("DeletePod", s.deletePod)
 		t.Run("KillPod", s.killPod)
@@ -62,6 +63,7 @@ type suite struct {
 
 	dir, root, bin string
 	previous       string
+	jobset         string
 	reuse          bool
 	size           size
 }
@@ -97,7 +99,7 @@ func begin(t *testing.T) *suite {
 		t.Skip("E2E_INSTALL is not set: make e2e runs this")
 	}
 
-	s.previous = os.Getenv("E2E_PREVIOUS")
+	s.previous, s.jobset = os.Getenv("E2E_PREVIOUS"), os.Getenv("E2E_JOBSET")
 
 	var known bool
 

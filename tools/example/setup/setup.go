@@ -29,8 +29,8 @@ type Flags struct {
 	QPS   float32
 	Burst int
 
-	// MetricsAddress and ProbeAddress are addresses to listen on; 0 for none.
-	MetricsAddress, ProbeAddress string
+	// MetricsAddress, ProbeAddress, and PprofAddress are addresses to listen on; 0 for none.
+	MetricsAddress, ProbeAddress, PprofAddress string
 	// LogLevel is debug, info, or error. LogFormat is text or json.
 	LogLevel, LogFormat string
 
@@ -52,6 +52,7 @@ func (f *Flags) AddTo(flags *pflag.FlagSet) {
 
 	flags.StringVar(&f.MetricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
 	flags.StringVar(&f.ProbeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
+	flags.StringVar(&f.PprofAddress, "pprof-bind-address", "0", "address of /debug/pprof; 0 for none")
 	flags.StringVar(&f.LogLevel, "log-level", "info", "debug, info, or error")
 	flags.StringVar(&f.LogFormat, "log-format", "text", "text or json")
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -42,7 +43,13 @@ const (
 	tenant = "example.com/tenant"
 )
 
-func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+func TestMain(m *testing.M) {
+	if args := strings.Split(os.Getenv(asShard), ","); len(args) > 1 {
+		panic(runShard(args[0], args[1], args[2]))
+	}
+
+	os.Exit(localplane.Main(m))
+}
 
 // world is a ring of ConfigMaps that control Secrets, and of Services, in a new namespace, with the services that it needs.
 type world struct {

@@ -12,6 +12,10 @@ const (
 	DrainSuffix = "-drain"
 	// HandoverSuffix follows spec.shardLabel of a ring in the key of its handover annotation.
 	HandoverSuffix = "-handover"
+	// HeldSuffix follows spec.shardLabel of a ring in the key of the annotation on objects that shards hold back.
+	HeldSuffix = "-held"
+	// AnnotationHeldPrefix begins the default key of that annotation.
+	AnnotationHeldPrefix = "held.alpha.sharding.timebertt.dev/"
 	// ResourceShardLabels is the resource in the group of this API for which the rebalancer needs the verb "write", with spec.shardLabel of
 	// a ring as the name. It exists only as a permission: it allows the rebalancer to change a label that does not begin as ours do.
 	ResourceShardLabels = "shardlabels"
@@ -26,16 +30,19 @@ type LabelKeys struct {
 	Drain string
 	// Handover is the key of the annotation that contains a [Handover].
 	Handover string
+	// Held is the key of the annotation by which shards hold an object back whose reconcile ends their processes. It contains a digest of the object,
+	// and has no effect when the object has changed.
+	Held string
 }
 
 // LabelKeysOf returns the keys of a ring with the given name and spec.shardLabel; the latter is empty for a ring without one. It does not
 // validate the label.
 func LabelKeysOf(ring, shardLabel string) LabelKeys {
 	if shardLabel == "" {
-		return LabelKeys{Shard: ShardLabel(ring), Drain: DrainLabel(ring), Handover: HandoverAnnotation(ring)}
+		return LabelKeys{Shard: ShardLabel(ring), Drain: DrainLabel(ring), Handover: HandoverAnnotation(ring), Held: AnnotationHeldPrefix + RingSuffix(ring)}
 	}
 
-	return LabelKeys{Shard: shardLabel, Drain: shardLabel + DrainSuffix, Handover: shardLabel + HandoverSuffix}
+	return LabelKeys{Shard: shardLabel, Drain: shardLabel + DrainSuffix, Handover: shardLabel + HandoverSuffix, Held: shardLabel + HeldSuffix}
 }
 
 // reservedDomains may not contain the label of a ring, nor may domains below them.

@@ -41,6 +41,9 @@ const (
 	// AnnotationShardLabel, on a shard's Lease, is the key of the shard label by which the shard selects its objects, if its options contain
 	// one: spec.shardLabel of its ring. A shard whose Lease says otherwise than the spec gets no objects, because it would not see them.
 	AnnotationShardLabel = "alpha.sharding.timebertt.dev/shard-label"
+	// AnnotationNamespaces, on a shard's Lease, says that the shard watches the ring's kinds in these namespaces only: a [NamespacesValue]. It gets no objects
+	// of others. A renewal that leaves the annotation as it was makes it void. A shard without the annotation watches all namespaces.
+	AnnotationNamespaces = "alpha.sharding.timebertt.dev/namespaces"
 	// LabelStandby contains the name of the ring, on a Lease that is not a shard's: that of a Pod which waits for a slot.
 	LabelStandby = "alpha.sharding.timebertt.dev/standby"
 	// AnnotationSlots, on such a Lease, says which slots the Pod would take, as a [SlotsValue]. Without it, any slot of the ring.
@@ -223,6 +226,36 @@ func WaitsFor(annotations map[string]string, ring, slot string) bool {
 // IsStopping reports whether the shard whose Lease has these annotations and this renewTime was told to stop.
 func IsStopping(annotations map[string]string, renewed time.Time) bool {
 	return isOf(renewed, annotations, AnnotationStopping)
+}
+
+// maxNamespaces is the maximum length of the names in [AnnotationNamespaces], with their commas.
+const maxNamespaces = 4096
+
+// NamespacesValue returns the value of [AnnotationNamespaces] that is written with the given renewTime: the names, sorted and separated by commas, a slash,
+// and that time as an [OfferValue]. It is empty without names, and if they are longer than 4,096 bytes: then the Lease cannot say so.
+func NamespacesValue(namespaces []string, renewed time.Time) string {
+	names := strings.Join(slices.Compact(slices.Sorted(slices.Values(namespaces))), ",")
+	if names == "" || len(names) > maxNamespaces {
+		return ""
+	}
+
+	return names + "/" + OfferValue(renewed)
+}
+
+// Namespaces returns the names in [AnnotationNamespaces] of a Lease with these annotations and this renewTime, separated by commas; empty if there is none,
+// if it was written with another renewTime, or if it is too long.
+func Namespaces(annotations map[string]string, renewed time.Time) string {
+	value, exists := annotations[AnnotationNamespaces] // most Leases have none
+	if !exists || renewed.IsZero() {
+		return ""
+	}
+
+	names, current := strings.CutSuffix(value, "/"+OfferValue(renewed))
+	if !current || len(names) > maxNamespaces {
+		return ""
+	}
+
+	return names
 }
 
 // MaxSlots is the maximum number of slots of a ring.

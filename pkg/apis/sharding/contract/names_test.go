@@ -59,6 +59,24 @@ func TestAnnotationsOfARenewal(t *testing.T) {
 	require.False(t, IsOffered(nil, time.Time{}))
 }
 
+// A process that does not know the annotation leaves it as it is when it renews the Lease.
+func TestNamespacesOfAShard(t *testing.T) {
+	at := time.Date(2030, 1, 7, 10, 0, 0, 0, time.UTC)
+	value := NamespacesValue([]string{"b", "a", "b"}, at)
+	require.Equal(t, "a,b/2030-01-07T10:00:00.000000Z", value)
+
+	annotations := map[string]string{AnnotationNamespaces: value}
+	require.Equal(t, "a,b", Namespaces(annotations, at))
+	require.Empty(t, Namespaces(annotations, at.Add(time.Microsecond)))
+	require.Empty(t, Namespaces(annotations, time.Time{}))
+	require.Empty(t, Namespaces(nil, at))
+
+	require.Empty(t, NamespacesValue(nil, at))
+	require.NotEmpty(t, NamespacesValue([]string{strings.Repeat("a", 4096)}, at))
+	require.Empty(t, NamespacesValue([]string{strings.Repeat("a", 4097)}, at), "nobody would read it")
+	require.Empty(t, Namespaces(map[string]string{AnnotationNamespaces: strings.Repeat("a", 4097) + "/" + OfferValue(at)}, at))
+}
+
 // A time far from now counts for nothing, whoever's clock is wrong.
 func TestWaitingForASlot(t *testing.T) {
 	now := time.Date(2030, 1, 7, 10, 0, 0, 0, time.UTC)

@@ -81,6 +81,8 @@ const (
 	ReasonDrainsLate = "DrainsLate"
 	// ReasonAssignmentFailed is a reason of False: objects could not be listed, watched, or written.
 	ReasonAssignmentFailed = "AssignmentFailed"
+	// ReasonNamespacesNotWatched is a reason of False: the ring covers namespaces that no available shard watches. Nobody works on objects there.
+	ReasonNamespacesNotWatched = "NamespacesNotWatched"
 	// ReasonHandedOver is a reason of False: the sharder of the ring has stopped for another one, as spec.sharder demands, and that one has not
 	// begun yet.
 	ReasonHandedOver = "HandedOver"

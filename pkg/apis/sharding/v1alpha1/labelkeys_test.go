@@ -16,6 +16,7 @@ func TestLabelKeys(t *testing.T) {
 		Shard:    "shard.alpha.sharding.timebertt.dev/clusterring-50d858e0-example",
 		Drain:    "drain.alpha.sharding.timebertt.dev/clusterring-50d858e0-example",
 		Handover: "handover.alpha.sharding.timebertt.dev/clusterring-50d858e0-example",
+		Held:     "held.alpha.sharding.timebertt.dev/clusterring-50d858e0-example",
 	}, ring.LabelKeys())
 
 	ring.Spec.ShardLabel = "cloudapi.team-orca.dev/shard"
@@ -23,6 +24,7 @@ func TestLabelKeys(t *testing.T) {
 		Shard:    "cloudapi.team-orca.dev/shard",
 		Drain:    "cloudapi.team-orca.dev/shard-drain",
 		Handover: "cloudapi.team-orca.dev/shard-handover",
+		Held:     "cloudapi.team-orca.dev/shard-held",
 	}, ring.LabelKeys())
 	require.Equal(t, ring.LabelKeys(), contract.LabelKeysOf("other", ring.Spec.ShardLabel), "the name has no part in it")
 }

@@ -46,6 +46,7 @@ func run(ctx context.Context, o options) error {
 		Logger:                 log,
 		Metrics:                metricsserver.Options{BindAddress: o.MetricsAddress},
 		HealthProbeBindAddress: o.ProbeAddress,
+		PprofBindAddress:       o.PprofAddress,
 		Controller:             config.Controller{MaxConcurrentReconciles: o.Concurrency},
 	}
 	// Sharding: name the ring, and the kinds of its resources. Without sharding, this is ctrl.NewManager(restConfig, managerOptions).

@@ -47,6 +47,7 @@ func run(ctx context.Context, o options, log logr.Logger) (err error) {
 		Logger:                 log,
 		Metrics:                metricsserver.Options{BindAddress: o.MetricsAddress},
 		HealthProbeBindAddress: o.ProbeAddress,
+		PprofBindAddress:       o.PprofAddress,
 		Controller:             config.Controller{MaxConcurrentReconciles: o.Concurrency},
 	}
 	// Sharing: keep only stubs of the objects of other Pods.

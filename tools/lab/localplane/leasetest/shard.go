@@ -31,6 +31,8 @@ type Shard struct {
 	PodUID types.UID
 	// ShardLabel is announced as the label by which the shard selects its objects; empty for none.
 	ShardLabel string
+	// Namespaces are announced as those that the shard watches, with a hold-off of 2 s; none for all.
+	Namespaces []string
 	// Clock returns the times for timestamps; nil means the real clock.
 	Clock clock.PassiveClock
 }
@@ -149,6 +151,11 @@ func (s *Shard) hold(lease *coordinationv1.Lease) {
 
 	if s.ShardLabel != "" {
 		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationShardLabel, s.ShardLabel)
+	}
+
+	if len(s.Namespaces) > 0 {
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationNamespaces, contract.NamespacesValue(s.Namespaces, now.Time))
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationHoldOff, "2s")
 	}
 
 	if lease.Spec.AcquireTime == nil {

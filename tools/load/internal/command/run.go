@@ -55,8 +55,8 @@ are installed, and skips the measurements that need processes on this machine.
 
 Progress goes to standard error, the table of results to standard output. Missed targets are reported, but do not change the exit code.
 The exit code is 1 if a measurement fails.`,
-		Example: `  make bench-load                         all measurements, in at most 25 minutes
-  make bench-load SCALE=small             all measurements at a small scale, in 4 minutes
+		Example: `  make bench-load                         all measurements, in at most 32 minutes
+  make bench-load SCALE=small             all measurements at a small scale, in 10 minutes
   make bench-load SCALE=million           all measurements, with up to a million objects
   bin/load run --only '^admission-cpu'    selected measurements
   bin/load run --only moves --profile     with profiles of the services, in OUT/pprof`,

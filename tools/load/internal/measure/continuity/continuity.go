@@ -29,6 +29,8 @@ type scenario struct {
 	// work is the time that a reconcile takes in addition, if it is not [work]; crowd is the factor by which there are more objects, if any.
 	work  time.Duration
 	crowd int
+	// workers is how many objects a controller works on at a time, if it is not [concurrency].
+	workers int
 	// hands is true if the scenario is about how objects are handed over, of which the report then says how long it takes.
 	hands bool
 }
@@ -103,7 +105,7 @@ func Measurements() []run.Measurement {
 		m.Parts = append(m.Parts, run.Part{Name: s.title, Rows: s.rows(), NotSmall: s.full, Run: s.measure})
 	}
 
-	return []run.Measurement{m}
+	return []run.Measurement{m, reliefMeasurement()}
 }
 
 // measure plays the scenario once: each change leaves another ring behind.

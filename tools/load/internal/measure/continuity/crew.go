@@ -1,6 +1,7 @@
 package continuity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,7 @@ type crew struct {
 	scenario scenario
 	recorder *record.Recorder
 	sites    objects.Batch
+	joined   int // Pods that have joined the first one
 }
 
 // gather starts the shards of a scenario and creates the objects, and waits until all are in place.
@@ -138,7 +140,7 @@ func (c *crew) start(ctx context.Context, pods ...string) error {
 		name := c.full(pod)
 
 		args := []string{
-			"--ring=" + c.fleet.Ring.Name, "--lease-namespace=" + c.fleet.Ring.Namespace, "--pod-name=" + name, "--work-duration=" + c.scenario.reconcile().String(), fmt.Sprintf("--concurrency=%d", concurrency),
+			"--ring=" + c.fleet.Ring.Name, "--lease-namespace=" + c.fleet.Ring.Namespace, "--pod-name=" + name, "--work-duration=" + c.scenario.reconcile().String(), fmt.Sprintf("--concurrency=%d", cmp.Or(c.scenario.workers, concurrency)),
 		}
 		if c.scenario.slots > 0 {
 			args = append(args, fmt.Sprintf("--slots=%d", c.scenario.slots))

@@ -1,0 +1,190 @@
+//go:build linux
+
+package shard
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	testingclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// runningProcess is a process that is a shard, and what it has reported.
+type runningProcess struct {
+	*fixture
+
+	cmd *exec.Cmd
+	out *bufio.Scanner
+}
+
+// run starts a process as the shard, in whose reconciles objects with the name "poison" end it.
+func (f *fixture) run(name string) *runningProcess {
+	f.Helper()
+
+	raw, err := json.Marshal(order{
+		Host: f.config.Host, TLS: f.config.TLSClientConfig, Ring: f.ring, Name: name, LeaseDuration: 15 * time.Second, Poison: "poison",
+	})
+	require.NoError(f, err)
+
+	cmd := exec.CommandContext(f.Context(), os.Args[0])
+	cmd.Env, cmd.Stderr = append(os.Environ(), processVariable+"="+string(raw)), os.Stderr
+	out, err := cmd.StdoutPipe()
+	require.NoError(f, err)
+	require.NoError(f, cmd.Start())
+
+	return &runningProcess{f, cmd, bufio.NewScanner(out)}
+}
+
+// reports waits until the process has reported these objects, and fails if it reports others.
+func (p *runningProcess) reports(names ...string) {
+	p.Helper()
+
+	for seen := []string{}; len(seen) < len(names); {
+		require.True(p, p.out.Scan(), "the process works; so far: %v", seen)
+		require.Contains(p, names, p.out.Text())
+
+		if !slices.Contains(seen, p.out.Text()) {
+			seen = append(seen, p.out.Text())
+		}
+	}
+}
+
+// poisoned waits until the process has ended in the reconcile of the poison.
+func (p *runningProcess) poisoned() {
+	p.Helper()
+
+	last := ""
+	for p.out.Scan() {
+		last = p.out.Text()
+	}
+
+	require.Error(p, p.cmd.Wait())
+	require.Equal(p, poisoned, p.cmd.ProcessState.ExitCode())
+	require.Equal(p, "poison", last)
+}
+
+// kill ends the process.
+func (p *runningProcess) kill() {
+	p.Helper()
+	require.NoError(p, p.cmd.Process.Kill())
+	require.Error(p, p.cmd.Wait())
+}
+
+// An object whose reconcile has ended the process twice is held back, by whichever shard it belongs to, until it changes or a person wants it back.
+func TestPoisonIsHeldBack(t *testing.T) {
+	f := newFixture(t)
+	s, other := f.shard("shard-0"), f.shard("shard-1")
+	for _, name := range []string{"shard-0", "shard-1"} {
+		t.Cleanup(func() { _ = os.RemoveAll(notesOf(f.config.Host, f.namespace, f.ring, name)) }) // their processes do not end in good order
+	}
+
+	poison := f.configMap(s, "poison")
+	f.configMap(s, "a")
+	f.configMap(s, "b")
+
+	f.run("shard-0").poisoned()
+	require.Empty(t, poison.Annotations)
+	f.run("shard-0").poisoned()
+
+	p := f.run("shard-0")
+	p.reports("a", "b")
+	f.heldBack(s, poison)
+	f.eventually("an event says so", func() bool {
+		var list eventsv1.EventList
+		require.NoError(f, f.admin.List(f.Context(), &list, client.InNamespace(f.namespace)))
+
+		return slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
+			return e.Reason == "HeldBack" && e.Regarding.Name == "poison" && e.Regarding.Kind == "ConfigMap" && e.Regarding.UID == poison.UID
+		})
+	})
+
+	// Another shard gets it, and works on its other objects.
+	q := f.run("shard-1")
+	f.label(poison, s.shardKey, "shard-1")
+	f.configMap(other, "c")
+	q.reports("c")
+	q.kill()
+
+	// A person wants it back.
+	f.label(poison, s.shardKey, "shard-0")
+	f.configMap(s, "d")
+	p.reports("d")
+	require.NoError(t, f.admin.Patch(t.Context(), poison, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":null}}`))))
+	p.poisoned()
+	f.run("shard-0").poisoned()
+
+	// It changes.
+	p = f.run("shard-0")
+	f.heldBack(s, poison)
+	require.NoError(t, f.admin.Patch(t.Context(), poison, client.RawPatch(types.MergePatchType, []byte(`{"data":{"a":"b"}}`))))
+	p.poisoned()
+}
+
+func (f *fixture) heldBack(s *Shard, obj client.Object) {
+	f.Helper()
+	f.eventually("the object is held back", func() bool {
+		f.refresh(obj)
+
+		return obj.GetAnnotations()[s.LabelKeys().Held] == s.poison.fingerprint(obj)
+	})
+}
+
+// After two ends, it is certain which of several objects was worked on both times.
+func TestSuspectsAreTriedOneByOne(t *testing.T) {
+	key := func(name string) objectKey {
+		return objectKey{corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), types.NamespacedName{Namespace: "n", Name: name}}
+	}
+	start := func() *poison {
+		p := newPoison(ringKeys{Held: "held"})
+		require.NoError(t, p.open(notesOf(t.Name())))
+
+		return p
+	}
+	may := func(p *poison, name string) bool {
+		may, _ := p.enter(&kind{}, key(name), &metav1.PartialObjectMetadata{}, nil, false)
+
+		return may
+	}
+
+	p := start()
+	require.True(t, may(p, "a"))
+	require.True(t, may(p, "b"))
+	require.True(t, may(p, "done"))
+	p.leave(key("done"), true)
+
+	p = start()
+	require.Len(t, p.suspects, 2)
+	require.True(t, may(p, "c"))
+	require.True(t, may(p, "a"))
+	require.False(t, may(p, "b"), "while the other is tried")
+	p.leave(key("a"), true)
+	require.True(t, may(p, "b"))
+	require.True(t, may(p, "b"), "by another controller")
+	p.leave(key("b"), true)
+
+	p = start()
+	require.False(t, p.suspects[key("a")].proven)
+	require.True(t, p.suspects[key("b")].proven)
+	require.False(t, p.suspects[key("c")].proven)
+	require.False(t, may(p, "b"))
+
+	p.clock = testingclock.NewFakePassiveClock(time.Now().Add(2 * suspected))
+	require.True(t, may(p, "b"), "it was long ago")
+	require.True(t, may(p, "a"))
+	p.close()
+
+	p = start()
+	require.Empty(t, p.suspects, "the process has ended in good order")
+	p.close()
+}

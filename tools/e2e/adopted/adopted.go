@@ -1,0 +1,123 @@
+// Package adopted changes the source of an operator as docs/adopt.md says, so that a test runs what the page shows.
+package adopted
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Change replaces Old in a file by New, which has Added lines that begin with a plus sign in the page.
+type Change struct {
+	Old, New string
+	Added    int
+}
+
+// Changes returns the changes in a page of Markdown. Each block changes one file; a line @@ separates two changes of it.
+func Changes(page string) [][]Change {
+	var blocks [][]Change
+
+	for _, block := range Blocks(page, "diff") {
+		var changes []Change
+
+		for hunk := range strings.SplitSeq(block, "@@\n") {
+			var change Change
+
+			for line := range strings.Lines(hunk) {
+				if line[0] != '+' {
+					change.Old += line[1:]
+				}
+
+				if line[0] != '-' {
+					change.New += line[1:]
+				}
+
+				if line[0] == '+' {
+					change.Added++
+				}
+			}
+
+			changes = append(changes, change)
+		}
+
+		blocks = append(blocks, changes)
+	}
+
+	return blocks
+}
+
+// Blocks returns the fenced blocks of a language in a page of Markdown.
+func Blocks(page, language string) []string {
+	var blocks []string
+
+	for _, rest := range strings.Split(page, "\n```"+language+"\n")[1:] {
+		block, _, _ := strings.Cut(rest, "\n```\n")
+		blocks = append(blocks, block+"\n")
+	}
+
+	return blocks
+}
+
+// Apply changes the Go files below the directory. It returns an error unless exactly one of them has, once each, all that a block replaces.
+func Apply(dir string, blocks [][]Change) error {
+	var sources []string
+
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && strings.HasSuffix(path, ".go") {
+			sources = append(sources, path)
+		}
+
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("list the source: %w", err)
+	}
+
+	for _, changes := range blocks {
+		if err := apply(sources, changes); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// apply changes one of the files.
+func apply(sources []string, changes []Change) error {
+	var path, changed string
+
+	for _, source := range sources {
+		content, err := os.ReadFile(source) //nolint:gosec // the caller names the directory
+		if err != nil {
+			return fmt.Errorf("read the source: %w", err)
+		}
+
+		text, fits := string(content), true
+		for _, change := range changes {
+			fits = fits && strings.Count(text, change.Old) == 1
+			text = strings.Replace(text, change.Old, change.New, 1)
+		}
+
+		if !fits {
+			continue
+		}
+
+		if path != "" {
+			return fmt.Errorf("both %s and %s have what the page changes:\n%s", path, source, changes[0].Old)
+		}
+
+		path, changed = source, text
+	}
+
+	if path == "" {
+		return fmt.Errorf("no file has what the page changes:\n%s", changes[0].Old)
+	}
+
+	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
+		return fmt.Errorf("write the changed source: %w", err)
+	}
+
+	return nil
+}
