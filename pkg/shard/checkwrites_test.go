@@ -60,7 +60,7 @@ func TestClientWritesOnlyDuringTheTerm(t *testing.T) {
 	}
 
 	all(ErrNotHeld)
-	s.term.acquired(clk.Now(), testHoldOff/2)
+	s.term.taken(clk.Now(), testHoldOff/2)
 	t.Cleanup(func() { s.term.close() })
 	all(ErrNotHeld)
 

@@ -4,17 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -37,23 +40,24 @@ const again = time.Second
 // slot whose Pod has not renewed its Lease for one and a half times the duration. While there is none, this process is a standby: it has no name,
 // and works on nothing. It holds a Lease of its own meanwhile, by which a Pod that stops sees that somebody waits for its slot.
 //
-// Whoever calls it renews the Lease from then on. A process that ends in between does not release its slot: another Pod takes it later, like that of
-// a process that was killed.
-//
-// claim returns an error if it may not read what the number of slots follows, or if ctx ends first. It logs what else the API server refuses, and
-// tries again.
+// Whoever calls it renews the Lease from then on. claim returns an error if it may not read what the number of slots follows, or if ctx ends first. It
+// logs what else the API server refuses, and tries again.
 func (s *Shard) claim(ctx context.Context, config *rest.Config) error {
-	renewing, watching, err := leaseClients(config, s.options)
+	o := s.options
+
+	client, err := o.leases(config, o.RenewDeadline)
 	if err != nil {
 		return err
 	}
 
-	o := s.options
+	watching, err := o.leases(config, 0)
+	if err != nil {
+		return err
+	}
 
 	c := &claimer{
-		shard: s, options: o, client: renewing, watching: watching.Leases(o.Namespace), clock: clock.RealClock{},
-		log: klog.FromContext(ctx).WithName("slots"), slots: o.Slots.of(o.Ring),
-		leases: map[string]observed{}, refused: map[string]time.Time{}, changed: make(chan struct{}, 1), hidden: map[string]int{},
+		shard: s, options: o, client: client, clock: clock.RealClock{}, log: klog.FromContext(ctx).WithName("slots"), slots: o.Slots.of(o.Ring),
+		leases: map[string]observed{}, hidden: map[string]int{},
 	}
 	if o.Slots.from == scaleSlots {
 		if err := c.findWorkload(ctx, config); err != nil {
@@ -61,7 +65,10 @@ func (s *Shard) claim(ctx context.Context, config *rest.Config) error {
 		}
 	}
 
-	slot, err := c.run(ctx)
+	changed, stop := c.watch(ctx, watching)
+	defer stop()
+
+	slot, err := c.run(ctx, changed)
 	if err == nil {
 		s.become(slot)
 	}
@@ -78,55 +85,107 @@ type claimer struct {
 	// slots are the names of all slots, as many as the workload had replicas when its scale was last read, at the time read.
 	slots  []string
 	read   time.Time
-	client coordinationv1client.LeasesGetter
-	// watching is a client without a time-out.
-	watching coordinationv1client.LeaseInterface
-	clock    clock.Clock
-	log      klog.Logger
+	client coordinationv1client.LeaseInterface
+	clock  clock.Clock
+	log    klog.Logger
 
-	mu      sync.Mutex
-	leases  map[string]observed // by name
-	began   time.Time           // when they were complete
-	refused map[string]time.Time
-	hidden  map[string]int // how often a Lease that this process has not seen was found to exist, by name
-	changed chan struct{}  // something may be different
-	// denied is true if the API server did not let this process take a slot that it could take otherwise.
-	denied bool
+	// store contains the Leases of the ring, and was complete at the time began.
+	store  toolscache.Store
+	began  time.Time
+	leases map[string]observed // by name
+	// hidden is how often a Lease that this process has not seen was found to exist, by name.
+	hidden map[string]int
+	// refused is true if a slot could not be taken, and denied if that was not because another process was faster.
+	refused, denied bool
 }
 
 // findWorkload finds what the number of slots follows. If the API server does not answer, it tries again: were the process to end, it would be
 // started less and less often, and be away when the API server is back.
 func (c *claimer) findWorkload(ctx context.Context, config *rest.Config) error {
-	for {
-		var err error
-		if c.workload, err = ownerOf(ctx, config, c.options); err == nil || errors.Is(err, errNoScale) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-			return err
+	return wait.PollUntilContextCancel(ctx, again, true, func(ctx context.Context) (_ bool, err error) { //nolint:wrapcheck // claim wraps it
+		c.workload, err = ownerOf(ctx, config, c.options)
+		if err == nil || errors.Is(err, errNoScale) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+			return true, err
 		}
 
 		c.log.Error(err, "Could not find the workload whose scale the number of slots follows; trying again", "pod", c.options.Pod)
 
-		timer := c.clock.NewTimer(again)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		return false, nil
+	})
+}
 
-			return fmt.Errorf("%w; last: %w", context.Cause(ctx), err)
-		case <-timer.C():
+// watch observes the Leases of the ring until stop is called. It returns when it has seen all of them, or the context has ended. The channel receives
+// something after a Lease has changed.
+func (c *claimer) watch(ctx context.Context, leases coordinationv1client.LeaseInterface) (changed <-chan struct{}, stop func()) {
+	selector := labels.SelectorFromSet(labels.Set{contract.LabelClusterRing: c.options.Ring}).String()
+	source := &toolscache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = selector
+
+			list, err := leases.List(ctx, o)
+			if err != nil && ctx.Err() == nil {
+				c.log.Error(err, "Could not list the Leases of the ring; a shard with slots needs list and watch on leases in its namespace")
+			}
+
+			return list, err //nolint:wrapcheck // the reflector looks for Gone
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = selector
+
+			return leases.Watch(ctx, o)
+		},
+	}
+	events, ended := make(chan struct{}, 1), make(chan struct{})
+	note := func(any) {
+		select {
+		case events <- struct{}{}:
+		default:
+		}
+	}
+	store, informer := toolscache.NewInformerWithOptions(toolscache.InformerOptions{
+		ListerWatcher: source, ObjectType: &coordinationv1.Lease{},
+		Handler: toolscache.ResourceEventHandlerFuncs{AddFunc: note, UpdateFunc: func(_, obj any) { note(obj) }, DeleteFunc: note},
+	})
+	ctx, cancel := context.WithCancel(ctx)
+
+	go func() {
+		defer close(ended)
+
+		informer.RunWithContext(ctx)
+	}()
+
+	toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
+
+	c.store, c.began = store, c.clock.Now()
+
+	return events, func() {
+		cancel()
+		<-ended
+	}
+}
+
+// observe notes how the Leases are, and that they were seen now.
+func (c *claimer) observe(now time.Time) {
+	seen := sets.New[string]()
+
+	for _, obj := range c.store.List() {
+		if lease, ok := obj.(*coordinationv1.Lease); ok {
+			seen.Insert(lease.Name)
+			delete(c.hidden, lease.Name)
+			c.leases[lease.Name] = c.leases[lease.Name].then(lease, now)
+		}
+	}
+
+	for name, o := range c.leases {
+		if o.lease != nil && !seen.Has(name) {
+			c.leases[name] = o.without(now)
 		}
 	}
 }
 
 // run waits for a slot, takes it, and returns its name.
-func (c *claimer) run(ctx context.Context) (string, error) {
-	watching, stop := context.WithCancel(ctx)
-	ended := c.watch(watching)
-
-	defer func() {
-		stop()
-		<-ended
-	}()
-
-	standby := &standby{options: c.options, client: c.client.Leases(c.options.Namespace), clock: c.clock, log: c.log}
+func (c *claimer) run(ctx context.Context, changed <-chan struct{}) (string, error) {
+	standby := &standby{options: c.options, client: c.client, clock: c.clock, log: c.log}
 	defer standby.leave()
 
 	for {
@@ -143,14 +202,19 @@ func (c *claimer) run(ctx context.Context) (string, error) {
 			next = min(next, scalePeriod)
 		}
 
-		timer := c.clock.NewTimer(min(next, standbyPeriod))
+		wake := changed
+		if c.refused {
+			wake, next = nil, min(next, again) // changes must not make it ask all the time
+		}
+
+		timer := c.clock.NewTimer(next)
 
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 
 			return "", fmt.Errorf("wait for one of the %d slots of ring %s: %w", len(c.slots), c.options.Ring, context.Cause(ctx))
-		case <-c.changed:
+		case <-wake:
 		case <-timer.C():
 		}
 
@@ -162,10 +226,20 @@ func (c *claimer) run(ctx context.Context) (string, error) {
 func (c *claimer) attempt(ctx context.Context) (string, time.Duration) {
 	c.follow(ctx)
 
-	for ctx.Err() == nil {
-		best, next := c.choose()
-		if best == nil {
-			return "", next
+	now := c.clock.Now()
+	c.observe(now)
+
+	c.refused, c.denied = false, false
+	tried := sets.New[string]()
+
+	for {
+		best, next := chooser{
+			me: pod{c.options.Pod, c.options.PodUID}, without: tried.Has, now: now, began: c.began, missing: c.missing(),
+		}.choose(c.slots, c.leases)
+		if best == nil && next.IsZero() || ctx.Err() != nil {
+			return "", standbyPeriod
+		} else if best == nil {
+			return "", min(next.Sub(now), standbyPeriod)
 		}
 
 		err := c.take(ctx, best)
@@ -176,7 +250,8 @@ func (c *claimer) attempt(ctx context.Context) (string, time.Duration) {
 			return best.name, 0
 		}
 
-		c.refuse(best.name)
+		c.refused = true
+		tried.Insert(best.name)
 
 		switch {
 		case ctx.Err() != nil || apierrors.IsConflict(err):
@@ -187,50 +262,16 @@ func (c *claimer) attempt(ctx context.Context) (string, time.Duration) {
 			c.log.Error(err, "Could not take a slot; trying again", "slot", best.name, "pod", c.options.Pod)
 		}
 	}
-
-	return "", again
 }
 
 // exists records that the Lease of a slot exists, although this process has seen none. It may be about to see it. If not, it reports that once.
 func (c *claimer) exists(slot string) {
 	const soon = 3
 
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
 	if c.hidden[slot]++; c.hidden[slot] == soon {
 		c.log.Error(nil, "Nobody can take a slot, because its Lease exists without the label of the ring: rename or delete this Lease, or find out what removes the label",
 			"slot", slot, "namespace", c.options.Namespace, "label", contract.LabelClusterRing+"="+c.options.Ring)
 	}
-}
-
-func (c *claimer) choose() (*choice, time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	now := c.clock.Now()
-	maps.DeleteFunc(c.refused, func(_ string, until time.Time) bool { return !now.Before(until) })
-
-	refused := func(slot string) bool {
-		_, refused := c.refused[slot]
-
-		return refused
-	}
-
-	best, next := chooser{
-		me: pod{c.options.Pod, c.options.PodUID}, without: refused, now: now, began: c.began, missing: c.missing(),
-	}.choose(c.slots, c.leases)
-	for _, until := range c.refused {
-		next = earlier(next, until)
-	}
-
-	c.denied = c.denied && len(c.refused) > 0 // what was refused is tried again, or cannot be taken any more
-
-	if next.IsZero() {
-		return best, standbyPeriod
-	}
-
-	return best, next.Sub(now)
 }
 
 // follow reads the scale of the workload if that is due. If it cannot be read, the last one counts.
@@ -286,51 +327,25 @@ func (c *claimer) missing() time.Duration {
 	return time.Duration(jitter*float64(c.options.RetryPeriod)) + margin
 }
 
-// refuse leaves the slot out until its Lease changes, or for a while.
-func (c *claimer) refuse(slot string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	c.refused[slot] = c.clock.Now().Add(again)
-}
-
 // take writes this Pod's name to the Lease of the slot. The write fails if the Lease is not as it was observed: then somebody has renewed or
 // taken it.
 func (c *claimer) take(ctx context.Context, slot *choice) error {
-	options := c.options
 	l := c.shard.lockFor(c.client, slot.name)
-	leases := l.Client.Leases(options.Namespace)
 	now := metav1.NewTime(c.clock.Now())
 
 	record := resourcelock.LeaderElectionRecord{
-		HolderIdentity: slot.name, LeaseDurationSeconds: int(options.LeaseDuration / time.Second), AcquireTime: now, RenewTime: now,
+		HolderIdentity: slot.name, LeaseDurationSeconds: int(c.options.LeaseDuration / time.Second), AcquireTime: now, RenewTime: now,
 	}
-	if slot.lease == nil {
-		_, err := leases.Create(ctx, &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Namespace: options.Namespace, Name: slot.name, Labels: l.Labels},
-			Spec:       resourcelock.LeaderElectionRecordToLeaseSpec(&record),
-		}, metav1.CreateOptions{})
+	if l.lease = slot.lease; l.lease != nil {
+		before := resourcelock.LeaseSpecToLeaderElectionRecord(&l.lease.Spec)
+		record.LeaderTransitions = before.LeaderTransitions + 1
 
-		return err //nolint:wrapcheck // attempt looks for AlreadyExists
-	}
-
-	lease := slot.lease.DeepCopy()
-	before := resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
-
-	record.LeaderTransitions = before.LeaderTransitions + 1
-
-	l.saw(lease)
-
-	if l.settled = l.isSettled(before); l.settled && slot.why != free {
-		// The slot's name has held the Lease all the time. Otherwise, the Lease was free lately, also for a predecessor that has not held off to the
-		// end: who reads it must see that.
-		record.AcquireTime = before.AcquireTime
+		if l.settled = l.isSettled(before); l.settled && slot.why != free {
+			// The slot's name has held the Lease all the time. Otherwise, the Lease was free lately, also for a predecessor that has not held off to the
+			// end: who reads it must see that.
+			record.AcquireTime = before.AcquireTime
+		}
 	}
 
-	lease.Spec = resourcelock.LeaderElectionRecordToLeaseSpec(&record)
-	maps.Copy(lease.Labels, l.Labels) // the Lease has labels: it was found by one
-
-	_, err := leases.Update(ctx, lease, metav1.UpdateOptions{})
-
-	return err //nolint:wrapcheck // attempt looks for Conflict
+	return l.write(ctx, record)
 }

@@ -67,7 +67,7 @@ func TestDrainDoesNotQueueBehindWork(t *testing.T) {
 
 	for _, cm := range objects {
 		f.refresh(cm)
-		require.Equal(t, busy[cm.Name], s.Draining(cm), "an object that is worked on is released by its worker")
+		require.Equal(t, busy[cm.Name], s.draining(cm), "an object that is worked on is released by its worker")
 	}
 
 	close(b.proceed)
@@ -92,7 +92,7 @@ func TestEventFiltersHideNoDrain(t *testing.T) {
 		_, err := mgr.GetCache().GetInformer(t.Context(), &corev1.ConfigMap{}, ctrlcache.BlockUntilSynced(false))
 		require.NoError(t, err)
 
-		nothingPasses := predicate.NewPredicateFuncs(func(obj client.Object) bool { return obj.GetName() == "a" && !s.Draining(obj) })
+		nothingPasses := predicate.NewPredicateFuncs(func(obj client.Object) bool { return obj.GetName() == "a" && !s.draining(obj) })
 		require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).WithEventFilter(nothingPasses).
 			Complete(s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(b.reconcile))))
 	})

@@ -5,23 +5,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 )
 
-var errNoElection = errors.New("the election for what runs in one replica was lost")
+var (
+	errNoElection = errors.New("the election for what runs in one replica was lost")
+	errKept       = errors.New("the Lease is not released, because workers may still run: it expires")
+)
 
-// election decides in which replica that runs which runs in one. It is a leader election as a manager without shards has one.
+// election decides in which replica that runs which runs in one. It is a leader election as a manager without shards has one, and its lock: the Lease
+// is released only after all work has ended.
 type election struct {
-	name    string
+	*resourcelock.LeaseLock
+
 	elector *leaderelection.LeaderElector
 	elected <-chan struct{}
 	// begin is closed when this process may stand for election: a standby would have no caches.
@@ -30,27 +35,52 @@ type election struct {
 	exit  func(error)
 	clock clock.WithDelayedExecution
 	crew  crew
-
-	mu      sync.Mutex
-	renewed time.Time // when the last write was sent that has taken or renewed the Lease
+	// renewed is when the last write was sent that has taken or renewed the Lease. It is read when the election has ended.
+	renewed time.Time
 }
 
 func newElection(config *rest.Config, s *Shard, begin <-chan struct{}) (*election, error) {
 	lease := types.NamespacedName{Namespace: s.Namespace(), Name: LeaseName(s.Ring())}
-	e := &election{name: lease.String(), begin: begin, exit: s.term.exit, clock: clock.RealClock{}}
 
-	elector, elected, err := elect.New(config, elect.Options{
-		Lease: lease, Identity: cmp.Or(s.options.Pod, s.options.Name) + "_" + string(uuid.NewUUID()),
-		LeaseDuration: elect.LeaseDuration, RenewDeadline: elect.RenewDeadline, RetryPeriod: elect.RetryPeriod, ReleaseOnCancel: true,
-		MayRelease: e.crew.isIdle, Renewed: e.renew,
-	})
+	lock, err := elect.Lock(config, lease, cmp.Or(s.options.Pod, s.options.Name)+"_"+string(uuid.NewUUID()), elect.RenewDeadline)
 	if err != nil {
 		return nil, fmt.Errorf("what runs in one replica: %w", err)
 	}
 
-	e.elector, e.elected = elector, elected
+	e := &election{LeaseLock: lock, begin: begin, exit: s.term.exit, clock: clock.RealClock{}}
 
-	return e, nil
+	e.elector, e.elected, err = elect.New(leaderelection.LeaderElectionConfig{
+		Lock: e, LeaseDuration: elect.LeaseDuration, RenewDeadline: elect.RenewDeadline, RetryPeriod: elect.RetryPeriod, ReleaseOnCancel: true,
+	})
+
+	return e, err
+}
+
+// Create implements [resourcelock.Interface].
+func (e *election) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	return e.write(ctx, record, e.LeaseLock.Create)
+}
+
+// Update implements [resourcelock.Interface]. Leader election also releases a Lease that it could not renew, while workers may still run.
+func (e *election) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == "" && !e.crew.isIdle() {
+		return errKept
+	}
+
+	return e.write(ctx, record, e.LeaseLock.Update)
+}
+
+func (e *election) write(
+	ctx context.Context, record resourcelock.LeaderElectionRecord, write func(context.Context, resourcelock.LeaderElectionRecord) error,
+) error {
+	sent := e.clock.Now()
+
+	err := write(ctx, record)
+	if err == nil && record.HolderIdentity != "" {
+		e.renewed = sent
+	}
+
+	return err
 }
 
 // Start takes part in the election until ctx ends. It releases the Lease after all that runs in one replica has stopped.
@@ -91,31 +121,15 @@ func (e *election) Start(ctx context.Context) error {
 // ends, another replica would soon work at the same time, and this one would never end: so the process ends when the Lease may be taken.
 func (e *election) lose() error {
 	idle := e.crew.dismiss()
-	err := fmt.Errorf("%w: the Lease %s was not renewed for %s, or another replica has taken it", errNoElection, e.name, elect.RenewDeadline)
+	err := fmt.Errorf("%w: the Lease %s was not renewed for %s, or another replica has taken it", errNoElection, e.Describe(), elect.RenewDeadline)
 
-	e.clock.AfterFunc(max(e.remains(elect.LeaseDuration), 0), func() {
+	e.clock.AfterFunc(e.renewed.Add(elect.LeaseDuration).Sub(e.clock.Now()), func() {
 		if !closed(idle) {
 			e.exit(fmt.Errorf("%w, and its work has not stopped", err))
 		}
 	})
 
 	return err
-}
-
-// renew records that a write was sent that has taken or renewed the Lease.
-func (e *election) renew(sent time.Time) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	e.renewed = sent
-}
-
-// remains returns how much is left of the duration since the Lease was last taken or renewed. It may be negative.
-func (e *election) remains(of time.Duration) time.Duration {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	return e.renewed.Add(of).Sub(e.clock.Now())
 }
 
 // NeedLeaderElection reports false: it does not depend on the shard's Lease.

@@ -9,6 +9,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -42,10 +43,10 @@ func TestWorkThatDoesNotStopEndsTheProcess(t *testing.T) {
 				exited []error
 			)
 
-			e := &election{name: "n/one-replica.ring", clock: &later, exit: func(err error) { exited = append(exited, err) }}
+			e := &election{LeaseLock: &resourcelock.LeaseLock{}, clock: &later, exit: func(err error) { exited = append(exited, err) }}
 			require.True(t, e.crew.enter())
 
-			e.renew(later.now)
+			e.renewed = later.now
 			later.now = later.now.Add(12 * time.Second) // leader election has given up
 
 			require.ErrorIs(t, e.lose(), errNoElection)
@@ -68,6 +69,31 @@ func TestWorkThatDoesNotStopEndsTheProcess(t *testing.T) {
 			require.ErrorContains(t, exited[0], "its work has not stopped")
 		})
 	}
+}
+
+// Leader election also releases a Lease that it could not renew.
+func TestALeaseIsReleasedOnlyWithoutWork(t *testing.T) {
+	lock, err := elect.Lock(testenv.Config(t), types.NamespacedName{Namespace: testenv.Namespace(t), Name: "election"}, "me", 10*time.Second)
+	require.NoError(t, err)
+
+	clk := &timers{now: time.Unix(1_800_000_000, 0)}
+	e := &election{LeaseLock: lock, clock: clk}
+	require.True(t, e.crew.enter())
+
+	now := metav1.NewTime(clk.now)
+	record := resourcelock.LeaderElectionRecord{HolderIdentity: "me", LeaseDurationSeconds: 15, AcquireTime: now, RenewTime: now}
+	require.NoError(t, e.Create(t.Context(), record))
+	require.Equal(t, clk.now, e.renewed)
+
+	clk.now = clk.now.Add(time.Second)
+	require.NoError(t, e.Update(t.Context(), record))
+	require.Equal(t, clk.now, e.renewed)
+
+	clk.now, record.HolderIdentity = clk.now.Add(time.Second), ""
+	require.ErrorIs(t, e.Update(t.Context(), record), errKept)
+	e.crew.leave()
+	require.NoError(t, e.Update(t.Context(), record))
+	require.Equal(t, clk.now.Add(-time.Second), e.renewed, "the release is not a renewal")
 }
 
 // Nothing begins while the Lease is released, even if the one who releases it has not come back yet.

@@ -231,7 +231,7 @@ func TestNoWorkFromACacheOlderThanTheTerm(t *testing.T) {
 	require.Zero(t, p.workedOn("draining"), "to be given up")
 	require.Zero(t, p.workedOn("gone"), "deleted")
 	f.refresh(draining)
-	require.True(t, s.Draining(draining), "acknowledged only when it is seen")
+	require.True(t, s.draining(draining), "acknowledged only when it is seen")
 
 	held.release()
 	f.released(s, draining)

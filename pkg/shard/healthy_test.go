@@ -124,7 +124,7 @@ func TestOneBadAnswerDoesNotEndTheShard(t *testing.T) {
 func TestReasonIsThatOfTheLastAnswer(t *testing.T) {
 	testTerm(t, func(t *testing.T, term *term, _ *exits) {
 		t.Helper()
-		term.acquired(term.clock.Now(), 0)
+		term.taken(term.clock.Now(), 0)
 		term.asked(errHung)
 		term.asked(nil)
 		pass(testDeadline)

@@ -9,6 +9,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/klog/v2"
+
+	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 )
 
 // tenure is the time in which this process holds the shard's Lease, from its acquisition until it is lost or released.
@@ -46,29 +48,23 @@ func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) 
 		klog.FromContext(ctx).Info("Objects whose reconcile ends the process are not held back", "error", err.Error())
 	}
 
-	client, _, err := leaseClients(config, s.options)
+	leases, err := s.options.leases(config, s.options.RenewDeadline)
 	if err != nil {
 		return nil, err
 	}
 
-	lock := s.lockFor(client, s.Name())
-	held, lost := make(chan struct{}), make(chan struct{})
+	lock := s.lockFor(leases, s.Name())
+	lost := make(chan struct{})
 
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, Name: s.Name(), ReleaseOnCancel: true,
+	elector, held, err := elect.New(leaderelection.LeaderElectionConfig{
+		Lock: lock, ReleaseOnCancel: true,
 		LeaseDuration: s.options.LeaseDuration, RenewDeadline: s.options.RenewDeadline, RetryPeriod: s.options.RetryPeriod,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(context.Context) { close(held) },
-			OnStoppedLeading: func() {}, // the term has ended before: the Lease was released or lost, or its deadline has passed
-		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("set up the election of shard %s: %w", s.Name(), err)
+		return nil, err
 	}
 
-	s.mu.Lock()
-	s.lock = lock
-	s.mu.Unlock()
+	s.lock.Store(lock)
 
 	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
 

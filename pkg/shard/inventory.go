@@ -36,13 +36,18 @@ const (
 type inventory struct {
 	shard *Shard
 	kind  *kind
+	busy  chan struct{} // full while a worker looks whether it must make the list, or makes it
 
 	mu      sync.Mutex
-	stretch int           // stretch of the term that all fields below belong to
-	listing *listing      // nil: there is none yet
-	loading chan struct{} // closed when the list in progress is complete or has failed; nil: none is in progress
+	stretch int      // stretch of the term that all fields below belong to
+	listing *listing // nil: there is none yet
 	lists   backoff
 	reads   backoff
+}
+
+// newInventory returns the inventory of the kind.
+func newInventory(s *Shard, k *kind) *inventory {
+	return &inventory{shard: s, kind: k, busy: make(chan struct{}, 1)}
 }
 
 // backoff is when to retry what has failed.
@@ -67,30 +72,34 @@ func (e retryError) Error() string {
 // prepare makes the list of this stretch of the term, unless it exists. One worker makes the list; the others wait. The error is a retryError if it is
 // too early to ask the API server again.
 func (i *inventory) prepare(ctx context.Context) error {
+	select {
+	case i.busy <- struct{}{}:
+		defer func() { <-i.busy }()
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the list of kind %s: %w", i.kind.gvk.Kind, context.Cause(ctx))
+	}
+
 	for {
 		stretch, err := i.shard.term.current()
 		if err != nil || stretch == 0 { // 0: no term exists that a cache could be older than
 			return err
 		}
 
-		loading, mine, err := i.turn(stretch)
-		switch {
-		case err != nil || loading == nil:
+		if exists, err := i.exists(stretch); exists || err != nil {
 			return err
-		case mine:
-			i.load(ctx, stretch)
-		default:
-			select {
-			case <-ctx.Done():
-				return fmt.Errorf("wait for the list of kind %s: %w", i.kind.gvk.Kind, context.Cause(ctx))
-			case <-loading:
-			}
 		}
+
+		found, err := i.shard.listed(ctx, i.kind)
+		if ctx.Err() != nil {
+			return fmt.Errorf("list kind %s: %w", i.kind.gvk.Kind, context.Cause(ctx))
+		}
+
+		i.put(ctx, found, err)
 	}
 }
 
-// turn returns whose turn it is to make the list: the caller's, or that of a worker who has begun, or nobody's if loading is nil.
-func (i *inventory) turn(stretch int) (loading <-chan struct{}, mine bool, err error) {
+// exists reports whether there is a list of this stretch, or what must be waited for before one is made.
+func (i *inventory) exists(stretch int) (bool, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
@@ -98,48 +107,23 @@ func (i *inventory) turn(stretch int) (loading <-chan struct{}, mine bool, err e
 		i.stretch, i.listing, i.lists, i.reads = stretch, nil, backoff{}, backoff{}
 	}
 
-	if i.loading != nil {
-		return i.loading, false, nil
+	if wait := i.until(i.lists); i.listing == nil && wait > 0 {
+		return false, retryError(wait)
 	}
 
-	wait := i.until(i.lists)
-	switch {
-	case i.listing != nil:
-		return nil, false, nil
-	case wait > 0:
-		return nil, false, retryError(wait)
-	}
-
-	i.loading = make(chan struct{})
-
-	return i.loading, true, nil
+	return i.listing != nil, nil
 }
 
 func (i *inventory) until(b backoff) time.Duration { return b.at.Sub(i.shard.term.clock.Now()) }
 
-// load makes the list, and wakes those who wait for it.
-func (i *inventory) load(ctx context.Context, stretch int) {
-	var (
-		found *listing
-		err   error
-	)
-	// Wake them even after a panic: the others must not wait forever.
-	defer func() {
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		close(i.loading)
+// put notes what was listed, or why nothing was.
+func (i *inventory) put(ctx context.Context, found *listing, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 
-		i.loading = nil
-		if i.stretch != stretch {
-			return
-		}
-
-		if i.listing = found; err != nil {
-			i.failed(ctx, &i.lists, err)
-		}
-	}()
-
-	found, err = i.shard.listed(ctx, i.kind)
+	if i.listing = found; err != nil {
+		i.failed(ctx, &i.lists, err)
+	}
 }
 
 // failed logs why the API server did not answer, and postpones the next attempt. If the worker was told to stop, this is not a

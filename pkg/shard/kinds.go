@@ -126,7 +126,7 @@ func (s *Shard) inventoryOf(f form, k *kind) *inventory {
 	defer s.mu.Unlock()
 
 	if s.inventories[f] == nil {
-		s.inventories[f] = &inventory{shard: s, kind: k}
+		s.inventories[f] = newInventory(s, k)
 	}
 
 	return s.inventories[f]

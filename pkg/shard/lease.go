@@ -2,15 +2,17 @@ package shard
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -38,33 +40,26 @@ import (
 //
 // Leader election calls the methods that read and write from one goroutine.
 type lock struct {
-	*resourcelock.LeaseLock
 	term    *term
-	holdOff time.Duration // the shard's own
-	pod     string        // the Pod that the Lease announces; empty for none
-	podUID  types.UID     // the uid of the Pod that the Lease announces; empty for none
+	name    string // of the shard, and of its Lease
+	in      string // the namespace of the Lease
 	ring    string
-	label   string // the key of the shard label that the Lease announces; empty for none
-	// namespaces are those in which the shard watches its kinds, and watched is what the Lease said when it was last read, as contract.Namespaces; empty for all.
+	holdOff time.Duration // the shard's own
+	pod     pod           // what the Lease announces: no name if that is the shard's
+	label   string        // the key of the shard label that the Lease announces; empty for none
+	// namespaces are those in which the shard watches its kinds; empty for all.
 	namespaces []string
-	watched    string
-	slot       bool // the name of the shard is that of a slot, which may pass to another Pod
-	leases     coordinationv1client.LeaseInterface
 
-	// announced is the hold-off that the Lease announced when it was last read or written; 0 if it announced none.
-	announced time.Duration
-	// uid is the uid of the Lease that was last written.
-	uid types.UID
+	slot   bool // the name of the shard is that of a slot, which may pass to another Pod
+	leases coordinationv1client.LeaseInterface
+	events resourcelock.EventRecorder // nil: events are not recorded
+
+	// lease is the Lease as it was last read or written; nil if there was none.
+	lease *coordinationv1.Lease
 	// free is true if the Lease may have been free since this process last wrote it.
 	free bool
 	// settled is true if the Lease, as it was last read, names this shard and has done so for longer than the hold-off.
 	settled bool
-	// holder is who held the Lease when it was last read or written.
-	holder string
-	// other is the Pod that the Lease names, if that is another one than this.
-	other string
-	// acquired is the acquireTime of the Lease when it was last read.
-	acquired metav1.Time
 	// leave ends the worker that the program itself is, before the Lease is released; nil if the program is none.
 	leave func()
 	// offering is true while the slot is being offered to another Pod.
@@ -83,39 +78,45 @@ type lock struct {
 
 var _ resourcelock.Interface = (*lock)(nil)
 
-// leaseClients returns the client for the shard's Lease, and one whose watches may last.
-func leaseClients(config *rest.Config, o Options) (renewing, watching *coordinationv1client.CoordinationV1Client, err error) {
-	if renewing, err = elect.Client(config, "shard-lease", o.RenewDeadline); err == nil {
-		watching, err = elect.Client(config, "shard-lease", 0)
-	}
-
+// leases returns a client for the Leases in the shard's namespace; see [elect.Client].
+func (o Options) leases(config *rest.Config, deadline time.Duration) (coordinationv1client.LeaseInterface, error) {
+	client, err := elect.Client(config, "shard-lease", deadline)
 	if err != nil {
-		return nil, nil, fmt.Errorf("create the clients for the shard's Lease: %w", err)
+		return nil, fmt.Errorf("create the client for the shard's Lease: %w", err)
 	}
 
-	return renewing, watching, nil
+	return client.Leases(o.Namespace), nil
 }
 
 // lockFor returns the lock of the Lease with the name of this shard, or of a slot that it is about to take.
-func (s *Shard) lockFor(client coordinationv1client.LeasesGetter, name string) *lock {
-	l := &lock{
-		term: s.term, holdOff: s.options.HoldOff, podUID: s.options.PodUID,
-		ring: s.options.Ring, slot: s.options.Slots.any(), label: s.options.ShardLabel, leases: client.Leases(s.options.Namespace),
-		namespaces: s.namespaces,
-		healthy:    s.options.Healthy, patience: s.options.RetryPeriod,
-	}
-	if l.slot || s.options.Pod != name {
-		l.pod = s.options.Pod
-	}
+func (s *Shard) lockFor(leases coordinationv1client.LeaseInterface, name string) *lock {
+	o := s.options
 
-	l.LeaseLock = &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: s.options.Namespace, Name: name},
-		Client:     announcing{LeasesGetter: client, lock: l},
-		LockConfig: resourcelock.ResourceLockConfig{Identity: name},
-		Labels:     map[string]string{contract.LabelClusterRing: s.options.Ring},
+	l := &lock{
+		term: s.term, name: name, in: o.Namespace, ring: o.Ring, holdOff: o.HoldOff, pod: pod{o.Pod, o.PodUID}, label: o.ShardLabel,
+		namespaces: s.namespaces, slot: o.Slots.any(), leases: leases, healthy: o.Healthy, patience: o.RetryPeriod,
+	}
+	if !l.slot && o.Pod == name {
+		l.pod.name = ""
 	}
 
 	return l
+}
+
+// Identity implements [resourcelock.Interface].
+func (l *lock) Identity() string { return l.name }
+
+// Describe implements [resourcelock.Interface].
+func (l *lock) Describe() string { return l.in + "/" + l.name }
+
+// RecordEvent implements [resourcelock.Interface].
+func (l *lock) RecordEvent(event string) {
+	if l.events != nil && l.lease != nil {
+		subject := &coordinationv1.Lease{
+			TypeMeta: metav1.TypeMeta{Kind: "Lease", APIVersion: coordinationv1.SchemeGroupVersion.String()}, ObjectMeta: l.lease.ObjectMeta,
+		}
+		l.events.Eventf(subject, corev1.EventTypeNormal, "LeaderElection", "%s %s", l.name, event)
+	}
 }
 
 // Get reads the Lease, and detects whether it was lost.
@@ -126,21 +127,61 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 
 	l.settled = false
 
-	record, raw, err := l.LeaseLock.Get(ctx)
+	record, err := l.read(ctx)
 	if err != nil {
-		l.free = l.free || apierrors.IsNotFound(err)
-
-		return nil, nil, err //nolint:wrapcheck // leader election looks for NotFound and logs the Lease's name
+		return nil, nil, err
 	}
 
-	l.holder, l.acquired = record.HolderIdentity, record.AcquireTime
 	l.settled = l.isSettled(record)
 
 	if err := l.theft(record); err != nil {
 		return nil, nil, l.lose(err)
 	}
 
-	return record, raw, nil
+	raw, err := json.Marshal(record)
+
+	return record, raw, err //nolint:wrapcheck // a record can be encoded
+}
+
+// read reads the Lease. If it has another uid than before, somebody has recreated it.
+func (l *lock) read(ctx context.Context) (*resourcelock.LeaderElectionRecord, error) {
+	lease, err := l.leases.Get(ctx, l.name, metav1.GetOptions{})
+	if err != nil {
+		if apierrors.IsNotFound(err) {
+			l.free, l.lease = true, nil
+		}
+
+		return nil, err //nolint:wrapcheck // leader election looks for NotFound and logs the Lease's name
+	}
+
+	l.free = l.free || l.lease != nil && lease.UID != l.lease.UID
+	l.lease = lease
+
+	return resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec), nil
+}
+
+// write writes the record to the Lease, or creates it if there was none. It fails if the Lease has changed since it was last read or written.
+func (l *lock) write(ctx context.Context, record resourcelock.LeaderElectionRecord) (err error) {
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: l.name}}
+	if l.lease != nil {
+		lease = l.lease.DeepCopy()
+	}
+
+	lease.Spec = resourcelock.LeaderElectionRecordToLeaseSpec(&record)
+	metav1.SetMetaDataLabel(&lease.ObjectMeta, contract.LabelClusterRing, l.ring)
+	l.announce(lease)
+
+	if l.lease == nil {
+		lease, err = l.leases.Create(ctx, lease, metav1.CreateOptions{})
+	} else {
+		lease, err = l.leases.Update(ctx, lease, metav1.UpdateOptions{})
+	}
+
+	if err == nil {
+		l.lease = lease
+	}
+
+	return err //nolint:wrapcheck // leader election looks for Conflict and logs the Lease's name
 }
 
 // isSettled reports whether the shard can use a Lease that it takes over from this record without a hold-off. This is the case if
@@ -150,29 +191,35 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 // that was taken or released is free; a Lease that does not exist may have been deleted long ago; a Lease that was acquired only
 // recently may have been free before; and L8 holds. A new shard, which has no objects, also waits for the hold-off: it looks the same.
 func (l *lock) isSettled(record *resourcelock.LeaderElectionRecord) bool {
-	return record.HolderIdentity == l.Identity() && !record.AcquireTime.IsZero() &&
-		record.RenewTime.Sub(record.AcquireTime.Time) >= l.holds() && (l.watched == "" || l.watched == strings.Join(l.namespaces, ","))
+	watched := watchedBy(l.lease)
+
+	return record.HolderIdentity == l.name && !record.AcquireTime.IsZero() &&
+		record.RenewTime.Sub(record.AcquireTime.Time) >= l.holds() && (watched == "" || watched == strings.Join(l.namespaces, ","))
 }
 
 // holds returns how long the shard holds off after it has taken the Lease as it was last read or written.
-func (l *lock) holds() time.Duration { return max(l.holdOff, l.announced) }
+func (l *lock) holds() time.Duration { return max(l.holdOff, announcement(l.lease)) }
+
+// other returns the Pod that the Lease of a slot names, if that is another one than this.
+func (l *lock) other() string {
+	if !l.slot || l.pod.wrote(l.lease) {
+		return ""
+	}
+
+	return l.lease.Annotations[contract.AnnotationPod]
+}
 
 // theft describes how the Lease, once held by this process, was taken by another one.
 func (l *lock) theft(record *resourcelock.LeaderElectionRecord) error {
-	if l.slot && l.holder == l.Identity() && l.other != "" {
-		return fmt.Errorf("lease %s of this slot was taken by Pod %q", l.Describe(), l.other)
-	}
-
-	if l.renewed.IsZero() {
+	switch other := l.other(); {
+	case other != "" && record.HolderIdentity == l.name:
+		return fmt.Errorf("lease %s of this slot was taken by Pod %q", l.Describe(), other)
+	case l.renewed.IsZero():
 		return nil
-	}
-
-	if l.holder != l.Identity() {
-		return fmt.Errorf("lease %s was taken from this shard: its holder is now %q", l.Describe(), l.holder)
-	}
-
-	if record.RenewTime.After(l.renewed.Time) {
-		return fmt.Errorf("lease %s is renewed by another process with the same name %q: give every shard its own name", l.Describe(), l.Identity())
+	case record.HolderIdentity != l.name:
+		return fmt.Errorf("lease %s was taken from this shard: its holder is now %q", l.Describe(), record.HolderIdentity)
+	case record.RenewTime.After(l.renewed.Time):
+		return fmt.Errorf("lease %s is renewed by another process with the same name: give every shard its own name", l.Describe())
 	}
 
 	return nil
@@ -180,7 +227,7 @@ func (l *lock) theft(record *resourcelock.LeaderElectionRecord) error {
 
 // Create creates the Lease with this shard as the holder.
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return l.hold(ctx, record, func() error { return l.LeaseLock.Create(ctx, record) })
+	return l.Update(ctx, record)
 }
 
 // Update takes, renews, or releases the Lease.
@@ -189,10 +236,6 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		return l.release(ctx, record)
 	}
 
-	return l.hold(ctx, record, func() error { return l.LeaseLock.Update(ctx, record) })
-}
-
-func (l *lock) hold(ctx context.Context, record resourcelock.LeaderElectionRecord, write func() error) error {
 	if l.lost != nil {
 		return l.lost
 	}
@@ -215,10 +258,9 @@ func (l *lock) hold(ctx context.Context, record resourcelock.LeaderElectionRecor
 
 	sent := l.term.clock.Now()
 
-	l.failure = write()
+	l.failure = l.write(ctx, record)
 	switch {
 	case l.failure == nil:
-		l.holder = record.HolderIdentity
 		l.prolong(sent)
 	case l.renewed.IsZero() || apierrors.IsConflict(l.failure):
 		// The Lease was not held before, or was certainly not written.
@@ -250,11 +292,9 @@ func (l *lock) ask(ctx context.Context) error {
 func (l *lock) prolong(sent time.Time) {
 	switch {
 	case l.renewed.IsZero() && l.settled:
-		l.term.acquired(sent, 0)
-	case l.renewed.IsZero():
-		l.term.acquired(sent, l.holds())
-	case l.free:
-		l.term.regained(sent, l.holds())
+		l.term.taken(sent, 0)
+	case l.renewed.IsZero() || l.free:
+		l.term.taken(sent, l.holds())
 	default:
 		l.term.renewed(sent)
 	}
@@ -268,8 +308,8 @@ func (l *lock) release(ctx context.Context, record resourcelock.LeaderElectionRe
 	switch {
 	case l.lost != nil:
 		return l.lost
-	case l.holder != l.Identity():
-		return fmt.Errorf("lease %s is not released: it is held by %q", l.Describe(), l.holder)
+	case l.lease == nil || !isHeld(l.lease):
+		return fmt.Errorf("lease %s is not released: this shard does not hold it", l.Describe())
 	case l.failure != nil && !errors.Is(l.failure, context.Canceled):
 		return fmt.Errorf("lease %s is not released, because it could not be renewed and workers may still run: %w", l.Describe(), l.failure)
 	case !idle && l.leave == nil:
@@ -284,7 +324,7 @@ func (l *lock) release(ctx context.Context, record resourcelock.LeaderElectionRe
 		return nil
 	}
 
-	return l.LeaseLock.Update(ctx, record) //nolint:wrapcheck // leader election looks for Conflict and logs the Lease's name
+	return l.write(ctx, record)
 }
 
 // lose permanently ends the shard's term in this process.

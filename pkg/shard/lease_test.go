@@ -182,10 +182,10 @@ func TestLeaseWithStrangeTimesIsRenewed(t *testing.T) {
 func (f *fixture) lock(s *Shard, config *rest.Config) *lock {
 	f.Helper()
 
-	client, _, err := leaseClients(config, s.options)
+	leases, err := s.options.leases(config, s.options.RenewDeadline)
 	require.NoError(f, err)
 
-	return s.lockFor(client, s.Name())
+	return s.lockFor(leases, s.Name())
 }
 
 // begin lets a worker begin, after the hold-off, and returns a function that ends it.
@@ -274,7 +274,7 @@ func TestTheLaterProcessIsNoticedByTheEarlierOne(t *testing.T) {
 
 	require.Error(t, earlier.Update(t.Context(), record("shard-0", 3)))
 	_, _, err = earlier.Get(t.Context())
-	require.ErrorContains(t, err, `another process with the same name "shard-0"`)
+	require.ErrorContains(t, err, "another process with the same name")
 	require.ErrorIs(t, first.term.held(), ErrLost)
 	require.Error(t, earlier.Update(t.Context(), record("shard-0", 4)), "it does not write again")
 	require.Error(t, earlier.Update(t.Context(), record("", 5)), "nor give away what is another's")

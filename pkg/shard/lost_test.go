@@ -164,7 +164,7 @@ func TestReconcileDuringTheHoldOff(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
 	cm := f.configMap(s, "a")
-	s.term.acquired(s.term.clock.Now(), time.Hour)
+	s.term.taken(s.term.clock.Now(), time.Hour)
 	t.Cleanup(func() { s.term.close() })
 
 	b := newBlocker()

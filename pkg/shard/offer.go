@@ -2,96 +2,78 @@ package shard
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 const (
 	// offerLimit is how long a process waits for another one to take its slot. Meanwhile, nobody works on the objects of the slot.
 	offerLimit = 5 * time.Second
-	// offerPoll is how often it looks. It looks for processes that wait less often, because all Leases of the namespace are read for that.
-	offerPoll, awaitedPoll = 100 * time.Millisecond, 500 * time.Millisecond
+	// offerPoll is how often it looks. It looks for processes that wait only each awaitedLooks times, because all Leases of the namespace are read for that.
+	offerPoll, awaitedLooks = 100 * time.Millisecond, 5
 )
+
+var errNoStandby = errors.New("no process waits for the slot")
 
 // offer offers the slot to the processes that wait for one. It reports whether one of them has taken it. Otherwise, the Lease must be released.
 // All workers have ended.
 func (l *lock) offer(ctx context.Context, record resourcelock.LeaderElectionRecord) (taken bool) {
-	log := klog.FromContext(ctx).WithName("slots").WithValues("slot", l.Identity(), "pod", l.pod)
+	log := klog.FromContext(ctx).WithName("slots").WithValues("slot", l.name, "pod", l.pod.name)
 	if !l.awaited(ctx, log) {
 		return false
 	}
 
-	record.HolderIdentity, record.AcquireTime = l.Identity(), l.acquired
+	record.HolderIdentity, record.AcquireTime = l.name, metav1.NewTime(l.lease.Spec.AcquireTime.Time)
 	record.LeaseDurationSeconds = int(l.term.leaseDuration / time.Second)
 	l.offering = true
 
-	err := l.LeaseLock.Update(ctx, record)
-	l.offering = false
-
-	if err != nil {
+	err := l.write(ctx, record)
+	if l.offering = false; err != nil {
 		log.Error(err, "Could not offer the slot; releasing it instead")
 		return false
 	}
 
-	log.Info("Offering the slot to the processes that wait for one")
-
 	// Leader election ends the context after the renew deadline: the Lease must be released before that.
-	limit := l.term.clock.NewTimer(min(offerLimit, l.term.renewDeadline/2)) //nolint:mnd // half
-	defer limit.Stop()
+	limit := min(offerLimit, l.term.renewDeadline/2) //nolint:mnd // half
+	looks := 0
 
-	looked := l.term.clock.Now()
-
-	for {
-		poll := l.term.clock.NewTimer(offerPoll)
-		select {
-		case <-ctx.Done():
-			poll.Stop()
-
-			return false
-		case <-limit.C():
-			poll.Stop()
-			log.Info("Nobody has taken the slot; releasing it")
-
-			return false
-		case <-poll.C():
+	err = wait.PollUntilContextTimeout(ctx, offerPoll, limit, false, func(ctx context.Context) (bool, error) {
+		if _, err := l.read(ctx); apierrors.IsNotFound(err) || err == nil && (l.other() != "" || !isHeld(l.lease)) {
+			return true, nil
 		}
 
-		if by, gone := l.takenBy(ctx); gone {
-			log.Info("The slot has a new holder", "by", by)
-			return true
+		if looks++; looks%awaitedLooks == 0 && !l.awaited(ctx, log) {
+			return false, errNoStandby
 		}
 
-		if now := l.term.clock.Now(); now.Sub(looked) >= awaitedPoll {
-			if looked = now; !l.awaited(ctx, log) {
-				return false
-			}
-		}
-	}
+		return false, nil
+	})
+	log.Info("Offered the slot", "taken", err == nil)
+
+	return err == nil
 }
 
 // awaited reports whether a process waits for this slot.
 func (l *lock) awaited(ctx context.Context, log klog.Logger) bool {
-	count, err := standbys(ctx, l.leases, slotOf{l.ring, l.Identity()}, l.term.clock.Now())
+	list, err := l.leases.List(ctx, metav1.ListOptions{LabelSelector: contract.LabelStandby + "=" + l.ring})
 	if err != nil {
 		log.Error(err, "Could not look for processes that wait for a slot; releasing it")
 		return false
 	}
 
-	return count > 0
-}
+	now := l.term.clock.Now()
 
-// takenBy returns the Pod that has taken the slot, and reports whether this process has lost it.
-func (l *lock) takenBy(ctx context.Context) (string, bool) {
-	lease, err := l.leases.Get(ctx, l.LeaseMeta.Name, metav1.GetOptions{})
-	if err != nil {
-		return "nobody: the Lease was deleted", apierrors.IsNotFound(err)
-	}
-
-	l.saw(lease)
-
-	return l.other, l.other != "" || !isHeld(lease)
+	return slices.ContainsFunc(list.Items, func(s coordinationv1.Lease) bool {
+		return contract.IsWaiting(s.Spec.RenewTime, now) && contract.WaitsFor(s.Annotations, l.ring, l.name)
+	})
 }

@@ -10,20 +10,20 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"k8s.io/apimachinery/pkg/types"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
 const (
+	// mounted is the directory that contains the namespace of the Pod and its token.
+	mounted = "/var/run/secrets/kubernetes.io/serviceaccount"
+
 	defaultLeaseDuration = 15 * time.Second
 	// maxLeaseDuration is the longest duration that the services count.
 	maxLeaseDuration = 24 * time.Hour
@@ -52,13 +52,11 @@ type Options struct {
 	// Name is the shard's name: the name and the holder of its Lease, and the value of the shard label on its objects. No two
 	// processes of a ring may use the same name at the same time. Default: the name of the Pod, as its token has it; else the host name.
 	Name string
-	// Pod is the name of the Pod that runs the shard, if it differs from Name. The fence of a ring needs it: the API server knows
-	// which Pod writes, not which shard. The Lease announces it in the annotation contract.AnnotationPod. Default: none, which
-	// stands for Name. With Slots: the name of the Pod, and a random name outside a cluster.
+	// Pod is the name of the Pod that runs the shard, if it differs from Name. The fence of a ring needs it: the API server knows which Pod writes, not
+	// which shard. Default: none, which stands for Name. With Slots: the name of the Pod, and a random name outside a cluster.
 	Pod string
-	// PodUID is the uid of the Pod that runs the shard. The Lease announces it in the annotation contract.AnnotationPodUID. With it, the
-	// lease monitor can give the shard up as soon as the kubelet reports that the Pod has ended. It must be the uid of the Pod that this process
-	// runs in, or empty. Default: that of the Pod's token, which the kubelet mounts; none outside a cluster.
+	// PodUID is the uid of the Pod that this process runs in. The Lease announces it, so that the lease monitor can give the shard up as soon as the kubelet
+	// reports that the Pod has ended. Default: that of the Pod's token, which the kubelet mounts; none outside a cluster.
 	PodUID types.UID
 	// Slots are names that outlive Pods: [Scale], [Count], or [Named]. The shard takes one that no other Pod holds. When a Pod is replaced, its
 	// successor takes the slot, and no object moves. Name must be empty then, and Pod must be unique in the namespace. The slots of a
@@ -75,29 +73,25 @@ type Options struct {
 	// fails with an error that contains its key. Runnables that need no leader election run in every replica, and are not declared.
 	Runnables map[string]Placement
 	// ShardLabel is the key of the label by which the ring assigns objects: spec.shardLabel of the ring, without which it must be empty. A shard
-	// with another key does not see its objects, so it gets none: the Lease announces the key in the annotation
-	// contract.AnnotationShardLabel, the condition ShardsAvailable of the ring reports the difference, and an admission policy refuses the
-	// Lease. Default: none, which stands for the key that follows from the ring's name.
+	// with another key gets no objects: the condition ShardsAvailable of the ring reports it, and an admission policy refuses the Lease, which announces the
+	// key. Default: none, which stands for the key that follows from the ring's name.
 	ShardLabel string
 	// Namespace holds the shard's Lease. Default: the namespace of the Pod; required outside a cluster.
 	Namespace string
 
-	// LeaseDuration is how long the Lease counts as healthy after a renewal, in whole seconds, at most a day. If a shard
-	// vanishes, its objects move after twice this time. Default: 15 seconds.
+	// LeaseDuration is how long the Lease counts as healthy after a renewal, in whole seconds, at most a day. If a shard vanishes, its objects move
+	// after twice this time. Default: 15 seconds.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long the shard works after the last successful renewal of its Lease was sent. After that, the contexts
-	// of its workers are cancelled. The workers must stop before LeaseDuration has passed; otherwise, Exit is called. Must be
-	// less than LeaseDuration. Default: two thirds of LeaseDuration.
+	// RenewDeadline is how long the shard works after the last successful renewal of its Lease was sent. After that, the contexts of its workers are
+	// cancelled, and Exit is called if they have not stopped after LeaseDuration, which must be longer. Default: two thirds of LeaseDuration.
 	RenewDeadline time.Duration
-	// RetryPeriod is the time between renewals. Must be less than RenewDeadline / 1.2. Default: two fifteenths of
-	// LeaseDuration.
+	// RetryPeriod is the time between renewals. Must be less than RenewDeadline / 1.2. Default: two fifteenths of LeaseDuration.
 	RetryPeriod time.Duration
 
-	// HoldOff is how long the shard waits before it works, after it has taken a free Lease or created one. While a Lease is free,
-	// the rebalancer takes objects from the shard without asking it, and whoever has seen the Lease free relies on this time. The
-	// Lease announces it in the annotation contract.AnnotationHoldOff. If the Lease announces a longer time, because another
-	// value was set when it was last held, the shard waits that long once. A shard whose Lease is still held under its name does
-	// not wait. At least 1.5 seconds. Default: 2 seconds.
+	// HoldOff is how long the shard waits before it works, after it has taken a free Lease or created one. While a Lease is free, the rebalancer takes
+	// objects from the shard without asking it, and whoever has seen the Lease free relies on this time. The Lease announces it. If it announces a longer
+	// time, of a predecessor, the shard waits that long once. A shard whose Lease is still held under its name does not wait. At least 1.5 seconds.
+	// Default: 2 seconds.
 	HoldOff time.Duration
 
 	// DrainTimeout is how long a shard that was told to stop works until its objects are drained. It stops earlier when it has no objects any more, when nobody
@@ -105,16 +99,14 @@ type Options struct {
 	// this and the longest reconcile together. Negative: the shard stops at once, and its objects move when it has stopped. Default: 15 seconds.
 	DrainTimeout time.Duration
 
-	// Healthy is asked before each renewal of the Lease. It answers nil if the process makes progress; an error, or no answer within RetryPeriod, makes the
-	// shard skip the renewal and ask again after RetryPeriod. One good answer makes up for all bad ones before. After RenewDeadline without one, the shard
-	// is over, as if the Lease was lost: workers are told to stop, and Start or Run returns an [ErrLost] that wraps the last error. If all workers stop in time, the
-	// Lease is released, and the objects move; otherwise, it expires after the process has ended. Healthy is asked from when the Lease is held, while
-	// caches may not be full yet, and may be called again before it has returned. Default: none.
+	// Healthy is asked before each renewal of the Lease. An error, or no answer within RetryPeriod, makes the shard skip the renewal and ask again after
+	// RetryPeriod. After RenewDeadline without a good answer, the shard is over, as if the Lease was lost: workers are told to stop, and Start or Run returns
+	// an [ErrLost] that wraps the last error. If all workers stop in time, the Lease is released, and the objects move; otherwise, it expires after the process
+	// has ended. Healthy is asked while caches may not be full yet, and may be called again before it has returned. Default: none.
 	Healthy func(ctx context.Context) error
 
-	// Exit is called when the Lease, or that of what runs in one replica (package adopt), is lost and workers have not stopped in
-	// time. Only the end of the process stops such workers. Exit runs in its own goroutine or in that of a worker. It must end the
-	// process and not return. Default: log the error with klog and exit with code 1.
+	// Exit is called when the Lease, or that of what runs in one replica, is lost and workers have not stopped in time. It runs in its own goroutine or in
+	// that of a worker. It must end the process and not return. Default: log the error with klog and exit with code 1.
 	Exit func(error)
 }
 
@@ -133,11 +125,11 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	default:
 		name, err := mine.name, error(nil)
 		if name == "" { // Pods that share the network of their node share its host name, too
-			name, err = self.Host(hostname)
+			name, err = hostname()
 		}
 
 		if err != nil {
-			errs = append(errs, fmt.Errorf("name: %w", err))
+			errs = append(errs, fmt.Errorf("name: set it, the host has none: %w", err))
 		}
 
 		if !o.Slots.any() {
@@ -148,35 +140,18 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	}
 
 	if o.Namespace == "" {
-		namespace, err := self.Namespace(mounted)
-		if o.Namespace = namespace; err != nil {
-			errs = append(errs, fmt.Errorf("namespace: %w", err))
+		namespace, err := os.ReadFile(filepath.Join(mounted, "namespace"))
+		if o.Namespace = string(bytes.TrimSpace(namespace)); err != nil {
+			errs = append(errs, fmt.Errorf("namespace: set it, outside of a Pod it is not known: %w", err))
 		}
 	}
 
-	if o.PodUID == "" {
-		o.PodUID = mine.uid // without a token, the Lease announces no uid
-	}
-
-	if o.LeaseDuration == 0 {
-		o.LeaseDuration = defaultLeaseDuration
-	}
-
-	if o.RenewDeadline == 0 {
-		o.RenewDeadline = o.LeaseDuration * 2 / 3
-	}
-
-	if o.RetryPeriod == 0 {
-		o.RetryPeriod = o.LeaseDuration * 2 / 15
-	}
-
-	if o.HoldOff == 0 {
-		o.HoldOff = defaultHoldOff
-	}
-
-	if o.DrainTimeout == 0 {
-		o.DrainTimeout = defaultDrainTimeout
-	}
+	o.PodUID = cmp.Or(o.PodUID, mine.uid) // without a token, the Lease announces no uid
+	o.LeaseDuration = cmp.Or(o.LeaseDuration, defaultLeaseDuration)
+	o.RenewDeadline = cmp.Or(o.RenewDeadline, o.LeaseDuration*2/3)
+	o.RetryPeriod = cmp.Or(o.RetryPeriod, o.LeaseDuration*2/15)
+	o.HoldOff = cmp.Or(o.HoldOff, defaultHoldOff)
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, defaultDrainTimeout)
 
 	errs = append(errs, o.validateNames()...)
 	errs = append(errs, o.Slots.validate(o)...)
@@ -209,23 +184,11 @@ func bound(token []byte) pod {
 			} `json:"pod"`
 		} `json:"kubernetes.io"`
 	}
-	if err := json.Unmarshal(text, &claims); err != nil || len(checkUID(string(claims.Kubernetes.Pod.UID))) > 0 {
+	if err := json.Unmarshal(text, &claims); err != nil {
 		return pod{}
 	}
 
 	return pod{claims.Kubernetes.Pod.Name, claims.Kubernetes.Pod.UID}
-}
-
-// maxUID is how long a uid may be. The API server makes them 36 characters long.
-const maxUID = 64
-
-// checkUID returns why the text cannot be a uid.
-func checkUID(uid string) []string {
-	if len(uid) > maxUID || strings.ContainsFunc(uid, func(r rune) bool { return r != '-' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
-		return []string{"it must consist of at most " + strconv.Itoa(maxUID) + " letters, digits, and dashes"}
-	}
-
-	return nil
 }
 
 // validateNames does not report names that have no default: complete has reported them.
@@ -243,7 +206,6 @@ func (o Options) validateNames() []error {
 		{"name", o.Name, objectAndLabel},
 		{"namespace", o.Namespace, validation.IsDNS1123Label},
 		{"pod", o.Pod, validation.IsDNS1123Subdomain},
-		{"pod uid", string(o.PodUID), checkUID},
 		{"shard label", o.ShardLabel, contract.ValidateShardLabel},
 	} {
 		if name.value == "" {

@@ -49,7 +49,6 @@ func TestPodUIDIsThatOfTheToken(t *testing.T) {
 	}{
 		"bound to a Pod": {token(`{"iss":"x","kubernetes.io":{"namespace":"a","pod":{"name":"p","uid":"` + uid + `"}}}`), uid},
 		"bound to none":  {token(`{"kubernetes.io":{"namespace":"a"}}`), ""},
-		"not a uid":      {token(`{"kubernetes.io":{"pod":{"uid":"a/b"}}}`), ""},
 		"not JSON":       {token(`{`), ""},
 		"not Base64":     {"header.%.signature", ""},
 		"not a token":    {"secret", ""},
@@ -87,7 +86,6 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		{"name is no Lease name", func(o *Options) { o.Name = "Shard_0" }, `name: "Shard_0" is invalid`},
 		{"name of the lease monitor", func(o *Options) { o.Name = "shardlease-controller" }, "choose another"},
 		{"bad namespace", func(o *Options) { o.Namespace = "a.b" }, `namespace: "a.b" is invalid`},
-		{"bad pod uid", func(o *Options) { o.PodUID = "a/b" }, `pod uid: "a/b" is invalid: it must consist of`},
 		{"bad pod", func(o *Options) { o.Pod = "Pod_0" }, `pod: "Pod_0" is invalid`},
 		{"fraction of a second", func(o *Options) { o.LeaseDuration = 1500 * time.Millisecond }, "whole seconds"},
 		{"too long", func(o *Options) { o.LeaseDuration = 25 * time.Hour }, "at most 24h0m0s"},
@@ -107,13 +105,7 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		})
 	}
 
-	mounted := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(mounted, "namespace"), nil, 0o600))
-	_, err := Options{Ring: "example"}.complete(func() (string, error) { return "", nil }, mounted)
-	require.ErrorContains(t, err, "name: set it, the host has none: it is empty")
-	require.ErrorContains(t, err, "namespace: set it, outside of a Pod it is not known: it is empty")
-
-	_, err = New(Options{Ring: "-", Name: "-", Namespace: "-", LeaseDuration: 1})
+	_, err := New(Options{Ring: "-", Name: "-", Namespace: "-", LeaseDuration: 1})
 	for _, part := range []string{"ring:", "name:", "namespace:", "lease duration:"} {
 		require.ErrorContains(t, err, part, "every problem is named")
 	}
@@ -142,7 +134,7 @@ func TestLabelsOfTheShard(t *testing.T) {
 		{object(s.drainKey, "true"), false, false},
 	} {
 		require.Equal(t, tc.owns, s.Owns(tc.obj))
-		require.Equal(t, tc.draining, s.Draining(tc.obj))
+		require.Equal(t, tc.draining, s.draining(tc.obj))
 	}
 }
 

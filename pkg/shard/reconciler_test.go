@@ -74,7 +74,7 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 	close(first.proceed)
 	f.eventually("the first controller has left, and the drain was seen", func() bool { return ended.Load() >= 1 && s.guard.draining() })
 	f.refresh(cm)
-	require.True(t, s.Draining(cm), "the second controller is still inside")
+	require.True(t, s.draining(cm), "the second controller is still inside")
 
 	close(second.proceed)
 	f.released(s, cm)
@@ -100,7 +100,7 @@ func TestTheLastWorkerAcknowledges(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, recheck, result.RequeueAfter)
 	f.refresh(cm)
-	require.True(t, s.Draining(cm))
+	require.True(t, s.draining(cm))
 
 	last := visit{shard: s, keys: []objectKey{key}}
 	_, err = last.leave(t.Context(), reconcile.Result{}, nil)
@@ -142,7 +142,7 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 			f.label(owner, s.drainKey, "true")
 			f.eventually("the drain was seen", s.guard.draining)
 			f.refresh(owner)
-			require.True(t, s.Draining(owner), "the controlled object is being worked on")
+			require.True(t, s.draining(owner), "the controlled object is being worked on")
 
 			f.label(child, "any", "change")
 			close(children.proceed)

@@ -221,7 +221,7 @@ func TestReleaseThatFails(t *testing.T) {
 	f.label(cm, s.drainKey, "true")
 	f.eventually("the shard has tried to release it again and again", func() bool { return inner.calls.Load() > 2 })
 	f.refresh(cm)
-	require.True(t, s.Draining(cm))
+	require.True(t, s.draining(cm))
 
 	inner.fails.Store(false)
 	f.released(s, cm)
@@ -303,7 +303,7 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 			return nil
 		})
 
-		s.term.acquired(s.term.clock.Now(), 0)
+		s.term.taken(s.term.clock.Now(), 0)
 		t.Cleanup(func() { s.term.close() })
 		synctest.Wait()
 

@@ -62,9 +62,19 @@ func ownerOf(ctx context.Context, config *rest.Config, o Options) (*workload, er
 		return nil, fmt.Errorf("create the client for discovery: %w", err)
 	}
 
-	owners, err := (&workload{client: client, namespace: o.Namespace, resource: pods, name: o.Pod}).owners(ctx, described)
-	if err != nil {
-		return nil, fmt.Errorf("find the workload of Pod %s/%s, which takes the permission to get the Pod and what owns it: %w", o.Namespace, o.Pod, err)
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(described))
+
+	var owners []*workload
+
+	for child := (&workload{client: client, namespace: o.Namespace, resource: pods, name: o.Pod}); child != nil && len(owners) < mostOwners; {
+		above, err := child.owner(ctx, mapper)
+		if err != nil && (len(owners) == 0 || !child.mayBeHidden(err)) {
+			return nil, fmt.Errorf("find the workload of Pod %s/%s, which takes the permission to get the Pod and what owns it: %w", o.Namespace, o.Pod, err)
+		}
+
+		if child = above; above != nil {
+			owners = append(owners, above)
+		}
 	}
 
 	for _, w := range slices.Backward(owners) {
@@ -79,29 +89,6 @@ func ownerOf(ctx context.Context, config *rest.Config, o Options) (*workload, er
 	}
 
 	return nil, fmt.Errorf("pod %s/%s: %w: set a number of slots", o.Namespace, o.Pod, errNoScale)
-}
-
-// owners returns what controls the object, and what controls that, and so on.
-func (w *workload) owners(ctx context.Context, described discovery.DiscoveryInterface) ([]*workload, error) {
-	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(described))
-
-	var owners []*workload
-
-	for child := w; len(owners) < mostOwners; {
-		above, err := child.owner(ctx, mapper)
-		if err != nil && len(owners) > 0 && child.mayBeHidden(err) {
-			return owners, nil
-		}
-
-		if err != nil || above == nil {
-			return owners, err
-		}
-
-		owners = append(owners, above)
-		child = above
-	}
-
-	return owners, nil
 }
 
 // owner returns what controls the object in its namespace; nil if nothing does.

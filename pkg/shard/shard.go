@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
 // Shard is this process as a member of a ring. [NewManager] and [New] create it. It is safe for concurrent use. A process may contain several
@@ -40,7 +39,7 @@ type Shard struct {
 	// inventories are the inventories of the manager's caches.
 	inventories map[form]*inventory
 	// lock is the shard's Lease; nil before the shard has a name.
-	lock *lock
+	lock atomic.Pointer[lock]
 	// standsBy is true while this process waits for a slot, and could take one.
 	standsBy atomic.Bool
 	// released counts the objects that were released.
@@ -54,7 +53,7 @@ type Shard struct {
 // New returns the shard that the options describe, with defaults filled in. It does not access the API server. The error names
 // every option that is missing or wrong. A shard with [Options].Slots has no name before it holds one of them.
 func New(options Options) (*Shard, error) {
-	options, err := options.complete(os.Hostname, self.Mounted)
+	options, err := options.complete(os.Hostname, mounted)
 	if err != nil {
 		return nil, err
 	}
@@ -127,12 +126,8 @@ func (s *Shard) owns(obj metav1.Object) bool {
 	return name != "" && obj.GetLabels()[s.shardKey] == name
 }
 
-// Draining reports whether this shard is asked to release the object: the shard owns the object, and the object carries the drain
+// draining reports whether this shard is asked to release the object: the shard owns the object, and the object carries the drain
 // label with any value.
-func (s *Shard) Draining(obj client.Object) bool {
-	return s.draining(obj)
-}
-
 func (s *Shard) draining(obj metav1.Object) bool {
 	_, drain := obj.GetLabels()[s.drainKey]
 

@@ -9,9 +9,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
-// maxSlotNames is how many names spec.shardNames of a ring may contain.
-const maxSlotNames = 1000
-
 // Slots say which names the shards of a ring take. [Scale], [Count], and [Named] return them. The zero value stands for none.
 type Slots struct {
 	from  slotSource
@@ -36,7 +33,7 @@ func Scale() Slots { return Slots{from: scaleSlots} }
 func Count(slots int) Slots { return Slots{from: countSlots, count: slots} }
 
 // Named returns slots with the given names, of which a process takes the first that no other Pod holds. With one name, all Pods but one are
-// standbys. The ring must list them in spec.shardNames: otherwise, an admission policy refuses their Leases. At most 1000, none twice.
+// standbys. The ring must list them in spec.shardNames: otherwise, an admission policy refuses their Leases.
 func Named(names ...string) Slots { return Slots{from: namedSlots, names: slices.Clone(names)} }
 
 func (s Slots) any() bool { return s.from != noSlots }
@@ -87,21 +84,16 @@ func (s Slots) validate(o Options) []error {
 func (s Slots) validateNames() []error {
 	var errs []error
 
-	switch count := len(s.names); {
-	case count == 0:
+	if len(s.names) == 0 {
 		errs = append(errs, errors.New("slots: give Named at least one name"))
-	case count > maxSlotNames:
-		errs = append(errs, fmt.Errorf("slots: %d names are too many: a ring can have %d", count, maxSlotNames))
 	}
 
-	for i, name := range s.names {
+	for _, name := range s.names {
 		switch problems := objectAndLabel(name); {
 		case len(problems) > 0:
 			errs = append(errs, fmt.Errorf("slots: %q is invalid: %s", name, strings.Join(problems, "; ")))
 		case name == contract.LeaseControllerIdentity:
 			errs = append(errs, fmt.Errorf("slots: %q is how the lease monitor signs Leases that it has taken; choose another", name))
-		case slices.Contains(s.names[:i], name):
-			errs = append(errs, fmt.Errorf("slots: %q is listed twice", name))
 		}
 	}
 

@@ -162,28 +162,15 @@ func (c chooser) choose(slots []string, leases map[string]observed) (*choice, ti
 		}
 
 		why, at := c.prefer(o)
-		if c.now.Before(at) {
-			next = earlier(next, at)
-			continue
-		}
-
-		if why == taken {
-			continue
-		}
-
-		if best == nil || why < best.why {
+		switch {
+		case c.now.Before(at):
+			if next.IsZero() || at.Before(next) {
+				next = at
+			}
+		case why != taken && (best == nil || why < best.why):
 			best = &choice{name: name, lease: o.lease, why: why}
 		}
 	}
 
 	return best, next
-}
-
-// earlier returns the earlier of two times, of which zero means never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-
-	return a
 }

@@ -33,9 +33,9 @@ type standby struct {
 	clock   clock.PassiveClock
 	log     klog.Logger
 
+	there   bool // the Lease was written, and exists for all this process knows
 	renewed time.Time
-	written *coordinationv1.Lease // nil: none is known
-	slots   string                // what it says about the slots that the process would take
+	slots   string // what it says about the slots that the process would take
 }
 
 // renew creates the Lease, or renews it if that is due or the process would take other slots than before. It reports whether the Lease is there.
@@ -44,13 +44,23 @@ func (s *standby) renew(ctx context.Context, slots []string) bool {
 	now, before := s.clock.Now(), s.slots
 
 	s.slots = contract.SlotsValue(s.options.Ring, slots)
-	if s.written != nil && now.Sub(s.renewed) < standbyPeriod && s.slots == before {
+	if s.there && now.Sub(s.renewed) < standbyPeriod && s.slots == before {
 		return true
 	}
 
-	first := s.written == nil
+	lease := s.lease(now)
+	found, err := s.client.Get(ctx, lease.Name, metav1.GetOptions{})
 
-	if err := s.write(ctx, now); err != nil {
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = s.client.Create(ctx, lease, metav1.CreateOptions{})
+	case err == nil: // by this process, or left by a predecessor
+		lease.ResourceVersion = found.ResourceVersion
+		_, err = s.client.Update(ctx, lease, metav1.UpdateOptions{})
+	}
+
+	first := !s.there
+	if s.there = err == nil; err != nil {
 		s.log.Error(err, "Could not write the Lease of this standby; a shard with slots needs get, create, update, and delete on leases in its namespace")
 
 		return false
@@ -61,38 +71,6 @@ func (s *standby) renew(ctx context.Context, slots []string) bool {
 	}
 
 	return true
-}
-
-// write writes the Lease as it was last written, or else creates it, or else takes over what a predecessor has left.
-func (s *standby) write(ctx context.Context, now time.Time) error {
-	lease := s.lease(now)
-
-	if s.written != nil {
-		lease.ResourceVersion = s.written.ResourceVersion
-		s.written = nil
-
-		if written, err := s.client.Update(ctx, lease, metav1.UpdateOptions{}); err == nil {
-			s.written = written
-			return nil
-		}
-
-		lease.ResourceVersion = ""
-	}
-
-	written, err := s.client.Create(ctx, lease, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		var left *coordinationv1.Lease
-		if left, err = s.client.Get(ctx, lease.Name, metav1.GetOptions{}); err == nil {
-			lease.ResourceVersion = left.ResourceVersion
-			written, err = s.client.Update(ctx, lease, metav1.UpdateOptions{})
-		}
-	}
-
-	if err == nil {
-		s.written = written
-	}
-
-	return err //nolint:wrapcheck // renew logs it
 }
 
 func (s *standby) lease(now time.Time) *coordinationv1.Lease {
@@ -115,15 +93,16 @@ func (s *standby) lease(now time.Time) *coordinationv1.Lease {
 
 // leave deletes the Lease.
 func (s *standby) leave() {
-	if s.written == nil {
+	if !s.there {
 		return
 	}
 
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
 
-	if err := s.client.Delete(ctx, s.written.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		s.log.Error(err, "Could not delete the Lease of this standby", "lease", s.written.Name)
+	name := standbyName(s.options.Ring, s.options.Pod)
+	if err := s.client.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		s.log.Error(err, "Could not delete the Lease of this standby", "lease", name)
 	}
 }
 
@@ -135,25 +114,4 @@ func standbyName(ring, pod string) string {
 	}
 
 	return fmt.Sprintf("%s%016x", standbyPrefix, xxhash.Sum64String(name))
-}
-
-// slotOf is a slot of a ring.
-type slotOf struct{ ring, name string }
-
-// standbys returns how many processes wait for the slot.
-func standbys(ctx context.Context, client coordinationv1client.LeaseInterface, slot slotOf, now time.Time) (int, error) {
-	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: contract.LabelStandby + "=" + slot.ring})
-	if err != nil {
-		return 0, err //nolint:wrapcheck // the caller says what for
-	}
-
-	count := 0
-
-	for i := range list.Items {
-		if l := &list.Items[i]; contract.IsWaiting(l.Spec.RenewTime, now) && contract.WaitsFor(l.Annotations, slot.ring, slot.name) {
-			count++
-		}
-	}
-
-	return count, nil
 }

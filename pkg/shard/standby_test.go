@@ -105,37 +105,35 @@ func TestAStandbyRenewsItsLease(t *testing.T) {
 	f := newFixture(t)
 	options, err := f.slotOptions("pod-b", 1).complete(nil, "")
 	require.NoError(t, err)
-	client, _, err := leaseClients(f.config, options)
+	client, err := options.leases(f.config, options.RenewDeadline)
 	require.NoError(t, err)
 
-	clk := clocktesting.NewFakePassiveClock(time.Unix(1_000_000, 0))
+	clk := clocktesting.NewFakeClock(time.Unix(1_000_000, 0))
 	begin := func() *standby {
-		return &standby{options: options, client: client.Leases(f.namespace), clock: clk, log: logr.Discard()}
+		return &standby{options: options, client: client, clock: clk, log: logr.Discard()}
 	}
-	of := func(slot int) int {
-		n, err := standbys(t.Context(), client.Leases(f.namespace), slotOf{f.ring, contract.SlotName(f.ring, slot)}, clk.Now())
-		require.NoError(t, err)
+	awaited := func(slot int) bool {
+		l := &lock{leases: client, ring: f.ring, name: contract.SlotName(f.ring, slot), term: &term{clock: clk}}
 
-		return n
+		return l.awaited(t.Context(), logr.Discard())
 	}
-	count := func() int { return of(0) }
 	s := begin()
-	require.Zero(t, count())
+	require.False(t, awaited(0))
 	s.renew(t.Context(), []string{contract.SlotName(f.ring, 0)})
-	require.Equal(t, 1, count())
+	require.True(t, awaited(0))
 
-	require.Zero(t, of(1), "it would not take that slot")
+	require.False(t, awaited(1), "it would not take that slot")
 
 	first := f.standby("pod-b").ResourceVersion
 
 	s.renew(t.Context(), []string{contract.SlotName(f.ring, 0)})
 	require.Equal(t, first, f.standby("pod-b").ResourceVersion, "it is not due")
 	s.renew(t.Context(), []string{contract.SlotName(f.ring, 0), contract.SlotName(f.ring, 1)})
-	require.Equal(t, 1, of(1), "it takes more slots now")
+	require.True(t, awaited(1), "it takes more slots now")
 	clk.SetTime(clk.Now().Add(contract.StandbyDuration))
-	require.Zero(t, count(), "it may be gone")
+	require.False(t, awaited(0), "it may be gone")
 	s.renew(t.Context(), []string{contract.SlotName(f.ring, 0)})
-	require.Equal(t, 1, count())
+	require.True(t, awaited(0))
 
 	// Somebody deletes it, and a predecessor in the same Pod has left one.
 	for _, disturb := range []func(){
@@ -145,9 +143,9 @@ func TestAStandbyRenewsItsLease(t *testing.T) {
 		disturb()
 		clk.SetTime(clk.Now().Add(contract.StandbyDuration))
 		s.renew(t.Context(), []string{contract.SlotName(f.ring, 0)})
-		require.Equal(t, 1, count())
+		require.True(t, awaited(0))
 	}
 
 	s.leave()
-	require.Zero(t, count())
+	require.False(t, awaited(0))
 }

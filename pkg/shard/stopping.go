@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
 
@@ -16,9 +16,8 @@ import (
 )
 
 const (
-	// drainLook is how often a shard that stops looks whether it still has objects. awaitedLook is how often it looks whether somebody waits for
-	// its slot, because all Leases of the namespace are read for that.
-	drainLook, awaitedLook = 200 * time.Millisecond, time.Second
+	// drainLook is how often a shard that stops looks whether it still has objects.
+	drainLook = 200 * time.Millisecond
 	// drainStalled is how long a shard that stops waits for the next drain while none is under way: nobody may drain it, for example because
 	// it is the only shard.
 	drainStalled = 3 * time.Second
@@ -49,7 +48,7 @@ func (s *Shard) drain(ctx context.Context) {
 
 	log := klog.FromContext(ctx).WithValues("shard", s.Name())
 
-	l := s.lease()
+	l := s.lock.Load()
 	if l == nil || l.slot && l.awaited(ctx, log) {
 		return
 	}
@@ -61,47 +60,32 @@ func (s *Shard) drain(ctx context.Context) {
 
 	log.Info("Stopping: waiting until the objects of this shard are drained", "timeout", s.options.DrainTimeout)
 
-	look := s.term.clock.NewTimer(0)
-	defer look.Stop()
+	released, since, looks := s.released.Load(), s.term.clock.Now(), 0
 
-	looked := s.term.clock.Now()
+	err := wait.PollUntilContextCancel(ctx, drainLook, true, func(ctx context.Context) (bool, error) {
+		if err := s.term.lost(); err != nil {
+			return false, err
+		}
 
-	for released, since := s.released.Load(), looked; ; {
-		select {
-		case <-ctx.Done():
-			log.Info("Stopping with objects that were not drained in time")
-			return
-		case <-look.C():
+		if looks++; l.slot && looks%awaitedLooks == 0 && l.awaited(ctx, log) {
+			return true, nil
 		}
 
 		now := s.term.clock.Now()
-		if s.term.lost() != nil {
-			return
-		}
-
-		if l.slot && now.Sub(looked) >= awaitedLook {
-			if looked = now; l.awaited(ctx, log) {
-				return
-			}
-		}
-
-		look.Reset(drainLook)
-
 		if n := s.released.Load(); n != released || s.guard.draining() {
 			released, since = n, now
-			continue // the API server is asked when there is a pause
+			return false, nil // the API server is asked when there is a pause
 		}
 
-		switch has, err := s.hasObjects(ctx); {
-		case err != nil && ctx.Err() == nil:
-			log.Error(err, "Could not look for objects of this shard; it stops now")
-			return
-		case err == nil && !has:
-			return
-		case now.Sub(since) >= drainStalled:
-			log.Info("Stopping with objects that nobody drains")
-			return
+		has, err := s.hasObjects(ctx)
+		if err == nil && has && now.Sub(since) >= drainStalled {
+			err = errNoDrain
 		}
+
+		return err == nil && !has, err
+	})
+	if err != nil {
+		log.Info("Stopping, perhaps with objects that were not drained", "reason", err.Error())
 	}
 }
 
@@ -136,28 +120,23 @@ func (s *Shard) allKinds() []*kind {
 	return slices.Concat(slices.Collect(maps.Values(s.kinds))...)
 }
 
-// lease returns the lock of the shard's Lease; nil before the shard knows how to reach it.
-func (s *Shard) lease() *lock {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-
-	return s.lock
-}
-
-var errNotOurs = errors.New("this process does not hold the Lease")
+var (
+	errNoDrain = errors.New("nobody drains the objects")
+	errNotOurs = errors.New("this process does not hold the Lease")
+)
 
 // announceStop says in the Lease that the shard stops. Each later renewal says it again. It may be called while leader election renews the Lease,
 // which then reads the Lease again.
 func (l *lock) announceStop(ctx context.Context) error {
 	l.stopping.Store(true)
 
-	err := retry.OnError(retry.DefaultBackoff, apierrors.IsConflict, func() error {
-		lease, err := l.leases.Get(ctx, l.LeaseMeta.Name, metav1.GetOptions{})
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		lease, err := l.leases.Get(ctx, l.name, metav1.GetOptions{})
 		if err != nil {
 			return err //nolint:wrapcheck // retry looks for Conflict
 		}
 
-		if by := (pod{l.pod, l.podUID}); !isHeld(lease) || lease.Spec.RenewTime == nil || l.slot && !by.wrote(lease) {
+		if !isHeld(lease) || lease.Spec.RenewTime == nil || l.slot && !l.pod.wrote(lease) {
 			return errNotOurs
 		}
 

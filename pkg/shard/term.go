@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-
-	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
 var (
@@ -89,7 +89,7 @@ func (e holdOffError) Unwrap() error { return ErrNotHeld }
 func newTerm(o Options, clk clock.WithDelayedExecution) *term {
 	exit := o.Exit
 	if exit == nil {
-		exit = self.Exit
+		exit = exitProcess
 	}
 
 	return &term{
@@ -98,25 +98,37 @@ func newTerm(o Options, clk clock.WithDelayedExecution) *term {
 	}
 }
 
-// acquired begins the term, unless it has begun before. A write that was sent at the given time has just taken the Lease.
-func (t *term) acquired(sent time.Time, holdOff time.Duration) {
+// exitProcess ends the process because of workers that have not stopped. It logs with klog, which writes to standard error by default.
+func exitProcess(err error) {
+	klog.Background().Error(err, "Ending the process")
+	klog.Flush()
+	os.Exit(1) //nolint:revive // nothing less stops a worker that ignores its context
+}
+
+// taken begins the term, or a new stretch of it: a write that was sent at the given time has just taken the Lease, or created it again. Running
+// workers continue: they do not count as lost before twice the duration of a Lease has passed.
+func (t *term) taken(sent time.Time, holdOff time.Duration) {
+	t.check()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	if t.phase != waiting {
+	if t.phase == over {
 		return
 	}
 
+	first := t.phase == waiting
 	t.phase = holding
-	t.take(sent, holdOff)
+	t.stretch++
+	t.begins = t.clock.Now().Add(holdOff)
+	t.extend(sent)
 
-	if t.own == nil {
+	if !first || t.own == nil {
 		return
 	}
 
-	ctx, cancel := context.WithCancelCause(context.Background())
-	w, ended := &worker{cancel: cancel}, make(chan struct{})
-	t.workers[w], t.ended = struct{}{}, ended
+	ctx, w := t.enter(context.Background())
+	ended := make(chan struct{})
+	t.ended = ended
 
 	go func() {
 		defer close(ended)
@@ -125,24 +137,6 @@ func (t *term) acquired(sent time.Time, holdOff time.Duration) {
 			t.leave(w)
 		}
 	}()
-}
-
-// regained begins a new stretch of the term. A write that was sent at the given time has just recreated the Lease. Running
-// workers continue: they do not count as lost before twice the duration of a Lease has passed.
-func (t *term) regained(sent time.Time, holdOff time.Duration) {
-	t.check()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-
-	if t.phase == holding {
-		t.take(sent, holdOff)
-	}
-}
-
-func (t *term) take(sent time.Time, holdOff time.Duration) {
-	t.stretch++
-	t.begins = t.clock.Now().Add(holdOff)
-	t.extend(sent)
 }
 
 // renewed extends the term: a renewal that was sent at the given time has succeeded.
@@ -228,11 +222,8 @@ func (t *term) close() (idle bool) {
 // held returns nil while the Lease is held according to the clock and the hold-off is over. Otherwise, it returns why nothing may
 // be written.
 func (t *term) held() error {
-	t.check()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-
-	return t.mayWork()
+	_, err := t.current()
+	return err
 }
 
 // current returns the stretch of the term, or 0 for a term without a Lease, or the error that prevents work.
@@ -268,11 +259,17 @@ func (t *term) begin(ctx context.Context) (context.Context, func(), error) {
 		return nil, nil, err
 	}
 
+	ctx, w := t.enter(ctx)
+
+	return ctx, func() { t.leave(w) }, nil
+}
+
+func (t *term) enter(ctx context.Context) (context.Context, *worker) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &worker{cancel: cancel}
 	t.workers[w] = struct{}{}
 
-	return ctx, func() { t.leave(w) }, nil
+	return ctx, w
 }
 
 func (t *term) leave(w *worker) {

@@ -61,7 +61,7 @@ func TestTermGoesOneWay(t *testing.T) {
 		_, _, err := term.begin(t.Context())
 		require.ErrorIs(t, err, ErrNotHeld)
 
-		term.acquired(term.clock.Now(), 0)
+		term.taken(term.clock.Now(), 0)
 		ctx, end := work(t, term)
 		require.False(t, term.close(), "a worker is inside")
 		require.ErrorIs(t, context.Cause(ctx), ErrLost)
@@ -70,7 +70,7 @@ func TestTermGoesOneWay(t *testing.T) {
 
 		end()
 		require.True(t, term.close())
-		term.acquired(term.clock.Now(), 0)
+		term.taken(term.clock.Now(), 0)
 		term.renewed(term.clock.Now())
 		require.ErrorIs(t, term.held(), ErrLost, "it does not come back")
 	})
@@ -82,7 +82,7 @@ func TestTermEndsAtTheRenewDeadline(t *testing.T) {
 
 		sent := term.clock.Now()
 		pass(time.Second) // for the answer
-		term.acquired(sent, 0)
+		term.taken(sent, 0)
 		ctx, end := work(t, term)
 
 		pass(4 * time.Second)
@@ -109,7 +109,7 @@ func TestTermEndsAtTheRenewDeadline(t *testing.T) {
 func TestProcessEndsIfAWorkerDoesNotStop(t *testing.T) {
 	testTerm(t, func(t *testing.T, term *term, exits *exits) {
 		t.Helper()
-		term.acquired(term.clock.Now(), 0)
+		term.taken(term.clock.Now(), 0)
 		_, end := work(t, term)
 		_, other := work(t, term)
 
@@ -134,7 +134,7 @@ func TestProcessEndsIfAWorkerDoesNotStop(t *testing.T) {
 func TestProcessEndsIfAWorkerDoesNotStopAfterTheLeaseCouldNotBeGivenBack(t *testing.T) {
 	testTerm(t, func(t *testing.T, term *term, exits *exits) {
 		t.Helper()
-		term.acquired(term.clock.Now(), 0)
+		term.taken(term.clock.Now(), 0)
 
 		_, end := work(t, term)
 		defer end()
@@ -147,7 +147,7 @@ func TestProcessEndsIfAWorkerDoesNotStopAfterTheLeaseCouldNotBeGivenBack(t *test
 func TestTakenLeaseEndsTheTermAtOnce(t *testing.T) {
 	testTerm(t, func(t *testing.T, term *term, exits *exits) {
 		t.Helper()
-		term.acquired(term.clock.Now(), 0)
+		term.taken(term.clock.Now(), 0)
 
 		ctx, end := work(t, term)
 		defer end()
@@ -171,7 +171,7 @@ func TestNobodyBeginsDuringTheHoldOff(t *testing.T) {
 
 		sent := term.clock.Now()
 		pass(time.Second)
-		term.acquired(sent, testHoldOff)
+		term.taken(sent, testHoldOff)
 		pass(testHoldOff - time.Millisecond)
 
 		_, _, err := term.begin(t.Context())
@@ -205,7 +205,7 @@ func TestProcessThatWasFrozen(t *testing.T) {
 			clk, e := &lateClock{}, &exits{}
 			term := newTerm(Options{LeaseDuration: testDuration, RenewDeadline: testDeadline, Exit: e.exit}, clk)
 			t.Cleanup(func() { term.close() })
-			term.acquired(clk.Now(), 0)
+			term.taken(clk.Now(), 0)
 			clk.ahead.Store(int64(ahead))
 			test(t, term, e)
 		})

@@ -4,66 +4,57 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"time"
 
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 	"github.com/clusterring/clusterring/pkg/shard/internal/within"
 )
 
-func optionsOf(id within.Identity) Options {
-	return Options{Ring: id.Ring, Name: id.Name, Namespace: id.Namespace, ShardLabel: id.ShardLabel}
+func newWithin(w within.Shard) (*Shard, error) {
+	return New(Options{Ring: w.Ring, Name: w.Name, Namespace: w.Namespace, ShardLabel: w.ShardLabel, Exit: w.Exit})
 }
 
-// Identify fills in what is empty of an identity, as [Options] say, and validates it. It is for package compat/lease, and nobody else can call it.
-func Identify(id within.Identity) (within.Identity, error) {
-	o, err := optionsOf(id).complete(os.Hostname, self.Mounted)
+// Identify fills in the name and the namespace if they are empty, as [Options] say. It is for package ordinal, and nobody else can call it.
+func Identify(w within.Shard) (within.Shard, error) {
+	s, err := newWithin(w)
+	if err == nil {
+		w.Name, w.Namespace = s.Name(), s.Namespace()
+	}
 
-	return within.Identity{Ring: o.Ring, Name: o.Name, Namespace: o.Namespace, ShardLabel: o.ShardLabel}, err
+	return w, err
 }
 
 // Without returns a shard whose reconcilers work without a Lease. It is for packages compat/controller and shardtest, and nobody else can call it.
 // With a config, its caches may be older than its term, which begins with the first reconcile.
-func Without(a within.Apart) (*Shard, error) {
-	a.Namespace = cmp.Or(a.Namespace, "default") // required, and not used
+func Without(w within.Shard) (*Shard, error) {
+	w.Namespace = cmp.Or(w.Namespace, "default") // required, and not used
 
-	s, err := New(optionsOf(a.Identity))
+	s, err := newWithin(w)
 	if err != nil {
 		return nil, err
 	}
 
 	s.term.unlimited()
 
-	if a.Config != nil {
-		live, err := metadata.NewForConfig(a.Config)
-		if err != nil {
-			return nil, fmt.Errorf("create the client of shard %s for live reads: %w", s.Name(), err)
-		}
-
-		s.readLive(live)
+	if w.Config != nil {
 		s.term.stretch = 1
+		err = s.connect(w.Config)
 	}
 
-	return s, nil
+	return s, err
 }
 
 // Elect returns the lock of a shard whose leader election the program configures itself. It is for package compat/lease, and nobody else can
 // call it.
-func Elect(l within.Lock) (resourcelock.Interface, error) {
-	o := optionsOf(l.Identity)
-	o.Exit = l.Exit
-
-	s, err := New(o)
+func Elect(w within.Shard) (resourcelock.Interface, error) {
+	s, err := newWithin(w)
 	if err != nil {
 		return nil, err
 	}
 
-	lock := s.lockFor(l.Leases, s.Name())
-	lock.Labels, lock.LockConfig.EventRecorder = l.Labels, l.Events
+	lock := s.lockFor(w.Leases.Leases(s.Namespace()), s.Name())
+	lock.events = w.Events
 
 	return &programLock{lock}, nil
 }

@@ -106,10 +106,7 @@ func testProgram(t *testing.T, test func(t *testing.T, p *elector, start func())
 	synctest.Test(t, func(t *testing.T) {
 		p := &elector{oneLease: &oneLease{}, leads: make(chan time.Duration, 1), began: clock.RealClock{}.Now()}
 
-		lock, err := Elect(within.Lock{
-			Identity: within.Identity{Ring: "example", Name: "shard-0", Namespace: "default"}, Leases: p.oneLease,
-			Labels: map[string]string{contract.LabelClusterRing: "example"}, Exit: p.exit,
-		})
+		lock, err := Elect(within.Shard{Ring: "example", Name: "shard-0", Namespace: "default", Leases: p.oneLease, Exit: p.exit})
 		require.NoError(t, err)
 
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -153,7 +150,7 @@ func TestProgramRenewsDuringALongHoldOff(t *testing.T) {
 	testProgram(t, func(t *testing.T, p *elector, start func()) {
 		t.Helper()
 
-		p.lease = &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("")}}
+		p.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "shard-0"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("")}}
 		p.lease.Annotations = map[string]string{contract.AnnotationHoldOff: "1m0s"}
 		start()
 

@@ -19,17 +19,18 @@
 package former
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"sync/atomic"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -57,34 +58,13 @@ type Options struct {
 }
 
 func (o Options) complete() (Options, error) {
-	if o.LeaseDuration == 0 {
-		o.LeaseDuration = elect.LeaseDuration
-	}
+	// In the proportion of the defaults.
+	o.LeaseDuration = cmp.Or(o.LeaseDuration, elect.LeaseDuration)
+	o.RenewDeadline = cmp.Or(o.RenewDeadline, min(elect.RenewDeadline, o.LeaseDuration*2/3)) //nolint:mnd // see above
+	o.RetryPeriod = cmp.Or(o.RetryPeriod, min(elect.RetryPeriod, o.RenewDeadline/5))         //nolint:mnd // see above
 
-	if o.RenewDeadline == 0 {
-		o.RenewDeadline = min(elect.RenewDeadline, o.LeaseDuration*2/3) //nolint:mnd // in the proportion of the defaults
-	}
-
-	if o.RetryPeriod == 0 {
-		o.RetryPeriod = min(elect.RetryPeriod, o.RenewDeadline/5) //nolint:mnd // in the proportion of the defaults
-	}
-
-	var errs []error
-	if o.Ring == "" {
-		errs = append(errs, errors.New("ring: set the name of the ClusterRing"))
-	}
-
-	for _, name := range []struct {
-		option, value string
-		check         validation.ValidateNameFunc
-	}{{"namespace", o.Namespace, validation.ValidateNamespaceName}, {"name", o.Name, validation.NameIsDNSSubdomain}} {
-		if problems := name.check(name.value, false); len(problems) > 0 {
-			errs = append(errs, fmt.Errorf("%s of the Lease: %q is invalid: %s", name.option, name.value, strings.Join(problems, "; ")))
-		}
-	}
-
-	if len(errs) > 0 {
-		return o, fmt.Errorf("former leader election: %w", errors.Join(errs...))
+	if o.Ring == "" || o.Namespace == "" || o.Name == "" {
+		return o, errors.New("former leader election: set Ring, and Namespace and Name of the Lease")
 	}
 
 	return o, nil
@@ -96,7 +76,7 @@ type Election struct {
 	options Options
 	elector *leaderelection.LeaderElector
 	held    <-chan struct{}
-	ended   chan struct{} // closed when the Lease is not renewed any more
+	ended   atomic.Bool // the Lease is not renewed any more
 }
 
 // New returns the election that the options describe. It does not access the API server. The process needs the permissions of a leader election:
@@ -107,16 +87,22 @@ func New(config *rest.Config, options Options) (*Election, error) {
 		return nil, err
 	}
 
-	elector, held, err := elect.New(config, elect.Options{
-		Lease: types.NamespacedName{Namespace: options.Namespace, Name: options.Name}, Identity: Identity(options.Ring),
+	lease := types.NamespacedName{Namespace: options.Namespace, Name: options.Name}
+
+	lock, err := elect.Lock(config, lease, Identity(options.Ring), options.RenewDeadline)
+	if err != nil {
+		return nil, fmt.Errorf("former leader election: %w", err)
+	}
+
+	elector, held, err := elect.New(leaderelection.LeaderElectionConfig{
+		Lock:          &shared{LeaseLock: lock, clock: clock.RealClock{}, margin: options.LeaseDuration - options.RenewDeadline},
 		LeaseDuration: options.LeaseDuration, RenewDeadline: options.RenewDeadline, RetryPeriod: options.RetryPeriod,
-		Shared: true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("former leader election: %w", err)
 	}
 
-	return &Election{options: options, elector: elector, held: held, ended: make(chan struct{})}, nil
+	return &Election{options: options, elector: elector, held: held}, nil
 }
 
 // Identity returns the holder of the Lease while shards of the ring hold it.
@@ -125,7 +111,7 @@ func Identity(ring string) string { return identityPrefix + ring }
 // Start takes the Lease, or joins the shards that hold it, and renews it until ctx ends. It does not release it. If the Lease is lost, Start
 // returns an [ErrLost]. Call it once; the context must end only after all work has stopped. A manager ends it after its controllers.
 func (e *Election) Start(ctx context.Context) error {
-	defer close(e.ended)
+	defer e.ended.Store(true)
 
 	log := klog.FromContext(ctx).WithValues("lease", klog.KRef(e.options.Namespace, e.options.Name))
 	log.Info("Waiting for the end of the former leader election; reconciling nothing until then")
@@ -168,19 +154,14 @@ func (e *Election) Held() <-chan struct{} { return e.held }
 // Wrap the result with Shard.Reconciler, which acknowledges drains meanwhile.
 func (e *Election) Reconciler(inner reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-		if !closed(e.held) || closed(e.ended) {
-			return reconcile.Result{RequeueAfter: recheck}, nil
+		select {
+		case <-e.held:
+			if !e.ended.Load() {
+				return inner.Reconcile(ctx, request)
+			}
+		default:
 		}
 
-		return inner.Reconcile(ctx, request)
+		return reconcile.Result{RequeueAfter: recheck}, nil
 	})
-}
-
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

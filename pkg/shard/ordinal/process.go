@@ -71,7 +71,7 @@ func New(ctx context.Context, config *rest.Config, options Options) (*Process, e
 		return nil, fmt.Errorf("create the client of the StatefulSet: %w", err)
 	}
 
-	id, err := shard.Identify(within.Identity{Ring: "ordinals", Name: options.PodName, Namespace: options.Namespace})
+	id, err := shard.Identify(within.Shard{Ring: "ordinals", Name: options.PodName, Namespace: options.Namespace})
 	if err != nil {
 		return nil, fmt.Errorf("find out which Pod this is: %w", err)
 	}

@@ -57,7 +57,7 @@ func (r *Ring) keys() contract.LabelKeys { return contract.LabelKeysOf(r.name, r
 func (r *Ring) Shard(name string) *shard.Shard {
 	r.t.Helper()
 
-	s, err := shard.Without(within.Apart{Identity: within.Identity{Ring: r.name, Name: name, ShardLabel: r.shardLabel}})
+	s, err := shard.Without(within.Shard{Ring: r.name, Name: name, ShardLabel: r.shardLabel})
 	if err != nil {
 		r.t.Fatalf("create shard %q of ring %q: %v", name, r.name, err)
 	}

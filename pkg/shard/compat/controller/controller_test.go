@@ -1,8 +1,11 @@
 package controller_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -76,8 +78,9 @@ func (f fixture) configMap(name, shardName string) *corev1.ConfigMap {
 	return cm
 }
 
-func (f fixture) reconciler(c client.Client, do reconcile.Reconciler) *controller.Reconciler {
-	return &controller.Reconciler{Object: &corev1.ConfigMap{}, Client: c, ClusterRingName: f.namespace, ShardName: "shard-0", Do: do}
+func (f fixture) reconciler(c client.Client, do reconcile.Reconciler) reconcile.Reconciler {
+	f.Helper()
+	return f.builder().WithClient(c).MustBuild(do)
 }
 
 func (f fixture) manager() manager.Manager {
@@ -130,6 +133,10 @@ func TestReconcilesOnlyObjectsOfTheShard(t *testing.T) {
 	require.EqualValues(t, 1, do.Load(), "it is not called for what does not exist any more")
 }
 
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 func TestAcknowledgesDrainsInOnePatch(t *testing.T) {
 	f, do := newFixture(t), &calls{}
 	cm := f.configMap("a", "shard-0")
@@ -137,21 +144,24 @@ func TestAcknowledgesDrainsInOnePatch(t *testing.T) {
 
 	var patches []string
 
-	admin, err := client.NewWithWatch(testenv.Config(t), client.Options{})
-	require.NoError(t, err)
+	config := testenv.Config(t)
+	config.Wrap(func(inner http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPatch {
+				body, err := io.ReadAll(r.Body)
+				require.NoError(t, err)
 
-	c := interceptor.NewClient(admin, interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
-			data, err := patch.Data(obj)
-			require.NoError(t, err)
+				patches, r.Body = append(patches, string(body)), io.NopCloser(bytes.NewReader(body))
+			}
 
-			patches = append(patches, string(data))
-
-			return c.Patch(ctx, obj, patch, opts...)
-		},
+			return inner.RoundTrip(r)
+		})
 	})
 
-	result, err := f.reconciler(c, do).Reconcile(t.Context(), request(cm))
+	mgr, err := manager.New(config, manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
+	require.NoError(t, err)
+
+	result, err := f.builderOf(mgr).WithClient(f.admin).MustBuild(do).Reconcile(t.Context(), request(cm))
 	require.NoError(t, err)
 	require.Zero(t, result)
 	require.Zero(t, do.Load())
@@ -186,22 +196,6 @@ func TestWithdrawnDrainIsNotAcknowledged(t *testing.T) {
 	require.NotZero(t, result.RequeueAfter, "the cache will show it")
 	require.Zero(t, do.Load())
 	f.RequireOwned(cm, "shard-0")
-}
-
-func TestErrorsOfFields(t *testing.T) {
-	f := newFixture(t)
-	r := &controller.Reconciler{}
-	_, err := r.Reconcile(t.Context(), reconcile.Request{})
-	require.ErrorIs(t, err, reconcile.TerminalError(nil))
-
-	for _, want := range []string{"reconciler", "object", "client", "ring", "shard name"} {
-		require.ErrorContains(t, err, want+": ")
-	}
-
-	r = f.reconciler(f.admin, &calls{})
-	r.ShardName = "Not_A_Name"
-	_, err = r.Reconcile(t.Context(), reconcile.Request{})
-	require.ErrorContains(t, err, `name: "Not_A_Name" is invalid`)
 }
 
 func TestPredicate(t *testing.T) {
@@ -364,12 +358,9 @@ func TestHandoverIsNotAwaited(t *testing.T) {
 	cm.Annotations = map[string]string{contract.HandoverAnnotation(f.namespace): `{"secrets":"99999999999"}`}
 	require.NoError(t, f.admin.Update(t.Context(), cm))
 
-	for _, r := range []reconcile.Reconciler{f.reconciler(f.admin, do), f.builder().WithClient(f.admin).MustBuild(do)} {
-		before := do.Load()
-		_, err := r.Reconcile(t.Context(), request(cm))
-		require.NoError(t, err)
-		require.Greater(t, do.Load(), before)
-	}
+	_, err := f.reconciler(f.admin, do).Reconcile(t.Context(), request(cm))
+	require.NoError(t, err)
+	require.EqualValues(t, 1, do.Load())
 }
 
 func TestBuilder(t *testing.T) {
@@ -377,26 +368,22 @@ func TestBuilder(t *testing.T) {
 	mgr := f.manager()
 	build := func() *controller.Builder { return f.builderOf(mgr) }
 
-	r, err := build().Build(do)
-	require.NoError(t, err)
-
-	built, is := r.(*controller.Reconciler)
-	require.True(t, is)
-	require.Equal(t, mgr.GetClient(), built.Client)
-	require.Equal(t, f.namespace, built.ClusterRingName)
-	require.Equal(t, "shard-0", built.ShardName)
-	require.Equal(t, do, built.Do)
-
-	r = build().WithClient(f.admin).MustBuild(do)
-	_, err = r.Reconcile(t.Context(), request(f.configMap("a", "shard-0")))
+	r := build().WithClient(f.admin).MustBuild(do)
+	_, err := r.Reconcile(t.Context(), request(f.configMap("a", "shard-0")))
 	require.NoError(t, err)
 	require.EqualValues(t, 1, do.Load())
 
-	_, err = build().For(&corev1.Secret{}).Build(do)
-	require.ErrorContains(t, err, "call For only once")
+	for want, b := range map[string]*controller.Builder{
+		"For, ": build().For(nil), "WithShardName, ": build().WithShardName(""), "ring: set the name": build().InClusterRing(""),
+		`name: "Not_A_Name" is invalid`: build().WithShardName("Not_A_Name"),
+	} {
+		_, err = b.Build(do)
+		require.ErrorContains(t, err, want)
+		require.Panics(t, func() { b.MustBuild(do) })
+	}
+
 	_, err = build().Build(nil)
-	require.ErrorContains(t, err, "pass one that is not nil")
-	require.Panics(t, func() { build().InClusterRing("").MustBuild(do) })
+	require.ErrorContains(t, err, "a reconciler that is not nil")
 }
 
 var errDo = errors.New("it fails")

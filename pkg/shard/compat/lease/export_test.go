@@ -1,4 +1,4 @@
 package lease
 
-// EndBy makes the lock call a function instead of ending the process.
-func (l *LeaseLock) EndBy(exit func(error)) { l.exit = exit }
+// EndBy makes locks that are made later call a function instead of ending the process; nil: as by default.
+func EndBy(f func(error)) { exit = f }

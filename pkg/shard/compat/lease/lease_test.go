@@ -11,9 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -39,16 +37,14 @@ func TestOptionsAreValidated(t *testing.T) {
 
 	for _, tc := range []struct {
 		name    string
-		config  *rest.Config
 		options lease.Options
 		want    []string
 	}{
-		{"no config", nil, lease.Options{ClusterRingName: "example", LeaseNamespace: "default"}, []string{"config"}},
-		{"nothing", config, lease.Options{}, []string{"ring: set the name", "namespace: set it"}},
-		{"no label value", config, lease.Options{ClusterRingName: "_", LeaseNamespace: "a/b", ShardName: "UPPER"}, []string{`ring: "_"`, `namespace: "a/b"`, `name: "UPPER"`}},
+		{"nothing", lease.Options{}, []string{"ring: set the name", "namespace: set it"}},
+		{"no label value", lease.Options{ClusterRingName: "_", LeaseNamespace: "a/b", ShardName: "UPPER"}, []string{`ring: "_"`, `namespace: "a/b"`, `name: "UPPER"`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := lease.NewResourceLock(tc.config, nil, tc.options)
+			_, err := lease.NewResourceLock(config, nil, tc.options)
 			for _, want := range tc.want {
 				require.ErrorContains(t, err, want)
 			}
@@ -66,12 +62,6 @@ func TestNameIsThatOfTheHost(t *testing.T) {
 	require.Equal(t, host, lock.Identity())
 	require.Equal(t, "default/"+host, lock.Describe())
 	require.Equal(t, "mine", config.UserAgent, "the config is the caller's")
-
-	made, is := lock.(*lease.LeaseLock)
-	require.True(t, is)
-	require.Equal(t, metav1.ObjectMeta{Namespace: "default", Name: host}, made.LeaseMeta)
-	require.Equal(t, map[string]string{contract.LabelClusterRing: "example"}, made.Labels)
-	require.NotNil(t, made.Client)
 }
 
 // election is a leader election of client-go that runs until it is stopped.
@@ -151,11 +141,13 @@ func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
 // The Lease of a process that has lost it to the lease monitor has gone: its workers do not know, so the process ends.
 func TestTakenLeaseIsNotTakenBack(t *testing.T) {
 	namespace := testenv.Namespace(t)
+	ended := make(chan error, 1)
+
+	lease.EndBy(func(err error) { ended <- err })
+	defer lease.EndBy(nil)
+
 	lock, err := lease.NewResourceLock(testenv.Config(t), nil, lease.Options{ClusterRingName: namespace, LeaseNamespace: namespace, ShardName: "shard-0"})
 	require.NoError(t, err)
-
-	ended := make(chan error, 1)
-	lock.(*lease.LeaseLock).EndBy(func(err error) { ended <- err }) //nolint:forcetypeassert // as documented
 
 	e := elect(t, lock)
 	<-e.leading
@@ -168,38 +160,6 @@ func TestTakenLeaseIsNotTakenBack(t *testing.T) {
 	require.ErrorContains(t, err, "was taken from this shard")
 	require.Equal(t, contract.LeaseControllerIdentity, ptr.Deref(read(t, namespace).Spec.HolderIdentity, ""))
 	require.ErrorContains(t, <-ended, "was taken from this shard")
-}
-
-func TestLockThatTheProgramMakes(t *testing.T) {
-	namespace := testenv.Namespace(t)
-	leases, err := coordinationv1client.NewForConfig(testenv.Config(t))
-	require.NoError(t, err)
-
-	lock := &lease.LeaseLock{
-		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: "shard-0"}, Client: leases,
-		LockConfig: resourcelock.ResourceLockConfig{Identity: "shard-0"},
-		Labels:     map[string]string{contract.LabelClusterRing: namespace, "team": "blue"},
-	}
-	<-elect(t, lock).leading
-
-	held := read(t, namespace)
-	require.Equal(t, "shard-0", ptr.Deref(held.Spec.HolderIdentity, ""))
-	require.Equal(t, "blue", held.Labels["team"])
-
-	for _, tc := range []struct {
-		lock *lease.LeaseLock
-		want string
-	}{
-		{&lease.LeaseLock{LeaseMeta: lock.LeaseMeta}, "Client: set it"},
-		{&lease.LeaseLock{LeaseMeta: lock.LeaseMeta, Client: leases, LockConfig: resourcelock.ResourceLockConfig{Identity: "other"}}, `"other" must be the name`},
-		{&lease.LeaseLock{LeaseMeta: lock.LeaseMeta, Client: leases, LockConfig: lock.LockConfig}, "ring: set the name"},
-	} {
-		_, _, err := tc.lock.Get(t.Context())
-		require.ErrorContains(t, err, tc.want)
-		require.ErrorContains(t, tc.lock.Create(t.Context(), resourcelock.LeaderElectionRecord{}), tc.want)
-		require.ErrorContains(t, tc.lock.Update(t.Context(), resourcelock.LeaderElectionRecord{}), tc.want)
-		tc.lock.RecordEvent("ignored")
-	}
 }
 
 // events records events of the election.

@@ -7,11 +7,12 @@ import (
 	"net"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/utils/clock"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
 // The durations of a leader election of controller-runtime.
@@ -23,9 +24,6 @@ const (
 
 // dialTimeout is that of client-go.
 const dialTimeout = 30 * time.Second
-
-// agent is the user agent of elections.
-const agent = "leader-election"
 
 // Client returns a client for Leases that are renewed until a deadline, on a connection of its own. The user agent of its requests ends with the given
 // one. Without a deadline, requests have no time-out, so that watches last.
@@ -51,44 +49,32 @@ func Client(config *rest.Config, agent string, renewDeadline time.Duration) (*co
 	return coordinationv1client.NewForConfig(config) //nolint:wrapcheck // the caller says what for
 }
 
-// Options describe an election. All fields are required, except Shared, MayRelease, Renewed, and ReleaseOnCancel.
-type Options struct {
-	// Lease is the Lease of the election, Identity the holder that this process wants to be.
-	Lease    types.NamespacedName
-	Identity string
-	// LeaseDuration, RenewDeadline, and RetryPeriod are those of the package leaderelection of client-go.
-	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
-	// Shared is true if several processes have this identity, and hold the Lease together.
-	Shared bool
-	// MayRelease reports whether the Lease may be released now; nil: always. Leader election also releases a Lease that it could not renew, while
-	// workers may still run.
-	MayRelease func() bool
-	// Renewed is called with the time at which a write was sent that has taken or renewed the Lease. It requires MayRelease. Nil: nobody is told.
-	Renewed func(sent time.Time)
-	// ReleaseOnCancel is true if the Lease is released when the context of Run ends.
-	ReleaseOnCancel bool
-}
-
-// New returns an election, and a channel that is closed as soon as this process is elected. Call Run of the election once: it returns when its context
-// has ended, or when the Lease is lost.
-func New(config *rest.Config, o Options) (*leaderelection.LeaderElector, <-chan struct{}, error) {
-	client, err := Client(config, agent, o.RenewDeadline)
+// Lock returns the Lease of an election that this process wants to hold with the identity, and renews until the deadline.
+func Lock(config *rest.Config, lease types.NamespacedName, identity string, renewDeadline time.Duration) (*resourcelock.LeaseLock, error) {
+	client, err := Client(config, "leader-election", renewDeadline)
 	if err != nil {
-		return nil, nil, fmt.Errorf("create the client of the election %s: %w", o.Lease, err)
+		return nil, fmt.Errorf("create the client of the election %s: %w", lease, err)
 	}
 
-	elected := make(chan struct{})
+	return &resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name},
+		Client:    client, LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+	}, nil
+}
 
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: o.lock(client, clock.RealClock{}),
-		Name: o.Lease.Name, LeaseDuration: o.LeaseDuration, RenewDeadline: o.RenewDeadline, RetryPeriod: o.RetryPeriod, ReleaseOnCancel: o.ReleaseOnCancel,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(context.Context) { close(elected) },
-			OnStoppedLeading: func() {}, // Run returns
-		},
-	})
+// New returns an election without callbacks, and a channel that is closed as soon as this process is elected. Call Run of the election once: it returns
+// when its context has ended, or when the Lease is lost.
+func New(o leaderelection.LeaderElectionConfig) (*leaderelection.LeaderElector, <-chan struct{}, error) {
+	elected := make(chan struct{})
+	o.Name = o.Lock.Describe()
+	o.Callbacks = leaderelection.LeaderCallbacks{
+		OnStartedLeading: func(context.Context) { close(elected) },
+		OnStoppedLeading: func() {}, // Run returns
+	}
+
+	elector, err := leaderelection.NewLeaderElector(o)
 	if err != nil {
-		return nil, nil, fmt.Errorf("set up the election %s: %w", o.Lease, err)
+		return nil, nil, fmt.Errorf("set up the election %s: %w", o.Name, err)
 	}
 
 	return elector, elected, nil

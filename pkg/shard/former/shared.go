@@ -1,13 +1,11 @@
-package elect
+package former
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
 )
@@ -25,59 +23,6 @@ type shared struct {
 	// looked is when the Lease was last read or written, and renewed its renewTime then.
 	looked  time.Time
 	renewed metav1.Time
-}
-
-// kept is the Lease of an election that is released only when it may be.
-type kept struct {
-	*resourcelock.LeaseLock
-
-	clock      clock.PassiveClock
-	mayRelease func() bool
-	renewed    func(sent time.Time)
-}
-
-var errKept = errors.New("the Lease is not released, because workers may still run: it expires")
-
-// Create creates the Lease.
-func (l *kept) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return l.write(record, func() error { return l.LeaseLock.Create(ctx, record) })
-}
-
-// Update writes the Lease; without a holder, it releases it.
-func (l *kept) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	if record.HolderIdentity == "" && !l.mayRelease() {
-		return errKept
-	}
-
-	return l.write(record, func() error { return l.LeaseLock.Update(ctx, record) })
-}
-
-func (l *kept) write(record resourcelock.LeaderElectionRecord, write func() error) error {
-	sent := l.clock.Now()
-
-	err := write()
-	if err == nil && record.HolderIdentity != "" && l.renewed != nil {
-		l.renewed(sent)
-	}
-
-	return err
-}
-
-// lock returns the Lease of the election.
-func (o Options) lock(client coordinationv1client.LeasesGetter, clk clock.PassiveClock) resourcelock.Interface {
-	lock := &resourcelock.LeaseLock{
-		LeaseMeta: metav1.ObjectMeta{Namespace: o.Lease.Namespace, Name: o.Lease.Name},
-		Client:    client, LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
-	}
-	if o.MayRelease != nil {
-		return &kept{lock, clk, o.MayRelease, o.Renewed}
-	}
-
-	if !o.Shared {
-		return lock
-	}
-
-	return &shared{LeaseLock: lock, clock: clk, margin: o.LeaseDuration - o.RenewDeadline}
 }
 
 // Get reads the Lease.
