@@ -219,7 +219,7 @@ func (h *handovers) compare(o handed) (missing string, lagging *store, err error
 		}
 
 		if err != nil { // it may be the one that is named
-			return err.Error(), nil, nil
+			return err.Error(), nil, nil //nolint:nilerr // it is what is missing
 		}
 
 		for _, c := range found {
