@@ -137,7 +137,7 @@ func TestRequestsOfAnotherTypeAreSharded(t *testing.T) {
 	options.Controllers = map[string]shard.Placement{"own": shard.Sharded(&corev1.ConfigMap{})}
 
 	_, err := ctrlcontroller.NewTyped("own", f.manager(options), ctrlcontroller.TypedOptions[string]{Reconciler: ownRequests{}})
-	require.ErrorContains(t, err, `controller "own" is sharded, but its requests are not reconcile.Requests`)
+	require.ErrorContains(t, err, `controller "own" is sharded, but its requests are not of type reconcile.Request`)
 
 	mine, other := client.ObjectKeyFromObject(f.configMap("mine", "shard-0")), client.ObjectKeyFromObject(f.configMap("other", "shard-1"))
 	options.Controllers["own"] = shard.ShardedBy(&corev1.ConfigMap{}, func(name string) types.NamespacedName {

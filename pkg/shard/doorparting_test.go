@@ -33,20 +33,23 @@ func TestAStoppingPodEndsConnectionsOfWebhooksWithAnAnswer(t *testing.T) {
 
 	t.Cleanup(transport.CloseIdleConnections)
 
+	address, probe := "", ""
+	for is, serves := range s.pods { // the only one
+		address, probe = is, serves
+	}
+
 	// call reports whether a call of the webhook used the connection of the call before it.
 	call := func() (reused bool) {
 		trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }}
 
-		for address := range s.pods {
-			request, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodPost,
-				"https://"+address+"/validate--v1-configmap", strings.NewReader("{}"))
-			require.NoError(t, err)
-			response, err := transport.RoundTrip(request)
-			require.NoError(t, err)
-			_, err = io.Copy(io.Discard, response.Body)
-			require.NoError(t, err)
-			require.NoError(t, response.Body.Close())
-		}
+		request, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodPost,
+			"https://"+address+"/validate--v1-configmap", strings.NewReader("{}"))
+		require.NoError(t, err)
+		response, err := transport.RoundTrip(request)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, response.Body)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
 
 		return reused
 	}
@@ -55,12 +58,6 @@ func TestAStoppingPodEndsConnectionsOfWebhooksWithAnAnswer(t *testing.T) {
 	require.True(t, call())
 
 	stopped := make(chan error, 1)
-	probe := ""
-
-	for _, p := range s.pods {
-		probe = p
-	}
-
 	go func() { stopped <- stop() }()
 
 	f.eventually(func() bool { return status(probe) != http.StatusOK }, "the Pod was told to stop")
