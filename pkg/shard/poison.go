@@ -29,7 +29,7 @@ const (
 	// sharedMemory is where a process leaves notes for its successor. The containers of a Pod share it, so it outlives a restart of a container,
 	// and a write costs no more than a call of the kernel. A process that does not have it leaves no notes.
 	sharedMemory = "/dev/shm"
-	// suspected is how long an object is suspected after its reconcile was under way when a process ended.
+	// suspected is how long a reconcile is suspected at most after it was under way when a process ended.
 	suspected = time.Hour
 
 	noteOfSuspect, noteOfWork = ".suspect", ".work" // in the order in which they are read
@@ -40,7 +40,7 @@ const (
 //
 //	O1  A note in shared memory names each object that the process is working on. If the process ends by itself, the notes remain: its successor in the
 //	    same Pod suspects these objects. A panic that a controller recovers leaves a note until the next reconcile of the object.
-//	O2  Suspects are reconciled one at a time. So when a process ends once more, at most one of them was worked on.
+//	O2  Suspects are reconciled one at a time, until the reconcile returns. So when a process ends once more, at most one of them was worked on.
 //	O3  That one is held back. An annotation on the object says so to whichever shard gets it next. It contains a digest of the object, and has no
 //	    effect when the object has changed. Whoever removes it releases the object.
 //
@@ -53,13 +53,20 @@ type poison struct {
 
 	mu       sync.Mutex
 	dir      string // of the notes; empty: there are none
-	inside   map[objectKey]int
-	suspects map[objectKey]*suspicion
-	tried    objectKey            // the suspect that is worked on; zero: none is
+	inside   map[job]int
+	suspects map[job]*suspicion
+	tried    job                  // the suspect that is worked on; zero: none is
 	held     map[objectKey]string // what was reported, and the annotation
 }
 
-// suspicion is that an object ends processes.
+// job is what one controller does for an object.
+type job struct {
+	objectKey
+
+	Controller string
+}
+
+// suspicion is that a reconcile ends processes.
 type suspicion struct {
 	since  time.Time
 	proven bool
@@ -67,7 +74,7 @@ type suspicion struct {
 }
 
 func newPoison(keys ringKeys) *poison {
-	return &poison{keys: keys, clock: clock.RealClock{}, inside: map[objectKey]int{}, suspects: map[objectKey]*suspicion{}, held: map[objectKey]string{}}
+	return &poison{keys: keys, clock: clock.RealClock{}, inside: map[job]int{}, suspects: map[job]*suspicion{}, held: map[objectKey]string{}}
 }
 
 // notesOf returns the directory for the notes of a shard's process. The parts identify it among those that share the memory.
@@ -92,7 +99,7 @@ func (p *poison) open(dir string) error {
 	p.dir = dir
 
 	for _, note := range notes {
-		var key objectKey
+		var key job
 
 		path := filepath.Join(dir, note.Name())
 		text, errRead := os.ReadFile(path)
@@ -124,13 +131,13 @@ func (p *poison) close() {
 	p.dir = ""
 }
 
-func (p *poison) note(key objectKey, kind string) string {
+func (p *poison) note(key job, kind string) string {
 	return filepath.Join(p.dir, digest(key)+kind)
 }
 
 // try calls the function for an object that may be worked on, unless the object is held back.
 func (w *wrapped) try(ctx context.Context, v *visit, inner workFunc) (reconcile.Result, error) {
-	p, o := w.shard.poison, judged{key: v.keys[0], kind: w.kind, Object: v.obj}
+	p, o := w.shard.poison, judged{job: job{v.keys[0], v.controller}, kind: w.kind, Object: v.obj}
 	o.mark = p.keys.of(o.Object).held
 	o.held = o.mark != nil && *o.mark == p.fingerprint(o.Object)
 
@@ -149,9 +156,9 @@ func (w *wrapped) try(ctx context.Context, v *visit, inner workFunc) (reconcile.
 	}
 
 	returned := false
-	defer func() { p.leave(o.key, returned) }()
+	defer func() { p.leave(o.job, returned) }()
 
-	result, err := w.call(ctx, o.key.NamespacedName, v.deletion, inner)
+	result, err := w.call(ctx, o.NamespacedName, v.deletion, inner)
 	returned = true
 
 	if o.mark != nil && err == nil { // the object has changed, and now does no harm
@@ -164,8 +171,8 @@ func (w *wrapped) try(ctx context.Context, v *visit, inner workFunc) (reconcile.
 // judged is an object that a worker is inside of, as the cache shows it.
 type judged struct {
 	metav1.Object
+	job
 
-	key  objectKey
 	kind *kind
 	mark *string // the annotation; nil: there is none
 	held bool    // the annotation is as new as the object
@@ -177,7 +184,7 @@ func (p *poison) enter(o judged) (may bool, proven *suspicion) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	key := o.key
+	key := o.job
 
 	s := p.suspects[key]
 	if s != nil && (p.clock.Since(s.since) > suspected || s.mark != "" && o.mark != nil && *o.mark == s.mark) {
@@ -192,13 +199,13 @@ func (p *poison) enter(o judged) (may bool, proven *suspicion) {
 		return false, nil
 	case s != nil && s.proven && s.mark == "":
 		return false, s
-	case s != nil && (s.proven || p.tried != (objectKey{}) && p.tried != key):
+	case s != nil && (s.proven || p.tried != (job{}) && p.tried != key):
 		return false, nil
 	case s != nil:
 		p.tried = key
 	}
 
-	delete(p.held, key)
+	delete(p.held, key.objectKey)
 
 	if p.inside[key]++; p.dir != "" && p.inside[key] == 1 {
 		text, _ := json.Marshal(key)                           // it consists of strings
@@ -208,8 +215,8 @@ func (p *poison) enter(o judged) (may bool, proven *suspicion) {
 	return true, nil
 }
 
-// leave removes the note, if the function has returned.
-func (p *poison) leave(key objectKey, returned bool) {
+// leave removes the note, and ends the suspicion, if the function has returned.
+func (p *poison) leave(key job, returned bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -220,11 +227,16 @@ func (p *poison) leave(key objectKey, returned bool) {
 	delete(p.inside, key)
 
 	if p.tried == key {
-		p.tried = objectKey{}
+		p.tried = job{}
 	}
 
 	if p.dir != "" && returned {
 		_ = os.Remove(p.note(key, noteOfWork))
+		if p.suspects[key] != nil {
+			_ = os.Remove(p.note(key, noteOfSuspect))
+		}
+
+		delete(p.suspects, key)
 	}
 }
 
@@ -239,8 +251,8 @@ func (p *poison) convict(ctx context.Context, o judged, s *suspicion) error {
 	defer p.mu.Unlock()
 
 	s.mark = mark
-	_ = os.Remove(p.note(o.key, noteOfWork))
-	_ = os.Remove(p.note(o.key, noteOfSuspect))
+	_ = os.Remove(p.note(o.job, noteOfWork))
+	_ = os.Remove(p.note(o.job, noteOfSuspect))
 
 	return nil
 }
@@ -249,11 +261,11 @@ func (p *poison) convict(ctx context.Context, o judged, s *suspicion) error {
 func (o judged) write(ctx context.Context, metadata map[string]any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err == nil {
-		_, err = o.kind.patch(ctx, o.key.NamespacedName, patch)
+		_, err = o.kind.patch(ctx, o.NamespacedName, patch)
 	}
 
 	if err != nil {
-		return fmt.Errorf("annotate whether %s %s is held back: %w", o.key.Kind, o.key.NamespacedName, err)
+		return fmt.Errorf("annotate whether %s %s is held back: %w", o.Kind, o.NamespacedName, err)
 	}
 
 	return nil
@@ -261,16 +273,16 @@ func (o judged) write(ctx context.Context, metadata map[string]any) error {
 
 // report reports an object that is held back once.
 func (p *poison) report(o judged) {
-	if p.held[o.key] == *o.mark {
+	if p.held[o.objectKey] == *o.mark {
 		return
 	}
 
-	p.held[o.key] = *o.mark
+	p.held[o.objectKey] = *o.mark
 	klog.Background().Error(nil, "Not reconciling an object, because its reconcile has ended the process twice. It is held back until it changes, or the annotation is removed",
-		"kind", o.key.Kind, "object", o.key.NamespacedName, "annotation", p.keys.Held)
+		"kind", o.Kind, "object", o.NamespacedName, "annotation", p.keys.Held)
 
 	if p.events != nil {
-		about := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: o.key.Namespace, Name: o.key.Name, UID: o.GetUID()}}
+		about := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.GetUID()}}
 		about.SetGroupVersionKind(o.kind.gvk)
 		p.events.Eventf(about, nil, "Warning", "HeldBack", "Reconcile",
 			"The reconcile has ended the process twice. The object is held back until it changes, or the annotation %s is removed", p.keys.Held)

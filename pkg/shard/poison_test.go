@@ -143,8 +143,8 @@ func (f *fixture) heldBack(s *Shard, obj client.Object) {
 
 // After two ends, it is certain which of several objects was worked on both times.
 func TestSuspectsAreTriedOneByOne(t *testing.T) {
-	key := func(name string) objectKey {
-		return objectKey{corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), types.NamespacedName{Namespace: "n", Name: name}}
+	key := func(name string) job {
+		return job{objectKey: objectKey{corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), types.NamespacedName{Namespace: "n", Name: name}}}
 	}
 	start := func() *poison {
 		p := newPoison(ringKeys{Held: "held"})
@@ -153,7 +153,7 @@ func TestSuspectsAreTriedOneByOne(t *testing.T) {
 		return p
 	}
 	may := func(p *poison, name string) bool {
-		may, _ := p.enter(judged{key: key(name)})
+		may, _ := p.enter(judged{job: key(name)})
 
 		return may
 	}
@@ -175,7 +175,7 @@ func TestSuspectsAreTriedOneByOne(t *testing.T) {
 	p.leave(key("b"), true)
 
 	p = start()
-	require.False(t, p.suspects[key("a")].proven)
+	require.Nil(t, p.suspects[key("a")], "it has returned")
 	require.True(t, p.suspects[key("b")].proven)
 	require.False(t, p.suspects[key("c")].proven)
 	require.False(t, may(p, "b"))
