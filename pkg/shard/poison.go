@@ -20,8 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -141,7 +141,7 @@ func (w *wrapped) try(ctx context.Context, v *visit, inner workFunc) (reconcile.
 	o.mark = p.keys.of(o.Object).held
 	o.held = o.mark != nil && *o.mark == p.fingerprint(o.Object)
 
-	may, proven := p.enter(o)
+	may, proven := p.enter(ctx, o)
 	if !may {
 		v.shard.progress.refused(v.shard.progress.reconciles, v.controller, "held_back")
 	}
@@ -180,7 +180,7 @@ type judged struct {
 
 // enter reports whether a worker may begin with an object, and notes that it does: then it must leave. It returns a suspicion that the object does not
 // say yet.
-func (p *poison) enter(o judged) (may bool, proven *suspicion) {
+func (p *poison) enter(ctx context.Context, o judged) (may bool, proven *suspicion) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -195,7 +195,7 @@ func (p *poison) enter(o judged) (may bool, proven *suspicion) {
 
 	switch {
 	case o.held:
-		p.report(o)
+		p.report(ctx, o)
 		return false, nil
 	case s != nil && s.proven && s.mark == "":
 		return false, s
@@ -272,13 +272,13 @@ func (o judged) write(ctx context.Context, metadata map[string]any) error {
 }
 
 // report reports an object that is held back once.
-func (p *poison) report(o judged) {
+func (p *poison) report(ctx context.Context, o judged) {
 	if p.held[o.objectKey] == *o.mark {
 		return
 	}
 
 	p.held[o.objectKey] = *o.mark
-	klog.Background().Error(nil, "Not reconciling an object, because its reconcile has ended the process twice. It is held back until it changes, or the annotation is removed",
+	log.FromContext(ctx).Error(nil, "Not reconciling an object, because its reconcile has ended the process twice. It is held back until it changes, or the annotation is removed",
 		"kind", o.Kind, "object", o.NamespacedName, "annotation", p.keys.Held)
 
 	if p.events != nil {

@@ -153,7 +153,7 @@ func TestSuspectsAreTriedOneByOne(t *testing.T) {
 		return p
 	}
 	may := func(p *poison, name string) bool {
-		may, _ := p.enter(judged{job: key(name)})
+		may, _ := p.enter(t.Context(), judged{job: key(name)})
 
 		return may
 	}
