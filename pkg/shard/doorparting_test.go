@@ -3,28 +3,19 @@ package shard_test
 import (
 	"crypto/tls"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptrace"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/client-go/util/cert"
 )
 
 // An API server sends all calls over one connection. A Pod that was told to stop ends it with an answer, because a call that is on its way when the
 // server closes the connection would fail.
 func TestAStoppingPodEndsConnectionsOfWebhooksWithAnAnswer(t *testing.T) {
 	f := newOperators(t)
-	certs := t.TempDir()
-	ca, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(certs, "tls.crt"), ca, 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(certs, "tls.key"), key, 0o600))
-
+	certs, _ := f.certificate()
 	s := newService(f)
 	stop := f.webhookPod(s, certs, "pod")
 	transport := &http.Transport{

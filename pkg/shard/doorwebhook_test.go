@@ -174,15 +174,21 @@ func (f *operators) webhookPod(s *service, certs, name string) (stop func() erro
 	}
 }
 
+// certificate returns a directory with a certificate for webhooks, and the certificate, which has signed itself.
+func (f *operators) certificate() (dir string, ca []byte) {
+	dir = f.TempDir()
+	ca, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	require.NoError(f, err)
+	require.NoError(f, os.WriteFile(filepath.Join(dir, "tls.crt"), ca, 0o600))
+	require.NoError(f, os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600))
+
+	return dir, ca
+}
+
 // Three replicas, one of which waits for a slot, serve a webhook without which nothing can be created. A rolling update replaces all of them.
 func TestWebhooksAreServedByAllReplicasAllTheTime(t *testing.T) {
 	f := newOperators(t)
-	certs := t.TempDir()
-	ca, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(certs, "tls.crt"), ca, 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(certs, "tls.key"), key, 0o600))
-
+	certs, ca := f.certificate()
 	s := newService(f)
 
 	var stops []func() error
