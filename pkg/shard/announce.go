@@ -30,7 +30,7 @@ func (l *lock) announce(lease *coordinationv1.Lease) {
 	set(contract.AnnotationHoldOff, holdOff.String())
 	set(contract.AnnotationPod, l.pod.name)
 	set(contract.AnnotationShardLabel, l.label)
-	set(contract.AnnotationNamespaces, valueIf(len(l.namespaces) > 0, contract.NamespacesValue(l.namespaces, renewed)))
+	set(contract.AnnotationNamespaces, contract.NamespacesValue(l.namespaces, renewed))
 	set(contract.AnnotationOffered, valueIf(l.offering, contract.OfferValue(renewed)))
 	set(contract.AnnotationStopping, valueIf(l.stopping.Load() && !l.offering && isHeld(lease), contract.OfferValue(renewed)))
 	set(contract.AnnotationPodUID, valueIf(l.pod.uid != "", contract.PodUIDValue(l.pod.uid, renewed)))

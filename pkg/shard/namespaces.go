@@ -6,7 +6,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -16,7 +15,7 @@ import (
 
 // watchedNamespaces returns the namespaces in which a manager with these options, which checkCache has accepted, watches any of the kinds, sorted; none if it
 // watches one of them everywhere.
-func watchedNamespaces(o manager.Options, kinds map[schema.GroupKind]Kind) []string {
+func watchedNamespaces(o manager.Options, kinds declared) []string {
 	keys, err := keysOf(o.Scheme, o.Cache.ByObject)
 	all := sets.New[string]()
 
