@@ -102,7 +102,7 @@ demo: $(DEMO:%=$(BIN)/%) ## Run everything on this machine, demonstrate each gua
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo run --bin-dir $(BIN) --assets "$$assets" $(ARGS)
 
 .PHONY: demo-modes
-demo-modes: $(DEMO:%=$(BIN)/%) $(BIN)/ordinals $(BIN)/guide $(OPERATORS:%=$(BIN)/%) ## Run the other ways to share objects, and verify each (ARGS=standby runs one; docs/modes.md lists them)
+demo-modes: $(DEMO:%=$(BIN)/%) $(BIN)/guide $(OPERATORS:%=$(BIN)/%) ## Run the other ways to share objects, and verify each (ARGS=standby runs one; docs/modes.md lists them)
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo modes --bin-dir $(BIN) --assets "$$assets" $(ARGS)
 
 .PHONY: up
@@ -132,12 +132,12 @@ test: go-present ## Run all tests with the race detector against a real API serv
 build: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/load $(BIN)/kubectl-ring $(BIN)/grpcurl $(BIN)/kubectl ## Build the services, the example, the demo, the load tool, the kubectl plugin, grpcurl, and kubectl into bin/
 
 # The go command determines what is out of date.
-.PHONY: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/ordinals $(BIN)/guide $(BIN)/demo $(BIN)/load $(BIN)/kubectl-ring $(BIN)/grpcurl $(BIN)/kubectl
+.PHONY: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/guide $(BIN)/demo $(BIN)/load $(BIN)/kubectl-ring $(BIN)/grpcurl $(BIN)/kubectl
 $(SERVICES:%=$(BIN)/%): $(BIN)/%: go-present
 	$(call step,build $@)
 	@$(GOBUILD) -o $@ ./services/$*/cmd/$*
 
-$(BIN)/example $(BIN)/ordinals $(BIN)/guide $(BIN)/demo $(BIN)/load: $(BIN)/%: go-present
+$(BIN)/example $(BIN)/guide $(BIN)/demo $(BIN)/load: $(BIN)/%: go-present
 	$(call step,build $@)
 	@$(GOBUILD) -o $@ ./$(firstword $(wildcard tools/*/cmd/$*) tools/$*)
 
@@ -174,7 +174,7 @@ images: go-present ## Build the images; to push them: make images IMAGE_REPO=reg
 			--platform $(PLATFORMS) --tags "$$(printf '%s' '$(VERSION)' | tr -c 'A-Za-z0-9_.-' -)" --image-refs $(INSTALL)/images.txt --sbom-dir $(INSTALL)/sbom \
 			--ldflags=-s --ldflags=-w $(VERSIONED:%=--ldflags='-X $(PATHS)/%.Version=$(VERSION)') \
 			$(if $(IMAGE_REPO),,--push=false --oci-layout-path dist/images) \
-			$(foreach service,$(SERVICES),./services/$(service)/cmd/$(service)) ./tools/example/cmd/example ./tools/example/cmd/ordinals $(MORE_IMAGES)
+			$(foreach service,$(SERVICES),./services/$(service)/cmd/$(service)) ./tools/example/cmd/example $(MORE_IMAGES)
 	$(if $(COSIGN_KEY),$(sign),@echo 'Not signed. To sign the images and their SBOMs: make images IMAGE_REPO=... COSIGN_KEY=...')
 	@[ -n '$(IMAGE_REPO)' ] || { echo 'To push them: make images IMAGE_REPO=...'; exit 0; }; \
 		images=$$(sed -E -e 's|@(.*)$$| digest: \1|' -e t -e 's|:([^:/]*)$$| newTag: \1|' $(INSTALL)/images.txt | while read -r image key value; do \

@@ -15,16 +15,6 @@ func newWithin(w within.Shard) (*Shard, error) {
 	return New(Options{Ring: w.Ring, Name: w.Name, Namespace: w.Namespace, ShardLabel: w.ShardLabel, Exit: w.Exit})
 }
 
-// Identify fills in the name and the namespace if they are empty, as [Options] say. It is for package ordinal, and nobody else can call it.
-func Identify(w within.Shard) (within.Shard, error) {
-	s, err := newWithin(w)
-	if err == nil {
-		w.Name, w.Namespace = s.Name(), s.Namespace()
-	}
-
-	return w, err
-}
-
 // Without returns a shard whose reconcilers work without a Lease. It is for packages compat/controller and shardtest, and nobody else can call it.
 // With a config, its caches may be older than its term, which begins with the first reconcile.
 func Without(w within.Shard) (*Shard, error) {

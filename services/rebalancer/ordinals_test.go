@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -35,7 +37,7 @@ import (
 type controllerVersion int
 
 const (
-	byOrdinal controllerVersion = iota // ordinals alone
+	byOrdinal controllerVersion = iota // the controller shares objects by itself
 	claiming                           // a shard that claims objects by its ordinal
 	byRing                             // a shard
 )
@@ -43,6 +45,8 @@ const (
 // workers are the Pods of a StatefulSet, and a record of what they do. ConfigMaps and the Secrets that they control are reconciled by two controllers.
 type workers struct {
 	*testRing
+
+	replicas int32
 
 	pods map[int]func() error // stops the Pod
 
@@ -67,7 +71,7 @@ func newWorkers(w *testRing, replicas int32) *workers {
 		},
 	}))
 
-	return &workers{testRing: w, pods: map[int]func() error{}, inside: map[string]map[string]bool{}, done: map[string][]string{}}
+	return &workers{testRing: w, replicas: replicas, pods: map[int]func() error{}, inside: map[string]map[string]bool{}, done: map[string][]string{}}
 }
 
 // run runs the version in the Pod with this ordinal, after it has stopped what ran there.
@@ -109,25 +113,23 @@ func (w *workers) run(number int, v controllerVersion) {
 	w.Cleanup(func() { _ = w.pods[number]() })
 }
 
-func (w *workers) ordinalOptions(number int) ordinal.Options {
-	return ordinal.Options{PodName: "web-" + strconv.Itoa(number), Namespace: w.Namespace, Hash: ordinal.ControllerKey()}
-}
-
+// byOrdinal is a controller that shares objects by a hash of their names, as operators do without a library. All replicas work.
 func (w *workers) byOrdinal(kube *rest.Config, number int, options manager.Options) manager.Manager {
 	w.Helper()
 
-	p, err := ordinal.New(w.Context(), kube, w.ordinalOptions(number))
-	require.NoError(w, err)
-	require.NoError(w, p.ConfigureManager(&options, &corev1.ConfigMap{}, &corev1.Secret{}))
 	mgr, err := manager.New(kube, options)
 	require.NoError(w, err)
-	require.NoError(w, mgr.Add(p))
+
+	mine := predicate.NewPredicateFuncs(func(obj client.Object) bool {
+		family := &metav1.ObjectMeta{Namespace: obj.GetNamespace(), Name: familyOf(obj)}
+		hash := ordinal.Key(schema.GroupKind{Kind: "ConfigMap"}, family)
+
+		return hash%uint64(w.replicas) == uint64(number) //nolint:gosec // neither is negative
+	})
 
 	for _, obj := range []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}} {
-		require.NoError(w, ctrl.NewControllerManagedBy(mgr).Named(fmt.Sprintf("%T", obj)).
-			For(obj, builder.WithPredicates(p.Predicate())).
-			WatchesRawSource(p.Source(mgr.GetCache(), obj)).
-			Complete(p.Reconciler(mgr.GetClient(), obj, w.reconciler(p.Name(), mgr.GetClient(), obj))))
+		require.NoError(w, ctrl.NewControllerManagedBy(mgr).Named(fmt.Sprintf("%T", obj)).For(obj, builder.WithPredicates(mine)).
+			Complete(w.reconciler("web-"+strconv.Itoa(number), mgr.GetClient(), obj)))
 	}
 
 	return mgr
@@ -154,9 +156,7 @@ func (w *workers) asShard(kube *rest.Config, number int, v controllerVersion, op
 	s := mgr.Shard()
 
 	if v == claiming {
-		p, err := ordinal.New(w.Context(), kube, w.ordinalOptions(number))
-		require.NoError(w, err)
-		require.NoError(w, p.AddClaims(w.Context(), mgr, ordinal.Claims{
+		require.NoError(w, ordinal.AddClaims(w.Context(), mgr, ordinal.Claims{
 			Main: []client.Object{&corev1.ConfigMap{}}, Controlled: []client.Object{&corev1.Secret{}}, Namespaces: []string{w.Namespace},
 		}))
 	}
@@ -177,11 +177,7 @@ func (w *workers) reconciler(pod string, c client.Client, kind client.Object) re
 			return reconcile.Result{}, client.IgnoreNotFound(err)
 		}
 
-		family := obj.GetName()
-		if controller := metav1.GetControllerOfNoCopy(obj); controller != nil {
-			family = controller.Name
-		}
-
+		family := familyOf(obj)
 		w.enter(pod, family)
 
 		// A request makes the work last.
@@ -192,6 +188,15 @@ func (w *workers) reconciler(pod string, c client.Client, kind client.Object) re
 
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	})
+}
+
+// familyOf returns the name of the ConfigMap that the object is, or that controls it.
+func familyOf(obj client.Object) string {
+	if controller := metav1.GetControllerOfNoCopy(obj); controller != nil {
+		return controller.Name
+	}
+
+	return obj.GetName()
 }
 
 func (w *workers) enter(pod, family string) {
@@ -320,12 +325,10 @@ func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 			c(&ofShard, &kinds)
 		}
 
-		p, err := ordinal.New(t.Context(), kube, w.ordinalOptions(number))
-		require.NoError(t, err)
 		mgr, err := shard.NewManager(kube, manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}}, ofShard)
 		require.NoError(t, err)
 
-		return p.AddClaims(t.Context(), mgr, kinds)
+		return ordinal.AddClaims(t.Context(), mgr, kinds)
 	}
 
 	// Labels that an earlier ring has left are those of nobody's ordinal.
@@ -347,8 +350,7 @@ func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 	w.Join("web-0")
 	require.NoError(t, add(1))
 
-	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Claims) { s.Name = "web" }), `the shard has the name "web"`)
-	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Claims) { s.Namespace = "other" }), `in namespace "other"`)
+	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Claims) { s.Name = "web" }), `the name "web" contains no ordinal`)
 	require.ErrorContains(t, add(1, func(_ *shard.Options, k *ordinal.Claims) { k.Main = nil }), "name at least one main kind")
 	require.ErrorContains(t, add(1, func(_ *shard.Options, k *ordinal.Claims) {
 		k.Main = []client.Object{&v1alpha1.ClusterRing{}}

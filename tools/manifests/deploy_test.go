@@ -26,7 +26,6 @@ var programs = map[string]string{
 	"rebalancer":   "./services/rebalancer/cmd/rebalancer",
 	"ringquery":    "./services/ringquery/cmd/ringquery",
 	"example":      "./tools/example/cmd/example",
-	"ordinals":     "./tools/example/cmd/ordinals",
 }
 
 // binaries builds the programs once, and returns the directory they are in.

@@ -1,7 +1,6 @@
 package manifests_test
 
 import (
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,10 +33,7 @@ func TestSkaffoldBuildsWhatChanged(t *testing.T) {
 	top, err := filepath.Abs(root)
 	require.NoError(t, err)
 
-	built := maps.Clone(programs)
-	delete(built, "ordinals") // it needs no services, which are what skaffold is about
-
-	for name, main := range built {
+	for name, main := range programs {
 		a := artifacts[name]
 		require.Equal(t, main, a.Ko.Main)
 
@@ -61,7 +57,7 @@ func TestSkaffoldBuildsWhatChanged(t *testing.T) {
 			require.True(t, a.Watches(file), "an edit of %s does not build the image of %s anew", file, name)
 		}
 
-		for other := range built {
+		for other := range programs {
 			if other != name {
 				require.False(t, a.Watches(strings.TrimPrefix(programs[other], "./")+"/main.go"), "an edit of %s builds the image of %s anew", other, name)
 			}

@@ -35,7 +35,7 @@ func newCheckout(t *testing.T) checkout {
 	c.env = append(c.env, "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a",
 		"GIT_COMMITTER_EMAIL=a@example.org", "GIT_AUTHOR_DATE=1767225600 +0000", "GIT_COMMITTER_DATE=1767225600 +0000")
 
-	for _, image := range []string{"assigner", "example", "leasemonitor", "ordinals", "rebalancer", "ringquery"} {
+	for _, image := range []string{"assigner", "example", "leasemonitor", "rebalancer", "ringquery"} {
 		text := fmt.Sprintf(`{"name": "sbom-sha256:%s"}`, digest(image))
 		require.NoError(t, os.WriteFile(filepath.Join(c.sboms, image+"-index.spdx.json"), []byte(text), 0o600))
 		require.NoError(t, os.WriteFile(filepath.Join(c.sboms, image+"-linux-amd64.spdx.json"), []byte(strings.Replace(text, digest(image), digest("amd64"), 1)), 0o600))

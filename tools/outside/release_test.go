@@ -193,7 +193,7 @@ func installs(t *testing.T, c checkout) {
 	t.Helper()
 
 	for name, images := range map[string][]string{
-		"crds.yaml": nil, "install.yaml": {"assigner", "leasemonitor", "rebalancer", "ringquery"}, "example.yaml": {"example"}, "example-ordinals.yaml": {"ordinals"},
+		"crds.yaml": nil, "install.yaml": {"assigner", "leasemonitor", "rebalancer", "ringquery"}, "example.yaml": {"example"},
 		"install-cert-manager.yaml": {"assigner", "leasemonitor", "rebalancer", "ringquery"},
 	} {
 		var found []string

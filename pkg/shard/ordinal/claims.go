@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	appsv1client "k8s.io/client-go/kubernetes/typed/apps/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
@@ -37,6 +38,8 @@ const (
 
 // Claims are the objects that the ring is going to have. The kinds are given by empty objects.
 type Claims struct {
+	// Hash is that by which the previous version of the controller shares the main objects. Default: [Key].
+	Hash Hash
 	// Main are the kinds of the ring's resources. At least one.
 	Main []client.Object
 	// Controlled are those of its controlled resources.
@@ -49,7 +52,8 @@ type Claims struct {
 // claims gives labels to objects that have none, as long as the ring does not exist. It watches only such objects: when all have a label, the watches
 // are empty. It looks at all of them after each event, and from time to time.
 type claims struct {
-	process    *Process
+	pod        pod
+	hash       Hash
 	shard      *shard.Shard
 	elected    <-chan struct{}
 	label      string // the key of the shard label
@@ -69,9 +73,9 @@ type claimed struct {
 }
 
 // AddClaims adds to the manager of a shard what leads from ordinals to a ring: as long as the ring does not exist, this process gives the label of the
-// shard to the objects without a label that belong to its ordinal, and to what they control. Its controllers are those of the shard, and work
-// only on objects with the label. The process must therefore not use [Process.Reconciler]. The shard must have the name of the Pod. Declare only
-// the main kinds in shard.Options: what controllers of this process create has no label until it is claimed, and they must see it.
+// shard to the objects without a label that belong to the ordinal of its Pod, and to what they control. Its controllers are those of the shard, and work
+// only on objects with the label. The shard must have the name of the Pod. Declare only the main kinds in shard.Options: what controllers of this process
+// create has no label until it is claimed, and they must see it.
 //
 // Why no object has two processes, if the order in docs/ordinals.md is kept:
 //
@@ -85,13 +89,13 @@ type claimed struct {
 //
 // If the ring exists already when this Pod becomes a shard for the first time, although a Pod of a lower ordinal is no shard of it yet, that Pod may run
 // the previous version, and the rebalancer would give away the objects that it works on. AddClaims then returns an error. It does the same if there is no
-// ring, but an object has the label of this shard that does not belong to its ordinal.
+// ring, but an object has the label of this shard that does not belong to its ordinal, and if the Pod has no ordinal.
 //
-// In addition to what the shard needs, the process needs get on the ClusterRing and on the Leases of the other Pods, list and watch on the kinds, and get, list,
-// and watch on the StatefulSet.
-func (p *Process) AddClaims(ctx context.Context, mgr *shard.Manager, of Claims) error {
+// In addition to what the shard needs, the process needs get on the ClusterRing, on the Leases of the other Pods, and on the StatefulSet, and list and watch
+// on the kinds.
+func AddClaims(ctx context.Context, mgr *shard.Manager, of Claims) error {
 	s := mgr.Shard()
-	c := &claims{process: p, shard: s, elected: mgr.Elected(), label: s.LabelKeys().Shard, namespaces: of.Namespaces, changed: make(chan struct{}, 1)}
+	c := &claims{hash: of.Hash, shard: s, elected: mgr.Elected(), label: s.LabelKeys().Shard, namespaces: of.Namespaces, changed: make(chan struct{}, 1)}
 
 	err := c.configure(mgr, of)
 	if err == nil {
@@ -99,7 +103,7 @@ func (p *Process) AddClaims(ctx context.Context, mgr *shard.Manager, of Claims) 
 	}
 
 	if err == nil {
-		err = errors.Join(mgr.Add(p), mgr.Add(c.unlabelled), mgr.Add(c))
+		err = errors.Join(mgr.Add(c.unlabelled), mgr.Add(c))
 	}
 
 	if err != nil {
@@ -111,13 +115,21 @@ func (p *Process) AddClaims(ctx context.Context, mgr *shard.Manager, of Claims) 
 
 // configure checks what is to be claimed, and how, and creates the client and the cache for it.
 func (c *claims) configure(mgr *shard.Manager, of Claims) error {
-	switch o := c.process.options; {
-	case c.shard.Name() != o.PodName:
-		return fmt.Errorf("the shard has the name %q instead of that of the Pod, %q: use shard.NewManager without a name and without slots", c.shard.Name(), o.PodName)
-	case c.shard.Namespace() != o.Namespace:
-		return fmt.Errorf("the Lease of the shard is in namespace %q instead of that of the Pod, %q", c.shard.Namespace(), o.Namespace)
-	case len(of.Main) == 0:
+	if len(of.Main) == 0 {
 		return errors.New("name at least one main kind")
+	}
+
+	if c.hash == nil {
+		c.hash = Key
+	}
+
+	apps, err := appsv1client.NewForConfig(mgr.GetConfig())
+	if err == nil {
+		c.pod, err = podOf(c.shard.Name(), apps.StatefulSets(c.shard.Namespace()))
+	}
+
+	if err != nil {
+		return err
 	}
 
 	for i, obj := range slices.Concat(of.Main, of.Controlled) {
@@ -163,11 +175,16 @@ func (c *claims) checkOrder(ctx context.Context) error {
 		return c.checkLabels(ctx)
 	}
 
-	if was, err := c.isShard(ctx, c.process.ordinal); err != nil || was {
+	if was, err := c.isShard(ctx, c.pod.ordinal); err != nil || was {
 		return err
 	}
 
-	for ordinal := c.process.latest.Load().start; ordinal < c.process.ordinal; ordinal++ {
+	s, err := c.pod.share(ctx)
+	if err != nil {
+		return err
+	}
+
+	for ordinal := s.start; ordinal < c.pod.ordinal; ordinal++ {
 		is, err := c.isShard(ctx, ordinal)
 		if err != nil {
 			return err
@@ -175,7 +192,7 @@ func (c *claims) checkOrder(ctx context.Context) error {
 
 		if !is {
 			return fmt.Errorf("ring %s exists, and Pod %s is no shard of it yet: it may still work on objects that have no label. Delete the ring, update all Pods, and create the "+
-				"ring then. If all Pods are up to date, this Pod starts as soon as that one is a shard", c.shard.Ring(), c.process.pod(ordinal))
+				"ring then. If all Pods are up to date, this Pod starts as soon as that one is a shard", c.shard.Ring(), c.pod.named(ordinal))
 		}
 	}
 
@@ -184,6 +201,11 @@ func (c *claims) checkOrder(ctx context.Context) error {
 
 // checkLabels returns an error if a main object has the label of this shard, but not its ordinal: a Pod of the previous version may work on it.
 func (c *claims) checkLabels(ctx context.Context) error {
+	s, err := c.pod.share(ctx)
+	if err != nil {
+		return err
+	}
+
 	for _, k := range c.kinds {
 		for _, namespace := range c.namespaces {
 			list := k.list()
@@ -192,10 +214,10 @@ func (c *claims) checkLabels(ctx context.Context) error {
 			}
 
 			for i := range list.Items {
-				if obj := &list.Items[i]; !k.controlled && !c.process.share().owns(c.process.options.Hash(k.GroupKind(), obj)) {
+				if obj := &list.Items[i]; !k.controlled && !s.owns(c.hash(k.GroupKind(), obj)) {
 					return fmt.Errorf("there is no ring %s, but %s %s/%s carries the label %s=%s, and does not belong to ordinal %d. If an earlier ring has left the label, "+
 						"remove it. If the number of replicas was changed after all Pods had been updated, create the ring",
-						c.shard.Ring(), k.Kind, obj.Namespace, obj.Name, c.label, c.shard.Name(), c.process.ordinal)
+						c.shard.Ring(), k.Kind, obj.Namespace, obj.Name, c.label, c.shard.Name(), c.pod.ordinal)
 				}
 			}
 		}
@@ -222,7 +244,7 @@ func (c *claims) ringExists(ctx context.Context) (bool, error) {
 
 // isShard reports whether the Pod with this ordinal has a Lease of the ring.
 func (c *claims) isShard(ctx context.Context, ordinal int) (bool, error) {
-	lease := partial(coordinationv1.SchemeGroupVersion.WithKind("Lease"), c.process.options.Namespace, c.process.pod(ordinal))
+	lease := partial(coordinationv1.SchemeGroupVersion.WithKind("Lease"), c.shard.Namespace(), c.pod.named(ordinal))
 
 	err := c.live.Get(ctx, client.ObjectKeyFromObject(lease), lease)
 	if client.IgnoreNotFound(err) != nil {
@@ -310,12 +332,24 @@ type candidate struct {
 // pass claims the objects that are to get the label of this process: main objects by their ordinals, controlled ones by the label of their controllers.
 // It reports whether it has not, because the ring exists: then, labels are the rebalancer's.
 func (c *claims) pass(ctx context.Context) (ring bool, err error) {
-	var candidates []candidate
+	var (
+		candidates []candidate
+		mine       *share
+	)
 
 	for _, k := range c.kinds {
 		list := k.list()
 		if err := c.unlabelled.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return false, fmt.Errorf("list objects of kind %s without a label: %w", k.Kind, err)
+		}
+
+		if len(list.Items) > 0 && !k.controlled && mine == nil {
+			s, err := c.pod.share(ctx)
+			if err != nil {
+				return false, err
+			}
+
+			mine = &s
 		}
 
 		for i := range list.Items {
@@ -324,7 +358,7 @@ func (c *claims) pass(ctx context.Context) (ring bool, err error) {
 				found.controller = c.controllerOf(ctx, found.obj)
 			}
 
-			if found.controller != nil || !k.controlled && c.mine(k, found.obj) {
+			if found.controller != nil || !k.controlled && c.counts(found.obj) && mine.owns(c.hash(k.GroupKind(), found.obj)) {
 				candidates = append(candidates, found)
 			}
 		}
@@ -342,7 +376,6 @@ func (c *claims) pass(ctx context.Context) (ring bool, err error) {
 	}
 
 	var work errgroup.Group
-
 	work.SetLimit(claimers)
 
 	for _, found := range candidates {
@@ -352,13 +385,9 @@ func (c *claims) pass(ctx context.Context) (ring bool, err error) {
 	return false, work.Wait() //nolint:wrapcheck // it is wrapped
 }
 
-// mine reports whether a main object belongs to the ordinal of this process, in a namespace that counts.
-func (c *claims) mine(k claimed, obj *metav1.PartialObjectMetadata) bool {
-	if c.namespaces[0] == "" && (obj.Namespace == metav1.NamespaceSystem || obj.Namespace == contract.SystemNamespace) {
-		return false
-	}
-
-	return c.process.share().owns(c.process.options.Hash(k.GroupKind(), obj))
+// counts reports whether a main object is in a namespace that the ring is going to select.
+func (c *claims) counts(obj *metav1.PartialObjectMetadata) bool {
+	return c.namespaces[0] != "" || obj.Namespace != metav1.NamespaceSystem && obj.Namespace != contract.SystemNamespace
 }
 
 // controllerOf returns what controls the object, without labels; nil if that is no object of the ring, has no label, or has that of another shard.

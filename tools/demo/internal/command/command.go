@@ -26,7 +26,7 @@ token of its own service account), and several shards of an example controller. 
 needs no cluster, no containers, and no network.
 
   demo run    demonstrates each guarantee in ten steps, verifies it, and leaves nothing behind
-  demo modes  runs the other ways to share the objects of a controller, such as slots, standby shards, and ordinals
+  demo modes  runs the other ways to share the objects of a controller, such as slots, standby shards, and keys
   demo up     starts the same system and leaves it running, so that you can experiment
   demo env    prints shell variables for the system that demo up has started
   demo down   stops the system that demo up has started, and removes what killed demos have left behind

@@ -9,7 +9,7 @@ import (
 )
 
 func (c *common) newModes() *cobra.Command {
-	r := &runner{common: c, others: []string{"ordinals", "guide", "jobset", "trust-manager", "client-go"}}
+	r := &runner{common: c, others: []string{"guide", "jobset", "trust-manager", "client-go"}}
 	names := (&scenario.Story{}).ModeNames()
 	cmd := &cobra.Command{
 		Use:   "modes [MODE...]",
@@ -20,7 +20,7 @@ Without arguments, it runs all of them. The steps do not depend on each other.
 Every step checks what the mode promises. The exit code is 0 only if all checks pass. The command leaves nothing behind, also after
 Ctrl-C.`,
 		Example: `  make demo-modes                    builds everything, then runs this
-  make demo-modes ARGS=ordinals      runs one mode
+  make demo-modes ARGS=standby       runs one mode
   bin/demo modes slots standby       runs two modes`,
 		ValidArgs: names,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -27,11 +27,6 @@ const (
 	ShardNamespace = "example"
 	shardAccount   = "example-shard"
 
-	// OrdinalsSet is the StatefulSet of deploy/example-ordinals, and its service account.
-	OrdinalsSet = "website"
-	// OrdinalsNamespace is the namespace of that StatefulSet.
-	OrdinalsNamespace = "example-ordinals"
-
 	// LeaseDuration is the duration of the shards' Leases: much shorter than in a cluster, so that nobody has to wait long until a killed
 	// shard is dead.
 	LeaseDuration = 6 * time.Second
@@ -217,18 +212,6 @@ func (s *System) work(name string) []string {
 		"--history-file=" + s.HistoryFile(name), "--work-duration=" + workDuration.String(), "--concurrency=" + strconv.Itoa(concurrency),
 		"--kube-api-qps=150", "--kube-api-burst=150",
 	}
-}
-
-// StartOrdinals starts Pods of the StatefulSet of deploy/example-ordinals and waits until each is ready.
-func (s *System) StartOrdinals(ctx context.Context, names ...string) error {
-	var specs []services.Spec
-
-	for _, name := range names {
-		args := append([]string{"--pod-name=" + name, "--namespace=" + OrdinalsNamespace}, s.work(name)...)
-		specs = append(specs, services.Spec{Name: name, Binary: "ordinals", Namespace: OrdinalsNamespace, Account: OrdinalsSet, Args: args})
-	}
-
-	return s.Start(ctx, specs...)
 }
 
 // ShardKubeconfig returns the path of a kubeconfig for a shard that somebody else starts.

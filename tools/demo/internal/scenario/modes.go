@@ -38,7 +38,6 @@ func (s *Story) Modes() []Mode {
 		{"jobset", Step{"JobSet, whose code knows nothing of shards", sharding, s.jobset}},
 		{"trust-manager", Step{"trust-manager, whose reconciler is hidden", sharding, s.trustManager}},
 		{"client-go", Step{"a controller without controller-runtime", sharding, s.clientGo}},
-		{"ordinals", Step{"ordinals of a StatefulSet, without services", []string{"website-2"}, s.ordinals}},
 	}
 }
 

@@ -209,6 +209,21 @@ func (s *Story) endProgram(ctx context.Context, p *program, shards ...string) er
 // anyway are parts of errors that a controller also returns without shards: when it is stopped, and when its cache is behind its own writes.
 var anyway = []string{"context canceled", "the object has been modified"}
 
+// spansSince returns the reconciles that processes have begun and recorded since a point in time.
+func (s *Story) spansSince(since time.Duration, processes ...string) ([]history.Span, error) {
+	var files []string
+	for _, name := range processes {
+		files = append(files, s.system.HistoryFile(name))
+	}
+
+	reader, err := record.Histories(files...)
+	if err != nil {
+		return nil, fmt.Errorf("read the histories of %v: %w", processes, err)
+	}
+
+	return slices.DeleteFunc(reader.Spans(), func(span history.Span) bool { return span.Start < since }), nil
+}
+
 // judgeProgram judges what the shards have recorded.
 func (s *Story) judgeProgram(since time.Duration, killed *process.Process, shards []string) error {
 	spans, err := s.spansSince(since, shards...)
