@@ -194,7 +194,7 @@ func (r *Ring) rekey(req *Request, resource resources.Resource, role resources.R
 		answer.Warning = r.keyless(resource)
 	}
 
-	next, ok := view.OwnerIn(meta.Namespace, k)
+	next, ok := view.Place(meta.Namespace, k, shard)
 	if !ok || next == shard {
 		return answer // a drain that is no longer needed is withdrawn by the rebalancer
 	}

@@ -54,7 +54,9 @@ func resolve() *resources.Set {
 
 // view contains a shard for every name. A name of the form "name:holder" is not available, and "namespace/name" is in another
 // namespace than the others.
-func view(shards ...string) *membership.View {
+func view(shards ...string) *membership.View { return viewOf(membership.Rules{}, shards...) }
+
+func viewOf(rules membership.Rules, shards ...string) *membership.View {
 	var leases []*coordinationv1.Lease
 
 	for _, s := range shards {
@@ -75,7 +77,7 @@ func view(shards ...string) *membership.View {
 		})
 	}
 
-	return membership.NewView(ring, leases, nil)
+	return rules.View(ring, leases, nil)
 }
 
 // state is a ring in which nothing moves.
@@ -108,6 +110,15 @@ func unrecorded(shards ...string) *admission.Ring {
 func moving(shards ...string) *admission.Ring {
 	f := state(shards...).Facts()
 	f.AssignedFingerprint = view("a").Fingerprint()
+
+	return admission.NewRing(f)
+}
+
+// paused is a ring in which objects may be elsewhere than their keys say.
+func paused(shards ...string) *admission.Ring {
+	f := state(shards...).Facts()
+	f.View = viewOf(membership.Rules{Paused: true}, shards...)
+	f.AssignedFingerprint = f.View.Fingerprint()
 
 	return admission.NewRing(f)
 }
@@ -252,6 +263,7 @@ func examples() []example {
 		{"a new child", abc, create(configmaps, child(nil)), admission.Assigned},
 		{"a new child whose name is still to be generated", abc, create(configmaps, generated), admission.Assigned},
 		{"a new child of a cluster-scoped owner", abc, create(configmaps, ofCluster), admission.Assigned},
+		{"a new child in a paused ring", paused("a", "b", "c"), create(configmaps, child(nil)), admission.Moving},
 		{"a new child while objects move", moving("a", "b", "c"), create(configmaps, child(nil)), admission.Moving},
 		{"an object of a controlled resource with a foreign controller", abc, create(configmaps, foreign), admission.ForeignOwner},
 		{"an object of a controlled resource with an owner that does not control it", abc, create(configmaps, unowned), admission.ForeignOwner},

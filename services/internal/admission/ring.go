@@ -56,7 +56,7 @@ type Ring struct {
 	facts      Facts
 	shardLabel string
 	drainLabel string
-	// settled is true if no object is known to be moving between shards.
+	// settled is true if no object is known to be at another shard than its key's.
 	settled bool
 }
 
@@ -69,7 +69,7 @@ func NewRing(f Facts) *Ring {
 		facts:      f,
 		shardLabel: keys.Shard,
 		drainLabel: keys.Drain,
-		settled:    f.View.Fingerprint() == f.AssignedFingerprint && !f.Rekeying,
+		settled:    f.View.Fingerprint() == f.AssignedFingerprint && !f.Rekeying && !f.View.Paused(),
 	}
 }
 

@@ -102,6 +102,8 @@ type Rules struct {
 	Namespaces Namespaces
 	// Active is how many shards may own objects, as in [v1alpha1.ClusterRingSpec].ActiveShards; 0 stands for all.
 	Active int
+	// Paused lets objects stay where they are: see [View.Place].
+	Paused bool
 	// Label is the key of the shard label, as in [v1alpha1.ClusterRingSpec].ShardLabel; empty for the default. A shard whose Lease announces
 	// another one would not see its objects, so it is not available.
 	Label string
@@ -109,7 +111,7 @@ type Rules struct {
 
 // RulesOf returns the rules of a ring.
 func RulesOf(ring *v1alpha1.ClusterRing) Rules {
-	r := Rules{Namespaces: ring.Spec.ShardNamespaces, Label: ring.Spec.ShardLabel}
+	r := Rules{Namespaces: ring.Spec.ShardNamespaces, Label: ring.Spec.ShardLabel, Paused: ring.Spec.Paused}
 	if n := ring.Spec.ActiveShards; n != nil {
 		r.Active = int(*n)
 	}
@@ -118,7 +120,7 @@ func RulesOf(ring *v1alpha1.ClusterRing) Rules {
 }
 
 func (r Rules) equal(o Rules) bool {
-	return r.Active == o.Active && r.Label == o.Label && slices.Equal(r.Namespaces, o.Namespaces)
+	return r.Active == o.Active && r.Label == o.Label && r.Paused == o.Paused && slices.Equal(r.Namespaces, o.Namespaces)
 }
 
 // NewView returns the view of a ring without rules, as [Rules.View] does.

@@ -53,16 +53,18 @@ func (v *View) scope(build func([]string) *hashring.Table) {
 	v.scopes = &all
 }
 
-// names returns what the fingerprint is about: the available shards, and the namespaces of working shards that do not watch all. No shard has
-// a name with a slash.
+// names returns what the fingerprint is about: the available shards, the namespaces of working shards that do not watch all, and whether planned moves are
+// paused. No shard has a name with a slash.
 func (v *View) names() []string {
-	if v.scopes == nil {
-		return v.available
+	names := slices.Clone(v.available)
+	if v.rules.Paused {
+		names = append(names, "/paused")
 	}
 
-	names := slices.Clone(v.available)
-	for shard, namespaces := range v.scopes.only {
-		names = append(names, shard+"/"+strings.Join(sets.List(namespaces), ","))
+	if v.scopes != nil {
+		for shard, namespaces := range v.scopes.only {
+			names = append(names, shard+"/"+strings.Join(sets.List(namespaces), ","))
+		}
 	}
 
 	return names
@@ -106,6 +108,19 @@ func (v *View) TableIn(namespace string) *hashring.Table {
 func (v *View) OwnerIn(namespace string, k key.Key) (shard string, ok bool) {
 	return v.TableIn(namespace).Owner(k.Hash())
 }
+
+// Place returns the shard that an object belongs to. This is [View.OwnerIn], unless planned moves are paused: then, an object stays at its shard if that
+// is available or stands by, and watches the namespace.
+func (v *View) Place(namespace string, k key.Key, shard string) (belongs string, ok bool) {
+	if v.rules.Paused && v.Watches(shard, namespace) && slices.ContainsFunc(v.shards, func(s Shard) bool { return s.Name == shard && (s.Available || s.Standby) }) {
+		return shard, true
+	}
+
+	return v.OwnerIn(namespace, k)
+}
+
+// Paused reports whether planned moves are paused: an object may be elsewhere than its key says.
+func (v *View) Paused() bool { return v.rules.Paused }
 
 // Space is a view of one namespace.
 type Space struct {

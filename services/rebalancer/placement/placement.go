@@ -91,7 +91,7 @@ type Assessment struct {
 	Belongs bool
 	// Keyless reports whether the object is a main object of the ring that lacks the label, or the namespace, that its key should be.
 	Keyless bool
-	// Desired is the shard that owns the object's key; empty if the object does not belong to the ring, or no shard is
+	// Desired is the shard that a main object belongs to, see [membership.View.Place], and that owns the key of another one; empty if the object does not belong to the ring, or no shard is
 	// available that watches its namespace.
 	Desired string
 	// In is the namespace that a shard must watch to work on the object: that of the main object.
@@ -153,7 +153,10 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o objects.Object) (A
 		a.Belongs = a.Belongs && a.OwnerBelongs
 	}
 
-	if a.Belongs {
+	switch {
+	case a.Belongs && role == resources.Main:
+		a.Desired, _ = t.View.Place(a.In, kin.Key, o.Shard)
+	case a.Belongs:
 		a.Desired, _ = t.View.OwnerIn(a.In, kin.Key)
 	}
 

@@ -301,6 +301,13 @@ func (r *Reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 		part.Conditions = append(part.Conditions, *keys)
 	}
 
+	if ring.Spec.Paused {
+		part.Conditions = append(part.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionPaused, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonMovesPaused,
+			Message: "spec.paused lets objects stay at their shards; new objects, and those of shards that are lost or stop, get a shard as usual",
+		})
+	}
+
 	now := r.status.Clock.Now()
 	if e.reported.justCounts(ring, c, part.Assignment) {
 		if wait := e.reported.at.Add(countsEvery).Sub(now); wait > 0 {

@@ -135,7 +135,7 @@ func (m member) assignmentsOf(ctx context.Context, objects []metav1.PartialObjec
 		o.Belongs = keyed && ring.Active() && m.spaces.covers(obj.Namespace)
 
 		if o.Belongs {
-			o.Desired, _ = ring.View.OwnerIn(kin.In(obj.Namespace), kin.Key)
+			o.Desired, _ = ring.View.Place(kin.In(obj.Namespace), kin.Key, o.Shard)
 		}
 
 		if o.Labels() {

@@ -134,7 +134,7 @@ func (c *ringCase) decide(meta *metav1.PartialObjectMetadata) {
 
 	if kin != nil && c.covers() {
 		c.in.Belongs = true
-		c.in.Desired, _ = c.View.OwnerIn(c.key.In, kin.Key)
+		c.in.Desired, _ = c.View.Place(c.key.In, kin.Key, c.in.Shard)
 	}
 
 	if kin != nil && kin.Owner != nil {

@@ -217,6 +217,11 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 		o.wrote("kubectl-edit", contract.ShardLabel("example"), 10*time.Minute)
 		r.isSettled()
 	},
+	"at another shard, paused": func(r *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = at("shard-a")
+		r.Spec.Paused = true
+		r.has(alive("shard-a"), alive("shard-b"))
+	},
 	"misplaced, shard expired": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-a")
 		r.has(silent("shard-a", 20*time.Second), alive("shard-b"))

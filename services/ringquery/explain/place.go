@@ -49,6 +49,18 @@ func (c *ringCase) place() {
 
 	c.ownerNotes()
 	c.keyNotes()
+	c.pausedNotes()
+}
+
+// pausedNotes explains that the object would move if planned moves were not paused.
+func (c *ringCase) pausedNotes() {
+	if !c.Spec.Paused || c.key == nil || c.in.Desired == "" || c.in.Controlled {
+		return
+	}
+
+	if to, ok := c.View.OwnerIn(c.key.In, c.key.Key); ok && to != c.in.Desired {
+		c.add(Info, ReasonPaused, fmt.Sprintf("It would move to shard %s (%s), but spec.paused of ring %s lets objects stay at their shards.", to, c.why(*c.key), c.Name), "")
+	}
 }
 
 // keyNotes explains that the object has not the key that the ring asks for.

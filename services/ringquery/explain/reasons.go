@@ -36,6 +36,7 @@ const (
 	ReasonHandover      Reason = "HANDOVER"       // what the shard must see before it starts to work on the object.
 	ReasonLabelWriter   Reason = "LABEL_WRITER"   // who set the shard label.
 	ReasonKeyMissing    Reason = "KEY_MISSING"    // the object, or its owner, lacks the label or the namespace that is its key.
+	ReasonPaused        Reason = "PAUSED"         // the object would move if spec.paused of the ring were not set.
 )
 
 // Reasons that are about shards.

@@ -12,6 +12,8 @@ const (
 	// ConditionKeysFound reports whether every object has the key that the ring asks for. Objects without it are assigned by their
 	// names. Only rings with a key other than the name have it. The rebalancer writes it.
 	ConditionKeysFound = "KeysFound"
+	// ConditionPaused reports that no object moves as planned. Only rings with spec.paused have it. The rebalancer writes it.
+	ConditionPaused = "Paused"
 )
 
 // Reasons of [ConditionReady]: with which status, and why.
@@ -58,6 +60,9 @@ const (
 	ReasonNamespacesNotWatched = "NamespacesNotWatched"
 	ReasonHandedOver           = "HandedOver" // False: the sharder has stopped for another one, as spec.sharder demands, and that one has not begun yet
 )
+
+// ReasonMovesPaused is the reason of [ConditionPaused]. It is always True.
+const ReasonMovesPaused = "MovesPaused"
 
 // Reasons of [ConditionKeysFound].
 const (

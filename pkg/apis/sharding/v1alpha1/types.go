@@ -87,6 +87,10 @@ type ClusterRingSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2000
 	ActiveShards *int32 `json:"activeShards,omitempty"`
+	// Paused stops planned moves: an object stays at its shard as long as the shard is there, also if it belongs to another one by the ring. New objects, and
+	// those of shards that are lost or stop, get a shard as usual. The condition Paused tells.
+	Paused bool `json:"paused,omitempty"`
+
 	// ShardLabel is the key of the label that assigns an object of this ring to a shard, such as example.com/shard. By default, the key
 	// follows from the name of the ring. The keys of the drain label and of the handover annotation follow from it: example.com/shard-drain
 	// and example.com/shard-handover. All shards of the ring must be started with the same key. It needs a prefix that is a domain, so that
