@@ -22,6 +22,7 @@ func TestPausedRing(t *testing.T) {
 	w.start()
 
 	var all, children []client.Object
+
 	for i := range 20 {
 		cm := w.Main("cm-"+strconv.Itoa(i), "")
 		all, children = append(all, cm), append(children, w.Child(cm, ""))
