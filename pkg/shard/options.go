@@ -118,24 +118,21 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 
 	mine := bound(token)
 
-	switch named := cmp.Or(o.Name, o.Pod); {
-	case !o.Slots.any() && o.Name != "", o.Slots.any() && named != "":
+	own := &o.Name
+	if o.Slots.any() {
+		own = &o.Pod
+	}
+
+	switch {
+	case *own != "":
 	case o.Slots.any() && noToken != nil:
 		o.Pod = "process-" + utilrand.String(randomLength) // the host may run several
+	case mine.name != "": // Pods that share the network of their node share its host name, too
+		*own = mine.name
 	default:
-		name, err := mine.name, error(nil)
-		if name == "" { // Pods that share the network of their node share its host name, too
-			name, err = hostname()
-		}
-
-		if err != nil {
+		var err error
+		if *own, err = hostname(); err != nil {
 			errs = append(errs, fmt.Errorf("name: set it, the host has none: %w", err))
-		}
-
-		if !o.Slots.any() {
-			o.Name = name
-		} else {
-			o.Pod = name
 		}
 	}
 
@@ -166,16 +163,6 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 
 // bound returns the Pod that a service account token is bound to; empty if there is none. The token is not verified: it is this process's own.
 func bound(token []byte) pod {
-	parts := bytes.Split(bytes.TrimSpace(token), []byte("."))
-	if len(parts) != 3 { //nolint:mnd // header, claims, signature
-		return pod{}
-	}
-
-	text, err := base64.RawURLEncoding.DecodeString(string(parts[1]))
-	if err != nil {
-		return pod{}
-	}
-
 	var claims struct {
 		Kubernetes struct {
 			Pod struct {
@@ -184,7 +171,16 @@ func bound(token []byte) pod {
 			} `json:"pod"`
 		} `json:"kubernetes.io"`
 	}
-	if err := json.Unmarshal(text, &claims); err != nil {
+
+	_, rest, _ := bytes.Cut(token, []byte(".")) // header, claims, signature
+	encoded, _, _ := bytes.Cut(rest, []byte("."))
+
+	text, err := base64.RawURLEncoding.DecodeString(string(encoded))
+	if err == nil {
+		err = json.Unmarshal(text, &claims)
+	}
+
+	if err != nil {
 		return pod{}
 	}
 
@@ -198,16 +194,23 @@ func (o Options) validateNames() []error {
 		errs = append(errs, errors.New("ring: set the name of the shard's ClusterRing"))
 	}
 
-	for _, name := range []struct {
+	type name struct {
 		option, value string
 		check         func(string) []string
-	}{
+	}
+
+	names := []name{
 		{"ring", o.Ring, objectAndLabel},
-		{"name", o.Name, objectAndLabel},
+		{"name", o.Name, shardName},
 		{"namespace", o.Namespace, validation.IsDNS1123Label},
 		{"pod", o.Pod, validation.IsDNS1123Subdomain},
 		{"shard label", o.ShardLabel, contract.ValidateShardLabel},
-	} {
+	}
+	for _, slot := range o.Slots.longest(o.Ring) {
+		names = append(names, name{"slots", slot, shardName})
+	}
+
+	for _, name := range names {
 		if name.value == "" {
 			continue
 		}
@@ -215,10 +218,6 @@ func (o Options) validateNames() []error {
 		if problems := name.check(name.value); len(problems) > 0 {
 			errs = append(errs, fmt.Errorf("%s: %q is invalid: %s", name.option, name.value, strings.Join(problems, "; ")))
 		}
-	}
-
-	if o.Name == contract.LeaseControllerIdentity {
-		errs = append(errs, fmt.Errorf("name: %q is how the lease monitor signs Leases that it has taken; choose another", o.Name))
 	}
 
 	return errs
@@ -231,6 +230,15 @@ func objectAndLabel(name string) []string {
 	}
 
 	return validation.IsValidLabelValue(name)
+}
+
+// shardName returns why a name cannot be that of a shard.
+func shardName(name string) []string {
+	if name == contract.LeaseControllerIdentity {
+		return []string{"it is how the lease monitor signs Leases that it has taken; choose another"}
+	}
+
+	return objectAndLabel(name)
 }
 
 func (o Options) validateTimes() []error {

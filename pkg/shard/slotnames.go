@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
@@ -57,7 +56,7 @@ func slotsOf(ring string, count int) []string {
 	return names
 }
 
-// validate returns what is wrong with the slots of the options.
+// validate returns what is wrong with the slots of the options, except for their names.
 func (s Slots) validate(o Options) []error {
 	var errs []error
 
@@ -65,44 +64,22 @@ func (s Slots) validate(o Options) []error {
 		errs = append(errs, fmt.Errorf("name: remove %q: with slots, the name is that of the slot", o.Name))
 	}
 
-	switch {
-	case s.from == namedSlots:
-		return append(errs, s.validateNames()...)
-	case s.from == countSlots && (s.count < 1 || s.count > contract.MaxSlots):
-		return append(errs, fmt.Errorf("slots: their number, %d, must be from 1 to %d", s.count, contract.MaxSlots))
-	case !s.any() || o.Ring == "": // validateNames of the options has reported it
-		return errs
+	if s.from == countSlots && (s.count < 1 || s.count > contract.MaxSlots) {
+		errs = append(errs, fmt.Errorf("slots: their number, %d, must be from 1 to %d", s.count, contract.MaxSlots))
 	}
 
-	if last, problems := lastSlot(o.Ring, s.count); len(problems) > 0 {
-		errs = append(errs, fmt.Errorf("slots: the name of the last slot, %q, is invalid: %s", last, strings.Join(problems, "; ")))
+	if s.from == namedSlots && (len(s.names) == 0 || slices.Contains(s.names, "")) {
+		errs = append(errs, errors.New("slots: give Named at least one name, and none that is empty"))
 	}
 
 	return errs
 }
 
-func (s Slots) validateNames() []error {
-	var errs []error
-
-	if len(s.names) == 0 {
-		errs = append(errs, errors.New("slots: give Named at least one name"))
+// longest returns the names of slots that are valid if all are.
+func (s Slots) longest(ring string) []string {
+	if ring != "" && (s.from == countSlots || s.from == scaleSlots) {
+		return []string{contract.SlotName(ring, max(s.count-1, 0))}
 	}
 
-	for _, name := range s.names {
-		switch problems := objectAndLabel(name); {
-		case len(problems) > 0:
-			errs = append(errs, fmt.Errorf("slots: %q is invalid: %s", name, strings.Join(problems, "; ")))
-		case name == contract.LeaseControllerIdentity:
-			errs = append(errs, fmt.Errorf("slots: %q is how the lease monitor signs Leases that it has taken; choose another", name))
-		}
-	}
-
-	return errs
-}
-
-// lastSlot returns the longest name of so many slots, the first one if there are none, and why it is invalid.
-func lastSlot(ring string, slots int) (name string, problems []string) {
-	name = contract.SlotName(ring, max(slots-1, 0))
-
-	return name, objectAndLabel(name)
+	return s.names
 }

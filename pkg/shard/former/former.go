@@ -74,8 +74,7 @@ func (o Options) complete() (Options, error) {
 // manager; a program without a manager calls Start itself. It is safe for concurrent use.
 type Election struct {
 	options Options
-	elector *leaderelection.LeaderElector
-	held    <-chan struct{}
+	elector *elect.Election
 	ended   atomic.Bool // the Lease is not renewed any more
 }
 
@@ -94,7 +93,7 @@ func New(config *rest.Config, options Options) (*Election, error) {
 		return nil, fmt.Errorf("former leader election: %w", err)
 	}
 
-	elector, held, err := elect.New(leaderelection.LeaderElectionConfig{
+	elector, err := elect.New(leaderelection.LeaderElectionConfig{
 		Lock:          &shared{LeaseLock: lock, clock: clock.RealClock{}, margin: options.LeaseDuration - options.RenewDeadline},
 		LeaseDuration: options.LeaseDuration, RenewDeadline: options.RenewDeadline, RetryPeriod: options.RetryPeriod,
 	})
@@ -102,7 +101,7 @@ func New(config *rest.Config, options Options) (*Election, error) {
 		return nil, fmt.Errorf("former leader election: %w", err)
 	}
 
-	return &Election{options: options, elector: elector, held: held}, nil
+	return &Election{options: options, elector: elector}, nil
 }
 
 // Identity returns the holder of the Lease while shards of the ring hold it.
@@ -116,15 +115,15 @@ func (e *Election) Start(ctx context.Context) error {
 	log := klog.FromContext(ctx).WithValues("lease", klog.KRef(e.options.Namespace, e.options.Name))
 	log.Info("Waiting for the end of the former leader election; reconciling nothing until then")
 
-	go func() {
-		select {
-		case <-ctx.Done():
-		case <-e.held:
-			log.Info("The shards hold the Lease of the former leader election: no leader is elected", "identity", Identity(e.options.Ring))
-		}
-	}()
+	go e.elector.Run(ctx)
 
-	e.elector.Run(ctx)
+	select {
+	case <-e.elector.Lost:
+	case <-e.elector.Held:
+		log.Info("The shards hold the Lease of the former leader election: no leader is elected", "identity", Identity(e.options.Ring))
+	}
+
+	<-e.elector.Lost
 
 	if ctx.Err() != nil {
 		return nil // it was asked to end
@@ -147,7 +146,7 @@ type noCache struct{ cache.Cache }
 func (noCache) WaitForCacheSync(context.Context) bool { return true }
 
 // Held returns a channel that is closed as soon as the shards hold the Lease. Work on nothing before that.
-func (e *Election) Held() <-chan struct{} { return e.held }
+func (e *Election) Held() <-chan struct{} { return e.elector.Held }
 
 // Reconciler wraps a reconciler so that it does nothing before the shards hold the Lease, or after it was lost: it then asks to be called again after
 // 2 seconds.
@@ -155,7 +154,7 @@ func (e *Election) Held() <-chan struct{} { return e.held }
 func (e *Election) Reconciler(inner reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 		select {
-		case <-e.held:
+		case <-e.elector.Held:
 			if !e.ended.Load() {
 				return inner.Reconcile(ctx, request)
 			}
