@@ -67,12 +67,7 @@ func (s *Shard) claim(ctx context.Context, config *rest.Config) error {
 
 	defer c.watch(ctx, watching.RESTClient())()
 
-	slot, err := c.run(ctx)
-	if err == nil {
-		s.become(slot)
-	}
-
-	return err
+	return c.run(ctx)
 }
 
 // claimer is a process that looks for a slot.
@@ -92,8 +87,6 @@ type claimer struct {
 	leases  map[string]observed
 	began   time.Time
 	changes <-chan watch.Event
-	// refused is true if a slot could not be taken, and denied if that was not because another process was faster.
-	refused, denied bool
 }
 
 // findWorkload finds what the number of slots follows. If the API server does not answer, it tries again: were the process to end, it would be
@@ -147,96 +140,100 @@ func (c *claimer) see(event watch.Event) {
 	}
 }
 
-// run waits for a slot, takes it, and returns its name.
-func (c *claimer) run(ctx context.Context) (string, error) {
+// run waits for a slot, takes it, and gives the shard its name.
+func (c *claimer) run(ctx context.Context) error {
 	standby := &standby{options: c.options, client: c.client, clock: c.clock, log: c.log}
 	defer standby.leave()
 
+	// refused are the slots that could not be taken since the last wait, and denied is true if that was not because another process was faster.
+	refused, denied := sets.New[string](), false
+
 	for ctx.Err() == nil {
-		slot, next := c.attempt(ctx)
-		if slot != "" {
-			return slot, nil
+		c.follow(ctx)
+
+		now, next := c.clock.Now(), standbyPeriod
+
+		best, at := chooser{
+			me: pod{c.options.Pod, c.options.PodUID}, without: refused.Has, now: now, began: c.began, missing: c.missing(),
+		}.choose(c.slots, c.leases)
+		if best != nil {
+			err := c.take(ctx, best)
+			if err == nil {
+				c.log.Info("Took a slot", "ring", c.options.Ring, "slot", best.name, "pod", c.options.Pod, "was", best.why.String())
+				c.price(ctx, best.name)
+				c.shard.become(best.name)
+
+				return nil
+			}
+
+			refused.Insert(best.name)
+
+			denied = c.denied(ctx, best.name, err) || denied
+
+			continue
+		}
+
+		if !at.IsZero() {
+			next = min(next, at.Sub(now))
 		}
 
 		there := standby.renew(ctx, c.slots)
 		// A process that is about to take a slot is no standby: it is ready when it works.
-		c.shard.standsBy.Store(there && len(c.slots) > 0 && !c.denied && next > c.missing())
+		c.shard.standsBy.Store(there && len(c.slots) > 0 && !denied && next > c.missing())
 
 		if c.workload != nil {
 			next = min(next, scalePeriod)
 		}
 
-		c.wait(ctx, next)
+		c.wait(ctx, next, len(refused) > 0)
+		refused.Clear()
+
+		denied = false
 	}
 
-	return "", fmt.Errorf("wait for one of the %d slots of ring %s: %w", len(c.slots), c.options.Ring, context.Cause(ctx))
+	return fmt.Errorf("wait for one of the %d slots of ring %s: %w", len(c.slots), c.options.Ring, context.Cause(ctx))
 }
 
 // wait returns after the time, or when a Lease has changed. If a slot was refused, changes must not make this process ask all the time.
-func (c *claimer) wait(ctx context.Context, limit time.Duration) {
-	if c.refused {
+func (c *claimer) wait(ctx context.Context, limit time.Duration, refused bool) {
+	if refused {
 		limit = min(limit, again)
 	}
 
-	for over, waits := c.clock.After(limit), true; waits; {
+	for over := c.clock.After(limit); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-over:
 			return
 		case event := <-c.changes:
-			c.see(event)
-			waits = c.refused
+			if c.see(event); !refused {
+				return
+			}
 		}
 	}
 }
 
-// attempt takes the best slot. If there is none, it returns how long there will be none unless a Lease changes.
-func (c *claimer) attempt(ctx context.Context) (string, time.Duration) {
-	c.follow(ctx)
-
-	c.refused, c.denied = false, false
-	now, tried := c.clock.Now(), sets.New[string]()
-
-	for {
-		best, next := chooser{
-			me: pod{c.options.Pod, c.options.PodUID}, without: tried.Has, now: now, began: c.began, missing: c.missing(),
-		}.choose(c.slots, c.leases)
-		if best == nil && next.IsZero() || ctx.Err() != nil {
-			return "", standbyPeriod
-		} else if best == nil {
-			return "", min(next.Sub(now), standbyPeriod)
-		}
-
-		err := c.take(ctx, best)
-		if err == nil {
-			c.log.Info("Took a slot", "ring", c.options.Ring, "slot", best.name, "pod", c.options.Pod, "was", best.why.String())
-			c.price(ctx, best.name)
-
-			return best.name, 0
-		}
-
-		c.refused = true
-		tried.Insert(best.name)
-
-		switch {
-		case ctx.Err() != nil || apierrors.IsConflict(err):
-		case apierrors.IsAlreadyExists(err):
-			c.explain(ctx, best.name)
-		default:
-			c.denied = true
-			c.log.Error(err, "Could not take a slot; trying again", "slot", best.name, "pod", c.options.Pod)
-		}
+// denied reports why a slot could not be taken, and whether the reason is another one than that another process was faster.
+func (c *claimer) denied(ctx context.Context, slot string, err error) bool {
+	if ctx.Err() != nil || apierrors.IsConflict(err) {
+		return false
 	}
-}
 
-// explain reports if the Lease of a slot cannot be seen. Otherwise, this process is about to see it.
-func (c *claimer) explain(ctx context.Context, slot string) {
+	if !apierrors.IsAlreadyExists(err) {
+		c.log.Error(err, "Could not take a slot; trying again", "slot", slot, "pod", c.options.Pod)
+
+		return true
+	}
+
+	// Usually, this process is about to see the Lease.
 	lease, err := c.client.Get(ctx, slot, metav1.GetOptions{})
 	if err == nil && lease.Labels[contract.LabelClusterRing] != c.options.Ring {
 		c.log.Error(nil, "Nobody can take a slot, because its Lease exists without the label of the ring: rename or delete this Lease, or find out what removes the label",
 			"slot", slot, "namespace", c.options.Namespace, "label", contract.LabelClusterRing+"="+c.options.Ring)
 	}
+
+	return false
 }
 
 // follow reads the scale of the workload if that is due. If it cannot be read, the last one counts.

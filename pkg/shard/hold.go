@@ -89,10 +89,5 @@ func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) 
 
 // lostError returns why the Lease was lost: an [ErrLost].
 func (s *Shard) lostError() error {
-	err := s.term.lost()
-	if err == nil {
-		err = ErrLost
-	}
-
-	return fmt.Errorf("shard %s: %w", s.Name(), err)
+	return fmt.Errorf("shard %s: %w", s.Name(), cmp.Or(s.term.lost(), ErrLost))
 }

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -22,8 +21,6 @@ const (
 	// offerPoll is how often it looks.
 	offerPoll = 250 * time.Millisecond
 )
-
-var errNoStandby = errors.New("no process waits for the slot")
 
 // offer offers the slot to the processes that wait for one. It reports whether one of them has taken it. Otherwise, the Lease must be released.
 // All workers have ended.
@@ -46,21 +43,16 @@ func (l *lock) offer(ctx context.Context, record resourcelock.LeaderElectionReco
 	// Leader election ends the context after the renew deadline: the Lease must be released before that.
 	limit := min(offerLimit, l.term.renewDeadline/2) //nolint:mnd // half
 
-	err = wait.PollUntilContextTimeout(ctx, offerPoll, limit, false, func(ctx context.Context) (bool, error) {
+	_ = wait.PollUntilContextTimeout(ctx, offerPoll, limit, false, func(ctx context.Context) (bool, error) {
 		waits := l.awaited(ctx, log) // a process leaves after it has taken the slot
-		if _, err := l.read(ctx); apierrors.IsNotFound(err) || err == nil && (l.other() != "" || !isHeld(l.lease)) {
-			return true, nil
-		}
+		_, err := l.read(ctx)
+		taken = apierrors.IsNotFound(err) || err == nil && (l.other() != "" || !isHeld(l.lease))
 
-		if !waits {
-			return false, errNoStandby
-		}
-
-		return false, nil
+		return taken || !waits, nil
 	})
-	log.Info("Offered the slot", "taken", err == nil)
+	log.Info("Offered the slot", "taken", taken)
 
-	return err == nil
+	return taken
 }
 
 // awaited reports whether a process waits for this slot.

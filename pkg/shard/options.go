@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,13 +19,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 )
 
 const (
 	// mounted is the directory that contains the namespace of the Pod and its token.
 	mounted = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-	defaultLeaseDuration = 15 * time.Second
 	// maxLeaseDuration is the longest duration that the services count.
 	maxLeaseDuration = 24 * time.Hour
 	defaultHoldOff   = 2 * time.Second
@@ -144,17 +145,13 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	}
 
 	o.PodUID = cmp.Or(o.PodUID, mine.uid) // without a token, the Lease announces no uid
-	o.LeaseDuration = cmp.Or(o.LeaseDuration, defaultLeaseDuration)
+	o.LeaseDuration = cmp.Or(o.LeaseDuration, elect.LeaseDuration)
 	o.RenewDeadline = cmp.Or(o.RenewDeadline, o.LeaseDuration*2/3)
 	o.RetryPeriod = cmp.Or(o.RetryPeriod, o.LeaseDuration*2/15)
 	o.HoldOff = cmp.Or(o.HoldOff, defaultHoldOff)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, defaultDrainTimeout)
 
-	errs = append(errs, o.validateNames()...)
-	errs = append(errs, o.Slots.validate(o)...)
-
-	errs = append(errs, o.validateTimes()...)
-	if len(errs) > 0 {
+	if errs = append(errs, o.validate()...); len(errs) > 0 {
 		return o, fmt.Errorf("shard options: %w", errors.Join(errs...))
 	}
 
@@ -187,38 +184,48 @@ func bound(token []byte) pod {
 	return pod{claims.Kubernetes.Pod.Name, claims.Kubernetes.Pod.UID}
 }
 
-// validateNames does not report names that have no default: complete has reported them.
-func (o Options) validateNames() []error {
+// validate returns what is wrong with options that are complete. It does not report names that have no default: complete has reported them.
+func (o Options) validate() []error {
 	var errs []error
-	if o.Ring == "" {
-		errs = append(errs, errors.New("ring: set the name of the shard's ClusterRing"))
-	}
 
-	type name struct {
-		option, value string
-		check         func(string) []string
-	}
-
-	names := []name{
-		{"ring", o.Ring, objectAndLabel},
-		{"name", o.Name, shardName},
-		{"namespace", o.Namespace, validation.IsDNS1123Label},
-		{"pod", o.Pod, validation.IsDNS1123Subdomain},
-		{"shard label", o.ShardLabel, contract.ValidateShardLabel},
-	}
-	for _, slot := range o.Slots.longest(o.Ring) {
-		names = append(names, name{"slots", slot, shardName})
-	}
-
-	for _, name := range names {
-		if name.value == "" {
-			continue
-		}
-
-		if problems := name.check(name.value); len(problems) > 0 {
-			errs = append(errs, fmt.Errorf("%s: %q is invalid: %s", name.option, name.value, strings.Join(problems, "; ")))
+	must := func(is bool, otherwise error) {
+		if !is {
+			errs = append(errs, otherwise)
 		}
 	}
+	named := func(option, name string, check func(string) []string) {
+		if problems := check(name); name != "" && len(problems) > 0 {
+			errs = append(errs, fmt.Errorf("%s: %q is invalid: %s", option, name, strings.Join(problems, "; ")))
+		}
+	}
+
+	must(o.Ring != "", errors.New("ring: set the name of the shard's ClusterRing"))
+	named("ring", o.Ring, objectAndLabel)
+	named("name", o.Name, shardName)
+	named("namespace", o.Namespace, validation.IsDNS1123Label)
+	named("pod", o.Pod, validation.IsDNS1123Subdomain)
+	named("shard label", o.ShardLabel, contract.ValidateShardLabel)
+
+	s := o.Slots
+	must(!s.any() || o.Name == "", fmt.Errorf("name: remove %q: with slots, the name is that of the slot", o.Name))
+	must(s.from != countSlots || s.count >= 1 && s.count <= contract.MaxSlots, fmt.Errorf("slots: their number, %d, must be from 1 to %d", s.count, contract.MaxSlots))
+	must(s.from != namedSlots || len(s.names) > 0 && !slices.Contains(s.names, ""), errors.New("slots: give Named at least one name, and none that is empty"))
+
+	if o.Ring != "" && (s.from == countSlots || s.from == scaleSlots) {
+		named("slots", contract.SlotName(o.Ring, max(s.count-1, 0)), shardName) // the longest
+	}
+
+	for _, name := range s.names {
+		named("slots", name, shardName)
+	}
+
+	must(o.LeaseDuration >= time.Second && o.LeaseDuration <= maxLeaseDuration && o.LeaseDuration%time.Second == 0,
+		fmt.Errorf("lease duration: %s must be whole seconds, at least one, at most %s", o.LeaseDuration, maxLeaseDuration))
+	must(o.RenewDeadline > 0 && o.RenewDeadline < o.LeaseDuration,
+		fmt.Errorf("renew deadline: %s must be positive and less than the lease duration, %s", o.RenewDeadline, o.LeaseDuration))
+	must(o.RetryPeriod > 0 && float64(o.RetryPeriod)*jitter < float64(o.RenewDeadline),
+		fmt.Errorf("retry period: %s must be positive and less than the renew deadline, %s, divided by %v", o.RetryPeriod, o.RenewDeadline, jitter))
+	must(o.HoldOff >= minHoldOff, fmt.Errorf("hold-off: %s must be at least %s", o.HoldOff, minHoldOff))
 
 	return errs
 }
@@ -239,25 +246,4 @@ func shardName(name string) []string {
 	}
 
 	return objectAndLabel(name)
-}
-
-func (o Options) validateTimes() []error {
-	var errs []error
-	if o.LeaseDuration < time.Second || o.LeaseDuration > maxLeaseDuration || o.LeaseDuration%time.Second != 0 {
-		errs = append(errs, fmt.Errorf("lease duration: %s must be whole seconds, at least one, at most %s", o.LeaseDuration, maxLeaseDuration))
-	}
-
-	if o.RenewDeadline <= 0 || o.RenewDeadline >= o.LeaseDuration {
-		errs = append(errs, fmt.Errorf("renew deadline: %s must be positive and less than the lease duration, %s", o.RenewDeadline, o.LeaseDuration))
-	}
-
-	if o.RetryPeriod <= 0 || float64(o.RetryPeriod)*jitter >= float64(o.RenewDeadline) {
-		errs = append(errs, fmt.Errorf("retry period: %s must be positive and less than the renew deadline, %s, divided by %v", o.RetryPeriod, o.RenewDeadline, jitter))
-	}
-
-	if o.HoldOff < minHoldOff {
-		errs = append(errs, fmt.Errorf("hold-off: %s must be at least %s", o.HoldOff, minHoldOff))
-	}
-
-	return errs
 }

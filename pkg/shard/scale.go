@@ -8,10 +8,12 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,7 +32,10 @@ const (
 	deletionCost = "controller.kubernetes.io/pod-deletion-cost"
 )
 
-var errNoScale = errors.New("it has no owner with a scale in its namespace")
+var (
+	errNoScale = errors.New("it has no owner with a scale")
+	podKind    = corev1.SchemeGroupVersion.WithKind("Pod")
+)
 
 // workload is what owns the Pods of shards, or such a Pod.
 type workload struct {
@@ -51,7 +56,7 @@ func ownerOf(ctx context.Context, config *rest.Config, o Options) (*workload, er
 
 	var owners []*workload
 
-	for child := workloadOf(reader, o.Namespace, "v1", "Pod", o.Pod); child != nil && len(owners) < mostOwners; {
+	for child := workloadOf(reader, podKind, o.Namespace, o.Pod); child != nil && len(owners) < mostOwners; {
 		above, err := child.owner(ctx)
 		if err != nil && (len(owners) == 0 || !child.mayBeHidden(err)) {
 			return nil, fmt.Errorf("find the workload of Pod %s/%s, which takes the permission to get the Pod and what owns it: %w", o.Namespace, o.Pod, err)
@@ -76,17 +81,16 @@ func ownerOf(ctx context.Context, config *rest.Config, o Options) (*workload, er
 	return nil, fmt.Errorf("pod %s/%s: %w: set a number of slots", o.Namespace, o.Pod, errNoScale)
 }
 
-func workloadOf(c client.Client, namespace, apiVersion, kind, name string) *workload {
+func workloadOf(c client.Client, kind schema.GroupVersionKind, namespace, name string) *workload {
 	object := &unstructured.Unstructured{}
-	object.SetAPIVersion(apiVersion)
-	object.SetKind(kind)
+	object.SetGroupVersionKind(kind)
 	object.SetNamespace(namespace)
 	object.SetName(name)
 
 	return &workload{client: c, object: object}
 }
 
-// owner returns what controls the object in its namespace; nil if nothing does.
+// owner returns what controls the object; nil if nothing does. What controls a Deployment may be in no namespace.
 func (w *workload) owner(ctx context.Context) (*workload, error) {
 	if err := w.client.Get(ctx, client.ObjectKeyFromObject(w.object), w.object); err != nil {
 		return nil, fmt.Errorf("read %s %s: %w", w.object.GetKind(), w.object.GetName(), err)
@@ -97,18 +101,7 @@ func (w *workload) owner(ctx context.Context) (*workload, error) {
 		return nil, nil //nolint:nilnil // nothing controls it
 	}
 
-	above := workloadOf(w.client, w.object.GetNamespace(), ref.APIVersion, ref.Kind, ref.Name)
-
-	namespaced, err := w.client.IsObjectNamespaced(above.object)
-	if err != nil {
-		return nil, fmt.Errorf("find the resource of %s: %w", above.object.GroupVersionKind(), err)
-	}
-
-	if !namespaced {
-		return nil, nil //nolint:nilnil // no Role could let a shard read it
-	}
-
-	return above, nil
+	return workloadOf(w.client, schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind), w.object.GetNamespace(), ref.Name), nil
 }
 
 // mayBeHidden reports whether the error means that this process may not read the workload, and need not: it is not one of Kubernetes' own, whose scale
@@ -144,7 +137,7 @@ func (w *workload) replicas(ctx context.Context) (int, error) {
 func (w *workload) price(ctx context.Context, pod string, slot int) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"%d"}}}`, deletionCost, contract.MaxSlots-slot)
 
-	object := workloadOf(w.client, w.object.GetNamespace(), "v1", "Pod", pod).object
+	object := workloadOf(w.client, podKind, w.object.GetNamespace(), pod).object
 	if err := w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("annotate Pod %s with %s: %w", pod, deletionCost, err)
 	}

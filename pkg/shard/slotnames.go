@@ -1,8 +1,6 @@
 package shard
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -54,32 +52,4 @@ func slotsOf(ring string, count int) []string {
 	}
 
 	return names
-}
-
-// validate returns what is wrong with the slots of the options, except for their names.
-func (s Slots) validate(o Options) []error {
-	var errs []error
-
-	if s.any() && o.Name != "" {
-		errs = append(errs, fmt.Errorf("name: remove %q: with slots, the name is that of the slot", o.Name))
-	}
-
-	if s.from == countSlots && (s.count < 1 || s.count > contract.MaxSlots) {
-		errs = append(errs, fmt.Errorf("slots: their number, %d, must be from 1 to %d", s.count, contract.MaxSlots))
-	}
-
-	if s.from == namedSlots && (len(s.names) == 0 || slices.Contains(s.names, "")) {
-		errs = append(errs, errors.New("slots: give Named at least one name, and none that is empty"))
-	}
-
-	return errs
-}
-
-// longest returns the names of slots that are valid if all are.
-func (s Slots) longest(ring string) []string {
-	if ring != "" && (s.from == countSlots || s.from == scaleSlots) {
-		return []string{contract.SlotName(ring, max(s.count-1, 0))}
-	}
-
-	return s.names
 }

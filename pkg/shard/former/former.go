@@ -57,19 +57,6 @@ type Options struct {
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 
-func (o Options) complete() (Options, error) {
-	// In the proportion of the defaults.
-	o.LeaseDuration = cmp.Or(o.LeaseDuration, elect.LeaseDuration)
-	o.RenewDeadline = cmp.Or(o.RenewDeadline, min(elect.RenewDeadline, o.LeaseDuration*2/3)) //nolint:mnd // see above
-	o.RetryPeriod = cmp.Or(o.RetryPeriod, min(elect.RetryPeriod, o.RenewDeadline/5))         //nolint:mnd // see above
-
-	if o.Ring == "" || o.Namespace == "" || o.Name == "" {
-		return o, errors.New("former leader election: set Ring, and Namespace and Name of the Lease")
-	}
-
-	return o, nil
-}
-
 // Election is this process as one of those that hold the Lease of a former leader election together. [New] creates it. It is a runnable of a
 // manager; a program without a manager calls Start itself. It is safe for concurrent use.
 type Election struct {
@@ -81,10 +68,14 @@ type Election struct {
 // New returns the election that the options describe. It does not access the API server. The process needs the permissions of a leader election:
 // get, create, and update on the Lease.
 func New(config *rest.Config, options Options) (*Election, error) {
-	options, err := options.complete()
-	if err != nil {
-		return nil, err
+	if options.Ring == "" || options.Namespace == "" || options.Name == "" {
+		return nil, errors.New("former leader election: set Ring, and Namespace and Name of the Lease")
 	}
+
+	// In the proportion of the defaults.
+	options.LeaseDuration = cmp.Or(options.LeaseDuration, elect.LeaseDuration)
+	options.RenewDeadline = cmp.Or(options.RenewDeadline, min(elect.RenewDeadline, options.LeaseDuration*2/3)) //nolint:mnd // see above
+	options.RetryPeriod = cmp.Or(options.RetryPeriod, min(elect.RetryPeriod, options.RenewDeadline/5))         //nolint:mnd // see above
 
 	lease := types.NamespacedName{Namespace: options.Namespace, Name: options.Name}
 

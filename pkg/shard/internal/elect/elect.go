@@ -34,15 +34,11 @@ func Client(config *rest.Config, agent string, renewDeadline time.Duration) (*co
 		config.Timeout = max(renewDeadline/2, time.Second) //nolint:mnd // see above
 	}
 
-	// Transports with different dialers share no connection: a large list of a controller must not hold up a renewal.
-	dial := config.Dial
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
+	// A transport with a dialer shares no connection: a large list of a controller must not hold up a renewal.
+	if config.Dial == nil {
+		config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
 	}
 
-	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-		return dial(ctx, network, address)
-	}
 	// The Lease must not queue behind the writes of the controllers.
 	config.QPS, config.RateLimiter = -1, nil
 
