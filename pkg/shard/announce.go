@@ -11,7 +11,7 @@ import (
 // announce sets the annotations of a Lease that is about to be written. It replaces a longer hold-off of a predecessor only when the
 // shard works: by then, nobody has seen the Lease free for that long.
 func (l *lock) announce(lease *coordinationv1.Lease) {
-	holdOff := l.holdOff
+	holdOff := l.options.HoldOff
 	if longer := announcement(lease); longer > holdOff && l.term.held() != nil && !l.settled {
 		holdOff = longer
 	}
@@ -20,29 +20,20 @@ func (l *lock) announce(lease *coordinationv1.Lease) {
 		lease.Annotations = map[string]string{}
 	}
 
-	set := func(key, value string) {
-		if lease.Annotations[key] = value; value == "" {
+	set := func(key, value string, is bool) {
+		if lease.Annotations[key] = value; value == "" || !is {
 			delete(lease.Annotations, key) // of a predecessor
 		}
 	}
 	renewed := lease.Spec.RenewTime.Time
 
-	set(contract.AnnotationHoldOff, holdOff.String())
-	set(contract.AnnotationPod, l.pod.name)
-	set(contract.AnnotationShardLabel, l.label)
-	set(contract.AnnotationNamespaces, contract.NamespacesValue(l.namespaces, renewed))
-	set(contract.AnnotationOffered, valueIf(l.offering, contract.OfferValue(renewed)))
-	set(contract.AnnotationStopping, valueIf(l.stopping.Load() && !l.offering && isHeld(lease), contract.OfferValue(renewed)))
-	set(contract.AnnotationPodUID, valueIf(l.pod.uid != "", contract.PodUIDValue(l.pod.uid, renewed)))
-}
-
-// valueIf returns the value on the condition, and an empty one otherwise.
-func valueIf(condition bool, value string) string {
-	if condition {
-		return value
-	}
-
-	return ""
+	set(contract.AnnotationHoldOff, holdOff.String(), true)
+	set(contract.AnnotationPod, l.pod.name, true)
+	set(contract.AnnotationShardLabel, l.options.ShardLabel, true)
+	set(contract.AnnotationNamespaces, contract.NamespacesValue(l.namespaces, renewed), true)
+	set(contract.AnnotationOffered, contract.OfferValue(renewed), l.offering)
+	set(contract.AnnotationStopping, contract.OfferValue(renewed), l.stopping.Load() && !l.offering && isHeld(lease))
+	set(contract.AnnotationPodUID, contract.PodUIDValue(l.pod.uid, renewed), l.pod.uid != "")
 }
 
 // announcement returns the hold-off that a Lease announces, or 0 if it announces none that can be relied on.
@@ -51,10 +42,7 @@ func announcement(lease *coordinationv1.Lease) time.Duration {
 		return 0
 	}
 
-	holdOff, err := time.ParseDuration(lease.Annotations[contract.AnnotationHoldOff])
-	if err != nil {
-		return 0
-	}
+	holdOff, _ := time.ParseDuration(lease.Annotations[contract.AnnotationHoldOff])
 
 	return holdOff
 }

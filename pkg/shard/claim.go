@@ -10,8 +10,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
@@ -19,10 +17,12 @@ import (
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 )
 
 // margin is what a renewal of a Lease may take.
@@ -45,19 +45,19 @@ const again = time.Second
 func (s *Shard) claim(ctx context.Context, config *rest.Config) error {
 	o := s.options
 
-	client, err := o.leases(config, o.RenewDeadline)
+	leases, err := o.leases(config, o.RenewDeadline)
 	if err != nil {
 		return err
 	}
 
-	watching, err := o.leases(config, 0)
+	watching, err := elect.Client(config, "shard-lease", 0)
 	if err != nil {
 		return err
 	}
 
 	c := &claimer{
-		shard: s, options: o, client: client, clock: clock.RealClock{}, log: klog.FromContext(ctx).WithName("slots"), slots: o.Slots.of(o.Ring),
-		leases: map[string]observed{}, hidden: map[string]int{},
+		shard: s, options: o, client: leases, clock: clock.RealClock{}, log: klog.FromContext(ctx).WithName("slots"), slots: o.Slots.of(o.Ring),
+		leases: map[string]observed{},
 	}
 	if o.Slots.from == scaleSlots {
 		if err := c.findWorkload(ctx, config); err != nil {
@@ -65,15 +65,9 @@ func (s *Shard) claim(ctx context.Context, config *rest.Config) error {
 		}
 	}
 
-	changed, stop := c.watch(ctx, watching)
-	defer stop()
+	defer c.watch(ctx, watching.RESTClient())()
 
-	slot, err := c.run(ctx, changed)
-	if err == nil {
-		s.become(slot)
-	}
-
-	return err
+	return c.run(ctx)
 }
 
 // claimer is a process that looks for a slot.
@@ -89,14 +83,10 @@ type claimer struct {
 	clock  clock.Clock
 	log    klog.Logger
 
-	// store contains the Leases of the ring, and was complete at the time began.
-	store  toolscache.Store
-	began  time.Time
-	leases map[string]observed // by name
-	// hidden is how often a Lease that this process has not seen was found to exist, by name.
-	hidden map[string]int
-	// refused is true if a slot could not be taken, and denied if that was not because another process was faster.
-	refused, denied bool
+	// leases are the Leases of the ring, by name. They were complete at the time began, and changes follow.
+	leases  map[string]observed
+	began   time.Time
+	changes <-chan watch.Event
 }
 
 // findWorkload finds what the number of slots follows. If the API server does not answer, it tries again: were the process to end, it would be
@@ -114,164 +104,136 @@ func (c *claimer) findWorkload(ctx context.Context, config *rest.Config) error {
 	})
 }
 
-// watch observes the Leases of the ring until stop is called. It returns when it has seen all of them, or the context has ended. The channel receives
-// something after a Lease has changed.
-func (c *claimer) watch(ctx context.Context, leases coordinationv1client.LeaseInterface) (changed <-chan struct{}, stop func()) {
-	selector := labels.SelectorFromSet(labels.Set{contract.LabelClusterRing: c.options.Ring}).String()
-	source := &toolscache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = selector
-
-			list, err := leases.List(ctx, o)
-			if err != nil && ctx.Err() == nil {
-				c.log.Error(err, "Could not list the Leases of the ring; a shard with slots needs list and watch on leases in its namespace")
-			}
-
-			return list, err //nolint:wrapcheck // the reflector looks for Gone
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = selector
-
-			return leases.Watch(ctx, o)
-		},
-	}
-	events, ended := make(chan struct{}, 1), make(chan struct{})
-	note := func(any) {
-		select {
-		case events <- struct{}{}:
-		default:
-		}
-	}
-	store, informer := toolscache.NewInformerWithOptions(toolscache.InformerOptions{
-		ListerWatcher: source, ObjectType: &coordinationv1.Lease{},
-		Handler: toolscache.ResourceEventHandlerFuncs{AddFunc: note, UpdateFunc: func(_, obj any) { note(obj) }, DeleteFunc: note},
+// watch sees all Leases of the ring, or returns because the context has ended. It watches them until the returned function is called.
+func (c *claimer) watch(ctx context.Context, client toolscache.Getter) (stop func()) {
+	source := toolscache.NewFilteredListWatchFromClient(client, "leases", c.options.Namespace, func(o *metav1.ListOptions) {
+		o.LabelSelector = contract.LabelClusterRing + "=" + c.options.Ring
 	})
-	ctx, cancel := context.WithCancel(ctx)
-
-	go func() {
-		defer close(ended)
-
-		informer.RunWithContext(ctx)
-	}()
+	store, informer, events, ended := watchtools.NewIndexerInformerWatcherWithLogger(klog.FromContext(ctx), source, &coordinationv1.Lease{})
 
 	toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
 
-	c.store, c.began = store, c.clock.Now()
+	c.began, c.changes = c.clock.Now(), events.ResultChan()
 
-	return events, func() {
-		cancel()
+	for _, obj := range store.List() {
+		if lease, ok := obj.(*coordinationv1.Lease); ok {
+			c.see(watch.Event{Type: watch.Added, Object: lease})
+		}
+	}
+
+	return func() {
+		events.Stop()
 		<-ended
 	}
 }
 
-// observe notes how the Leases are, and that they were seen now.
-func (c *claimer) observe(now time.Time) {
-	seen := sets.New[string]()
+// see notes how a Lease is now.
+func (c *claimer) see(event watch.Event) {
+	lease, ok := event.Object.(*coordinationv1.Lease)
 
-	for _, obj := range c.store.List() {
-		if lease, ok := obj.(*coordinationv1.Lease); ok {
-			seen.Insert(lease.Name)
-			delete(c.hidden, lease.Name)
-			c.leases[lease.Name] = c.leases[lease.Name].then(lease, now)
-		}
-	}
-
-	for name, o := range c.leases {
-		if o.lease != nil && !seen.Has(name) {
-			c.leases[name] = o.without(now)
-		}
+	switch now := c.clock.Now(); {
+	case !ok:
+	case event.Type == watch.Deleted:
+		c.leases[lease.Name] = c.leases[lease.Name].without(now)
+	default:
+		c.leases[lease.Name] = c.leases[lease.Name].then(lease, now)
 	}
 }
 
-// run waits for a slot, takes it, and returns its name.
-func (c *claimer) run(ctx context.Context, changed <-chan struct{}) (string, error) {
+// run waits for a slot, takes it, and gives the shard its name.
+func (c *claimer) run(ctx context.Context) error {
 	standby := &standby{options: c.options, client: c.client, clock: c.clock, log: c.log}
 	defer standby.leave()
 
-	for {
-		slot, next := c.attempt(ctx)
-		if slot != "" {
-			return slot, nil
+	// refused are the slots that could not be taken since the last wait, and denied is true if that was not because another process was faster.
+	refused, denied := sets.New[string](), false
+
+	for ctx.Err() == nil {
+		c.follow(ctx)
+
+		now, next := c.clock.Now(), standbyPeriod
+
+		best, at := chooser{
+			me: pod{c.options.Pod, c.options.PodUID}, without: refused.Has, now: now, began: c.began, missing: c.missing(),
+		}.choose(c.slots, c.leases)
+		if best != nil {
+			err := c.take(ctx, best)
+			if err == nil {
+				c.log.Info("Took a slot", "ring", c.options.Ring, "slot", best.name, "pod", c.options.Pod, "was", best.why.String())
+				c.price(ctx, best.name)
+				c.shard.become(best.name)
+
+				return nil
+			}
+
+			refused.Insert(best.name)
+
+			denied = c.denied(ctx, best.name, err) || denied
+
+			continue
+		}
+
+		if !at.IsZero() {
+			next = min(next, at.Sub(now))
 		}
 
 		there := standby.renew(ctx, c.slots)
 		// A process that is about to take a slot is no standby: it is ready when it works.
-		c.shard.standsBy.Store(there && len(c.slots) > 0 && !c.denied && next > c.missing())
+		c.shard.standsBy.Store(there && len(c.slots) > 0 && !denied && next > c.missing())
 
 		if c.workload != nil {
 			next = min(next, scalePeriod)
 		}
 
-		wake := changed
-		if c.refused {
-			wake, next = nil, min(next, again) // changes must not make it ask all the time
-		}
+		c.wait(ctx, next, len(refused) > 0)
+		refused.Clear()
 
-		timer := c.clock.NewTimer(next)
+		denied = false
+	}
 
+	return fmt.Errorf("wait for one of the %d slots of ring %s: %w", len(c.slots), c.options.Ring, context.Cause(ctx))
+}
+
+// wait returns after the time, or when a Lease has changed. If a slot was refused, changes must not make this process ask all the time.
+func (c *claimer) wait(ctx context.Context, limit time.Duration, refused bool) {
+	if refused {
+		limit = min(limit, again)
+	}
+
+	for over := c.clock.After(limit); ; {
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-
-			return "", fmt.Errorf("wait for one of the %d slots of ring %s: %w", len(c.slots), c.options.Ring, context.Cause(ctx))
-		case <-wake:
-		case <-timer.C():
-		}
-
-		timer.Stop()
-	}
-}
-
-// attempt takes the best slot. If there is none, it returns how long there will be none unless a Lease changes.
-func (c *claimer) attempt(ctx context.Context) (string, time.Duration) {
-	c.follow(ctx)
-
-	now := c.clock.Now()
-	c.observe(now)
-
-	c.refused, c.denied = false, false
-	tried := sets.New[string]()
-
-	for {
-		best, next := chooser{
-			me: pod{c.options.Pod, c.options.PodUID}, without: tried.Has, now: now, began: c.began, missing: c.missing(),
-		}.choose(c.slots, c.leases)
-		if best == nil && next.IsZero() || ctx.Err() != nil {
-			return "", standbyPeriod
-		} else if best == nil {
-			return "", min(next.Sub(now), standbyPeriod)
-		}
-
-		err := c.take(ctx, best)
-		if err == nil {
-			c.log.Info("Took a slot", "ring", c.options.Ring, "slot", best.name, "pod", c.options.Pod, "was", best.why.String())
-			c.price(ctx, best.name)
-
-			return best.name, 0
-		}
-
-		c.refused = true
-		tried.Insert(best.name)
-
-		switch {
-		case ctx.Err() != nil || apierrors.IsConflict(err):
-		case apierrors.IsAlreadyExists(err):
-			c.exists(best.name)
-		default:
-			c.denied = true
-			c.log.Error(err, "Could not take a slot; trying again", "slot", best.name, "pod", c.options.Pod)
+			return
+		case <-over:
+			return
+		case event := <-c.changes:
+			if c.see(event); !refused {
+				return
+			}
 		}
 	}
 }
 
-// exists records that the Lease of a slot exists, although this process has seen none. It may be about to see it. If not, it reports that once.
-func (c *claimer) exists(slot string) {
-	const soon = 3
+// denied reports why a slot could not be taken, and whether the reason is another one than that another process was faster.
+func (c *claimer) denied(ctx context.Context, slot string, err error) bool {
+	if ctx.Err() != nil || apierrors.IsConflict(err) {
+		return false
+	}
 
-	if c.hidden[slot]++; c.hidden[slot] == soon {
+	if !apierrors.IsAlreadyExists(err) {
+		c.log.Error(err, "Could not take a slot; trying again", "slot", slot, "pod", c.options.Pod)
+
+		return true
+	}
+
+	// Usually, this process is about to see the Lease.
+	lease, err := c.client.Get(ctx, slot, metav1.GetOptions{})
+	if err == nil && lease.Labels[contract.LabelClusterRing] != c.options.Ring {
 		c.log.Error(nil, "Nobody can take a slot, because its Lease exists without the label of the ring: rename or delete this Lease, or find out what removes the label",
 			"slot", slot, "namespace", c.options.Namespace, "label", contract.LabelClusterRing+"="+c.options.Ring)
 	}
+
+	return false
 }
 
 // follow reads the scale of the workload if that is due. If it cannot be read, the last one counts.
@@ -289,12 +251,11 @@ func (c *claimer) follow(ctx context.Context) {
 		return
 	}
 
-	if last, problems := lastSlot(c.options.Ring, replicas); len(problems) > 0 {
-		c.log.Error(nil, "The name of the ring is too long for so many slots", "ring", c.options.Ring, "slot", last, "slots", len(c.slots))
-		return
+	if slots := slotsOf(c.options.Ring, replicas); len(slots) > 0 && shardName(slots[len(slots)-1]) != nil {
+		c.log.Error(nil, "The name of the ring is too long for so many slots", "ring", c.options.Ring, "slot", slots[len(slots)-1], "slots", len(c.slots))
+	} else {
+		c.slots = slots
 	}
-
-	c.slots = slotsOf(c.options.Ring, replicas)
 }
 
 // price makes the Pods of the highest slots be deleted first when the workload is scaled down. If it cannot, any may be. The slot's Lease must be

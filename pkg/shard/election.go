@@ -27,15 +27,14 @@ var (
 type election struct {
 	*resourcelock.LeaseLock
 
-	elector *leaderelection.LeaderElector
-	elected <-chan struct{}
+	elector *elect.Election
 	// begin is closed when this process may stand for election: a standby would have no caches.
 	begin <-chan struct{}
 	// exit ends the process.
 	exit  func(error)
 	clock clock.WithDelayedExecution
 	crew  crew
-	// renewed is when the last write was sent that has taken or renewed the Lease. It is read when the election has ended.
+	// renewed is before the last write was sent that has taken or renewed the Lease. It is read when the election has ended.
 	renewed time.Time
 }
 
@@ -49,7 +48,7 @@ func newElection(config *rest.Config, s *Shard, begin <-chan struct{}) (*electio
 
 	e := &election{LeaseLock: lock, begin: begin, exit: s.term.exit, clock: clock.RealClock{}}
 
-	e.elector, e.elected, err = elect.New(leaderelection.LeaderElectionConfig{
+	e.elector, err = elect.New(leaderelection.LeaderElectionConfig{
 		Lock: e, LeaseDuration: elect.LeaseDuration, RenewDeadline: elect.RenewDeadline, RetryPeriod: elect.RetryPeriod, ReleaseOnCancel: true,
 	})
 
@@ -58,7 +57,7 @@ func newElection(config *rest.Config, s *Shard, begin <-chan struct{}) (*electio
 
 // Create implements [resourcelock.Interface].
 func (e *election) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return e.write(ctx, record, e.LeaseLock.Create)
+	return e.wrote(record, e.LeaseLock.Create(ctx, record))
 }
 
 // Update implements [resourcelock.Interface]. Leader election also releases a Lease that it could not renew, while workers may still run.
@@ -67,17 +66,13 @@ func (e *election) Update(ctx context.Context, record resourcelock.LeaderElectio
 		return errKept
 	}
 
-	return e.write(ctx, record, e.LeaseLock.Update)
+	return e.wrote(record, e.LeaseLock.Update(ctx, record))
 }
 
-func (e *election) write(
-	ctx context.Context, record resourcelock.LeaderElectionRecord, write func(context.Context, resourcelock.LeaderElectionRecord) error,
-) error {
-	sent := e.clock.Now()
-
-	err := write(ctx, record)
+// wrote notes the result of a write. Leader election has read the renewTime from the clock before that, with its monotonic time.
+func (e *election) wrote(record resourcelock.LeaderElectionRecord, err error) error {
 	if err == nil && record.HolderIdentity != "" {
-		e.renewed = sent
+		e.renewed = record.RenewTime.Time
 	}
 
 	return err
@@ -92,27 +87,22 @@ func (e *election) Start(ctx context.Context) error {
 	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 
-	lost := make(chan struct{})
-
-	go func() {
-		defer close(lost)
-		e.elector.Run(electing)
-	}()
+	go e.elector.Run(electing)
 
 	select {
-	case <-lost:
+	case <-e.elector.Lost:
 		return e.lose()
 	case <-ctx.Done():
 	}
 
 	select {
-	case <-lost:
+	case <-e.elector.Lost:
 		return e.lose()
 	case <-e.crew.dismiss():
 	}
 
 	stop()
-	<-lost
+	<-e.elector.Lost
 
 	return nil
 }

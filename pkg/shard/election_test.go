@@ -86,6 +86,7 @@ func TestALeaseIsReleasedOnlyWithoutWork(t *testing.T) {
 	require.Equal(t, clk.now, e.renewed)
 
 	clk.now = clk.now.Add(time.Second)
+	record.RenewTime = metav1.NewTime(clk.now)
 	require.NoError(t, e.Update(t.Context(), record))
 	require.Equal(t, clk.now, e.renewed)
 
@@ -126,7 +127,7 @@ func TestLeaseThatIsLostDuringTheStopEndsTheProcess(t *testing.T) {
 
 	go func() { ended <- e.Start(ctx) }()
 
-	<-e.elected
+	<-e.elector.Held
 	require.True(t, e.crew.enter())
 	stop()
 

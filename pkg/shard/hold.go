@@ -54,9 +54,8 @@ func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) 
 	}
 
 	lock := s.lockFor(leases, s.Name())
-	lost := make(chan struct{})
 
-	elector, held, err := elect.New(leaderelection.LeaderElectionConfig{
+	election, err := elect.New(leaderelection.LeaderElectionConfig{
 		Lock: lock, ReleaseOnCancel: true,
 		LeaseDuration: s.options.LeaseDuration, RenewDeadline: s.options.RenewDeadline, RetryPeriod: s.options.RetryPeriod,
 	})
@@ -68,14 +67,11 @@ func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) 
 
 	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
 
-	go func() {
-		defer close(lost)
-		elector.Run(electing)
-	}()
+	go election.Run(electing)
 
-	t := &tenure{lost: lost, end: func() {
+	t := &tenure{lost: election.Lost, end: func() {
 		stop()
-		<-lost
+		<-election.Lost
 		s.poison.close()
 	}}
 
@@ -84,19 +80,14 @@ func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) 
 		t.end()
 
 		return nil, context.Cause(ctx)
-	case <-lost:
+	case <-election.Lost:
 		return nil, s.lostError()
-	case <-held:
+	case <-election.Held:
 		return t, nil
 	}
 }
 
 // lostError returns why the Lease was lost: an [ErrLost].
 func (s *Shard) lostError() error {
-	err := s.term.lost()
-	if err == nil {
-		err = ErrLost
-	}
-
-	return fmt.Errorf("shard %s: %w", s.Name(), err)
+	return fmt.Errorf("shard %s: %w", s.Name(), cmp.Or(s.term.lost(), ErrLost))
 }

@@ -41,12 +41,9 @@ import (
 // Leader election calls the methods that read and write from one goroutine.
 type lock struct {
 	term    *term
+	options Options
 	name    string // of the shard, and of its Lease
-	in      string // the namespace of the Lease
-	ring    string
-	holdOff time.Duration // the shard's own
-	pod     pod           // what the Lease announces: no name if that is the shard's
-	label   string        // the key of the shard label that the Lease announces; empty for none
+	pod     pod    // what the Lease announces: no name if that is the shard's
 	// namespaces are those in which the shard watches its kinds; empty for all.
 	namespaces []string
 
@@ -71,9 +68,6 @@ type lock struct {
 	// failure is the result of the last write.
 	failure error
 	lost    error
-	// healthy is Options.Healthy, or nil, and patience is how long it may take.
-	healthy  func(context.Context) error
-	patience time.Duration
 }
 
 var _ resourcelock.Interface = (*lock)(nil)
@@ -82,7 +76,7 @@ var _ resourcelock.Interface = (*lock)(nil)
 func (o Options) leases(config *rest.Config, deadline time.Duration) (coordinationv1client.LeaseInterface, error) {
 	client, err := elect.Client(config, "shard-lease", deadline)
 	if err != nil {
-		return nil, fmt.Errorf("create the client for the shard's Lease: %w", err)
+		return nil, err
 	}
 
 	return client.Leases(o.Namespace), nil
@@ -92,10 +86,7 @@ func (o Options) leases(config *rest.Config, deadline time.Duration) (coordinati
 func (s *Shard) lockFor(leases coordinationv1client.LeaseInterface, name string) *lock {
 	o := s.options
 
-	l := &lock{
-		term: s.term, name: name, in: o.Namespace, ring: o.Ring, holdOff: o.HoldOff, pod: pod{o.Pod, o.PodUID}, label: o.ShardLabel,
-		namespaces: s.namespaces, slot: o.Slots.any(), leases: leases, healthy: o.Healthy, patience: o.RetryPeriod,
-	}
+	l := &lock{term: s.term, options: o, name: name, pod: pod{o.Pod, o.PodUID}, namespaces: s.namespaces, slot: o.Slots.any(), leases: leases}
 	if !l.slot && o.Pod == name {
 		l.pod.name = ""
 	}
@@ -107,7 +98,7 @@ func (s *Shard) lockFor(leases coordinationv1client.LeaseInterface, name string)
 func (l *lock) Identity() string { return l.name }
 
 // Describe implements [resourcelock.Interface].
-func (l *lock) Describe() string { return l.in + "/" + l.name }
+func (l *lock) Describe() string { return l.options.Namespace + "/" + l.name }
 
 // RecordEvent implements [resourcelock.Interface].
 func (l *lock) RecordEvent(event string) {
@@ -168,7 +159,7 @@ func (l *lock) write(ctx context.Context, record resourcelock.LeaderElectionReco
 	}
 
 	lease.Spec = resourcelock.LeaderElectionRecordToLeaseSpec(&record)
-	metav1.SetMetaDataLabel(&lease.ObjectMeta, contract.LabelClusterRing, l.ring)
+	metav1.SetMetaDataLabel(&lease.ObjectMeta, contract.LabelClusterRing, l.options.Ring)
 	l.announce(lease)
 
 	if l.lease == nil {
@@ -198,7 +189,7 @@ func (l *lock) isSettled(record *resourcelock.LeaderElectionRecord) bool {
 }
 
 // holds returns how long the shard holds off after it has taken the Lease as it was last read or written.
-func (l *lock) holds() time.Duration { return max(l.holdOff, announcement(l.lease)) }
+func (l *lock) holds() time.Duration { return max(l.options.HoldOff, announcement(l.lease)) }
 
 // other returns the Pod that the Lease of a slot names, if that is another one than this.
 func (l *lock) other() string {
@@ -247,7 +238,7 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		return l.lose(err)
 	}
 
-	if l.healthy != nil && !l.renewed.IsZero() {
+	if l.options.Healthy != nil && !l.renewed.IsZero() {
 		err := l.ask(ctx)
 		l.term.asked(err)
 
@@ -274,17 +265,17 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 
 // ask asks the program whether it is healthy. No answer in time is an error, too.
 func (l *lock) ask(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, l.patience)
+	ctx, cancel := context.WithTimeout(ctx, l.options.RetryPeriod)
 	defer cancel()
 
 	answer := make(chan error, 1)
-	go func() { answer <- l.healthy(ctx) }()
+	go func() { answer <- l.options.Healthy(ctx) }()
 
 	select {
 	case err := <-answer:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("no answer within %s: %w", l.patience, context.Cause(ctx))
+		return fmt.Errorf("no answer within %s: %w", l.options.RetryPeriod, context.Cause(ctx))
 	}
 }
 

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -50,13 +51,13 @@ func (e *exporter) add(s *Shard) (remove func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	e.shards = append(slices.Clone(e.shards), s)
+	e.shards = append(e.shards, s)
 
 	return func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 
-		e.shards = slices.DeleteFunc(slices.Clone(e.shards), func(other *Shard) bool { return other == s })
+		e.shards = slices.DeleteFunc(e.shards, func(other *Shard) bool { return other == s })
 	}
 }
 
@@ -83,13 +84,11 @@ func exports(name, help string, read func(*Shard, emit), labels ...string) expor
 // ofShards are the metrics of each shard, except those of objects that wait.
 var ofShards = []exported{
 	exports("info", "1, with the slot and the Pod of the shard.", func(s *Shard, to emit) {
-		slot, pod := "", s.options.Pod
+		slot := ""
 		if s.options.Slots.any() {
 			slot = s.Name()
-		} else if pod == "" {
-			pod = s.Name()
 		}
-		to(1, slot, pod)
+		to(1, slot, cmp.Or(s.options.Pod, s.Name()))
 	}, "slot", "pod"),
 	exports("standby", "1 if the process waits for a slot.", func(s *Shard, to emit) { to(number(s.Name() == "")) }),
 	exports("lease_held", "1 if the process holds the Lease of the shard.", func(s *Shard, to emit) {
@@ -150,12 +149,11 @@ func (*exporter) Describe(descs chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. Of several shards with one name, which only a test has in one process, it exports the one that started last.
 func (e *exporter) Collect(out chan<- prometheus.Metric) {
 	e.mu.Lock()
-	shards := e.shards
-	e.mu.Unlock()
+	defer e.mu.Unlock()
 
 	done := map[[2]string]bool{}
 
-	for _, s := range slices.Backward(shards) {
+	for _, s := range slices.Backward(e.shards) {
 		name := [2]string{s.Ring(), s.Name()}
 		if done[name] {
 			continue

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -19,11 +18,9 @@ import (
 const (
 	// offerLimit is how long a process waits for another one to take its slot. Meanwhile, nobody works on the objects of the slot.
 	offerLimit = 5 * time.Second
-	// offerPoll is how often it looks. It looks for processes that wait only each awaitedLooks times, because all Leases of the namespace are read for that.
-	offerPoll, awaitedLooks = 100 * time.Millisecond, 5
+	// offerPoll is how often it looks.
+	offerPoll = 250 * time.Millisecond
 )
-
-var errNoStandby = errors.New("no process waits for the slot")
 
 // offer offers the slot to the processes that wait for one. It reports whether one of them has taken it. Otherwise, the Lease must be released.
 // All workers have ended.
@@ -45,27 +42,22 @@ func (l *lock) offer(ctx context.Context, record resourcelock.LeaderElectionReco
 
 	// Leader election ends the context after the renew deadline: the Lease must be released before that.
 	limit := min(offerLimit, l.term.renewDeadline/2) //nolint:mnd // half
-	looks := 0
 
-	err = wait.PollUntilContextTimeout(ctx, offerPoll, limit, false, func(ctx context.Context) (bool, error) {
-		if _, err := l.read(ctx); apierrors.IsNotFound(err) || err == nil && (l.other() != "" || !isHeld(l.lease)) {
-			return true, nil
-		}
+	_ = wait.PollUntilContextTimeout(ctx, offerPoll, limit, false, func(ctx context.Context) (bool, error) {
+		waits := l.awaited(ctx, log) // a process leaves after it has taken the slot
+		_, err := l.read(ctx)
+		taken = apierrors.IsNotFound(err) || err == nil && (l.other() != "" || !isHeld(l.lease))
 
-		if looks++; looks%awaitedLooks == 0 && !l.awaited(ctx, log) {
-			return false, errNoStandby
-		}
-
-		return false, nil
+		return taken || !waits, nil
 	})
-	log.Info("Offered the slot", "taken", err == nil)
+	log.Info("Offered the slot", "taken", taken)
 
-	return err == nil
+	return taken
 }
 
 // awaited reports whether a process waits for this slot.
 func (l *lock) awaited(ctx context.Context, log klog.Logger) bool {
-	list, err := l.leases.List(ctx, metav1.ListOptions{LabelSelector: contract.LabelStandby + "=" + l.ring})
+	list, err := l.leases.List(ctx, metav1.ListOptions{LabelSelector: contract.LabelStandby + "=" + l.options.Ring})
 	if err != nil {
 		log.Error(err, "Could not look for processes that wait for a slot; releasing it")
 		return false
@@ -74,6 +66,6 @@ func (l *lock) awaited(ctx context.Context, log klog.Logger) bool {
 	now := l.term.clock.Now()
 
 	return slices.ContainsFunc(list.Items, func(s coordinationv1.Lease) bool {
-		return contract.IsWaiting(s.Spec.RenewTime, now) && contract.WaitsFor(s.Annotations, l.ring, l.name)
+		return contract.IsWaiting(s.Spec.RenewTime, now) && contract.WaitsFor(s.Annotations, l.options.Ring, l.name)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,13 +19,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 )
 
 const (
 	// mounted is the directory that contains the namespace of the Pod and its token.
 	mounted = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-	defaultLeaseDuration = 15 * time.Second
 	// maxLeaseDuration is the longest duration that the services count.
 	maxLeaseDuration = 24 * time.Hour
 	defaultHoldOff   = 2 * time.Second
@@ -118,24 +119,21 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 
 	mine := bound(token)
 
-	switch named := cmp.Or(o.Name, o.Pod); {
-	case !o.Slots.any() && o.Name != "", o.Slots.any() && named != "":
+	own := &o.Name
+	if o.Slots.any() {
+		own = &o.Pod
+	}
+
+	switch {
+	case *own != "":
 	case o.Slots.any() && noToken != nil:
 		o.Pod = "process-" + utilrand.String(randomLength) // the host may run several
+	case mine.name != "": // Pods that share the network of their node share its host name, too
+		*own = mine.name
 	default:
-		name, err := mine.name, error(nil)
-		if name == "" { // Pods that share the network of their node share its host name, too
-			name, err = hostname()
-		}
-
-		if err != nil {
+		var err error
+		if *own, err = hostname(); err != nil {
 			errs = append(errs, fmt.Errorf("name: set it, the host has none: %w", err))
-		}
-
-		if !o.Slots.any() {
-			o.Name = name
-		} else {
-			o.Pod = name
 		}
 	}
 
@@ -147,17 +145,13 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	}
 
 	o.PodUID = cmp.Or(o.PodUID, mine.uid) // without a token, the Lease announces no uid
-	o.LeaseDuration = cmp.Or(o.LeaseDuration, defaultLeaseDuration)
+	o.LeaseDuration = cmp.Or(o.LeaseDuration, elect.LeaseDuration)
 	o.RenewDeadline = cmp.Or(o.RenewDeadline, o.LeaseDuration*2/3)
 	o.RetryPeriod = cmp.Or(o.RetryPeriod, o.LeaseDuration*2/15)
 	o.HoldOff = cmp.Or(o.HoldOff, defaultHoldOff)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, defaultDrainTimeout)
 
-	errs = append(errs, o.validateNames()...)
-	errs = append(errs, o.Slots.validate(o)...)
-
-	errs = append(errs, o.validateTimes()...)
-	if len(errs) > 0 {
+	if errs = append(errs, o.validate()...); len(errs) > 0 {
 		return o, fmt.Errorf("shard options: %w", errors.Join(errs...))
 	}
 
@@ -166,16 +160,6 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 
 // bound returns the Pod that a service account token is bound to; empty if there is none. The token is not verified: it is this process's own.
 func bound(token []byte) pod {
-	parts := bytes.Split(bytes.TrimSpace(token), []byte("."))
-	if len(parts) != 3 { //nolint:mnd // header, claims, signature
-		return pod{}
-	}
-
-	text, err := base64.RawURLEncoding.DecodeString(string(parts[1]))
-	if err != nil {
-		return pod{}
-	}
-
 	var claims struct {
 		Kubernetes struct {
 			Pod struct {
@@ -184,42 +168,64 @@ func bound(token []byte) pod {
 			} `json:"pod"`
 		} `json:"kubernetes.io"`
 	}
-	if err := json.Unmarshal(text, &claims); err != nil {
+
+	_, rest, _ := bytes.Cut(token, []byte(".")) // header, claims, signature
+	encoded, _, _ := bytes.Cut(rest, []byte("."))
+
+	text, err := base64.RawURLEncoding.DecodeString(string(encoded))
+	if err == nil {
+		err = json.Unmarshal(text, &claims)
+	}
+
+	if err != nil {
 		return pod{}
 	}
 
 	return pod{claims.Kubernetes.Pod.Name, claims.Kubernetes.Pod.UID}
 }
 
-// validateNames does not report names that have no default: complete has reported them.
-func (o Options) validateNames() []error {
+// validate returns what is wrong with options that are complete. It does not report names that have no default: complete has reported them.
+func (o Options) validate() []error {
 	var errs []error
-	if o.Ring == "" {
-		errs = append(errs, errors.New("ring: set the name of the shard's ClusterRing"))
-	}
 
-	for _, name := range []struct {
-		option, value string
-		check         func(string) []string
-	}{
-		{"ring", o.Ring, objectAndLabel},
-		{"name", o.Name, objectAndLabel},
-		{"namespace", o.Namespace, validation.IsDNS1123Label},
-		{"pod", o.Pod, validation.IsDNS1123Subdomain},
-		{"shard label", o.ShardLabel, contract.ValidateShardLabel},
-	} {
-		if name.value == "" {
-			continue
+	must := func(is bool, otherwise error) {
+		if !is {
+			errs = append(errs, otherwise)
 		}
-
-		if problems := name.check(name.value); len(problems) > 0 {
-			errs = append(errs, fmt.Errorf("%s: %q is invalid: %s", name.option, name.value, strings.Join(problems, "; ")))
+	}
+	named := func(option, name string, check func(string) []string) {
+		if problems := check(name); name != "" && len(problems) > 0 {
+			errs = append(errs, fmt.Errorf("%s: %q is invalid: %s", option, name, strings.Join(problems, "; ")))
 		}
 	}
 
-	if o.Name == contract.LeaseControllerIdentity {
-		errs = append(errs, fmt.Errorf("name: %q is how the lease monitor signs Leases that it has taken; choose another", o.Name))
+	must(o.Ring != "", errors.New("ring: set the name of the shard's ClusterRing"))
+	named("ring", o.Ring, objectAndLabel)
+	named("name", o.Name, shardName)
+	named("namespace", o.Namespace, validation.IsDNS1123Label)
+	named("pod", o.Pod, validation.IsDNS1123Subdomain)
+	named("shard label", o.ShardLabel, contract.ValidateShardLabel)
+
+	s := o.Slots
+	must(!s.any() || o.Name == "", fmt.Errorf("name: remove %q: with slots, the name is that of the slot", o.Name))
+	must(s.from != countSlots || s.count >= 1 && s.count <= contract.MaxSlots, fmt.Errorf("slots: their number, %d, must be from 1 to %d", s.count, contract.MaxSlots))
+	must(s.from != namedSlots || len(s.names) > 0 && !slices.Contains(s.names, ""), errors.New("slots: give Named at least one name, and none that is empty"))
+
+	if o.Ring != "" && (s.from == countSlots || s.from == scaleSlots) {
+		named("slots", contract.SlotName(o.Ring, max(s.count-1, 0)), shardName) // the longest
 	}
+
+	for _, name := range s.names {
+		named("slots", name, shardName)
+	}
+
+	must(o.LeaseDuration >= time.Second && o.LeaseDuration <= maxLeaseDuration && o.LeaseDuration%time.Second == 0,
+		fmt.Errorf("lease duration: %s must be whole seconds, at least one, at most %s", o.LeaseDuration, maxLeaseDuration))
+	must(o.RenewDeadline > 0 && o.RenewDeadline < o.LeaseDuration,
+		fmt.Errorf("renew deadline: %s must be positive and less than the lease duration, %s", o.RenewDeadline, o.LeaseDuration))
+	must(o.RetryPeriod > 0 && float64(o.RetryPeriod)*jitter < float64(o.RenewDeadline),
+		fmt.Errorf("retry period: %s must be positive and less than the renew deadline, %s, divided by %v", o.RetryPeriod, o.RenewDeadline, jitter))
+	must(o.HoldOff >= minHoldOff, fmt.Errorf("hold-off: %s must be at least %s", o.HoldOff, minHoldOff))
 
 	return errs
 }
@@ -233,23 +239,11 @@ func objectAndLabel(name string) []string {
 	return validation.IsValidLabelValue(name)
 }
 
-func (o Options) validateTimes() []error {
-	var errs []error
-	if o.LeaseDuration < time.Second || o.LeaseDuration > maxLeaseDuration || o.LeaseDuration%time.Second != 0 {
-		errs = append(errs, fmt.Errorf("lease duration: %s must be whole seconds, at least one, at most %s", o.LeaseDuration, maxLeaseDuration))
+// shardName returns why a name cannot be that of a shard.
+func shardName(name string) []string {
+	if name == contract.LeaseControllerIdentity {
+		return []string{"it is how the lease monitor signs Leases that it has taken; choose another"}
 	}
 
-	if o.RenewDeadline <= 0 || o.RenewDeadline >= o.LeaseDuration {
-		errs = append(errs, fmt.Errorf("renew deadline: %s must be positive and less than the lease duration, %s", o.RenewDeadline, o.LeaseDuration))
-	}
-
-	if o.RetryPeriod <= 0 || float64(o.RetryPeriod)*jitter >= float64(o.RenewDeadline) {
-		errs = append(errs, fmt.Errorf("retry period: %s must be positive and less than the renew deadline, %s, divided by %v", o.RetryPeriod, o.RenewDeadline, jitter))
-	}
-
-	if o.HoldOff < minHoldOff {
-		errs = append(errs, fmt.Errorf("hold-off: %s must be at least %s", o.HoldOff, minHoldOff))
-	}
-
-	return errs
+	return objectAndLabel(name)
 }

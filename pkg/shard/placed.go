@@ -41,7 +41,7 @@ func (p *placed) Start(ctx context.Context) error {
 	}
 
 	if p.election != nil {
-		if !waitFor(ctx, p.election.elected) || !p.election.crew.enter() {
+		if !waitFor(ctx, p.election.elector.Held) || !p.election.crew.enter() {
 			return nil
 		}
 

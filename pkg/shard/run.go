@@ -49,13 +49,10 @@ func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx cont
 func (s *Shard) during(ctx context.Context, work func(ctx context.Context) error) error {
 	working, end, err := s.term.begin(ctx)
 	for wait := holdOffError(0); errors.As(err, &wait); working, end, err = s.term.begin(ctx) {
-		timer := s.term.clock.NewTimer(time.Duration(wait))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-
 			return nil
-		case <-timer.C():
+		case <-s.term.clock.After(time.Duration(wait)):
 		}
 	}
 

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -147,15 +148,22 @@ func TestFollowingTheScaleSurvivesAnOutage(t *testing.T) {
 	require.Equal(t, contract.SlotName(f.ring, 0), c.got().Name())
 }
 
-// What controls the Deployment may be in no namespace. No Role lets a shard read that.
+// What controls the Deployment may be in no namespace, and of a kind that nobody knows any more.
 func TestFollowingTheScaleEndsAtTheNamespace(t *testing.T) {
-	f := newFixture(t)
-	deployment, set := f.deployed()
-	f.pod(set, "pod-a")
+	for name, kind := range map[string]schema.GroupVersionKind{
+		"in no namespace":  rbacv1.SchemeGroupVersion.WithKind("ClusterRole"),
+		"of no known kind": {Group: "example.org", Version: "v1", Kind: "Unknown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			deployment, set := f.deployed()
+			f.pod(set, "pod-a")
 
-	above := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "above-" + f.namespace}}
-	require.NoError(t, f.admin.Create(t.Context(), above))
-	deployment.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(above, rbacv1.SchemeGroupVersion.WithKind("ClusterRole"))}
-	require.NoError(t, f.admin.Update(t.Context(), deployment))
-	require.Equal(t, contract.SlotName(f.ring, 0), f.claim(f.slotted("pod-a", Scale())).got().Name())
+			above := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "above-" + f.namespace}}
+			require.NoError(t, f.admin.Create(t.Context(), above))
+			deployment.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(above, kind)}
+			require.NoError(t, f.admin.Update(t.Context(), deployment))
+			require.Equal(t, contract.SlotName(f.ring, 0), f.claim(f.slotted("pod-a", Scale())).got().Name())
+		})
+	}
 }

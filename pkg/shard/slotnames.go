@@ -1,10 +1,7 @@
 package shard
 
 import (
-	"errors"
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
@@ -55,54 +52,4 @@ func slotsOf(ring string, count int) []string {
 	}
 
 	return names
-}
-
-// validate returns what is wrong with the slots of the options.
-func (s Slots) validate(o Options) []error {
-	var errs []error
-
-	if s.any() && o.Name != "" {
-		errs = append(errs, fmt.Errorf("name: remove %q: with slots, the name is that of the slot", o.Name))
-	}
-
-	switch {
-	case s.from == namedSlots:
-		return append(errs, s.validateNames()...)
-	case s.from == countSlots && (s.count < 1 || s.count > contract.MaxSlots):
-		return append(errs, fmt.Errorf("slots: their number, %d, must be from 1 to %d", s.count, contract.MaxSlots))
-	case !s.any() || o.Ring == "": // validateNames of the options has reported it
-		return errs
-	}
-
-	if last, problems := lastSlot(o.Ring, s.count); len(problems) > 0 {
-		errs = append(errs, fmt.Errorf("slots: the name of the last slot, %q, is invalid: %s", last, strings.Join(problems, "; ")))
-	}
-
-	return errs
-}
-
-func (s Slots) validateNames() []error {
-	var errs []error
-
-	if len(s.names) == 0 {
-		errs = append(errs, errors.New("slots: give Named at least one name"))
-	}
-
-	for _, name := range s.names {
-		switch problems := objectAndLabel(name); {
-		case len(problems) > 0:
-			errs = append(errs, fmt.Errorf("slots: %q is invalid: %s", name, strings.Join(problems, "; ")))
-		case name == contract.LeaseControllerIdentity:
-			errs = append(errs, fmt.Errorf("slots: %q is how the lease monitor signs Leases that it has taken; choose another", name))
-		}
-	}
-
-	return errs
-}
-
-// lastSlot returns the longest name of so many slots, the first one if there are none, and why it is invalid.
-func lastSlot(ring string, slots int) (name string, problems []string) {
-	name = contract.SlotName(ring, max(slots-1, 0))
-
-	return name, objectAndLabel(name)
 }

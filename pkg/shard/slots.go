@@ -23,9 +23,6 @@ import (
 //	S5  A Lease that does not exist may have been deleted while its holder works. The holder creates it again at its next renewal, so a process that
 //	    sees none waits that long, and one that has seen it vanish waits as if it were silent.
 
-// silence is how many halves of a Lease's duration must pass without a renewal before another Pod takes its slot.
-const silence = 3
-
 // observed is a Lease, and the time at which this process first saw it as its holder wrote it last.
 type observed struct {
 	lease *coordinationv1.Lease // nil if it does not exist
@@ -103,7 +100,7 @@ type choice struct {
 
 // silentAt returns when a Lease that was last written by its holder at the given time is silent.
 func silentAt(lease *coordinationv1.Lease, since time.Time) time.Time {
-	return since.Add(durationOf(lease) * silence / 2) //nolint:mnd // silence counts halves
+	return since.Add(durationOf(lease) * 3 / 2) //nolint:mnd // one and a half times
 }
 
 func durationOf(lease *coordinationv1.Lease) time.Duration {

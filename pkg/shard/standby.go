@@ -33,9 +33,8 @@ type standby struct {
 	clock   clock.PassiveClock
 	log     klog.Logger
 
-	there   bool // the Lease was written, and exists for all this process knows
-	renewed time.Time
-	slots   string // what it says about the slots that the process would take
+	renewed time.Time // zero: the Lease does not exist, for all this process knows
+	slots   string    // what it says about the slots that the process would take
 }
 
 // renew creates the Lease, or renews it if that is due or the process would take other slots than before. It reports whether the Lease is there.
@@ -44,7 +43,7 @@ func (s *standby) renew(ctx context.Context, slots []string) bool {
 	now, before := s.clock.Now(), s.slots
 
 	s.slots = contract.SlotsValue(s.options.Ring, slots)
-	if s.there && now.Sub(s.renewed) < standbyPeriod && s.slots == before {
+	if now.Sub(s.renewed) < standbyPeriod && s.slots == before {
 		return true
 	}
 
@@ -59,8 +58,9 @@ func (s *standby) renew(ctx context.Context, slots []string) bool {
 		_, err = s.client.Update(ctx, lease, metav1.UpdateOptions{})
 	}
 
-	first := !s.there
-	if s.there = err == nil; err != nil {
+	first := s.renewed.IsZero()
+	if err != nil {
+		s.renewed = time.Time{}
 		s.log.Error(err, "Could not write the Lease of this standby; a shard with slots needs get, create, update, and delete on leases in its namespace")
 
 		return false
@@ -93,7 +93,7 @@ func (s *standby) lease(now time.Time) *coordinationv1.Lease {
 
 // leave deletes the Lease.
 func (s *standby) leave() {
-	if !s.there {
+	if s.renewed.IsZero() {
 		return
 	}
 

@@ -113,7 +113,7 @@ func TestAStandbyRenewsItsLease(t *testing.T) {
 		return &standby{options: options, client: client, clock: clk, log: logr.Discard()}
 	}
 	awaited := func(slot int) bool {
-		l := &lock{leases: client, ring: f.ring, name: contract.SlotName(f.ring, slot), term: &term{clock: clk}}
+		l := &lock{leases: client, options: options, name: contract.SlotName(f.ring, slot), term: &term{clock: clk}}
 
 		return l.awaited(t.Context(), logr.Discard())
 	}

@@ -17,7 +17,7 @@ import (
 
 const (
 	// drainLook is how often a shard that stops looks whether it still has objects.
-	drainLook = 200 * time.Millisecond
+	drainLook = 500 * time.Millisecond
 	// drainStalled is how long a shard that stops waits for the next drain while none is under way: nobody may drain it, for example because
 	// it is the only shard.
 	drainStalled = 3 * time.Second
@@ -60,14 +60,14 @@ func (s *Shard) drain(ctx context.Context) {
 
 	log.Info("Stopping: waiting until the objects of this shard are drained", "timeout", s.options.DrainTimeout)
 
-	released, since, looks := s.released.Load(), s.term.clock.Now(), 0
+	released, since := s.released.Load(), s.term.clock.Now()
 
 	err := wait.PollUntilContextCancel(ctx, drainLook, true, func(ctx context.Context) (bool, error) {
 		if err := s.term.lost(); err != nil {
 			return false, err
 		}
 
-		if looks++; l.slot && looks%awaitedLooks == 0 && l.awaited(ctx, log) {
+		if l.slot && l.awaited(ctx, log) {
 			return true, nil
 		}
 

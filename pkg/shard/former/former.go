@@ -57,35 +57,25 @@ type Options struct {
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 
-func (o Options) complete() (Options, error) {
-	// In the proportion of the defaults.
-	o.LeaseDuration = cmp.Or(o.LeaseDuration, elect.LeaseDuration)
-	o.RenewDeadline = cmp.Or(o.RenewDeadline, min(elect.RenewDeadline, o.LeaseDuration*2/3)) //nolint:mnd // see above
-	o.RetryPeriod = cmp.Or(o.RetryPeriod, min(elect.RetryPeriod, o.RenewDeadline/5))         //nolint:mnd // see above
-
-	if o.Ring == "" || o.Namespace == "" || o.Name == "" {
-		return o, errors.New("former leader election: set Ring, and Namespace and Name of the Lease")
-	}
-
-	return o, nil
-}
-
 // Election is this process as one of those that hold the Lease of a former leader election together. [New] creates it. It is a runnable of a
 // manager; a program without a manager calls Start itself. It is safe for concurrent use.
 type Election struct {
 	options Options
-	elector *leaderelection.LeaderElector
-	held    <-chan struct{}
+	elector *elect.Election
 	ended   atomic.Bool // the Lease is not renewed any more
 }
 
 // New returns the election that the options describe. It does not access the API server. The process needs the permissions of a leader election:
 // get, create, and update on the Lease.
 func New(config *rest.Config, options Options) (*Election, error) {
-	options, err := options.complete()
-	if err != nil {
-		return nil, err
+	if options.Ring == "" || options.Namespace == "" || options.Name == "" {
+		return nil, errors.New("former leader election: set Ring, and Namespace and Name of the Lease")
 	}
+
+	// In the proportion of the defaults.
+	options.LeaseDuration = cmp.Or(options.LeaseDuration, elect.LeaseDuration)
+	options.RenewDeadline = cmp.Or(options.RenewDeadline, min(elect.RenewDeadline, options.LeaseDuration*2/3)) //nolint:mnd // see above
+	options.RetryPeriod = cmp.Or(options.RetryPeriod, min(elect.RetryPeriod, options.RenewDeadline/5))         //nolint:mnd // see above
 
 	lease := types.NamespacedName{Namespace: options.Namespace, Name: options.Name}
 
@@ -94,7 +84,7 @@ func New(config *rest.Config, options Options) (*Election, error) {
 		return nil, fmt.Errorf("former leader election: %w", err)
 	}
 
-	elector, held, err := elect.New(leaderelection.LeaderElectionConfig{
+	elector, err := elect.New(leaderelection.LeaderElectionConfig{
 		Lock:          &shared{LeaseLock: lock, clock: clock.RealClock{}, margin: options.LeaseDuration - options.RenewDeadline},
 		LeaseDuration: options.LeaseDuration, RenewDeadline: options.RenewDeadline, RetryPeriod: options.RetryPeriod,
 	})
@@ -102,7 +92,7 @@ func New(config *rest.Config, options Options) (*Election, error) {
 		return nil, fmt.Errorf("former leader election: %w", err)
 	}
 
-	return &Election{options: options, elector: elector, held: held}, nil
+	return &Election{options: options, elector: elector}, nil
 }
 
 // Identity returns the holder of the Lease while shards of the ring hold it.
@@ -116,15 +106,15 @@ func (e *Election) Start(ctx context.Context) error {
 	log := klog.FromContext(ctx).WithValues("lease", klog.KRef(e.options.Namespace, e.options.Name))
 	log.Info("Waiting for the end of the former leader election; reconciling nothing until then")
 
-	go func() {
-		select {
-		case <-ctx.Done():
-		case <-e.held:
-			log.Info("The shards hold the Lease of the former leader election: no leader is elected", "identity", Identity(e.options.Ring))
-		}
-	}()
+	go e.elector.Run(ctx)
 
-	e.elector.Run(ctx)
+	select {
+	case <-e.elector.Lost:
+	case <-e.elector.Held:
+		log.Info("The shards hold the Lease of the former leader election: no leader is elected", "identity", Identity(e.options.Ring))
+	}
+
+	<-e.elector.Lost
 
 	if ctx.Err() != nil {
 		return nil // it was asked to end
@@ -147,7 +137,7 @@ type noCache struct{ cache.Cache }
 func (noCache) WaitForCacheSync(context.Context) bool { return true }
 
 // Held returns a channel that is closed as soon as the shards hold the Lease. Work on nothing before that.
-func (e *Election) Held() <-chan struct{} { return e.held }
+func (e *Election) Held() <-chan struct{} { return e.elector.Held }
 
 // Reconciler wraps a reconciler so that it does nothing before the shards hold the Lease, or after it was lost: it then asks to be called again after
 // 2 seconds.
@@ -155,7 +145,7 @@ func (e *Election) Held() <-chan struct{} { return e.held }
 func (e *Election) Reconciler(inner reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 		select {
-		case <-e.held:
+		case <-e.elector.Held:
 			if !e.ended.Load() {
 				return inner.Reconcile(ctx, request)
 			}

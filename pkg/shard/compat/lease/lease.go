@@ -52,7 +52,7 @@ type Options struct {
 func NewResourceLock(config *rest.Config, eventRecorder resourcelock.EventRecorder, options Options) (resourcelock.Interface, error) {
 	leases, err := elect.Client(config, "shard-lease", elect.RenewDeadline)
 	if err != nil {
-		return nil, fmt.Errorf("shard lease: create the client: %w", err)
+		return nil, fmt.Errorf("shard lease: %w", err)
 	}
 
 	lock, err := shard.Elect(within.Shard{

@@ -34,26 +34,27 @@ func Client(config *rest.Config, agent string, renewDeadline time.Duration) (*co
 		config.Timeout = max(renewDeadline/2, time.Second) //nolint:mnd // see above
 	}
 
-	// Transports with different dialers share no connection: a large list of a controller must not hold up a renewal.
-	dial := config.Dial
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
+	// A transport with a dialer shares no connection: a large list of a controller must not hold up a renewal.
+	if config.Dial == nil {
+		config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
 	}
 
-	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-		return dial(ctx, network, address)
-	}
 	// The Lease must not queue behind the writes of the controllers.
 	config.QPS, config.RateLimiter = -1, nil
 
-	return coordinationv1client.NewForConfig(config) //nolint:wrapcheck // the caller says what for
+	client, err := coordinationv1client.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create the client for Leases: %w", err)
+	}
+
+	return client, nil
 }
 
 // Lock returns the Lease of an election that this process wants to hold with the identity, and renews until the deadline.
 func Lock(config *rest.Config, lease types.NamespacedName, identity string, renewDeadline time.Duration) (*resourcelock.LeaseLock, error) {
 	client, err := Client(config, "leader-election", renewDeadline)
 	if err != nil {
-		return nil, fmt.Errorf("create the client of the election %s: %w", lease, err)
+		return nil, err
 	}
 
 	return &resourcelock.LeaseLock{
@@ -62,20 +63,27 @@ func Lock(config *rest.Config, lease types.NamespacedName, identity string, rene
 	}, nil
 }
 
-// New returns an election without callbacks, and a channel that is closed as soon as this process is elected. Call Run of the election once: it returns
-// when its context has ended, or when the Lease is lost.
-func New(o leaderelection.LeaderElectionConfig) (*leaderelection.LeaderElector, <-chan struct{}, error) {
-	elected := make(chan struct{})
+// Election is a leader election without callbacks. Call its Run once: it returns when its context has ended, or when the Lease is lost.
+type Election struct {
+	*leaderelection.LeaderElector
+
+	// Held is closed as soon as this process is elected, and Lost when Run has ended.
+	Held, Lost <-chan struct{}
+}
+
+// New returns the election that the configuration describes.
+func New(o leaderelection.LeaderElectionConfig) (*Election, error) {
+	held, lost := make(chan struct{}), make(chan struct{})
 	o.Name = o.Lock.Describe()
 	o.Callbacks = leaderelection.LeaderCallbacks{
-		OnStartedLeading: func(context.Context) { close(elected) },
-		OnStoppedLeading: func() {}, // Run returns
+		OnStartedLeading: func(context.Context) { close(held) },
+		OnStoppedLeading: func() { close(lost) }, // also called if this process was never elected
 	}
 
 	elector, err := leaderelection.NewLeaderElector(o)
 	if err != nil {
-		return nil, nil, fmt.Errorf("set up the election %s: %w", o.Name, err)
+		return nil, fmt.Errorf("set up the election %s: %w", o.Name, err)
 	}
 
-	return elector, elected, nil
+	return &Election{LeaderElector: elector, Held: held, Lost: lost}, nil
 }
