@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -144,11 +145,16 @@ const (
 	// one get another owner, what is new goes to the old owner's shard for that long, until the rebalancer's audit finds it.
 	maxBetween  = 10_000
 	rememberFor = time.Minute
+	// ownerWithin is how long a user's write waits for a read of an owner. The rebalancer assigns what has waited in vain.
+	ownerWithin = 100 * time.Millisecond
 )
 
 // ancestorsOf returns who finds out whom objects follow.
 func ancestorsOf(mgr manager.Manager, clk clock.PassiveClock) (*ancestry.Book, error) {
-	live, err := metadata.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	config := rest.CopyConfig(mgr.GetConfig())
+	config.QPS, config.RateLimiter = -1, nil // a write must not queue behind others'
+
+	live, err := metadata.NewForConfigAndClient(config, mgr.GetHTTPClient())
 	if err != nil {
 		return nil, fmt.Errorf("create a client for metadata: %w", err)
 	}
@@ -157,7 +163,7 @@ func ancestorsOf(mgr manager.Manager, clk clock.PassiveClock) (*ancestry.Book, e
 		return live.Resource(gvr).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	}
 
-	return ancestry.New(ancestry.Options{Read: read, Size: maxBetween, Remember: rememberFor, LabelsAnew: true, Clock: clk}), nil
+	return ancestry.New(ancestry.Options{Read: read, Size: maxBetween, Remember: rememberFor, LabelsAnew: true, Patience: ownerWithin, Clock: clk}), nil
 }
 
 // certificates returns where the serving certificate comes from.

@@ -2,11 +2,13 @@ package admission
 
 import (
 	"context"
+	"errors"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -97,9 +99,15 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 
 	meta := req.Object.meta(resource)
 
+	if a, decided := ring.withoutOwner(req, resource, role, meta); decided {
+		return a
+	}
+
 	kin, ok, err := ring.facts.Resources.KinOf(ctx, resources.Subject{Resource: resource, Role: role, Object: meta}, ancestors)
 
 	switch {
+	case errors.Is(err, ancestry.ErrBusy):
+		return Answer{Outcome: OwnerUnread} // no user can do anything about it
 	case err != nil:
 		return Answer{Outcome: OwnerUnread, Warning: ring.ownerUnread(err)}
 	case !ok:
@@ -119,18 +127,40 @@ func (o *Object) meta(r resources.Resource) *metav1.ObjectMeta {
 	return m
 }
 
+// withoutOwner answers for an object without a shard label after the write if the answer does not depend on what the object follows: to find out may cost
+// a request.
+func (r *Ring) withoutOwner(req *Request, resource resources.Resource, role resources.Role, meta metav1.Object) (a Answer, decided bool) {
+	_, its, ok := r.facts.Resources.ControllerOf(meta)
+	if role == resources.Controlled && !ok {
+		return Answer{Outcome: ForeignOwner}, true
+	}
+
+	// The label of an object that follows nobody any more must not come back.
+	if a, dropped := r.dropped(req); dropped {
+		return a, role == resources.Main || its == resources.Main
+	}
+
+	if !r.facts.Recorded.Has(resource.GroupResource()) {
+		return Answer{Outcome: Unrecorded}, true
+	}
+
+	if len(r.facts.View.AvailableShards()) == 0 {
+		return Answer{Outcome: NoShard, Warning: r.noShard("")}, req.Object.Name != ""
+	}
+
+	// While objects are moving, the owner may still be at another shard than its key's, and two shards must not work on an owner
+	// and its child. Only the rebalancer can read where the owner is.
+	return Answer{Outcome: Moving}, role == resources.Controlled && !r.settled
+}
+
 // assign answers for an object of the ring without a shard label after the write.
 func (r *Ring) assign(req *Request, resource resources.Resource, role resources.Role, kin resources.Kin) Answer {
-	if shard, dropped := r.dropped(req); dropped {
-		return Answer{Outcome: Restored, Shard: shard, Warning: r.restored(shard)}
+	if a, dropped := r.dropped(req); dropped {
+		return a
 	}
 
 	if kin.Key.Name == "" {
 		return Answer{Outcome: NameUnknown}
-	}
-
-	if !r.facts.Recorded.Has(resource.GroupResource()) {
-		return Answer{Outcome: Unrecorded}
 	}
 
 	in := kin.In(req.Object.meta(resource).Namespace)
@@ -145,9 +175,7 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 		return Answer{Outcome: Handover}
 	}
 
-	// While objects are moving, the owner may still be at another shard than its key's, and two shards must not work on an owner
-	// and its child. Only the rebalancer can read where the owner is.
-	if role == resources.Controlled && (!r.settled || !r.ownerIsAt(shard, kin)) {
+	if role == resources.Controlled && !r.ownerIsAt(shard, kin) {
 		return Answer{Outcome: Moving}
 	}
 
@@ -210,19 +238,19 @@ func (r *Ring) rekey(req *Request, resource resources.Resource, role resources.R
 	return answer
 }
 
-// dropped returns the shard that an update takes an object from without a drain. It does so even if the shard looks dead from
+// dropped returns the answer to an update that takes an object from a shard without a drain. It does so even if the shard looks dead from
 // here: what this replica knows about Leases may be old, and the shard may have started to work since. The rebalancer asks the
 // API server before it assigns the object to another shard.
-func (r *Ring) dropped(req *Request) (shard string, ok bool) {
+func (r *Ring) dropped(req *Request) (a Answer, ok bool) {
 	if req.Operation != Update || req.Old == nil {
-		return "", false
+		return a, false
 	}
 
 	if _, drain := req.Old.Labels[r.drainLabel]; drain {
-		return "", false
+		return a, false
 	}
 
-	shard = req.Old.Labels[r.shardLabel]
+	shard := req.Old.Labels[r.shardLabel]
 
-	return shard, shard != ""
+	return Answer{Outcome: Restored, Shard: shard, Warning: r.restored(shard)}, shard != ""
 }

@@ -418,3 +418,36 @@ func BenchmarkDecide(b *testing.B) {
 		}
 	}
 }
+
+// nobody are ancestors that must not be asked: each question costs a request, and anybody can create an object that makes one.
+type nobody struct{ *testing.T }
+
+func (n nobody) ControllerOf(context.Context, resources.Owner) (controller *metav1.OwnerReference, found bool, err error) {
+	n.Error("asked for a controller")
+
+	return nil, false, nil
+}
+
+func (n nobody) LabelsOf(context.Context, resources.Owner) (labels map[string]string, found bool, err error) {
+	n.Error("asked for labels")
+
+	return nil, false, nil
+}
+
+func TestNothingIsReadInVain(t *testing.T) {
+	unrecorded := state("a", "b").Facts()
+	unrecorded.Recorded = nil
+
+	for name, e := range map[string]example{
+		"objects move":         {ring: moving("a", "b", "c"), req: create(configmaps, grandchild("2", nil)), want: admission.Moving},
+		"the ring is paused":   {ring: paused("a", "b"), req: create(configmaps, grandchild("2", nil)), want: admission.Moving},
+		"no shard":             {ring: state(), req: create(configmaps, grandchild("2", nil)), want: admission.NoShard},
+		"not recorded":         {ring: admission.NewRing(unrecorded), req: create(configmaps, grandchild("2", nil)), want: admission.Unrecorded},
+		"a dropped label":      {ring: state("a"), req: updating(configmaps, child(labels(shardLabel, "a")), child(nil)), want: admission.Restored},
+		"a foreign controller": {ring: state("a"), req: create(configmaps, &admission.Object{Namespace: "default", Name: "a"}), want: admission.ForeignOwner},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, e.want, admission.Decide(t.Context(), e.ring, &e.req, nobody{t}).Outcome)
+		})
+	}
+}

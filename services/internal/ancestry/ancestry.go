@@ -10,7 +10,9 @@
 package ancestry
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -28,15 +30,13 @@ import (
 )
 
 const (
-	// patience is how long one read may take.
-	patience = 2 * time.Second
 	// absent is how long the absence of an object is remembered. No other object can get its UID, but a reader may be ahead of
 	// others. It holds only for the name under which the object was looked for: anybody can make an owner reference of a UID and another
 	// name.
 	absent = 5 * time.Second
 )
 
-// Options configure a [Book]. All fields are required, except LabelsAnew.
+// Options configure a [Book]. Read, Size, Remember, and Clock are required.
 type Options struct {
 	// Read reads the metadata of an object. Its error is NotFound if the object does not exist.
 	Read func(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error)
@@ -44,6 +44,9 @@ type Options struct {
 	// least recently used object is dropped first.
 	Size     int
 	Remember time.Duration
+	// Patience is how long a call may take that reads, and AtOnce is how many reads run at a time. Default: 2 seconds, and 32.
+	Patience time.Duration
+	AtOnce   int
 	// LabelsAnew makes [Book.LabelsOf] read all labels of the object for each call, and remember nothing. Otherwise, it returns only the
 	// label that is the key.
 	LabelsAnew bool
@@ -55,6 +58,7 @@ type Book struct {
 	options Options
 	entries *cache.LRUExpireCache
 	reads   singleflight.Group
+	reading chan struct{} // full while as many reads run as may
 
 	mu sync.RWMutex
 	// between are the resources of the objects whose controllers were asked for.
@@ -92,7 +96,9 @@ type keyed struct {
 
 // New returns an empty book.
 func New(o Options) *Book {
-	return &Book{options: o, entries: cache.NewLRUExpireCacheWithClock(o.Size, o.Clock), between: sets.New[schema.GroupResource]()}
+	o.Patience, o.AtOnce = cmp.Or(o.Patience, 2*time.Second), cmp.Or(o.AtOnce, 32)
+
+	return &Book{options: o, reading: make(chan struct{}, o.AtOnce), entries: cache.NewLRUExpireCacheWithClock(o.Size, o.Clock), between: sets.New[schema.GroupResource]()}
 }
 
 // ControllerOf implements [resources.Ancestors].
@@ -164,8 +170,12 @@ func (b *Book) LabelsOf(ctx context.Context, of resources.Owner) (labels map[str
 		return nil, false, nil
 	}
 
-	// Not together with a read that has already begun: it may not show what the caller knows to have happened.
-	obj, err := b.object(context.WithoutCancel(ctx), of)
+	// Together with a read that has not begun yet. One that has may not show what the caller knows to have happened.
+	name := "labels " + fmt.Sprint(nameOf(of))
+	read, err, _ := b.reads.Do(name, func() (any, error) {
+		return b.object(context.WithoutCancel(ctx), of, func() { b.reads.Forget(name) })
+	})
+	obj, _ := read.(*metav1.PartialObjectMetadata)
 
 	switch {
 	case err != nil:
@@ -216,21 +226,37 @@ func older(a, b string) bool {
 	return err == nil && order < 0
 }
 
-// object reads an object; nil if it does not exist.
-func (b *Book) object(ctx context.Context, of resources.Owner) (*metav1.PartialObjectMetadata, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// object reads an object; nil if it does not exist. It calls the function before.
+func (b *Book) object(ctx context.Context, of resources.Owner, begin func()) (*metav1.PartialObjectMetadata, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, b.options.Patience, fmt.Errorf("%w within %s", ErrBusy, b.options.Patience))
 	defer cancel()
+
+	select {
+	case b.reading <- struct{}{}:
+		defer func() { <-b.reading }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+
+	begin()
 
 	obj, err := b.options.Read(ctx, of.Resource.GVR, of.NamespacedName)
 	if resources.IsGone(err) || err == nil && obj.UID != of.UID {
 		return nil, nil //nolint:nilnil // that it does not exist is an answer
 	}
 
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+
 	return obj, err
 }
 
+// ErrBusy is the error of a read that was given up.
+var ErrBusy = errors.New("the API server has not answered")
+
 func (b *Book) read(ctx context.Context, of resources.Owner) (entry, error) {
-	obj, err := b.object(ctx, of)
+	obj, err := b.object(ctx, of, func() {})
 
 	switch {
 	case err != nil:

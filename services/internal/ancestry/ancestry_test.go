@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -72,7 +73,7 @@ func the(name, uid string) resources.Owner {
 func newBook(s *server, size int) (*ancestry.Book, *clocktesting.FakePassiveClock) {
 	clk := clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))
 
-	return ancestry.New(ancestry.Options{Read: s.read, Size: size, Remember: time.Minute, Clock: clk}), clk
+	return ancestry.New(ancestry.Options{Read: s.read, Size: size, Remember: time.Minute, Patience: time.Second, AtOnce: 2, Clock: clk}), clk
 }
 
 // An object is read when it is first asked for, and again after some time.
@@ -256,7 +257,7 @@ func TestLabelsOfWhatDoesNotExist(t *testing.T) {
 // A book that relies on no memory returns all labels, as they are now.
 func TestLabelsAnew(t *testing.T) {
 	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("10", "acme")}}
-	b := ancestry.New(ancestry.Options{Read: s.read, Size: 10, Remember: time.Minute, LabelsAnew: true, Clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))})
+	b := anew(s.read, 1)
 
 	for i, tenant := range []string{"acme", "beta"} {
 		s.objects["web"] = labelled("11", tenant)
@@ -267,4 +268,70 @@ func TestLabelsAnew(t *testing.T) {
 		require.Equal(t, map[string]string{"tenant": tenant, "other": "x"}, labels)
 		require.Equal(t, i+1, s.times())
 	}
+}
+
+type reads func(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error)
+
+// anew returns a book that reads labels anew.
+func anew(read reads, atOnce int) *ancestry.Book {
+	return ancestry.New(ancestry.Options{
+		Read: read, Size: 10, Remember: time.Minute, LabelsAnew: true, Patience: 100 * time.Millisecond, AtOnce: atOnce,
+		Clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0)),
+	})
+}
+
+// Callers that wait for a read share it, unless it has begun, and give up after a while.
+func TestReadsAreSharedBeforeTheyBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, proceed := make(chan string, 10), make(chan struct{})
+		b := anew(func(ctx context.Context, _ schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+			begun <- name.Name
+
+			select {
+			case <-proceed:
+				return labelled("10", "acme"), nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}, 1)
+
+		results := make(chan error, 10)
+		ask := func() {
+			go func() {
+				_, _, err := b.LabelsOf(t.Context(), keyed("web", "web"))
+				results <- err
+			}()
+			synctest.Wait()
+		}
+
+		ask()
+		require.Equal(t, "web", <-begun)
+
+		for range 3 {
+			ask() // after the first read has begun
+		}
+
+		require.Empty(t, begun, "one read runs at a time")
+		proceed <- struct{}{}
+		synctest.Wait()
+		require.Len(t, begun, 1, "three callers share the second read")
+		proceed <- struct{}{}
+
+		for range 4 {
+			require.NoError(t, <-results)
+		}
+
+		<-begun
+
+		ctx, cancel := context.WithTimeout(t.Context(), 99*time.Millisecond)
+		defer cancel()
+
+		ask()
+		ask()
+		<-ctx.Done()
+		synctest.Wait()
+		require.Empty(t, results)
+		require.ErrorIs(t, <-results, ancestry.ErrBusy)
+		require.ErrorIs(t, <-results, ancestry.ErrBusy)
+	})
 }
