@@ -105,7 +105,7 @@ func begin(t *testing.T) *house {
 	return h
 }
 
-// survived requires that no service has died, that each is ready, that none has used more memory than its Deployment allows, and that
+// survived requires that no service has died, that each is ready, that none has used more than half of the memory that its Deployment allows, and that
 // no metric shows what the attacker has chosen.
 func (h *house) survived(chosen ...string) {
 	h.t.Helper()
@@ -121,7 +121,7 @@ func (h *house) survived(chosen ...string) {
 	for _, name := range services.All {
 		limit, peak := limitOf(h.t, name), peakOf(h.t, h.Process(name).PID())
 		h.t.Logf("%s: %d of %d MiB", name, peak>>20, limit>>20)
-		require.Less(h.t, peak, limit, "%s has used more memory than its limit in deploy/base/%s", name, name)
+		require.Less(h.t, peak, limit/2, "%s has used more memory than half of its limit in deploy/base/%s", name, name)
 
 		text := h.metrics(name)
 		require.Contains(h.t, text, "clusterring_build_info")
