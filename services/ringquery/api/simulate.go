@@ -233,6 +233,12 @@ func count(ctx context.Context, objects *rings.Objects, r rings.Ring, t counter)
 		return nil, err
 	}
 
+	end, err := objects.Turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+
 	for _, main := range r.Spec.Resources {
 		c := &pb.CountedResource{Group: main.Group, Resource: main.Resource}
 
