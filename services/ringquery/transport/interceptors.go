@@ -61,5 +61,5 @@ func count(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handl
 	_, err := calls().UnaryServerInterceptor()(stream.Context(), nil, &grpc.UnaryServerInfo{Server: srv, FullMethod: info.FullMethod},
 		func(context.Context, any) (any, error) { return nil, handler(srv, stream) })
 
-	return err //nolint:wrapcheck // that of the handler
+	return err
 }

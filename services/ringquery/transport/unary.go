@@ -34,7 +34,7 @@ func (s streamed) handler(method grpc.MethodDesc, info *grpc.StreamServerInfo) g
 	handler := func(srv any, stream grpc.ServerStream) error {
 		response, err := method.Handler(srv, stream.Context(), stream.RecvMsg, direct)
 		if err != nil {
-			return err
+			return err //nolint:wrapcheck // a status already
 		}
 
 		return stream.SendMsg(response)
