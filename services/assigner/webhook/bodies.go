@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
 const (
@@ -33,14 +33,14 @@ const (
 
 // Bodies bounds the calls at a time, and the memory of their bodies. Create it with [NewBodies]. It is safe for concurrent use.
 type Bodies struct {
-	calls        *kit.Quota
+	calls        *quota.Quota
 	small, large *semaphore.Weighted
 }
 
 // NewBodies returns an empty budget.
 func NewBodies() *Bodies {
 	return &Bodies{
-		calls: kit.NewQuota(maxCalls, maxCallsEach), small: semaphore.NewWeighted(smallBodies), large: semaphore.NewWeighted(largeBodies),
+		calls: quota.New(maxCalls, maxCallsEach), small: semaphore.NewWeighted(smallBodies), large: semaphore.NewWeighted(largeBodies),
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
 const (
@@ -72,7 +72,7 @@ func (s *Server) Start(ctx context.Context) error {
 
 	s.listening.Store(true)
 
-	listener = tls.NewListener(kit.NewQuota(maxConnections, maxConnectionsEach).Listen(listener), s.tls())
+	listener = tls.NewListener(quota.New(maxConnections, maxConnectionsEach).Listen(listener), s.tls())
 
 	server := &manager.Server{Name: "webhook", Server: s.http(ctx), Listener: listener, ShutdownTimeout: new(stopping)}
 	if err := server.Start(ctx); err != nil {

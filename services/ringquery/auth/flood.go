@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 
-	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
 const (
@@ -27,7 +27,7 @@ type doorkeeper struct {
 	authenticator.Token
 
 	known  *acquaintances
-	places *kit.Queues
+	places *quota.Queues
 }
 
 // AuthenticateToken implements authenticator.Token.
@@ -38,7 +38,7 @@ func (d *doorkeeper) AuthenticateToken(ctx context.Context, token string) (*auth
 
 		leave, err := d.places.Enter(waiting, address(ctx))
 		if err != nil {
-			return nil, false, fmt.Errorf("too many unknown tokens from %s are being reviewed: %w", kit.Host(address(ctx)), err)
+			return nil, false, fmt.Errorf("too many unknown tokens from %s are being reviewed: %w", quota.Host(address(ctx)), err)
 		}
 		defer leave()
 	}

@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
 // refusalTTL is the maximum time to cache a refusal, so that users can use a new permission within seconds.
@@ -72,7 +72,7 @@ func (g *Guard) SetupWithManager(mgr manager.Manager) error {
 	review := &reviewer{
 		unknown: unknown.TokenReviews(), known: known.TokenReviews(), acquaintances: newAcquaintances(), audiences: g.Options.Audiences,
 	}
-	g.tokens = &doorkeeper{Token: tokencache.New(review, false, ttl, refusal), known: review.acquaintances, places: kit.NewQueues(placesPerPeer)}
+	g.tokens = &doorkeeper{Token: tokencache.New(review, false, ttl, refusal), known: review.acquaintances, places: quota.NewQueues(placesPerPeer)}
 	g.rights = &rights{
 		reviews: authorization.SubjectAccessReviews(), ttl: ttl, refusal: refusal, answers: cache.NewLRUExpireCache(remembered),
 	}

@@ -12,13 +12,13 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
-	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
 // door limits the number of calls of which it is not known whether they are permitted.
-type door struct{ undecided *kit.Quota }
+type door struct{ undecided *quota.Quota }
 
-func newDoor() *door { return &door{kit.NewQuota(maxUndecided, maxUndecidedEach)} }
+func newDoor() *door { return &door{quota.New(maxUndecided, maxUndecidedEach)} }
 
 // decided is the key of a function in the context of a call, which says that the call is permitted.
 type decided struct{}
@@ -49,22 +49,22 @@ func client(ctx context.Context) string {
 // authentication, and of reflection, which needs no permission, have limits of their own, so that they cannot displace other streams.
 type places struct {
 	requests                *semaphore.Weighted
-	queues                  *kit.Queues
+	queues                  *quota.Queues
 	all, health, reflection *pool
 }
 
 // pool has a limited number of places. A quarter of them is for other addresses than that which has most.
 type pool struct {
-	*kit.Quota
+	*quota.Quota
 
 	limit int
 }
 
-func newPool(limit int) *pool { return &pool{kit.NewQuota(int64(limit), int64(limit-limit/4)), limit} }
+func newPool(limit int) *pool { return &pool{quota.New(int64(limit), int64(limit-limit/4)), limit} }
 
 func newPlaces(limit int) *places {
 	return &places{
-		semaphore.NewWeighted(maxRequests), kit.NewQueues(maxRequestsEach), newPool(limit), newPool(maxOpenStreams), newPool(maxOpenStreams),
+		semaphore.NewWeighted(maxRequests), quota.NewQueues(maxRequestsEach), newPool(limit), newPool(maxOpenStreams), newPool(maxOpenStreams),
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/services/internal/certs"
-	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
 // healthInterval is how often the server updates the reported health.
@@ -164,7 +164,7 @@ func (s *Server) serve(ctx context.Context) error {
 	s.Log.Info("Serving gRPC", "address", listener.Addr().String(), "tls", !s.Options.Plaintext)
 
 	done := make(chan error, 1)
-	go func() { done <- s.grpc.Serve(kit.NewQuota(maxConnections, maxConnectionsEach).Listen(listener)) }()
+	go func() { done <- s.grpc.Serve(quota.New(maxConnections, maxConnectionsEach).Listen(listener)) }()
 
 	s.followHealth(ctx, done)
 	s.grpc.Stop()

@@ -1,4 +1,4 @@
-package kit_test
+package quota_test
 
 import (
 	"errors"
@@ -9,11 +9,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
 func TestQuota(t *testing.T) {
-	q := kit.NewQuota(10, 6)
+	q := quota.New(10, 6)
 
 	give, ok := q.Take("10.0.0.1:1234", 4)
 	require.True(t, ok)
@@ -40,7 +40,7 @@ func TestConnectionsOfAnAddressAreLimited(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 
-	listener = kit.NewQuota(4, 2).Listen(listener)
+	listener = quota.New(4, 2).Listen(listener)
 	defer listener.Close()
 
 	go func() {

@@ -1,4 +1,7 @@
-package kit
+// Package quota limits what the clients of a server take at a time, so that no address can take everything.
+//
+// [Quota] refuses what cannot be had, such as connections. [Queues] let calls wait, each in the queue of its address.
+package quota
 
 import (
 	"net"
@@ -6,7 +9,7 @@ import (
 )
 
 // Quota limits what is taken at a time, in all and from each address, so that one client cannot take everything. What cannot be had is
-// refused: nobody waits. Create it with [NewQuota]. It is safe for concurrent use.
+// refused: nobody waits. Create it with [New]. It is safe for concurrent use.
 type Quota struct {
 	all, each int64
 
@@ -15,8 +18,8 @@ type Quota struct {
 	from  map[string]int64
 }
 
-// NewQuota returns a quota of which nothing is taken. all limits the sum, and each limits what one address may have of it.
-func NewQuota(all, each int64) *Quota {
+// New returns a quota of which nothing is taken. all limits the sum, and each limits what one address may have of it.
+func New(all, each int64) *Quota {
 	return &Quota{all: all, each: each, from: map[string]int64{}}
 }
 
