@@ -86,7 +86,7 @@ func guard(rt *kit.Runtime, options auth.Options, server *transport.Server) erro
 	}
 
 	server.ClientCertificates = options.ClientCAFile != ""
-	server.Unary, server.Stream = []grpc.UnaryServerInterceptor{g.Unary}, []grpc.StreamServerInterceptor{g.Stream}
+	server.Stream = []grpc.StreamServerInterceptor{g.Stream}
 
 	return nil
 }

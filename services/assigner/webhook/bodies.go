@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
 const (
@@ -17,36 +19,53 @@ const (
 	maxBody = 8 << 20
 	// smallBody is up to what size a body counts as small. Nearly all are.
 	smallBody = 64 << 10
-	// smallBodies and largeBodies are how many bytes of bodies are read or answered at a time, so that callers who send slowly
-	// cannot fill the memory of the process (256 MiB as shipped). Large bodies take none of the room of small ones.
-	smallBodies = 512 * smallBody
-	largeBodies = 4 * maxBody
+	// smallBodies and largeBodies are how many bytes small and large bodies may have in memory at a time, as read and as decoded, so that
+	// callers cannot fill the memory of the process (256 MiB as shipped). Large bodies take none of the room of small ones.
+	smallBodies, largeBodies = 16 << 20, 32 << 20
+	// decoded is how many times its size a body may have in memory: if it consists of labels with short keys. Beyond maxDecoded, it
+	// has more labels than are decoded, and only its text is there, up to textCopies times.
+	decoded, textCopies, maxDecoded = 13, 3, 4 << 20
+	// maxCalls and maxCallsEach are how many calls there are at a time, in all and from one address, including those that wait.
+	maxCalls, maxCallsEach = 512, 160
 	// patience is how long a body may take, and how long a call waits for room. API servers wait for an answer for 5 s.
 	patience = 5 * time.Second
 )
 
-// Bodies bounds the memory of the bodies that are read and answered at a time. Create it with [NewBodies]. It is safe for concurrent
-// use.
-type Bodies struct{ small, large *semaphore.Weighted }
+// Bodies bounds the calls at a time, and the memory of their bodies. Create it with [NewBodies]. It is safe for concurrent use.
+type Bodies struct {
+	calls        *quota.Quota
+	small, large *semaphore.Weighted
+}
 
 // NewBodies returns an empty budget.
 func NewBodies() *Bodies {
-	return &Bodies{small: semaphore.NewWeighted(smallBodies), large: semaphore.NewWeighted(largeBodies)}
+	return &Bodies{
+		calls: quota.New(maxCalls, maxCallsEach), small: semaphore.NewWeighted(smallBodies), large: semaphore.NewWeighted(largeBodies),
+	}
 }
 
-// reserve waits for the room that the body of a request may need, and returns how to give it back. It returns an error if there is
-// none in time.
-func (b *Bodies) reserve(ctx context.Context, length int64) (release func(), err error) {
-	room, n := b.large, length
-
-	switch {
-	case length < 0:
-		n = 2 * maxBody // a buffer that grows is copied
-	case length <= smallBody:
-		room, n = b.small, smallBody
+// reserve waits for the room that the request may need, and returns how to give it back. It returns an error if there is none in time.
+func (b *Bodies) reserve(ctx context.Context, r *http.Request) (release func(), err error) {
+	leave, ok := b.calls.Take(r.RemoteAddr, 1)
+	if !ok {
+		return nil, errors.New("too many calls")
 	}
 
-	release = func() { room.Release(n) }
+	room, n := b.large, r.ContentLength
+
+	switch {
+	case n < 0:
+		n = largeBodies // a buffer that grows is copied
+	case n <= smallBody:
+		room, n = b.small, max(n, 1<<10)*decoded
+	default:
+		n = n*textCopies + maxDecoded
+	}
+
+	release = func() {
+		room.Release(n)
+		leave()
+	}
 	if room.TryAcquire(n) {
 		return release, nil
 	}
@@ -55,6 +74,7 @@ func (b *Bodies) reserve(ctx context.Context, length int64) (release func(), err
 	defer cancel()
 
 	if err := room.Acquire(ctx, n); err != nil {
+		leave()
 		return nil, fmt.Errorf("wait for room for the body: %w", err)
 	}
 
@@ -70,7 +90,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, buf *bytes.Buffer
 		return release, status, msg
 	}
 
-	release, err := h.Bodies.reserve(r.Context(), r.ContentLength)
+	release, err := h.Bodies.reserve(r.Context(), r)
 	if err != nil {
 		return func() {}, http.StatusServiceUnavailable, "too many bodies are being read"
 	}

@@ -25,12 +25,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-const (
-	// maxPooled is the largest buffer that is kept for the next request.
-	maxPooled = 1 << 20
-
-	contentType = "application/json"
-)
+const contentType = "application/json"
 
 // Rings provides the current state of every ring.
 type Rings interface {
@@ -62,7 +57,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	buf, _ := buffers.Get().(*bytes.Buffer)
 	defer func() {
-		if buf.Cap() <= maxPooled {
+		if buf.Cap() <= 2*smallBody { // others are not kept for the next request
 			buf.Reset()
 			buffers.Put(buf)
 		}

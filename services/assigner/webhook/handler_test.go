@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +106,27 @@ func post(path, body string) *http.Request {
 	return r
 }
 
+// labels are so many labels.
+func labels(n int) string {
+	all := map[string]string{}
+	for i := range n {
+		all[fmt.Sprintf("example.com/%d", i)] = "a"
+	}
+
+	text, _ := json.Marshal(all)
+
+	return string(text)
+}
+
+// owners are so many references to owners that are no controllers, with all their fields.
+func owners(n int) string {
+	text, _ := json.Marshal(slices.Repeat([]metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: "a", Controller: new(false), BlockOwnerDeletion: new(true)},
+	}, n))
+
+	return string(text)
+}
+
 func TestAnswers(t *testing.T) {
 	at := contract.WebhookPath(ring)
 
@@ -120,9 +142,18 @@ func TestAnswers(t *testing.T) {
 		{what: "assigned", request: post(at, reviewOf(plain)), outcome: admission.Assigned, ring: ring, patched: true},
 		{what: "field names differ in case only", request: post(at, reviewOf(`{"name":"a","Labels":{"`+contract.ShardLabel(ring)+`":"x"}}`)), outcome: admission.Assigned, ring: ring, patched: true},
 		{what: "labelled", request: post(at, reviewOf(`{"name":"a","labels":{"`+contract.ShardLabel(ring)+`":"x"}}`)), outcome: admission.Labelled, ring: ring},
-		{what: "labels are no map", request: post(at, reviewOf(`{"name":"a","labels":[1]}`)), outcome: admission.Undecodable, ring: ring},
-		{what: "a label is no string", request: post(at, reviewOf(`{"name":"a","labels":{"a":1}}`)), outcome: admission.Undecodable, ring: ring},
-		{what: "metadata is no object", request: post(at, reviewOf(`"x"`)), outcome: admission.Undecodable, ring: ring},
+		{what: "labels are no map", request: post(at, reviewOf(`{"name":"a","labels":[1]}`)), outcome: admission.Undecodable, ring: ring, warned: true},
+		{what: "a label is no string", request: post(at, reviewOf(`{"name":"a","labels":{"a":1}}`)), outcome: admission.Undecodable, ring: ring, warned: true},
+		{what: "metadata is no object", request: post(at, reviewOf(`"x"`)), outcome: admission.Undecodable, ring: ring, warned: true},
+		{what: "as many labels as may be", request: post(at, reviewOf(`{"name":"a","labels":`+labels(10_000)+`}`)), outcome: admission.Assigned, ring: ring, patched: true},
+		{what: "too many labels", request: post(at, reviewOf(`{"name":"a","labels":`+labels(10_002)+`}`)), outcome: admission.Undecodable, ring: ring, warned: true},
+		{what: "1,600 owners", request: post(at, reviewOf(`{"name":"a","ownerReferences":`+owners(1600)+`}`)), outcome: admission.Assigned, ring: ring, patched: true},
+		{what: "too many owners", request: post(at, reviewOf(`{"name":"a","ownerReferences":`+owners(1700)+`}`)), outcome: admission.Undecodable, ring: ring, warned: true},
+		{what: "empty owners", request: post(at, reviewOf(`{"name":"a","ownerReferences":[{}`+strings.Repeat(",{}", 10_001)+`]}`)), outcome: admission.Undecodable, ring: ring, warned: true},
+		{
+			what: "too many labels before", outcome: admission.Undecodable, ring: ring, warned: true,
+			request: post(at, strings.Replace(reviewOf(plain), `"oldObject":null`, `"oldObject":{"metadata":{"labels":`+labels(10_002)+`}}`, 1)),
+		},
 		{what: "unknown ring", request: post(contract.WebhookPath("made-up"), reviewOf(plain)), outcome: admission.UnknownRing, ring: "unknown", warned: true},
 		{what: "no ring", request: post(contract.WebhookPathPrefix, reviewOf(plain)), outcome: admission.UnknownRing, ring: "unknown", warned: true},
 		{what: "starting", request: post(contract.WebhookPath("made-up"), reviewOf(plain)), starting: true, outcome: admission.Starting, ring: "unknown"},
@@ -145,7 +176,7 @@ func TestAnswers(t *testing.T) {
 
 			if c.patched {
 				require.Equal(t, ptr.To(admissionv1.PatchTypeJSONPatch), got.Response.PatchType)
-				require.Contains(t, string(got.Response.Patch), contract.ShardLabel(ring))
+				require.Contains(t, strings.ReplaceAll(string(got.Response.Patch), "~1", "/"), contract.ShardLabel(ring))
 			} else {
 				require.Nil(t, got.Response.PatchType)
 				require.Empty(t, got.Response.Patch)

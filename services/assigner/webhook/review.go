@@ -1,9 +1,11 @@
 package webhook
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -48,10 +50,31 @@ type object struct {
 }
 
 type metadata struct {
-	Name            string                  `json:"name"`
-	Namespace       string                  `json:"namespace"`
-	Labels          map[string]string       `json:"labels"`
-	OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
+	Name            string                           `json:"name"`
+	Namespace       string                           `json:"namespace"`
+	Labels          bounded[map[string]string]       `json:"labels"`
+	OwnerReferences bounded[[]metav1.OwnerReference] `json:"ownerReferences"`
+}
+
+// maxCommas is how many commas the labels or the owner references of an object may contain: those of 10,000 labels, or of 1,600 owner
+// references with all their fields.
+const maxCommas = 10_000
+
+// bounded is a list or a map that is decoded only if it is not much larger in memory than its text. In a text, {} is an owner reference.
+type bounded[T any] struct {
+	value T
+	// unread is true if the value has too many elements, or not the form of a T.
+	unread bool
+}
+
+// UnmarshalJSON implements json.Unmarshaler. It never fails, so that the rest is still decoded.
+func (b *bounded[T]) UnmarshalJSON(data []byte) error {
+	*b = bounded[T]{unread: bytes.Count(data, []byte(",")) > maxCommas} // the last of several values counts
+	if !b.unread {
+		b.unread = kjson.UnmarshalCaseSensitivePreserveInts(data, &b.value) != nil
+	}
+
+	return nil
 }
 
 // maxUID is how many bytes the uid of a request may have, which the answer repeats. API servers use 36.
@@ -60,9 +83,13 @@ const maxUID = 128
 // errNotReview says that a body is no AdmissionReview that could be answered.
 var errNotReview = errors.New("body is not an " + reviewVersion + " " + reviewKind + " with a request")
 
-// decode reads a review. Objects whose metadata does not have the form of metadata are left out, for the write is not ours
-// to judge; an error means that not even the request could be identified.
+// decode reads a review. Objects whose metadata does not have the form of metadata, or too many labels or owner references, are left out,
+// for the write is not ours to judge; an error means that not even the request could be identified.
 func decode(ring string, body []byte) (types.UID, *admission.Request, error) {
+	if !utf8.Valid(body) { // each wrong byte would become three
+		return "", nil, fmt.Errorf("%w: it is not UTF-8", errNotReview)
+	}
+
 	// A decoder that matches names regardless of case would take a field "Metadata" of a custom resource for metadata.
 	var r review
 
@@ -83,12 +110,17 @@ func decode(ring string, body []byte) (types.UID, *admission.Request, error) {
 	}
 
 	// Any other error is a value of the wrong type, which the decoder has skipped.
-	if err == nil {
+	if err == nil && r.Request.Object.read() && r.Request.OldObject.read() {
 		req.Object = r.Request.Object.of(r.Request)
 		req.Old = r.Request.OldObject.of(r.Request)
 	}
 
 	return r.Request.UID, req, nil
+}
+
+// read reports whether all of an object was read.
+func (o *object) read() bool {
+	return o == nil || !o.Metadata.Labels.unread && !o.Metadata.OwnerReferences.unread
 }
 
 // of returns what a decision needs of an object. The request knows namespace and name as well, and an object that is
@@ -99,7 +131,7 @@ func (o *object) of(r *reviewRequest) *admission.Object {
 	}
 
 	m := &o.Metadata
-	obj := &admission.Object{Name: m.Name, Namespace: m.Namespace, Labels: m.Labels, OwnerReferences: m.OwnerReferences}
+	obj := &admission.Object{Name: m.Name, Namespace: m.Namespace, Labels: m.Labels.value, OwnerReferences: m.OwnerReferences.value}
 
 	if obj.Name == "" {
 		obj.Name = r.Name

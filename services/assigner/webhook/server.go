@@ -14,21 +14,28 @@ import (
 
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
 const (
 	// maxStreams limits the calls that one connection has in progress. An API server that has more of them waits.
 	maxStreams = 50
-	// maxHeaders is more than the headers of an API server have, by a factor of 10.
-	maxHeaders = 16 << 10
+	// maxConnections and maxConnectionsEach are how many connections there are at a time, in all and from one address. An API server uses
+	// one for each call, and keeps up to 25 for the next ones.
+	maxConnections, maxConnectionsEach = 512, 160
+	// maxUnread limits the bytes of bodies that a connection holds before they are read.
+	maxUnread = 64 << 10
+	// maxHeaders is more than the headers of an API server have.
+	maxHeaders = 4 << 10
 	// idle is how long a connection may live without calls: as long as an API server keeps one.
 	idle = 90 * time.Second
 	// stopping limits how long the server waits for the calls in progress when it stops.
 	stopping = time.Minute
 )
 
-// Server serves the webhook with TLS, in every replica. It limits what a connection may hold: 50 calls, 16 KiB of headers, and 5
-// seconds for a handshake or for headers. controller-runtime's server has none of these limits, and no way to set them. It is a
+// Server serves the webhook with TLS, in every replica. It limits connections, and what a connection may hold: 50 calls, 4 KiB of headers, 64 KiB
+// of bodies that were not read yet, and 5 seconds for a handshake or for headers. controller-runtime's server has none of these limits, and no way to set them. It is a
 // manager.Runnable. The fields must not be changed after Start.
 type Server struct {
 	// Address to listen on, as host:port.
@@ -65,9 +72,9 @@ func (s *Server) Start(ctx context.Context) error {
 
 	s.listening.Store(true)
 
-	server := &manager.Server{
-		Name: "webhook", Server: s.http(ctx), Listener: tls.NewListener(listener, s.tls()), ShutdownTimeout: new(stopping),
-	}
+	listener = tls.NewListener(quota.New(maxConnections, maxConnectionsEach).Listen(listener), s.tls())
+
+	server := &manager.Server{Name: "webhook", Server: s.http(ctx), Listener: listener, ShutdownTimeout: new(stopping)}
 	if err := server.Start(ctx); err != nil {
 		return fmt.Errorf("serve the webhook: %w", err)
 	}
@@ -82,7 +89,7 @@ func (s *Server) http(ctx context.Context) *http.Server {
 		ReadHeaderTimeout: patience, // of handshakes, too
 		IdleTimeout:       idle,
 		MaxHeaderBytes:    maxHeaders,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxUnread, MaxReceiveBufferPerStream: maxUnread},
 		// Whoever reaches the port can cause these messages.
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithName("webhook")), slog.LevelDebug),
 	}

@@ -90,7 +90,7 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 	}
 
 	if req.Object == nil {
-		return Answer{Outcome: Undecodable}
+		return Answer{Outcome: Undecodable, Warning: ring.undecodable()}
 	}
 
 	if _, labelled := req.Object.Labels[ring.shardLabel]; labelled {

@@ -39,7 +39,7 @@ const (
 	Unrecorded Outcome = "unrecorded"
 	// NotAsked is a request that the registration does not cover: another operation, or a subresource.
 	NotAsked Outcome = "not_asked"
-	// Undecodable means that the object's metadata could not be read.
+	// Undecodable means that the object's metadata could not be read, or has too many labels or owner references.
 	Undecodable Outcome = "undecodable"
 	// Starting means that the rings have not been read yet.
 	Starting Outcome = "starting"

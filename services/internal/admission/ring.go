@@ -86,6 +86,11 @@ func (r *Ring) refused() string {
 	return fmt.Sprintf("ClusterRing %q: the object was not assigned to a shard: %s", r.facts.Name, r.facts.Refusal)
 }
 
+func (r *Ring) undecodable() string {
+	return fmt.Sprintf("ClusterRing %q: the object waits until the rebalancer has seen it: the assigner cannot read its metadata, or does not read so many labels or owner references",
+		r.facts.Name)
+}
+
 func (r *Ring) noShard(namespace string) string {
 	if len(r.facts.View.AvailableShards()) > 0 {
 		return fmt.Sprintf("ClusterRing %q has no available shard that watches namespace %s: the object waits unassigned until there is one", r.facts.Name, namespace)

@@ -11,16 +11,21 @@ import (
 // server has at most 1.5 MiB.
 const mostBytes = 8 << 20
 
-// errTooLarge is the error of a page that has more bytes.
-var errTooLarge = errors.New("the page has more than 8 MiB")
+// ErrTooLarge is the error of a page that has more bytes. Read it again with a limit that is [Smaller].
+var ErrTooLarge = errors.New("the page has more than 8 MiB")
 
 // key marks the context of a request for a page.
 type key struct{}
 
-func bounded(ctx context.Context) context.Context { return context.WithValue(ctx, key{}, true) }
+// Bounded returns a context for a request that fails with [ErrTooLarge] if its response has more than 8 MiB. The config of the client must be
+// wrapped by [Bound].
+func Bounded(ctx context.Context) context.Context { return context.WithValue(ctx, key{}, true) }
 
-// Bound wraps the transport of a client, so that pages of Leases that are too large are not read to their end. It does not change
-// other requests.
+// Smaller returns the limit of the next attempt to read a page that was too large with a limit greater than 1.
+func Smaller(limit int64) int64 { return max(limit/divisor, 1) }
+
+// Bound wraps the transport of a client, so that pages of [Bounded] requests that are too large are not read to their end. It does not
+// change other requests.
 func Bound(next http.RoundTripper) http.RoundTripper { return transport{next} }
 
 type transport struct{ http.RoundTripper }
@@ -49,7 +54,7 @@ type body struct {
 func (b *body) Read(into []byte) (int, error) {
 	n, err := b.ReadCloser.Read(into)
 	if b.left -= n; b.left < 0 {
-		return 0, errTooLarge
+		return 0, ErrTooLarge
 	}
 
 	return n, err //nolint:wrapcheck // io.EOF

@@ -34,7 +34,7 @@ func Read(ctx context.Context, reader client.Reader, opts ...client.ListOption) 
 		list := &coordinationv1.LeaseList{}
 		all := slices.Concat(opts, []client.ListOption{client.Limit(page.Limit), client.Continue(page.Continue)})
 
-		return list, reader.List(bounded(ctx), list, all...)
+		return list, reader.List(Bounded(ctx), list, all...)
 	})
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func Source(of toolscache.ListerWatcher) toolscache.ListerWatcher {
 			opts.ResourceVersion, opts.ResourceVersionMatch = "", ""
 
 			return inPages(opts, func(page metav1.ListOptions) (*coordinationv1.LeaseList, error) {
-				list, err := from.ListWithContext(bounded(ctx), page)
+				list, err := from.ListWithContext(Bounded(ctx), page)
 				if err != nil {
 					return nil, err //nolint:wrapcheck // the reflector looks at it
 				}
@@ -79,8 +79,8 @@ func inPages(opts metav1.ListOptions, read func(metav1.ListOptions) (*coordinati
 		page, err := read(opts)
 
 		switch {
-		case errors.Is(err, errTooLarge) && opts.Limit > 1:
-			opts.Limit = max(opts.Limit/divisor, 1)
+		case errors.Is(err, ErrTooLarge) && opts.Limit > 1:
+			opts.Limit = Smaller(opts.Limit)
 			continue
 		case err != nil:
 			return nil, err

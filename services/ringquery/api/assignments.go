@@ -81,6 +81,12 @@ func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb
 		options.LabelSelector = labels.Set{ring.Keys.Shard: req.GetShard()}.String()
 	}
 
+	end, err := s.Rings.Objects.Turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+
 	page, err := s.Rings.Objects.List(ctx, resource.GVR, req.GetNamespace(), options)
 	if errors.Is(err, rings.ErrRejected) && req.GetPageToken() != "" {
 		return nil, rings.Invalid("page_token", "must be the next_page_token of an earlier answer")

@@ -256,7 +256,13 @@ func count(ctx context.Context, objects *rings.Objects, r rings.Ring, t counter)
 }
 
 func countOf(ctx context.Context, m member, t counter, c *pb.CountedResource) error {
-	err := m.spaces.objects.Pages(ctx, m.GVR, "", func(objects []metav1.PartialObjectMetadata) error {
+	end, err := m.spaces.objects.Turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+
+	err = m.spaces.objects.Pages(ctx, m.GVR, "", func(objects []metav1.PartialObjectMetadata) error {
 		if err := m.spaces.learn(ctx, objects); err != nil {
 			return err
 		}

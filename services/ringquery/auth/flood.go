@@ -5,14 +5,13 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
-	"net"
-	"sync"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/peer"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+
+	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
 const (
@@ -28,15 +27,18 @@ type doorkeeper struct {
 	authenticator.Token
 
 	known  *acquaintances
-	places places
+	places *quota.Queues
 }
 
 // AuthenticateToken implements authenticator.Token.
 func (d *doorkeeper) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	if !d.known.has(token) {
-		leave, err := d.places.enter(ctx, address(ctx))
+		waiting, cancel := context.WithTimeout(ctx, reviewTimeout())
+		defer cancel()
+
+		leave, err := d.places.Enter(waiting, address(ctx))
 		if err != nil {
-			return nil, false, err
+			return nil, false, fmt.Errorf("too many unknown tokens from %s are being reviewed: %w", quota.Host(address(ctx)), err)
 		}
 		defer leave()
 	}
@@ -75,76 +77,12 @@ func (a *acquaintances) learn(token string, valid bool) {
 	}
 }
 
-// places limits how many unknown tokens of each address are reviewed at a time. The zero value is ready to use.
-type places struct {
-	mu   sync.Mutex
-	from map[string]*queue
-}
-
-// queue are the calls from one address, with and without a place.
-type queue struct {
-	*semaphore.Weighted
-
-	calls int
-}
-
-// enter waits for a place, and returns how to leave it. It returns an error if ctx ends before, or if there is none in time.
-func (p *places) enter(ctx context.Context, address string) (leave func(), err error) {
-	q := p.join(address)
-
-	ctx, cancel := context.WithTimeout(ctx, reviewTimeout())
-	defer cancel()
-
-	if err := q.Acquire(ctx, 1); err != nil {
-		p.part(address, q)
-		return nil, fmt.Errorf("too many unknown tokens from %s are being reviewed: %w", address, err)
-	}
-
-	return func() {
-		q.Release(1)
-		p.part(address, q)
-	}, nil
-}
-
-func (p *places) join(address string) *queue {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	q := p.from[address]
-	if q == nil {
-		q = &queue{Weighted: semaphore.NewWeighted(placesPerPeer)}
-
-		if p.from == nil {
-			p.from = map[string]*queue{}
-		}
-
-		p.from[address] = q
-	}
-	q.calls++
-
-	return q
-}
-
-func (p *places) part(address string, q *queue) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	if q.calls--; q.calls == 0 {
-		delete(p.from, address)
-	}
-}
-
-// address returns the address that a call comes from, without the port.
+// address returns the address that a call comes from.
 func address(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
 	if !ok || p.Addr == nil {
 		return ""
 	}
 
-	host, _, err := net.SplitHostPort(p.Addr.String())
-	if err != nil {
-		return p.Addr.String()
-	}
-
-	return host
+	return p.Addr.String()
 }

@@ -19,12 +19,14 @@ import (
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
 // refusalTTL is the maximum time to cache a refusal, so that users can use a new permission within seconds.
 const refusalTTL = 5 * time.Second
 
-// Guard authenticates and authorizes calls. Its methods Unary and Stream are gRPC interceptors. Health is open to everybody, because
+// Guard authenticates and authorizes calls. Its method Stream is a gRPC interceptor, which the server uses for unary calls, too. Health is open to everybody, because
 // probes have no credentials. Reflection requires authentication. All other methods require permission on the ring in question. It
 // is safe for concurrent use after SetupWithManager.
 type Guard struct {
@@ -70,7 +72,7 @@ func (g *Guard) SetupWithManager(mgr manager.Manager) error {
 	review := &reviewer{
 		unknown: unknown.TokenReviews(), known: known.TokenReviews(), acquaintances: newAcquaintances(), audiences: g.Options.Audiences,
 	}
-	g.tokens = &doorkeeper{Token: tokencache.New(review, false, ttl, refusal), known: review.acquaintances}
+	g.tokens = &doorkeeper{Token: tokencache.New(review, false, ttl, refusal), known: review.acquaintances, places: quota.NewQueues(placesPerPeer)}
 	g.rights = &rights{
 		reviews: authorization.SubjectAccessReviews(), ttl: ttl, refusal: refusal, answers: cache.NewLRUExpireCache(remembered),
 	}
@@ -109,25 +111,6 @@ func needsPermission(method string) bool {
 	return !isOpen(method) && !strings.HasPrefix(method, "/grpc.reflection.")
 }
 
-// Unary authorizes a unary call.
-func (g *Guard) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	who, err := g.admit(ctx, info.FullMethod)
-	if err != nil {
-		return nil, err
-	}
-
-	if needsPermission(info.FullMethod) {
-		ring := g.RingOf(req)
-		logging.AddFields(ctx, logging.Fields{"ring", ring})
-
-		if err := g.permit(ctx, who, ring); err != nil {
-			return nil, err
-		}
-	}
-
-	return handler(ctx, req)
-}
-
 // admit identifies the caller of a method, unless the method is open to everybody.
 func (g *Guard) admit(ctx context.Context, method string) (user.Info, error) {
 	if isOpen(method) {
@@ -144,10 +127,11 @@ func (g *Guard) admit(ctx context.Context, method string) (user.Info, error) {
 	return who, err
 }
 
-// Stream authorizes a stream. It checks each request of the stream. If many answers follow one request, it also checks before each
-// answer.
+// Stream authorizes a stream. It knows who the caller is before it reads anything. It checks each request of the stream. If many answers
+// follow one request, it also checks before each answer.
 func (g *Guard) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if _, err := g.admit(stream.Context(), info.FullMethod); err != nil {
+	who, err := g.admit(stream.Context(), info.FullMethod)
+	if err != nil {
 		return err
 	}
 
@@ -156,7 +140,11 @@ func (g *Guard) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 	}
 
 	guarded := &guardedStream{ServerStream: stream, guard: g, follows: !info.IsClientStream}
-	err := handler(srv, guarded)
+	if !info.IsClientStream && !info.IsServerStream {
+		guarded.who = who
+	}
+
+	err = handler(srv, guarded)
 
 	if refusal := guarded.refusal.Load(); refusal != nil {
 		return *refusal // regardless of what the handler returned
@@ -172,6 +160,8 @@ type guardedStream struct {
 	guard *Guard
 	// follows is true if the stream has one request, and all answers follow from it.
 	follows bool
+	// who is the caller of a unary call, which is authorized once. Nil: the caller is identified again for each message.
+	who     user.Info
 	ring    string // of the request, if there is one
 	refusal atomic.Pointer[error]
 }
@@ -193,7 +183,7 @@ func (s *guardedStream) RecvMsg(m any) error {
 
 // SendMsg sends an answer and fails if the caller may no longer receive it.
 func (s *guardedStream) SendMsg(m any) error {
-	if s.follows {
+	if s.follows && s.who == nil {
 		if err := s.check(s.ring); err != nil {
 			return err
 		}
@@ -203,7 +193,11 @@ func (s *guardedStream) SendMsg(m any) error {
 }
 
 func (s *guardedStream) check(ring string) error {
-	who, err := s.guard.identify(s.Context())
+	who, err := s.who, error(nil)
+	if who == nil {
+		who, err = s.guard.identify(s.Context())
+	}
+
 	if err == nil {
 		err = s.guard.permit(s.Context(), who, ring)
 	}

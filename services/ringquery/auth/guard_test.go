@@ -129,11 +129,34 @@ func (f *fixture) setUp(options auth.Options, config *rest.Config) {
 	})
 }
 
-// ask makes a call, and returns the error of the guard.
+// unary is the stream of a unary call, whose request is the name of a ring.
+type unary struct {
+	grpc.ServerStream
+
+	ctx  context.Context //nolint:containedctx // that of the stream
+	read bool
+}
+
+func (u *unary) Context() context.Context { return u.ctx }
+func (*unary) SendMsg(any) error          { return nil }
+
+func (u *unary) RecvMsg(any) error {
+	u.read = true
+	return nil
+}
+
+// ask makes a call, and returns the error of the guard. Nothing is read of a caller who is not known.
 func (f *fixture) ask(ctx context.Context, ring string) error {
-	_, err := f.Unary(ctx, ring, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) {
-		return "answer", nil
+	call := &unary{ctx: ctx}
+	err := f.Stream(nil, call, &grpc.StreamServerInfo{FullMethod: method}, func(_ any, stream grpc.ServerStream) error {
+		if err := stream.RecvMsg(ring); err != nil {
+			return err
+		}
+
+		return stream.SendMsg("answer")
 	})
+	require.True(f.t, call.read || status.Code(err) != codes.PermissionDenied && err != nil)
+	require.False(f.t, call.read && status.Code(err) == codes.Unauthenticated, "the request of a stranger was read")
 
 	return err
 }

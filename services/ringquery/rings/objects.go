@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/services/internal/ancestry"
+	"github.com/clusterring/clusterring/services/internal/leaselist"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -29,6 +31,19 @@ var Namespaces = corev1.SchemeGroupVersion.WithResource("namespaces")
 // use; create it with [NewObjects].
 type Objects struct {
 	client metadata.Interface
+	turns  *semaphore.Weighted
+}
+
+// maxLists is how many answers read lists at a time. Each has a page of at most 8 MiB, which needs up to five times as much memory.
+const maxLists = 2
+
+// Turn waits until an answer can read lists, and returns how to let the next one do so. It fails with the error of the context.
+func (o *Objects) Turn(ctx context.Context) (end func(), err error) {
+	if err := o.turns.Acquire(ctx, 1); err != nil {
+		return nil, fmt.Errorf("wait for other lists: %w", err)
+	}
+
+	return func() { o.turns.Release(1) }, nil
 }
 
 // NewObjects returns a reader that uses the given configuration and client. It fails if the configuration is not valid.
@@ -38,7 +53,7 @@ func NewObjects(config *rest.Config, client *http.Client) (*Objects, error) {
 		return nil, fmt.Errorf("make a client for metadata: %w", err)
 	}
 
-	return &Objects{client: c}, nil
+	return &Objects{client: c, turns: semaphore.NewWeighted(maxLists)}, nil
 }
 
 // Get reads one object, with its managed fields. The namespace of a cluster-scoped object is empty. It fails with
@@ -53,12 +68,17 @@ func (o *Objects) Get(ctx context.Context, gvr schema.GroupVersionResource, id t
 }
 
 // List reads one page of objects with their managed fields, all as they were at one time, in the order of namespaces, then names. Without
-// a namespace, it lists all namespaces. Without a limit, the page contains all objects. It fails with [ErrExpired] if the list began too
+// a namespace, it lists all namespaces. The page has at most 8 MiB, so it can have fewer objects than the limit. It fails with [ErrExpired] if the list began too
 // long ago to continue (begin again), and with [ErrRejected], [ErrNotServed], [ErrForbidden], [ErrUnavailable] or the error of the context.
 func (o *Objects) List(
 	ctx context.Context, gvr schema.GroupVersionResource, namespace string, options metav1.ListOptions,
 ) (*metav1.PartialObjectMetadataList, error) {
-	list, err := o.client.Resource(gvr).Namespace(namespace).List(ctx, options)
+	list, err := o.client.Resource(gvr).Namespace(namespace).List(leaselist.Bounded(ctx), options)
+	for errors.Is(err, leaselist.ErrTooLarge) && options.Limit > 1 {
+		options.Limit = leaselist.Smaller(options.Limit)
+		list, err = o.client.Resource(gvr).Namespace(namespace).List(leaselist.Bounded(ctx), options)
+	}
+
 	if err != nil {
 		return nil, classify(ctx, "list "+gvr.GroupResource().String(), err)
 	}
@@ -95,7 +115,7 @@ func (o *Objects) Pages(
 			return nil
 		}
 
-		options.Continue = page.Continue
+		options.Continue, options.Limit = page.Continue, min(2*max(int64(len(page.Items)), 1), listSize) // after a page that was too large, small ones
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
-	"time"
 
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
@@ -28,8 +27,8 @@ var calls = sync.OnceValue(func() *grpcprom.ServerMetrics {
 
 // interceptors returns the interceptors of every call. Metrics and logs come first, so that they record what the client receives. Then
 // come recovery, so that a panic ends only one call, the limits, and authorization. Places come last: a stream takes one only when
-// a request of it is permitted.
-func (s *Server) interceptors() []grpc.ServerOption {
+// a request of it is permitted. All calls are streams for them; see [streamed].
+func (s *Server) interceptors() []grpc.StreamServerInterceptor {
 	log := s.Log
 	logger := logging.LoggerFunc(func(_ context.Context, _ logging.Level, msg string, fields ...any) {
 		log.V(1).Info(msg, fields...)
@@ -42,33 +41,25 @@ func (s *Server) interceptors() []grpc.ServerOption {
 		return status.Error(codes.Internal, "the server failed to answer; see its log")
 	})
 
-	unary := []grpc.UnaryServerInterceptor{
-		s.handlers.unary,
-		calls().UnaryServerInterceptor(),
-		logging.UnaryServerInterceptor(logger, events),
-		recovery.UnaryServerInterceptor(recovered),
-		deadline(s.Options.CallTimeout),
-	}
-	stream := []grpc.StreamServerInterceptor{
+	all := []grpc.StreamServerInterceptor{
 		s.handlers.stream,
-		calls().StreamServerInterceptor(),
+		count,
 		logging.StreamServerInterceptor(logger, events),
 		recovery.StreamServerInterceptor(recovered),
 		s.streams.intercept,
 	}
 
-	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(append(unary, s.Unary...)...),
-		grpc.ChainStreamInterceptor(append(append(stream, s.Stream...), newPlaces(s.Options.MaxTotalStreams).intercept)...),
-	}
+	return append(append(all, s.Stream...), newPlaces(s.Options.MaxTotalStreams).intercept)
 }
 
-// deadline limits the duration of unary calls. A client can set a shorter deadline.
-func deadline(limit time.Duration) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		ctx, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-
-		return handler(ctx, req)
+// count counts and times a call.
+func count(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if !isUnary(info) {
+		return calls().StreamServerInterceptor()(srv, stream, info, handler)
 	}
+
+	_, err := calls().UnaryServerInterceptor()(stream.Context(), nil, &grpc.UnaryServerInfo{Server: srv, FullMethod: info.FullMethod},
+		func(context.Context, any) (any, error) { return nil, handler(srv, stream) })
+
+	return err
 }

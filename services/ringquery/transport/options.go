@@ -73,6 +73,20 @@ const (
 	maxOpenStreams = 128
 	// maxHeaderBytes is the maximum size of the headers of a call.
 	maxHeaderBytes = 16 << 10
+	// maxUnreadBytes is how much of a call the server takes before it knows the caller and reads the request. gRPC knows no less.
+	maxUnreadBytes = 64 << 10
+	// maxIdle is how long a connection can live without calls. A call whose headers do not end is none.
+	maxIdle = time.Minute
+	// maxConnections and maxConnectionsEach are the maximum numbers of connections, in all and from one address.
+	maxConnections, maxConnectionsEach = 1000, 250
+	// maxUndecided and maxUndecidedEach are the maximum numbers of calls whose caller or first request is not permitted yet, in all and
+	// from one address.
+	maxUndecided, maxUndecidedEach = 384, 192
+	// maxRequests and maxRequestsEach are the maximum numbers of unary calls whose requests are read and answered at a time, in all and
+	// from one address. Others wait.
+	maxRequests, maxRequestsEach = 64, 16
+	// maxFields is the maximum number of fields of a request. The largest has 3 lists of 1,000 entries.
+	maxFields = 4000
 )
 
 // AddFlags registers the flags with their defaults.

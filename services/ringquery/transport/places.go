@@ -1,36 +1,93 @@
 package transport
 
 import (
+	"context"
 	"strings"
+	"sync"
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
-// places limits the number of streams on all connections. Streams of health, which needs no authentication, and of reflection, which
-// needs no permission, have limits of their own, so that they cannot displace other streams.
-type places struct{ all, health, reflection *pool }
+// door limits the number of calls of which it is not known whether they are permitted.
+type door struct{ undecided *quota.Quota }
 
-// pool has a limited number of places.
+func newDoor() *door { return &door{quota.New(maxUndecided, maxUndecidedEach)} }
+
+// decided is the key of a function in the context of a call, which says that the call is permitted.
+type decided struct{}
+
+// enter is called with the headers of each call. It must not wait, because it holds up the connection.
+func (d *door) enter(ctx context.Context, _ *tap.Info) (context.Context, error) {
+	give, ok := d.undecided.Take(client(ctx), 1)
+	if !ok {
+		return nil, status.Error(codes.ResourceExhausted, "the server has too many new calls: try again later, or ask another server")
+	}
+
+	give = sync.OnceFunc(give)
+	context.AfterFunc(ctx, give)
+
+	return context.WithValue(ctx, decided{}, give), nil
+}
+
+// client returns the address of the client of a call.
+func client(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		return p.Addr.String()
+	}
+
+	return ""
+}
+
+// places limits the number of unary calls and of streams on all connections, and from each address. Streams of health, which needs no
+// authentication, and of reflection, which needs no permission, have limits of their own, so that they cannot displace other streams.
+type places struct {
+	requests                *semaphore.Weighted
+	queues                  *quota.Queues
+	all, health, reflection *pool
+}
+
+// pool has a limited number of places. A quarter of them is for other addresses than that which has most.
 type pool struct {
-	*semaphore.Weighted
+	*quota.Quota
 
 	limit int
 }
 
-func newPool(limit int) *pool { return &pool{semaphore.NewWeighted(int64(limit)), limit} }
+func newPool(limit int) *pool { return &pool{quota.New(int64(limit), int64(limit-limit/4)), limit} }
 
 func newPlaces(limit int) *places {
-	return &places{newPool(limit), newPool(maxOpenStreams), newPool(maxOpenStreams)}
+	return &places{
+		semaphore.NewWeighted(maxRequests), quota.NewQueues(maxRequestsEach), newPool(limit), newPool(maxOpenStreams), newPool(maxOpenStreams),
+	}
 }
 
-// intercept rejects a stream if there is no place for it. A stream that requires permission takes its place when its first request is
-// permitted. Otherwise, callers without permission could take all places by streams on which they send nothing.
+// intercept lets a unary call wait for its turn, and rejects a stream if there is no place for it. A stream that requires permission takes its
+// place when its first request is permitted. Otherwise, callers without permission could take all places by streams on which they send
+// nothing.
 func (p *places) intercept(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if isUnary(info) {
+		leave, err := p.wait(stream.Context())
+		if err != nil {
+			return err
+		}
+		defer leave()
+
+		return handler(srv, stream)
+	}
+
 	placed := &placedStream{ServerStream: stream, pool: p.all}
-	defer placed.leave()
+	defer func() {
+		if placed.leave != nil {
+			placed.leave()
+		}
+	}()
 
 	switch {
 	case strings.HasPrefix(info.FullMethod, "/grpc.health."):
@@ -48,12 +105,40 @@ func (p *places) intercept(srv any, stream grpc.ServerStream, info *grpc.StreamS
 	return handler(srv, placed)
 }
 
+// wait waits until the request of a unary call can be read, and returns how to leave.
+func (p *places) wait(ctx context.Context) (leave func(), err error) {
+	next, err := p.queues.Enter(ctx, client(ctx))
+	if err == nil {
+		if err = p.requests.Acquire(ctx, 1); err != nil {
+			next()
+		}
+	}
+
+	if err != nil {
+		return nil, status.FromContextError(err).Err() //nolint:wrapcheck // a status is what a handler returns
+	}
+
+	decide(ctx)
+
+	return func() {
+		p.requests.Release(1)
+		next()
+	}, nil
+}
+
+// decide makes room for another call at the door.
+func decide(ctx context.Context) {
+	if give, ok := ctx.Value(decided{}).(func()); ok {
+		give()
+	}
+}
+
 // placedStream takes a place with its first request, unless it has one already.
 type placedStream struct {
 	grpc.ServerStream
 
-	pool *pool
-	has  bool
+	pool  *pool
+	leave func()
 }
 
 // RecvMsg receives a request and fails if there is no place for the stream.
@@ -66,21 +151,17 @@ func (s *placedStream) RecvMsg(m any) error {
 }
 
 func (s *placedStream) enter() error {
-	if s.has {
+	if s.leave != nil {
 		return nil
 	}
 
-	if !s.pool.TryAcquire(1) {
-		return status.Errorf(codes.ResourceExhausted, "the server has %d such streams and accepts no more: end some, or ask another server", s.pool.limit)
+	leave, ok := s.pool.Take(client(s.Context()), 1)
+	if !ok {
+		return status.Errorf(codes.ResourceExhausted, "the server has %d such streams, or too many from your address, and accepts no more: end some, or ask another server", s.pool.limit)
 	}
 
-	s.has = true
+	s.leave = leave
+	decide(s.Context())
 
 	return nil
-}
-
-func (s *placedStream) leave() {
-	if s.has {
-		s.pool.Release(1)
-	}
 }

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	protobuf "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -23,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/services/internal/certs"
+	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
 // healthInterval is how often the server updates the reported health.
@@ -47,12 +50,11 @@ type Server struct {
 	Name string
 	// Namespace is that of the Service, the Secret, and the ConfigMap.
 	Namespace string
-	// ClientCertificates requests certificates of clients. Unary and Stream have to verify them.
+	// ClientCertificates requests certificates of clients. Stream has to verify them.
 	ClientCertificates bool
 	// Register registers the service on the server.
 	Register func(grpc.ServiceRegistrar)
-	// Unary and Stream authorize each call. They run after metrics, logs, and the deadline.
-	Unary  []grpc.UnaryServerInterceptor
+	// Stream authorizes each call, also unary ones, before its request is read. It runs after metrics, logs, and the deadline.
 	Stream []grpc.StreamServerInterceptor
 	// Ready returns nil while the service is ready.
 	Ready func() error
@@ -81,13 +83,16 @@ func (s *Server) SetupWithManager(mgr manager.Manager) error {
 		return err
 	}
 
-	s.streams.init(s.Clock)
-	s.grpc = grpc.NewServer(append(s.limits(), append(s.interceptors(), grpc.Creds(creds))...)...)
+	s.streams.init(s.Clock, s.Options.CallTimeout)
+
+	interceptors := s.interceptors()
+	s.grpc = grpc.NewServer(append(s.limits(), grpc.ChainStreamInterceptor(interceptors...), grpc.Creds(creds))...)
 	s.health = health.NewServer()
 
-	s.Register(s.grpc)
+	registrar := streamed{s.grpc, interceptors}
+	s.Register(registrar)
 	s.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
-	healthpb.RegisterHealthServer(s.grpc, s.health)
+	healthpb.RegisterHealthServer(registrar, s.health)
 	reflection.Register(s.grpc)
 	calls().InitializeMetrics(s.grpc)
 
@@ -111,8 +116,13 @@ func (s *Server) limits() []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(s.Options.MaxRequestBytes),
 		grpc.MaxConcurrentStreams(s.Options.MaxStreams),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.StaticStreamWindowSize(maxUnreadBytes),
+		grpc.StaticConnWindowSize(maxUnreadBytes * 16),
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(protobuf.Name)}),
+		grpc.InTapHandle(newDoor().enter),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle:     maxIdle,
 			MaxConnectionAge:      s.Options.MaxConnectionAge,
 			MaxConnectionAgeGrace: ageGrace,
 			Time:                  s.Options.KeepaliveTime,
@@ -154,7 +164,7 @@ func (s *Server) serve(ctx context.Context) error {
 	s.Log.Info("Serving gRPC", "address", listener.Addr().String(), "tls", !s.Options.Plaintext)
 
 	done := make(chan error, 1)
-	go func() { done <- s.grpc.Serve(listener) }()
+	go func() { done <- s.grpc.Serve(quota.New(maxConnections, maxConnectionsEach).Listen(listener)) }()
 
 	s.followHealth(ctx, done)
 	s.grpc.Stop()

@@ -21,17 +21,26 @@ var errSilent = status.Errorf(codes.Unavailable, "the stream had no request for 
 // request, because only a request shows whether the caller may have the stream.
 type streams struct {
 	clock    clock.Clock
+	timeout  time.Duration   // of unary calls
 	stopping context.Context //nolint:containedctx // a signal to all streams, not the context of a call
 	end      context.CancelFunc
 }
 
-func (s *streams) init(c clock.Clock) {
-	s.clock = c
+func (s *streams) init(c clock.Clock, timeout time.Duration) {
+	s.clock, s.timeout = c, timeout
 	s.stopping, s.end = context.WithCancel(context.Background())
 }
 
-// intercept gives a stream a context that ends when the server stops.
-func (s *streams) intercept(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// intercept gives a stream a context that ends when the server stops, and a unary call one that ends in time. A client can set a shorter
+// deadline.
+func (s *streams) intercept(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if isUnary(info) {
+		ctx, cancel := context.WithTimeout(stream.Context(), s.timeout)
+		defer cancel()
+
+		return handler(srv, &unaryStream{&endingStream{ServerStream: stream, ctx: ctx, clock: s.clock}})
+	}
+
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 
@@ -73,6 +82,13 @@ func (s *endingStream) RecvMsg(m any) error {
 
 // SendMsg returns when the stream ends, even if the client does not read.
 func (s *endingStream) SendMsg(m any) error { return s.await(s.ServerStream.SendMsg, m, nil) }
+
+// unaryStream is the stream of a unary call. An answer may say that there was not enough time.
+type unaryStream struct{ *endingStream }
+
+func (s *unaryStream) SendMsg(m any) error {
+	return s.ServerStream.SendMsg(m) //nolint:wrapcheck // a status already
+}
 
 // await abandons a call that does not end. The call ends when the handler has returned.
 func (s *endingStream) await(do func(any) error, m any, late <-chan time.Time) error {
@@ -143,13 +159,6 @@ func (h *handlers) count() (begun, running int) {
 	defer h.mu.Unlock()
 
 	return h.begun, h.running
-}
-
-func (h *handlers) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	h.begin()
-	defer h.end()
-
-	return handler(ctx, req)
 }
 
 func (h *handlers) stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 	"testing"
@@ -59,8 +60,9 @@ type zeros struct{}
 func (zeros) Read(into []byte) (int, error) { return len(into), nil }
 
 // caller returns a client with a connection of its own.
-func caller() *http.Client {
+func caller(dialer *net.Dialer) *http.Client {
 	transport := &http.Transport{
+		DialContext:     dialer.DialContext,
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // whoever calls here trusts everybody
 		Protocols:       new(http.Protocols),
 	}
@@ -82,7 +84,7 @@ func TestStalledBodies(t *testing.T) {
 	)
 
 	for range connections {
-		client := caller()
+		client := caller(from(0))
 		t.Cleanup(client.CloseIdleConnections)
 
 		for range stalledBodies / connections {
@@ -106,7 +108,7 @@ func TestStalledBodies(t *testing.T) {
 
 	<-began // at least one body is complete but for its end
 
-	client := caller()
+	client := caller(&net.Dialer{})
 	t.Cleanup(client.CloseIdleConnections)
 
 	review := fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1"}}`)

@@ -38,7 +38,7 @@ func newRing(t *testing.T, plane *localplane.Plane, name string) (namespace stri
 	namespace = plane.Namespace(t)
 	require.NoError(t, plane.Client.Create(t.Context(), &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			contract.LabelAggregateToRebalancer: "true", contract.LabelAggregateToAssigner: "true",
+			contract.LabelAggregateToRebalancer: "true", contract.LabelAggregateToAssigner: "true", contract.LabelAggregateToRingQuery: "true",
 		}},
 		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list", "watch", "patch"}}},
 	}))

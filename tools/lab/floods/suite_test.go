@@ -73,8 +73,8 @@ type house struct {
 
 	t     *testing.T
 	plane *localplane.Plane
-	// webhook is the address of the assigner's webhook.
-	webhook string
+	// webhook and queries are the addresses of the assigner's webhook and of ringquery.
+	webhook, queries string
 }
 
 // begin starts the services, and stops them at the end of the test. They must then be ready, and have kept to their limits.
@@ -89,7 +89,7 @@ func begin(t *testing.T) *house {
 	require.NoError(t, err)
 
 	plane := localplane.Shared(t)
-	h := &house{t: t, plane: plane, webhook: free[0]}
+	h := &house{t: t, plane: plane, webhook: free[0], queries: free[1]}
 	h.Group = services.New(services.Options{Plane: plane, BinDir: bin, LogDir: t.TempDir(), ShownLines: 20})
 	t.Cleanup(func() { require.NoError(t, h.Stop()) })
 
@@ -99,13 +99,13 @@ func begin(t *testing.T) *house {
 		services.Spec{Name: services.LeaseMonitor, Binary: services.LeaseMonitor, Args: []string{alone}},
 		services.Spec{Name: services.Assigner, Binary: services.Assigner, Args: append(services.Webhook(free[0], free[0]), alone)},
 		services.Spec{Name: services.Rebalancer, Binary: services.Rebalancer, Args: []string{alone, "--settle-period=" + services.SettlePeriod.String()}},
-		services.Spec{Name: services.RingQuery, Binary: services.RingQuery, Args: services.OpenQueries(free[1])},
+		services.Spec{Name: services.RingQuery, Binary: services.RingQuery, Args: []string{"--grpc-bind-address=" + free[1], "--plaintext"}},
 	))
 
 	return h
 }
 
-// survived requires that no service has died, that each is ready, that none has used more memory than its Deployment allows, and that
+// survived requires that no service has died, that each is ready, that none has used more than half of the memory that its Deployment allows, and that
 // no metric shows what the attacker has chosen.
 func (h *house) survived(chosen ...string) {
 	h.t.Helper()
@@ -121,7 +121,7 @@ func (h *house) survived(chosen ...string) {
 	for _, name := range services.All {
 		limit, peak := limitOf(h.t, name), peakOf(h.t, h.Process(name).PID())
 		h.t.Logf("%s: %d of %d MiB", name, peak>>20, limit>>20)
-		require.Less(h.t, peak, limit, "%s has used more memory than its limit in deploy/base/%s", name, name)
+		require.Less(h.t, peak, limit/2, "%s has used more memory than half of its limit in deploy/base/%s", name, name)
 
 		text := h.metrics(name)
 		require.Contains(h.t, text, "clusterring_build_info")

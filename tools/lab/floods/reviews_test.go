@@ -1,0 +1,157 @@
+package floods_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+)
+
+const (
+	// addresses is how many addresses the attacker has, callsFromEach how many bodies each sends at a time, and rounds how often.
+	addresses, callsFromEach, rounds = 3, 8, 1
+	// connectionsFromEach is how many connections each of them opens.
+	connectionsFromEach = 400
+)
+
+// from returns a dialer whose connections come from an address of this machine. Each number is another address.
+func from(i int) *net.Dialer {
+	return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i+1))}, Timeout: 10 * time.Second}
+}
+
+// form is metadata with many items between a beginning and an end.
+type form struct {
+	before string
+	item   func(i int) string
+	after  string
+}
+
+// review returns a review of the size with metadata of the form in one of its objects.
+func review(size int, field string, f form) []byte {
+	var body bytes.Buffer
+
+	fmt.Fprintf(&body, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"UPDATE",%q:{"metadata":{%s`, field, f.before)
+
+	for i := 0; body.Len() < size-100; i++ {
+		body.WriteString(f.item(i))
+	}
+
+	fmt.Fprintf(&body, `%s}}}}`, f.after)
+
+	return body.Bytes()
+}
+
+// hostile returns reviews of the size that become many times as large in memory.
+func hostile(size int) map[string][]byte {
+	same := func(item string) func(int) string { return func(int) string { return item } }
+
+	return map[string][]byte{
+		"owner references":            review(size, "object", form{`"ownerReferences":[{}`, same(`,{}`), `]`}),
+		"owner references before":     review(size, "oldObject", form{`"ownerReferences":[0`, same(`,0`), `]`}),
+		"owner references repeatedly": review(size, "object", form{`"name":""`, same(`,"ownerReferences":[` + strings.Repeat(`0,`, 5000) + `0]`), ``}),
+		"labels":                      review(size, "object", form{`"labels":{"a":""`, func(i int) string { return fmt.Sprintf(`,"%x":""`, i) }, `}`}),
+		"labels in parts":             review(size, "object", form{`"name":""`, func(i int) string { return fmt.Sprintf(`,"labels":{"%x":"","%[1]xx":""}`, i) }, ``}),
+		"a name":                      review(size, "object", form{`"name":"`, same("\xff"), `"`}),
+	}
+}
+
+// TestHostileReviews: callers of the webhook send reviews that would be large when decoded, from several addresses.
+func TestHostileReviews(t *testing.T) {
+	h := begin(t)
+	url := "https://" + h.webhook + contract.WebhookPathPrefix + "made-up"
+
+	for _, size := range []int{60 << 10, bodySize} {
+		for what, body := range hostile(size) {
+			var calls errgroup.Group
+
+			for i := range addresses {
+				client := caller(from(i))
+				t.Cleanup(client.CloseIdleConnections)
+
+				for range callsFromEach {
+					calls.Go(func() error {
+						for range rounds {
+							if err := send(t, client, url, body); err != nil {
+								return err
+							}
+						}
+
+						return nil
+					})
+				}
+			}
+
+			require.NoError(t, calls.Wait(), what)
+			t.Logf("%d KiB of %s: %d MiB", size>>10, what, peakOf(t, h.Process("assigner").PID())>>20)
+		}
+	}
+
+	h.survived("made-up")
+}
+
+// send sends a body. The server may refuse it.
+func send(t *testing.T, client *http.Client, url string, body []byte) error {
+	t.Helper()
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+
+	request.Header.Set("Content-Type", "application/json")
+
+	response, err := client.Do(request)
+	if err != nil {
+		return nil //nolint:nilerr // the server has ended the stream or the connection
+	}
+
+	return response.Body.Close()
+}
+
+// TestManyConnections: several addresses open more connections to the webhook than anybody needs, and send half of a call on each. A call from
+// another address is answered.
+func TestManyConnections(t *testing.T) {
+	h := begin(t)
+
+	var group errgroup.Group
+	group.SetLimit(50)
+
+	for i := range addresses * connectionsFromEach {
+		group.Go(func() error {
+			conn, err := tls.DialWithDialer(from(i%addresses), "tcp", h.webhook, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // it trusts everybody
+			if err != nil {
+				return nil //nolint:nilerr // the server accepts no more
+			}
+
+			t.Cleanup(func() { _ = conn.Close() })
+
+			_, _ = io.WriteString(conn, "POST "+contract.WebhookPathPrefix+"a HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 100\r\nX-Filler: "+
+				strings.Repeat("x", 15<<10)+"\r\n\r\n")
+
+			return nil
+		})
+	}
+
+	require.NoError(t, group.Wait())
+
+	client := caller(&net.Dialer{})
+	t.Cleanup(client.CloseIdleConnections)
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+h.webhook+contract.WebhookPathPrefix, http.NoBody)
+	require.NoError(t, err)
+	response, err := client.Do(request)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, http.StatusMethodNotAllowed, response.StatusCode)
+	h.survived()
+}
