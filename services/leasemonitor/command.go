@@ -50,6 +50,8 @@ the Lease. It does not believe that a Pod has ended which was deleted by force, 
 If more than half of a ring's shards fall silent at the same time, it emits an event and waits for another D. While the ring's
 status (lostShards) reports that objects of a dead shard are still being moved, it keeps the Lease from the shard.
 
+A Lease whose ring does not exist gets no state, and is deleted when it has not been renewed for a minute and four times D.
+
 It also writes the numbers of shards and the conditions ShardsAvailable and Ready into the status of each ClusterRing. Both
 are False while the Lease of a shard that has stopped renewing cannot be taken over. It writes
 PolicyParameters, which tell the admission policies about Leases of shards and about fences what they must know of rings.

@@ -91,6 +91,10 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		return nil
 	}
 
+	if err := addStrays(rt, ages); err != nil {
+		return err
+	}
+
 	writer := parameters.Writer{Client: c}
 	if err := (&parameters.Fences{Writer: writer}).SetupWithManager(rt.Manager); err != nil {
 		return err
@@ -117,6 +121,27 @@ func addPods(ctx context.Context, rt *kit.Runtime) (*pods.Watch, error) {
 	}
 
 	return watch, nil
+}
+
+// straysQPS is how many requests per second the deletion of Leases of rings that do not exist may take.
+const straysQPS = 5
+
+// addStrays has the leading replica delete Leases of rings that do not exist.
+func addStrays(rt *kit.Runtime, ages *lease.Observer) error {
+	config := rest.CopyConfig(rt.Manager.GetConfig())
+	config.QPS, config.Burst, config.RateLimiter = straysQPS, 1, nil
+
+	writer, err := client.New(config, client.Options{Scheme: rt.Manager.GetScheme(), Mapper: rt.Manager.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("create the client that deletes Leases of rings that do not exist: %w", err)
+	}
+
+	strays := &shardlease.Strays{Cache: rt.Manager.GetClient(), Writer: writer, Clock: rt.Clock, Ages: ages}
+	if err := rt.Manager.Add(strays); err != nil {
+		return fmt.Errorf("add the deletion of Leases of rings that do not exist: %w", err)
+	}
+
+	return nil
 }
 
 // addHeartbeat has every replica look at the API server. What is read is this service's leader Lease, which is there or not.

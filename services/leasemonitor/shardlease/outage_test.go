@@ -61,7 +61,6 @@ func TestReadThatTookTooLongTakesNothing(t *testing.T) {
 func (m *monitor) fleet(n int) []*leasetest.Shard {
 	m.t.Helper()
 
-	m.shard.Ring = "fleet-of-" + m.shard.Namespace
 	shards := make([]*leasetest.Shard, n)
 
 	for i := range shards {
