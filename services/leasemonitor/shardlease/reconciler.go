@@ -11,7 +11,7 @@
 //  2. The age of a Lease is what this replica has measured itself. Every replica measures, even while it does not lead.
 //     Therefore, after a change of leader, nothing is taken too early, and no wait starts again.
 //     A shard whose Pod has ended, as the kubelet says, needs no age.
-//  3. Only time counts in which this replica could see the API server; see [Heartbeat].
+//  3. Only time counts in which this replica could see that Leases can be written; see [Heartbeat].
 //  4. If most shards of a ring fall silent at the same time, a Lease is taken only after it has been read live twice, D apart,
 //     and found silent both times.
 //  5. A write that comes too late (conflict, not found) is not an error: somebody else was first, and the watch shows the new

@@ -64,13 +64,15 @@ func (s *Strays) Sweep(ctx context.Context) error {
 		}
 	}
 
+	var first error
+
 	for _, id := range due {
-		if err := s.delete(ctx, id); err != nil {
-			return err
+		if err := s.delete(ctx, id); first == nil {
+			first = err
 		}
 	}
 
-	return nil
+	return first
 }
 
 func (s *Strays) due(ctx context.Context, l *coordinationv1.Lease) bool {
