@@ -35,7 +35,7 @@ func NewCommand() *cobra.Command {
 const long = `leasemonitor monitors the Leases of shards: is each shard alive?
 
 It measures how long each Lease with the label alpha.sharding.timebertt.dev/clusterring=<ring> has not been renewed. It uses
-its own clock, counts from when it saw the Lease change, and does not count the time in which it could not see the API server.
+its own clock, counts from when it saw the Lease change, and does not count the time in which no Lease could be written.
 It writes the shard's state into the label alpha.sharding.timebertt.dev/state. D is the Lease's leaseDurationSeconds:
 
   ready      held by the shard, renewed less than D ago

@@ -228,14 +228,14 @@ func TestStandbyKnowsTheAges(t *testing.T) {
 	second := newInstance(t, w.plane, clock)
 
 	// From here on the time of the test passes in small steps, while both look at the API server.
-	step := func() { pass(beat, first, second) }
+	step := func() { pass(first, second) }
 	require.Eventually(t, func() bool { step(); return w.lease("silent").Labels[contract.LabelState] == "expired" }, patience, interval)
 	require.Less(t, clock.Since(start), 3*d/2, "the first leader was late")
 
 	first.stop()
 	second.waitElected()
 
-	step = func() { pass(beat, second) }
+	step = func() { pass(second) }
 	require.Eventually(t, func() bool {
 		step()
 		return *w.lease("silent").Spec.HolderIdentity == contract.LeaseControllerIdentity

@@ -102,8 +102,8 @@ func (l *line) cut() {
 
 func (l *line) mend() { close(l.mended) }
 
-// pass lets time pass, after which each instance looks whether Leases can be written. One of them writes.
-func pass(d time.Duration, instances ...*instance) {
+// pass lets a beat pass, after which each instance looks whether Leases can be written. One of them writes.
+func pass(instances ...*instance) {
 	before := map[*instance]int{}
 	writes := func() (sum int) {
 		for _, i := range instances {
@@ -118,7 +118,7 @@ func pass(d time.Duration, instances ...*instance) {
 		i.line.await(func() bool { before[i] = i.line.beats; return true })
 	}
 
-	instances[0].clock.Step(d)
+	instances[0].clock.Step(beat)
 
 	for _, i := range instances {
 		i.line.await(func() bool { return i.line.beats > before[i] })
@@ -135,7 +135,7 @@ const beat = 2 * time.Second
 // pass lets time pass, look by look.
 func (i *instance) pass(d time.Duration) {
 	for ; d > 0; d -= beat {
-		pass(beat, i)
+		pass(i)
 	}
 }
 

@@ -107,7 +107,7 @@ func TestNoLeaseIsTakenAfterWritesHaveFailed(t *testing.T) {
 			allow := w.refuseWrites()
 
 			for passed := time.Duration(0); passed < 3*time.Minute; passed += beat {
-				pass(beat, replicas...)
+				pass(replicas...)
 			}
 
 			leader := leads(w, clock, replicas)
