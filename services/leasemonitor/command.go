@@ -35,7 +35,7 @@ func NewCommand() *cobra.Command {
 const long = `leasemonitor monitors the Leases of shards: is each shard alive?
 
 It measures how long each Lease with the label alpha.sharding.timebertt.dev/clusterring=<ring> has not been renewed. It uses
-its own clock, counts from when it saw the Lease change, and does not count the time in which it could not see the API server.
+its own clock, counts from when it saw the Lease change, and does not count the time in which no Lease could be written.
 It writes the shard's state into the label alpha.sharding.timebertt.dev/state. D is the Lease's leaseDurationSeconds:
 
   ready      held by the shard, renewed less than D ago
@@ -49,6 +49,8 @@ the Lease. It does not believe that a Pod has ended which was deleted by force, 
 
 If more than half of a ring's shards fall silent at the same time, it emits an event and waits for another D. While the ring's
 status (lostShards) reports that objects of a dead shard are still being moved, it keeps the Lease from the shard.
+
+A Lease whose ring does not exist gets no state, and is deleted when it has not been renewed for a minute and four times D.
 
 It also writes the numbers of shards and the conditions ShardsAvailable and Ready into the status of each ClusterRing. Both
 are False while the Lease of a shard that has stopped renewing cannot be taken over. It writes

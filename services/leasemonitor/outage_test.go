@@ -3,6 +3,7 @@ package leasemonitor
 import (
 	"fmt"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +20,8 @@ type line struct {
 	mu      sync.Mutex
 	mended  chan struct{} // closed while it is not cut
 	changed sync.Cond
-	beats   int // heartbeats that were answered
+	beats   int // looks of heartbeats that have begun: their reads that were answered
+	writes  int // writes of heartbeats that were answered
 	waiting int // requests that wait for the line to be mended
 }
 
@@ -47,7 +49,11 @@ func (e *end) RoundTrip(r *http.Request) (*http.Response, error) {
 
 	res, err := e.next.RoundTrip(r)
 	if err == nil && strings.HasSuffix(r.UserAgent(), "heartbeat") {
-		e.note(&e.beats, 1)
+		if r.Method == http.MethodGet {
+			e.note(&e.beats, 1)
+		} else {
+			e.note(&e.writes, 1)
+		}
 	}
 
 	return res, err
@@ -96,18 +102,30 @@ func (l *line) cut() {
 
 func (l *line) mend() { close(l.mended) }
 
-// pass lets time pass, after which each instance looks at the API server.
-func pass(d time.Duration, instances ...*instance) {
+// pass lets a beat pass, after which each instance looks whether Leases can be written. One of them writes.
+func pass(instances ...*instance) {
 	before := map[*instance]int{}
+	writes := func() (sum int) {
+		for _, i := range instances {
+			i.line.await(func() bool { sum += i.line.writes; return true })
+		}
+
+		return sum
+	}
+	written := writes()
 
 	for _, i := range instances {
 		i.line.await(func() bool { before[i] = i.line.beats; return true })
 	}
 
-	instances[0].clock.Step(d)
+	instances[0].clock.Step(beat)
 
 	for _, i := range instances {
 		i.line.await(func() bool { return i.line.beats > before[i] })
+	}
+
+	for writes() == written {
+		runtime.Gosched()
 	}
 }
 
@@ -117,7 +135,7 @@ const beat = 2 * time.Second
 // pass lets time pass, look by look.
 func (i *instance) pass(d time.Duration) {
 	for ; d > 0; d -= beat {
-		pass(beat, i)
+		pass(i)
 	}
 }
 

@@ -54,6 +54,14 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		return err
 	}
 
+	rt.AddReady("leases-can-be-written", func(*http.Request) error {
+		if _, sees := ages.Sight.Since(lease.MaxDuration, rt.Clock.Now()); !sees {
+			return errors.New("no Lease could be written for a while, so none is taken over: see the log")
+		}
+
+		return nil
+	})
+
 	c := rt.Manager.GetClient()
 	if err := rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages, EachShard: o.shardMetrics}); err != nil {
 		return fmt.Errorf("add the census of shards: %w", err)
@@ -91,6 +99,10 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		return nil
 	}
 
+	if err := addStrays(rt, ages); err != nil {
+		return err
+	}
+
 	writer := parameters.Writer{Client: c}
 	if err := (&parameters.Fences{Writer: writer}).SetupWithManager(rt.Manager); err != nil {
 		return err
@@ -119,21 +131,45 @@ func addPods(ctx context.Context, rt *kit.Runtime) (*pods.Watch, error) {
 	return watch, nil
 }
 
-// addHeartbeat has every replica look at the API server. What is read is this service's leader Lease, which is there or not.
+// straysQPS is how many requests per second the deletion of Leases of rings that do not exist may take.
+const straysQPS = 5
+
+// addStrays has the leading replica delete Leases of rings that do not exist.
+func addStrays(rt *kit.Runtime, ages *lease.Observer) error {
+	config := rest.CopyConfig(rt.Manager.GetConfig())
+	config.QPS, config.Burst, config.RateLimiter = straysQPS, 1, nil
+
+	writer, err := client.New(config, client.Options{Scheme: rt.Manager.GetScheme(), Mapper: rt.Manager.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("create the client that deletes Leases of rings that do not exist: %w", err)
+	}
+
+	strays := &shardlease.Strays{Cache: rt.Manager.GetClient(), Writer: writer, Clock: rt.Clock, Ages: ages}
+	if err := rt.Manager.Add(strays); err != nil {
+		return fmt.Errorf("add the deletion of Leases of rings that do not exist: %w", err)
+	}
+
+	return nil
+}
+
+// heartbeatSuffix follows the name of the leader Lease in that of the Lease which shows that Leases can be written.
+const heartbeatSuffix = "-heartbeat"
+
+// addHeartbeat has every replica look whether Leases can be written.
 func addHeartbeat(rt *kit.Runtime, sight *lease.Sight) error {
-	config := rest.AddUserAgent(rest.CopyConfig(rt.Manager.GetConfig()), "heartbeat")
+	config := rest.AddUserAgent(rest.CopyConfig(rt.Ungated()), "heartbeat")
 	// A look must not wait in line behind the writes that many dead shards cause.
 	config.QPS, config.RateLimiter = -1, nil
 
-	live, err := client.New(config, client.Options{Scheme: rt.Manager.GetScheme(), Mapper: rt.Manager.GetRESTMapper()})
+	c, err := client.New(config, client.Options{Scheme: rt.Manager.GetScheme(), Mapper: rt.Manager.GetRESTMapper()})
 	if err != nil {
 		return fmt.Errorf("create the client of the heartbeat: %w", err)
 	}
 
-	err = rt.Manager.Add(&shardlease.Heartbeat{
-		Live: live, Lease: rt.Leader(name), Clock: rt.Clock, Sight: sight,
-	})
-	if err != nil {
+	id := rt.Leader(name)
+	id.Name += heartbeatSuffix
+
+	if err := rt.Manager.Add(&shardlease.Heartbeat{Client: c, Lease: id, Clock: rt.Clock, Sight: sight}); err != nil {
 		return fmt.Errorf("add the heartbeat: %w", err)
 	}
 

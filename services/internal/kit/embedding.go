@@ -43,7 +43,7 @@ const (
 // # Invariants
 //
 //  1. No request that writes leaves this process unless it holds the leader Lease, and its term has not ended. The program goes on without
-//     the services when the Lease is lost, and nothing of theirs may go on with it.
+//     the services when the Lease is lost, and nothing of theirs may go on with it. The only exception is [Runtime.Ungated].
 //  2. Nothing is read but the ring, the Leases of the ring in one namespace, and what Setup reads beyond the manager's cache.
 //  3. Nothing of the process is changed: no logger, no handler of signals, no server.
 type Embedding struct {

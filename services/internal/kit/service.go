@@ -8,6 +8,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -59,6 +60,15 @@ func (rt *Runtime) Embedded() bool { return rt.embedding != nil }
 
 // Fixed reports whether the ring is a value of the program, which the API server need not know.
 func (rt *Runtime) Fixed() bool { return rt.embedding != nil && rt.embedding.Fixed != nil }
+
+// Ungated returns how to reach the API server for requests that a process may send which does not lead. They must decide nothing.
+func (rt *Runtime) Ungated() *rest.Config {
+	if rt.embedding == nil {
+		return rt.Manager.GetConfig()
+	}
+
+	return rt.embedding.Config
+}
 
 // Live returns a reader of the API server, without a cache.
 func (rt *Runtime) Live() client.Reader {

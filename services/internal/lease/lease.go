@@ -30,7 +30,7 @@
 //     first, it wins against the taker, because the API server accepts only one of two updates of the same version.
 //
 //  4. Only time counts in which the observer could have seen a renewal, and in which shards could have written it. After an
-//     outage of the API server, or after the observer was frozen, every age restarts at zero. See [Sight].
+//     outage of the API server or of its storage, or after the observer was frozen, every age restarts at zero. See [Sight].
 //
 //  5. A Lease that is being deleted is judged like any other, except that its deletion is not repeated.
 //

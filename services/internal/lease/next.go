@@ -142,6 +142,17 @@ func (s Snapshot) keep() (after time.Duration, action Action) {
 	return 0, None
 }
 
+// Abandoned reports whether the Lease of a ring that does not exist is to be deleted. The age is that of [Next]. This is as late as if the ring
+// existed: a Lease that its shard holds is first due to be taken after 2D, for 2D.
+func Abandoned(s Snapshot, age time.Duration) bool {
+	due := s.duration() + OrphanedAfter
+	if s.HeldBy(s.Shard) {
+		due += 3 * s.duration()
+	}
+
+	return age >= due && !s.Deleting
+}
+
 // Observed is a shard's Lease with its measured age.
 type Observed struct {
 	Snapshot

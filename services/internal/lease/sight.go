@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// gaps are the longest times between two looks at the API server that count as continuous sight, by [gapOf]. A live shard renews
-// its Lease every third of its duration; an outage as long as the gap prevents this for less than 2D, for Leases of 3 s or more.
+// gaps are the longest times between two looks that count as continuous sight, by [gapOf]. A live shard renews its Lease every third of its
+// duration; an outage as long as the gap and a pause prevents this for less than 2D, for Leases of 4 s or more.
 var gaps = [...]time.Duration{3 * time.Second, 5 * time.Second, 10 * time.Second}
 
 // gapOf returns the index of the gap for a Lease of this duration.
@@ -21,8 +21,8 @@ func gapOf(d time.Duration) int {
 	}
 }
 
-// Sight records when its owner could see the API server. It determines whether a Lease that did not change was not renewed or
-// only not seen. While the API server does not answer, no shard can renew; while the owner is frozen, it sees no renewal.
+// Sight records when its owner could see that Leases are written. It determines whether a Lease that did not change was not renewed or
+// only not seen. While the API server does not answer, or refuses writes, no shard can renew; while the owner is frozen, it sees no renewal.
 //
 // Invariants:
 //
@@ -49,8 +49,8 @@ const (
 	shortFor = time.Minute
 )
 
-// Saw records a look that began and ended at these times: the API server answered from its storage. It reports whether the look
-// ended a gap. Pass times of one clock that continues while the process is frozen, as times of time.Now do.
+// Saw records a look that began and ended at these times: it has shown that a Lease was written, less than a pause before. It reports whether the
+// look ended a gap. Pass times of one clock that continues while the process is frozen, as times of time.Now do.
 func (s *Sight) Saw(began, ended time.Time) (gap bool) {
 	if s == nil {
 		return false

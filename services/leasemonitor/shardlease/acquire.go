@@ -30,7 +30,7 @@ func (r *Reconciler) acquire(ctx context.Context, judged *judgement) error {
 		return nil
 	}
 
-	takeovers.WithLabelValues(judged.counted).Inc()
+	takeovers.WithLabelValues(judged.ring()).Inc()
 
 	if judged.snapshot.Ended {
 		r.announce(ctx, judged, ended)

@@ -23,7 +23,7 @@ func (r *Reconciler) collect(ctx context.Context, judged *judgement) error {
 		return fmt.Errorf("delete Lease %s: %w", client.ObjectKeyFromObject(judged.lease), err)
 	}
 
-	collections.WithLabelValues(judged.counted).Inc()
+	collections.WithLabelValues(judged.ring()).Inc()
 	r.announce(ctx, judged, collected)
 
 	return nil

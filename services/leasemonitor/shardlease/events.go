@@ -4,11 +4,8 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
-
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
 // news is something that happened to a shard and that a person should see.
@@ -62,7 +59,7 @@ func (r *Reconciler) announceDoubt(ctx context.Context, judged *judgement, silen
 	r.tell(ctx, judged, doubted, silent, of)
 }
 
-// announce tells people, by an event on the ring or, where there is no such ring, on the Lease.
+// announce tells people, by an event on the ring.
 func (r *Reconciler) announce(ctx context.Context, judged *judgement, n news) {
 	ctrllog.FromContext(ctx).Info(n.log, "ring", judged.ring(), "unchangedFor", judged.seen.Age.String())
 
@@ -70,10 +67,9 @@ func (r *Reconciler) announce(ctx context.Context, judged *judgement, n news) {
 }
 
 func (r *Reconciler) tell(ctx context.Context, judged *judgement, n news, args ...any) {
-	ring := &v1alpha1.ClusterRing{}
-	if err := r.Client.Get(ctx, types.NamespacedName{Name: judged.ring()}, ring); err != nil {
-		r.Events.Eventf(judged.lease, nil, n.kind, n.reason, n.action, n.note, args...)
-		return
+	ring, err := r.ringOf(ctx, judged.ring())
+	if err != nil || ring.Name == "" {
+		return // it has just been deleted
 	}
 
 	r.Events.Eventf(ring, judged.lease, n.kind, n.reason, n.action, n.note, args...)

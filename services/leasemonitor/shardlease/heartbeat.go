@@ -2,9 +2,12 @@ package shardlease
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,19 +23,24 @@ const (
 	beatTimeout = 2 * time.Second
 )
 
-// Heartbeat looks at the API server every other second, or every second if there are Leases shorter than 10 s. It tells
-// [lease.Sight] when renewals of shards could be seen, which a silent watch does not. A look is a read of one object, existing or
-// not, which the API server answers from its storage. This is the total cost, per replica, for all rings and shards. All fields
-// are required.
+// Heartbeat looks every other second whether Leases can be written, or every second if there are Leases shorter than 10 s. It tells
+// [lease.Sight] when shards could renew and renewals could be seen, which a silent watch does not.
+//
+// All replicas share one Lease, which belongs to no shard. A look reads it, and writes it if nobody has since the last look. This is the total
+// cost for all rings and shards: a read per replica, and a write. A read alone shows nothing: with etcd out of space, or a webhook on
+// Leases that does not answer, reads go on. All fields are required.
 type Heartbeat struct {
-	// Live reads from the API server. No rate limit may delay it.
-	Live client.Reader
-	// Lease is the object that it reads.
+	// Client reads from and writes to the API server, whether this replica leads or not. No rate limit may delay it.
+	Client client.Client
+	// Lease is the Lease that it writes.
 	Lease types.NamespacedName
 	// Clock is the clock of the ages.
 	Clock clock.WithTicker
 	// Sight records the looks.
 	Sight *lease.Sight
+
+	// version is that of the Lease at the last look that succeeded.
+	version string
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
@@ -43,13 +51,20 @@ func (h *Heartbeat) Start(ctx context.Context) error {
 	ticker := h.Clock.NewTicker(beat)
 	defer ticker.Stop()
 
+	failing := false
+
 	for last := (time.Time{}); ; {
 		if now := h.Clock.Now(); last.IsZero() || now.Sub(last) >= h.Sight.Pause(now) {
-			if gap := h.look(ctx); gap && !last.IsZero() {
-				ctrllog.FromContext(ctx).Info("The API server was not visible for a while: the ages of Leases restart at zero")
+			gap, err := h.look(ctx)
+			if gap && !last.IsZero() {
+				ctrllog.FromContext(ctx).Info("Leases could not be written for a while: the ages of Leases restart at zero")
 			}
 
-			last = now
+			if err != nil && !failing && ctx.Err() == nil {
+				ctrllog.FromContext(ctx).Error(err, "Cannot write a Lease: no Lease is taken over while that is so")
+			}
+
+			last, failing = now, err != nil
 		}
 
 		select {
@@ -60,17 +75,51 @@ func (h *Heartbeat) Start(ctx context.Context) error {
 	}
 }
 
-// look looks once, and reports whether that ended a gap.
-func (h *Heartbeat) look(ctx context.Context) (gap bool) {
+// look looks once, and reports whether that ended a gap. After an error that goes on there is a gap.
+func (h *Heartbeat) look(ctx context.Context) (gap bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
 	defer cancel()
 
 	began := h.Clock.Now()
 
-	err := h.Live.Get(ctx, h.Lease, &coordinationv1.Lease{})
-	if client.IgnoreNotFound(err) != nil {
-		return false // and if that goes on, it becomes a gap
+	if err := h.write(ctx); err != nil {
+		return false, err
 	}
 
-	return h.Sight.Saw(began, h.Clock.Now())
+	return h.Sight.Saw(began, h.Clock.Now()), nil
+}
+
+// write returns nil if the Lease was written since the last look, by this replica or another one.
+func (h *Heartbeat) write(ctx context.Context) error {
+	l := &coordinationv1.Lease{}
+
+	err := h.Client.Get(ctx, h.Lease, l)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read Lease %s: %w", h.Lease, err)
+	}
+
+	if h.version != "" && l.ResourceVersion != "" && l.ResourceVersion != h.version {
+		h.version = l.ResourceVersion
+		return nil
+	}
+
+	l.Spec.RenewTime = new(metav1.NewMicroTime(h.Clock.Now()))
+
+	if err == nil {
+		err = h.Client.Update(ctx, l)
+	} else {
+		l.Namespace, l.Name = h.Lease.Namespace, h.Lease.Name
+		err = h.Client.Create(ctx, l)
+	}
+
+	switch {
+	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
+		return nil // another replica was faster
+	case err != nil:
+		return fmt.Errorf("write Lease %s: %w", h.Lease, err)
+	}
+
+	h.version = l.ResourceVersion
+
+	return nil
 }

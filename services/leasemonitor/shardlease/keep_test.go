@@ -1,7 +1,6 @@
 package shardlease_test
 
 import (
-	"context"
 	"math"
 	"testing"
 	"time"
@@ -19,20 +18,13 @@ func (m *monitor) lost(names ...string) {
 	m.t.Helper()
 
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: m.shard.Ring}}
-	if err := m.admin.Get(m.t.Context(), client.ObjectKeyFromObject(ring), ring); err != nil {
-		ring.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmaps"}}
-		require.NoError(m.t, client.IgnoreNotFound(err))
-		require.NoError(m.t, m.admin.Create(m.t.Context(), ring))
-		m.t.Cleanup(func() { require.NoError(m.t, m.admin.Delete(context.WithoutCancel(m.t.Context()), ring)) })
-	}
-
+	require.NoError(m.t, m.admin.Get(m.t.Context(), client.ObjectKeyFromObject(ring), ring))
 	ring.Status.Assignment = &v1alpha1.AssignmentStatus{LostShards: names}
 	require.NoError(m.t, m.admin.Status().Update(m.t.Context(), ring))
 }
 
 func TestTakenLeaseIsKeptWhileObjectsAreMoved(t *testing.T) {
 	m := newMonitor(t)
-	m.shard.Ring = "lost-" + m.shard.Namespace
 	require.NoError(t, m.shard.Acquire(t.Context()))
 	m.look()
 	m.lookAt(2*d + time.Second)
@@ -74,7 +66,6 @@ func TestTakenLeaseIsKeptWhileObjectsAreMoved(t *testing.T) {
 
 func TestReleasedLeaseIsTakenWhileObjectsAreMoved(t *testing.T) {
 	m := newMonitor(t)
-	m.shard.Ring = "lost-" + m.shard.Namespace
 	require.NoError(t, m.shard.Acquire(t.Context()))
 	m.look()
 	require.NoError(t, m.shard.Release(t.Context()))

@@ -23,7 +23,7 @@ const unknown = "unknown"
 var (
 	takeovers = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "clusterring_shard_takeovers_total",
-		Help: "Leases taken over from shards that stopped renewing them, or whose Pods have ended, by ring. The ring is \"unknown\" if no ring has that name.",
+		Help: "Leases taken over from shards that stopped renewing them, or whose Pods have ended, by ring.",
 	}, []string{"ring"})
 	collections = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "clusterring_shard_collections_total",

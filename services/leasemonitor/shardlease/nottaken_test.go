@@ -65,7 +65,6 @@ func refused(t *testing.T, how refusing) (m *monitor, api *refusing, due time.Du
 	t.Helper()
 
 	m = newMonitor(t)
-	m.shard.Ring = "ring-of-" + m.shard.Namespace // so that no other test's shard is silent with it
 	require.NoError(t, m.shard.Acquire(t.Context()))
 	m.look()
 
@@ -177,11 +176,14 @@ func TestTheRingThatTheLeaseHasLeftTellsNothing(t *testing.T) {
 	require.ErrorIs(t, m.try(due), errRefused)
 	require.ErrorIs(t, m.try(due+time.Second), errRefused)
 
+	another := "another-" + m.shard.Namespace
+	m.exists(another)
+
 	l := m.lease()
-	l.Labels[contract.LabelClusterRing] = "another"
+	l.Labels[contract.LabelClusterRing] = another
 	require.NoError(t, m.admin.Update(t.Context(), l))
 	require.ErrorIs(t, m.try(due+2*time.Second), errRefused)
 	require.Empty(t, m.told())
-	require.Len(t, m.NotTaken.Of("another"), 1)
-	require.Equal(t, []string{m.shard.Ring, m.shard.Ring, "another"}, *calls)
+	require.Len(t, m.NotTaken.Of(another), 1)
+	require.Equal(t, []string{m.shard.Ring, m.shard.Ring, another}, *calls)
 }

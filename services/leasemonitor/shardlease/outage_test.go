@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -61,7 +62,6 @@ func TestReadThatTookTooLongTakesNothing(t *testing.T) {
 func (m *monitor) fleet(n int) []*leasetest.Shard {
 	m.t.Helper()
 
-	m.shard.Ring = "fleet-of-" + m.shard.Namespace
 	shards := make([]*leasetest.Shard, n)
 
 	for i := range shards {
@@ -153,40 +153,68 @@ func TestFewSilentShardsAreTakenAtOnce(t *testing.T) {
 	require.Equal(t, []string{contract.LeaseControllerIdentity, "shard-1", "shard-2"}, m.holders(shards))
 }
 
-// answers is an API server that answers reads as it is told.
+// answers is an API server that answers as it is told.
 type answers struct {
-	client.Reader
+	client.Client
 
-	err   error
-	takes time.Duration
-	reads atomic.Int32
+	get, write    error
+	takes         time.Duration
+	reads, writes atomic.Int32
+	// others says that another replica writes.
+	others bool
 }
 
-func (a *answers) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+func (a *answers) Get(_ context.Context, _ client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
 	time.Sleep(a.takes) //nolint:forbidigo // in a bubble, where time is not real
-	a.reads.Add(1)
+	obj.SetResourceVersion(strconv.Itoa(int(a.writes.Load())))
 
-	return a.err
+	if read := a.reads.Add(1); a.others {
+		obj.SetResourceVersion(strconv.Itoa(int(read)))
+	}
+
+	return a.get
+}
+
+func (a *answers) Create(_ context.Context, obj client.Object, _ ...client.CreateOption) error {
+	return a.written(obj)
+}
+
+func (a *answers) Update(_ context.Context, obj client.Object, _ ...client.UpdateOption) error {
+	return a.written(obj)
+}
+
+func (a *answers) written(obj client.Object) error {
+	obj.SetResourceVersion(strconv.Itoa(int(a.writes.Add(1))))
+
+	return a.write
 }
 
 func TestHeartbeat(t *testing.T) {
-	notFound := apierrors.NewNotFound(schema.GroupResource{}, "leasemonitor")
+	resource := schema.GroupResource{Resource: "leases"}
+	notFound, conflict := apierrors.NewNotFound(resource, "heartbeat"), apierrors.NewConflict(resource, "heartbeat", errors.New("changed"))
 
 	for name, tc := range map[string]struct {
 		answers *answers
 		sees    bool
 	}{
-		"there is a Lease":     {&answers{}, true},
-		"there is none":        {&answers{err: notFound}, true},
-		"the answer is slow":   {&answers{takes: time.Second}, true},
-		"the API server fails": {&answers{err: apierrors.NewInternalError(errors.New("etcd"))}, false},
-		"nobody answers":       {&answers{err: context.DeadlineExceeded, takes: 2 * time.Second}, false},
+		"there is a Lease":        {&answers{}, true},
+		"there is none":           {&answers{get: notFound}, true},
+		"another one is faster":   {&answers{write: conflict}, true},
+		"another one makes it":    {&answers{get: notFound, write: apierrors.NewAlreadyExists(resource, "heartbeat")}, true},
+		"others write":            {&answers{others: true}, true},
+		"the answer is slow":      {&answers{takes: time.Second}, true},
+		"the API server fails":    {&answers{get: apierrors.NewInternalError(errors.New("etcd"))}, false},
+		"nobody answers":          {&answers{get: context.DeadlineExceeded, takes: 2 * time.Second}, false},
+		"it cannot be written":    {&answers{write: apierrors.NewInternalError(errors.New("etcdserver: mvcc: database space exceeded"))}, false},
+		"it cannot be made":       {&answers{get: notFound, write: apierrors.NewInternalError(errors.New("no endpoints available"))}, false},
+		"it may not be written":   {&answers{write: apierrors.NewForbidden(resource, "heartbeat", errors.New("read-only"))}, false},
+		"it is gone at the write": {&answers{write: notFound}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				sight, server := &lease.Sight{}, tc.answers
 				ctx, cancel := context.WithCancel(t.Context())
-				h := &shardlease.Heartbeat{Live: server, Clock: clock.RealClock{}, Sight: sight}
+				h := &shardlease.Heartbeat{Client: server, Clock: clock.RealClock{}, Sight: sight}
 				require.False(t, h.NeedLeaderElection())
 
 				done := make(chan error, 1)
@@ -202,7 +230,12 @@ func TestHeartbeat(t *testing.T) {
 				if sees {
 					require.WithinDuration(t, begin, since, 2*time.Second, "without a gap")
 				}
-				require.LessOrEqual(t, server.reads.Load(), int32(31), "a request every other second")
+				require.LessOrEqual(t, server.reads.Load(), int32(31), "a look every other second")
+				require.LessOrEqual(t, server.writes.Load(), server.reads.Load())
+
+				if server.others {
+					require.Equal(t, int32(1), server.writes.Load(), "one of them is enough")
+				}
 
 				before := server.reads.Load()
 				sight.Since(time.Second, clock.RealClock{}.Now())

@@ -11,15 +11,15 @@
 //  2. The age of a Lease is what this replica has measured itself. Every replica measures, even while it does not lead.
 //     Therefore, after a change of leader, nothing is taken too early, and no wait starts again.
 //     A shard whose Pod has ended, as the kubelet says, needs no age.
-//  3. Only time counts in which this replica could see the API server; see [Heartbeat].
+//  3. Only time counts in which this replica could see that Leases can be written; see [Heartbeat].
 //  4. If most shards of a ring fall silent at the same time, a Lease is taken only after it has been read live twice, D apart,
 //     and found silent both times.
 //  5. A write that comes too late (conflict, not found) is not an error: somebody else was first, and the watch shows the new
 //     state.
+//  6. No shard waits for Leases of rings that do not exist; see [Strays].
 package shardlease
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -68,7 +68,7 @@ type Reconciler struct {
 	NotTaken *NotTaken
 	// Pods knows which Pods have ended; nil if nobody watches Pods.
 	Pods Pods
-	// Sharder is whose rings' Leases are kept. The services also keep those of rings that do not exist. Two monitors may work on one Lease, while
+	// Sharder is whose rings' Leases are kept; see [Strays] for those of rings that do not exist. Two monitors may work on one Lease, while
 	// a ring passes from one sharder to another: each takes only what it has itself seen silent for long enough, and only the first one succeeds.
 	Sharder sharder.Identity
 
@@ -160,10 +160,8 @@ type judgement struct {
 	snapshot lease.Snapshot
 	seen     lease.Seen
 	lease    *coordinationv1.Lease
-	// counts is true if the Lease carries the label of a ring for which its namespace counts.
+	// counts is true if the Lease carries the label of a ring that exists and for which its namespace counts.
 	counts bool
-	// counted is the ring in metrics.
-	counted string
 }
 
 // judge reads a Lease and decides about it.
@@ -189,9 +187,7 @@ func (r *Reconciler) judge(ctx context.Context, reader client.Reader, id types.N
 		return nil, err
 	}
 
-	judged.counted = cmp.Or(ring.Name, unknown)
-
-	if judged.counts = ring.Spec.CountsShardsIn(l.Namespace) && r.Sharder.Wanted(ring); !judged.counts {
+	if judged.counts = ring.Name != "" && ring.Spec.CountsShardsIn(l.Namespace) && r.Sharder.Wanted(ring); !judged.counts {
 		return judged, nil
 	}
 
@@ -219,7 +215,7 @@ func (r *Reconciler) judgeLive(ctx context.Context, id types.NamespacedName) (*j
 	return judged, nil
 }
 
-// ringOf returns a ring from the cache. If it does not exist, it is empty: every Lease counts, and nothing moves.
+// ringOf returns a ring from the cache, an empty one if it does not exist.
 func (r *Reconciler) ringOf(ctx context.Context, name string) (*v1alpha1.ClusterRing, error) {
 	ring := &v1alpha1.ClusterRing{}
 

@@ -60,7 +60,7 @@ func newMonitor(t *testing.T) *monitor {
 	ages := &lease.Observer{Sight: &lease.Sight{}}
 	ages.Sight.Saw(start, start)
 
-	return &monitor{
+	m := &monitor{
 		Reconciler: &shardlease.Reconciler{
 			Client: own, Live: own, Clock: clock, Ages: ages, Events: recorder, NotTaken: &shardlease.NotTaken{},
 		},
@@ -73,6 +73,9 @@ func newMonitor(t *testing.T) *monitor {
 			Clock: testclock.NewFakeClock(start.AddDate(-3, 0, 0)), // its clock has no say
 		},
 	}
+	m.exists(namespace)
+
+	return m
 }
 
 func (m *monitor) id() types.NamespacedName {

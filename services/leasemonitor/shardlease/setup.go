@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -27,7 +28,7 @@ import (
 // workers is the number of Leases that are worked on at once: one slow write must not keep other failed shards waiting.
 const workers = 5
 
-// SetupWithManager adds a controller to the manager that calls the reconciler for every Lease in the manager's cache, for those of
+// SetupWithManager adds a controller to the manager that calls the reconciler for every Lease of a ring in the manager's cache, for those of
 // shards that a ring's status begins to name as lost or whose Pods have ended, and for those of a ring that is created or deleted or whose shard
 // namespaces change, while this replica leads. The clock is what the controller waits by.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker) error {
@@ -36,8 +37,11 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker)
 		b.WatchesRawSource(source.TypedChannel(r.Pods.Leases(), &handler.TypedEnqueueRequestForObject[*coordinationv1.Lease]{}))
 	}
 
+	ofRings := predicate.NewPredicateFuncs(r.ringExists)
+	ofRings.UpdateFunc = func(e event.UpdateEvent) bool { return r.ringExists(e.ObjectOld) || r.ringExists(e.ObjectNew) }
+
 	err := b.Named("shardlease").
-		For(&coordinationv1.Lease{}).
+		For(&coordinationv1.Lease{}, builder.WithPredicates(ofRings)).
 		Watches(&v1alpha1.ClusterRing{}, handler.Funcs{CreateFunc: r.created, UpdateFunc: r.updated, DeleteFunc: r.deleted}).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
@@ -55,6 +59,12 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker)
 	return nil
 }
 
+// ringExists reports whether the ring of a Lease exists. If it does not, its Leases are queued when it is created.
+func (r *Reconciler) ringExists(l client.Object) bool {
+	ring, err := r.ringOf(context.Background(), l.GetLabels()[contract.LabelClusterRing])
+	return err != nil || ring.Name != ""
+}
+
 // queue is where Leases wait for the reconciler.
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
@@ -64,7 +74,7 @@ func (r *Reconciler) created(ctx context.Context, e event.CreateEvent, q queue) 
 	r.enqueue(ctx, e.Object.GetName(), everyShard, q)
 }
 
-// deleted queues the Leases of a ring that is gone: without a ring, they count in every namespace.
+// deleted queues the Leases of a ring that is gone: what is known of them is forgotten.
 func (r *Reconciler) deleted(ctx context.Context, e event.DeleteEvent, q queue) {
 	r.enqueue(ctx, e.Object.GetName(), everyShard, q)
 }

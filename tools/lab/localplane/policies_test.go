@@ -474,6 +474,13 @@ func TestServicesCreateOnlyCertificatesAndTheirLeaderLeases(t *testing.T) {
 		require.NoError(t, creating(t, c, leader)())
 		p.refused(creating(t, c, p.lease(contract.SystemNamespace, "other", func(l *coordinationv1.Lease) { l.Labels = nil })), "its own leader election")
 
+		heartbeat := creating(t, c, p.lease(contract.SystemNamespace, "leasemonitor-heartbeat", func(l *coordinationv1.Lease) { l.Labels = nil }))
+		if name == "leasemonitor" {
+			require.NoError(t, heartbeat())
+		} else {
+			p.refused(heartbeat, "its own leader election")
+		}
+
 		// A service cannot become a shard, not even of a ring that does not exist yet.
 		ofNoRing := func(l *coordinationv1.Lease) { l.Labels[contract.LabelClusterRing] = "none" }
 		p.refused(creating(t, c, p.lease(contract.SystemNamespace, name, ofNoRing)), "must not be the Lease of a shard")

@@ -1,0 +1,133 @@
+package shardlease
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
+)
+
+// sweepEvery is the time between two searches for Leases to delete.
+const sweepEvery = 10 * time.Second
+
+// Strays deletes the Leases of rings that do not exist, one after the other, when nobody has renewed them for long. Nothing else is written about
+// them: anybody who may create a Lease can make up a ring. Add it to a manager: it runs in the replica that leads. All fields are required.
+type Strays struct {
+	// Cache has all Leases of shards, and all rings.
+	Cache client.Reader
+	// Writer deletes Leases. Its limit of requests is how fast, because shards of rings must not wait for that.
+	Writer client.Writer
+	// Clock and Ages are those of the Reconciler.
+	Clock clock.WithTicker
+	Ages  *lease.Observer
+}
+
+// Start implements manager.Runnable: it deletes until ctx ends.
+func (s *Strays) Start(ctx context.Context) error {
+	ticker := s.Clock.NewTicker(sweepEvery)
+	defer ticker.Stop()
+
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+			if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
+				ctrllog.FromContext(ctx).Error(err, "Cannot delete Leases of rings that do not exist")
+			}
+		}
+	}
+}
+
+// Sweep deletes all Leases that are due, and returns the first error.
+func (s *Strays) Sweep(ctx context.Context) error {
+	leases := &coordinationv1.LeaseList{}
+	if err := s.Cache.List(ctx, leases, client.HasLabels{contract.LabelClusterRing}, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list Leases: %w", err)
+	}
+
+	var due []types.NamespacedName
+
+	for i := range leases.Items {
+		if l := &leases.Items[i]; s.due(ctx, l) {
+			due = append(due, client.ObjectKeyFromObject(l))
+		}
+	}
+
+	var first error
+
+	for _, id := range due {
+		if err := s.delete(ctx, id); first == nil {
+			first = err
+		}
+	}
+
+	return first
+}
+
+func (s *Strays) due(ctx context.Context, l *coordinationv1.Lease) bool {
+	ring := l.Labels[contract.LabelClusterRing]
+	if ring == "" {
+		return false
+	}
+
+	err := s.Cache.Get(ctx, types.NamespacedName{Name: ring}, &v1alpha1.ClusterRing{}, client.UnsafeDisableDeepCopy)
+	if !apierrors.IsNotFound(err) {
+		return false
+	}
+
+	record := lease.RecordOf(l)
+	age := s.Ages.Observe(client.ObjectKeyFromObject(l), record, s.Clock.Now())
+
+	return lease.Abandoned(lease.Snapshot{Shard: l.Name, Record: record, Deleting: !l.DeletionTimestamp.IsZero()}, age)
+}
+
+// delete deletes a Lease that is still due, unless it has changed since the cache saw it. Nobody may delete a Lease that its shard holds, so it is
+// first taken.
+func (s *Strays) delete(ctx context.Context, id types.NamespacedName) error {
+	l := &coordinationv1.Lease{}
+	if err := s.Cache.Get(ctx, id, l); err != nil {
+		return ignoreTooLate(err)
+	}
+
+	if !s.due(ctx, l) {
+		return nil
+	}
+
+	if record := lease.RecordOf(l); record.HeldBy(l.Name) {
+		unchanged := client.MergeFromWithOptions(l.DeepCopy(), client.MergeFromWithOptimisticLock{})
+
+		l = lease.Acquired(l, record.Duration, s.Clock.Now())
+		if err := s.Writer.Patch(ctx, l, unchanged); err != nil {
+			return ignoreTooLate(err)
+		}
+	}
+
+	if err := s.Writer.Delete(ctx, l, client.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion}); err != nil {
+		return ignoreTooLate(err)
+	}
+
+	collections.WithLabelValues(unknown).Inc()
+	ctrllog.FromContext(ctx).V(1).Info("Deleted a Lease of a ring that does not exist", "lease", id, "ring", l.Labels[contract.LabelClusterRing])
+
+	return nil
+}
+
+// ignoreTooLate returns nil if the Lease is no longer what it was.
+func ignoreTooLate(err error) error {
+	if tooLate(err) {
+		return nil
+	}
+
+	return fmt.Errorf("delete the Lease of a ring that does not exist: %w", err)
+}
