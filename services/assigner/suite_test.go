@@ -390,7 +390,7 @@ func (f *fixture) configuration() *admissionregistrationv1.MutatingWebhookConfig
 func (f *fixture) rules() int {
 	f.t.Helper()
 
-	if c := f.configuration(); c != nil && len(c.Webhooks) == 1 {
+	if c := f.configuration(); c != nil && len(c.Webhooks) == 2 {
 		return len(c.Webhooks[0].Rules)
 	}
 
