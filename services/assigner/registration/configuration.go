@@ -67,7 +67,7 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *ad
 			NamespaceSelector:       ring.Spec.EffectiveNamespaceSelector(),
 			ObjectSelector:          withoutShard(ring.LabelKeys()),
 			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-			TimeoutSeconds:          ptr.To(t.TimeoutSeconds),
+			TimeoutSeconds:          new(t.TimeoutSeconds),
 			AdmissionReviewVersions: []string{"v1"},
 			// A webhook that runs after ours may drop the label, or give the object its controller. The call is idempotent,
 			// and is not repeated while the label is there.
@@ -102,7 +102,7 @@ func onKeyChange(ring *v1alpha1.ClusterRing, keyed []resources.Resource, t Targe
 		NamespaceSelector:       ring.Spec.EffectiveNamespaceSelector(),
 		ObjectSelector:          withShard(ring.LabelKeys()),
 		SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-		TimeoutSeconds:          ptr.To(t.TimeoutSeconds),
+		TimeoutSeconds:          new(t.TimeoutSeconds),
 		AdmissionReviewVersions: []string{"v1"},
 		// A webhook that runs after ours may change the label.
 		ReinvocationPolicy: ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy),

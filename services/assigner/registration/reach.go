@@ -173,7 +173,7 @@ func onDryRun(ring *v1alpha1.ClusterRing, t Target) admissionregistrationv1.Muta
 		NamespaceSelector:       &metav1.LabelSelector{},
 		ObjectSelector:          &metav1.LabelSelector{},
 		SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-		TimeoutSeconds:          ptr.To(t.TimeoutSeconds),
+		TimeoutSeconds:          new(t.TimeoutSeconds),
 		AdmissionReviewVersions: []string{"v1"},
 		ReinvocationPolicy:      ptr.To(admissionregistrationv1.NeverReinvocationPolicy),
 		// The policy assigner in deploy/base/guard admits this webhook only with exactly the first of these expressions.
