@@ -152,7 +152,7 @@ func TestCallsThatDoNotArriveAreReported(t *testing.T) {
 
 	message := apimeta.FindStatusCondition(f.ring().Status.Conditions, v1alpha1.ConditionWebhookRegistered).Message
 	require.Contains(t, message, "context deadline exceeded")
-	require.Contains(t, message, "allow API servers to connect to https://"+wall.address)
+	require.Contains(t, message, "Allow API servers to connect to https://"+wall.address)
 	require.Zero(t, arrives(t, f.name))
 	require.Equal(t, asked, count(t, f.name, "")-count(t, f.name, string(admission.Probed)))
 

@@ -79,7 +79,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		return err
 	}
 
-	reach, err := registration.NewReach(mgr, rt.Clock, arrivals)
+	reach, err := registration.NewReach(mgr, target, rt.Clock, arrivals)
 	if err != nil {
 		return err
 	}

@@ -44,14 +44,15 @@ const (
 // A count of calls against writes that others do would say nothing about a ring without writes.
 type Reach struct {
 	client   client.Client
+	target   Target
 	clock    clock.PassiveClock
 	arrivals *prometheus.GaugeVec
 	failing  sync.Map // since when, by ring, as time.Time
 }
 
-// NewReach returns one that has not looked yet. Its requests take the permission to patch the status of rings. It sets arrivals of [NewArrivals].
+// NewReach returns one of the target that has not looked yet. Its requests take the permission to patch the status of rings. It sets arrivals of [NewArrivals].
 // It returns an error if no client can be made from the manager's configuration.
-func NewReach(mgr manager.Manager, clk clock.PassiveClock, arrivals *prometheus.GaugeVec) (*Reach, error) {
+func NewReach(mgr manager.Manager, t Target, clk clock.PassiveClock, arrivals *prometheus.GaugeVec) (*Reach, error) {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.WarningHandlerWithContext = arrival{}
 
@@ -60,7 +61,7 @@ func NewReach(mgr manager.Manager, clk clock.PassiveClock, arrivals *prometheus.
 		return nil, fmt.Errorf("create a client for dry runs: %w", err)
 	}
 
-	return &Reach{client: c, clock: clk, arrivals: arrivals}, nil
+	return &Reach{client: c, target: t, clock: clk, arrivals: arrivals}, nil
 }
 
 // NewArrivals returns the metric of a [Reach].
@@ -71,18 +72,16 @@ func NewArrivals() *prometheus.GaugeVec {
 	}, []string{"ring"})
 }
 
-// look returns why calls do not arrive, empty if they do or if it cannot tell, and when to look again. One call that fails turns no verdict,
+// look returns the message about calls that do not arrive, empty if they do or if it cannot tell, and when to look again. One call that fails turns no verdict,
 // and neither does one that failed because of something else: until then, it returns what the ring's condition says.
-func (r *Reach) look(ctx context.Context, ring *v1alpha1.ClusterRing) (unreached string, again time.Duration) {
+func (r *Reach) look(ctx context.Context, ring *v1alpha1.ClusterRing) (message string, again time.Duration) {
 	told := meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered)
 	was := told != nil && told.Reason == v1alpha1.ReasonCallsNotAnswered
 	unreached, known := r.call(ctx, ring.Name)
 
 	switch {
 	case !known && was:
-		reason, _, _ := strings.Cut(told.Message, advice)
-
-		return reason, lookAgain
+		return told.Message, lookAgain
 	case !known:
 		return "", lookAgain
 	case unreached == "":
@@ -101,7 +100,7 @@ func (r *Reach) look(ctx context.Context, ring *v1alpha1.ClusterRing) (unreached
 
 	r.arrivals.WithLabelValues(ring.Name).Set(0)
 
-	return unreached, lookAgain
+	return r.target.unreached(unreached), lookAgain
 }
 
 // call has the API server call the webhook. It returns why the call did not arrive, empty if it did, and whether that is known.
@@ -143,17 +142,15 @@ func (arrival) HandleWarningHeaderWithContext(ctx context.Context, _ int, _, tex
 	}
 }
 
-// advice stands in the message between why calls do not arrive and what to do.
-const advice = ". New objects get their shard from the rebalancer, seconds later, and each write of one waits first: allow API servers to connect to "
-
-// unreached returns the message of a ring whose calls do not arrive.
+// unreached returns the message about calls that do not arrive: why, and what to open.
 func (t Target) unreached(reason string) string {
 	to := t.URL
 	if to == "" {
 		to = fmt.Sprintf("port %d of Service %s/%s, which is TCP port %s of its Pods", ptr.Deref(t.Service.Port, 443), t.Service.Namespace, t.Service.Name, t.Port)
 	}
 
-	return strings.TrimSuffix(reason, ".") + advice + to + " (firewall of the control plane, NetworkPolicies, cluster network)"
+	return fmt.Sprintf("calls of API servers do not arrive at the assigner: %s. Allow API servers to connect to %s, in the firewall of the "+
+		"control plane, NetworkPolicies, and the cluster network", strings.TrimSuffix(reason, "."), to)
 }
 
 // onDryRun returns the webhook that [Reach] asks for.

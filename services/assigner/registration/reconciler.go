@@ -151,9 +151,9 @@ func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, se
 		return c, 0, err
 	}
 
-	unreached, again := r.Reach.look(ctx, ring)
-	if unreached != "" {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonCallsNotAnswered, r.Target.unreached(unreached)
+	message, again := r.Reach.look(ctx, ring)
+	if message != "" {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonCallsNotAnswered, message
 	}
 
 	return c, again, nil
