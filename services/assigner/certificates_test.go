@@ -245,7 +245,10 @@ func TestInjectedBundle(t *testing.T) {
 	require.Equal(t, "sharding-system/assigner", c.Annotations["cert-manager.io/inject-ca-from"])
 	require.Empty(t, c.Webhooks[0].ClientConfig.CABundle)
 
-	c.Webhooks[0].ClientConfig.CABundle = bundle
+	for i := range c.Webhooks {
+		c.Webhooks[i].ClientConfig.CABundle = bundle
+	}
+
 	require.NoError(t, f.Client.Update(t.Context(), c))
 	f.asked()
 	eventually(t, func() bool { return f.reason() == "True Registered" }, "the webhook is registered")

@@ -115,7 +115,7 @@ func TestChangeOfTheLabel(t *testing.T) {
 	f.rekey(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
 
 	atB, atC, drain := f.tenantOf("b"), f.tenantOf("c"), contract.DrainLabel(f.name)
-	eventually(t, func() bool { return f.configuration() != nil && len(f.configuration().Webhooks) == 2 }, "the second webhook is registered")
+	eventually(t, func() bool { return f.configuration() != nil && len(f.configuration().Webhooks) == 3 }, "the second webhook is registered")
 	eventually(t, func() bool {
 		o := f.create(of(f.secret(unique("probe")), atB))
 		relabel(t, f.Client, o, atC)
@@ -158,7 +158,7 @@ func TestChildrenOfKeyedOwners(t *testing.T) {
 	f.registered()
 	f.rekey(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
 
-	eventually(t, func() bool { return f.configuration() != nil && len(f.configuration().Webhooks) == 2 }, "the second webhook is registered")
+	eventually(t, func() bool { return f.configuration() != nil && len(f.configuration().Webhooks) == 3 }, "the second webhook is registered")
 
 	var owner *unstructured.Unstructured
 

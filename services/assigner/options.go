@@ -45,6 +45,7 @@ type options struct {
 	serviceNamespace string
 	servicePort      int32
 	url              string
+	timeout          time.Duration
 
 	caMode       string
 	secret       certs.SecretOptions
@@ -69,6 +70,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.Int32Var(&o.servicePort, "webhook-service-port", 443, "`port` of that Service")
 	fs.StringVar(&o.url, "webhook-url", "", "base `URL` of the webhook, such as https://assigner.example.com:9443; for --webhook-mode url")
 
+	fs.DurationVar(&o.timeout, "webhook-timeout", time.Second, "`time` that a write waits for an assigner that does not answer, in whole seconds up to 30s; API servers call the webhooks of several rings one after the other, so a write waits for each. The policies of deploy/base/guard admit up to 5s")
+
 	fs.StringVar(&o.caMode, "ca-mode", caSecret, "where certificates come from: secret (created and rotated by the service itself), file, or cert-manager")
 	o.secret.AddFlags(fs, "assigner-tls")
 	fs.StringVar(&o.caBundleFile, "ca-bundle-file", "", "PEM `file` with the CA certificates that API servers verify the webhook with; for --ca-mode file")
@@ -86,6 +89,10 @@ func (o *options) validate() error {
 
 	if o.connectionAge < 0 || o.connectionAge > 0 && o.connectionAge < minConnectionAge {
 		errs = append(errs, fmt.Errorf("--max-connection-age must be 0 or at least %s, not %s", minConnectionAge, o.connectionAge))
+	}
+
+	if o.timeout < time.Second || o.timeout > 30*time.Second || o.timeout%time.Second != 0 {
+		errs = append(errs, fmt.Errorf("--webhook-timeout must be from 1s to 30s, in whole seconds, not %s", o.timeout))
 	}
 
 	switch o.mode {
@@ -180,7 +187,8 @@ func required(flag, value, mode string) error {
 
 // target returns how API servers reach the webhook; namespace is the default of the Service's.
 func (o *options) target(namespace string) registration.Target {
-	t := registration.Target{RebalancerUsername: o.rebalancer}
+	_, port, _ := net.SplitHostPort(o.bindAddress) // validated
+	t := registration.Target{RebalancerUsername: o.rebalancer, TimeoutSeconds: int32(o.timeout / time.Second), Port: port}
 
 	if o.caMode == caCertManager {
 		t.InjectCAFrom = o.injectCAFrom

@@ -29,7 +29,7 @@ func TestRegistration(t *testing.T) {
 		require.Equal(t, want.Name, "sharding-"+contract.RingSuffix(f.name))
 		require.Equal(t, f.name, want.Labels["alpha.sharding.timebertt.dev/clusterring"])
 		require.Equal(t, f.ring().UID, want.OwnerReferences[0].UID)
-		require.Len(t, want.Webhooks, 1)
+		require.Len(t, want.Webhooks, 2)
 		w := want.Webhooks[0]
 		require.Equal(t, "sharder.sharding.timebertt.dev", w.Name)
 		require.Equal(t, r.url+"/webhooks/sharder/clusterring/"+f.name, *w.ClientConfig.URL)

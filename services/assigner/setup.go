@@ -79,6 +79,11 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		return err
 	}
 
+	reach, err := registration.NewReach(mgr, target, rt.Clock, arrivals)
+	if err != nil {
+		return err
+	}
+
 	r := &registration.Reconciler{
 		Client: mgr.GetClient(),
 		Live:   mgr.GetAPIReader(),
@@ -86,6 +91,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		Bundle: source,
 		Target: target,
 		Status: status.Writer{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
+		Reach:  reach,
 	}
 	if err := r.SetupWithManager(mgr); err != nil {
 		return err

@@ -206,6 +206,8 @@ func place(o *unstructured.Unstructured, component string) (file, condition stri
 	case strings.HasPrefix(kind, "ValidatingAdmissionPolicy"):
 		name, _, _ := strings.Cut(o.GetName(), ".")
 		return "policies", ".Values.policies." + policyValue(name)
+	case kind == "FlowSchema":
+		return "flow-schemas", ""
 	case kind == "PodDisruptionBudget":
 		return service, ".Values." + service + ".podDisruptionBudget.enabled"
 	case component == "":

@@ -33,9 +33,6 @@ const annotationInjectCA = "cert-manager.io/inject-ca-from"
 // labelApp is the recommended label of Kubernetes for the name of an application.
 const labelApp = "app.kubernetes.io/name"
 
-// timeoutSeconds is how long a user's write waits for an assigner that does not answer.
-const timeoutSeconds = 5
-
 // Target describes how API servers reach and verify the assigner. It does not change while it is in use.
 type Target struct {
 	// URL is the base of the webhook's address, without a path. If it is empty, Service is used.
@@ -46,6 +43,10 @@ type Target struct {
 	InjectCAFrom string
 	// RebalancerUsername is the user for whose writes the API server does not call the assigner. It may be empty.
 	RebalancerUsername string
+	// TimeoutSeconds is how long a user's write waits for an assigner that does not answer: 1 to 30.
+	TimeoutSeconds int32
+	// Port is the port that the assigner's Pods listen on. Messages name it.
+	Port string
 }
 
 // Configuration returns the webhook configuration of a ring, including all fields that the API server would default. It does not
@@ -66,7 +67,7 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *ad
 			NamespaceSelector:       ring.Spec.EffectiveNamespaceSelector(),
 			ObjectSelector:          withoutShard(ring.LabelKeys()),
 			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-			TimeoutSeconds:          ptr.To[int32](timeoutSeconds),
+			TimeoutSeconds:          new(t.TimeoutSeconds),
 			AdmissionReviewVersions: []string{"v1"},
 			// A webhook that runs after ours may drop the label, or give the object its controller. The call is idempotent,
 			// and is not repeated while the label is there.
@@ -78,6 +79,8 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *ad
 	if keyed := keyedByLabel(set); len(keyed) > 0 {
 		c.Webhooks = append(c.Webhooks, onKeyChange(ring, keyed, t))
 	}
+
+	c.Webhooks = append(c.Webhooks, onDryRun(ring, t))
 
 	if t.InjectCAFrom != "" {
 		c.Annotations = map[string]string{annotationInjectCA: t.InjectCAFrom}
@@ -99,7 +102,7 @@ func onKeyChange(ring *v1alpha1.ClusterRing, keyed []resources.Resource, t Targe
 		NamespaceSelector:       ring.Spec.EffectiveNamespaceSelector(),
 		ObjectSelector:          withShard(ring.LabelKeys()),
 		SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-		TimeoutSeconds:          ptr.To[int32](timeoutSeconds),
+		TimeoutSeconds:          new(t.TimeoutSeconds),
 		AdmissionReviewVersions: []string{"v1"},
 		// A webhook that runs after ours may change the label.
 		ReinvocationPolicy: ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy),

@@ -23,6 +23,8 @@ const rebalancer = "system:serviceaccount:sharding-system:rebalancer"
 var inService = Target{
 	Service:            admissionregistrationv1.ServiceReference{Namespace: "sharding-system", Name: "assigner", Port: ptr.To[int32](443)},
 	RebalancerUsername: rebalancer,
+	TimeoutSeconds:     1,
+	Port:               "9443",
 }
 
 func mapper() *meta.DefaultRESTMapper {
@@ -48,7 +50,7 @@ func ringWith(name string, rr ...v1alpha1.RingResource) *v1alpha1.ClusterRing {
 
 // TestConfiguration compares what is registered with the files that a reviewer has read.
 func TestConfiguration(t *testing.T) {
-	url := Target{URL: "https://127.0.0.1:9443/", InjectCAFrom: "sharding-system/assigner"}
+	url := Target{URL: "https://127.0.0.1:9443/", InjectCAFrom: "sharding-system/assigner", TimeoutSeconds: 2}
 
 	selected := ringWith("selected", v1alpha1.RingResource{Resource: "pods"})
 	selected.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}

@@ -30,6 +30,9 @@ const catchUp = 50 * time.Millisecond
 // bundlePatience is how long after its start a leader waits for the bundle before it calls that a failure.
 const bundlePatience = 10 * time.Second
 
+// concurrency is how many rings are looked after at a time.
+const concurrency = 20
+
 // SetupWithManager adds the reconciler to a manager. It runs only in the leader.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
@@ -43,6 +46,8 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 		WatchesRawSource(source.Func(r.changes)).
 		WithOptions(controller.Options{
 			RateLimiter: kit.RateLimiter[reconcile.Request](),
+			// Each ring may wait for a probe that is not answered.
+			MaxConcurrentReconciles: concurrency,
 		}).
 		Complete(r)
 	if err != nil {

@@ -20,6 +20,8 @@ const (
 	conditionController = "controlled-by-the-ring"
 	conditionHandover   = "not-given-up"
 	conditionKey        = "key-changes"
+	conditionDryRun     = "dry-run"
+	conditionRing       = "of-the-ring"
 )
 
 // matchConditions returns the CEL expressions that all must hold for the API server to call the webhook. They are evaluated

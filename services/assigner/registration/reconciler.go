@@ -58,6 +58,8 @@ type Reconciler struct {
 	Target Target
 	// Status writes the ring's condition.
 	Status status.Writer
+	// Reach finds out whether API servers reach the webhook.
+	Reach *Reach
 
 	started time.Time // set when the controller starts
 }
@@ -80,7 +82,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, nil // a call follows once they are known
 	}
 
-	webhook, err := r.webhook(ctx, ring, set)
+	webhook, again, err := r.webhook(ctx, ring, set)
 
 	switch {
 	case apierrors.IsConflict(err):
@@ -94,7 +96,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: catchUp}, err
 	}
 
-	return reconcile.Result{}, errors.Join(err, fenceErr, r.report(ctx, ring, webhook, fence))
+	return reconcile.Result{RequeueAfter: again}, errors.Join(err, fenceErr, r.report(ctx, ring, webhook, fence))
 }
 
 // refuse removes the registration of a ring whose label another ring uses, and reports that. An empty holder is none.
@@ -113,8 +115,9 @@ func (r *Reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, hol
 	return errors.Join(err, client.IgnoreNotFound(r.Status.Write(ctx, ring, part)))
 }
 
-// webhook brings the ring's webhook into the state that it should have, and returns the condition about it, also with an error.
-func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set) (metav1.Condition, error) {
+// webhook brings the ring's webhook into the state that it should have, and returns the condition about it, also with an error, and when to look
+// again; 0 for never.
+func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set) (metav1.Condition, time.Duration, error) {
 	c := metav1.Condition{Type: v1alpha1.ConditionWebhookRegistered, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonRegistrationFailed}
 
 	embedded := ring.Spec.Sharder == v1alpha1.SharderEmbedded
@@ -130,7 +133,7 @@ func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, se
 	case errors.Is(err, errNotInjected):
 		c.Message = err.Error()
 
-		return c, nil
+		return c, 0, nil
 	case err != nil:
 		c.Message = err.Error()
 	case embedded:
@@ -144,7 +147,16 @@ func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, se
 		c.Message = "the API server asks the assigner about new objects of the ring"
 	}
 
-	return c, err
+	if err != nil || embedded || !ring.DeletionTimestamp.IsZero() {
+		return c, 0, err
+	}
+
+	message, again := r.Reach.look(ctx, ring)
+	if message != "" {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonCallsNotAnswered, message
+	}
+
+	return c, again, nil
 }
 
 // starting reports whether the bundle may still be on its way.
@@ -263,6 +275,8 @@ func merge(have, want *admissionregistrationv1.MutatingWebhookConfiguration) *ad
 
 // remove deletes every configuration that carries the label of a ring which is gone.
 func (r *Reconciler) remove(ctx context.Context, ring string) error {
+	r.Reach.forget(ring)
+
 	list := &admissionregistrationv1.MutatingWebhookConfigurationList{}
 	if err := r.Client.List(ctx, list, client.MatchingLabels{contract.LabelClusterRing: ring}); err != nil {
 		return fmt.Errorf("list webhook configurations of ring %s: %w", ring, err)

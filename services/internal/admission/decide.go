@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
@@ -20,6 +21,12 @@ const (
 	Create Operation = "CREATE"
 	Update Operation = "UPDATE"
 )
+
+// rings is the resource of rings themselves.
+var rings = schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "clusterrings"}
+
+// Arrived is the warning that shows the sender of a dry run that its call has arrived.
+const Arrived = "the call of the API server has arrived at the assigner"
 
 // Object is the part of an object's metadata that a decision depends on. The deletionTimestamp is not part of it: an object that
 // is being deleted needs a shard like any other, because a shard must handle its finalizers.
@@ -68,6 +75,10 @@ type Answer struct {
 // object whose controller is of one of the ring's controlled resources, or of a main resource whose key is a label, and passes them
 // the context. The ancestors must return all labels of a main object, as they are now.
 func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.Ancestors) Answer {
+	if req.Resource == rings && req.SubResource == "status" {
+		return Answer{Outcome: Probed, Warning: Arrived} // also from a replica that does not know the ring yet
+	}
+
 	if ring == nil {
 		return Answer{Outcome: UnknownRing, Warning: unknownRing(req.Ring)}
 	}

@@ -37,6 +37,8 @@ const (
 	// Unrecorded means that the rebalancer has not yet recorded in the ring's status that objects of the resource may carry
 	// labels.
 	Unrecorded Outcome = "unrecorded"
+	// Probed is the dry run of a write by which the assigner finds out whether calls arrive. Its answer has the warning [Arrived].
+	Probed Outcome = "probed"
 	// NotAsked is a request that the registration does not cover: another operation, or a subresource.
 	NotAsked Outcome = "not_asked"
 	// Undecodable means that the object's metadata could not be read, or has too many labels or owner references.

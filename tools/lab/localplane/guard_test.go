@@ -20,6 +20,7 @@ var guarded = map[string]client.ObjectKey{
 	"v1 Namespace":      {Name: "sharding-system"},
 	"v1 ServiceAccount": {Namespace: "sharding-system", Name: "rebalancer"},
 	"apiextensions.k8s.io/v1 CustomResourceDefinition": {Name: "clusterrings.sharding.timebertt.dev"},
+	"flowcontrol.apiserver.k8s.io/v1 FlowSchema":       {Name: "clusterring-leases"},
 	"rbac.authorization.k8s.io/v1 ClusterRole":         {Name: "clusterring:rebalancer"},
 	"rbac.authorization.k8s.io/v1 ClusterRoleBinding":  {Name: "clusterring:rebalancer-resources"},
 	"rbac.authorization.k8s.io/v1 Role":                {Namespace: "sharding-system", Name: "rebalancer"},

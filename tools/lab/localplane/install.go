@@ -31,10 +31,11 @@ const fieldOwner = client.FieldOwner("localplane")
 var installed = []string{
 	"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding",
 	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ClusterRing", "StatefulSet",
+	"PriorityLevelConfiguration", "FlowSchema",
 }
 
 // Install applies manifests with server-side apply: custom resource definitions (it waits until they are served), namespaces, service
-// accounts, RBAC, admission policies, ClusterRings, and StatefulSets. It skips objects of other kinds.
+// accounts, RBAC, admission policies, ClusterRings, StatefulSets, and the priorities of requests. It skips objects of other kinds.
 //
 // A path is a YAML file, or a directory with a kustomization.yaml whose resources are followed. Relative paths start at the root of the
 // repository. On return, aggregated ClusterRoles are complete, also without a controller manager.

@@ -328,6 +328,24 @@ func TestAssignerRegistersOnlyWebhooksOfRings(t *testing.T) {
 	p.refused(creating(t, assigner, p.configuration(func(c configuration) { c.Webhooks[0].Rules[0].Resources = []string{"pods"} })),
 		"must only be called for resources that the ring names")
 
+	// The webhook that finds out whether calls arrive fails closed, and is called for another resource.
+	reach := func(expression, resource string) configuration {
+		return p.configuration(func(c configuration) {
+			w := &c.Webhooks[0]
+			w.Name, w.ObjectSelector, w.FailurePolicy = contract.ReachWebhookName, nil, ptr.To(admissionregistrationv1.Fail)
+			w.Rules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Update}
+			w.Rules[0].APIGroups, w.Rules[0].Resources = []string{v1alpha1.GroupVersion.Group}, []string{resource}
+			w.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "dry-run", Expression: expression}}
+			c.Name += "-reach"
+		})
+	}
+
+	const dry = "has(request.dryRun) && request.dryRun"
+
+	require.NoError(t, creating(t, assigner, reach(dry, "clusterrings/status"))())
+	p.refused(creating(t, assigner, reach("true", "clusterrings/status")), "failurePolicy Ignore")
+	p.refused(creating(t, assigner, reach(dry, "clusterrings")), "failurePolicy Ignore")
+
 	keyed := func(expression string, change ...func(*admissionregistrationv1.MutatingWebhook)) configuration {
 		return p.configuration(func(c configuration) {
 			w := &c.Webhooks[0]

@@ -61,9 +61,12 @@ const (
 
 // Names and paths that the services use.
 const (
-	SystemNamespace   = "sharding-system"                // the namespace that the services run in
-	WebhookName       = "sharder.sharding.timebertt.dev" // the name of the webhook in a ring's webhook configuration that assigns objects without a shard
-	KeyWebhookName    = "keys.sharding.timebertt.dev"    // the name of the webhook for changes of labels that are keys. Only rings with such keys have it.
+	SystemNamespace = "sharding-system"                // the namespace that the services run in
+	WebhookName     = "sharder.sharding.timebertt.dev" // the name of the webhook in a ring's webhook configuration that assigns objects without a shard
+	KeyWebhookName  = "keys.sharding.timebertt.dev"    // the name of the webhook for changes of labels that are keys. Only rings with such keys have it.
+	// ReachWebhookName is the name of the webhook by which the assigner finds out whether calls of API servers arrive: for dry runs of writes of the
+	// ring's status.
+	ReachWebhookName  = "reach.sharding.timebertt.dev"
 	ShardsParameter   = "ring-shards"                    // the name of the PolicyParameter of the policy about the Leases of shards, which describes all rings
 	FencePolicyName   = "fence.sharding.timebertt.dev"   // the name of the ValidatingAdmissionPolicy that every fence applies to the resources of its ring
 	WebhookPathPrefix = "/webhooks/sharder/clusterring/" // begins the path of a ring's webhook; see [WebhookPath]

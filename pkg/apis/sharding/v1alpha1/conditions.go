@@ -37,6 +37,7 @@ const (
 const (
 	ReasonRegistered         = "Registered"         // True
 	ReasonRegistrationFailed = "RegistrationFailed" // False: the webhook configuration could not be written
+	ReasonCallsNotAnswered   = "CallsNotAnswered"   // False: API servers do not call the assigner, or it does not answer them. The message says what to open.
 	ReasonResourcesMissing   = "ResourcesMissing"   // False: the API server does not serve a resource of the ring (yet). Also of [ConditionAssigned].
 	ReasonDeleting           = "Deleting"           // False: the ring is being deleted. Also of [ConditionAssigned].
 	ReasonEmbedded           = "Embedded"           // False: the ring uses no webhook, because one of its shards assigns new objects
