@@ -1,0 +1,85 @@
+package rebalancer
+
+import (
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/status"
+	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
+)
+
+var counted = regexp.MustCompile(`(?m)^apiserver_request_total{.*resource="componentstatuses".*} (\S+)$`)
+
+// asked returns how many requests for componentstatuses the API server has answered.
+func (w *testRing) asked() (n int) {
+	w.Helper()
+
+	c, err := kubernetes.NewForConfig(w.Plane.Config)
+	require.NoError(w, err)
+
+	body, err := c.RESTClient().Get().AbsPath("/metrics").DoRaw(w.Context())
+	require.NoError(w, err)
+
+	for _, m := range counted.FindAllStringSubmatch(string(body), -1) {
+		requests, err := strconv.ParseFloat(m[1], 64)
+		require.NoError(w, err)
+
+		n += int(requests)
+	}
+
+	return n
+}
+
+// A resource that cannot be watched and patched is reported, costs nothing, and leaves with the ring's spec, or with the ring.
+func TestResourceWithoutVerbs(t *testing.T) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Resource: "componentstatuses"})
+	})
+	w.Join("a")
+
+	before := w.asked()
+
+	w.start()
+	require.Contains(t, w.Assigned(v1alpha1.ReasonResourcesMissing).Message,
+		"componentstatuses cannot be sharded, because the API server serves it without the verbs patch, watch")
+	w.Eventually(ringtest.Placed{Shard: "a"}, w.Main("other", ""))
+	require.Equal(t, before, w.asked(), "nobody should ask for what is known")
+
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources = s.Resources[:1] })
+	w.Assigned(v1alpha1.ReasonAllAssigned)
+	w.AtRest()
+
+	w.edit(func(s *v1alpha1.ClusterRingSpec) {
+		s.Resources = append(s.Resources, v1alpha1.RingResource{Resource: "componentstatuses"})
+	})
+	w.Assigned(v1alpha1.ReasonResourcesMissing)
+	require.NoError(t, w.Shards["a"].Release(t.Context()))
+	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
+	w.gone()
+	require.Equal(t, before, w.asked())
+}
+
+// Such a resource may be in the status, where an earlier version has recorded it.
+func TestResourceWithoutVerbsThatIsRemembered(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a")
+	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+
+	earlier := status.Writer{Client: w.Client, Owner: name, Clock: clock.RealClock{}}
+	require.NoError(t, earlier.Write(t.Context(), w.Ring, status.Part{
+		Assignment: &v1alpha1.AssignmentStatus{Resources: []v1alpha1.AssignedResource{{Resource: "configmaps"}, {Resource: "componentstatuses"}}},
+	}))
+	w.start()
+	w.AtRest()
+	require.Len(t, w.Ring.Status.Assignment.Resources, 1)
+	require.NoError(t, w.Shards["a"].Release(t.Context()))
+	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
+	w.gone()
+}
