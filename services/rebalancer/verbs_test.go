@@ -1,14 +1,18 @@
 package rebalancer
 
 import (
+	"fmt"
 	"regexp"
 	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/status"
@@ -82,4 +86,43 @@ func TestResourceWithoutVerbsThatIsRemembered(t *testing.T) {
 	require.NoError(t, w.Shards["a"].Release(t.Context()))
 	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
 	w.gone()
+}
+
+// The API accepts rings with 256 kinds, and the rebalancer works on all that are served.
+func TestManyKinds(t *testing.T) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+		for i := len(r.Spec.Resources); i < 256; i++ {
+			r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "kinds.example.com", Resource: fmt.Sprint("kind", i)})
+		}
+	})
+	w.Join("a")
+	w.start()
+
+	main := w.Main("main", "")
+	w.Eventually(ringtest.Placed{Shard: "a"}, main, w.Child(main, ""))
+	w.Assigned(v1alpha1.ReasonResourcesMissing)
+}
+
+// A resource that several main resources list as controlled is one resource of the ring.
+func TestControlledByTwo(t *testing.T) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{
+			Group: "networking.k8s.io", Resource: "ingressclasses", ControlledResources: r.Spec.Resources[0].ControlledResources,
+		})
+	})
+	w.Join("a")
+	w.start()
+
+	class := w.class(w.Namespace, "")
+	of := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "of-class"}}
+	require.NoError(t, controllerutil.SetControllerReference(class, of, w.Client.Scheme()))
+	require.NoError(t, w.Client.Create(t.Context(), of))
+
+	main := w.Main("main", "")
+	w.Eventually(ringtest.Placed{Shard: "a"}, class, of, main, w.Child(main, ""))
+	w.AtRest()
+
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources[0].ControlledResources = nil })
+	w.AtRest()
+	require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(of))
 }
