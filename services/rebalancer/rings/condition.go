@@ -42,7 +42,7 @@ func assigned(s situation) metav1.Condition {
 		c.Reason, c.Message = v1alpha1.ReasonDeleting, deleting(s)
 	case len(r.Failures) > 0:
 		c.Reason = v1alpha1.ReasonAssignmentFailed
-		c.Message = strings.Join(r.Failures, "; ") + hint(r.Failures)
+		c.Message = failures(r.Failures) + hint(r.Failures)
 	case s.missing != "":
 		c.Reason, c.Message = v1alpha1.ReasonResourcesMissing, s.missing
 	case s.shards == 0:
