@@ -47,6 +47,9 @@ const (
 	seldom   = 30 * time.Second
 	// forget is how long a shard without a Lease is remembered.
 	forget = time.Hour
+	// manyStrangers is the number of names without a Lease that are remembered, although they had none since the guard started. Users may label
+	// objects with any name. Forgetting such a name loses nothing.
+	manyStrangers = 256
 	// longestWait limits the wait for a process whose Lease was deleted, whatever the durations of the Leases.
 	longestWait = 5 * time.Minute
 )
@@ -98,6 +101,7 @@ type shard struct {
 	reading gate // held during a live read of this shard, so that only one runs at a time
 
 	// Guard.mu guards the rest.
+	stranger    bool // whether no Lease of the name was ever seen
 	held        bool // whether a Lease of the name was held when last seen, cached or live; true before anything was seen
 	duration    time.Duration
 	own         time.Duration     // duration while the shard held the Lease; zero if that was not seen
@@ -191,14 +195,35 @@ func (g *Guard) changed() {
 func (g *Guard) shard(name string) *shard {
 	known, ok := g.shards[name]
 	if !ok {
+		g.forgetStrangers()
+
 		known = &shard{
-			held: true, duration: g.longest, vanished: g.began, reading: newGate(),
+			stranger: true, held: true, duration: g.longest, vanished: g.began, reading: newGate(),
 			holders: map[string]holder{nowhere: {duration: g.longest, vanished: g.began}},
 		}
 		g.shards[name] = known
 	}
 
 	return known
+}
+
+// forgetStrangers drops the names that never had a Lease, if there are too many. The caller holds g.mu.
+func (g *Guard) forgetStrangers() {
+	if len(g.shards) < manyStrangers {
+		return
+	}
+
+	n := 0
+
+	for _, s := range g.shards {
+		if s.stranger {
+			n++
+		}
+	}
+
+	if n >= manyStrangers {
+		maps.DeleteFunc(g.shards, func(_ string, s *shard) bool { return s.stranger })
+	}
 }
 
 // MayTake reports whether objects may be taken from the named shard, based on one live read of its Lease or on an answer that is
@@ -336,6 +361,10 @@ func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 		s.countLate(at, s.verdict.Allowed)
 	}
 
+	if g.shards[q.name] != q.known { // forgotten meanwhile
+		q.known.answer(q.name, byName[q.name], at)
+	}
+
 	g.changed()
 
 	return q.known.verdict, nil
@@ -462,7 +491,7 @@ func (s *shard) see(now time.Time, leases []sighting) {
 
 	switch {
 	case len(leases) > 0:
-		s.vanished = time.Time{}
+		s.stranger, s.vanished = false, time.Time{}
 	case s.vanished.IsZero():
 		s.vanished = now
 	}
