@@ -5,10 +5,12 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -125,4 +127,36 @@ func TestControlledByTwo(t *testing.T) {
 	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources[0].ControlledResources = nil })
 	w.AtRest()
 	require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(of))
+}
+
+// Users may label objects with names that no shard ever had. The status does not name them: nobody has to keep a Lease from them.
+func TestMadeUpShards(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a", "b")
+
+	dead := w.Main(w.NamesOf("a", 1)[0], "b")
+
+	for i := range 30 {
+		w.Main(fmt.Sprint("made-up-", i), fmt.Sprint("made-up-", i))
+	}
+
+	require.NoError(t, w.Shards["b"].Release(t.Context()))
+	w.start()
+
+	said := sets.New[string]()
+
+	require.Eventually(t, func() bool {
+		require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+
+		s := w.Ring.Status.Assignment
+		if s == nil {
+			return false
+		}
+
+		said.Insert(s.LostShards...)
+
+		return s.Unassigned >= 30
+	}, 30*time.Second, time.Millisecond)
+	w.Eventually(ringtest.Placed{Shard: "a"}, dead)
+	require.Empty(t, said.Delete("b").UnsortedList())
 }

@@ -286,7 +286,8 @@ type ClusterRingStatus struct {
 	// AvailableShards is the number of shards that can get objects.
 	// +optional
 	AvailableShards int32 `json:"availableShards"`
-	// Holders are the shards that have another name than their Pod. All other shards have the name of their Pod.
+	// Holders are the shards that have another name than their Pod. All other shards have the name of their Pod. In a ring without a fence, at
+	// most 256 are listed.
 	// +listType=map
 	// +listMapKey=shard
 	// +kubebuilder:validation:MaxItems=5000
@@ -310,8 +311,8 @@ type ShardHolder struct {
 	Pod string `json:"pod"`
 }
 
-// MaxLostShards is the maximum number of [AssignmentStatus.LostShards].
-const MaxLostShards = 5000
+// MaxLostShards is how many [AssignmentStatus.LostShards] the rebalancer reports at a time, so that the status stays small.
+const MaxLostShards = 256
 
 // AssignmentStatus is what the rebalancer knows about the ring's objects.
 type AssignmentStatus struct {
@@ -328,7 +329,7 @@ type AssignmentStatus struct {
 	// +optional
 	Draining int32 `json:"draining"`
 	// LostShards are shards that do not hold their Leases, and from which objects must still be taken without asking them. Until
-	// then, the lease monitor keeps the Leases from these shards.
+	// then, the lease monitor keeps the Leases from these shards. Names that have no Lease are not listed.
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=5000
 	// +kubebuilder:validation:items:MaxLength=63
