@@ -47,9 +47,6 @@ const (
 	seldom   = 30 * time.Second
 	// forget is how long a shard without a Lease is remembered.
 	forget = time.Hour
-	// manyStrangers is the number of names without a Lease that are remembered, although they had none since the guard started. Users may label
-	// objects with any name. Forgetting such a name loses nothing.
-	manyStrangers = 256
 	// longestWait limits the wait for a process whose Lease was deleted, whatever the durations of the Leases.
 	longestWait = 5 * time.Minute
 )
@@ -205,25 +202,6 @@ func (g *Guard) shard(name string) *shard {
 	}
 
 	return known
-}
-
-// forgetStrangers drops the names that never had a Lease, if there are too many. The caller holds g.mu.
-func (g *Guard) forgetStrangers() {
-	if len(g.shards) < manyStrangers {
-		return
-	}
-
-	n := 0
-
-	for _, s := range g.shards {
-		if s.stranger {
-			n++
-		}
-	}
-
-	if n >= manyStrangers {
-		maps.DeleteFunc(g.shards, func(_ string, s *shard) bool { return s.stranger })
-	}
 }
 
 // MayTake reports whether objects may be taken from the named shard, based on one live read of its Lease or on an answer that is

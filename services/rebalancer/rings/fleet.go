@@ -182,6 +182,7 @@ func (f *fleet) relabelled(before, after labels.Set) []string {
 	for ring, r := range f.engines {
 		if t := r.Target(); t != nil && t.Selector.Matches(before) != t.Selector.Matches(after) {
 			r.relabelled = true
+
 			rings = append(rings, ring)
 		}
 	}

@@ -71,6 +71,7 @@ func TestNamespaceThatFlaps(t *testing.T) {
 
 	for range 600 { // ten minutes
 		now.Step(time.Second)
+
 		looks += flap()
 	}
 
