@@ -33,7 +33,7 @@ func specs() map[string]func(*v1alpha1.ClusterRing) {
 			}
 		},
 		"many controlled": func(r *v1alpha1.ClusterRing) {
-			for i := range maxResources {
+			for i := range maxControlled {
 				c := &r.Spec.Resources[0].ControlledResources
 				*c = append(*c, v1alpha1.ControlledResource{Resource: fmt.Sprintf("r%d", i)})
 			}
@@ -41,10 +41,14 @@ func specs() map[string]func(*v1alpha1.ClusterRing) {
 		"main and controlled": func(r *v1alpha1.ClusterRing) {
 			r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Resource: "configmaps"})
 		},
-		"controlled twice": func(r *v1alpha1.ClusterRing) {
+		"controlled by two": func(r *v1alpha1.ClusterRing) {
 			r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{
 				Resource: "secrets", ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
 			})
+		},
+		"controlled twice": func(r *v1alpha1.ClusterRing) {
+			c := &r.Spec.Resources[0].ControlledResources
+			*c = append(*c, (*c)[0])
 		},
 		"active":    func(r *v1alpha1.ClusterRing) { r.Spec.ActiveShards = new(int32(1)) },
 		"no active": func(r *v1alpha1.ClusterRing) { r.Spec.ActiveShards = new(int32(0)) },

@@ -19,7 +19,8 @@ import (
 const (
 	maxName       = 63
 	maxGroup      = 253
-	maxResources  = 32
+	maxResources  = 256
+	maxControlled = 32
 	maxActive     = 2000
 	maxShardNames = 1000
 	patternLabel  = `[a-z0-9]([-a-z0-9]*[a-z0-9])?`
@@ -56,7 +57,7 @@ func validateSpec(spec v1alpha1.ClusterRingSpec) error {
 		errs = append(errs, fmt.Errorf("spec.resources has %d entries: it needs 1 to %d", n, maxResources))
 	}
 
-	main, controlled := sets.New[groupResource](), sets.New[groupResource]()
+	main := sets.New[groupResource]()
 
 	for i, r := range spec.Resources {
 		at := fmt.Sprintf("spec.resources[%d]", i)
@@ -72,7 +73,7 @@ func validateSpec(spec v1alpha1.ClusterRingSpec) error {
 	}
 
 	for i, r := range spec.Resources {
-		errs = append(errs, validateControlled(fmt.Sprintf("spec.resources[%d].controlledResources", i), r.ControlledResources, main, controlled))
+		errs = append(errs, validateControlled(fmt.Sprintf("spec.resources[%d].controlledResources", i), r.ControlledResources, main))
 	}
 
 	if n := spec.ActiveShards; n != nil && (*n < 1 || *n > maxActive) {
@@ -142,11 +143,13 @@ func validateNames(spec v1alpha1.ClusterRingSpec) error {
 	return errors.Join(errs...)
 }
 
-func validateControlled(at string, list []v1alpha1.ControlledResource, main, seen sets.Set[groupResource]) error {
+func validateControlled(at string, list []v1alpha1.ControlledResource, main sets.Set[groupResource]) error {
 	var errs []error
 
-	if len(list) > maxResources {
-		errs = append(errs, fmt.Errorf("%s has %d entries: at most %d are allowed", at, len(list), maxResources))
+	seen := sets.New[groupResource]()
+
+	if len(list) > maxControlled {
+		errs = append(errs, fmt.Errorf("%s has %d entries: at most %d are allowed", at, len(list), maxControlled))
 	}
 
 	for i, c := range list {
@@ -158,7 +161,7 @@ func validateControlled(at string, list []v1alpha1.ControlledResource, main, see
 		}
 
 		if seen.Has(gr) {
-			errs = append(errs, fmt.Errorf("%s[%d]: %s must not be listed as controlled more than once", at, i, c.Resource))
+			errs = append(errs, fmt.Errorf("%s[%d]: %s is listed again", at, i, c.Resource))
 		}
 
 		seen.Insert(gr)

@@ -329,7 +329,7 @@ func (r *Resolver) Known() error {
 	return nil
 }
 
-// Resolve returns the resources of a ring, from memory. It does not fail as a whole: what is not served, or not known, is in
+// Resolve returns the resources of a ring, from memory. It does not fail as a whole: what is not served, lacks verbs, or is not known, is in
 // [Set.Missing], and discovery is queried soon for what was not missing before. A resource that is listed as main and as
 // controlled counts as main. The spec is not changed.
 func (r *Resolver) Resolve(spec v1alpha1.ClusterRingSpec) *Set {
@@ -338,7 +338,11 @@ func (r *Resolver) Resolve(spec v1alpha1.ClusterRingSpec) *Set {
 
 	return newSet(spec, func(gr schema.GroupResource) (Resource, bool, error) {
 		found, err := r.known.find(gr)
-		if err == nil {
+
+		switch {
+		case err == nil && found.lacks != "": // known at once: discovery has shown it
+			return Resource{}, true, &NotServedError{GroupResource: gr, Lacks: found.lacks}
+		case err == nil:
 			return found, false, nil
 		}
 

@@ -39,9 +39,11 @@ type served struct {
 
 var (
 	websites = metav1.APIResource{
-		Name: "websites", SingularName: "website", ShortNames: []string{"ws"}, Kind: "Website", Namespaced: true,
+		Name: "websites", SingularName: "website", ShortNames: []string{"ws"}, Kind: "Website", Namespaced: true, Verbs: verbs,
 	}
-	global = metav1.APIResource{Name: "websites", SingularName: "website", ShortNames: []string{"ws"}, Kind: "Website"}
+	global = metav1.APIResource{Name: "websites", SingularName: "website", ShortNames: []string{"ws"}, Kind: "Website", Verbs: verbs}
+
+	verbs = metav1.Verbs{"create", "get", "list", "patch", "watch"}
 )
 
 func serving(versions ...string) *served {
@@ -74,7 +76,7 @@ func (s *served) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []
 
 	core := &metav1.APIGroup{Versions: []metav1.GroupVersionForDiscovery{{GroupVersion: "v1", Version: "v1"}}}
 	lists := []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{
-		{Name: "configmaps", SingularName: "configmap", Kind: "ConfigMap", Namespaced: true},
+		{Name: "configmaps", SingularName: "configmap", Kind: "ConfigMap", Namespaced: true, Verbs: verbs},
 	}}}
 
 	if s.only {
@@ -180,7 +182,7 @@ func TestResolverFollowsVersionAndScope(t *testing.T) {
 			Namespaced: true,
 		}}, before.Main())
 
-		s.versions, s.lists["v1"] = []string{"v1", "v1beta1"}, []metav1.APIResource{{Name: "others", Kind: "Other"}}
+		s.versions, s.lists["v1"] = []string{"v1", "v1beta1"}, []metav1.APIResource{{Name: "others", Kind: "Other", Verbs: verbs}}
 
 		pass(lookEvery)
 		require.Equal(t, 1, told)
@@ -257,7 +259,7 @@ func TestResolverKeepsGroupsThatFail(t *testing.T) {
 		r := t.r
 		require.NoError(t, r.Await(t.Context()))
 
-		s.lists["v1beta1"] = append(s.lists["v1beta1"], metav1.APIResource{Name: "news", Kind: "News"})
+		s.lists["v1beta1"] = append(s.lists["v1beta1"], metav1.APIResource{Name: "news", Kind: "News", Verbs: verbs})
 
 		known := r.Resolve(ringOf("websites"))
 
@@ -318,7 +320,7 @@ func TestResolverDoesNotBelieveAnEmptyAnswer(t *testing.T) {
 
 func TestResolverSaysWhatMayHaveBeenMeant(t *testing.T) {
 	s := serving("v1")
-	s.lists["v1"] = append(s.lists["v1"], metav1.APIResource{Name: "tags", Kind: "Tag", SingularName: "tag"})
+	s.lists["v1"] = append(s.lists["v1"], metav1.APIResource{Name: "tags", Kind: "Tag", SingularName: "tag", Verbs: verbs})
 
 	resolving(t, s, func(t bubble) {
 		r := t.r
@@ -455,5 +457,28 @@ func TestResolverWithoutAnyAnswer(t *testing.T) {
 		pass(lookEvery)
 		cancel()
 		require.NoError(t, <-ended, "it ends with a look under way")
+	})
+}
+
+// A resource that cannot be watched and patched is no part of a ring, and nobody asks for it more often.
+func TestResolverKnowsVerbs(t *testing.T) {
+	s := serving("v1")
+	s.lists["v1"] = append(s.lists["v1"], metav1.APIResource{Name: "readings", Kind: "Reading", Verbs: metav1.Verbs{"get", "list"}})
+	resolving(t, s, func(t bubble) {
+		require.NoError(t, t.r.Await(t.Context()))
+
+		missing := missingOf(t.T, t.r, "readings")
+		require.True(t, missing.Gone())
+		require.True(t, missing.Absent())
+		require.Equal(t, "readings."+sites+" cannot be sharded, because the API server serves it without the verbs patch, watch; remove it from the ring",
+			t.r.Resolve(ringOf("readings", "websites")).MissingMessage())
+
+		_, err := t.r.Find(schema.GroupResource{Group: sites, Resource: "readings"})
+		require.NoError(t, err, "it can still be read")
+
+		before := s.asked.Load()
+
+		pass(10 * lookEvery)
+		require.EqualValues(t, 10, s.asked.Load()-before)
 	})
 }

@@ -42,6 +42,9 @@ type Resource struct {
 	Controls bool
 	// Key determines the keys of its objects, if it is a main resource of the ring.
 	Key key.Rule
+
+	// lacks names the verbs that sharding needs and that are not served.
+	lacks string
 }
 
 // Missing is a resource of a ring that is not served, or not known to be served.
@@ -55,7 +58,8 @@ type Missing struct {
 }
 
 // Gone reports whether the API server certainly does not serve the resource in any version: a look at its complete group
-// succeeded after the resource was first missed. The resource then has no objects. While Gone is false, it may have some.
+// succeeded after the resource was first missed. The resource then has no objects. It is also true for a resource that lacks verbs: nothing can
+// find or change labels of its objects. While Gone is false, the resource may have objects.
 func (m Missing) Gone() bool { return m.gone }
 
 // Absent reports whether the API server did not serve the resource at the last query. This may be a brief moment in the life of a
@@ -192,12 +196,14 @@ func (s *Set) MissingMessage() string { return Message(s.missing) }
 
 // Message describes in one sentence that these resources are missing, and why, in a stable order; empty if there are none.
 func Message(missing []Missing) string {
-	var absent, unknown, parts []string
+	var absent, lacking, unknown, parts []string
 
 	for _, m := range missing {
 		e, ok := errors.AsType[*NotServedError](m.Err)
 
 		switch {
+		case ok && e.Lacks != "":
+			lacking = append(lacking, e.Error())
 		case ok && e.Suggestion != "":
 			absent = append(absent, m.String()+" (did you mean "+e.Suggestion+"?)")
 		case m.Absent():
@@ -208,11 +214,16 @@ func Message(missing []Missing) string {
 	}
 
 	slices.Sort(absent)
+	slices.Sort(lacking)
 	slices.Sort(unknown)
 
 	if len(absent) > 0 {
 		parts = append(parts,
 			"the API server does not serve "+strings.Join(absent, ", ")+"; is the CustomResourceDefinition installed?")
+	}
+
+	if len(lacking) > 0 {
+		parts = append(parts, strings.Join(lacking, ", ")+"; remove it from the ring")
 	}
 
 	if len(unknown) > 0 {

@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/discovery"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -103,6 +104,7 @@ func (g *group) add(gv schema.GroupVersion, list []metav1.APIResource) {
 				Group: cmp.Or(r.Group, gv.Group), Version: cmp.Or(r.Version, gv.Version), Kind: r.Kind,
 			},
 			Namespaced: r.Namespaced,
+			lacks:      strings.Join(lacking(r), ", "),
 		}
 
 		for _, alias := range append([]string{r.SingularName, strings.ToLower(r.Kind)}, r.ShortNames...) {
@@ -111,6 +113,11 @@ func (g *group) add(gv schema.GroupVersion, list []metav1.APIResource) {
 			}
 		}
 	}
+}
+
+// lacking returns the verbs that sharding needs and the API server does not serve for a resource, sorted.
+func lacking(r *metav1.APIResource) []string {
+	return sets.List(sets.New("get", "list", "patch", "watch").Delete(r.Verbs...))
 }
 
 // complete adds what was known before about versions that could not be seen.

@@ -8,15 +8,23 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// NotServedError means that the API server does not serve a resource in any version. [meta.IsNoMatchError] is true for it.
+// NotServedError means that the API server does not serve a resource in any version, or not in a way that permits sharding.
+// [meta.IsNoMatchError] is true for it.
 type NotServedError struct {
 	schema.GroupResource
+	// Lacks names the verbs that sharding needs and that the API server does not serve for the resource, separated by commas. It is empty
+	// if the resource is not served at all.
+	Lacks string
 	// Suggestion is a served resource that may have been meant; empty if there is none.
 	Suggestion string
 }
 
 // Error implements error.
 func (e *NotServedError) Error() string {
+	if e.Lacks != "" {
+		return e.String() + " cannot be sharded, because the API server serves it without the verbs " + e.Lacks
+	}
+
 	said := "the API server does not serve " + e.String()
 	if e.Suggestion != "" {
 		said += "; did you mean " + e.Suggestion + "?"

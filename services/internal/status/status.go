@@ -10,10 +10,12 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -22,6 +24,9 @@ import (
 
 // maxMessage is the longest message of a condition that the API accepts, in bytes.
 const maxMessage = 32 * 1024
+
+// attempts is how often a write is tried if others write to the ring at the same time.
+const attempts = 5
 
 // Part is what one service reports about a ring. A nil field does not belong to this service. A service must always pass its
 // complete part: what it omits is removed.
@@ -54,7 +59,7 @@ type Writer struct {
 
 // Write applies the part to the status of the ring. It sends nothing if the given ring already contains the part. The time of a
 // transition is kept unless a condition's status changes. It returns the API server's error, which is NotFound if the ring is
-// gone; ring is not changed.
+// gone, and Conflict if there is another ring of this name now; ring is not changed.
 func (w Writer) Write(ctx context.Context, ring *v1alpha1.ClusterRing, p Part) error {
 	conditions := w.conditions(ring, p.Conditions)
 	if shows(ring, p, conditions) {
@@ -129,17 +134,28 @@ func encode(p Part, conditions []metav1.Condition) (map[string]any, error) {
 	return body, nil
 }
 
+// apply writes the part, on the condition that the ring is the given one. The API server ignores the UID of what is applied to a status. Therefore,
+// the condition is the resource version, and if that has changed, a patch of nothing returns the ring as it is now.
 func (w Writer) apply(ctx context.Context, ring *v1alpha1.ClusterRing, body map[string]any) error {
 	u := &unstructured.Unstructured{Object: map[string]any{"status": body}}
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("ClusterRing"))
 	u.SetName(ring.Name)
+	u.SetResourceVersion(ring.ResourceVersion)
 
-	ac := client.ApplyConfigurationFromUnstructured(u)
-	if err := w.Client.Status().Apply(ctx, ac, client.FieldOwner(w.Owner), client.ForceOwnership); err != nil {
-		return fmt.Errorf("write the status of ring %s: %w", ring.Name, err)
+	for attempt := 1; ; attempt++ {
+		err := w.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u.DeepCopy()), client.FieldOwner(w.Owner), client.ForceOwnership)
+		if err == nil {
+			return nil
+		}
+
+		now := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring.Name}}
+		if !apierrors.IsConflict(err) || attempt == attempts || w.Client.Status().Patch(ctx, now, client.RawPatch(types.MergePatchType, []byte("{}"))) != nil ||
+			now.UID != ring.UID {
+			return fmt.Errorf("write the status of ring %s: %w", ring.Name, err)
+		}
+
+		u.SetResourceVersion(now.ResourceVersion)
 	}
-
-	return nil
 }
 
 // conditions adds times and the generation to the given conditions.

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -130,4 +131,26 @@ func TestLongMessageIsCut(t *testing.T) {
 	got := meta.FindStatusCondition(w.ring.Status.Conditions, "Ready").Message
 	require.LessOrEqual(t, len(got), maxMessage)
 	require.Regexp(t, `ü\.\.\.$`, got)
+}
+
+// A status that was computed for a deleted ring does not land on another ring of the same name.
+func TestStatusOfDeletedRingDoesNotLandOnItsSuccessor(t *testing.T) {
+	w := newWorld(t)
+	late := w.ring.DeepCopy()
+	writer := Writer{Client: w.client, Owner: "one", Clock: w.clock}
+	part := Part{Shards: new(int32(3)), Conditions: []metav1.Condition{condition("Ready", metav1.ConditionTrue)}}
+
+	others := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
+	require.NoError(t, w.client.Patch(t.Context(), w.ring, others))
+	require.NoError(t, writer.Write(t.Context(), late, part), "others may write to the ring at the same time")
+
+	require.NoError(t, w.client.Delete(t.Context(), w.ring))
+	require.True(t, apierrors.IsNotFound(writer.Write(t.Context(), late, part)))
+
+	successor := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: late.Name}, Spec: late.Spec}
+	require.NoError(t, w.client.Create(t.Context(), successor))
+	require.True(t, apierrors.IsConflict(writer.Write(t.Context(), late, part)))
+	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(successor), successor))
+	require.Empty(t, successor.Status)
+	require.NoError(t, writer.Write(t.Context(), successor, part))
 }

@@ -98,6 +98,7 @@ type shard struct {
 	reading gate // held during a live read of this shard, so that only one runs at a time
 
 	// Guard.mu guards the rest.
+	stranger    bool // whether no Lease of the name was ever seen
 	held        bool // whether a Lease of the name was held when last seen, cached or live; true before anything was seen
 	duration    time.Duration
 	own         time.Duration     // duration while the shard held the Lease; zero if that was not seen
@@ -191,8 +192,10 @@ func (g *Guard) changed() {
 func (g *Guard) shard(name string) *shard {
 	known, ok := g.shards[name]
 	if !ok {
+		g.forgetStrangers()
+
 		known = &shard{
-			held: true, duration: g.longest, vanished: g.began, reading: newGate(),
+			stranger: true, held: true, duration: g.longest, vanished: g.began, reading: newGate(),
 			holders: map[string]holder{nowhere: {duration: g.longest, vanished: g.began}},
 		}
 		g.shards[name] = known
@@ -336,6 +339,10 @@ func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 		s.countLate(at, s.verdict.Allowed)
 	}
 
+	if g.shards[q.name] != q.known { // forgotten meanwhile
+		q.known.answer(q.name, byName[q.name], at)
+	}
+
 	g.changed()
 
 	return q.known.verdict, nil
@@ -462,7 +469,7 @@ func (s *shard) see(now time.Time, leases []sighting) {
 
 	switch {
 	case len(leases) > 0:
-		s.vanished = time.Time{}
+		s.stranger, s.vanished = false, time.Time{}
 	case s.vanished.IsZero():
 		s.vanished = now
 	}

@@ -45,9 +45,21 @@ func Of(ring *v1alpha1.ClusterRing, leases []*coordinationv1.Lease, notTaken []s
 		ObservedGeneration: &ring.Generation,
 		Shards:             &shards,
 		AvailableShards:    &available,
-		Holders:            holders(view, leases),
+		Holders:            listed(ring, holders(view, leases)),
 		Conditions:         []metav1.Condition{shardsAvailable, ready},
 	}
+}
+
+// maxHolders is how many holders the status lists if only people read them.
+const maxHolders = 256
+
+// listed returns the holders that the status lists: all if the ring's fence depends on them.
+func listed(ring *v1alpha1.ClusterRing, all []v1alpha1.ShardHolder) []v1alpha1.ShardHolder {
+	if ring.Spec.FenceMode() == v1alpha1.FenceOff {
+		return all[:min(len(all), maxHolders)]
+	}
+
+	return all
 }
 
 // holders returns the shards that work and have another name than their Pod, sorted by name.

@@ -146,6 +146,24 @@ func TestHolders(t *testing.T) {
 	require.Equal(t, []v1alpha1.ShardHolder{{Shard: "slot-0", Pod: "x-a"}, {Shard: "slot-1", Pod: "x-b"}}, part.Holders)
 }
 
+// Only people read the holders of a ring without a fence, so the status stays small.
+func TestManyHolders(t *testing.T) {
+	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "example"}}
+
+	var leases []*coordinationv1.Lease
+
+	for i := range 1000 {
+		l := held("default", fmt.Sprintf("slot-%d", i))
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, contract.AnnotationPod, fmt.Sprintf("x-%d", i))
+		leases = append(leases, l)
+	}
+
+	require.Len(t, ringstatus.Of(ring, leases, nil, "").Holders, 256)
+
+	ring.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce}
+	require.Len(t, ringstatus.Of(ring, leases, nil, "").Holders, 1000, "the fence needs all")
+}
+
 // flood returns the Leases of five shards that were created after as many as a ring may have.
 func flood() []*coordinationv1.Lease {
 	leases := make([]*coordinationv1.Lease, 0, membership.MaxShards+5)

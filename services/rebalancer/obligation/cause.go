@@ -175,11 +175,21 @@ func (t *Table) Recount() {
 	}
 
 	for _, w := range t.parked {
-		if w.dropped > 0 {
-			t.tally.dropped -= w.roomless()
-			w.dropped, w.before = 0, w.dropped
-			t.tally.dropped += w.roomless()
-		}
+		t.recountRoomless(w)
+	}
+
+	if t.beyond.roomless() > 0 {
+		t.debt.Relist = true // the pass does not see those without a label
+	}
+
+	t.recountRoomless(&t.beyond)
+}
+
+func (t *Table) recountRoomless(w *waiting) {
+	if w.dropped > 0 {
+		t.tally.dropped -= w.roomless()
+		w.dropped, w.before = 0, w.dropped
+		t.tally.dropped += w.roomless()
 	}
 }
 

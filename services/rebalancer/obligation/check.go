@@ -68,6 +68,8 @@ func (t *Table) verify() error {
 
 // verifyCounts compares the recounted values with the stored ones.
 func (t *Table) verifyCounts(n *count) error {
+	n.tally.dropped = t.beyond.roomless()
+
 	for c, w := range t.parked {
 		n.tally.dropped += w.roomless()
 		if c.kind == kindSlot {

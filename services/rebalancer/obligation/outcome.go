@@ -108,6 +108,11 @@ func (t *Table) Report(now time.Time, id objects.ID, out Outcome) (late Late, ne
 		t.end(now, e)
 		return Late{}, false
 	case Failed:
+		if !out.Brief && t.beyondFailing(e) {
+			t.drop(now, e, &t.beyond)
+			return Late{}, false
+		}
+
 		e.fail(out)
 		t.after(now, e, e.pause(out.Brief))
 	case Blocked:

@@ -29,7 +29,7 @@ type Limits struct {
 	// stored. If the cause is a shard, one obligation is also stored, which retries.
 	Parked int
 	// Failing is the number of obligations that are stored although they have failed again and again. They do not count as active. Beyond
-	// it, no more obligations of their resources are stored.
+	// it, each further one of their resources is tried once, and only counted if that fails. The next pass tries it again.
 	Failing int
 }
 
@@ -75,9 +75,9 @@ type Table struct {
 	families families
 	tally    tally
 	debt     Debt
-	// unstored reports whether objects found no room because others are failing.
-	unstored bool
-	moved    uint64
+	// beyond counts the objects that found no room because others are failing.
+	beyond waiting
+	moved  uint64
 	// paused is until when no further object may be drained; zero if objects may be.
 	paused time.Time
 
@@ -142,7 +142,7 @@ func (t *Table) See(now time.Time, o objects.Object, inPlace bool) {
 	e, known := t.entries[o.ID]
 
 	switch {
-	case !known && (inPlace || t.failsLike(o)):
+	case !known && inPlace:
 		return
 	case !known:
 		e = &entry{object: o, seen: o.ResourceVersion}

@@ -142,22 +142,16 @@ func (t *Table) count(e *entry) {
 	t.tally.add(e.object.ID, now, 1)
 	e.counted = now
 
-	if t.unstored && t.tally.failed <= t.limits.Failing/2 {
-		t.unstored = false
+	if t.beyond.roomless() > 0 && t.tally.failed <= t.limits.Failing/2 {
+		t.found(&t.beyond)
 		t.debt.All, t.debt.Relist = true, true
 	}
 }
 
-// failsLike reports whether an object finds no room because too many others of its resource are failing. It is searched again when fewer are.
-func (t *Table) failsLike(o objects.Object) bool {
-	if t.tally.failed < t.limits.Failing || t.tally.failing[o.GVR.GroupResource()] == 0 {
-		return false
-	}
-
-	t.unstored = true
-	t.noRoom(o.Lineage())
-
-	return true
+// beyondFailing reports whether an obligation that has failed finds no room, because too many others of its resource are failing. A drain does: it
+// holds a slot.
+func (t *Table) beyondFailing(e *entry) bool {
+	return t.tally.failed >= t.limits.Failing && t.tally.failing[e.object.GVR.GroupResource()] > 0 && !e.counted.failing && !e.object.Draining
 }
 
 func (t *Table) countedAs(e *entry) counted {
@@ -249,7 +243,7 @@ func (t *Table) Summary() Summary {
 	y := &t.tally
 	s := Summary{
 		Unassigned: y.classes[unassigned], Misplaced: y.classes[misplaced], Draining: y.classes[draining],
-		Late: y.late, Blocked: y.blocked + y.dropped, Failing: y.failed,
+		Late: y.late, Blocked: y.blocked + y.dropped - t.beyond.roomless(), Failing: y.failed + t.beyond.roomless(),
 		Resources: shares(y.resources, schema.GroupResource.String),
 		Asked:     shares(y.asked, func(shard string) string { return shard }),
 	}
@@ -278,7 +272,7 @@ func (t *Table) Summary() Summary {
 		s.BlockedExample = t.why(cmp.Or(
 			t.least(func(e *entry) bool { return e.counted.blocked && (e.phase != Parked || e.cause.kind != kindOwner) }),
 			t.least(func(e *entry) bool { return e.counted.blocked })))
-	} else if y.dropped > 0 {
+	} else if s.Blocked > 0 {
 		s.BlockedExample = "objects that wait because " + t.droppedCause()
 	}
 

@@ -68,6 +68,8 @@ type failer struct {
 	table   *Table
 	now     time.Time
 	refused schema.GroupVersionResource
+	// allowed is an object of the resource whose requests do not fail.
+	allowed string
 }
 
 // work lets workers do all that is due within a time. It returns the names of the objects that got to their places.
@@ -75,7 +77,7 @@ func (f *failer) work(within time.Duration) (done []string) {
 	for end := f.now.Add(within); !f.now.After(end); f.now = f.now.Add(10 * time.Millisecond) {
 		for job, ok := f.table.Take(f.now); ok; job, ok = f.table.Take(f.now) {
 			out := Outcome{Object: &job.Object, Event: SeenInPlace}
-			if job.Object.GVR == f.refused {
+			if job.Object.GVR == f.refused && job.Object.Name != f.allowed {
 				out = Outcome{Object: &job.Object, Event: Failed, Reason: "is forbidden"}
 			} else {
 				done = append(done, job.Object.Name)
@@ -119,15 +121,36 @@ func TestObjectsThatFailHinderNoOther(t *testing.T) {
 
 	see("secrets", few+2)
 	see("pods", few-1)
-	require.Len(t, f.table.entries, few+few-1)
 	require.Len(t, f.work(time.Second), few-1)
+	require.Len(t, f.table.entries, few, "each of the others is tried, and finds no room")
+	require.Equal(t, few+2, f.table.Summary().Failing)
+	require.Equal(t, few, f.table.Summary().Blocked, "those that wait for their next attempt")
 
 	_, owed := f.table.Debt()
 	require.False(t, owed)
 
+	f.allowed = "secrets5"
+
+	see("secrets", few+3)
+	require.Equal(t, []string{"secrets5"}, f.work(time.Second), "others of the resource are not refused")
+
+	f.table.Recount() // each pass tries them again, with those that it does not see
+
+	d, _ := f.table.Debt()
+	require.Equal(t, Debt{Relist: true}, d)
+
+	for range 2 {
+		f.table.Recount()
+		see("secrets", few+1)
+		f.work(time.Second)
+	}
+
+	require.Equal(t, few+1, f.table.Summary().Failing)
+	_, _ = f.table.Debt()
+
 	f.refused = schema.GroupVersionResource{}
 	require.Len(t, f.work(time.Minute), few)
-	d, owed := f.table.Debt()
+	d, owed = f.table.Debt()
 	require.True(t, owed)
 	require.Equal(t, Debt{All: true, Relist: true}, d)
 	require.Zero(t, f.table.Summary().Failing)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -42,7 +43,7 @@ func assigned(s situation) metav1.Condition {
 		c.Reason, c.Message = v1alpha1.ReasonDeleting, deleting(s)
 	case len(r.Failures) > 0:
 		c.Reason = v1alpha1.ReasonAssignmentFailed
-		c.Message = strings.Join(r.Failures, "; ") + hint(r.Failures)
+		c.Message = failures(r.Failures) + hint(r.Failures)
 	case s.missing != "":
 		c.Reason, c.Message = v1alpha1.ReasonResourcesMissing, s.missing
 	case s.shards == 0:
@@ -95,11 +96,24 @@ func refused(message string) bool {
 	return strings.Contains(message, "forbidden: User")
 }
 
+// lost returns the shards whose Leases the lease monitor has to keep from them. Users may label objects with names that have no Lease. Of very many,
+// the others follow when the objects of the first ones have moved.
+func lost(t *target, r engine.Report) []string {
+	names := sets.New[string]()
+	for _, s := range t.View.Shards() {
+		names.Insert(s.Name)
+	}
+
+	all := slices.DeleteFunc(slices.Clone(r.Lost), func(name string) bool { return !names.Has(name) })
+
+	return all[:min(len(all), v1alpha1.MaxLostShards)]
+}
+
 // assignment returns the assignment for the status of the ring.
 func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{
 		Unassigned: int32(r.Unassigned), Misplaced: int32(r.Misplaced), Draining: int32(r.Draining), //nolint:gosec // far below
-		LostShards: r.Lost[:min(len(r.Lost), v1alpha1.MaxLostShards)], Resources: t.scope.Remember(t.Set),
+		LostShards: lost(t, r), Resources: t.scope.Remember(t.Set),
 	}
 
 	if r.Converged {

@@ -16,7 +16,12 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/source"
 )
+
+// firstLook and longestLook limit the time from one look for the objects of relabelled namespaces to the next. It doubles with each look, until no
+// namespace was relabelled for longestLook.
+const firstLook, longestLook = time.Second, time.Minute
 
 // fleet runs one engine per ring while this replica is the leader. Its methods are safe for concurrent use.
 type fleet struct {
@@ -48,6 +53,11 @@ type running struct {
 	// refused reports whether another target could not be set, because the API server refused a request. If the shards change back meanwhile,
 	// somebody else may have acted on the change.
 	refused bool
+	// relabelled reports whether a namespace was relabelled since the engine last looked for that. looks are the pauses between these looks, and
+	// looked is when the last of these pauses ends. The fleet guards them.
+	relabelled bool
+	looks      source.Pauses
+	looked     time.Time
 	// failures are the failures that it last reported. stuck is the last announced reason why a deleted ring waits.
 	failures []string
 	stuck    string
@@ -102,7 +112,8 @@ func (f *fleet) engine(ring string, keys contract.LabelKeys) *running {
 	ctx, cancel := context.WithCancel(log.IntoContext(f.ctx, log.FromContext(f.ctx).WithValues("ring", ring)))
 	ended := make(chan struct{})
 	r := &running{
-		keys: keys,
+		keys:  keys,
+		looks: source.NewPauses("namespaces of "+ring, firstLook, longestLook),
 		Engine: engine.New(engine.Config{
 			Ring:       ring,
 			Objects:    objects.NewClient(f.api, keys),
@@ -160,8 +171,8 @@ func (f *fleet) stop(ring string) {
 	}
 }
 
-// relabelled returns the rings whose selector selects exactly one of the two label sets of a namespace, and makes their
-// engines look for misplaced objects.
+// relabelled returns the rings whose selector selects exactly one of the two label sets of a namespace. Their engines will look for misplaced
+// objects.
 func (f *fleet) relabelled(before, after labels.Set) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -170,7 +181,7 @@ func (f *fleet) relabelled(before, after labels.Set) []string {
 
 	for ring, r := range f.engines {
 		if t := r.Target(); t != nil && t.Selector.Matches(before) != t.Selector.Matches(after) {
-			r.revision++
+			r.relabelled = true
 
 			rings = append(rings, ring)
 		}
@@ -206,11 +217,12 @@ func (f *fleet) narrowed(namespace client.Object) []string {
 }
 
 // revise completes a target with its revision, which depends on relabelled namespaces, and with the namespaces that do not
-// have to be watched. Call it before the engine gets the target.
-func (f *fleet) revise(ctx context.Context, r *running, t *engine.Target) error {
+// have to be watched. Call it before the engine gets the target. If a namespace was relabelled so soon after another one that its objects have to
+// wait, wait is how long.
+func (f *fleet) revise(ctx context.Context, r *running, t *engine.Target) (wait time.Duration, err error) {
 	covered, err := f.namespaces.Covered(ctx, t.Selector)
 	if err != nil {
-		return err
+		return 0, err
 	}
 
 	var before placement.Narrowing
@@ -223,7 +235,29 @@ func (f *fleet) revise(ctx context.Context, r *running, t *engine.Target) error 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
+	wait = r.look(f.clock.Now())
 	t.Revision = r.revision
 
-	return nil
+	return wait, nil
+}
+
+// look makes the engine look for misplaced objects if a namespace was relabelled, or returns how long that has to wait. Each look is a pass over all
+// objects. The label of a namespace may flap, as when two tools write it.
+func (r *running) look(now time.Time) (wait time.Duration) {
+	if !r.relabelled {
+		return 0
+	}
+
+	if wait = r.looked.Sub(now); wait > 0 {
+		return wait
+	}
+
+	if -wait > longestLook {
+		r.looks.Reset()
+	}
+
+	r.relabelled, r.looked = false, now.Add(r.looks.Next())
+	r.revision++
+
+	return 0
 }

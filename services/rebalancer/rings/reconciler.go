@@ -181,10 +181,21 @@ func (r *Reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 		return reconcile.Result{}, errors.New("the rebalancer is stopping")
 	}
 
-	if err := r.fleet.revise(ctx, e, t.Target); err != nil {
+	wait, err := r.fleet.revise(ctx, e, t.Target)
+	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("find the namespaces of ring %s: %w", ring.Name, err)
 	}
 
+	result, err := r.steer(ctx, e, ring, t)
+	if wait > 0 && (result.RequeueAfter == 0 || wait < result.RequeueAfter) {
+		result.RequeueAfter = wait
+	}
+
+	return result, err
+}
+
+// steer gives the engine the target, or reports its progress towards it.
+func (r *Reconciler) steer(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
 	if !e.Pursues(t.Target) {
 		e.Observe(t.View) // immediately, even if the target has to wait, or the status cannot be written
 

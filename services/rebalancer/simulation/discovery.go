@@ -66,6 +66,7 @@ func discovered(all map[schema.GroupResource]apiserver.Served) (groups []*metav1
 
 			add(schema.GroupVersion{Group: gr.Group, Version: v}, metav1.APIResource{
 				Name: gr.Resource, SingularName: gr.Resource[:len(gr.Resource)-1], Kind: how.Kind, Namespaced: how.Namespaced,
+				Verbs: metav1.Verbs{"get", "list", "patch", "watch"},
 			})
 		}
 	}

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -26,8 +27,10 @@ type fake struct {
 	mu       sync.Mutex
 	requests []string
 	open     []*watching
-	// refuse contains the errors of the next lists and watches, by "list" and "watch".
+	// refuse contains the errors of the next lists and watches, by "list", "stream" for streaming lists alone, and "watch".
 	refuse map[string]error
+	// version is the version of lists.
+	version string
 }
 
 // watching is a watch that records its stop.
@@ -62,11 +65,11 @@ func (f *fake) Watch(_ context.Context, _ schema.GroupVersionResource, _ string,
 		w := &watching{events: make(chan watch.Event, 2), stopped: make(chan struct{}), f: &fake{}}
 		w.events <- watch.Event{Type: watch.Added, Object: meta("x", "10")}
 
-		end := meta("", "10")
+		end := meta("", f.version)
 		end.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
 		w.events <- watch.Event{Type: watch.Bookmark, Object: end}
 
-		return w, f.refused("list")
+		return w, cmp.Or(f.refused("list"), f.refused("stream"))
 	}
 
 	w := &watching{events: make(chan watch.Event, 100), stopped: make(chan struct{}), f: f, name: opts.LabelSelector + " from " + opts.ResourceVersion}
@@ -88,7 +91,7 @@ func (f *fake) List(_ context.Context, _ schema.GroupVersionResource, _ string, 
 	f.note("pages " + opts.LabelSelector)
 
 	return &metav1.PartialObjectMetadataList{
-		ListMeta: metav1.ListMeta{ResourceVersion: "10"}, Items: []metav1.PartialObjectMetadata{*meta("x", "10")},
+		ListMeta: metav1.ListMeta{ResourceVersion: f.version}, Items: []metav1.PartialObjectMetadata{*meta("x", "10")},
 	}, f.refused("list")
 }
 
@@ -151,7 +154,7 @@ type bubble struct {
 func inBubble(t *testing.T, body func(b *bubble)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := &bubble{T: t, fake: &fake{refuse: map[string]error{}}, notes: &notes{}}
+		b := &bubble{T: t, fake: &fake{refuse: map[string]error{}, version: "10"}, notes: &notes{}}
 		b.stream = NewStream(objects.NewClient(b.fake, contract.LabelKeysOf(ring, "")), objects.Scope{GVR: configMaps, Selector: "one"}, b.notes, clock.RealClock{})
 
 		ctx, cancel := context.WithCancel(t.Context())

@@ -184,7 +184,7 @@ func TestStreamDoesNotBelieveSilence(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.begins()
 
-		for range 5 {
+		for range brief {
 			b.pass(time.Minute)
 			b.send(watch.Bookmark, "", "10")
 		}
@@ -279,6 +279,57 @@ func TestStreamDoesNotSpin(t *testing.T) {
 			require.Less(t, b.count(), 10*2+10)
 		})
 	})
+}
+
+// A list that shows no version from which to watch is an error, and the next one waits.
+func TestStreamPausesWithoutVersion(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.begins()
+		b.version = ""
+		b.set("stream", apierrors.NewMethodNotSupported(gr, "watch"))
+		b.stream.Relist()
+		b.pass(10 * time.Minute)
+		require.Less(t, b.count(), 2*(10*2+10), "two requests for a list")
+		require.Equal(t, "failed: list configmaps: the list has no resource version from which to watch", b.said[len(b.said)-1])
+	})
+}
+
+// Watches that end at once, again and again, are reported until one lasts.
+func TestStreamTellsThatWatchesEnd(t *testing.T) {
+	for what, end := range map[string]func(b *bubble){
+		"cut": func(b *bubble) { close(b.last().events) },
+		"no longer": func(b *bubble) {
+			b.last().events <- watch.Event{Type: watch.Error, Object: new(gone.Status())}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				const ends = "failed: watch configmaps: again and again, the watch ends within 10s; " +
+					"find out what ends it between the rebalancer and the API server"
+
+				for range brief {
+					require.True(t, b.opened())
+					require.Equal(t, "well", b.said[len(b.said)-1])
+					end(b)
+
+					for !b.opened() {
+						b.pass(100 * time.Millisecond)
+					}
+
+					b.known--
+				}
+
+				require.Equal(t, ends, b.said[len(b.said)-1])
+				b.pass(calm - time.Second)
+				require.Equal(t, ends, b.said[len(b.said)-1])
+				b.pass(time.Second)
+				require.Equal(t, "well", b.said[len(b.said)-1], "this watch lasts")
+				end(b)
+				b.pass(time.Second)
+				require.Equal(t, "well", b.said[len(b.said)-1])
+			})
+		})
+	}
 }
 
 // opened reports whether a watch was opened since its last call.

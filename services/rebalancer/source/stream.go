@@ -26,6 +26,8 @@ const (
 	silence = 150 * time.Second
 	// calm is how long a watch must have lasted for the next one to be opened without a pause.
 	calm = 10 * time.Second
+	// brief is how many watches in a row may end earlier until this is reported.
+	brief = 5
 )
 
 // Sink receives what a [Stream] sees. One goroutine calls its methods in order. A call that blocks holds the stream back.
@@ -64,6 +66,8 @@ type Stream struct {
 	selected chan string
 	// again requests another list.
 	again chan struct{}
+	// opened is how many watches in a row were opened and have not lasted for calm. Only Run uses it.
+	opened int
 }
 
 // NewStream returns a stream of the objects of a scope. Run it once.
@@ -157,10 +161,25 @@ func (s *Stream) list(ctx context.Context) (version string, err error) {
 		return "", err
 	}
 
+	if version == "" { // such a resource is not in the storage, and the next list would follow at once
+		return "", fmt.Errorf("list %s: the list has no resource version from which to watch", s.scope.GVR.GroupResource())
+	}
+
 	s.sink.Listed()
-	s.sink.Failed(nil)
+	s.well()
 
 	return version, nil
+}
+
+// well reports that the stream can be read, unless its watches end at once, again and again.
+func (s *Stream) well() {
+	if s.opened <= brief {
+		s.sink.Failed(nil)
+		return
+	}
+
+	s.sink.Failed(fmt.Errorf("watch %s: again and again, the watch ends within %s; find out what ends it between the rebalancer and the API server",
+		s.scope.GVR.GroupResource(), calm))
 }
 
 // take takes the latest selector.
@@ -181,10 +200,12 @@ func (s *Stream) follow(ctx context.Context, version string) (string, error) {
 	}
 	defer func() { w.Stop() }()
 
-	s.sink.Failed(nil)
+	s.opened++
+	s.well()
 
-	silent := s.clock.NewTimer(silence)
+	silent, calmed := s.clock.NewTimer(silence), s.clock.NewTimer(calm)
 	defer silent.Stop()
+	defer calmed.Stop()
 
 	for {
 		select {
@@ -193,7 +214,13 @@ func (s *Stream) follow(ctx context.Context, version string) (string, error) {
 		case <-silent.C():
 			return "", nil // after a restore of its storage, an API server reports nothing below the version
 		case <-s.again:
+			s.opened--
 			return "", nil
+		case <-calmed.C():
+			reported := s.opened > brief
+			if s.opened = 0; reported {
+				s.sink.Failed(nil)
+			}
 		case s.scope.Selector = <-s.selected:
 			// The old watch stays open until the new one is open.
 			other, err := s.open(ctx, version)

@@ -51,9 +51,8 @@ type ClusterRingList struct {
 
 // ClusterRingSpec declares which resources are sharded, and in which namespaces.
 //
-// +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || r.controlledResources.all(c, self.resources.all(m, m.resource != c.resource || m.group != c.group)))",message="a resource must not be listed both as a main and as a controlled resource"
+// +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || self.resources.all(m, !(dyn({'group': m.group, 'resource': m.resource}) in r.controlledResources)))",message="a resource must not be listed both as a main and as a controlled resource"
 // +kubebuilder:validation:XValidation:rule="has(self.shardLabel) == has(oldSelf.shardLabel) && (!has(self.shardLabel) || self.shardLabel == oldSelf.shardLabel)",message="spec.shardLabel cannot be added, changed, or removed, because objects carry the label: delete the ring, and create it again when it is gone"
-// +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || r.controlledResources.all(c, self.resources.exists_one(o, has(o.controlledResources) && c in o.controlledResources)))",message="a resource must not be listed as controlled more than once"
 // +kubebuilder:validation:XValidation:rule="!has(self.shardLabel) || self.resources.all(r, !has(r.key) || !has(r.key.label) || !(r.key.label in [self.shardLabel, self.shardLabel + '-drain']))",message="the labels of the ring itself are not the key of an object: they change when the object moves"
 // +kubebuilder:validation:XValidation:rule="!has(self.sharder) || self.sharder != 'Embedded' || (has(self.shardNamespaces) && size(self.shardNamespaces) == 1)",message="with the sharder Embedded, spec.shardNamespaces must name the one namespace of the shards"
 // +kubebuilder:validation:XValidation:rule="!has(self.sharder) || self.sharder != 'Embedded' || !has(self.fence) || self.fence.mode == 'Off'",message="with the sharder Embedded, a ring cannot have a fence: the shards themselves write the labels of all objects"
@@ -64,7 +63,7 @@ type ClusterRingSpec struct {
 	// +listMapKey=group
 	// +listMapKey=resource
 	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:MaxItems=256
 	Resources []RingResource `json:"resources"`
 	// NamespaceSelector selects the namespaces whose objects are sharded. By default, these are all namespaces except
 	// kube-node-lease, kube-public, kube-system and sharding-system. It does not apply to cluster-scoped objects.
@@ -222,7 +221,8 @@ type RingResource struct {
 	// ControlledResources are the resources whose objects follow their controller (the controller owner reference), if it is an
 	// object of a main resource, or of a controlled resource that follows such an object: a Pod follows the Deployment of its
 	// ReplicaSet if both replicasets.apps and pods are listed here. A chain has at most four levels. List higher levels first;
-	// otherwise, passes over the objects cost more. Objects with another controller, or with none, are not sharded.
+	// otherwise, passes over the objects cost more. Objects with another controller, or with none, are not sharded. A resource that
+	// several main resources list is one resource of the ring: its objects follow whichever of them is their controller.
 	// +listType=map
 	// +listMapKey=group
 	// +listMapKey=resource
@@ -290,7 +290,8 @@ type ClusterRingStatus struct {
 	// AvailableShards is the number of shards that can get objects.
 	// +optional
 	AvailableShards int32 `json:"availableShards"`
-	// Holders are the shards that have another name than their Pod. All other shards have the name of their Pod.
+	// Holders are the shards that have another name than their Pod. All other shards have the name of their Pod. In a ring without a fence, at
+	// most 256 are listed.
 	// +listType=map
 	// +listMapKey=shard
 	// +kubebuilder:validation:MaxItems=5000
@@ -314,8 +315,8 @@ type ShardHolder struct {
 	Pod string `json:"pod"`
 }
 
-// MaxLostShards is the maximum number of [AssignmentStatus.LostShards].
-const MaxLostShards = 5000
+// MaxLostShards is how many [AssignmentStatus.LostShards] the rebalancer reports at a time, so that the status stays small.
+const MaxLostShards = 256
 
 // AssignmentStatus is what the rebalancer knows about the ring's objects.
 type AssignmentStatus struct {
@@ -332,7 +333,7 @@ type AssignmentStatus struct {
 	// +optional
 	Draining int32 `json:"draining"`
 	// LostShards are shards that do not hold their Leases, and from which objects must still be taken without asking them. Until
-	// then, the lease monitor keeps the Leases from these shards.
+	// then, the lease monitor keeps the Leases from these shards. Names that have no Lease are not listed.
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=5000
 	// +kubebuilder:validation:items:MaxLength=63

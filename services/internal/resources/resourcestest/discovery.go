@@ -72,7 +72,7 @@ func (d *Discovery) GroupsAndResources(context.Context) ([]*metav1.APIGroup, []*
 		}
 
 		lists[gv].APIResources = append(lists[gv].APIResources, metav1.APIResource{
-			Name: r.GVR.Resource, Kind: r.Kind.Kind, Namespaced: r.Namespaced,
+			Name: r.GVR.Resource, Kind: r.Kind.Kind, Namespaced: r.Namespaced, Verbs: Verbs,
 		})
 	}
 
@@ -92,6 +92,9 @@ func (d *Discovery) GroupsAndResources(context.Context) ([]*metav1.APIGroup, []*
 
 	return groups, all, nil
 }
+
+// Verbs are the verbs that sharding needs. Do not change them.
+var Verbs = metav1.Verbs{"get", "list", "patch", "watch"}
 
 var configMaps = Namespaced("", "v1", "configmaps", "ConfigMap")
 
