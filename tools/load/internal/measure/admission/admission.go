@@ -36,6 +36,7 @@ const (
 	createsRow = "admission-creates-"
 	foreignRow = "admission-foreign-calls"
 	fenceRow   = "fence-cpu"
+	guardRow   = "guard-cpu"
 )
 
 // judged are the numbers of shards that have rows of their own.
@@ -65,6 +66,7 @@ func Measurements() []run.Measurement {
 			Parts: []run.Part{foreign()},
 		},
 		{Name: "fence", Small: 8 * time.Second, Full: 40 * time.Second, Parts: []run.Part{{Rows: []string{fenceRow}, Run: fence}}},
+		{Name: "guard", Small: 30 * time.Second, Full: 60 * time.Second, Parts: []run.Part{{Rows: []string{guardRow}, Run: guard}}},
 	}
 }
 

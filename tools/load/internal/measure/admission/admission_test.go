@@ -60,7 +60,7 @@ func TestIDs(t *testing.T) {
 			}
 		}
 	}
-	require.Len(t, seen, 10)
+	require.Len(t, seen, 11)
 }
 
 func TestTogether(t *testing.T) {
