@@ -221,7 +221,7 @@ func (v *visit) forget(ctx context.Context, k *kind, name types.NamespacedName) 
 	}
 
 	for _, w := range v.shard.wrappersOf(key) {
-		if last, _ := w.last(name); last.told {
+		if w.last(name).told {
 			return forgetAfter, nil
 		}
 	}

@@ -41,11 +41,11 @@ func (c *clients) elsewhere(ctx context.Context, d sort, name types.NamespacedNa
 	obj, liveErr := k.live(ctx, name)
 
 	switch {
-	case apierrors.IsNotFound(liveErr), apierrors.IsForbidden(liveErr):
+	case liveErr != nil && !apierrors.IsForbidden(liveErr):
+		return liveErr
+	case obj == nil:
 		c.absent.Add(key, now)
 		return err
-	case liveErr != nil:
-		return fmt.Errorf("determine whether %s %s is another shard's: %w", d.Kind, name, liveErr)
 	case c.shard.owns(obj):
 		return err // the cache will contain it
 	default:
@@ -92,15 +92,9 @@ func (c *clients) follows(ctx context.Context, d sort, obj client.Object) (bool,
 		return false, nil
 	}
 
-	name := types.NamespacedName{Namespace: obj.GetNamespace(), Name: by.Name}
-
-	namespaced, err := k.namespaced()
+	name, err := k.named(obj.GetNamespace(), by.Name)
 	if err != nil {
-		return false, fmt.Errorf("determine whether %s is namespaced: %w", by.Kind, err)
-	}
-
-	if !namespaced {
-		name.Namespace = ""
+		return false, err
 	}
 
 	owner := k.shown(ctx, name)
@@ -141,10 +135,6 @@ func (c *clients) update(ctx context.Context, obj client.Object, call func() err
 // is a conflict if the version is not the latest.
 func (c *clients) carries(ctx context.Context, d sort, obj client.Object) (ringMeta, string, error) {
 	k, name, version := c.shard.kind(d.GroupKind, obj.GetNamespace()), client.ObjectKeyFromObject(obj), obj.GetResourceVersion()
-	if k == nil {
-		return ringMeta{}, "", fmt.Errorf("update %s %s: the kind is declared, but not registered", d.Kind, name)
-	}
-
 	if version != "" {
 		if cached := k.shown(ctx, name); cached != nil && cached.GetResourceVersion() == version {
 			return c.keys.of(cached), version, nil
@@ -158,10 +148,8 @@ func (c *clients) carries(ctx context.Context, d sort, obj client.Object) (ringM
 	live, err := k.live(ctx, name)
 
 	switch {
-	case apierrors.IsNotFound(err):
-		return ringMeta{}, version, nil
-	case err != nil:
-		return ringMeta{}, "", fmt.Errorf("determine the shard of %s %s before its update: %w", d.Kind, name, err)
+	case err != nil || live == nil:
+		return ringMeta{}, version, err
 	case version != "" && version != live.GetResourceVersion():
 		conflict := apierrors.NewConflict(schema.GroupResource{Group: d.Group, Resource: d.Kind}, name.Name, errOutdated)
 
@@ -197,13 +185,8 @@ func (c *clients) kept(ctx context.Context, d sort, obj client.Object, patch cli
 	}
 
 	b, err := c.body(patch.Type(), data, func() (metav1.Object, error) {
-		k := c.shard.kind(d.GroupKind, obj.GetNamespace())
-		if k == nil {
-			return nil, fmt.Errorf("the kind %s is declared, but not registered", d.Kind)
-		}
-
-		live, err := k.live(ctx, client.ObjectKeyFromObject(obj))
-		if apierrors.IsNotFound(err) {
+		live, err := c.shard.kind(d.GroupKind, obj.GetNamespace()).live(ctx, client.ObjectKeyFromObject(obj))
+		if err == nil && live == nil {
 			return &metav1.PartialObjectMetadata{}, nil // the API server says so itself
 		}
 

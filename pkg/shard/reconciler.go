@@ -144,7 +144,7 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 		}
 
 		controller := metav1.GetControllerOfNoCopy(obj)
-		if controller == nil || v.shard.isMain(k.gvk.GroupKind()) {
+		if controller == nil || k.main {
 			return run, nil
 		}
 
@@ -174,15 +174,9 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 func (v *visit) enterOwner(
 	ctx context.Context, owner *kind, obj metav1.Object, controller *metav1.OwnerReference,
 ) (metav1.Object, verdict, error) {
-	key := types.NamespacedName{Namespace: obj.GetNamespace(), Name: controller.Name}
-
-	namespaced, err := owner.namespaced()
+	key, err := owner.named(obj.GetNamespace(), controller.Name)
 	if err != nil {
-		return nil, unclear, fmt.Errorf("determine whether %s is namespaced: %w", owner.gvk.Kind, err)
-	}
-
-	if !namespaced {
-		key.Namespace = ""
+		return nil, unclear, err
 	}
 
 	has, may, err := v.look(ctx, owner, key)
@@ -192,8 +186,12 @@ func (v *visit) enterOwner(
 	case may == run:
 		return has, may, nil
 	case (may == absent || may == gone) && obj.GetDeletionTimestamp() != nil:
-		may, err = owner.survivedBy(ctx, key, controller.UID)
-		return nil, may, err
+		// If the owner no longer exists, nobody else will finish the deletion. One that belongs to another shard is not in the cache either.
+		if has, err = owner.live(ctx, key); err != nil || has != nil && has.GetUID() == controller.UID {
+			return nil, unclear, err
+		}
+
+		return nil, run, nil
 	default:
 		// The object follows its owner, or is garbage-collected after it, or the owner comes back into view.
 		if may == absent || may == gone || may == foreign {
@@ -201,23 +199,6 @@ func (v *visit) enterOwner(
 		}
 
 		return nil, unclear, nil
-	}
-}
-
-// survivedBy returns what may be done to an object in deletion whose owner is not in the cache. If the owner no longer exists,
-// nobody else will finish the deletion. An owner that belongs to another shard is not in the cache either, so the API server is
-// asked.
-func (k *kind) survivedBy(ctx context.Context, owner types.NamespacedName, uid types.UID) (verdict, error) {
-	obj, err := k.live(ctx, owner)
-	switch {
-	case apierrors.IsNotFound(err):
-		return run, nil
-	case err != nil:
-		return unclear, fmt.Errorf("determine whether %s %s was deleted: %w", k.gvk.Kind, owner, err)
-	case obj.GetUID() != uid:
-		return run, nil
-	default:
-		return unclear, nil
 	}
 }
 
