@@ -32,6 +32,8 @@ type ringKeys contract.LabelKeys
 // field is a field of metadata with the ring's keys in it; the value is nil for none.
 type field struct {
 	name  string
+	get   func(metav1.Object) map[string]string
+	set   func(metav1.Object, map[string]string)
 	pairs []pair
 }
 
@@ -40,8 +42,11 @@ type pair struct {
 	value *string
 }
 
-func (k ringKeys) fields(m ringMeta) (labels, annotations field) {
-	return field{"labels", []pair{{k.Shard, m.shard}, {k.Drain, m.drain}}}, field{"annotations", []pair{{k.Handover, m.handover}, {k.Held, m.held}}}
+func (k ringKeys) fields(m ringMeta) []field {
+	return []field{
+		{"labels", metav1.Object.GetLabels, metav1.Object.SetLabels, []pair{{k.Shard, m.shard}, {k.Drain, m.drain}}},
+		{"annotations", metav1.Object.GetAnnotations, metav1.Object.SetAnnotations, []pair{{k.Handover, m.handover}, {k.Held, m.held}}},
+	}
 }
 
 // of returns what an object carries.
@@ -85,9 +90,9 @@ func (k ringKeys) set(obj metav1.Object, m ringMeta, shared bool) {
 		return
 	}
 
-	labels, annotations := k.fields(m)
-	obj.SetLabels(with(obj.GetLabels(), labels.pairs, shared))
-	obj.SetAnnotations(with(obj.GetAnnotations(), annotations.pairs, shared))
+	for _, f := range k.fields(m) {
+		f.set(obj, with(f.get(obj), f.pairs, shared))
+	}
 }
 
 // in returns metadata that carries exactly this.
@@ -100,8 +105,7 @@ func (k ringKeys) in(metadata map[string]any, m ringMeta, shared bool) map[strin
 		metadata = map[string]any{}
 	}
 
-	labels, annotations := k.fields(m)
-	for _, f := range []field{labels, annotations} {
+	for _, f := range k.fields(m) {
 		values, _ := metadata[f.name].(map[string]any)
 		if values = with(values, f.pairs, shared); values != nil {
 			metadata[f.name] = values

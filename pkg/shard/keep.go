@@ -180,8 +180,8 @@ func (c *clients) patch(ctx context.Context, obj client.Object, patch client.Pat
 // kept returns the data of the patch so that the object keeps what it carries, with the precondition that it needs.
 func (c *clients) kept(ctx context.Context, d sort, obj client.Object, patch client.Patch) ([]byte, error) {
 	data, err := patch.Data(obj)
-	if err != nil {
-		return nil, err //nolint:wrapcheck // it is the patch's
+	if err != nil || patch.Type() == types.ApplyCBORPatchType {
+		return data, err //nolint:wrapcheck // it is the patch's
 	}
 
 	b, err := c.body(patch.Type(), data, func() (metav1.Object, error) {

@@ -338,10 +338,9 @@ func (s *Shard) heldBack() map[schema.GroupKind]int {
 
 // fingerprint returns a digest of what others may change of an object. If the object has a generation, that stands for what is not metadata.
 func (p *poison) fingerprint(obj metav1.Object) string {
-	labels, annotations := p.keys.fields(ringMeta{})
-	state := map[string]any{
-		"uid": obj.GetUID(), "generation": obj.GetGeneration(), "deletion": obj.GetDeletionTimestamp() != nil,
-		"labels": with(obj.GetLabels(), labels.pairs, true), "annotations": with(obj.GetAnnotations(), annotations.pairs, true),
+	state := map[string]any{"uid": obj.GetUID(), "generation": obj.GetGeneration(), "deletion": obj.GetDeletionTimestamp() != nil}
+	for _, f := range p.keys.fields(ringMeta{}) {
+		state[f.name] = with(f.get(obj), f.pairs, true)
 	}
 
 	if obj.GetGeneration() == 0 {
