@@ -75,11 +75,13 @@ type sort struct {
 	is, main bool
 }
 
-// sort returns that of an object, a list, or an apply configuration.
+// sort returns that of an object, a list, an apply configuration, or a kind.
 func (c *checks) sort(obj any) sort {
 	var gvk schema.GroupVersionKind
 
 	switch obj := obj.(type) {
+	case schema.GroupVersionKind:
+		gvk = obj
 	case kruntime.Object:
 		var err error
 		if gvk, err = apiutil.GVKForObject(obj, c.scheme); err != nil {

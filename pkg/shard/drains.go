@@ -72,6 +72,7 @@ func (d *drains) deleted(gk schema.GroupKind, obj any) {
 	}
 
 	d.shard.handover.forget(l.objectKey)
+	d.shard.poison.forget(l.objectKey)
 
 	if d.holds(l.objectKey) {
 		q.Add(l) // it may have been given to another shard

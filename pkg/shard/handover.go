@@ -162,10 +162,6 @@ func (h *handovers) begins(o handed) {
 
 // waitsFor records that an object waits, and logs it from time to time. It returns when to look again. The caller holds the lock.
 func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) time.Duration {
-	if _, waits := h.waits[o.key]; !waits {
-		h.metrics.objects.Inc()
-	}
-
 	w, waited := o.wait, o.now.Sub(o.wait.since)
 	if o.now.Sub(w.told) >= longWait {
 		w.told = o.now
@@ -175,6 +171,7 @@ func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) time
 
 	w.looked = o.now
 	h.waits[o.key] = w
+	h.metrics.objects.Set(float64(len(h.waits)))
 
 	return min(max(soon, waited/between), seldom)
 }
@@ -196,10 +193,8 @@ func (h *handovers) sweep(now time.Time) {
 
 // ends records that an object no longer waits. The caller holds the lock.
 func (h *handovers) ends(key objectKey) {
-	if _, waits := h.waits[key]; waits {
-		delete(h.waits, key)
-		h.metrics.objects.Dec()
-	}
+	delete(h.waits, key)
+	h.metrics.objects.Set(float64(len(h.waits)))
 }
 
 // forget drops an object that does not exist any more, or belongs to another shard.

@@ -188,7 +188,7 @@ func (i *inventory) judge(stretch int, name types.NamespacedName, cached view) (
 	}
 
 	may := l.judge(name, cached)
-	if may == fresh && l.knows(name) {
+	if _, listed := l.objects[name]; may == fresh && listed {
 		l.note(name, cached)
 	}
 

@@ -26,18 +26,6 @@ func (s *Shard) declare(kinds declared) {
 	}
 }
 
-// declaredKind returns a kind that was declared to the manager of the shard, as that reads it; nil for others.
-func (s *Shard) declaredKind(gk schema.GroupKind) *kind {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-
-	if _, declared := s.mains[gk]; declared && len(s.kinds[gk]) > 0 {
-		return s.kinds[gk][0]
-	}
-
-	return nil
-}
-
 // kindOf returns and registers the kind of an object. The client is read only while no informer of the kind is known.
 func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 	empty, _ := obj.DeepCopyObject().(client.Object)
@@ -47,7 +35,7 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 		return &kind{err: fmt.Errorf("determine the kind of %T: %w", obj, err)}
 	}
 
-	if k := s.declaredKind(gvk.GroupKind()); k != nil {
+	if k := s.kind(gvk.GroupKind(), metav1.NamespaceAll); k != nil && k.declared {
 		return k
 	}
 
@@ -77,8 +65,8 @@ type kind struct {
 	client     client.Client
 	empty      client.Object
 	namespaced func() (bool, error)
-	// main is true if the objects follow no controller.
-	main bool
+	// declared is true if the kind was declared to the manager of the shard, and main if the objects follow no controller.
+	main, declared bool
 	// inventory tracks whether the cache is up to date.
 	inventory *inventory
 }
@@ -88,7 +76,7 @@ func (s *Shard) register(k *kind) {
 	defer s.mu.Unlock()
 
 	gk := k.gvk.GroupKind()
-	k.main = s.mains[gk]
+	k.main, k.declared = s.mains[gk]
 
 	if !slices.ContainsFunc(s.kinds[gk], func(other *kind) bool { return other.namespace == k.namespace }) {
 		s.kinds[gk] = append(s.kinds[gk], k)

@@ -114,13 +114,6 @@ func (l *listing) note(name types.NamespacedName, v view) {
 	}
 }
 
-// knows reports whether the listing contains the object.
-func (l *listing) knows(name types.NamespacedName) bool {
-	_, listed := l.objects[name]
-
-	return listed
-}
-
 // listed lists the shard's objects of the kind on the API server. All pages of a namespace show the same moment, which is not before the request.
 func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 	namespaces, err := k.namespaces()

@@ -6,10 +6,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -315,22 +312,22 @@ func (s *Shard) releasePoison(gk schema.GroupKind, obj any) {
 	}
 }
 
+// forget drops an object that does not exist any more, or belongs to another shard.
+func (p *poison) forget(key objectKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	delete(p.held, key)
+}
+
 // heldBack returns how many objects of the shard are held back.
 func (s *Shard) heldBack() map[schema.GroupKind]int {
 	s.poison.mu.Lock()
-	held := maps.Clone(s.poison.held)
-	s.poison.mu.Unlock()
+	defer s.poison.mu.Unlock()
 
 	counts := map[schema.GroupKind]int{}
-
-	for key := range held {
-		name := toolscache.NewObjectName(key.Namespace, key.Name).String()
-		if slices.ContainsFunc(s.stores.showing(key.GroupKind, key.Namespace), func(c *store) bool {
-			_, there, _ := c.GetByKey(name)
-			return there
-		}) {
-			counts[key.GroupKind]++
-		}
+	for key := range s.poison.held {
+		counts[key.GroupKind]++
 	}
 
 	return counts

@@ -263,6 +263,10 @@ func (v *visit) see(ctx context.Context, k *kind, name types.NamespacedName) (me
 		v.shard.handover.forget(key)
 	}
 
+	if may == absent || may == gone || may == foreign {
+		v.shard.poison.forget(key)
+	}
+
 	return obj, may, nil
 }
 
@@ -281,7 +285,9 @@ func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (
 		switch {
 		case apierrors.IsConflict(ackErr):
 			// The object has changed meanwhile; its event leads here again.
-			result.RequeueAfter = sooner(result.RequeueAfter, recheck)
+			if result.RequeueAfter == 0 || result.RequeueAfter > recheck {
+				result.RequeueAfter = recheck
+			}
 		case ackErr != nil && err != nil:
 			// The error of the drain comes first, because the other one may be terminal.
 			err = fmt.Errorf("%w (after the reconcile failed: %v)", ackErr, err) //nolint:errorlint // see above
@@ -297,13 +303,4 @@ func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (
 	}
 
 	return result, err
-}
-
-// sooner returns the smaller of two times; the first may be missing.
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 {
-		return b
-	}
-
-	return min(a, b)
 }

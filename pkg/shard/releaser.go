@@ -64,6 +64,7 @@ func (s *Shard) forget(key objectKey) {
 	}
 
 	s.handover.forget(key)
+	s.poison.forget(key)
 }
 
 func (s *Shard) wrappersOf(key objectKey) []*wrapped {

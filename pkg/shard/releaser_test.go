@@ -324,6 +324,7 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 			// All of this can be left of an object.
 			w.change(key.NamespacedName, func(last *stay) { last.waits = s.term.clock.Now() })
 			locked(&s.handover.mu, func() { s.handover.passed[key] = "{}" })
+			locked(&s.poison.mu, func() { s.poison.held[key] = "" })
 
 			if i%2 == 0 {
 				locked(&s.guard.mu, func() { s.guard.objects[key] = &object{drain: drain{version: "5"}} })
@@ -331,6 +332,7 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 
 			require.NoError(t, store.Delete(cm))
 			s.drains.deleted(kind.GroupKind(), cache.DeletedFinalStateUnknown{Key: "n/" + cm.Name, Obj: cm})
+			require.Empty(t, s.heldBack())
 		}
 
 		pass(forgetAfter - time.Second)
