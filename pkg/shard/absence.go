@@ -25,7 +25,7 @@ type wrapped struct {
 	kind  *kind
 	// ends is [Releaser].Release of the inner reconciler, or nil.
 	ends func(context.Context, types.NamespacedName) error
-	// wake makes the controller reconcile an object again, if it can be reached. Nil: its next event does.
+	// wake makes the controller reconcile an object again, if it can be reached. Otherwise, its next event does.
 	wake func(types.NamespacedName)
 
 	mu    sync.Mutex
@@ -43,7 +43,7 @@ type stay struct {
 }
 
 func (s *Shard) wrap(k *kind) *wrapped {
-	w := &wrapped{shard: s, kind: k, stays: map[types.NamespacedName]stay{}}
+	w := &wrapped{shard: s, kind: k, stays: map[types.NamespacedName]stay{}, wake: func(types.NamespacedName) {}}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,9 +70,7 @@ func (w *wrapped) woken(name types.NamespacedName) {
 	wake := w.wake
 	w.mu.Unlock()
 
-	if wake != nil {
-		wake(name)
-	}
+	wake(name)
 }
 
 // ofShard marks reconcilers that a shard has wrapped.

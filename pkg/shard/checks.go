@@ -7,6 +7,7 @@ import (
 
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 )
@@ -91,11 +92,7 @@ func (c *checks) sort(obj any) sort {
 		GetAPIVersion() *string
 		GetKind() *string
 	}: // an apply configuration
-		if obj.GetAPIVersion() == nil || obj.GetKind() == nil {
-			return sort{}
-		}
-
-		gvk = schema.FromAPIVersionAndKind(*obj.GetAPIVersion(), *obj.GetKind())
+		gvk = schema.FromAPIVersionAndKind(ptr.Deref(obj.GetAPIVersion(), ""), ptr.Deref(obj.GetKind(), ""))
 	}
 
 	gk, kind, is := c.kinds.of(gvk.GroupKind())

@@ -277,4 +277,3 @@ func (g *guard) tidy(key objectKey, o *object) {
 		delete(g.objects, key)
 	}
 }
-

@@ -105,7 +105,9 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 	missing, lagging, err := h.compare(o)
 	if lagging != nil && now.Sub(o.wait.since) >= recheck {
 		failure := h.ask(ctx, o, lagging)
-		if missing, _, err = h.compare(o); failure != nil {
+		missing, _, err = h.compare(o)
+
+		if failure != nil && missing != "" {
 			missing += fmt.Sprintf(" (the API server cannot be asked for its version: %v)", failure)
 		}
 	}

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,17 +119,23 @@ func (c *clients) update(ctx context.Context, obj client.Object, call func() err
 	}
 
 	return c.exchange(d, obj, func() error {
-		given := obj.GetResourceVersion()
 		c.keys.set(obj, m, true)
-		obj.SetResourceVersion(version)
 
-		err := call()
-		if err != nil {
-			obj.SetResourceVersion(given)
-		}
-
-		return err
+		return sent(obj, version, call)
 	})
+}
+
+// sent calls the function, which sends the object with the version as precondition. If the call fails, the object does not keep it.
+func sent(obj metav1.Object, version string, call func() error) error {
+	given := obj.GetResourceVersion()
+	obj.SetResourceVersion(version)
+
+	err := call()
+	if err != nil {
+		obj.SetResourceVersion(given)
+	}
+
+	return err
 }
 
 // carries returns what the object carries in its version. For an object without a version, it is what the object carries now, and in which version. The error
@@ -228,15 +235,10 @@ func (c *clients) version(ctx context.Context, d sort, obj metav1.Object) string
 		return ""
 	}
 
-	if given != "" {
-		return given
-	}
-
-	return cached.GetResourceVersion()
+	return cmp.Or(given, cached.GetResourceVersion())
 }
 
-// apply calls the function, which sends the configuration and receives the answer into it. If the call fails, the configuration does not keep the
-// precondition.
+// apply calls the function, which sends the configuration and receives the answer into it.
 func (c *clients) apply(ctx context.Context, config kruntime.ApplyConfiguration, call func() error) error {
 	d, err := c.begin(ctx, "apply", config)
 	if err != nil {
@@ -248,24 +250,13 @@ func (c *clients) apply(ctx context.Context, config kruntime.ApplyConfiguration,
 		return call()
 	}
 
-	given := obj.GetResourceVersion()
-
-	version := c.version(ctx, d, obj)
+	version := cmp.Or(obj.GetResourceVersion(), c.version(ctx, d, obj))
 
 	return c.exchange(d, obj, func() error {
 		if c.hides(d) {
 			c.keys.hide(obj, false) // what is left out is left alone
 		}
 
-		if given == "" && version != "" {
-			obj.SetResourceVersion(version)
-		}
-
-		err := call()
-		if err != nil {
-			obj.SetResourceVersion(given)
-		}
-
-		return err
+		return sent(obj, version, call)
 	})
 }

@@ -121,10 +121,7 @@ func (p *poison) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if p.dir != "" {
-		_ = os.RemoveAll(p.dir)
-	}
-
+	_ = os.RemoveAll(p.dir) // it does nothing without a path
 	p.dir = ""
 }
 

@@ -148,12 +148,7 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 			return run, nil
 		}
 
-		group, err := schema.ParseGroupVersion(controller.APIVersion)
-		if err != nil {
-			return run, nil //nolint:nilerr // no owner that a reconciler could be wrapped for
-		}
-
-		owner := v.shard.kind(group.WithKind(controller.Kind).GroupKind(), obj.GetNamespace())
+		owner := v.shard.kind(schema.FromAPIVersionAndKind(controller.APIVersion, controller.Kind).GroupKind(), obj.GetNamespace())
 		if owner == nil {
 			return run, nil
 		}

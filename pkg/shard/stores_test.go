@@ -3,9 +3,9 @@ package shard
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"reflect"
 	"strings"
-	"net/http"
 	"testing"
 	"time"
 
@@ -209,6 +209,7 @@ func TestWaitingBacksOff(t *testing.T) {
 
 		return after
 	}
+
 	looks := []time.Duration{}
 	for now := start; now.Before(start.Add(time.Minute)); now = now.Add(looks[len(looks)-1]) {
 		looks = append(looks, look("a", now))
