@@ -250,9 +250,11 @@ func TestOneWorkerAsksHowFarAKindIs(t *testing.T) {
 	require.NotEmpty(t, look("a", 0))
 	require.NotEmpty(t, look("b", 0))
 
-	asked, proceed, missing := make(chan struct{}, 1), make(chan struct{}), make(chan string, 1)
+	asked, proceed, missing := make(chan struct{}), make(chan struct{}), make(chan string, 1)
+	down := func(bool) (*http.Response, error) { return nil, errDown }
 	r.set(func(bool) (*http.Response, error) {
-		asked <- struct{}{}
+		r.set(down)
+		close(asked)
 		<-proceed
 
 		return nil, errDown
