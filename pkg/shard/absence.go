@@ -2,12 +2,9 @@ package shard
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -28,25 +25,25 @@ type wrapped struct {
 	kind  *kind
 	// ends is [Releaser].Release of the inner reconciler, or nil.
 	ends func(context.Context, types.NamespacedName) error
-	// wake makes the controller reconcile an object again, if it can be reached. Nil: its next event does.
+	// wake makes the controller reconcile an object again, if it can be reached. Otherwise, its next event does.
 	wake func(types.NamespacedName)
 
-	mu  sync.Mutex
-	ran map[types.NamespacedName]stay
-	// waits are the objects whose controllers this shard does not see, and since when.
-	waits map[types.NamespacedName]time.Time
+	mu    sync.Mutex
+	stays map[types.NamespacedName]stay
 }
 
 // stay is the time of an object in the shard, as one function knows it.
 type stay struct {
-	stretch  int  // the stretch of the term in which the function ran last
-	deletion bool // whether the object was in deletion then
-	told     bool // whether the function was called for the absent object
-	ended    bool // whether ends has returned since
+	ran      bool      // whether the function has run
+	stretch  int       // the stretch of the term in which it ran last
+	deletion bool      // whether the object was in deletion then
+	told     bool      // whether the function was called for the absent object
+	ended    bool      // whether ends has returned since
+	waits    time.Time // since when the object waits for a controller that this shard does not see, or when this was last logged; zero: it does not
 }
 
 func (s *Shard) wrap(k *kind) *wrapped {
-	w := &wrapped{shard: s, kind: k, ran: map[types.NamespacedName]stay{}, waits: map[types.NamespacedName]time.Time{}}
+	w := &wrapped{shard: s, kind: k, stays: map[types.NamespacedName]stay{}, wake: func(types.NamespacedName) {}}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,9 +70,7 @@ func (w *wrapped) woken(name types.NamespacedName) {
 	wake := w.wake
 	w.mu.Unlock()
 
-	if wake != nil {
-		wake(name)
-	}
+	wake(name)
 }
 
 // ofShard marks reconcilers that a shard has wrapped.
@@ -88,10 +83,7 @@ func (w *wrapped) call(ctx context.Context, name types.NamespacedName, deletion 
 		return later(err)
 	}
 
-	w.mu.Lock()
-	delete(w.waits, name)
-	w.ran[name] = stay{stretch: stretch, deletion: deletion}
-	w.mu.Unlock()
+	w.change(name, func(last *stay) { *last = stay{ran: true, stretch: stretch, deletion: deletion} })
 
 	return inner(ctx)
 }
@@ -104,12 +96,9 @@ func (w *wrapped) absent(ctx context.Context, name types.NamespacedName, inner w
 		return later(err)
 	}
 
-	w.mu.Lock()
-	last, ran := w.ran[name]
-	delete(w.waits, name)
-	w.mu.Unlock()
-
-	if !ran {
+	last := w.last(name)
+	if !last.ran {
+		w.forget(name)
 		return reconcile.Result{}, nil
 	}
 
@@ -120,8 +109,7 @@ func (w *wrapped) absent(ctx context.Context, name types.NamespacedName, inner w
 		}
 	}
 
-	last.told = true
-	w.remember(name, last)
+	w.change(name, func(last *stay) { last.told = true })
 
 	result, err := inner(ctx)
 	if err != nil || !result.IsZero() {
@@ -137,27 +125,28 @@ func (w *wrapped) absent(ctx context.Context, name types.NamespacedName, inner w
 	return reconcile.Result{}, nil
 }
 
-// last returns the stay of an object, if the function has run for it.
-func (w *wrapped) last(name types.NamespacedName) (last stay, ran bool) {
+// last returns what is known of the stay of an object.
+func (w *wrapped) last(name types.NamespacedName) stay {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	last, ran = w.ran[name]
-
-	return last, ran
+	return w.stays[name]
 }
 
-func (w *wrapped) remember(name types.NamespacedName, last stay) {
+// change changes what is known of the stay of an object.
+func (w *wrapped) change(name types.NamespacedName, fn func(*stay)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	w.ran[name] = last
+	last := w.stays[name]
+	fn(&last)
+	w.stays[name] = last
 }
 
 // whereabouts returns what has become of an object that is not in the cache, as the API server knows it: absent if it does not exist,
 // gone if it is not this shard's, or unclear if it is: the cache is behind, or has another selector in addition. The caller is inside the object.
 func (s *Shard) whereabouts(ctx context.Context, k *kind, name types.NamespacedName) (verdict, error) {
-	switch obj, err := k.ask(ctx, name); {
+	switch obj, err := k.live(ctx, name); {
 	case err != nil:
 		return unclear, err
 	case obj == nil:
@@ -171,35 +160,17 @@ func (s *Shard) whereabouts(ctx context.Context, k *kind, name types.NamespacedN
 	}
 }
 
-// ask reads an object's metadata from the API server. It returns nil if the object does not exist.
-func (k *kind) ask(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
-	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
-	defer cancel()
-
-	obj, err := k.live(ctx, name)
-	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // absence is a valid answer
-	}
-
-	if err != nil {
-		return nil, fmt.Errorf("determine whether %s %s was deleted: %w", k.gvk.Kind, name, err)
-	}
-
-	return obj, nil
-}
-
 func (w *wrapped) forget(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	delete(w.ran, name)
-	delete(w.waits, name)
+	delete(w.stays, name)
 }
 
 // depart forgets an object that the cache shows as another shard's, or not at all. What the process holds for it is released when no
 // worker is inside the object.
 func (w *wrapped) depart(name types.NamespacedName) {
-	if _, ran := w.last(name); ran {
+	if w.last(name).ran {
 		w.shard.guard.depart(w.kind.key(name), "")
 	} else {
 		w.forget(name)
@@ -212,16 +183,14 @@ func (w *wrapped) unseen(ctx context.Context, name types.NamespacedName, l link)
 		return
 	}
 
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	now, waits := w.shard.term.clock.Now(), w.last(name).waits
+	if !waits.IsZero() && now.Sub(waits) < longWait {
+		return
+	}
 
-	now := w.shard.term.clock.Now()
+	w.change(name, func(last *stay) { last.waits = now })
 
-	switch since, waits := w.waits[name]; {
-	case !waits:
-		w.waits[name] = now
-	case now.Sub(since) >= longWait:
-		w.waits[name] = now
+	if !waits.IsZero() {
 		log.FromContext(ctx).Info("Not reconciling the object, because it follows a controller that is not an object of this shard. "+
 			"If the ring lists the controlled kind as a main resource, not as a controlled one, declare it as shard.Main",
 			"kind", w.kind.gvk.Kind, "object", name,

@@ -14,8 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -173,7 +173,7 @@ func TestAsksForObjectsOfAnEarlierStretch(t *testing.T) {
 	elsewhere.Labels[s.shardKey] = "shard-1"
 
 	for what, tc := range map[string]struct {
-		object metav1.Object
+		object *corev1.ConfigMap
 		answer error
 		calls  int
 		fails  bool
@@ -186,7 +186,7 @@ func TestAsksForObjectsOfAnEarlierStretch(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			calls := 0
-			k := &kind{live: func(context.Context, types.NamespacedName) (metav1.Object, error) { return tc.object, tc.answer }}
+			k := &kind{endpoint: func() (metadata.Getter, error) { return oneAnswer{object: tc.object, err: tc.answer}, nil }}
 			w := s.wrap(k)
 			inner := func(context.Context) (reconcile.Result, error) {
 				calls++
@@ -197,7 +197,7 @@ func TestAsksForObjectsOfAnEarlierStretch(t *testing.T) {
 			require.NoError(t, err)
 
 			calls = 0
-			w.ran[name] = stay{stretch: -1, deletion: true} // a stretch ago
+			w.stays[name] = stay{ran: true, stretch: -1, deletion: true} // a stretch ago
 			v := visit{shard: s}
 			v.into(k.key(name))
 			_, err = w.absent(t.Context(), name, inner)
@@ -205,9 +205,27 @@ func TestAsksForObjectsOfAnEarlierStretch(t *testing.T) {
 			require.NoError(t, left)
 			require.Equal(t, tc.fails, err != nil, "%v", err)
 			require.Equal(t, tc.calls, calls)
-			require.Equal(t, tc.knows, len(w.ran) > 0)
+			require.Equal(t, tc.knows, len(w.stays) > 0)
 		})
 	}
+}
+
+// oneAnswer is an endpoint that has one answer.
+type oneAnswer struct {
+	metadata.Getter
+
+	object *corev1.ConfigMap
+	err    error
+}
+
+func (a oneAnswer) Namespace(string) metadata.ResourceInterface { return a }
+
+func (a oneAnswer) Get(context.Context, string, metav1.GetOptions, ...string) (*metav1.PartialObjectMetadata, error) {
+	if a.err != nil {
+		return nil, a.err
+	}
+
+	return &metav1.PartialObjectMetadata{ObjectMeta: a.object.ObjectMeta}, nil
 }
 
 // traffic is what the manager sends to the API server about ConfigMaps.

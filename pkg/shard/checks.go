@@ -7,6 +7,7 @@ import (
 
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 )
@@ -75,11 +76,13 @@ type sort struct {
 	is, main bool
 }
 
-// sort returns that of an object, a list, or an apply configuration.
+// sort returns that of an object, a list, an apply configuration, or a kind.
 func (c *checks) sort(obj any) sort {
 	var gvk schema.GroupVersionKind
 
 	switch obj := obj.(type) {
+	case schema.GroupVersionKind:
+		gvk = obj
 	case kruntime.Object:
 		var err error
 		if gvk, err = apiutil.GVKForObject(obj, c.scheme); err != nil {
@@ -89,11 +92,7 @@ func (c *checks) sort(obj any) sort {
 		GetAPIVersion() *string
 		GetKind() *string
 	}: // an apply configuration
-		if obj.GetAPIVersion() == nil || obj.GetKind() == nil {
-			return sort{}
-		}
-
-		gvk = schema.FromAPIVersionAndKind(*obj.GetAPIVersion(), *obj.GetKind())
+		gvk = schema.FromAPIVersionAndKind(ptr.Deref(obj.GetAPIVersion(), ""), ptr.Deref(obj.GetKind(), ""))
 	}
 
 	gk, kind, is := c.kinds.of(gvk.GroupKind())

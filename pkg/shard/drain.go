@@ -108,7 +108,7 @@ func refused(err error) bool {
 
 // afterwards reads from the API server what has become of an object, after the given error, and returns the error that remains.
 func (s *Shard) afterwards(ctx context.Context, k *kind, key objectKey, failure error) (outcome, error) {
-	live, err := k.ask(ctx, key.NamespacedName)
+	live, err := k.live(ctx, key.NamespacedName)
 
 	switch {
 	case err != nil:

@@ -72,6 +72,7 @@ func (d *drains) deleted(gk schema.GroupKind, obj any) {
 	}
 
 	d.shard.handover.forget(l.objectKey)
+	d.shard.poison.forget(l.objectKey)
 
 	if d.holds(l.objectKey) {
 		q.Add(l) // it may have been given to another shard
@@ -221,7 +222,7 @@ func (v *visit) forget(ctx context.Context, k *kind, name types.NamespacedName) 
 	}
 
 	for _, w := range v.shard.wrappersOf(key) {
-		if last, _ := w.last(name); last.told {
+		if w.last(name).told {
 			return forgetAfter, nil
 		}
 	}

@@ -6,8 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 )
 
 // rememberedAcknowledgements limits how many objects that left the shard are remembered, so that their disappearance from the
@@ -27,10 +27,10 @@ const rememberedAcknowledgements = 1 << 14
 // before it reads, so that no acknowledgement happens in between. The last worker to leave acknowledges. If the worker that saw
 // the drain waited instead, it would block one worker of its controller for as long as another controller works.
 type guard struct {
-	mu       sync.Mutex
-	objects  map[objectKey]*object
-	departed []departure // ring buffer of acknowledgements, oldest at next
-	next     int
+	mu      sync.Mutex
+	objects map[objectKey]*object
+	// departed are the objects that were acknowledged last.
+	departed *lru.Cache
 	// drains are the objects that are to be released, since when they are, and seen counts them.
 	drains map[objectKey]time.Time
 	seen   int
@@ -48,11 +48,6 @@ type object struct {
 	left          bool  // the object has left without a drain, and what the process holds for it is to be released
 	acknowledging bool
 	acknowledged  string // version in which it was released; empty: it was not
-}
-
-type departure struct {
-	key     objectKey
-	version string
 }
 
 // drain is a request to release an object.
@@ -83,7 +78,16 @@ const (
 )
 
 func newGuard() *guard {
-	return &guard{objects: map[objectKey]*object{}, drains: map[objectKey]time.Time{}, clock: clock.RealClock{}}
+	g := &guard{objects: map[objectKey]*object{}, drains: map[objectKey]time.Time{}, clock: clock.RealClock{}}
+	g.departed = lru.NewWithEvictionFunc(rememberedAcknowledgements, func(oldest lru.Key, _ any) {
+		key, _ := oldest.(objectKey)
+		if o := g.objects[key]; o != nil {
+			o.acknowledged = ""
+			g.tidy(key, o)
+		}
+	})
+
+	return g
 }
 
 // enter puts a worker inside the object. The worker may do nothing to the object until judge returns run.
@@ -119,11 +123,8 @@ func (o *object) judge(v view) verdict {
 		return o.judgeAbsence()
 	}
 
-	if o.acknowledged != "" && older(v.version, o.acknowledged) {
-		return unclear
-	}
-
-	if o.drain.version != "" && older(v.version, o.drain.version) {
+	// If versions are not numbers, the cached one counts as current, and only the precondition of every write protects the object.
+	if notOlder(v.version, o.acknowledged) == behind || notOlder(v.version, o.drain.version) == behind {
 		return unclear
 	}
 
@@ -172,7 +173,7 @@ func (g *guard) depart(key objectKey, version string) {
 	o.left = true
 	if version != "" {
 		o.acknowledged = version
-		g.remember(departure{key: key, version: version})
+		g.departed.Add(key, nil)
 	}
 }
 
@@ -222,7 +223,7 @@ func (g *guard) settle(key objectKey, result outcome) {
 
 	if result.version != "" {
 		o.drain, o.left, o.acknowledged = drain{}, false, result.version
-		g.remember(departure{key: key, version: result.version})
+		g.departed.Add(key, nil)
 	}
 	g.note(key, o)
 	g.tidy(key, o)
@@ -270,38 +271,9 @@ func (g *guard) pending() pending {
 	return p
 }
 
-// remember records that an object was released. If there are too many records, it drops the oldest one.
-func (g *guard) remember(d departure) {
-	if len(g.departed) < rememberedAcknowledgements {
-		g.departed = append(g.departed, d)
-
-		return
-	}
-
-	oldest := g.departed[g.next]
-	g.departed[g.next] = d
-	g.next = (g.next + 1) % len(g.departed)
-
-	if o := g.objects[oldest.key]; o != nil && o.acknowledged == oldest.version {
-		o.acknowledged = ""
-		g.tidy(oldest.key, o)
-	}
-}
-
 // tidy drops an object that has no state to keep.
 func (g *guard) tidy(key objectKey, o *object) {
 	if *o == (object{}) {
 		delete(g.objects, key)
 	}
-}
-
-// older reports whether version a was written before version b of the same object. Versions that are not numbers cannot be
-// compared: a then counts as current, and only the precondition of every write protects the object.
-func older(a, b string) bool {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	if err != nil {
-		return false
-	}
-
-	return order < 0
 }

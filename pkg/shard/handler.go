@@ -50,10 +50,10 @@ type Resource struct {
 func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.NamespacedName) (time.Duration, error) {
 	k := r.kind()
 	if k.err == nil {
-		k.inventory, k.stores, k.live, k.patch = newInventory(s, k), s.stores, k.readLive, k.patchLive
+		k.inventory, k.stores = newInventory(s, k), s.stores
 		s.stores.add(&store{Store: r.Store, form: form{gvk: r.Kind}, endpoint: k.endpoint, namespace: r.Namespace}, r.Resource.GroupResource())
-		s.register(k)
 		s.declare(declared{r.Kind.GroupKind(): {main: r.Main}})
+		s.register(k)
 	}
 
 	w := s.wrap(k)

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,7 +37,7 @@ const (
 //	H3  An object that waits sends no request of its own. A version that cannot be compared, because it is not a number, is not waited for.
 //	H4  The worker does not wait for versions that the API server has not reached itself. They come with objects that are restored
 //	    from another cluster, because a restore keeps annotations. When objects have waited for more than two seconds, one request for
-//	    each kind tells.
+//	    each kind tells; one of their workers waits for the answer.
 //	H5  The worker does not wait for informers that have stopped, nor for those of other namespaces: they see the next version only
 //	    with the next bookmark.
 type handovers struct {
@@ -47,9 +48,19 @@ type handovers struct {
 	waits   map[objectKey]postponed
 	metrics waitMetrics
 	// passed are the handovers that are not compared again.
-	passed  map[objectKey]string
-	present *present
-	swept   time.Time // when waits was last swept
+	passed map[objectKey]string
+	// selector is that of the shard, which may be all that the program may list, and answers are what the API server said about each kind.
+	selector func() labels.Selector
+	answers  map[schema.GroupKind]answer
+	swept    time.Time // when waits was last swept
+}
+
+// answer is the version that a kind had reached after a request was sent.
+type answer struct {
+	version string
+	sent    time.Time // zero: none was answered
+	next    time.Time // before this time, no other request is sent
+	err     error     // why the last request failed
 }
 
 // handed is an object with its handover, as a worker finds it.
@@ -74,7 +85,7 @@ func newHandovers(ring string, stores *stores, selector func() labels.Selector) 
 	return &handovers{
 		stores: stores,
 		waits:  map[objectKey]postponed{}, metrics: waitMetricsOf(ring), passed: map[objectKey]string{},
-		present: &present{selector: selector, of: map[schema.GroupKind]*answer{}},
+		selector: selector, answers: map[schema.GroupKind]answer{},
 	}
 }
 
@@ -92,14 +103,17 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 	}
 
 	missing, lagging, err := h.compare(o)
-	if err != nil {
-		return "", 0, err
+	if lagging != nil && now.Sub(o.wait.since) >= recheck {
+		failure := h.ask(ctx, o, lagging)
+		missing, _, err = h.compare(o)
+
+		if failure != nil && missing != "" {
+			missing += fmt.Sprintf(" (the API server cannot be asked for its version: %v)", failure)
+		}
 	}
 
-	if lagging != nil && now.Sub(o.wait.since) >= recheck {
-		if err := h.present.ask(ctx, o, lagging); err != nil {
-			missing += fmt.Sprintf(" (the API server cannot be asked for its version: %v)", err)
-		}
+	if err != nil {
+		return "", 0, err
 	}
 
 	h.mu.Lock()
@@ -150,10 +164,6 @@ func (h *handovers) begins(o handed) {
 
 // waitsFor records that an object waits, and logs it from time to time. It returns when to look again. The caller holds the lock.
 func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) time.Duration {
-	if _, waits := h.waits[o.key]; !waits {
-		h.metrics.objects.Inc()
-	}
-
 	w, waited := o.wait, o.now.Sub(o.wait.since)
 	if o.now.Sub(w.told) >= longWait {
 		w.told = o.now
@@ -163,6 +173,7 @@ func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) time
 
 	w.looked = o.now
 	h.waits[o.key] = w
+	h.metrics.objects.Set(float64(len(h.waits)))
 
 	return min(max(soon, waited/between), seldom)
 }
@@ -184,10 +195,8 @@ func (h *handovers) sweep(now time.Time) {
 
 // ends records that an object no longer waits. The caller holds the lock.
 func (h *handovers) ends(key objectKey) {
-	if _, waits := h.waits[key]; waits {
-		delete(h.waits, key)
-		h.metrics.objects.Dec()
-	}
+	delete(h.waits, key)
+	h.metrics.objects.Set(float64(len(h.waits)))
 }
 
 // forget drops an object that does not exist any more, or belongs to another shard.
@@ -228,11 +237,54 @@ func (h *handovers) compare(o handed) (missing string, lagging *store, err error
 			}
 
 			is := c.LastStoreSyncResourceVersion()
-			if notOlder(is, version) == behind && !h.present.ahead(c.form.gvk.GroupKind(), version, o.wait.since) {
+			if notOlder(is, version) == behind && !h.unreached(c, version, o.wait.since) {
 				return fmt.Sprintf("%s at version %s, which is at %s", resource, version, is), c, nil
 			}
 		}
 	}
 
 	return "", nil, nil
+}
+
+// unreached reports whether the API server had not reached the version of what a store shows at a moment after the given time.
+func (h *handovers) unreached(c *store, version string, since time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	a := h.answers[c.form.gvk.GroupKind()]
+
+	return !a.sent.Before(since) && notOlder(a.version, version) == behind
+}
+
+// ask asks the API server for the version of what a store shows, unless the answer to an earlier request is good enough for the object, another
+// worker asks, or one did a moment ago. It returns why the last request failed. A list without a resourceVersion is at least as new as everything that
+// was written before it was sent.
+func (h *handovers) ask(ctx context.Context, o handed, c *store) error {
+	gk := c.form.gvk.GroupKind()
+
+	h.mu.Lock()
+	a := h.answers[gk]
+	may := a.sent.Before(o.wait.since) && !o.now.Before(a.next)
+
+	if may {
+		a.next = o.now.Add(liveTimeout)
+		h.answers[gk] = a
+	}
+	h.mu.Unlock()
+
+	if !may {
+		return a.err
+	}
+
+	page, err := c.page(ctx, cmp.Or(o.GetNamespace(), c.namespace), metav1.ListOptions{LabelSelector: h.selector().String(), Limit: 1})
+	if a.next, a.err = o.now.Add(recheck), err; err == nil {
+		a.version, a.sent = page.ResourceVersion, o.now
+	}
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.answers[gk] = a
+
+	return err
 }

@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -32,6 +31,8 @@ type ringKeys contract.LabelKeys
 // field is a field of metadata with the ring's keys in it; the value is nil for none.
 type field struct {
 	name  string
+	get   func(metav1.Object) map[string]string
+	set   func(metav1.Object, map[string]string)
 	pairs []pair
 }
 
@@ -40,8 +41,11 @@ type pair struct {
 	value *string
 }
 
-func (k ringKeys) fields(m ringMeta) (labels, annotations field) {
-	return field{"labels", []pair{{k.Shard, m.shard}, {k.Drain, m.drain}}}, field{"annotations", []pair{{k.Handover, m.handover}, {k.Held, m.held}}}
+func (k ringKeys) fields(m ringMeta) []field {
+	return []field{
+		{"labels", metav1.Object.GetLabels, metav1.Object.SetLabels, []pair{{k.Shard, m.shard}, {k.Drain, m.drain}}},
+		{"annotations", metav1.Object.GetAnnotations, metav1.Object.SetAnnotations, []pair{{k.Handover, m.handover}, {k.Held, m.held}}},
+	}
 }
 
 // of returns what an object carries.
@@ -85,9 +89,9 @@ func (k ringKeys) set(obj metav1.Object, m ringMeta, shared bool) {
 		return
 	}
 
-	labels, annotations := k.fields(m)
-	obj.SetLabels(with(obj.GetLabels(), labels.pairs, shared))
-	obj.SetAnnotations(with(obj.GetAnnotations(), annotations.pairs, shared))
+	for _, f := range k.fields(m) {
+		f.set(obj, with(f.get(obj), f.pairs, shared))
+	}
 }
 
 // in returns metadata that carries exactly this.
@@ -100,8 +104,7 @@ func (k ringKeys) in(metadata map[string]any, m ringMeta, shared bool) map[strin
 		metadata = map[string]any{}
 	}
 
-	labels, annotations := k.fields(m)
-	for _, f := range []field{labels, annotations} {
+	for _, f := range k.fields(m) {
 		values, _ := metadata[f.name].(map[string]any)
 		if values = with(values, f.pairs, shared); values != nil {
 			metadata[f.name] = values
@@ -211,10 +214,8 @@ func (c *ringCache) GetInformer(ctx context.Context, obj client.Object, opts ...
 // GetInformerForKind implements cache.Informers.
 func (c *ringCache) GetInformerForKind(ctx context.Context, gvk schema.GroupVersionKind, opts ...cache.InformerGetOption) (cache.Informer, error) {
 	informer, err := c.Cache.GetInformerForKind(ctx, gvk, opts...)
-	obj := &unstructured.Unstructured{}
-	obj.SetGroupVersionKind(gvk)
 
-	return c.informer(informer, c.checks.sort(obj)), err
+	return c.informer(informer, c.checks.sort(gvk)), err
 }
 
 func (c *ringCache) informer(informer cache.Informer, d sort) cache.Informer {
@@ -259,21 +260,21 @@ type ringInformer struct {
 
 // AddEventHandler implements cache.Informer.
 func (i *ringInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
-	return i.Informer.AddEventHandler(&ringHandler{h, i.keys}) //nolint:wrapcheck // it is the informer's
+	return i.Informer.AddEventHandler(i.hiding(h)) //nolint:wrapcheck // it is the informer's
 }
 
 // AddEventHandlerWithResyncPeriod implements cache.Informer.
 func (i *ringInformer) AddEventHandlerWithResyncPeriod(
 	h toolscache.ResourceEventHandler, period time.Duration,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
-	return i.Informer.AddEventHandlerWithResyncPeriod(&ringHandler{h, i.keys}, period) //nolint:wrapcheck // it is the informer's
+	return i.Informer.AddEventHandlerWithResyncPeriod(i.hiding(h), period) //nolint:wrapcheck // it is the informer's
 }
 
 // AddEventHandlerWithOptions implements cache.Informer.
 func (i *ringInformer) AddEventHandlerWithOptions(
 	h toolscache.ResourceEventHandler, o toolscache.HandlerOptions,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
-	return i.Informer.AddEventHandlerWithOptions(&ringHandler{h, i.keys}, o) //nolint:wrapcheck // it is the informer's
+	return i.Informer.AddEventHandlerWithOptions(i.hiding(h), o) //nolint:wrapcheck // it is the informer's
 }
 
 // AddIndexers implements cache.Informer.
@@ -286,18 +287,11 @@ func (i *ringInformer) AddIndexers(indexers toolscache.Indexers) error {
 	return i.Informer.AddIndexers(hidden) //nolint:wrapcheck // it is the informer's
 }
 
-type ringHandler struct {
-	inner toolscache.ResourceEventHandler
-	keys  ringKeys
+// hiding returns a handler that sees objects without the keys.
+func (i *ringInformer) hiding(h toolscache.ResourceEventHandler) toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerDetailedFuncs{
+		AddFunc:    func(obj any, initial bool) { h.OnAdd(i.keys.hidden(obj), initial) },
+		UpdateFunc: func(old, obj any) { h.OnUpdate(i.keys.hidden(old), i.keys.hidden(obj)) },
+		DeleteFunc: func(obj any) { h.OnDelete(i.keys.hidden(obj)) },
+	}
 }
-
-// OnAdd implements toolscache.ResourceEventHandler.
-func (h *ringHandler) OnAdd(obj any, initial bool) { h.inner.OnAdd(h.keys.hidden(obj), initial) }
-
-// OnUpdate implements toolscache.ResourceEventHandler.
-func (h *ringHandler) OnUpdate(old, obj any) {
-	h.inner.OnUpdate(h.keys.hidden(old), h.keys.hidden(obj))
-}
-
-// OnDelete implements toolscache.ResourceEventHandler.
-func (h *ringHandler) OnDelete(obj any) { h.inner.OnDelete(h.keys.hidden(obj)) }

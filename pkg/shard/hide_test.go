@@ -160,7 +160,7 @@ func TestEveryHandlerIsWrapped(t *testing.T) {
 	}
 
 	cm := p.marked("missed", "a", "b")
-	(&ringHandler{h, p.clients.keys}).OnDelete(toolscache.DeletedFinalStateUnknown{Key: "missed", Obj: cm})
+	(&ringInformer{keys: p.clients.keys}).hiding(h).OnDelete(toolscache.DeletedFinalStateUnknown{Key: "missed", Obj: cm})
 	require.Equal(t, map[string]string{"a": "b"}, receive(f, seen, "it is missed"))
 	require.Contains(t, cm.Labels, p.shard.shardKey, "it is the cache's")
 

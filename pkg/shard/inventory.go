@@ -3,10 +3,10 @@ package shard
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -41,25 +41,16 @@ type inventory struct {
 	mu      sync.Mutex
 	stretch int      // stretch of the term that all fields below belong to
 	listing *listing // nil: there is none yet
-	lists   backoff
-	reads   backoff
+	retry   wait.Backoff
+	next    time.Time // after a request has failed, no other one is sent before
 }
+
+// retries is when to retry what fails.
+var retries = wait.Backoff{Duration: firstRetry / 2, Cap: maxRetry / 2, Factor: 2, Jitter: 1, Steps: math.MaxInt} //nolint:mnd // the jitter is the other half
 
 // newInventory returns the inventory of the kind.
 func newInventory(s *Shard, k *kind) *inventory {
-	return &inventory{shard: s, kind: k, busy: make(chan struct{}, 1)}
-}
-
-// backoff is when to retry what has failed.
-type backoff struct {
-	failures int
-	at       time.Time
-}
-
-func (b *backoff) failed(now time.Time) {
-	half := min(firstRetry<<min(b.failures, 10), maxRetry) / 2
-	b.failures++
-	b.at = now.Add(wait.Jitter(half, 1))
+	return &inventory{shard: s, kind: k, busy: make(chan struct{}, 1), retry: retries}
 }
 
 // retryError is the wait until the next attempt to reach the API server. The failure was logged.
@@ -104,38 +95,39 @@ func (i *inventory) exists(stretch int) (bool, error) {
 	defer i.mu.Unlock()
 
 	if stretch > i.stretch {
-		i.stretch, i.listing, i.lists, i.reads = stretch, nil, backoff{}, backoff{}
+		i.stretch, i.listing, i.retry, i.next = stretch, nil, retries, time.Time{}
 	}
 
-	if wait := i.until(i.lists); i.listing == nil && wait > 0 {
+	if wait := i.until(); i.listing == nil && wait > 0 {
 		return false, retryError(wait)
 	}
 
 	return i.listing != nil, nil
 }
 
-func (i *inventory) until(b backoff) time.Duration { return b.at.Sub(i.shard.term.clock.Now()) }
+func (i *inventory) until() time.Duration { return i.next.Sub(i.shard.term.clock.Now()) }
 
 // put notes what was listed, or why nothing was.
 func (i *inventory) put(ctx context.Context, found *listing, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
-	if i.listing = found; err != nil {
-		i.failed(ctx, &i.lists, err)
-	}
+	i.listing = found
+	i.answered(ctx, err)
 }
 
-// failed logs why the API server did not answer, and postpones the next attempt. If the worker was told to stop, this is not a
+// answered notes whether the API server has answered. If not, it logs why, and postpones the next attempt. If the worker was told to stop, this is not a
 // failure.
-func (i *inventory) failed(ctx context.Context, b *backoff, err error) {
-	if ctx.Err() != nil {
-		return
-	}
-	b.failed(i.shard.term.clock.Now())
+func (i *inventory) answered(ctx context.Context, err error) {
+	switch {
+	case err == nil:
+		i.retry, i.next = retries, time.Time{}
+	case ctx.Err() == nil:
+		i.next = i.shard.term.clock.Now().Add(i.retry.Step())
 
-	log.FromContext(ctx).Error(err, "Working on nothing that was not confirmed in this term: the API server must confirm that the cache is up to date",
-		"unconfirmedKind", i.kind.gvk.Kind, "failures", b.failures, "retryAfter", i.until(*b))
+		log.FromContext(ctx).Error(err, "Working on nothing that was not confirmed in this term: the API server must confirm that the cache is up to date",
+			"unconfirmedKind", i.kind.gvk.Kind, "retryAfter", i.until())
+	}
 }
 
 // doubt makes the shard list the objects again: what was confirmed need not be in a cache that is new.
@@ -168,19 +160,16 @@ func (i *inventory) confirm(ctx context.Context, name types.NamespacedName, cach
 		return may == fresh, err
 	}
 
-	live, err := i.read(ctx, name)
+	live, err := i.kind.live(ctx, name)
+
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
-	if err != nil {
-		i.failed(ctx, &i.reads, err)
-
-		return false, retryError(max(i.until(i.reads), 0))
+	if i.answered(ctx, err); err != nil {
+		return false, retryError(max(i.until(), 0))
 	}
 
-	i.reads = backoff{}
-
-	if may = compare(cached, live); may == fresh {
+	if may = compare(cached, i.shard.view(live)); may == fresh {
 		l.note(name, cached)
 	}
 
@@ -199,30 +188,13 @@ func (i *inventory) judge(stretch int, name types.NamespacedName, cached view) (
 	}
 
 	may := l.judge(name, cached)
-	if may == fresh && l.knows(name) {
+	if _, listed := l.objects[name]; may == fresh && listed {
 		l.note(name, cached)
 	}
 
-	if wait := i.until(i.reads); may == unsaid && wait > 0 {
+	if wait := i.until(); may == unsaid && wait > 0 {
 		return l, behind, retryError(wait)
 	}
 
 	return l, may, nil
-}
-
-// read reads the state of the object from the API server.
-func (i *inventory) read(ctx context.Context, name types.NamespacedName) (view, error) {
-	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
-	defer cancel()
-
-	obj, err := i.kind.live(ctx, name)
-	if apierrors.IsNotFound(err) {
-		return view{}, nil
-	}
-
-	if err != nil {
-		return view{}, fmt.Errorf("read %s %s from the API server: %w", i.kind.gvk.Kind, name, err)
-	}
-
-	return i.shard.view(obj), nil
 }

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,11 +42,11 @@ func (c *clients) elsewhere(ctx context.Context, d sort, name types.NamespacedNa
 	obj, liveErr := k.live(ctx, name)
 
 	switch {
-	case apierrors.IsNotFound(liveErr), apierrors.IsForbidden(liveErr):
+	case liveErr != nil && !apierrors.IsForbidden(liveErr):
+		return liveErr
+	case obj == nil:
 		c.absent.Add(key, now)
 		return err
-	case liveErr != nil:
-		return fmt.Errorf("determine whether %s %s is another shard's: %w", d.Kind, name, liveErr)
 	case c.shard.owns(obj):
 		return err // the cache will contain it
 	default:
@@ -92,15 +93,9 @@ func (c *clients) follows(ctx context.Context, d sort, obj client.Object) (bool,
 		return false, nil
 	}
 
-	name := types.NamespacedName{Namespace: obj.GetNamespace(), Name: by.Name}
-
-	namespaced, err := k.namespaced()
+	name, err := k.named(obj.GetNamespace(), by.Name)
 	if err != nil {
-		return false, fmt.Errorf("determine whether %s is namespaced: %w", by.Kind, err)
-	}
-
-	if !namespaced {
-		name.Namespace = ""
+		return false, err
 	}
 
 	owner := k.shown(ctx, name)
@@ -124,27 +119,29 @@ func (c *clients) update(ctx context.Context, obj client.Object, call func() err
 	}
 
 	return c.exchange(d, obj, func() error {
-		given := obj.GetResourceVersion()
 		c.keys.set(obj, m, true)
-		obj.SetResourceVersion(version)
 
-		err := call()
-		if err != nil {
-			obj.SetResourceVersion(given)
-		}
-
-		return err
+		return sent(obj, version, call)
 	})
+}
+
+// sent calls the function, which sends the object with the version as precondition. If the call fails, the object does not keep it.
+func sent(obj metav1.Object, version string, call func() error) error {
+	given := obj.GetResourceVersion()
+	obj.SetResourceVersion(version)
+
+	err := call()
+	if err != nil {
+		obj.SetResourceVersion(given)
+	}
+
+	return err
 }
 
 // carries returns what the object carries in its version. For an object without a version, it is what the object carries now, and in which version. The error
 // is a conflict if the version is not the latest.
 func (c *clients) carries(ctx context.Context, d sort, obj client.Object) (ringMeta, string, error) {
 	k, name, version := c.shard.kind(d.GroupKind, obj.GetNamespace()), client.ObjectKeyFromObject(obj), obj.GetResourceVersion()
-	if k == nil {
-		return ringMeta{}, "", fmt.Errorf("update %s %s: the kind is declared, but not registered", d.Kind, name)
-	}
-
 	if version != "" {
 		if cached := k.shown(ctx, name); cached != nil && cached.GetResourceVersion() == version {
 			return c.keys.of(cached), version, nil
@@ -158,10 +155,8 @@ func (c *clients) carries(ctx context.Context, d sort, obj client.Object) (ringM
 	live, err := k.live(ctx, name)
 
 	switch {
-	case apierrors.IsNotFound(err):
-		return ringMeta{}, version, nil
-	case err != nil:
-		return ringMeta{}, "", fmt.Errorf("determine the shard of %s %s before its update: %w", d.Kind, name, err)
+	case err != nil || live == nil:
+		return ringMeta{}, version, err
 	case version != "" && version != live.GetResourceVersion():
 		conflict := apierrors.NewConflict(schema.GroupResource{Group: d.Group, Resource: d.Kind}, name.Name, errOutdated)
 
@@ -192,18 +187,13 @@ func (c *clients) patch(ctx context.Context, obj client.Object, patch client.Pat
 // kept returns the data of the patch so that the object keeps what it carries, with the precondition that it needs.
 func (c *clients) kept(ctx context.Context, d sort, obj client.Object, patch client.Patch) ([]byte, error) {
 	data, err := patch.Data(obj)
-	if err != nil {
-		return nil, err //nolint:wrapcheck // it is the patch's
+	if err != nil || patch.Type() == types.ApplyCBORPatchType {
+		return data, err //nolint:wrapcheck // it is the patch's
 	}
 
 	b, err := c.body(patch.Type(), data, func() (metav1.Object, error) {
-		k := c.shard.kind(d.GroupKind, obj.GetNamespace())
-		if k == nil {
-			return nil, fmt.Errorf("the kind %s is declared, but not registered", d.Kind)
-		}
-
-		live, err := k.live(ctx, client.ObjectKeyFromObject(obj))
-		if apierrors.IsNotFound(err) {
+		live, err := c.shard.kind(d.GroupKind, obj.GetNamespace()).live(ctx, client.ObjectKeyFromObject(obj))
+		if err == nil && live == nil {
 			return &metav1.PartialObjectMetadata{}, nil // the API server says so itself
 		}
 
@@ -245,15 +235,10 @@ func (c *clients) version(ctx context.Context, d sort, obj metav1.Object) string
 		return ""
 	}
 
-	if given != "" {
-		return given
-	}
-
-	return cached.GetResourceVersion()
+	return cmp.Or(given, cached.GetResourceVersion())
 }
 
-// apply calls the function, which sends the configuration and receives the answer into it. If the call fails, the configuration does not keep the
-// precondition.
+// apply calls the function, which sends the configuration and receives the answer into it.
 func (c *clients) apply(ctx context.Context, config kruntime.ApplyConfiguration, call func() error) error {
 	d, err := c.begin(ctx, "apply", config)
 	if err != nil {
@@ -265,24 +250,13 @@ func (c *clients) apply(ctx context.Context, config kruntime.ApplyConfiguration,
 		return call()
 	}
 
-	given := obj.GetResourceVersion()
-
-	version := c.version(ctx, d, obj)
+	version := cmp.Or(obj.GetResourceVersion(), c.version(ctx, d, obj))
 
 	return c.exchange(d, obj, func() error {
 		if c.hides(d) {
 			c.keys.hide(obj, false) // what is left out is left alone
 		}
 
-		if given == "" && version != "" {
-			obj.SetResourceVersion(version)
-		}
-
-		err := call()
-		if err != nil {
-			obj.SetResourceVersion(given)
-		}
-
-		return err
+		return sent(obj, version, call)
 	})
 }

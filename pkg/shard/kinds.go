@@ -26,26 +26,6 @@ func (s *Shard) declare(kinds declared) {
 	}
 }
 
-// declaredKind returns a kind that was declared to the manager of the shard, as that reads it; nil for others.
-func (s *Shard) declaredKind(gk schema.GroupKind) *kind {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-
-	if _, declared := s.mains[gk]; declared && len(s.kinds[gk]) > 0 {
-		return s.kinds[gk][0]
-	}
-
-	return nil
-}
-
-// isMain reports whether objects of the kind follow no controller.
-func (s *Shard) isMain(gk schema.GroupKind) bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-
-	return s.mains[gk]
-}
-
 // kindOf returns and registers the kind of an object. The client is read only while no informer of the kind is known.
 func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 	empty, _ := obj.DeepCopyObject().(client.Object)
@@ -55,7 +35,7 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 		return &kind{err: fmt.Errorf("determine the kind of %T: %w", obj, err)}
 	}
 
-	if k := s.declaredKind(gvk.GroupKind()); k != nil {
+	if k := s.kind(gvk.GroupKind(), metav1.NamespaceAll); k != nil && k.declared {
 		return k
 	}
 
@@ -63,7 +43,6 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 		gvk: gvk, stores: s.stores, client: c, empty: empty, endpoint: s.stores.endpoint(gvk),
 		namespaced: func() (bool, error) { return c.IsObjectNamespaced(empty) },
 	}
-	k.live, k.patch = k.readLive, k.patchLive
 	k.inventory = s.inventoryOf(form{gvk, reflect.TypeOf(empty)}, k)
 	s.stores.mapped(c.RESTMapper(), gvk)
 	s.register(k)
@@ -86,11 +65,8 @@ type kind struct {
 	client     client.Client
 	empty      client.Object
 	namespaced func() (bool, error)
-	// live reads an object's metadata from the API server, even if it belongs to another shard. The error is NotFound if it does
-	// not exist.
-	live func(context.Context, types.NamespacedName) (metav1.Object, error)
-	// patch sends a merge patch and returns the new resourceVersion.
-	patch func(context.Context, types.NamespacedName, []byte) (string, error)
+	// declared is true if the kind was declared to the manager of the shard, and main if the objects follow no controller.
+	main, declared bool
 	// inventory tracks whether the cache is up to date.
 	inventory *inventory
 }
@@ -100,6 +76,8 @@ func (s *Shard) register(k *kind) {
 	defer s.mu.Unlock()
 
 	gk := k.gvk.GroupKind()
+	k.main, k.declared = s.mains[gk]
+
 	if !slices.ContainsFunc(s.kinds[gk], func(other *kind) bool { return other.namespace == k.namespace }) {
 		s.kinds[gk] = append(s.kinds[gk], k)
 	}
@@ -170,6 +148,20 @@ func (k *kind) key(name types.NamespacedName) objectKey {
 	return objectKey{GroupKind: k.gvk.GroupKind(), NamespacedName: name}
 }
 
+// named returns the name of an object of the kind that controls one in the namespace.
+func (k *kind) named(namespace, name string) (types.NamespacedName, error) {
+	namespaced, err := k.namespaced()
+	if err != nil {
+		return types.NamespacedName{}, fmt.Errorf("determine whether %s is namespaced: %w", k.gvk.Kind, err)
+	}
+
+	if !namespaced {
+		namespace = ""
+	}
+
+	return types.NamespacedName{Namespace: namespace, Name: name}, nil
+}
+
 // namespaces returns the cached namespaces.
 func (k *kind) namespaces() ([]string, error) {
 	namespaced, err := k.namespaced()
@@ -220,22 +212,35 @@ func (k *kind) get(ctx context.Context, name types.NamespacedName) (metav1.Objec
 	return obj, nil
 }
 
-// readLive is kind.live.
-func (k *kind) readLive(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
+// live reads an object's metadata from the API server, even if it belongs to another shard. It returns nil if the object does not exist.
+func (k *kind) live(ctx context.Context, name types.NamespacedName) (obj metav1.Object, err error) {
+	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
+	defer cancel()
+
 	r, err := k.endpoint()
+
+	switch {
+	case err != nil:
+	case r != nil:
+		obj, err = r.Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	default: // the shard has no manager, as in a test: only the client is available
+		obj, err = k.get(ctx, name)
+	}
+
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // absence is a valid answer
+	}
+
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read %s %s from the API server: %w", k.gvk.Kind, name, err)
 	}
 
-	if r == nil { // the shard has no manager, as in a test: only the client is available
-		return k.get(ctx, name)
-	}
-
-	return r.Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}) //nolint:wrapcheck // the caller adds the object
+	return obj, nil
 }
 
-// patchLive is kind.patch. It does not use the program's client, which may hide what the patch changes, or start an informer to wait for it.
-func (k *kind) patchLive(ctx context.Context, name types.NamespacedName, patch []byte) (string, error) {
+// patch sends a merge patch and returns the new resourceVersion. It does not use the program's client, which may hide what the patch changes, or start an
+// informer to wait for it.
+func (k *kind) patch(ctx context.Context, name types.NamespacedName, patch []byte) (string, error) {
 	r, err := k.endpoint()
 	if err != nil {
 		return "", err

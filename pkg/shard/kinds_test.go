@@ -121,7 +121,7 @@ func TestMainObjectsFollowNoController(t *testing.T) {
 	require.Len(t, logged, 2)
 	require.NoError(t, stores["CronJob"].Delete(drained))
 
-	s.declare(declared{{Group: batchv1.GroupName, Kind: "Job"}: Main(&batchv1.Job{})})
+	s.kind(schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"}, "n").main = true
 	require.Zero(t, reconcile("Job"))
 	require.Zero(t, reconcile("Pod"), "it follows the Job, which follows nothing")
 	require.Equal(t, map[string]int{"Job": 1, "Pod": 1}, worked)

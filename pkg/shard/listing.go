@@ -79,19 +79,15 @@ func (l *listing) judge(name types.NamespacedName, v view) freshness {
 
 // compare returns how fresh the cache's view is, given a live read after it: fresh or behind.
 func compare(cached, live view) freshness {
-	switch {
-	case !live.owned && cached.version == "":
+	exists := cached.version != ""
+	if exists == live.owned && (!exists || notOlder(cached.version, live.version) == fresh) {
 		return fresh
-	case !live.owned || cached.version == "":
-		return behind
-	case notOlder(cached.version, live.version) == fresh:
-		return fresh
-	default:
-		return behind
 	}
+
+	return behind
 }
 
-// notOlder reports whether version a of an object was written with or after version b of the same resource.
+// notOlder reports whether version a of an object was written with or after version b of the same resource. It is unsaid for versions that are not numbers.
 func notOlder(a, b string) freshness {
 	if a == b {
 		return fresh
@@ -116,13 +112,6 @@ func (l *listing) note(name types.NamespacedName, v view) {
 	} else {
 		l.objects[name] = reached
 	}
-}
-
-// knows reports whether the listing contains the object.
-func (l *listing) knows(name types.NamespacedName) bool {
-	_, listed := l.objects[name]
-
-	return listed
 }
 
 // listed lists the shard's objects of the kind on the API server. All pages of a namespace show the same moment, which is not before the request.

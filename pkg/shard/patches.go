@@ -19,21 +19,16 @@ import (
 type body struct {
 	*clients
 
-	patchType types.PatchType
-	data      []byte
-	content   any    // map[string]any, or []map[string]any of a JSON patch
-	changed   bool   // content is not what data is
-	version   string // the precondition that a patch of all labels or annotations needs
-	read      func() (metav1.Object, error)
+	patchType  types.PatchType
+	fields     map[string]any   // of a patch that has the form of the object
+	operations []map[string]any // of a JSON patch
+	version    string           // the precondition that a patch of all labels or annotations needs
+	read       func() (metav1.Object, error)
 }
 
 // body returns the content of a patch. The function reads the object from the API server.
 func (c *clients) body(patchType types.PatchType, data []byte, read func() (metav1.Object, error)) (b *body, err error) {
-	b = &body{clients: c, patchType: patchType, data: data, read: read}
-
-	if patchType == types.ApplyCBORPatchType {
-		return b, nil
-	}
+	b = &body{clients: c, patchType: patchType, read: read}
 
 	if patchType == types.ApplyYAMLPatchType {
 		if data, err = yaml.ToJSON(data); err != nil {
@@ -44,36 +39,25 @@ func (c *clients) body(patchType types.PatchType, data []byte, read func() (meta
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber() // numbers stay as they are
 
-	if patchType == types.JSONPatchType {
-		var operations []map[string]any
-
-		err = d.Decode(&operations)
-		b.content = operations
-	} else {
-		var fields map[string]any
-
-		err = d.Decode(&fields)
-		b.content = fields
-
-		if fields == nil {
-			b.content = map[string]any{}
-		}
-	}
-
-	if err != nil {
+	if err = d.Decode(b.content()); err != nil {
 		return nil, fmt.Errorf("decode the patch: %w", err)
 	}
 
 	return b, nil
 }
 
-// encoded returns the data of the patch.
-func (b *body) encoded() ([]byte, error) {
-	if !b.changed {
-		return b.data, nil
+// content returns what is encoded in the data of the patch.
+func (b *body) content() any {
+	if b.patchType == types.JSONPatchType {
+		return &b.operations
 	}
 
-	data, err := json.Marshal(b.content)
+	return &b.fields
+}
+
+// encoded returns the data of the patch.
+func (b *body) encoded() ([]byte, error) {
+	data, err := json.Marshal(b.content())
 	if err != nil {
 		return nil, fmt.Errorf("encode the patch: %w", err)
 	}
@@ -82,19 +66,12 @@ func (b *body) encoded() ([]byte, error) {
 }
 
 // keep makes the object keep what it carries.
-func (b *body) keep() (err error) {
-	switch content := b.content.(type) {
-	case map[string]any:
-		err = b.keepFields(content)
-	case []map[string]any:
-		b.content, err = b.keepOperations(content)
+func (b *body) keep() error {
+	if b.patchType == types.JSONPatchType {
+		return b.keepOperations()
 	}
 
-	if b.version != "" {
-		b.requires(b.version)
-	}
-
-	return err
+	return b.keepFields()
 }
 
 const versionPath = "/metadata/resourceVersion"
@@ -102,51 +79,48 @@ const versionPath = "/metadata/resourceVersion"
 // requires makes the version a precondition, unless the patch has one. An operation sets the version instead of testing it: for the API server, a failed
 // test is an invalid request, but a different version is a conflict.
 func (b *body) requires(version string) {
-	switch content := b.content.(type) {
-	case map[string]any:
-		metadata, _ := content["metadata"].(map[string]any)
-		if _, has := metadata["resourceVersion"]; has {
-			return
+	if b.patchType == types.JSONPatchType {
+		if !slices.ContainsFunc(b.operations, func(o map[string]any) bool { return o["path"] == versionPath }) {
+			b.operations = slices.Insert(b.operations, 0, map[string]any{"op": "replace", "path": versionPath, "value": version})
 		}
 
-		if metadata == nil {
-			metadata = map[string]any{}
-		}
-
-		metadata["resourceVersion"], content["metadata"], b.changed = version, metadata, true
-	case []map[string]any:
-		if !slices.ContainsFunc(content, func(o map[string]any) bool { return o["path"] == versionPath }) {
-			b.content = slices.Insert(content, 0, map[string]any{"op": "replace", "path": versionPath, "value": version})
-			b.changed = true
-		}
+		return
 	}
+
+	metadata, _ := b.fields["metadata"].(map[string]any)
+	if _, has := metadata["resourceVersion"]; has {
+		return
+	}
+
+	if metadata == nil {
+		metadata = map[string]any{}
+	}
+
+	if metadata["resourceVersion"] = version; b.fields == nil {
+		b.fields = map[string]any{}
+	}
+
+	b.fields["metadata"] = metadata
 }
 
 const directive = "$patch"
 
 // keepFields changes a patch that has the form of the object.
-func (b *body) keepFields(patch map[string]any) error {
-	metadata, _ := patch["metadata"].(map[string]any)
+func (b *body) keepFields() (err error) {
+	metadata, _ := b.fields["metadata"].(map[string]any)
 
-	if b.patchType == types.StrategicMergePatchType && (patch[directive] == "replace" || metadata[directive] == "replace") {
-		var err error
-
-		patch["metadata"], err = b.replaced(metadata)
+	if b.patchType == types.StrategicMergePatchType && (b.fields[directive] == "replace" || metadata[directive] == "replace") {
+		b.fields["metadata"], err = b.replaced(metadata)
 
 		return err
 	}
 
-	labels, annotations := b.keys.fields(ringMeta{})
-	for _, f := range []field{labels, annotations} {
+	for _, f := range b.keys.fields(ringMeta{}) {
 		value, ok := metadata[f.name]
 		values, _ := value.(map[string]any)
 
 		for _, p := range f.pairs {
-			if _, ok := values[p.key]; ok {
-				delete(values, p.key)
-
-				b.changed = true
-			}
+			delete(values, p.key)
 		}
 
 		all := ok && value == nil || values[directive] != nil
@@ -154,7 +128,6 @@ func (b *body) keepFields(patch map[string]any) error {
 			continue
 		}
 
-		var err error
 		if metadata[f.name], err = b.named(f, values); err != nil {
 			return err
 		}
@@ -170,16 +143,9 @@ func (b *body) named(f field, values map[string]any) (map[string]any, error) {
 		return nil, err
 	}
 
-	b.changed = true
-
-	has := live.GetLabels()
-	if f.name == "annotations" {
-		has = live.GetAnnotations()
-	}
-
 	named := map[string]any{}
 
-	for key := range with(has, f.pairs, true) {
+	for key := range with(f.get(live), f.pairs, true) {
 		named[key] = nil
 	}
 
@@ -199,7 +165,7 @@ func (b *body) replaced(metadata map[string]any) (map[string]any, error) {
 		return nil, err
 	}
 
-	b.changed, b.version = true, live.GetResourceVersion()
+	b.version = live.GetResourceVersion()
 
 	metadata = b.keys.in(metadata, b.keys.of(live), false)
 	if _, has := metadata["resourceVersion"]; !has && b.version != "" {
@@ -210,32 +176,29 @@ func (b *body) replaced(metadata map[string]any) (map[string]any, error) {
 }
 
 // keepOperations changes a JSON patch.
-func (b *body) keepOperations(operations []map[string]any) ([]map[string]any, error) {
-	kept := make([]map[string]any, 0, len(operations))
+func (b *body) keepOperations() error {
+	b.operations = slices.DeleteFunc(b.operations, func(o map[string]any) bool { return b.touches(o["path"]) })
 
-	for _, o := range operations {
-		path, _ := o["path"].(string)
-		if b.touches(path) {
-			b.changed = true
+	for _, o := range b.operations {
+		if o["op"] == "test" {
 			continue
 		}
 
-		if o["op"] != "test" {
-			if err := b.operation(path, o); err != nil {
-				return nil, err
-			}
+		if err := b.operation(o); err != nil {
+			return err
 		}
-
-		kept = append(kept, o)
 	}
 
-	return kept, nil
+	if b.version != "" {
+		b.requires(b.version)
+	}
+
+	return nil
 }
 
 // touches reports whether the path is that of one of the keys.
-func (b *body) touches(path string) bool {
-	labels, annotations := b.keys.fields(ringMeta{})
-	for _, f := range []field{labels, annotations} {
+func (b *body) touches(path any) bool {
+	for _, f := range b.keys.fields(ringMeta{}) {
 		for _, p := range f.pairs {
 			if path == "/metadata/"+f.name+"/"+strings.NewReplacer("~", "~0", "/", "~1").Replace(p.key) {
 				return true
@@ -246,10 +209,11 @@ func (b *body) touches(path string) bool {
 	return false
 }
 
-func (b *body) operation(path string, o map[string]any) (err error) {
+// operation changes an operation that replaces all labels or annotations.
+func (b *body) operation(o map[string]any) (err error) {
 	value, _ := o["value"].(map[string]any)
 
-	switch path {
+	switch path, _ := o["path"].(string); path {
 	case "":
 		if metadata, ok := value["metadata"].(map[string]any); ok {
 			value["metadata"], err = b.replaced(metadata)

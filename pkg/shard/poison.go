@@ -6,10 +6,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -124,10 +121,7 @@ func (p *poison) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if p.dir != "" {
-		_ = os.RemoveAll(p.dir)
-	}
-
+	_ = os.RemoveAll(p.dir) // it does nothing without a path
 	p.dir = ""
 }
 
@@ -315,22 +309,22 @@ func (s *Shard) releasePoison(gk schema.GroupKind, obj any) {
 	}
 }
 
+// forget drops an object that does not exist any more, or belongs to another shard.
+func (p *poison) forget(key objectKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	delete(p.held, key)
+}
+
 // heldBack returns how many objects of the shard are held back.
 func (s *Shard) heldBack() map[schema.GroupKind]int {
 	s.poison.mu.Lock()
-	held := maps.Clone(s.poison.held)
-	s.poison.mu.Unlock()
+	defer s.poison.mu.Unlock()
 
 	counts := map[schema.GroupKind]int{}
-
-	for key := range held {
-		name := toolscache.NewObjectName(key.Namespace, key.Name).String()
-		if slices.ContainsFunc(s.stores.showing(key.GroupKind, key.Namespace), func(c *store) bool {
-			_, there, _ := c.GetByKey(name)
-			return there
-		}) {
-			counts[key.GroupKind]++
-		}
+	for key := range s.poison.held {
+		counts[key.GroupKind]++
 	}
 
 	return counts
@@ -338,10 +332,9 @@ func (s *Shard) heldBack() map[schema.GroupKind]int {
 
 // fingerprint returns a digest of what others may change of an object. If the object has a generation, that stands for what is not metadata.
 func (p *poison) fingerprint(obj metav1.Object) string {
-	labels, annotations := p.keys.fields(ringMeta{})
-	state := map[string]any{
-		"uid": obj.GetUID(), "generation": obj.GetGeneration(), "deletion": obj.GetDeletionTimestamp() != nil,
-		"labels": with(obj.GetLabels(), labels.pairs, true), "annotations": with(obj.GetAnnotations(), annotations.pairs, true),
+	state := map[string]any{"uid": obj.GetUID(), "generation": obj.GetGeneration(), "deletion": obj.GetDeletionTimestamp() != nil}
+	for _, f := range p.keys.fields(ringMeta{}) {
+		state[f.name] = with(f.get(obj), f.pairs, true)
 	}
 
 	if obj.GetGeneration() == 0 {

@@ -144,16 +144,11 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 		}
 
 		controller := metav1.GetControllerOfNoCopy(obj)
-		if controller == nil || v.shard.isMain(k.gvk.GroupKind()) {
+		if controller == nil || k.main {
 			return run, nil
 		}
 
-		group, err := schema.ParseGroupVersion(controller.APIVersion)
-		if err != nil {
-			return run, nil //nolint:nilerr // no owner that a reconciler could be wrapped for
-		}
-
-		owner := v.shard.kind(group.WithKind(controller.Kind).GroupKind(), obj.GetNamespace())
+		owner := v.shard.kind(schema.FromAPIVersionAndKind(controller.APIVersion, controller.Kind).GroupKind(), obj.GetNamespace())
 		if owner == nil {
 			return run, nil
 		}
@@ -174,15 +169,9 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 func (v *visit) enterOwner(
 	ctx context.Context, owner *kind, obj metav1.Object, controller *metav1.OwnerReference,
 ) (metav1.Object, verdict, error) {
-	key := types.NamespacedName{Namespace: obj.GetNamespace(), Name: controller.Name}
-
-	namespaced, err := owner.namespaced()
+	key, err := owner.named(obj.GetNamespace(), controller.Name)
 	if err != nil {
-		return nil, unclear, fmt.Errorf("determine whether %s is namespaced: %w", owner.gvk.Kind, err)
-	}
-
-	if !namespaced {
-		key.Namespace = ""
+		return nil, unclear, err
 	}
 
 	has, may, err := v.look(ctx, owner, key)
@@ -192,8 +181,12 @@ func (v *visit) enterOwner(
 	case may == run:
 		return has, may, nil
 	case (may == absent || may == gone) && obj.GetDeletionTimestamp() != nil:
-		may, err = owner.survivedBy(ctx, key, controller.UID)
-		return nil, may, err
+		// If the owner no longer exists, nobody else will finish the deletion. One that belongs to another shard is not in the cache either.
+		if has, err = owner.live(ctx, key); err != nil || has != nil && has.GetUID() == controller.UID {
+			return nil, unclear, err
+		}
+
+		return nil, run, nil
 	default:
 		// The object follows its owner, or is garbage-collected after it, or the owner comes back into view.
 		if may == absent || may == gone || may == foreign {
@@ -201,23 +194,6 @@ func (v *visit) enterOwner(
 		}
 
 		return nil, unclear, nil
-	}
-}
-
-// survivedBy returns what may be done to an object in deletion whose owner is not in the cache. If the owner no longer exists,
-// nobody else will finish the deletion. An owner that belongs to another shard is not in the cache either, so the API server is
-// asked.
-func (k *kind) survivedBy(ctx context.Context, owner types.NamespacedName, uid types.UID) (verdict, error) {
-	obj, err := k.live(ctx, owner)
-	switch {
-	case apierrors.IsNotFound(err):
-		return run, nil
-	case err != nil:
-		return unclear, fmt.Errorf("determine whether %s %s was deleted: %w", k.gvk.Kind, owner, err)
-	case obj.GetUID() != uid:
-		return run, nil
-	default:
-		return unclear, nil
 	}
 }
 
@@ -282,6 +258,10 @@ func (v *visit) see(ctx context.Context, k *kind, name types.NamespacedName) (me
 		v.shard.handover.forget(key)
 	}
 
+	if may == absent || may == gone || may == foreign {
+		v.shard.poison.forget(key)
+	}
+
 	return obj, may, nil
 }
 
@@ -300,7 +280,9 @@ func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (
 		switch {
 		case apierrors.IsConflict(ackErr):
 			// The object has changed meanwhile; its event leads here again.
-			result.RequeueAfter = sooner(result.RequeueAfter, recheck)
+			if result.RequeueAfter == 0 || result.RequeueAfter > recheck {
+				result.RequeueAfter = recheck
+			}
 		case ackErr != nil && err != nil:
 			// The error of the drain comes first, because the other one may be terminal.
 			err = fmt.Errorf("%w (after the reconcile failed: %v)", ackErr, err) //nolint:errorlint // see above
@@ -316,13 +298,4 @@ func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (
 	}
 
 	return result, err
-}
-
-// sooner returns the smaller of two times; the first may be missing.
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 {
-		return b
-	}
-
-	return min(a, b)
 }

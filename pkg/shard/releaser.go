@@ -64,6 +64,7 @@ func (s *Shard) forget(key objectKey) {
 	}
 
 	s.handover.forget(key)
+	s.poison.forget(key)
 }
 
 func (s *Shard) wrappersOf(key objectKey) []*wrapped {
@@ -86,18 +87,16 @@ func (w *wrapped) release(ctx context.Context, name types.NamespacedName) error 
 		return fmt.Errorf("release what the process holds for %s %s: %w", w.kind.gvk.Kind, name, err)
 	}
 
-	last, _ := w.last(name)
-	last.ended = true
-	w.remember(name, last)
+	w.change(name, func(last *stay) { last.ended = true })
 
 	return nil
 }
 
 // holds reports whether the process may hold something for the object.
 func (w *wrapped) holds(name types.NamespacedName) bool {
-	last, ran := w.last(name)
+	last := w.last(name)
 
-	return w.ends != nil && ran && !last.ended
+	return w.ends != nil && last.ran && !last.ended
 }
 
 // releaseAll ends what the process holds for all objects, after the term. If it fails, the process must end before another one has the
@@ -133,7 +132,7 @@ func (s *Shard) releaseAll(ctx context.Context) error {
 // wake makes controllers reconcile an object again that stays, after they have released what they hold for it.
 func (s *Shard) wake(key objectKey) {
 	for _, w := range s.wrappersOf(key) {
-		if last, _ := w.last(key.NamespacedName); last.ended {
+		if w.last(key.NamespacedName).ended {
 			w.woken(key.NamespacedName)
 		}
 	}
@@ -149,8 +148,8 @@ func (s *Shard) held() []objectKey {
 	for _, wrappers := range s.wrappers {
 		for _, w := range wrappers {
 			w.mu.Lock()
-			for name, last := range w.ran {
-				if w.ends != nil && !last.ended {
+			for name, last := range w.stays {
+				if w.ends != nil && last.ran && !last.ended {
 					keys = append(keys, w.kind.key(name))
 				}
 			}

@@ -322,8 +322,9 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 			require.NoError(t, err)
 
 			// All of this can be left of an object.
-			locked(&w.mu, func() { w.waits[key.NamespacedName] = s.term.clock.Now() })
+			w.change(key.NamespacedName, func(last *stay) { last.waits = s.term.clock.Now() })
 			locked(&s.handover.mu, func() { s.handover.passed[key] = "{}" })
+			locked(&s.poison.mu, func() { s.poison.held[key] = "" })
 
 			if i%2 == 0 {
 				locked(&s.guard.mu, func() { s.guard.objects[key] = &object{drain: drain{version: "5"}} })
@@ -331,10 +332,11 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 
 			require.NoError(t, store.Delete(cm))
 			s.drains.deleted(kind.GroupKind(), cache.DeletedFinalStateUnknown{Key: "n/" + cm.Name, Obj: cm})
+			require.Empty(t, s.heldBack())
 		}
 
 		pass(forgetAfter - time.Second)
-		require.Len(t, w.ran, objects, "a worker may still be told")
+		require.Len(t, w.stays, objects, "a worker may still be told")
 		require.EqualValues(t, objects/2, released.Load(), "those that are drained are released at once")
 
 		told := types.NamespacedName{Namespace: "n", Name: "object-1"}
@@ -342,13 +344,12 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 		require.ErrorIs(t, err, errRelease, "a worker is told, and cannot finish")
 
 		pass(2 * time.Second)
-		require.Len(t, w.ran, 1)
+		require.Len(t, w.stays, 1)
 
 		failing = false
 		_, err = handle(t.Context(), told)
 		require.NoError(t, err)
-		require.Empty(t, w.ran)
-		require.Empty(t, w.waits)
+		require.Empty(t, w.stays)
 		require.Empty(t, s.handover.passed)
 		require.Empty(t, s.guard.objects)
 		require.EqualValues(t, objects, released.Load())
