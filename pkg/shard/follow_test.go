@@ -289,6 +289,8 @@ func TestInformersKnowTheirNamespace(t *testing.T) {
 			slices.Sort(found[reflect.TypeOf(obj).Elem().Name()])
 		}
 
+		require.True(t, c.WaitForCacheSync(t.Context()), "until then, the cache has goroutines that outlive it")
+
 		return found
 	}
 
