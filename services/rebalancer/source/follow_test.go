@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -285,12 +286,14 @@ func TestStreamDoesNotSpin(t *testing.T) {
 func TestStreamPausesWithoutVersion(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.begins()
+		b.fake.mu.Lock()
 		b.version = ""
+		b.fake.mu.Unlock()
 		b.set("stream", apierrors.NewMethodNotSupported(gr, "watch"))
 		b.stream.Relist()
 		b.pass(10 * time.Minute)
 		require.Less(t, b.count(), 2*(10*2+10), "two requests for a list")
-		require.Equal(t, "failed: list configmaps: the list has no resource version from which to watch", b.said[len(b.said)-1])
+		require.Equal(t, "failed: list configmaps: the list has no resource version from which to watch", b.lastSaid())
 	})
 }
 
@@ -309,7 +312,7 @@ func TestStreamTellsThatWatchesEnd(t *testing.T) {
 
 				for range brief {
 					require.True(t, b.opened())
-					require.Equal(t, "well", b.said[len(b.said)-1])
+					require.Equal(t, "well", b.lastSaid())
 					end(b)
 
 					for !b.opened() {
@@ -319,17 +322,26 @@ func TestStreamTellsThatWatchesEnd(t *testing.T) {
 					b.known--
 				}
 
-				require.Equal(t, ends, b.said[len(b.said)-1])
+				require.Equal(t, ends, b.lastSaid())
 				b.pass(calm - time.Second)
-				require.Equal(t, ends, b.said[len(b.said)-1])
+				require.Equal(t, ends, b.lastSaid())
 				b.pass(time.Second)
-				require.Equal(t, "well", b.said[len(b.said)-1], "this watch lasts")
+				require.Equal(t, "well", b.lastSaid(), "this watch lasts")
 				end(b)
 				b.pass(time.Second)
-				require.Equal(t, "well", b.said[len(b.said)-1])
+				require.Equal(t, "well", b.lastSaid())
 			})
 		})
 	}
+}
+
+// lastSaid waits until nothing more happens now, and returns the last call of the stream.
+func (b *bubble) lastSaid() string {
+	synctest.Wait()
+	b.notes.mu.Lock()
+	defer b.notes.mu.Unlock()
+
+	return b.said[len(b.said)-1]
 }
 
 // opened reports whether a watch was opened since its last call.
