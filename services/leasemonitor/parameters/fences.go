@@ -56,7 +56,7 @@ func (r *Fences) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		return reconcile.Result{}, fmt.Errorf("let ring %s own the parameter of its fence: %w", ring.Name, err)
 	}
 
-	return reconcile.Result{}, r.write(ctx, want)
+	return kit.Later(r.write(ctx, want))
 }
 
 // SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, for every ring whose fence may need

@@ -35,6 +35,7 @@ const (
 const (
 	ReasonRegistered         = "Registered"         // True
 	ReasonRegistrationFailed = "RegistrationFailed" // False: the webhook configuration could not be written
+	ReasonChangedByOthers    = "ChangedByOthers"    // False: others keep changing the webhook configuration, so it is restored only now and then
 	ReasonResourcesMissing   = "ResourcesMissing"   // False: the API server does not serve a resource of the ring (yet). Also of [ConditionAssigned].
 	ReasonDeleting           = "Deleting"           // False: the ring is being deleted. Also of [ConditionAssigned].
 	ReasonEmbedded           = "Embedded"           // False: the ring uses no webhook, because one of its shards assigns new objects
