@@ -187,6 +187,10 @@ func (r *Reconciler) unfence(ctx context.Context, ring string) error {
 		return fmt.Errorf("read ValidatingAdmissionPolicyBinding %s: %w", contract.FenceName(ring), err)
 	}
 
+	if b.Labels[contract.LabelClusterRing] != ring {
+		return nil // that of a ring with the same suffix
+	}
+
 	err = r.Restores.Write(b.Name, nil, "somebody keeps creating ValidatingAdmissionPolicyBinding "+b.Name, func() error {
 		return r.Client.Delete(ctx, b, client.Preconditions{UID: &b.UID, ResourceVersion: &b.ResourceVersion})
 	})

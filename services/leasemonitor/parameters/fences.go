@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/fence"
 	"github.com/clusterring/clusterring/services/internal/kit"
@@ -49,7 +48,7 @@ func (r *Fences) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	}
 
 	if want == nil {
-		return reconcile.Result{}, r.remove(ctx, contract.FenceName(req.Name))
+		return reconcile.Result{}, r.remove(ctx, req.Name)
 	}
 
 	if err := controllerutil.SetOwnerReference(ring, want, r.Client.Scheme()); err != nil {

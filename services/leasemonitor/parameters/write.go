@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
 )
@@ -64,12 +65,16 @@ func (w Writer) write(ctx context.Context, want *v1alpha1.PolicyParameter) error
 	})
 }
 
-// remove deletes the parameter of the given name, if there is one.
-func (w Writer) remove(ctx context.Context, name string) error {
+// remove deletes the parameter of the ring's fence, if there is one. A ring with the same suffix may have one of this name.
+func (w Writer) remove(ctx context.Context, ring string) error {
 	have := &v1alpha1.PolicyParameter{}
-	key := client.ObjectKey{Name: name}
+	name := contract.FenceName(ring)
 
-	err := w.Client.Get(ctx, key, have)
+	err := w.Client.Get(ctx, client.ObjectKey{Name: name}, have)
+	if of, labelled := have.Labels[contract.LabelClusterRing]; labelled && of != ring {
+		return nil
+	}
+
 	if err == nil {
 		err = w.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID})
 	}

@@ -18,7 +18,7 @@ const (
 const (
 	ReasonReconciliationSucceeded = "ReconciliationSucceeded" // Ready=True
 	ReasonReconciliationFailed    = "ReconciliationFailed"    // Ready=False. The message names the condition that is not True.
-	// ReasonShardLabelInUse is a reason of Ready=False: an older ring has the same spec.shardLabel, so no service acts for this one. It is
+	// ReasonShardLabelInUse is a reason of Ready=False: an older ring has the same label, so no service acts for this one. It is
 	// also a reason of [ConditionWebhookRegistered], [ConditionAssigned], and [ConditionFenced].
 	ReasonShardLabelInUse = "ShardLabelInUse"
 )
