@@ -30,6 +30,9 @@ const catchUp = 50 * time.Millisecond
 // bundlePatience is how long after its start a leader waits for the bundle before it calls that a failure.
 const bundlePatience = 10 * time.Second
 
+// listPatience is how long admission policies may not know a new ring before that is a failure.
+const listPatience = 5 * time.Second
+
 // SetupWithManager adds the reconciler to a manager. It runs only in the leader.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).

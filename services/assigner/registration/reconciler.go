@@ -96,6 +96,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: catchUp}, nil // the cache was behind, which is no state of the ring
 	case errors.Is(err, errNoBundle) && r.starting():
 		return reconcile.Result{RequeueAfter: bundlePatience}, nil // or earlier, once there is one
+	case apierrors.IsForbidden(err) && r.Status.Clock.Since(ring.CreationTimestamp.Time).Abs() < listPatience:
+		return reconcile.Result{RequeueAfter: catchUp}, nil // the leasemonitor lists the ring for the admission policies about now
 	}
 
 	fence, fenceErr := r.fenced(ctx, ring, set)
