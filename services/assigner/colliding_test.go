@@ -28,6 +28,7 @@ func TestCollidingRings(t *testing.T) {
 	require.Contains(t, younger.registration(), "another name")
 
 	require.Empty(t, younger.create(younger.website(unique("site"))).GetLabels())
+
 	before := older.configuration()
 	require.Equal(t, first, before.Labels[contract.LabelClusterRing])
 
