@@ -52,20 +52,16 @@ func TestRegistration(t *testing.T) {
 		return c != nil && c.Labels[contract.LabelClusterRing] == f.name && equalWebhooks(c, want)
 	}
 
+	// Few edits: the pauses between restores double.
 	for what, change := range map[string]func(c *admissionregistrationv1.MutatingWebhookConfiguration){
-		"rules": func(c *admissionregistrationv1.MutatingWebhookConfiguration) { c.Webhooks[0].Rules = nil },
-		"bundle": func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
-			c.Webhooks[0].ClientConfig.CABundle = nil
+		"its fields": func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
+			w := &c.Webhooks[0]
+			w.Rules, w.ClientConfig.CABundle, w.FailurePolicy = nil, nil, ptr.To(admissionregistrationv1.Fail)
 		},
-		"policy": func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
-			c.Webhooks[0].FailurePolicy = ptr.To(admissionregistrationv1.Fail)
-		},
-		"webhook": func(c *admissionregistrationv1.MutatingWebhookConfiguration) { c.Webhooks = nil },
-		"label":   func(c *admissionregistrationv1.MutatingWebhookConfiguration) { c.Labels = nil },
-		"other ring": func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
+		"webhook and label": func(c *admissionregistrationv1.MutatingWebhookConfiguration) { c.Webhooks, c.Labels = nil, nil },
+		"what is not ours": func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
 			c.Labels[contract.LabelClusterRing] = "x"
-		},
-		"one too many": func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
+
 			more := *c.Webhooks[0].DeepCopy()
 			more.Name = "more.example.org"
 			c.Webhooks = append(c.Webhooks, more)

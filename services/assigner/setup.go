@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/assigner/registration"
 	"github.com/clusterring/clusterring/services/assigner/rings"
 	"github.com/clusterring/clusterring/services/assigner/webhook"
@@ -37,8 +38,9 @@ type service struct{ options }
 
 // configure restricts what is cached to what is needed.
 func (s *service) configure(common *kit.Options, o *manager.Options) {
-	o.Cache.ByObject[&admissionregistrationv1.MutatingWebhookConfiguration{}] = kit.OfRing()
-	o.Cache.ByObject[&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}] = kit.OfRing()
+	o.Cache.ByObject[&admissionregistrationv1.MutatingWebhookConfiguration{}] = kit.WithManagers(kit.OfRing())
+	o.Cache.ByObject[&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}] = kit.WithManagers(kit.OfRing())
+	o.Cache.ByObject[&v1alpha1.PolicyParameter{}] = kit.WithManagers(cache.ByObject{})
 	o.Cache.ByObject[&admissionregistrationv1.ValidatingAdmissionPolicy{}] = cache.ByObject{
 		Field: fields.OneTermEqualSelector("metadata.name", contract.FencePolicyName),
 	}
@@ -85,13 +87,14 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 	}
 
 	r := &registration.Reconciler{
-		Client: mgr.GetClient(),
-		Live:   mgr.GetAPIReader(),
-		Rings:  store,
-		Bundle: source,
-		Target: target,
-		Status: status.Writer{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
-		Reach:  reach,
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Rings:    store,
+		Bundle:   source,
+		Target:   target,
+		Status:   status.Writer{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
+		Reach:    reach,
+		Restores: kit.NewRestores(rt.Clock),
 	}
 	if err := r.SetupWithManager(mgr); err != nil {
 		return err

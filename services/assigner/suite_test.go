@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -245,12 +246,30 @@ func (f *fixture) declare(resources ...v1alpha1.RingResource) {
 		},
 	}
 	require.NoError(f.t, f.Client.Create(f.t.Context(), ring))
+	f.list()
 	f.record(resources...)
 	f.t.Cleanup(func() {
 		f.changeRing(func(r *v1alpha1.ClusterRing) { r.Finalizers = nil })
 		require.NoError(f.t, client.IgnoreNotFound(f.Client.Delete(context.Background(), ring)))
 		require.NoError(f.t, client.IgnoreNotFound(f.Client.Delete(context.Background(), f.emptyConfiguration())))
 	})
+}
+
+// list lists the ring for the admission policies, on behalf of the lease monitor. It stays there.
+func (f *fixture) list() {
+	f.t.Helper()
+
+	parameter := &v1alpha1.PolicyParameter{ObjectMeta: metav1.ObjectMeta{Name: contract.ShardsParameter}}
+	_, err := controllerutil.CreateOrUpdate(f.t.Context(), f.Client, parameter, func() error {
+		if parameter.Data == nil {
+			parameter.Data = map[string]string{}
+		}
+
+		parameter.Data["namespaces."+f.name] = ""
+
+		return nil
+	})
+	require.NoError(f.t, err)
 }
 
 func (f *fixture) ring() *v1alpha1.ClusterRing {

@@ -103,7 +103,7 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		return err
 	}
 
-	writer := parameters.Writer{Client: c}
+	writer := parameters.Writer{Client: c, Restores: kit.NewRestores(rt.Clock)}
 	if err := (&parameters.Fences{Writer: writer}).SetupWithManager(rt.Manager); err != nil {
 		return err
 	}

@@ -33,6 +33,10 @@ const annotationInjectCA = "cert-manager.io/inject-ca-from"
 // labelApp is the recommended label of Kubernetes for the name of an application.
 const labelApp = "app.kubernetes.io/name"
 
+// labelNoEnforcer asks the admissions enforcer of Azure's Kubernetes service (AKS) to leave a webhook configuration as it is. The ring decides which
+// namespaces it covers.
+const labelNoEnforcer = "admissions.enforcer/disabled"
+
 // Target describes how API servers reach and verify the assigner. It does not change while it is in use.
 type Target struct {
 	// URL is the base of the webhook's address, without a path. If it is empty, Service is used.
@@ -55,7 +59,7 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *ad
 	c := &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            contract.WebhookConfigurationName(ring.Name),
-			Labels:          map[string]string{contract.LabelClusterRing: ring.Name, labelApp: v1alpha1.AppControllerSharding},
+			Labels:          map[string]string{contract.LabelClusterRing: ring.Name, labelApp: v1alpha1.AppControllerSharding, labelNoEnforcer: "true"},
 			OwnerReferences: ownedBy(ring),
 		},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{

@@ -124,12 +124,35 @@ func TestMerge(t *testing.T) {
 		have.Webhooks[0].ClientConfig.CABundle = []byte("wrong")
 		have.Webhooks = append(have.Webhooks, admissionregistrationv1.MutatingWebhook{Name: "another.example.org"})
 
-		next := merge(have, want)
+		next := merge(have, want, true)
 		require.Equal(t, want.Webhooks, next.Webhooks)
 		require.Equal(t, want.OwnerReferences, next.OwnerReferences)
-		require.Equal(t, map[string]string{"theirs": "x", contract.LabelClusterRing: "example", labelApp: v1alpha1.AppControllerSharding}, next.Labels)
+		require.Equal(t, map[string]string{"theirs": "x", contract.LabelClusterRing: "example", labelApp: v1alpha1.AppControllerSharding, labelNoEnforcer: "true"}, next.Labels)
 		require.Equal(t, "7", next.ResourceVersion, "nothing that was written meanwhile is overwritten")
 		require.Equal(t, map[string]string{"theirs": "x"}, have.Labels, "what came from the cache is not changed")
+	})
+
+	t.Run("what narrows stays, until the ring changes", func(t *testing.T) {
+		here := metav1.LabelSelectorRequirement{Key: "here", Operator: metav1.LabelSelectorOpExists}
+		more := admissionregistrationv1.MatchCondition{Name: "more", Expression: "false"}
+		ours := admissionregistrationv1.MatchCondition{Name: "ours", Expression: "true"}
+
+		want := want.DeepCopy()
+		want.Webhooks[0].MatchConditions = []admissionregistrationv1.MatchCondition{ours}
+		have := want.DeepCopy()
+		h := &have.Webhooks[0]
+		h.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{here}, MatchLabels: map[string]string{"x": "y"}}
+		h.ObjectSelector.MatchExpressions = append(h.ObjectSelector.MatchExpressions, here)
+		h.MatchConditions = []admissionregistrationv1.MatchCondition{more, {Name: "ours", Expression: "false"}}
+
+		next := merge(have, want, true)
+		require.Equal(t, append([]metav1.LabelSelectorRequirement{here}, want.Webhooks[0].NamespaceSelector.MatchExpressions...),
+			next.Webhooks[0].NamespaceSelector.MatchExpressions)
+		require.Equal(t, map[string]string{"x": "y"}, next.Webhooks[0].NamespaceSelector.MatchLabels)
+		require.Equal(t, h.ObjectSelector, next.Webhooks[0].ObjectSelector)
+		require.Equal(t, []admissionregistrationv1.MatchCondition{more, ours}, next.Webhooks[0].MatchConditions)
+		require.Equal(t, next, merge(next, want, true), "this is as it should be")
+		require.Equal(t, want.Webhooks, merge(next, want, false).Webhooks)
 	})
 
 	t.Run("an injected bundle stays", func(t *testing.T) {
@@ -140,11 +163,11 @@ func TestMerge(t *testing.T) {
 		have.Webhooks[0].ClientConfig.CABundle = []byte("injected")
 		have.Webhooks[0].Rules = nil
 
-		next := merge(have, Configuration(ring, set, inject))
+		next := merge(have, Configuration(ring, set, inject), true)
 		require.Equal(t, []byte("injected"), next.Webhooks[0].ClientConfig.CABundle)
 		require.Equal(t, want.Webhooks[0].Rules, next.Webhooks[0].Rules)
 		require.Equal(t, "sharding-system/assigner", next.Annotations[annotationInjectCA])
 
-		require.NotContains(t, merge(next, want).Annotations, annotationInjectCA, "it is not injected once we know it ourselves")
+		require.NotContains(t, merge(next, want, true).Annotations, annotationInjectCA, "it is not injected once we know it ourselves")
 	})
 }

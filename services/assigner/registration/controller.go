@@ -33,6 +33,9 @@ const bundlePatience = 10 * time.Second
 // concurrency is how many rings are looked after at a time.
 const concurrency = 20
 
+// listPatience is how long admission policies may not know a new ring before that is a failure.
+const listPatience = 5 * time.Second
+
 // SetupWithManager adds the reconciler to a manager. It runs only in the leader.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).

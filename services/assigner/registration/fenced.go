@@ -2,8 +2,8 @@ package registration
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -18,6 +18,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/fence"
+	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -36,6 +37,8 @@ func (r *Reconciler) fenced(ctx context.Context, ring *v1alpha1.ClusterRing, set
 	c := &metav1.Condition{Type: v1alpha1.ConditionFenced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonFenceFailed, Message: problem}
 
 	switch {
+	case errors.As(err, new(*kit.ContestedError)):
+		c.Message = err.Error() + nowAndThen
 	case err != nil:
 		c.Message = err.Error()
 	case problem != "":
@@ -98,31 +101,25 @@ func (r *Reconciler) parameterProblem(ctx context.Context, ring *v1alpha1.Cluste
 	case err != nil:
 		return "", fmt.Errorf("read PolicyParameter %s: %w", key.Name, err)
 	case !fence.Describes(parameter, ring):
-		return fmt.Sprintf("PolicyParameter %s, which describes the ring to its fence, differs from the spec: check that leasemonitor runs, which updates it", key.Name), nil
+		want := parameter.DeepCopy()
+		want.Data = fence.Parameter(ring).Data
+		who, what := kit.Changed(parameter, want, "PolicyParameter", "leasemonitor")
+
+		return fmt.Sprintf("PolicyParameter %s, which describes the ring to its fence, differs from the spec: check that leasemonitor runs, which updates it, and whether %s keeps changing %s", key.Name, who, what), nil
 	}
 
 	return "", nil
 }
 
-// bind writes a binding if it is not as it should be. It creates a binding with server-side apply: RBAC can restrict that by name.
+// bind writes a binding if it is not as it should be.
 func (r *Reconciler) bind(ctx context.Context, want *admissionregistrationv1.ValidatingAdmissionPolicyBinding) error {
 	have := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
 
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), have)
 	if apierrors.IsNotFound(err) {
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
-		if err != nil {
-			return fmt.Errorf("encode ValidatingAdmissionPolicyBinding %s: %w", want.Name, err)
-		}
+		what := "somebody keeps deleting ValidatingAdmissionPolicyBinding " + want.Name + ", or the label " + contract.LabelClusterRing + " of it"
 
-		apply := client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: content})
-		if err := r.Client.Apply(ctx, apply, client.FieldOwner(r.Status.Owner), client.ForceOwnership); err != nil {
-			return permission(want.Name, fmt.Errorf("create ValidatingAdmissionPolicyBinding %s: %w", want.Name, err))
-		}
-
-		log.FromContext(ctx).Info("Fence set up", "binding", want.Name)
-
-		return nil
+		return r.Restores.Write(want.Name, want, what, func() error { return r.fenceNew(ctx, want) })
 	}
 
 	if err != nil {
@@ -131,17 +128,38 @@ func (r *Reconciler) bind(ctx context.Context, want *admissionregistrationv1.Val
 
 	next := have.DeepCopy()
 	next.OwnerReferences, next.Spec = want.OwnerReferences, want.Spec
-	maps.Copy(next.Labels, want.Labels) // the cache has only bindings with a ring's label
+	next.Labels = added(have.Labels, want.Labels)
 
 	if equality.Semantic.DeepEqual(have, next) {
 		return nil
 	}
 
-	if err := r.Client.Update(ctx, next); err != nil {
-		return permission(want.Name, fmt.Errorf("update ValidatingAdmissionPolicyBinding %s: %w", want.Name, err))
+	who, what := kit.Changed(have, next, want.Kind, r.Status.Owner)
+
+	return r.Restores.Write(want.Name, want, who+keepsChanging+what, func() error {
+		if err := r.Client.Update(ctx, next, client.FieldOwner(r.Status.Owner)); err != nil {
+			return permission(want.Name, fmt.Errorf("update ValidatingAdmissionPolicyBinding %s: %w", want.Name, err))
+		}
+
+		log.FromContext(ctx).Info("Fence updated", "binding", want.Name)
+
+		return nil
+	})
+}
+
+// fenceNew creates a binding, with server-side apply: RBAC can restrict that by name. One that exists without its label is restored.
+func (r *Reconciler) fenceNew(ctx context.Context, want *admissionregistrationv1.ValidatingAdmissionPolicyBinding) error {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
+	if err != nil {
+		return fmt.Errorf("encode ValidatingAdmissionPolicyBinding %s: %w", want.Name, err)
 	}
 
-	log.FromContext(ctx).Info("Fence updated", "binding", want.Name)
+	apply := client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: content})
+	if err := r.Client.Apply(ctx, apply, client.FieldOwner(r.Status.Owner), client.ForceOwnership); err != nil {
+		return permission(want.Name, fmt.Errorf("create ValidatingAdmissionPolicyBinding %s: %w", want.Name, err))
+	}
+
+	log.FromContext(ctx).Info("Fence set up", "binding", want.Name)
 
 	return nil
 }
@@ -169,9 +187,17 @@ func (r *Reconciler) unfence(ctx context.Context, ring string) error {
 		return fmt.Errorf("read ValidatingAdmissionPolicyBinding %s: %w", contract.FenceName(ring), err)
 	}
 
-	err = r.Client.Delete(ctx, b, client.Preconditions{UID: &b.UID, ResourceVersion: &b.ResourceVersion})
+	if b.Labels[contract.LabelClusterRing] != ring {
+		return nil // that of a ring with the same suffix
+	}
+
+	err = r.Restores.Write(b.Name, nil, "somebody keeps creating ValidatingAdmissionPolicyBinding "+b.Name, func() error {
+		return r.Client.Delete(ctx, b, client.Preconditions{UID: &b.UID, ResourceVersion: &b.ResourceVersion})
+	})
 
 	switch {
+	case errors.As(err, new(*kit.ContestedError)):
+		return err
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:

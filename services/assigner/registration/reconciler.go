@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/status"
@@ -46,6 +46,13 @@ var errNoBundle = errors.New("there is no CA bundle yet for API servers to verif
 var errNotInjected = errors.New("cert-manager has not yet written the CA bundle into the webhook configuration, so API servers cannot call the assigner: " +
 	"see the logs of its cainjector, and whether the Certificate of --cert-manager-inject-ca-from exists and is ready")
 
+const (
+	kindConfiguration = "MutatingWebhookConfiguration"
+	keepsChanging     = " keeps changing "
+	// nowAndThen follows what others keep changing.
+	nowAndThen = "; the assigner restores it once a minute at most"
+)
+
 // Reconciler maintains the webhook configuration of every ring. Its fields must be set.
 type Reconciler struct {
 	// Client writes, and reads from a cache.
@@ -60,6 +67,8 @@ type Reconciler struct {
 	Status status.Writer
 	// Reach finds out whether API servers reach the webhook.
 	Reach *Reach
+	// Restores paces what the reconciler restores.
+	Restores *kit.Restores
 
 	started time.Time // set when the controller starts
 }
@@ -68,13 +77,13 @@ type Reconciler struct {
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := r.Client.Get(ctx, req.NamespacedName, ring); apierrors.IsNotFound(err) {
-		return reconcile.Result{}, errors.Join(r.remove(ctx, req.Name), r.unfence(ctx, req.Name))
+		return kit.Later(r.remove(ctx, req.Name), r.unfence(ctx, req.Name))
 	} else if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
 	}
 
 	if holder, err := labelclaim.Find(ctx, r.Client, ring); err != nil || holder != "" {
-		return reconcile.Result{}, errors.Join(err, r.refuse(ctx, ring, holder))
+		return kit.Later(err, r.refuse(ctx, ring, holder))
 	}
 
 	set := r.Rings.Resources(ring.Name, ring.UID, ring.Generation)
@@ -89,6 +98,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: catchUp}, nil // the cache was behind, which is no state of the ring
 	case errors.Is(err, errNoBundle) && r.starting():
 		return reconcile.Result{RequeueAfter: bundlePatience}, nil // or earlier, once there is one
+	case apierrors.IsForbidden(err) && r.Status.Clock.Since(ring.CreationTimestamp.Time).Abs() < listPatience:
+		return reconcile.Result{RequeueAfter: catchUp}, nil // the leasemonitor lists the ring for the admission policies about now
 	}
 
 	fence, fenceErr := r.fenced(ctx, ring, set)
@@ -96,7 +107,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: catchUp}, err
 	}
 
-	return reconcile.Result{RequeueAfter: again}, errors.Join(err, fenceErr, r.report(ctx, ring, webhook, fence))
+	result, err := kit.Later(err, fenceErr, r.report(ctx, ring, webhook, fence))
+	if _, until := r.Restores.Lately(contract.WebhookConfigurationName(ring.Name)); until > 0 && (again == 0 || until < again) {
+		again = until // the condition says so until then
+	}
+
+	if result.RequeueAfter == 0 {
+		result.RequeueAfter = again
+	}
+
+	return result, err
 }
 
 // refuse removes the registration of a ring whose label another ring uses, and reports that. An empty holder is none.
@@ -122,9 +142,13 @@ func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, se
 
 	embedded := ring.Spec.Sharder == v1alpha1.SharderEmbedded
 
-	var err error
+	var (
+		note string
+		err  error
+	)
+
 	if ring.DeletionTimestamp.IsZero() && !embedded {
-		err = r.register(ctx, ring, set)
+		note, err = r.register(ctx, ring, set)
 	} else {
 		err = r.remove(ctx, ring.Name)
 	}
@@ -134,6 +158,8 @@ func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, se
 		c.Message = err.Error()
 
 		return c, 0, nil
+	case errors.As(err, new(*kit.ContestedError)):
+		c.Reason, c.Message = v1alpha1.ReasonChangedByOthers, err.Error()+nowAndThen
 	case err != nil:
 		c.Message = err.Error()
 	case embedded:
@@ -144,7 +170,7 @@ func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, se
 		c.Reason, c.Message = v1alpha1.ReasonResourcesMissing, set.MissingMessage()
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonRegistered
-		c.Message = "the API server asks the assigner about new objects of the ring"
+		c.Message = "the API server asks the assigner about new objects of the ring" + note
 	}
 
 	if err != nil || embedded || !ring.DeletionTimestamp.IsZero() {
@@ -177,14 +203,14 @@ func (r *Reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, web
 	return err
 }
 
-// register writes the ring's configuration if it is not as it should be.
-func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set) error {
+// register writes the ring's configuration if it is not as it should be. It returns what people should know about it although it is.
+func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set) (note string, err error) {
 	want := Configuration(ring, set, r.Target)
 
 	if r.Target.InjectCAFrom == "" {
 		bundle := r.Bundle.Bundle()
 		if len(bundle) == 0 {
-			return errNoBundle
+			return "", errNoBundle
 		}
 
 		for i := range want.Webhooks {
@@ -194,37 +220,83 @@ func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, s
 
 	have := &admissionregistrationv1.MutatingWebhookConfiguration{}
 
-	err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), have)
+	err = r.Client.Get(ctx, client.ObjectKeyFromObject(want), have)
 	if apierrors.IsNotFound(err) {
-		if err = r.Client.Create(ctx, want.DeepCopy()); err == nil {
-			log.FromContext(ctx).Info("Webhook registered", "configuration", want.Name)
-			return r.injected(want)
+		what := "somebody keeps deleting " + kindConfiguration + " " + want.Name + ", or the label " + contract.LabelClusterRing + " of it"
+		if err := r.Restores.Write(want.Name, want, what, func() error { return r.create(ctx, want) }); err != nil {
+			return "", err
 		}
 
-		if !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("create webhook configuration %s: %w", want.Name, err)
-		}
-
-		// It is there without the ring's label, which keeps it out of the cache.
-		err = r.Live.Get(ctx, client.ObjectKeyFromObject(want), have)
+		return "", r.injected(want)
 	}
 
 	if err != nil {
-		return fmt.Errorf("read webhook configuration %s: %w", want.Name, err)
+		return "", fmt.Errorf("read webhook configuration %s: %w", want.Name, err)
 	}
 
-	next := merge(have, want)
-	if equality.Semantic.DeepEqual(have, next) {
-		return r.injected(next)
+	next := merge(have, want, r.Restores.Same(want.Name, want))
+
+	if !equality.Semantic.DeepEqual(have, next) {
+		who, what := kit.Changed(have, next, kindConfiguration, r.Status.Owner)
+		if err := r.Restores.Write(want.Name, want, who+keepsChanging+what, func() error { return r.update(ctx, next) }); err != nil {
+			return "", err
+		}
 	}
 
-	if err := r.Client.Update(ctx, next); err != nil {
-		return fmt.Errorf("update webhook configuration %s: %w", want.Name, err)
+	return r.note(next, want), r.injected(next)
+}
+
+// create creates a configuration that the cache does not contain.
+func (r *Reconciler) create(ctx context.Context, want *admissionregistrationv1.MutatingWebhookConfiguration) error {
+	err := r.Client.Create(ctx, want.DeepCopy(), client.FieldOwner(r.Status.Owner))
+
+	switch {
+	case apierrors.IsAlreadyExists(err): // without the ring's label, which keeps it out of the cache
+		have := &admissionregistrationv1.MutatingWebhookConfiguration{}
+		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(want), have); err != nil {
+			return fmt.Errorf("read webhook configuration %s: %w", want.Name, err)
+		}
+
+		return r.update(ctx, merge(have, want, false))
+	case err != nil:
+		return fmt.Errorf("create webhook configuration %s: %w", want.Name, err)
 	}
 
-	log.FromContext(ctx).Info("Webhook configuration updated", "configuration", want.Name)
+	log.FromContext(ctx).Info("Webhook registered", "configuration", want.Name)
 
-	return r.injected(next)
+	return nil
+}
+
+func (r *Reconciler) update(ctx context.Context, next *admissionregistrationv1.MutatingWebhookConfiguration) error {
+	if err := r.Client.Update(ctx, next, client.FieldOwner(r.Status.Owner)); err != nil {
+		return fmt.Errorf("update webhook configuration %s: %w", next.Name, err)
+	}
+
+	log.FromContext(ctx).Info("Webhook configuration updated", "configuration", next.Name)
+
+	return nil
+}
+
+// note says what others have changed in the configuration, if it stays, and what they have changed again and again.
+func (r *Reconciler) note(have, want *admissionregistrationv1.MutatingWebhookConfiguration) string {
+	var note string
+
+	if what, _ := r.Restores.Lately(want.Name); what != "" {
+		note = "; " + what + ", which has been restored"
+	}
+
+	ours := have.DeepCopy()
+	for i := range ours.Webhooks {
+		ours.Webhooks[i].NamespaceSelector = want.Webhooks[i].NamespaceSelector
+		ours.Webhooks[i].ObjectSelector, ours.Webhooks[i].MatchConditions = want.Webhooks[i].ObjectSelector, want.Webhooks[i].MatchConditions
+	}
+
+	if !equality.Semantic.DeepEqual(have, ours) {
+		who, what := kit.Changed(have, ours, kindConfiguration, r.Status.Owner)
+		note += "; " + who + " has narrowed " + what + ": objects that it excludes get their shards from the rebalancer, seconds later"
+	}
+
+	return note
 }
 
 // injected returns an error if cert-manager has to fill in the bundle, and has not done so.
@@ -236,41 +308,6 @@ func (r *Reconciler) injected(c *admissionregistrationv1.MutatingWebhookConfigur
 	}
 
 	return nil
-}
-
-// merge returns the configuration as it should be. Labels and annotations that others have added stay; so does a bundle
-// that is not ours to fill in.
-func merge(have, want *admissionregistrationv1.MutatingWebhookConfiguration) *admissionregistrationv1.MutatingWebhookConfiguration {
-	next := have.DeepCopy()
-	next.OwnerReferences = want.OwnerReferences
-	next.Webhooks = want.DeepCopy().Webhooks
-
-	next.Labels = maps.Clone(have.Labels)
-	if next.Labels == nil {
-		next.Labels = map[string]string{}
-	}
-
-	maps.Copy(next.Labels, want.Labels)
-
-	if _, inject := want.Annotations[annotationInjectCA]; inject {
-		if next.Annotations == nil {
-			next.Annotations = map[string]string{}
-		}
-
-		maps.Copy(next.Annotations, want.Annotations)
-
-		for i := range next.Webhooks {
-			for j := range have.Webhooks {
-				if have.Webhooks[j].Name == next.Webhooks[i].Name {
-					next.Webhooks[i].ClientConfig.CABundle = have.Webhooks[j].ClientConfig.CABundle
-				}
-			}
-		}
-	} else {
-		delete(next.Annotations, annotationInjectCA)
-	}
-
-	return next
 }
 
 // remove deletes every configuration that carries the label of a ring which is gone.
@@ -288,9 +325,13 @@ func (r *Reconciler) remove(ctx context.Context, ring string) error {
 		c := &list.Items[i]
 
 		// One that has changed meanwhile may carry its right label again; if not, its event leads here once more.
-		err := r.Client.Delete(ctx, c, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion})
+		err := r.Restores.Write(c.Name, nil, "somebody keeps creating "+kindConfiguration+" "+c.Name, func() error {
+			return r.Client.Delete(ctx, c, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion})
+		})
 
 		switch {
+		case errors.As(err, new(*kit.ContestedError)):
+			errs = append(errs, err)
 		case err == nil:
 			log.FromContext(ctx).Info("Webhook removed", "configuration", c.Name)
 		case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):

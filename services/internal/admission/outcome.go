@@ -30,7 +30,7 @@ const (
 	UnknownRing Outcome = "unknown_ring"
 	// RingDeleting means that the ring is being deleted.
 	RingDeleting Outcome = "ring_deleting"
-	// RingRefused means that no service acts for the ring, because an older one has the same spec.shardLabel.
+	// RingRefused means that no service acts for the ring, because an older one has the same label.
 	RingRefused Outcome = "ring_refused"
 	// UnknownResource means that the resource is not part of the ring, or not yet.
 	UnknownResource Outcome = "unknown_resource"

@@ -3,11 +3,13 @@ package labelclaim
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
@@ -87,4 +89,25 @@ func TestMessage(t *testing.T) {
 	require.Equal(t, v1alpha1.ReasonShardLabelInUse, c.Reason)
 	require.Equal(t, "ring a, which is older, uses the same spec.shardLabel x/1, so no service acts for this ring: delete this ring and create it "+
 		"with another shardLabel, or delete ring a", c.Message)
+}
+
+// Names that are longer than what the suffix contains can be searched.
+func TestCollidingNames(t *testing.T) {
+	older, younger := ringOf("colliding-rings-of-a-very-long-name-abcdef-727", "", 1), ringOf("colliding-rings-of-a-very-long-name-abcdef-27184", "", 2)
+	all := []v1alpha1.ClusterRing{older, younger, ringOf(older.Name[:wholeName], "", 0)}
+
+	require.Equal(t, older.LabelKeys(), younger.LabelKeys())
+	require.Equal(t, older.Name, Holder(&younger, all))
+	require.Empty(t, Holder(&older, all))
+	require.Equal(t, "ring "+older.Name+", which is older, has the same suffix clusterring-2d8ad6a8-colliding-rings-of-a-very-long-name-abcdef of labels and names, "+
+		"so no service acts for this ring: delete this ring and create it with another name, or delete ring "+older.Name, Message(&younger, older.Name))
+
+	// Its webhook and its fence would have the names of the other's.
+	younger.Spec.ShardLabel = "x/1"
+	require.Equal(t, older.Name, Holder(&younger, all))
+
+	require.True(t, MayCollide(&younger))
+	require.True(t, strings.HasSuffix(contract.RingSuffix(older.Name[:wholeName]), "-"+older.Name[:wholeName]), "a name of this length is whole")
+	require.False(t, strings.HasSuffix(contract.RingSuffix(older.Name[:wholeName]+"x"), "x"))
+	require.False(t, MayCollide(&all[2]))
 }

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/fence"
 	"github.com/clusterring/clusterring/services/internal/kit"
@@ -49,14 +48,14 @@ func (r *Fences) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	}
 
 	if want == nil {
-		return reconcile.Result{}, r.remove(ctx, contract.FenceName(req.Name))
+		return reconcile.Result{}, r.remove(ctx, req.Name)
 	}
 
 	if err := controllerutil.SetOwnerReference(ring, want, r.Client.Scheme()); err != nil {
 		return reconcile.Result{}, fmt.Errorf("let ring %s own the parameter of its fence: %w", ring.Name, err)
 	}
 
-	return reconcile.Result{}, r.write(ctx, want)
+	return kit.Later(r.write(ctx, want))
 }
 
 // SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, for every ring whose fence may need

@@ -70,9 +70,9 @@ func (r *Shards) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.
 		}
 	}
 
-	return reconcile.Result{}, r.write(ctx, &v1alpha1.PolicyParameter{
+	return kit.Later(r.write(ctx, &v1alpha1.PolicyParameter{
 		ObjectMeta: metav1.ObjectMeta{Name: contract.ShardsParameter}, Data: data,
-	})
+	}))
 }
 
 // SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, when a ring or the parameter changes,

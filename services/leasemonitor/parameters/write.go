@@ -7,53 +7,74 @@ import (
 	"fmt"
 	"maps"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/kit"
 )
 
-// Writer writes parameters. The field is required.
+// Writer writes parameters. The fields are required.
 type Writer struct {
 	// Client writes, and reads ClusterRings and PolicyParameters from a cache.
 	Client client.Client
+	// Restores paces what is restored.
+	Restores *kit.Restores
 }
 
 // write creates or restores a parameter. It removes whatever others have added to the data, which a policy would believe.
 func (w Writer) write(ctx context.Context, want *v1alpha1.PolicyParameter) error {
-	have := &v1alpha1.PolicyParameter{ObjectMeta: metav1.ObjectMeta{Name: want.Name}}
+	have := &v1alpha1.PolicyParameter{}
 
-	result, err := controllerutil.CreateOrUpdate(ctx, w.Client, have, func() error {
-		have.OwnerReferences, have.Data = want.OwnerReferences, want.Data
+	err := w.Client.Get(ctx, client.ObjectKeyFromObject(want), have)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read PolicyParameter %s: %w", want.Name, err)
+	}
 
-		if have.Labels == nil {
-			have.Labels = map[string]string{}
+	create := err != nil
+
+	next := have.DeepCopy()
+	next.Name, next.OwnerReferences, next.Data = want.Name, want.OwnerReferences, want.Data
+
+	if next.Labels == nil {
+		next.Labels = map[string]string{}
+	}
+
+	maps.Copy(next.Labels, want.Labels)
+
+	if !create && equality.Semantic.DeepEqual(have, next) {
+		return nil
+	}
+
+	return w.Restores.Write(want.Name, want, "somebody keeps changing PolicyParameter "+want.Name, func() error { // the assigner reports it
+		put := func() error { return w.Client.Update(ctx, next) }
+		if create {
+			put = func() error { return w.Client.Create(ctx, next) }
 		}
 
-		maps.Copy(have.Labels, want.Labels)
+		if err := put(); err != nil {
+			return fmt.Errorf("write PolicyParameter %s: %w", want.Name, err)
+		}
+
+		log.FromContext(ctx).Info("Parameter written", "parameter", want.Name)
 
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("write PolicyParameter %s: %w", want.Name, err)
-	}
-
-	if result != controllerutil.OperationResultNone {
-		log.FromContext(ctx).Info("Parameter written", "parameter", want.Name, "result", result)
-	}
-
-	return nil
 }
 
-// remove deletes the parameter of the given name, if there is one.
-func (w Writer) remove(ctx context.Context, name string) error {
+// remove deletes the parameter of the ring's fence, if there is one. A ring with the same suffix may have one of this name.
+func (w Writer) remove(ctx context.Context, ring string) error {
 	have := &v1alpha1.PolicyParameter{}
-	key := client.ObjectKey{Name: name}
+	name := contract.FenceName(ring)
 
-	err := w.Client.Get(ctx, key, have)
+	err := w.Client.Get(ctx, client.ObjectKey{Name: name}, have)
+	if of, labelled := have.Labels[contract.LabelClusterRing]; labelled && of != ring {
+		return nil
+	}
+
 	if err == nil {
 		err = w.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID})
 	}

@@ -21,18 +21,14 @@ import (
 // askAgain is when the rebalancer asks again for a permission that it does not have.
 const askAgain = 5 * time.Second
 
-// refuseLabel reports whether the rebalancer must not use spec.shardLabel of the ring, because another ring uses it, or because the permission
-// is missing. The condition Assigned then contains the reason. It asks the API server only for a ring with a shardLabel and without an engine:
-// nobody can change the label, and the cache may not contain an older ring yet.
+// refuseLabel reports whether the rebalancer must not use the label of the ring, because another ring uses it, or because the permission
+// is missing. The condition Assigned then contains the reason. It asks the API server only for a ring that may collide, and without an engine:
+// nobody can change label and name, and the cache may not contain an older ring yet.
 func (r *Reconciler) refuseLabel(ctx context.Context, ring *v1alpha1.ClusterRing) (done bool, result reconcile.Result, err error) {
-	if ring.Spec.ShardLabel == "" {
-		return false, result, nil
-	}
-
 	runs := r.fleet.runs(ring.Name, ring.LabelKeys())
 
 	rings := client.Reader(r.client)
-	if !runs {
+	if !runs && labelclaim.MayCollide(ring) {
 		rings = r.live
 	}
 
@@ -41,7 +37,7 @@ func (r *Reconciler) refuseLabel(ctx context.Context, ring *v1alpha1.ClusterRing
 		return true, reconcile.Result{RequeueAfter: askAgain}, r.refusal(ctx, ring, metav1.Condition{
 			Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonAssignmentFailed,
 			Message: fmt.Sprintf("the sharder may not list clusterrings.%s, so it cannot know whether another ring has the label %s: grant the verb list in a ClusterRole",
-				v1alpha1.GroupVersion.Group, ring.Spec.ShardLabel),
+				v1alpha1.GroupVersion.Group, ring.LabelKeys().Shard),
 		})
 	}
 
@@ -53,7 +49,7 @@ func (r *Reconciler) refuseLabel(ctx context.Context, ring *v1alpha1.ClusterRing
 		return true, result, r.yield(ctx, ring, holder)
 	}
 
-	if runs {
+	if runs || ring.Spec.ShardLabel == "" {
 		return false, result, nil
 	}
 

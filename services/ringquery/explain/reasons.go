@@ -14,7 +14,7 @@ const (
 
 // Reasons why a ring does not cover the object, or why that is not known.
 const (
-	ReasonLabelInUse           Reason = "LABEL_IN_USE"           // an older ring has the same spec.shardLabel, so no service acts for the ring.
+	ReasonLabelInUse           Reason = "LABEL_IN_USE"           // an older ring has the same label, so no service acts for the ring.
 	ReasonRingDeleting         Reason = "RING_DELETING"          // the ring is being deleted and releases its objects.
 	ReasonResourceLeft         Reason = "RESOURCE_LEFT"          // the ring no longer lists the resource and releases its objects.
 	ReasonStrayLabel           Reason = "STRAY_LABEL"            // the object has a label of the ring, but the ring does not list its resource.

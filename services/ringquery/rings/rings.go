@@ -50,7 +50,7 @@ type Ring struct {
 
 	// Keys are the keys of its labels; the zero value if Holder is set: the labels are those of the other ring.
 	Keys contract.LabelKeys
-	// Holder is the older ring with the same spec.shardLabel, so that no service acts for this one. Empty: there is none.
+	// Holder is the older ring with the same label, so that no service acts for this one. Empty: there is none.
 	Holder string
 	// View contains its shards.
 	View *membership.View

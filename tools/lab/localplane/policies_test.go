@@ -296,7 +296,8 @@ func TestAssignerRegistersOnlyWebhooksOfRings(t *testing.T) {
 	p := newPolicies(t)
 	assigner := p.service("assigner")
 
-	require.NoError(t, creating(t, assigner, p.configuration())())
+	p.describe(map[string]string{"namespaces." + p.ring.Name: p.shards, "namespaces.untold": ""})
+	p.registrable(assigner)
 
 	type configuration = *admissionregistrationv1.MutatingWebhookConfiguration
 
@@ -315,13 +316,15 @@ func TestAssignerRegistersOnlyWebhooksOfRings(t *testing.T) {
 		"called only when objects are created": func(c configuration) {
 			c.Webhooks[0].Rules[0].Operations = []admissionregistrationv1.OperationType{"DELETE"}
 		},
-		"must be that ring": func(c configuration) { c.OwnerReferences[0].Name = "other" },
+		"the only owner": func(c configuration) { c.OwnerReferences[0].Name = "other" },
 		"a ring cannot shard these resources": func(c configuration) {
 			c.Webhooks[0].Rules[0].APIGroups, c.Webhooks[0].Rules[0].Resources = []string{"rbac.authorization.k8s.io"}, []string{"roles"}
 		},
 	} {
-		// No ring has this name, so only one of the policies refuses it.
-		ofNoRing := func(c configuration) { c.Labels[contract.LabelClusterRing], c.OwnerReferences[0].Name = "none", "none" }
+		// The parameter lists this ring, but it does not exist, so only one of the policies refuses it.
+		ofNoRing := func(c configuration) {
+			c.Labels[contract.LabelClusterRing], c.OwnerReferences[0].Name = "untold", "untold"
+		}
 		p.refused(creating(t, assigner, p.configuration(ofNoRing, change)), message)
 	}
 

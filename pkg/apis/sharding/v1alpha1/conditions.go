@@ -20,7 +20,7 @@ const (
 const (
 	ReasonReconciliationSucceeded = "ReconciliationSucceeded" // Ready=True
 	ReasonReconciliationFailed    = "ReconciliationFailed"    // Ready=False. The message names the condition that is not True.
-	// ReasonShardLabelInUse is a reason of Ready=False: an older ring has the same spec.shardLabel, so no service acts for this one. It is
+	// ReasonShardLabelInUse is a reason of Ready=False: an older ring has the same label, so no service acts for this one. It is
 	// also a reason of [ConditionWebhookRegistered], [ConditionAssigned], and [ConditionFenced].
 	ReasonShardLabelInUse = "ShardLabelInUse"
 )
@@ -38,6 +38,7 @@ const (
 	ReasonRegistered         = "Registered"         // True
 	ReasonRegistrationFailed = "RegistrationFailed" // False: the webhook configuration could not be written
 	ReasonCallsNotAnswered   = "CallsNotAnswered"   // False: API servers do not call the assigner, or it does not answer them. The message says what to open.
+	ReasonChangedByOthers    = "ChangedByOthers"    // False: others keep changing the webhook configuration, so it is restored only now and then
 	ReasonResourcesMissing   = "ResourcesMissing"   // False: the API server does not serve a resource of the ring (yet). Also of [ConditionAssigned].
 	ReasonDeleting           = "Deleting"           // False: the ring is being deleted. Also of [ConditionAssigned].
 	ReasonEmbedded           = "Embedded"           // False: the ring uses no webhook, because one of its shards assigns new objects

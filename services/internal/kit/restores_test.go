@@ -1,0 +1,102 @@
+package kit
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+)
+
+// TestRestores lets another controller undo each write at once, for ten minutes.
+func TestRestores(t *testing.T) {
+	clk := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
+	r := NewRestores(clk)
+	writes := 0
+	write := func(wanted any) error {
+		return r.Write("x", wanted, "meddler", func() error {
+			writes++
+			return nil
+		})
+	}
+
+	require.NoError(t, write("a"))
+
+	var minutes []int
+
+	for minute := 1; minute <= 10; minute++ {
+		before := writes
+
+		for clk.Now().Before(time.Unix(int64(60*minute), 0)) {
+			result, err := Later(write("a"))
+			require.NoError(t, err)
+			clk.SetTime(clk.Now().Add(max(result.RequeueAfter, time.Millisecond)))
+		}
+
+		minutes = append(minutes, writes-before)
+	}
+
+	require.Equal(t, []int{6, 1, 1, 1, 1, 1, 1, 1, 1, 1}, minutes)
+
+	what, until := r.Lately("x")
+	require.Equal(t, "meddler", what)
+	require.Positive(t, until)
+
+	t.Run("another state is written at once, and counts anew", func(t *testing.T) {
+		require.NoError(t, write("a"))
+		require.ErrorContains(t, write("a"), "meddler")
+		require.NoError(t, write("b"))
+		require.NoError(t, write("c"))
+
+		what, _ := r.Lately("x")
+		require.Empty(t, what)
+	})
+
+	t.Run("so is any after a long calm", func(t *testing.T) {
+		clk.SetTime(clk.Now().Add(restoresCalm + time.Second))
+		require.NoError(t, write("c"))
+
+		var contested *ContestedError
+
+		require.ErrorAs(t, write("c"), &contested)
+		require.Equal(t, firstRestore, contested.RetryAfter)
+	})
+
+	t.Run("a write that failed does not count", func(t *testing.T) {
+		failed := errors.New("failed")
+		for range 3 {
+			require.ErrorIs(t, r.Write("y", 1, "", func() error { return failed }), failed)
+		}
+
+		require.False(t, r.Same("y", 1))
+	})
+}
+
+func TestChanged(t *testing.T) {
+	entry := func(manager string, second int64, fields string) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{Manager: manager, Time: new(metav1.Unix(second, 0)), FieldsV1: metav1.NewFieldsV1(fields)}
+	}
+	have := &corev1.Pod{Spec: corev1.PodSpec{
+		NodeName: "n", Containers: []corev1.Container{{Name: "a", Image: "theirs"}, {Name: "b", Image: "same"}, {Name: "c"}},
+	}}
+	have.Name = "pod"
+	have.ManagedFields = []metav1.ManagedFieldsEntry{
+		entry("ours", 9, `{"f:spec":{"f:containers":{"k:{\"name\":\"a\"}":{"f:image":{}}}}}`),
+		entry("kubectl-edit", 2, `{"f:spec":{"f:containers":{"k:{\"name\":\"a\"}":{"f:image":{}}}}}`),
+		entry("older", 1, `{"f:spec":{"f:containers":{"k:{\"name\":\"a\"}":{"f:image":{}}}}}`),
+		entry("adder", 3, `{"f:spec":{"f:containers":{}}}`),
+	}
+	want := have.DeepCopy()
+	want.Spec.Containers = []corev1.Container{{Name: "a", Image: "ours"}, {Name: "b", Image: "same"}}
+
+	who, what := Changed(have, want, "Pod", "ours")
+	require.Equal(t, "adder, kubectl-edit", who)
+	require.Equal(t, "spec.containers[a].image, spec.containers[c] of Pod pod", what)
+
+	have.ManagedFields = nil
+	who, _ = Changed(have, want, "Pod", "ours")
+	require.Equal(t, "somebody", who)
+}

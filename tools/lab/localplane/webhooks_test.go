@@ -1,0 +1,83 @@
+package localplane_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+)
+
+// registrable waits until the policies know the ring.
+func (p *policies) registrable(assigner client.Client) {
+	p.t.Helper()
+	require.Eventually(p.t, func() bool { return creating(p.t, assigner, p.configuration())() == nil }, time.Minute, 50*time.Millisecond,
+		"the policies should know the ring")
+}
+
+func TestWebhooksGoWithTheirRings(t *testing.T) {
+	type configuration = *admissionregistrationv1.MutatingWebhookConfiguration
+
+	p := newPolicies(t)
+	assigner := p.service("assigner")
+	p.describe(map[string]string{"namespaces." + p.ring.Name: p.shards, "namespaces.untold": ""})
+	p.registrable(assigner)
+
+	// A second owner would keep a configuration whose ring is gone, and so would a version that no API server serves.
+	namespace := metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: p.shards, UID: "1"}
+	p.refused(creating(t, assigner, p.configuration(func(c configuration) {
+		c.Labels[contract.LabelClusterRing], c.OwnerReferences[0].Name = "untold", "untold" // so that only one of the policies refuses it
+		c.OwnerReferences = append(c.OwnerReferences, namespace)
+	})), "the only owner")
+	p.refused(creating(t, assigner, p.configuration(func(c configuration) { c.OwnerReferences[0].APIVersion = "sharding.timebertt.dev/v9" })), "the only owner")
+	p.refused(creating(t, assigner, p.configuration(func(c configuration) { c.OwnerReferences[0].UID = "other" })), "must have the uid of that ring")
+	p.refused(creating(t, assigner, p.configuration(func(c configuration) {
+		c.Labels[contract.LabelClusterRing], c.OwnerReferences[0].Name = "none", "none"
+		c.Webhooks[0].Rules[0].Resources = []string{"pods", "secrets"}
+	})), "does not contain the ring of this webhook configuration")
+}
+
+func TestWebhooksAreCalledInNamespacesOfTheirRings(t *testing.T) {
+	type configuration = *admissionregistrationv1.MutatingWebhookConfiguration
+
+	p := newPolicies(t)
+	assigner := p.service("assigner")
+	p.registrable(assigner)
+
+	selector := func(s *metav1.LabelSelector) func() error {
+		return creating(t, assigner, p.configuration(func(c configuration) { c.Webhooks[0].NamespaceSelector = s }))
+	}
+	p.ring.Spec.NamespaceSelector = &metav1.LabelSelector{
+		MatchLabels: map[string]string{"tenant": "a"},
+		MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "stage", Operator: metav1.LabelSelectorOpIn, Values: []string{"dev", "test"}}, {Key: "old", Operator: metav1.LabelSelectorOpDoesNotExist},
+		},
+	}
+	require.NoError(t, p.Client.Update(t.Context(), p.ring))
+	p.refused(selector(nil), "must only be called in namespaces that spec.namespaceSelector of the ring selects")
+
+	narrower := p.ring.Spec.NamespaceSelector.DeepCopy()
+	narrower.MatchLabels["more"] = "x"
+	narrower.MatchExpressions = append(narrower.MatchExpressions, metav1.LabelSelectorRequirement{Key: "control-plane", Operator: metav1.LabelSelectorOpDoesNotExist})
+	require.NoError(t, selector(narrower)())
+	require.NoError(t, selector(p.ring.Spec.NamespaceSelector)())
+
+	for _, change := range []func(*metav1.LabelSelector){
+		func(s *metav1.LabelSelector) { s.MatchLabels = nil },
+		func(s *metav1.LabelSelector) { s.MatchLabels["tenant"] = "b" },
+		func(s *metav1.LabelSelector) { s.MatchExpressions = s.MatchExpressions[:1] },
+		func(s *metav1.LabelSelector) { s.MatchExpressions[0].Values = []string{"dev", "test", "prod"} },
+	} {
+		wider := p.ring.Spec.NamespaceSelector.DeepCopy()
+		change(wider)
+		p.refused(selector(wider), "must only be called in namespaces that spec.namespaceSelector of the ring selects")
+	}
+
+	p.ring.Spec.NamespaceSelector = nil
+	require.NoError(t, p.Client.Update(t.Context(), p.ring))
+	require.Eventually(t, func() bool { return selector(nil)() == nil }, time.Minute, 50*time.Millisecond, "the policies should know the new selector")
+}
