@@ -35,6 +35,24 @@ const (
 // refused matches the metric of the requests that the API server has refused.
 var refused = regexp.MustCompile(`rest_client_requests_total\{code="429",[^}]*\} [1-9]`)
 
+// another returns a client of another process with the account of the shards.
+func (h *house) another() *rest.RESTClient {
+	h.t.Helper()
+
+	path, err := h.plane.PodKubeconfig(h.t.Context(), "example", "example-shard", "another")
+	require.NoError(h.t, err)
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	require.NoError(h.t, err)
+
+	config.QPS = -1
+	config.APIPath, config.GroupVersion = "/apis", &examplev1alpha1.SchemeGroupVersion
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	another, err := rest.RESTClientFor(config)
+	require.NoError(h.t, err)
+
+	return another
+}
+
 // TestThrottledShardsKeepTheirLeases gives all requests of three shards one seat, and then 2,000 objects to work on.
 func TestThrottledShardsKeepTheirLeases(t *testing.T) {
 	h := begin(t)
@@ -93,16 +111,7 @@ func TestThrottledShardsKeepTheirLeases(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
-	path, err := h.plane.PodKubeconfig(t.Context(), "example", "example-shard", "another")
-	require.NoError(t, err)
-	config, err := clientcmd.BuildConfigFromFlags("", path)
-	require.NoError(t, err)
-
-	config.QPS = -1
-	config.APIPath, config.GroupVersion = "/apis", &examplev1alpha1.SchemeGroupVersion
-	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
-	another, err := rest.RESTClientFor(config)
-	require.NoError(t, err)
+	another := h.another()
 
 	for range 10 {
 		g.Go(func() error {

@@ -44,12 +44,12 @@ func TestInvalidRings(t *testing.T) {
 		ring *v1alpha1.ClusterRing
 		want string
 	}{
-		"no resource":          {ringOf("r", nil, []v1alpha1.RingResource{}...), "should have at least 1 items"},
-		"no list of resources": {ringOf("r", nil), "spec.resources: Required value"},
-		"main twice":           {ringOf("r", nil, pods, pods), "Duplicate value"},
-		"controlled twice":     {ringOf("r", nil, v1alpha1.RingResource{Resource: "a", ControlledResources: controls("b", "b")}), "Duplicate value"},
-		"main and controlled":  {ringOf("r", nil, pods, both), "must not be listed both as a main and as a controlled resource"},
-		"its own controlled":   {ringOf("r", nil, v1alpha1.RingResource{Resource: "a", ControlledResources: controls("a")}), "must not be listed both"},
+		"no resource":           {ringOf("r", nil, []v1alpha1.RingResource{}...), "should have at least 1 items"},
+		"no list of resources":  {ringOf("r", nil), "spec.resources: Required value"},
+		"main twice":            {ringOf("r", nil, pods, pods), "Duplicate value"},
+		"controlled twice":      {ringOf("r", nil, v1alpha1.RingResource{Resource: "a", ControlledResources: controls("b", "b")}), "Duplicate value"},
+		"main and controlled":   {ringOf("r", nil, pods, both), "must not be listed both as a main and as a controlled resource"},
+		"its own controlled":    {ringOf("r", nil, v1alpha1.RingResource{Resource: "a", ControlledResources: controls("a")}), "must not be listed both"},
 		"name too long":         {ringOf(strings.Repeat("a", 64), nil, pods), "at most 63 characters"},
 		"name with capitals":    {ringOf("Ring", nil, pods), "metadata.name"},
 		"group with a slash":    {ringOf("r", nil, v1alpha1.RingResource{Group: "a/v1", Resource: "b"}), "spec.resources[0].group"},

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
 // registrable waits until the policies know the ring.
@@ -80,4 +81,36 @@ func TestWebhooksAreCalledInNamespacesOfTheirRings(t *testing.T) {
 	p.ring.Spec.NamespaceSelector = nil
 	require.NoError(t, p.Client.Update(t.Context(), p.ring))
 	require.Eventually(t, func() bool { return selector(nil)() == nil }, time.Minute, 50*time.Millisecond, "the policies should know the new selector")
+}
+
+// configuration is a webhook configuration as the assigner writes it.
+func (p *policies) configuration(change ...func(*admissionregistrationv1.MutatingWebhookConfiguration)) *admissionregistrationv1.MutatingWebhookConfiguration {
+	c := &admissionregistrationv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: contract.WebhookConfigurationName(p.ring.Name), Labels: map[string]string{contract.LabelClusterRing: p.ring.Name},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: v1alpha1.GroupVersion.String(), Kind: "ClusterRing", Name: p.ring.Name, UID: p.ring.UID,
+			}},
+		},
+		Webhooks: []admissionregistrationv1.MutatingWebhook{{
+			Name: contract.WebhookName, FailurePolicy: ptr.To(admissionregistrationv1.Ignore), TimeoutSeconds: ptr.To[int32](5),
+			SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{
+				Service: &admissionregistrationv1.ServiceReference{Namespace: contract.SystemNamespace, Name: "assigner"},
+			},
+			ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+				Key: contract.ShardLabel(p.ring.Name), Operator: metav1.LabelSelectorOpDoesNotExist,
+			}}},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"*"}, Resources: []string{"configmaps"}},
+			}},
+		}},
+	}
+
+	for _, f := range change {
+		f(c)
+	}
+
+	return c
 }
