@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,22 +23,22 @@ const (
 )
 
 // review is the part of an admission.k8s.io/v1 AdmissionReview that a decision depends on. Of the objects only metadata is
-// decoded, and of that only what is used: objects are large, and this is what an admission call costs.
-type review struct {
-	APIVersion string         `json:"apiVersion"`
-	Kind       string         `json:"kind"`
-	Request    *reviewRequest `json:"request"`
+// decoded, and of that only what is used: objects are large, and this is what an admission call costs. L and R are labels and owner references.
+type review[L, R any] struct {
+	APIVersion string               `json:"apiVersion"`
+	Kind       string               `json:"kind"`
+	Request    *reviewRequest[L, R] `json:"request"`
 }
 
-type reviewRequest struct {
+type reviewRequest[L, R any] struct {
 	UID         types.UID           `json:"uid"`
 	Operation   admission.Operation `json:"operation"`
 	Resource    groupResource       `json:"resource"`
 	SubResource string              `json:"subResource"`
 	Name        string              `json:"name"`
 	Namespace   string              `json:"namespace"`
-	Object      *object             `json:"object"`
-	OldObject   *object             `json:"oldObject"`
+	Object      *object[L, R]       `json:"object"`
+	OldObject   *object[L, R]       `json:"oldObject"`
 }
 
 type groupResource struct {
@@ -45,36 +46,32 @@ type groupResource struct {
 	Resource string `json:"resource"`
 }
 
-type object struct {
-	Metadata metadata `json:"metadata"`
-}
-
-type metadata struct {
-	Name            string                           `json:"name"`
-	Namespace       string                           `json:"namespace"`
-	Labels          bounded[map[string]string]       `json:"labels"`
-	OwnerReferences bounded[[]metav1.OwnerReference] `json:"ownerReferences"`
+type object[L, R any] struct {
+	Metadata struct {
+		Name            string `json:"name"`
+		Namespace       string `json:"namespace"`
+		Labels          L      `json:"labels"`
+		OwnerReferences R      `json:"ownerReferences"`
+	} `json:"metadata"`
 }
 
 // maxCommas is how many commas the labels or the owner references of an object may contain: those of 10,000 labels, or of 1,600 owner
-// references with all their fields.
+// references with all their fields. In a text, {} is an owner reference.
 const maxCommas = 10_000
 
-// bounded is a list or a map that is decoded only if it is not much larger in memory than its text. In a text, {} is an owner reference.
-type bounded[T any] struct {
-	value T
-	// unread is true if the value has too many elements, or not the form of a T.
-	unread bool
-}
+// commas counts the commas of labels or owner references, without decoding them. Those of all values count if there are several.
+type commas int
 
-// UnmarshalJSON implements json.Unmarshaler. It never fails, so that the rest is still decoded.
-func (b *bounded[T]) UnmarshalJSON(data []byte) error {
-	*b = bounded[T]{unread: bytes.Count(data, []byte(",")) > maxCommas} // the last of several values counts
-	if !b.unread {
-		b.unread = kjson.UnmarshalCaseSensitivePreserveInts(data, &b.value) != nil
-	}
+// UnmarshalJSON implements json.Unmarshaler.
+func (c *commas) UnmarshalJSON(text []byte) error {
+	*c += commas(bytes.Count(text, []byte(",")))
 
 	return nil
+}
+
+// excessive reports whether an object has too many labels or owner references to be decoded.
+func excessive(o *object[commas, commas]) bool {
+	return o != nil && max(o.Metadata.Labels, o.Metadata.OwnerReferences) > maxCommas
 }
 
 // maxUID is how many bytes the uid of a request may have, which the answer repeats. API servers use 36.
@@ -90,58 +87,61 @@ func decode(ring string, body []byte) (types.UID, *admission.Request, error) {
 		return "", nil, fmt.Errorf("%w: it is not UTF-8", errNotReview)
 	}
 
-	// A decoder that matches names regardless of case would take a field "Metadata" of a custom resource for metadata.
-	var r review
+	if bytes.Count(body, []byte(",")) > maxCommas {
+		r, _, err := parse[commas, commas](body)
+		if err != nil || excessive(r.Object) || excessive(r.OldObject) {
+			return identify(ring, r, err)
+		}
+	}
 
-	err := kjson.UnmarshalCaseSensitivePreserveInts(body, &r)
+	r, complete, err := parse[map[string]string, []metav1.OwnerReference](body)
+
+	uid, req, err := identify(ring, r, err)
+	if err == nil && complete {
+		req.Object, req.Old = objectOf(r, r.Object), objectOf(r, r.OldObject)
+	}
+
+	return uid, req, err
+}
+
+// parse decodes a review. complete is false if a value of the wrong type was skipped.
+func parse[L, R any](body []byte) (request *reviewRequest[L, R], complete bool, err error) {
+	var r review[L, R]
+
+	// A decoder that matches names regardless of case would take a field "Metadata" of a custom resource for metadata.
+	err = kjson.UnmarshalCaseSensitivePreserveInts(body, &r)
 	if syntax, offset := kjson.SyntaxErrorOffset(err); syntax {
-		return "", nil, fmt.Errorf("%w: at byte %d: %w", errNotReview, offset, err)
+		return nil, false, fmt.Errorf("%w: at byte %d: %w", errNotReview, offset, err)
 	}
 
 	if r.APIVersion != reviewVersion || r.Kind != reviewKind || r.Request == nil || r.Request.UID == "" || len(r.Request.UID) > maxUID {
-		return "", nil, errNotReview
+		return nil, false, errNotReview
 	}
 
-	req := &admission.Request{
-		Ring:        ring,
-		Operation:   r.Request.Operation,
-		Resource:    schema.GroupResource(r.Request.Resource),
-		SubResource: r.Request.SubResource,
-	}
-
-	// Any other error is a value of the wrong type, which the decoder has skipped.
-	if err == nil && r.Request.Object.read() && r.Request.OldObject.read() {
-		req.Object = r.Request.Object.of(r.Request)
-		req.Old = r.Request.OldObject.of(r.Request)
-	}
-
-	return r.Request.UID, req, nil
+	return r.Request, err == nil, nil
 }
 
-// read reports whether all of an object was read.
-func (o *object) read() bool {
-	return o == nil || !o.Metadata.Labels.unread && !o.Metadata.OwnerReferences.unread
+// identify returns the uid of the request, and the request without its objects.
+func identify[L, R any](ring string, r *reviewRequest[L, R], err error) (types.UID, *admission.Request, error) {
+	if err != nil {
+		return "", nil, err
+	}
+
+	return r.UID, &admission.Request{Ring: ring, Operation: r.Operation, Resource: schema.GroupResource(r.Resource), SubResource: r.SubResource}, nil
 }
 
-// of returns what a decision needs of an object. The request knows namespace and name as well, and an object that is
+// objectOf returns what a decision needs of an object. The request knows namespace and name as well, and an object that is
 // being created may know neither.
-func (o *object) of(r *reviewRequest) *admission.Object {
+func objectOf(r *reviewRequest[map[string]string, []metav1.OwnerReference], o *object[map[string]string, []metav1.OwnerReference]) *admission.Object {
 	if o == nil {
 		return nil
 	}
 
 	m := &o.Metadata
-	obj := &admission.Object{Name: m.Name, Namespace: m.Namespace, Labels: m.Labels.value, OwnerReferences: m.OwnerReferences.value}
 
-	if obj.Name == "" {
-		obj.Name = r.Name
+	return &admission.Object{
+		Name: cmp.Or(m.Name, r.Name), Namespace: cmp.Or(m.Namespace, r.Namespace), Labels: m.Labels, OwnerReferences: m.OwnerReferences,
 	}
-
-	if obj.Namespace == "" {
-		obj.Namespace = r.Namespace
-	}
-
-	return obj
 }
 
 // response is the part of an AdmissionReview that an answer fills in.
