@@ -138,7 +138,7 @@ func within(t *testing.T, condition func() bool, what string) {
 func TestCallsThatDoNotArriveAreReported(t *testing.T) {
 	f := newFixture(t, "unreached", "a")
 	wall := newFirewall(t)
-	r := launchAt(t, f.Plane, wall.behind, "--webhook-url=https://"+wall.address)
+	r := launchAt(t, f.Plane, wall.behind, "--webhook-url=https://"+wall.address, "--webhook-timeout=1s")
 	eventually(t, r.ready, "the assigner becomes ready")
 	f.registered()
 	within(t, func() bool { return arrives(t, f.name) == 1 }, "the metric shows that calls arrive")
@@ -167,7 +167,7 @@ func TestCallsThatDoNotArriveAreReported(t *testing.T) {
 func TestNineRingsDelayAWriteLessThanTenSeconds(t *testing.T) {
 	f := newFixture(t, "overlap-0", "a")
 	wall := newFirewall(t)
-	r := launchAt(t, f.Plane, wall.behind, "--webhook-url=https://"+wall.address)
+	r := launchAt(t, f.Plane, wall.behind, "--webhook-url=https://"+wall.address, "--webhook-timeout=1s")
 	eventually(t, r.ready, "the assigner becomes ready")
 	f.registered()
 

@@ -96,7 +96,7 @@ func launchAt(t *testing.T, p *localplane.Plane, webhook string, args ...string)
 	cmd.SetErr(r.logs)
 	cmd.SetArgs(append([]string{
 		"--kubeconfig=" + p.ServiceKubeconfig(t, "assigner"),
-		"--webhook-bind-address=" + webhook, "--webhook-mode=url",
+		"--webhook-bind-address=" + webhook, "--webhook-mode=url", "--webhook-timeout=5s", // this machine may be slow
 		"--health-probe-bind-address=" + strings.TrimPrefix(r.health, "http://"), "--metrics-bind-address=0",
 		"--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=200ms",
 		"--log-format=text", "--log-level=debug",
