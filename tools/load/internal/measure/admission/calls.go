@@ -80,11 +80,13 @@ func registered(ctx context.Context, c client.Client, ring string) (*admissionre
 		return nil, fmt.Errorf("read the registration of ring %s: %w", ring, err)
 	}
 
-	if len(configuration.Webhooks) != 1 {
-		return nil, fmt.Errorf("the registration %s has %d webhooks", configuration.Name, len(configuration.Webhooks))
+	for i := range configuration.Webhooks {
+		if w := &configuration.Webhooks[i]; w.Name == contract.WebhookName {
+			return w, nil
+		}
 	}
 
-	return &configuration.Webhooks[0], nil
+	return nil, fmt.Errorf("the registration %s has no webhook %s", configuration.Name, contract.WebhookName)
 }
 
 func (c *caller) close() { c.transport.CloseIdleConnections() }
