@@ -27,7 +27,7 @@ import (
 // catchUp is how long the cache gets to bring what somebody else has written meanwhile.
 const catchUp = 50 * time.Millisecond
 
-// bundlePatience is how long after its start a leader waits for the bundle before it calls that a failure.
+// bundlePatience is how long after its start a leader waits for the bundle, and for the list of rings, before it calls that a failure.
 const bundlePatience = 10 * time.Second
 
 // concurrency is how many rings are looked after at a time.

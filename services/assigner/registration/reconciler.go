@@ -98,7 +98,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: catchUp}, nil // the cache was behind, which is no state of the ring
 	case errors.Is(err, errNoBundle) && r.starting():
 		return reconcile.Result{RequeueAfter: bundlePatience}, nil // or earlier, once there is one
-	case apierrors.IsForbidden(err) && r.Status.Clock.Since(ring.CreationTimestamp.Time).Abs() < listPatience:
+	case apierrors.IsForbidden(err) && (r.starting() || r.Status.Clock.Since(ring.CreationTimestamp.Time).Abs() < listPatience):
 		return reconcile.Result{RequeueAfter: catchUp}, nil // the leasemonitor lists the ring for the admission policies about now
 	}
 
@@ -185,7 +185,7 @@ func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, se
 	return c, again, nil
 }
 
-// starting reports whether the bundle may still be on its way.
+// starting reports whether other services may be starting, too: the bundle, or the list of rings for the admission policies, may still be on its way.
 func (r *Reconciler) starting() bool { return r.Status.Clock.Since(r.started) < bundlePatience }
 
 // report writes the assigner's part of the ring's status.
