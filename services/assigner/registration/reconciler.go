@@ -98,8 +98,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: catchUp}, nil // the cache was behind, which is no state of the ring
 	case errors.Is(err, errNoBundle) && r.starting():
 		return reconcile.Result{RequeueAfter: bundlePatience}, nil // or earlier, once there is one
-	case apierrors.IsForbidden(err) && (r.starting() || r.Status.Clock.Since(ring.CreationTimestamp.Time).Abs() < listPatience):
-		return reconcile.Result{RequeueAfter: catchUp}, nil // the leasemonitor lists the ring for the admission policies about now
+	case (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && (r.starting() || r.Status.Clock.Since(ring.CreationTimestamp.Time).Abs() < listPatience):
+		// The leasemonitor lists the ring for the admission policies about now. The write is invalid while there is no list.
+		return reconcile.Result{RequeueAfter: catchUp}, nil
 	}
 
 	fence, fenceErr := r.fenced(ctx, ring, set)
