@@ -463,7 +463,9 @@ func TestResolverWithoutAnyAnswer(t *testing.T) {
 // A resource that cannot be watched and patched is no part of a ring, and nobody asks for it more often.
 func TestResolverKnowsVerbs(t *testing.T) {
 	s := serving("v1")
-	s.lists["v1"] = append(s.lists["v1"], metav1.APIResource{Name: "readings", Kind: "Reading", Verbs: metav1.Verbs{"get", "list"}})
+	s.lists["v1"] = append(s.lists["v1"],
+		metav1.APIResource{Name: "readings", Kind: "Reading", Verbs: metav1.Verbs{"get", "list"}},
+		metav1.APIResource{Name: "leaving", Kind: "Leaving", Verbs: metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}})
 	resolving(t, s, func(t bubble) {
 		require.NoError(t, t.r.Await(t.Context()))
 
@@ -475,6 +477,8 @@ func TestResolverKnowsVerbs(t *testing.T) {
 
 		_, err := t.r.Find(schema.GroupResource{Group: sites, Resource: "readings"})
 		require.NoError(t, err, "it can still be read")
+
+		require.Empty(t, t.r.Resolve(ringOf("leaving", "websites")).Missing(), "a definition that is being deleted is announced without patch")
 
 		before := s.asked.Load()
 

@@ -115,8 +115,13 @@ func (g *group) add(gv schema.GroupVersion, list []metav1.APIResource) {
 	}
 }
 
-// lacking returns the verbs that sharding needs and the API server does not serve for a resource, sorted.
+// lacking returns the verbs that sharding needs and the API server does not serve for a resource, sorted. It also serves patch, but does not announce
+// it, while the definition of a custom resource is being deleted: then, the labels have to go.
 func lacking(r *metav1.APIResource) []string {
+	if sets.New(r.Verbs...).HasAll("get", "list", "watch") {
+		return nil
+	}
+
 	return sets.List(sets.New("get", "list", "patch", "watch").Delete(r.Verbs...))
 }
 
