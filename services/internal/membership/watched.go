@@ -112,7 +112,7 @@ func (v *View) OwnerIn(namespace string, k key.Key) (shard string, ok bool) {
 // Place returns the shard that an object belongs to. This is [View.OwnerIn], unless planned moves are paused: then, an object stays at its shard if that
 // is available or stands by, and watches the namespace.
 func (v *View) Place(namespace string, k key.Key, shard string) (belongs string, ok bool) {
-	if v.rules.Paused && v.Watches(shard, namespace) && slices.ContainsFunc(v.shards, func(s Shard) bool { return s.Name == shard && (s.Available || s.Standby) }) {
+	if v.rules.Paused && v.Watches(shard, namespace) && (v.Available(shard) || slices.Contains(v.StandbyShards(), shard)) {
 		return shard, true
 	}
 
