@@ -207,6 +207,10 @@ func (c *claims) checkLabels(ctx context.Context) error {
 	}
 
 	for _, k := range c.kinds {
+		if k.controlled {
+			continue
+		}
+
 		for _, namespace := range c.namespaces {
 			list := k.list()
 			if err := c.live.List(ctx, list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: c.shard.Selector()}); err != nil {
@@ -214,7 +218,7 @@ func (c *claims) checkLabels(ctx context.Context) error {
 			}
 
 			for i := range list.Items {
-				if obj := &list.Items[i]; !k.controlled && !s.owns(c.hash(k.GroupKind(), obj)) {
+				if obj := &list.Items[i]; !s.owns(c.hash(k.GroupKind(), obj)) {
 					return fmt.Errorf("there is no ring %s, but %s %s/%s carries the label %s=%s, and does not belong to ordinal %d. If an earlier ring has left the label, "+
 						"remove it. If the number of replicas was changed after all Pods had been updated, create the ring",
 						c.shard.Ring(), k.Kind, obj.Namespace, obj.Name, c.label, c.shard.Name(), c.pod.ordinal)
