@@ -109,13 +109,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	result, err := kit.Later(err, fenceErr, r.report(ctx, ring, webhook, fence))
-	if _, until := r.Restores.Lately(contract.WebhookConfigurationName(ring.Name)); until > 0 && (again == 0 || until < again) {
-		again = until // the condition says so until then
-	}
-
-	if result.RequeueAfter == 0 {
-		result.RequeueAfter = again
-	}
+	_, until := r.Restores.Lately(contract.WebhookConfigurationName(ring.Name)) // the condition says so until then
+	result.RequeueAfter = kit.Sooner(result.RequeueAfter, kit.Sooner(again, until))
 
 	return result, err
 }

@@ -44,13 +44,20 @@ func Later(errs ...error) (reconcile.Result, error) {
 		if contested := (*ContestedError)(nil); errors.As(err, &contested) {
 			errs[i] = nil
 
-			if result.RequeueAfter == 0 || contested.RetryAfter < result.RequeueAfter {
-				result.RequeueAfter = contested.RetryAfter
-			}
+			result.RequeueAfter = Sooner(result.RequeueAfter, contested.RetryAfter)
 		}
 	}
 
 	return result, errors.Join(errs...)
+}
+
+// Sooner returns the shorter of two times until a reconcile has to come again; 0 is never.
+func Sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+
+	return min(a, b)
 }
 
 // Restores paces how often a service restores objects that others change: another controller may insist on its change as a service does. Objects are

@@ -29,6 +29,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/sharder"
@@ -187,9 +188,7 @@ func (r *Reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 	}
 
 	result, err := r.steer(ctx, e, ring, t)
-	if wait > 0 && (result.RequeueAfter == 0 || wait < result.RequeueAfter) {
-		result.RequeueAfter = wait
-	}
+	result.RequeueAfter = kit.Sooner(result.RequeueAfter, wait)
 
 	return result, err
 }
