@@ -229,18 +229,18 @@ func (s *Story) lease(shard string) []check.Version {
 
 // reconciles returns what all shards have recorded, including lost shards. If it cannot be read, the step fails.
 func (s *Story) reconciles() []history.Span {
-	var files []string
+	var names []string
 	for _, shard := range s.shards {
-		files = append(files, s.system.HistoryFile(shard.Name))
+		names = append(names, shard.Name)
 	}
 
-	reader, err := record.Histories(files...)
+	spans, err := s.spansSince(0, names...)
 	if err != nil {
 		s.fail(err)
 		return nil
 	}
 
-	return reader.Spans()
+	return spans
 }
 
 // ok reports a check that passed.
