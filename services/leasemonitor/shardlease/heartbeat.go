@@ -114,7 +114,9 @@ func (h *Heartbeat) write(ctx context.Context) error {
 
 	switch {
 	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
-		return nil // another replica was faster
+		// Another replica was faster. That write counts for this look alone, so the next one writes.
+		h.version = ""
+		return nil
 	case err != nil:
 		return fmt.Errorf("write Lease %s: %w", h.Lease, err)
 	}
