@@ -76,11 +76,6 @@ func TestTranscripts(t *testing.T) {
 			{line: "get nobody"}, {line: "get secret"}, {line: "get private"}, {line: "get slow"}, {line: "locate configmaps/orphan"},
 			{line: "nonsense"}, {line: "get example --request-timeout later"}, {line: "get example --insecure-skip-tls-verify"},
 		},
-		"fence": {
-			{line: "fence --lease operators/op --service-account operators/op --resource websites.example.org --resource configmaps"},
-			{line: "fence --lease operators/op --service-account operators/op --resource pods --audit -o json"},
-			{line: "fence"}, {line: "fence --lease op --service-account op --resource leases.coordination.k8s.io"}, {line: "fence --help"},
-		},
 		"help": {{line: "--help"}, {line: "list --as nobody --no-headers"}, {line: "locate --help"}, {line: "completion"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -177,7 +177,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return failure.New("see "+cmd.CommandPath()+" --help", "%w", err)
 	})
-	root.AddCommand(a.list(), a.get(), a.locate(), a.explain(), a.assignments(), a.simulate(), a.watch(), a.fence(), a.advise(), a.version(), a.completion())
+	root.AddCommand(a.list(), a.get(), a.locate(), a.explain(), a.assignments(), a.simulate(), a.watch(), a.advise(), a.version(), a.completion())
 
 	for _, cmd := range root.Commands() {
 		cmd.DisableFlagsInUseLine = true
