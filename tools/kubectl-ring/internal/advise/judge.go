@@ -3,200 +3,98 @@ package advise
 import (
 	"fmt"
 	"math"
-
-	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/queueing"
+	"time"
 )
 
-// judge returns the advice about a controller.
-func judge(l *load, s *situation, question Question) Controller {
-	work, _ := l.service()
-	c := Controller{
-		Name: l.name, Processes: l.processes, WorkersPerProcess: l.each,
-		BusyWorkers: l.busy, Busy: l.share(),
-		ArrivalsPerSecond: l.adds, ReconcilesPerSecond: l.done,
-		QueueBefore: l.depthBefore, QueueAfter: l.depth,
-		WaitMeanSeconds: l.wait.mean(), WaitExact: l.wait.fine,
-		ReconcileMeanSeconds: work.Mean(), ReconcileP99Seconds: work.Quantile(highQuantile), ReconcileVariation: work.Variation(),
-		P99Seconds: queueing.QuantileOfSum(l.wait.distribution(), work, highQuantile),
-		Findings:   []Finding{},
+// Limits of the rules. docs/when-to-shard.md explains them.
+const (
+	// full is the share of busy workers, and of a CPU limit, from which on waits are long and unsteady.
+	full = 0.8
+	// aim is the share that advice aims at: bursts and garbage collection need the rest.
+	aim = 0.6
+	// limitedShare is the share of the workers' time that counts as "waits for the client's limit".
+	limitedShare = 0.2
+	// refusedShare is the share of refused requests that counts, if there are refusedRate of them in a second.
+	refusedShare, refusedRate = 0.01, 0.1
+)
+
+// usualLimits are the requests per second that client-go allows by default, and that controller-runtime did.
+var usualLimits = []float64{5, 20}
+
+// judge returns the verdict about a controller. target is how long 99 % of the objects may wait, in seconds. all is how many workers of all controllers in
+// the processes were busy, and most reports whether this controller had the most of them.
+func (c *Controller) judge(target, all float64, most bool) (verdict Verdict, reason, do string) {
+	late := c.QueueP99Seconds > target
+	problem := late || c.Busy >= full
+	reason = fmt.Sprintf("workers are %.0f %% busy, and the CPU %.0f %%; 99 %% of the objects wait %s at most (target %s)",
+		100*c.Busy, 100*c.CPU, Seconds(c.QueueP99Seconds), Seconds(target))
+
+	if c.CPULimitCores == 0 {
+		reason += "; the CPU limit is not known: name it with --cpu-limit"
 	}
 
-	if l.done > 0 {
-		c.ErrorShare = l.failed / l.done
+	backlog := 1.0
+	if c.ReconcilesPerSecond > 0 {
+		backlog = max(c.ArrivalsPerSecond/c.ReconcilesPerSecond, 1)
+	} else {
+		reason = "no reconcile ended; " + reason
 	}
 
-	v := &view{load: l, all: s, question: question, controller: &c}
-	v.now = l.piling || c.P99Seconds > question.TargetP99.Seconds() && l.done > 0
-
-	if l.done > 0 && !v.hot() {
-		v.planner = newPlanner(l, question)
-		c.BurstSize = v.planner.total.Burst
-		c.Plan = v.planner.plan(question.Growth)
-		c.Plan.CPUShards = s.cpuShards(question.Growth)
-		c.Plan.CPUWorkers = v.planner.workersOf(c.Plan.CPUShards, question.Growth)
+	if backlog > 1.05 && c.Busy >= full {
+		reason += fmt.Sprintf("; work arrives faster than it is done (%.0f objects are in the queue)", c.QueueLength)
 	}
 
-	v.grown = !v.now && v.tooMuch()
-	v.decide()
-	v.find()
+	switch why, do := c.limited(all); {
+	case problem && do != "":
+		return Limited, reason + "; " + why, do
+	case c.CPU >= full && (problem || most):
+		c.Shards = max(int(math.Ceil(c.CPUCores*backlog/(aim*c.CPULimitCores))), c.Processes+1)
+		verdict = Shard
 
-	return c
+		if c.Processes > 1 {
+			verdict = ShardMore
+		}
+
+		return verdict, reason, fmt.Sprintf("run %d shards at least, each with as much CPU and as many workers as now. Or give the process more CPU, or find what uses it (pprof)", c.Shards)
+	case c.Busy >= full:
+		needed := math.Ceil(c.Busy * float64(c.WorkersPerProcess) * backlog / aim)
+
+		return Workers, reason, fmt.Sprintf("raise MaxConcurrentReconciles from %d to %.0f: that needs no shards. First make sure that the services that reconciles call "+
+			"stand more calls at a time", c.WorkersPerProcess, max(needed, float64(c.WorkersPerProcess)+1))
+	case late:
+		return Workers, reason + "; work comes in bursts, or one object changes all the time", "find out (in the log) which: an object that changes all the time is " +
+			"reconciled by one worker at a time, on any number of shards; for bursts, raise MaxConcurrentReconciles"
+	default:
+		return Fine, reason, ""
+	}
 }
 
-// view is one controller in its situation.
-type view struct {
-	load       *load
-	all        *situation
-	question   Question
-	controller *Controller
-	planner    planner
-	// now reports whether the target is missed now, grown whether it is met now, but not with the growth.
-	now, grown bool
-}
-
-// rule is a cause and what it takes.
-type rule struct {
-	verdict Verdict
-	applies func(*view) bool
-	say     func(*view) (text, do string)
-}
-
-// rules are the causes of a problem, in their order. The last one always applies.
-var rules = []rule{
-	{APIServer, (*view).throttled, (*view).sayThrottled},
-	{ClientRateLimit, (*view).limited, (*view).sayLimited},
-	{Errors, (*view).failing, (*view).sayFailing},
-	{CPU, (*view).starved, (*view).sayStarved},
-	{HotObject, (*view).hot, (*view).sayHot},
-	{Workers, (*view).allBusy, (*view).sayWorkers},
-	{SlowReconciles, (*view).slow, (*view).saySlow},
-	{Bursts, func(*view) bool { return true }, (*view).sayBursts},
-}
-
-// decide sets the verdict.
-func (v *view) decide() {
-	c := v.controller
+// limited returns why requests to the API server wait, and what to do. Both are empty if they do not.
+func (c *Controller) limited(all float64) (why, do string) {
+	const qps = "raise QPS and Burst of the rest.Config, or set QPS to -1: the API server protects itself by priority and fairness. Each shard has a limit of " +
+		"its own, so shards would help, too, but this costs nothing"
 
 	switch {
-	case v.load.done == 0 && v.load.share() > 0.5:
-		c.Verdict, c.Text = Stuck, fmt.Sprintf("%s of %d workers are busy, but no reconcile ended in the interval; the oldest one runs for %s",
-			number(v.load.busy), v.load.workers, seconds(v.load.longest))
-		c.Do = "observe for longer (--for), and see in the log, or in a stack dump, what the reconciles wait for; shards do not make them shorter"
-	case v.load.done == 0:
-		c.Verdict, c.Text = Idle, "no need to shard: no reconcile ended in the interval"
-	case !v.now && !v.grown:
-		c.Verdict, c.Text = Fine, v.sayFine()
+	case c.RefusedPerSecond >= max(refusedRate, refusedShare*c.RequestsPerSecond):
+		return fmt.Sprintf("the API server refuses %.1f of %.1f requests per second (429, priority and fairness)", c.RefusedPerSecond, c.RequestsPerSecond),
+			"give the controller a priority level with more concurrency (a FlowSchema and a PriorityLevelConfiguration), or send fewer requests; shards send the same"
+	case c.LimiterWorkers != nil && *c.LimiterWorkers >= max(limitedShare*all, math.SmallestNonzeroFloat64):
+		return fmt.Sprintf("%.0f %% of the workers' time is spent waiting for the client's own limit of requests", 100*min(*c.LimiterWorkers/all, 1)), qps
+	case c.LimiterWorkers == nil && c.CPU < full && c.usual > 0:
+		return fmt.Sprintf("likely, requests wait for the client's own limit: a process sends %.1f in a second, and 5 and 20 are usual limits", c.usual), qps
 	default:
-		for _, r := range rules {
-			if r.applies(v) {
-				c.Verdict = r.verdict
-				c.Text, c.Do = r.say(v)
-
-				return
-			}
-		}
+		return "", ""
 	}
 }
 
-// tooMuch reports whether the growth is too much for the processes, or for their workers.
-func (v *view) tooMuch() bool {
-	if v.question.Growth <= 1 || v.load.done == 0 {
-		return false
+// Seconds formats a time for people, with two or three digits.
+func Seconds(s float64) string {
+	d := time.Duration(s * float64(time.Second))
+
+	unit := time.Microsecond
+	for unit < d/100 {
+		unit *= 10
 	}
 
-	return v.cpuIsTooMuch() || v.controller.Plan != nil && !v.planner.ok(v.planner.with(v.load.processes, v.planner.total.Workers, v.question.Growth))
-}
-
-// cpuIsTooMuch reports whether the processes have too little CPU for the growth.
-func (v *view) cpuIsTooMuch() bool { return v.all.cpuShards(v.question.Growth) > v.all.processes }
-
-func (v *view) throttled() bool {
-	const several = 0.1 // per second
-
-	return v.all.throttled >= several && v.all.throttled >= throttledShare*v.all.requests
-}
-
-// limited reports whether the client waits for its own limit. Without the metric, a steady rate of requests just at a common limit is a
-// sign, if workers wait.
-func (v *view) limited() bool {
-	if v.all.limiterKnown {
-		return v.all.limiter >= limiterShare*v.all.busy && v.all.limiter > 0
-	}
-
-	return v.commonLimit() > 0
-}
-
-// commonLimit returns the common limit of requests per second that the rate is at. 0: none.
-func (v *view) commonLimit() float64 {
-	const below, above = 0.96, 1.15 // leader election and watches have their own limits
-
-	rate := v.all.requests / float64(v.all.processes)
-	if v.load.share() < 0.5 || v.all.cpu > busyLimit*v.all.busy {
-		return 0
-	}
-
-	for _, limit := range []float64{5, 20} { // the defaults of client-go, and of controller-runtime until it had none
-		if rate >= below*limit && rate <= above*limit {
-			return limit
-		}
-	}
-
-	return 0
-}
-
-func (v *view) failing() bool { return v.controller.ErrorShare >= errorShare }
-
-// starved reports whether the CPU is the limit: now, or with what the growth or the queue needs.
-func (v *view) starved() bool {
-	return v.all.fullest >= busyLimit || v.all.throttledCPU() || v.cpuIsTooMuch()
-}
-
-// hot reports whether the wait is that of one object that changes all the time: about one of several workers is busy, at most one object is in
-// the queue, and still objects wait about as long as a reconcile takes.
-func (v *view) hot() bool {
-	const least, most = 0.7, 1.3 // busy workers, and objects in the queue
-
-	l := v.load
-	waiting := l.adds * l.wait.mean() // Little's law
-
-	return l.workers/l.processes >= 2 && l.busy >= least && l.busy <= most && l.depth <= 2 && l.depthBefore <= 2 &&
-		waiting >= 0.5 && waiting <= most && l.wait.mean() >= 0.5*l.work.mean()
-}
-
-func (v *view) allBusy() bool {
-	return v.load.piling || v.load.share() >= cpuPlan || v.grown && v.controller.Plan.WorkersPerProcess > v.load.each
-}
-
-func (v *view) slow() bool { return v.controller.ReconcileP99Seconds > v.question.TargetP99.Seconds() }
-
-// where describes where the time of the workers goes.
-func (v *view) where() string {
-	if v.all.busy == 0 {
-		return ""
-	}
-
-	share := func(workers float64) string { return percent(min(workers/v.all.busy, 1)) }
-	text := "of the workers' time, at most " + share(v.all.cpu) + " is CPU"
-	rest := 1 - v.all.cpu/v.all.busy
-
-	if v.all.limiterKnown {
-		text += ", " + share(v.all.limiter) + " waits for the client's rate limit"
-		rest -= v.all.limiter / v.all.busy
-	}
-
-	if v.all.apiKnown {
-		text += ", " + share(v.all.api) + " waits for the API server"
-		rest -= v.all.api / v.all.busy
-	}
-
-	if rest >= 0.5 {
-		text += ", and at least " + percent(math.Min(rest, 1)) + " is other waiting"
-		if !v.all.limiterKnown || !v.all.apiKnown {
-			text += " (for the API server, the client's rate limit, or others)"
-		} else {
-			text += ", such as calls of other services"
-		}
-	}
-
-	return text
+	return d.Round(unit).String()
 }

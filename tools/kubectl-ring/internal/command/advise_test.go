@@ -29,8 +29,6 @@ func metricsPage(seconds, perSecond float64) string {
 
 	return fmt.Sprintf(`# TYPE process_cpu_seconds_total counter
 process_cpu_seconds_total %g
-# TYPE process_resident_memory_bytes gauge
-process_resident_memory_bytes 104857600
 # TYPE process_start_time_seconds gauge
 process_start_time_seconds 1893582000
 # TYPE go_sched_gomaxprocs_threads gauge
@@ -131,17 +129,13 @@ func TestAdviceTranscript(t *testing.T) {
 	var transcript strings.Builder
 
 	for _, line := range []string{
-		"advise --metrics URL/busy", "advise --metrics URL/busy -o wide --cpu-limit 500m", "advise --metrics URL/busy --no-headers",
-		"advise --metrics URL/idle --metrics URL/busy --target-p99 30s", "advise --metrics URL/idle -o json", "advise --metrics URL/idle -o jsonpath={.conclusion.text}", "advise --metrics URL/idle -o yaml --growth 30",
+		"advise --metrics URL/busy", "advise --metrics URL/busy --no-headers --cpu-limit 100m", "advise --metrics URL/idle --metrics URL/busy --target-p99 30s",
+		"advise --metrics URL/idle -o json", "advise --metrics URL/idle -o jsonpath={.controllers[*].verdict}", "advise --metrics URL/idle -o yaml",
 		"advise --metrics URL/other", "advise --metrics URL/html", "advise --metrics URL/protected", "advise --metrics URL/moved", "advise --metrics URL/huge",
 		"advise --metrics URL/nothing",
-		"advise", "advise --metrics URL --pods app=x", "advise --metrics URL --port 1", "advise --pods app=x --token-file x", "advise --pods app=x --ca-file x",
-		"advise --pods a=b=c", "advise --pods=", "advise --pods app=x --port 0", "advise --pods app=x --port Bad_Name", "advise --pods app=x --path metrics",
-		"advise --pods app=x --path /../x", "advise --pods app=x --scheme ftp", "advise --pods app=x",
-		"advise --metrics ftp://x", "advise --metrics http://", "advise --metrics http://me@x", "advise --metrics http://x#y", "advise --metrics ://",
-		"advise --metrics URL/idle --metrics URL/idle", "advise --metrics URL --for 1ms", "advise --metrics URL --target-p99 0s", "advise --metrics URL --growth 0.5",
-		"advise --metrics URL --growth NaN", "advise --metrics URL --cpu-limit many", "advise --metrics URL --cpu-limit 0", "advise --metrics URL --endpoint x:1",
-		"advise --metrics URL --token-file EMPTY", "advise --metrics URL --token-file /does/not/exist", "advise --metrics URL --ca-file EMPTY",
+		"advise", "advise --metrics URL --pods app=x", "advise --pods app=x", "advise --metrics ftp://x", "advise --metrics http://", "advise --metrics http://me@x",
+		"advise --metrics ://", "advise --metrics URL --for 1ms", "advise --metrics URL --target-p99 0s", "advise --metrics URL --cpu-limit many",
+		"advise --metrics URL --token-file /does/not/exist", "advise --metrics URL --ca-file EMPTY",
 		"advise --metrics http://192.0.2.1 --token-file /etc/hostname", "advise --metrics URL --request-timeout later", "advise --metrics URL -o name", "advise x", "advise --help",
 	} {
 		p := newProgram(t)
@@ -173,43 +167,6 @@ func TestAdviceIsInterrupted(t *testing.T) {
 	cancel()
 	require.Equal(t, command.NoAnswer, <-code)
 	require.Contains(t, p.err.String(), "interrupted while the controller was observed")
-}
-
-// TestAdviceShowsProgress verifies that the time that is left is shown on a terminal.
-func TestAdviceShowsProgress(t *testing.T) {
-	p := newProgram(t)
-	p.terminal = true
-	p.runStepping(t.Context(), "advise", "--metrics", pages(t)+"/busy", "--for", "2s")
-	require.Contains(t, p.err.String(), "\r2s left \x1b[K\r1s left \x1b[K\r\x1b[K")
-	require.Contains(t, p.out.String(), "\x1b[31m✗\x1b[0m")
-}
-
-// TestAdviceLeavesOutWhatIsGone verifies that a process that ends meanwhile does not spoil the advice about the others.
-func TestAdviceLeavesOutWhatIsGone(t *testing.T) {
-	url := pages(t)
-
-	var readings atomic.Int64
-
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if readings.Add(1) > 1 {
-			http.Error(w, "gone", http.StatusServiceUnavailable)
-			return
-		}
-
-		fmt.Fprint(w, metricsPage(0, 1))
-	}))
-	t.Cleanup(server.Close)
-
-	p := newProgram(t)
-	require.Equal(t, command.Fine, p.runStepping(t.Context(), "advise", "--metrics", server.URL, "--metrics", url+"/idle"), p.err.String())
-	require.Contains(t, p.err.String(), "warning: left out")
-	require.Contains(t, p.out.String(), "There is no need to shard.")
-
-	readings.Store(0)
-
-	p = newProgram(t)
-	require.Equal(t, command.NoAnswer, p.runStepping(t.Context(), "advise", "--metrics", server.URL))
-	require.Contains(t, p.err.String(), "503 Service Unavailable: gone")
 }
 
 // TestPageShowsWhatIsPrinted compares the output on the page about the advice with that of the program.

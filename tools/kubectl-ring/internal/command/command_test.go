@@ -156,8 +156,7 @@ func TestCompletion(t *testing.T) {
 		"list -o ":                      "wide\njson\nyaml\nname\njsonpath=\n:4\n",
 		"explain -o ":                   "wide\njson\nyaml\njsonpath=\n:4\n",
 		"version ":                      ":4\n",
-		"advise --scheme ":              "http\nhttps\n:4\n",
-		"advise --growth ":              ":4\n",
+		"advise --target-p99 ":          ":4\n",
 		"advise --token-file ":          ":0\n",
 		"get --endpoint 127.0.0.1:1 --plaintext ": "_activeHelp_ no completion: connection error: desc = \"transport: Error while dialing: dial tcp 127.0.0.1:1: connect: connection refused\": check that ringquery runs and can be reached: kubectl get pods -A -l app.kubernetes.io/name=ringquery\n:4\n",
 	} {

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"encoding/json"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -30,37 +29,8 @@ func versionText() string {
 }
 
 func (a *app) version() *cobra.Command {
-	var format string
-
-	cmd := &cobra.Command{
-		Use:               "version",
-		Short:             "Show the version of this program",
-		Example:           "  kubectl ring version\n  kubectl ring version -o json",
-		Args:              arguments(0, 0),
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(*cobra.Command, []string) error {
-			if format == "" {
-				fmt.Fprint(a.Out, versionText())
-				return nil
-			}
-
-			if err := oneOf("--output", format, []string{asJSON}); err != nil {
-				return err
-			}
-
-			text, err := json.MarshalIndent(map[string]string{
-				"version": Version, "goVersion": runtime.Version(), "api": "clusterring.diagnostics.v1alpha1",
-			}, "", "  ")
-			if err != nil {
-				return fmt.Errorf("write the version: %w", err)
-			}
-			fmt.Fprintln(a.Out, string(text))
-
-			return nil
-		},
+	return &cobra.Command{
+		Use: "version", Short: "Show the version of this program", Args: arguments(0, 0), ValidArgsFunction: cobra.NoFileCompletions,
+		Run: func(*cobra.Command, []string) { fmt.Fprint(a.Out, versionText()) },
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", "", "`format` of the answer: json")
-	complete(cmd, "output", cobra.FixedCompletions([]string{asJSON}, cobra.ShellCompDirectiveNoFileComp))
-
-	return cmd
 }

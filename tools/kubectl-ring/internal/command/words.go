@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -104,11 +105,7 @@ func yes(b bool) render.Cell {
 
 // qualified formats a resource with its group, as kubectl does.
 func qualified(group, resource string) string {
-	if group == "" {
-		return resource
-	}
-
-	return resource + "." + group
+	return schema.GroupResource{Group: group, Resource: resource}.String()
 }
 
 func namespaced(namespace, name string) string {

@@ -7,29 +7,31 @@ package scrape
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"sync"
-	"time"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
-	"k8s.io/utils/clock"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/advise"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/connect"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 )
 
 const (
-	// maxPage is the maximum size of a page, in bytes. A process with 100,000 series stays below.
+	// maxPage is how much of an answer is read, in bytes. A process with 100,000 series stays below.
 	maxPage = 32 << 20
-	// Timeout is the default of the time for reading a page.
-	Timeout = 20 * time.Second
-	// parallel is how many pages are read at a time.
-	parallel = 8
 	// accept asks for protocol buffers, which have native histograms, or else for text.
 	accept = string(expfmt.FmtProtoDelim) + `;q=0.7,` + string(expfmt.FmtText) + `;q=0.3`
 )
@@ -38,111 +40,173 @@ const (
 type Target struct {
 	// Name is the process for people.
 	Name string
-	// CPULimit is how many cores the process may use, and MemoryLimit how many bytes. 0: unknown.
-	CPULimit, MemoryLimit float64
+	// CPULimit is how many cores the process may use. 0: unknown.
+	CPULimit float64
 
-	// get returns the page.
-	get func(ctx context.Context) (*answer, error)
+	url    string
+	client *http.Client
 }
 
-// answer is the answer of a server.
-type answer struct {
-	code   int
-	header http.Header
-	body   []byte
-}
-
-// Reader reads pages.
-type Reader struct {
-	// Timeout limits the time for one page. Not above 0: [Timeout].
-	Timeout time.Duration
-	// Clock tells when a page was read.
-	Clock clock.PassiveClock
-}
-
-// Result is what became of reading a page.
-type Result struct {
-	// Page is the page. Nil: it cannot be read.
-	Page advise.Page
-	// At is when the answer was complete.
-	At time.Time
-	// Err is why it cannot be read.
-	Err error
-}
-
-// Read reads the page of each target, several at a time, and returns the results in their order.
-func (r Reader) Read(ctx context.Context, targets []Target) []Result {
-	results := make([]Result, len(targets))
-	slots := make(chan struct{}, parallel)
-
-	var readers sync.WaitGroup
-
-	for i := range targets {
-		slots <- struct{}{}
-
-		readers.Go(func() {
-			defer func() { <-slots }()
-
-			page, err := r.read(ctx, &targets[i])
-			results[i] = Result{page, r.Clock.Now(), err}
-		})
-	}
-	readers.Wait()
-
-	return results
-}
-
-func (r Reader) read(ctx context.Context, target *Target) (advise.Page, error) {
-	timeout := r.Timeout
-	if timeout <= 0 {
-		timeout = Timeout
-	}
-
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-
-	got, err := target.get(ctx)
-
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return nil, failure.New("try again with a longer --request-timeout", "read the metrics of %s: no answer within %s", target.Name, timeout)
-	case err != nil:
-		return nil, failure.In("read the metrics of "+target.Name, err)
-	}
-
-	page, err := parse(got)
-
-	return page, failure.In("read the metrics of "+target.Name, err)
-}
-
-// limited reads a body, of at most maxPage bytes.
-func limited(body io.Reader) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(body, maxPage+1))
+// client returns an HTTP client that follows no redirects. config has a timeout.
+func client(config *rest.Config) (*http.Client, error) {
+	c, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("read the answer: %w", err)
+		return nil, failure.New("check the kubeconfig, or the flags about certificates", "make a client: %w", err)
 	}
 
-	if len(data) > maxPage {
-		return nil, failure.New("check that it is the metrics page of a controller", "the answer is longer than %d MiB", maxPage>>20)
-	}
+	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-	return data, nil
+	return c, nil
 }
 
-// parse returns the metric families of an answer.
-func parse(got *answer) (advise.Page, error) {
-	if got.code != http.StatusOK {
-		return nil, refused(got)
+// URLs returns the processes that serve their metrics at the URLs. A URL without a path stands for /metrics. config is how the servers are verified, and
+// tokenFile contains a bearer token for them; empty: none is sent.
+func URLs(all []string, config *rest.Config, tokenFile string) ([]Target, error) {
+	if tokenFile != "" {
+		token, err := os.ReadFile(tokenFile) // once: it may be a pipe
+		if err != nil {
+			return nil, failure.New("name a file that you can read", "--token-file: %w", err)
+		}
+
+		config.BearerToken = strings.TrimSpace(string(token))
 	}
 
-	format := expfmt.ResponseFormat(got.header)
-	if format.FormatType() == expfmt.TypeUnknown {
-		return nil, failure.New("check the path of the page, which is /metrics for most programs",
-			"the answer is no metrics page: its Content-Type is %q", got.header.Get("Content-Type"))
+	c, err := client(config)
+	if err != nil {
+		return nil, err
+	}
+
+	var targets []Target
+
+	for _, text := range all {
+		u, err := url.Parse(text)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil {
+			return nil, failure.New("write it as in http://127.0.0.1:8080/metrics", "--metrics: %q is no URL of a metrics page", text)
+		}
+
+		if tokenFile != "" && !connect.Loopback(u.Hostname()) && (u.Scheme != "https" || config.Insecure) {
+			return nil, failure.New("use https and --ca-file, or omit --token-file",
+				"--token-file: the token is sent to another machine, %s, only if its certificate is verified", u.Host)
+		}
+
+		if strings.Trim(u.Path, "/") == "" {
+			u.Path = "/metrics"
+		}
+
+		targets = append(targets, Target{Name: text, url: u.String(), client: c})
+	}
+
+	return targets, nil
+}
+
+// Pods selects pods.
+type Pods struct {
+	// Namespace is that of the pods. Selector is a label selector. Port is the number or the name of a container's port.
+	Namespace, Selector, Port string
+}
+
+// Find returns the processes in the pods that are ready. They are read through the API server.
+func (p *Pods) Find(ctx context.Context, config *rest.Config) ([]Target, error) {
+	c, err := client(config)
+	if err != nil {
+		return nil, err
+	}
+
+	core, err := typedcorev1.NewForConfigAndClient(config, c)
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+
+	list, err := core.Pods(p.Namespace).List(ctx, metav1.ListOptions{LabelSelector: p.Selector})
+	if err != nil {
+		return nil, failure.New(permissions, "list the pods of namespace %s: %w", p.Namespace, err)
+	}
+
+	var targets []Target
+
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if !connect.IsReady(pod) {
+			continue
+		}
+
+		number, limit := portOf(pod, p.Port)
+		where := core.RESTClient().Get().Namespace(p.Namespace).Resource("pods").Name(pod.Name + ":" + number).SubResource("proxy").Suffix("metrics").URL()
+		targets = append(targets, Target{Name: "pod " + pod.Name, CPULimit: limit, url: where.String(), client: c})
+	}
+
+	if len(targets) == 0 {
+		return nil, failure.New(fmt.Sprintf("see why: kubectl get pods -n %s -l %s", p.Namespace, p.Selector),
+			"of %d pods in namespace %s with the labels %s, none is ready", len(list.Items), p.Namespace, p.Selector)
+	}
+
+	return targets, nil
+}
+
+const permissions = "check the kubeconfig (--context), and request the permissions to list pods and to get pods/proxy in the namespace. Or use kubectl port-forward, " +
+	"and --metrics with the local port"
+
+// portOf returns the number of a pod's port, and the CPU limit of the container that has it. 0: the limit is not known.
+func portOf(pod *corev1.Pod, port string) (number string, limit float64) {
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+
+		for _, p := range c.Ports {
+			if has := strconv.Itoa(int(p.ContainerPort)); p.Name == port || has == port {
+				return has, c.Resources.Limits.Cpu().AsApproximateFloat64()
+			}
+		}
+	}
+
+	if all := pod.Spec.Containers; len(all) == 1 { // ports need not be declared
+		limit = all[0].Resources.Limits.Cpu().AsApproximateFloat64()
+	}
+
+	return port, limit
+}
+
+// Read reads the metrics.
+func (t *Target) Read(ctx context.Context) (page advise.Page, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.url, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("make a request: %w", err)
+	}
+
+	req.Header.Set("Accept", accept)
+
+	res, err := t.client.Do(req)
+	if err != nil {
+		return nil, failure.New("check the address, that the process runs, and how its certificate is verified: --ca-file, --server-name, --insecure-skip-tls-verify",
+			"read the metrics of %s: %w", t.Name, err)
+	}
+	defer func() { _ = res.Body.Close() }() // it was read
+
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxPage))
+	if err == nil {
+		page, err = parse(res, body)
+	}
+
+	return page, failure.In("read the metrics of "+t.Name, err)
+}
+
+// parse returns the metric families of an answer, which may be that of the API server instead of the process.
+func parse(res *http.Response, body []byte) (advise.Page, error) {
+	var status metav1.Status
+
+	do := "check that it is the metrics page of a controller, its path and its port"
+
+	switch refused := res.StatusCode != http.StatusOK; {
+	case refused && json.Unmarshal(body, &status) == nil && status.Reason == metav1.StatusReasonForbidden:
+		return nil, failure.New(permissions, "the API server answered: %s", status.Message)
+	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
+		do = "the metrics are protected: use kubectl port-forward, and --metrics https://... --token-file FILE with a token that may get the URL /metrics"
+		fallthrough
+	case refused:
+		return nil, failure.New(do, "the answer is %s: %s", res.Status, body[:min(len(body), 200)])
 	}
 
 	page := advise.Page{}
-	decoder := expfmt.NewDecoder(bytes.NewReader(got.body), format)
+	decoder := expfmt.NewDecoder(bytes.NewReader(body), expfmt.ResponseFormat(res.Header))
 
 	for {
 		family := &dto.MetricFamily{}
@@ -151,41 +215,9 @@ func parse(got *answer) (advise.Page, error) {
 		case errors.Is(err, io.EOF):
 			return page, nil
 		case err != nil:
-			return nil, failure.New("check the path of the page, which is /metrics for most programs", "the answer is no metrics page: %w", err)
-		}
-
-		if !model.UTF8Validation.IsValidMetricName(family.GetName()) {
-			return nil, failure.New("check the path of the page", "the answer is no metrics page: %q is no name of a metric", family.GetName())
+			return nil, failure.New(do, "the answer is no metrics page: %w", err)
 		}
 
 		page[family.GetName()] = family
 	}
-}
-
-// refused returns the error about an answer that is no page.
-func refused(got *answer) error {
-	const most = 200 // bytes of the answer
-
-	text := bytes.TrimSpace(got.body)
-	if len(text) > most {
-		text = append(text[:most:most], "..."...)
-	}
-
-	err := failure.New("", "the server answered %d %s: %s", got.code, http.StatusText(got.code), text)
-
-	switch {
-	case got.code == http.StatusUnauthorized || got.code == http.StatusForbidden:
-		err.Do = "the metrics are protected: name a file with a token that may get the URL /metrics, with --metrics https://... --token-file FILE. " +
-			"For pods, use kubectl port-forward, and --metrics with the local port"
-	case got.code == http.StatusNotFound:
-		err.Do = "check the path of the page (--path for pods), which is /metrics for most programs"
-	case got.code == http.StatusBadRequest && bytes.Contains(got.body, []byte("HTTPS")):
-		err.Do = "the server uses TLS: use https (--scheme https for pods)"
-	case got.code/100 == http.StatusMultipleChoices/100:
-		err.Do = "redirects are not followed: name " + got.header.Get("Location") + " if you trust it"
-	default:
-		err.Do = "check that it is the metrics page of a controller, and look at the log of the server"
-	}
-
-	return err
 }

@@ -1,9 +1,7 @@
 package scrape_test
 
 import (
-	"context"
 	"encoding/pem"
-	"fmt"
 	"io"
 	"log"
 	"net"
@@ -24,12 +22,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/clock"
 
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/advise"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/scrape"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
+
+const soon = 30 * time.Second
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
@@ -52,14 +52,6 @@ func handler(token string, seen *http.Header) http.Handler {
 
 		metrics.ServeHTTP(w, r)
 	})
-}
-
-func read(t *testing.T, targets []scrape.Target) scrape.Result {
-	t.Helper()
-	results := scrape.Reader{Clock: clock.RealClock{}}.Read(t.Context(), targets)
-	require.Len(t, results, len(targets))
-
-	return results[0]
 }
 
 // whole returns an error with its advice.
@@ -90,35 +82,33 @@ func TestURLs(t *testing.T) {
 	ca := file("ca.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
 	token := file("token", "secret\n")
 
+	type trust = rest.TLSClientConfig
+
 	for name, c := range map[string]struct {
-		trust scrape.Trust
+		trust trust
+		token string
 		want  string // of the error; empty: none
 	}{
-		"verified, with the token":         {scrape.Trust{CAFile: ca, TokenFile: token}, ""},
-		"any certificate":                  {scrape.Trust{Insecure: true, TokenFile: token}, ""}, // on this machine
-		"verified for a name":              {scrape.Trust{CAFile: ca, TokenFile: token, ServerName: "example.com"}, ""},
-		"another name":                     {scrape.Trust{CAFile: ca, TokenFile: token, ServerName: "other.example"}, "--server-name"},
-		"not verified":                     {scrape.Trust{TokenFile: token}, "verify the server with --ca-file"},
-		"without the token":                {scrape.Trust{CAFile: ca}, "the metrics are protected"},
-		"a token with a control character": {scrape.Trust{CAFile: ca, TokenFile: file("bad", "a\nb")}, "holds no bearer token"},
+		"verified, with the token":         {trust{CAFile: ca}, token, ""},
+		"any certificate":                  {trust{Insecure: true}, token, ""}, // on this machine
+		"verified for a name":              {trust{CAFile: ca, ServerName: "example.com"}, token, ""},
+		"another name":                     {trust{CAFile: ca, ServerName: "other.example"}, token, "--server-name"},
+		"not verified":                     {trust{}, token, "--ca-file"},
+		"without the token":                {trust{CAFile: ca}, "", "the metrics are protected"},
+		"a token with a control character": {trust{CAFile: ca}, file("bad", "a\nb"), "invalid header field value"},
+		"no token":                         {trust{CAFile: ca}, filepath.Join(dir, "none"), "name a file that you can read"},
+		"no CA certificates":               {trust{CAFile: token}, token, "check the kubeconfig, or the flags about certificates"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			targets, done, err := scrape.URLs([]string{server.URL}, c.trust)
-			if err == nil {
-				defer done()
-
-				result := read(t, targets)
-				if err = result.Err; err == nil {
-					require.NotNil(t, result.Page["waits"].GetMetric()[0].GetHistogram().Schema, "native histograms are asked for")
-				}
-			}
-
+			page, err := read(t, server.URL, &rest.Config{TLSClientConfig: c.trust}, c.token)
 			if c.want == "" {
 				require.NoError(t, err)
+				require.NotNil(t, page["waits"].GetMetric()[0].GetHistogram().Schema, "native histograms are asked for")
+
 				return
 			}
 
-			require.ErrorContains(t, err, "")
+			require.Error(t, err)
 			require.Contains(t, whole(err), c.want)
 		})
 	}
@@ -126,24 +116,27 @@ func TestURLs(t *testing.T) {
 	plain := httptest.NewServer(handler("", &seen))
 	defer plain.Close()
 
-	targets, done, err := scrape.URLs([]string{plain.URL}, scrape.Trust{UserAgent: "me"})
+	_, err := read(t, plain.URL, &rest.Config{UserAgent: "me"}, "")
 	require.NoError(t, err)
-
-	defer done()
-	require.NoError(t, read(t, targets).Err)
 	require.Empty(t, seen.Get("Authorization"))
 	require.Equal(t, "me", seen.Get("User-Agent"))
 
-	for url, want := range map[string]string{
-		strings.Replace(plain.URL, "http", "https", 1):  "the server does not use TLS: use http://",
-		strings.Replace(server.URL, "https", "http", 1): "use https",
-		"http://127.0.0.1:1":                            "check the address",
-	} {
-		targets, done, err := scrape.URLs([]string{url}, scrape.Trust{})
-		require.NoError(t, err)
-		require.Contains(t, whole(read(t, targets).Err), want)
-		done()
+	_, err = read(t, "http://127.0.0.1:1", &rest.Config{}, "")
+	require.Contains(t, whole(err), "check the address")
+}
+
+// read reads the page at a URL.
+func read(t *testing.T, url string, config *rest.Config, token string) (advise.Page, error) {
+	t.Helper()
+
+	config.Timeout = soon
+
+	targets, err := scrape.URLs([]string{url}, config, token)
+	if err != nil {
+		return nil, err
 	}
+
+	return targets[0].Read(t.Context())
 }
 
 // TestTokenGoesToVerifiedServersOnly verifies that a token does not go to another machine without TLS that is verified.
@@ -155,7 +148,7 @@ func TestTokenGoesToVerifiedServersOnly(t *testing.T) {
 		"http://localhost:1": {false, true}, "http://[::1]:1": {false, true}, "https://192.0.2.7": {false, true}, "https://127.0.0.1": {true, true},
 		"http://192.0.2.7": {false, false}, "http://localhost.example": {false, false}, "https://192.0.2.8": {true, false},
 	} {
-		_, _, err := scrape.URLs([]string{url}, scrape.Trust{TokenFile: token, Insecure: c.insecure})
+		_, err := scrape.URLs([]string{url}, &rest.Config{Timeout: soon, TLSClientConfig: rest.TLSClientConfig{Insecure: c.insecure}}, token)
 		require.Equal(t, c.ok, err == nil, url)
 	}
 }
@@ -168,14 +161,11 @@ func TestTimeLimit(t *testing.T) {
 	defer server.Close()
 	defer close(over)
 
-	targets, done, err := scrape.URLs([]string{server.URL}, scrape.Trust{})
+	targets, err := scrape.URLs([]string{server.URL}, &rest.Config{Timeout: 50 * time.Millisecond}, "")
 	require.NoError(t, err)
 
-	defer done()
-
-	result := scrape.Reader{Timeout: 50 * time.Millisecond, Clock: clock.RealClock{}}.Read(t.Context(), targets)[0]
-	require.ErrorContains(t, result.Err, "no answer within 50ms")
-	require.Contains(t, whole(result.Err), "longer --request-timeout")
+	_, err = targets[0].Read(t.Context())
+	require.ErrorContains(t, err, "Client.Timeout exceeded")
 }
 
 // address returns an address of this machine that is not that of the loopback interface, to which the API server connects nothing.
@@ -222,9 +212,7 @@ func TestPods(t *testing.T) {
 				{Name: "side", Image: "side"},
 				{
 					Name: "manager", Image: "manager", Ports: []corev1.ContainerPort{{Name: "http-metrics", ContainerPort: int32(number)}}, //nolint:gosec // a port
-					Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
-						corev1.ResourceCPU: resource.MustParse("1500m"), corev1.ResourceMemory: resource.MustParse("1Gi"),
-					}},
+					Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1500m")}},
 				},
 			}},
 		}
@@ -237,57 +225,37 @@ func TestPods(t *testing.T) {
 		require.NoError(t, plane.Client.Status().Update(t.Context(), pod))
 	}
 
-	pods := scrape.Pods{Namespace: namespace, Selector: "app=x", Port: "http-metrics", Path: "/metrics", Scheme: "http"}
-	require.NoError(t, pods.Validate())
-
-	_, err = pods.Find(t.Context(), plane.Config)
-	require.ErrorContains(t, err, "no pod in namespace "+namespace)
+	pods := scrape.Pods{Namespace: namespace, Selector: "app=x", Port: "http-metrics"}
+	config := rest.CopyConfig(plane.Config)
+	config.Timeout = soon
 
 	create("starts", corev1.ConditionFalse)
 
-	_, err = pods.Find(t.Context(), plane.Config)
-	require.ErrorContains(t, err, "none is ready")
+	_, err = pods.Find(t.Context(), config)
+	require.ErrorContains(t, err, "of 1 pods")
 
 	create("runs", corev1.ConditionTrue)
 
-	targets, err := pods.Find(t.Context(), plane.Config)
+	targets, err := pods.Find(t.Context(), config)
 	require.NoError(t, err)
 	require.Len(t, targets, 1)
-	require.Equal(t, "runs", targets[0].Name)
+	require.Equal(t, "pod runs", targets[0].Name)
 	require.InDelta(t, 1.5, targets[0].CPULimit, 1e-9)
-	require.InDelta(t, 1<<30, targets[0].MemoryLimit, 1e-9)
 
-	result := read(t, targets)
-	require.NoError(t, result.Err)
-	require.NotNil(t, result.Page["waits"].GetMetric()[0].GetHistogram().Schema, "native histograms come through")
+	page, err := targets[0].Read(t.Context())
+	require.NoError(t, err)
+	require.NotNil(t, page["waits"].GetMetric()[0].GetHistogram().Schema, "native histograms come through")
 	require.Empty(t, seen.Get("Authorization"), "the credentials are for the API server alone")
 
-	for name, c := range map[string]struct {
-		change func(*scrape.Pods)
-		want   []string
-	}{
-		"a number of another container": {func(p *scrape.Pods) { p.Port = "1" }, []string{"the API server answered 503", "check that the process serves its metrics there"}},
-		"a refusal of the pod":          {func(p *scrape.Pods) { p.Path = "/other" }, []string{"403 Forbidden: Authorization denied", "the metrics are protected"}},
-		"TLS where there is none":       {func(p *scrape.Pods) { p.Scheme = "https" }, []string{"the API server answered"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			other := pods
-			c.change(&other)
+	pods.Port = "1" // which nobody declares
+	targets, err = pods.Find(t.Context(), config)
+	require.NoError(t, err)
+	require.Zero(t, targets[0].CPULimit, "it is not known which container has the port")
 
-			targets, err := other.Find(t.Context(), plane.Config)
-			require.NoError(t, err)
+	_, err = targets[0].Read(t.Context())
+	require.Contains(t, whole(err), "check that it is the metrics page of a controller, its path and its port")
 
-			for _, want := range c.want {
-				require.Contains(t, whole(read(t, targets).Err), want)
-			}
-		})
-	}
-
-	other := pods
-	other.Port = "nothing"
-	_, err = other.Find(t.Context(), plane.Config)
-	require.ErrorContains(t, err, "pod runs has no port named nothing")
-
+	pods.Port = port
 	permissions(t, plane, pods)
 }
 
@@ -296,11 +264,12 @@ func permissions(t *testing.T, plane *localplane.Plane, pods scrape.Pods) {
 	t.Helper()
 
 	user := rest.CopyConfig(plane.Config)
+	user.Timeout = soon
 	user.Impersonate.UserName = "reader-of-" + pods.Namespace
 
 	_, err := pods.Find(t.Context(), user)
 	require.ErrorContains(t, err, "forbidden")
-	require.Contains(t, whole(err), fmt.Sprintf("kubectl create role read-metrics -n %s --verb=list --resource=pods", pods.Namespace))
+	require.Contains(t, whole(err), "request the permissions to list pods and to get pods/proxy")
 
 	grant := func(rules ...rbacv1.PolicyRule) {
 		name := strings.ReplaceAll(rules[0].Resources[0], "/", "-")
@@ -318,18 +287,15 @@ func permissions(t *testing.T, plane *localplane.Plane, pods scrape.Pods) {
 	require.Eventually(t, func() bool {
 		targets, err = pods.Find(t.Context(), user)
 		return err == nil
-	}, 30*time.Second, 20*time.Millisecond)
+	}, soon, 20*time.Millisecond)
 
-	err = read(t, targets).Err
-	require.ErrorContains(t, err, "the API server answered 403")
-	require.Contains(t, whole(err), fmt.Sprintf("kubectl create role read-metrics -n %s --verb=get --resource=pods/proxy", pods.Namespace))
+	_, err = targets[0].Read(t.Context())
+	require.ErrorContains(t, err, "the API server answered")
+	require.Contains(t, whole(err), "request the permissions to list pods and to get pods/proxy")
 
 	grant(rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods/proxy"}, Verbs: []string{"get"}})
-	require.Eventually(t, func() bool { return read(t, targets).Err == nil }, 30*time.Second, 20*time.Millisecond)
-
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-
-	_, err = pods.Find(ctx, user)
-	require.ErrorIs(t, err, context.Canceled)
+	require.Eventually(t, func() bool {
+		_, err := targets[0].Read(t.Context())
+		return err == nil
+	}, soon, 20*time.Millisecond)
 }
