@@ -77,6 +77,9 @@ func (a *app) advise() *cobra.Command {
 		complete(cmd, name, cobra.NoFileCompletions)
 	}
 
+	cmd.MarkFlagsMutuallyExclusive("pods", "token-file")
+	cmd.MarkFlagsMutuallyExclusive("metrics", "port")
+
 	f.output = a.addOutput(cmd, asJSON, asYAML)
 
 	return cmd
