@@ -36,7 +36,7 @@ func TestRights(t *testing.T) {
 		},
 		"rebalancer": {
 			"list leases.coordination.k8s.io": true, "get leases.coordination.k8s.io": true, "delete leases.coordination.k8s.io": false,
-			"patch clusterrings.sharding.timebertt.dev": true, "update clusterrings.sharding.timebertt.dev/finalizers": true, "create clusterrings.sharding.timebertt.dev": false,
+			"patch clusterrings.sharding.timebertt.dev": true, "update clusterrings.sharding.timebertt.dev": false, "create clusterrings.sharding.timebertt.dev": false,
 			"patch clusterrings.sharding.timebertt.dev/status": true, "watch namespaces": true, "patch namespaces": false,
 			"list things.example.com": true, "patch things.example.com": true, "delete things.example.com": false, "patch secrets": false,
 		},
