@@ -79,11 +79,11 @@ func (f *fenced) parameter() *v1alpha1.PolicyParameter {
 	return &v1alpha1.PolicyParameter{ObjectMeta: metav1.ObjectMeta{Name: contract.FenceName(f.name)}}
 }
 
-// describe tells the fence about the ring as it is, on behalf of the lease monitor.
-func (f *fenced) describe() {
+// describe tells the fence about the ring as it is, and about the holders, on behalf of the lease monitor.
+func (f *fenced) describe(holders ...v1alpha1.ShardHolder) {
 	f.t.Helper()
 
-	want := fence.Parameter(f.ring())
+	want := fence.Parameter(f.ring(), holders)
 	if want == nil {
 		require.NoError(f.t, client.IgnoreNotFound(f.Client.Delete(f.t.Context(), f.parameter())))
 		return
@@ -395,12 +395,7 @@ func TestFenceOfSlots(t *testing.T) {
 	f.registered()
 	f.up()
 
-	// On behalf of the lease monitor.
-	ring := f.ring()
-	before := ring.DeepCopy()
-	ring.Status.Holders = []v1alpha1.ShardHolder{{Shard: "a", Pod: "pod-x"}}
-	require.NoError(t, f.Client.Status().Patch(t.Context(), ring, client.MergeFrom(before)))
-	f.describe()
+	f.describe(v1alpha1.ShardHolder{Shard: "a", Pod: "pod-x"})
 
 	mine := f.at("a")
 	eventually(t, func() bool { return f.patch(f.pod("pod-x"), mine, touch) == nil }, "the Pod of the shard writes")

@@ -6,11 +6,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/fence"
+	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/ringrequest"
+	"github.com/clusterring/clusterring/services/leasemonitor/parameters"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
@@ -39,13 +43,16 @@ func TestParameterOfAFence(t *testing.T) {
 		change(r)
 		require.NoError(t, w.plane.Client.Patch(t.Context(), r, client.MergeFrom(before)))
 	}
+
+	var holders []v1alpha1.ShardHolder
+
 	right := func(because string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			got, r := parameter(), ring()
 
 			return got.Labels[contract.LabelClusterRing] == w.ring && len(got.OwnerReferences) == 1 && got.OwnerReferences[0].UID == r.UID &&
-				maps.Equal(got.Data, fence.Parameter(r).Data)
+				maps.Equal(got.Data, fence.Parameter(r, holders).Data)
 		}, patience, interval, because)
 	}
 
@@ -62,7 +69,9 @@ func TestParameterOfAFence(t *testing.T) {
 	before := l.DeepCopy()
 	l.Annotations = map[string]string{contract.AnnotationPod: "pod-x"}
 	require.NoError(t, w.plane.Client.Patch(t.Context(), l, client.MergeFrom(before)))
-	require.Eventually(t, func() bool { return parameter().Data["holder.slot-0"] == "pod-x" }, patience, interval, "it names the Pods of shards")
+
+	holders = []v1alpha1.ShardHolder{{Shard: "slot-0", Pod: "pod-x"}}
+	right("it names the Pods of shards")
 
 	for what, change := range map[string]func(*v1alpha1.PolicyParameter){
 		"an account": func(m *v1alpha1.PolicyParameter) { m.Data["accounts"] += "\nsomebody" },
@@ -91,6 +100,34 @@ func TestParameterOfAFence(t *testing.T) {
 	require.Eventually(t, func() bool { return parameter().Name == "" }, patience, interval, "a ring whose fence is gone needs none")
 	update(func(r *v1alpha1.ClusterRing) { r.Finalizers = nil })
 	require.NoError(t, stop())
+}
+
+// TestStatusDoesNotChangeAFence: whoever writes the status of a ring does not decide who may write its objects. The Leases say which Pod runs which shard.
+func TestStatusDoesNotChangeAFence(t *testing.T) {
+	w := newWorld(t)
+	c := w.plane.Client
+	ring := &v1alpha1.ClusterRing{}
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: w.ring}, ring))
+
+	ring.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce, ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: w.ns, Name: "controller"}}}
+	require.NoError(t, c.Update(t.Context(), ring))
+
+	ring.Status.Holders = []v1alpha1.ShardHolder{{Shard: "slot-0", Pod: "thief"}, {Shard: "slot-1", Pod: "thief"}}
+	require.NoError(t, c.Status().Update(t.Context(), ring))
+
+	shard, _ := w.join("slot-0", patience)
+	l := w.lease(shard.Name)
+	before := l.DeepCopy()
+	l.Annotations = map[string]string{contract.AnnotationPod: "pod-x"}
+	require.NoError(t, c.Patch(t.Context(), l, client.MergeFrom(before)))
+
+	fences := &parameters.Fences{Writer: parameters.Writer{Client: c, Restores: kit.NewRestores(clock.RealClock{})}}
+	_, err := fences.Reconcile(t.Context(), ringrequest.For(w.ring))
+	require.NoError(t, err)
+
+	parameter := &v1alpha1.PolicyParameter{}
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: contract.FenceName(w.ring)}, parameter))
+	require.Equal(t, fence.Parameter(ring, []v1alpha1.ShardHolder{{Shard: "slot-0", Pod: "pod-x"}}).Data, parameter.Data)
 }
 
 // TestParameterOfADeletedRing removes what the garbage collector cannot, because the ring's kind may be gone.

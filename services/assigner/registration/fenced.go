@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -94,15 +95,15 @@ func (r *Reconciler) parameterProblem(ctx context.Context, ring *v1alpha1.Cluste
 	key := client.ObjectKey{Name: contract.FenceName(ring.Name)}
 
 	err := r.Client.Get(ctx, key, parameter)
+	want := parameter.DeepCopy()
+	want.Data = fence.Corrected(parameter, ring)
 
 	switch {
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("PolicyParameter %s does not exist, without which the fence allows all writes: check that leasemonitor runs, which creates it", key.Name), nil
 	case err != nil:
 		return "", fmt.Errorf("read PolicyParameter %s: %w", key.Name, err)
-	case !fence.Describes(parameter, ring):
-		want := parameter.DeepCopy()
-		want.Data = fence.Parameter(ring).Data
+	case !maps.Equal(parameter.Data, want.Data):
 		who, what := kit.Changed(parameter, want, "PolicyParameter", "leasemonitor")
 
 		return fmt.Sprintf("PolicyParameter %s, which describes the ring to its fence, differs from the spec: check that leasemonitor runs, which updates it, and whether %s keeps changing %s", key.Name, who, what), nil

@@ -1,17 +1,22 @@
 // Package fence is the parameter of a ring's fence: what the policy that is bound to the ring's resources knows of the ring.
 //
-// The lease monitor writes it, because it knows first which Pod runs which shard. The assigner binds it. The policy is
+// The lease monitor writes it, because it knows first which Pod runs which shard: the Leases say so. The assigner binds it. The policy is
 // deploy/base/guard/fence.yaml.
 package fence
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
 // The keys of the parameter. Lists have one element per line.
@@ -38,8 +43,26 @@ func Accounts(ring *v1alpha1.ClusterRing) []string {
 	return accounts
 }
 
-// Parameter returns the parameter of the ring's fence. It returns nil if the ring has no fence, or if the fence is off.
-func Parameter(ring *v1alpha1.ClusterRing) *v1alpha1.PolicyParameter {
+// Holders returns the shards that work and have another name than their Pod, sorted by name; empty, and not nil, if there are none. The Leases are
+// those of the view.
+func Holders(view *membership.View, leases []*coordinationv1.Lease) []v1alpha1.ShardHolder {
+	out := []v1alpha1.ShardHolder{}
+
+	for _, l := range leases {
+		// Of several Leases with one name that count, that of the shard which works is held, and the others are not.
+		if pod := lease.Pod(l); pod != "" && view.Works(l.Name) && view.Namespaces().Count(l.Namespace) && lease.RecordOf(l).HeldBy(l.Name) {
+			out = append(out, v1alpha1.ShardHolder{Shard: l.Name, Pod: pod})
+		}
+	}
+
+	slices.SortFunc(out, func(a, b v1alpha1.ShardHolder) int { return cmp.Compare(a.Shard, b.Shard) })
+
+	return out
+}
+
+// Parameter returns the parameter of the ring's fence, with the given [Holders]. It returns nil if the ring has no fence, or if the fence is off.
+// The status of the ring does not matter: who may write it must not decide who may write objects.
+func Parameter(ring *v1alpha1.ClusterRing, holders []v1alpha1.ShardHolder) *v1alpha1.PolicyParameter {
 	if ring.Spec.FenceMode() == v1alpha1.FenceOff {
 		return nil
 	}
@@ -59,7 +82,7 @@ func Parameter(ring *v1alpha1.ClusterRing) *v1alpha1.PolicyParameter {
 		data[keyDeleting] = "true"
 	}
 
-	for _, h := range ring.Status.Holders {
+	for _, h := range holders {
 		data[prefixHolder+h.Shard] = h.Pod
 	}
 
@@ -69,18 +92,22 @@ func Parameter(ring *v1alpha1.ClusterRing) *v1alpha1.PolicyParameter {
 	}
 }
 
-// Describes reports whether the parameter contains the ring's spec. It disregards the holders of shards and whether the ring is being deleted,
-// which change without the spec.
-func Describes(parameter *v1alpha1.PolicyParameter, ring *v1alpha1.ClusterRing) bool {
-	want := Parameter(ring)
+// Corrected returns the data of a parameter with what the ring's spec says. The holders of shards and whether the ring is being deleted stay as they
+// are in the parameter: they change without the spec.
+func Corrected(parameter *v1alpha1.PolicyParameter, ring *v1alpha1.ClusterRing) map[string]string {
+	passing := func(key, _ string) bool { return key == keyDeleting || strings.HasPrefix(key, prefixHolder) }
+	out := map[string]string{}
 
-	return want != nil && maps.Equal(lasting(parameter.Data), lasting(want.Data))
-}
+	if want := Parameter(ring, nil); want != nil {
+		maps.Copy(out, want.Data)
+		maps.DeleteFunc(out, passing)
+	}
 
-// lasting returns what changes only with the ring's spec.
-func lasting(data map[string]string) map[string]string {
-	out := maps.Clone(data)
-	maps.DeleteFunc(out, func(key, _ string) bool { return key == keyDeleting || strings.HasPrefix(key, prefixHolder) })
+	for key, value := range parameter.Data {
+		if passing(key, value) {
+			out[key] = value
+		}
+	}
 
 	return out
 }

@@ -21,13 +21,15 @@ func fenced() *v1alpha1.ClusterRing {
 			}},
 			Resources: []v1alpha1.RingResource{{Group: "example.org", Resource: "websites"}, {Resource: "pods"}},
 		},
-		Status: v1alpha1.ClusterRingStatus{Holders: []v1alpha1.ShardHolder{{Shard: "example-0", Pod: "pod-x"}}},
+		Status: v1alpha1.ClusterRingStatus{Holders: []v1alpha1.ShardHolder{{Shard: "example-0", Pod: "forged"}}},
 	}
 }
 
+var holders = []v1alpha1.ShardHolder{{Shard: "example-0", Pod: "pod-x"}}
+
 func TestParameter(t *testing.T) {
 	ring := fenced()
-	got := fence.Parameter(ring)
+	got := fence.Parameter(ring, holders)
 	require.Equal(t, "fence-clusterring-50d858e0-example", got.Name)
 	require.Equal(t, map[string]string{contract.LabelClusterRing: "example"}, got.Labels)
 
@@ -42,30 +44,29 @@ func TestParameter(t *testing.T) {
 
 	ring.DeletionTimestamp = new(metav1.NewTime(time.Unix(1, 0)))
 	want["deleting"] = "true"
-	require.Equal(t, want, fence.Parameter(ring).Data)
+	require.Equal(t, want, fence.Parameter(ring, holders).Data)
 
 	ring.Spec.Fence.Mode = v1alpha1.FenceOff
-	require.Nil(t, fence.Parameter(ring))
+	require.Nil(t, fence.Parameter(ring, holders))
 	ring.Spec.Fence = nil
-	require.Nil(t, fence.Parameter(ring))
+	require.Nil(t, fence.Parameter(ring, holders))
 }
 
-func TestDescribes(t *testing.T) {
+func TestCorrected(t *testing.T) {
 	ring := fenced()
-	parameter := fence.Parameter(ring)
-	require.True(t, fence.Describes(parameter, ring))
+	parameter := fence.Parameter(ring, holders)
+	require.Equal(t, parameter.Data, fence.Corrected(parameter, ring))
 
-	ring.Status.Holders = nil
 	ring.DeletionTimestamp = new(metav1.NewTime(time.Unix(1, 0)))
-	require.True(t, fence.Describes(parameter, ring), "this changes without the spec")
+	require.Equal(t, parameter.Data, fence.Corrected(parameter, ring), "this changes without the spec")
 
 	ring.Spec.Fence.ServiceAccounts = ring.Spec.Fence.ServiceAccounts[:1]
-	require.False(t, fence.Describes(parameter, ring))
+	require.Equal(t, "system:serviceaccount:one:controller", fence.Corrected(parameter, ring)["accounts"])
 
-	ring = fenced()
-	parameter.Data["more"] = ""
-	require.False(t, fence.Describes(parameter, ring))
+	parameter.Data["more"], parameter.Data["deleting"] = "", "true"
+	require.NotContains(t, fence.Corrected(parameter, fenced()), "more")
+	require.Equal(t, "true", fence.Corrected(parameter, fenced())["deleting"])
 
 	ring.Spec.Fence = nil
-	require.False(t, fence.Describes(fence.Parameter(fenced()), ring))
+	require.NotEqual(t, parameter.Data, fence.Corrected(parameter, ring))
 }

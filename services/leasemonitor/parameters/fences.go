@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/equality"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -19,7 +19,9 @@ import (
 	"github.com/clusterring/clusterring/services/internal/fence"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/labelclaim"
+	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/ringrequest"
+	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
 )
 
 // Fences writes the parameter of each ring's fence. The assigner binds the policy of fences to it.
@@ -37,13 +39,8 @@ func (r *Fences) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	var want *v1alpha1.PolicyParameter
 
 	if err == nil {
-		holder, err := labelclaim.Find(ctx, r.Client, ring)
-		if err != nil {
+		if want, err = r.parameter(ctx, ring); err != nil {
 			return reconcile.Result{}, err
-		}
-
-		if holder == "" {
-			want = fence.Parameter(ring)
 		}
 	}
 
@@ -58,13 +55,32 @@ func (r *Fences) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return kit.Later(r.write(ctx, want))
 }
 
+// parameter returns the parameter that the fence of the ring needs; nil if it needs none. Which Pods run the shards follows from the Leases.
+func (r *Fences) parameter(ctx context.Context, ring *v1alpha1.ClusterRing) (*v1alpha1.PolicyParameter, error) {
+	if ring.Spec.FenceMode() == v1alpha1.FenceOff {
+		return nil, nil //nolint:nilnil // it needs none
+	}
+
+	if older, err := labelclaim.Find(ctx, r.Client, ring); err != nil || older != "" {
+		return nil, err
+	}
+
+	leases, err := ringstatus.Leases(ctx, r.Client, ring.Name)
+	if err != nil {
+		return nil, err
+	}
+
+	return fence.Parameter(ring, fence.Holders(membership.RulesOf(ring).View(ring.Name, leases, nil), leases)), nil
+}
+
 // SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, for every ring whose fence may need
-// another parameter, and for every parameter that changes.
+// another parameter, whenever its Leases change otherwise than by a renewal, and for every parameter that changes.
 func (r *Fences) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("fences").
 		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(fenceChanged)).
 		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(r.Client), builder.WithPredicates(labelclaim.Changes)).
+		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel), builder.WithPredicates(ringstatus.ShardChanged)).
 		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel)).
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(r)
@@ -75,12 +91,11 @@ func (r *Fences) SetupWithManager(mgr manager.Manager) error {
 	return nil
 }
 
-// fenceChanged leaves out changes of the status, except those of holders.
+// fenceChanged leaves out changes of the status.
 var fenceChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1alpha1.ClusterRing)
 	after, also := e.ObjectNew.(*v1alpha1.ClusterRing)
 
 	return !ok || !also || before.Generation != after.Generation || before.UID != after.UID ||
-		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
-		!equality.Semantic.DeepEqual(before.Status.Holders, after.Status.Holders)
+		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
 }}

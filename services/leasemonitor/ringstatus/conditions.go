@@ -6,7 +6,6 @@
 package ringstatus
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,8 +16,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/fence"
 	"github.com/clusterring/clusterring/services/internal/labelclaim"
-	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/status"
 )
@@ -40,43 +39,19 @@ func Of(ring *v1alpha1.ClusterRing, leases []*coordinationv1.Lease, notTaken []s
 	}
 
 	shardsAvailable.Message += "; " + counted(view)
+	holders := fence.Holders(view, leases)
 
 	return status.Part{
 		ObservedGeneration: &ring.Generation,
 		Shards:             &shards,
 		AvailableShards:    &available,
-		Holders:            listed(ring, holders(view, leases)),
+		Holders:            holders[:min(len(holders), maxHolders)],
 		Conditions:         []metav1.Condition{shardsAvailable, ready},
 	}
 }
 
-// maxHolders is how many holders the status lists if only people read them.
+// maxHolders is how many holders the status lists. Only people read them.
 const maxHolders = 256
-
-// listed returns the holders that the status lists: all if the ring's fence depends on them.
-func listed(ring *v1alpha1.ClusterRing, all []v1alpha1.ShardHolder) []v1alpha1.ShardHolder {
-	if ring.Spec.FenceMode() == v1alpha1.FenceOff {
-		return all[:min(len(all), maxHolders)]
-	}
-
-	return all
-}
-
-// holders returns the shards that work and have another name than their Pod, sorted by name.
-func holders(view *membership.View, leases []*coordinationv1.Lease) []v1alpha1.ShardHolder {
-	out := []v1alpha1.ShardHolder{}
-
-	for _, l := range leases {
-		// Of several Leases with one name that count, that of the shard which works is held, and the others are not.
-		if pod := lease.Pod(l); pod != "" && view.Works(l.Name) && view.Namespaces().Count(l.Namespace) && lease.RecordOf(l).HeldBy(l.Name) {
-			out = append(out, v1alpha1.ShardHolder{Shard: l.Name, Pod: pod})
-		}
-	}
-
-	slices.SortFunc(out, func(a, b v1alpha1.ShardHolder) int { return cmp.Compare(a.Shard, b.Shard) })
-
-	return out
-}
 
 // shardsAvailable reports whether there is a shard to assign objects to, which Leases are held in vain, and which of them are
 // held by shards that are dead.

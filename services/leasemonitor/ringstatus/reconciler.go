@@ -64,7 +64,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, nil
 	}
 
-	leases, err := r.leases(ctx, ring)
+	leases, err := Leases(ctx, r.Client, ring.Name)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -82,11 +82,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, err
 }
 
-// leases reads the ring's Leases, which the caller must not change.
-func (r *Reconciler) leases(ctx context.Context, ring *v1alpha1.ClusterRing) ([]*coordinationv1.Lease, error) {
+// Leases reads the Leases of the ring with the given name from a cache. The caller must not change them. It returns errors of the reader.
+func Leases(ctx context.Context, cache client.Reader, ring string) ([]*coordinationv1.Lease, error) {
 	list := &coordinationv1.LeaseList{}
-	if err := r.Client.List(ctx, list, client.MatchingLabels{contract.LabelClusterRing: ring.Name}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list the Leases of ring %s: %w", ring.Name, err)
+	if err := cache.List(ctx, list, client.MatchingLabels{contract.LabelClusterRing: ring}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the Leases of ring %s: %w", ring, err)
 	}
 
 	leases := make([]*coordinationv1.Lease, 0, len(list.Items))
@@ -107,7 +107,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 		Named("ringstatus").
 		For(&v1alpha1.ClusterRing{}).
 		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(r.Client), builder.WithPredicates(labelclaim.Changes)).
-		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel), builder.WithPredicates(shardChanged)).
+		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel), builder.WithPredicates(ShardChanged)).
 		WatchesRawSource(source.Func(changes.start)).
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(r)
@@ -118,8 +118,8 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	return nil
 }
 
-// shardChanged leaves out the renewals of Leases, which are nearly all of their changes.
-var shardChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+// ShardChanged leaves out the renewals of Leases, which are nearly all of their changes.
+var ShardChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*coordinationv1.Lease)
 	after, also := e.ObjectNew.(*coordinationv1.Lease)
 

@@ -290,8 +290,7 @@ type ClusterRingStatus struct {
 	// AvailableShards is the number of shards that can get objects.
 	// +optional
 	AvailableShards int32 `json:"availableShards"`
-	// Holders are the shards that have another name than their Pod. All other shards have the name of their Pod. In a ring without a fence, at
-	// most 256 are listed.
+	// Holders are the shards that have another name than their Pod. All other shards have the name of their Pod. At most 256 are listed.
 	// +listType=map
 	// +listMapKey=shard
 	// +kubebuilder:validation:MaxItems=5000
