@@ -69,10 +69,10 @@ func TestRingsWithOneLabel(t *testing.T) {
 
 	require.Eventually(t, func() bool { return data(contract.FenceName(older.Name))["label"] == label }, patience, interval)
 	require.Eventually(t, func() bool {
-		shards := data(contract.ShardsParameter)
+		shards := w.described()
 		return shards["label."+younger.Name] == label && shards["names."+older.Name] == "blue\ngreen"
 	}, patience, interval, "the policy about Leases knows every ring")
-	require.NotContains(t, data(contract.ShardsParameter), "label."+w.ring)
+	require.NotContains(t, w.described(), "label."+w.ring)
 	require.Empty(t, data(contract.FenceName(younger.Name)), "a fence of the younger ring would be about the labels of the older one")
 
 	require.NoError(t, w.plane.Client.Delete(t.Context(), older))

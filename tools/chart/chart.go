@@ -203,6 +203,8 @@ func place(o *unstructured.Unstructured, component string) (file, condition stri
 		return "namespace", ".Values.namespace.create"
 	case kind == "ResourceQuota":
 		return "namespace", "and .Values.quota.enabled .Values.priorityClassName"
+	case strings.HasPrefix(kind, "ValidatingAdmissionPolicy") && strings.HasPrefix(o.GetName(), "rings."):
+		return "crds", "and .Values.crds.enabled .Values.policies.services" // it is part of base/crd, which may be installed without the chart
 	case strings.HasPrefix(kind, "ValidatingAdmissionPolicy"):
 		name, _, _ := strings.Cut(o.GetName(), ".")
 		return "policies", ".Values.policies." + policyValue(name)

@@ -52,7 +52,7 @@ func (r *Fences) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		return reconcile.Result{}, fmt.Errorf("let ring %s own the parameter of its fence: %w", ring.Name, err)
 	}
 
-	return kit.Later(r.write(ctx, want))
+	return kit.Later(r.write(ctx, want.Name, want))
 }
 
 // parameter returns the parameter that the fence of the ring needs; nil if it needs none. Which Pods run the shards follows from the Leases.

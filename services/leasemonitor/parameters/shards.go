@@ -1,8 +1,15 @@
 package parameters
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,10 +39,35 @@ const (
 	prefixAccounts   = "accounts."   // of rings with a fence: the user names of the service accounts of shards, one per line
 )
 
-// Shards writes the parameter of the policy that decides who may write the Leases of shards: deploy/base/guard/shard-leases.yaml.
+// The keys of the parameter about itself: it contains all rings whose names are not less than the one, and less than the other. Absent, there is no such limit.
+const (
+	keyFrom = "from"
+	keyTo   = "to"
+)
+
+// maxPage is how many bytes a parameter has at most, in keys and values. The largest ring has 76 KB. The API server also stores which keys the lease
+// monitor has written, and accepts objects of 1.5 MiB.
+const maxPage = 256 << 10
+
+// Shards writes the parameters of the policies that decide who may write the Leases of shards, and that webhooks are only those of rings:
+// deploy/base/guard/shard-leases.yaml and services.yaml. Nearly always, there is one parameter: a page of all rings.
+//
+// # Invariants
+//
+//  1. A ring that has been described, and still exists, is in a parameter at every moment.
+//  2. Every name is within the limits of a parameter, and every parameter contains all rings within its limits. Therefore, a policy that is evaluated
+//     for each parameter refuses the name of a ring that does not exist.
+//  3. No parameter is larger than [maxPage], however many rings there are.
+//
+// The name of a parameter follows from its content, so nothing is updated: new parameters are created before old ones are deleted.
+//
+// # Rejected alternative
+//
+// With a parameter for each ring, a renewal of a Lease costs the API server 45 µs for each ring, because a policy is evaluated for every parameter. It costs
+// 7 µs for each ring in one parameter.
 type Shards struct{ Writer }
 
-// Reconcile implements [reconcile.Reconciler]. There is one parameter for all rings, whatever the request. It returns errors of the API server.
+// Reconcile implements [reconcile.Reconciler]. It is about all rings, whatever the request. It returns errors of the API server.
 // A conflict is an error, too: the cache is behind.
 func (r *Shards) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	rings := &v1alpha1.ClusterRingList{}
@@ -43,45 +75,135 @@ func (r *Shards) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.
 		return reconcile.Result{}, fmt.Errorf("list rings: %w", err)
 	}
 
-	data := make(map[string]string, len(rings.Items))
+	var errs []error
 
-	for i := range rings.Items {
-		ring := &rings.Items[i]
-		data[prefixNamespaces+ring.Name] = strings.Join(ring.Spec.ShardNamespaces, "\n")
+	wanted := map[string]bool{}
 
-		if ring.Annotations[contract.AnnotationUnboundShards] == "true" {
-			data[prefixUnbound+ring.Name] = "true"
-		}
+	for i, page := range Pages(rings.Items) {
+		wanted[page.Name] = true
+		errs = append(errs, r.write(ctx, contract.ShardsParameter+"/"+strconv.Itoa(i), page))
+	}
 
-		if len(ring.Spec.ShardNames) > 0 {
-			data[prefixNames+ring.Name] = strings.Join(ring.Spec.ShardNames, "\n")
-		}
+	if errors.Join(errs...) != nil {
+		return kit.Later(errs...) // what the others describe is not described yet
+	}
 
-		if ring.Spec.ShardLabel != "" {
-			data[prefixLabel+ring.Name] = ring.Spec.ShardLabel
-		}
+	return reconcile.Result{}, r.removeOthers(ctx, wanted)
+}
 
-		if ring.Spec.Sharder == v1alpha1.SharderEmbedded {
-			data[prefixEmbedded+ring.Name] = "true"
-		}
+// removeOthers deletes all parameters about shards but the given ones.
+func (r *Shards) removeOthers(ctx context.Context, wanted map[string]bool) error {
+	have := &v1alpha1.PolicyParameterList{}
+	if err := r.Client.List(ctx, have, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list PolicyParameters: %w", err)
+	}
 
-		if accounts := fence.Accounts(ring); len(accounts) > 0 {
-			data[prefixAccounts+ring.Name] = strings.Join(accounts, "\n")
+	for i := range have.Items {
+		if parameter := &have.Items[i]; aboutShards(parameter) && !wanted[parameter.Name] {
+			if err := r.delete(ctx, parameter); err != nil {
+				return err
+			}
 		}
 	}
 
-	return kit.Later(r.write(ctx, &v1alpha1.PolicyParameter{
-		ObjectMeta: metav1.ObjectMeta{Name: contract.ShardsParameter}, Data: data,
-	}))
+	return nil
 }
 
-// SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, when a ring or the parameter changes,
+// aboutShards reports whether an object has the name of a parameter about shards: one that follows from its content, or that of the only one of
+// former versions.
+func aboutShards(obj client.Object) bool {
+	return strings.HasPrefix(obj.GetName(), contract.ShardsParameter)
+}
+
+// Pages returns the parameters that describe the rings, none if there is no ring. It changes no ring.
+func Pages(rings []v1alpha1.ClusterRing) []*v1alpha1.PolicyParameter {
+	sorted := make([]*v1alpha1.ClusterRing, 0, len(rings))
+	for i := range rings {
+		sorted = append(sorted, &rings[i])
+	}
+
+	slices.SortFunc(sorted, func(a, b *v1alpha1.ClusterRing) int { return cmp.Compare(a.Name, b.Name) })
+
+	var (
+		pages []map[string]string
+		size  int
+	)
+
+	for i, ring := range sorted {
+		data := described(ring)
+		bytes := sizeOf(data)
+
+		switch size += bytes; {
+		case i == 0:
+			pages = append(pages, data)
+		case size > maxPage:
+			pages[len(pages)-1][keyTo] = ring.Name
+			data[keyFrom] = ring.Name
+			pages, size = append(pages, data), bytes
+		default:
+			maps.Copy(pages[len(pages)-1], data)
+		}
+	}
+
+	out := make([]*v1alpha1.PolicyParameter, 0, len(pages))
+	for _, data := range pages {
+		out = append(out, &v1alpha1.PolicyParameter{ObjectMeta: metav1.ObjectMeta{Name: contract.ShardsParameter + "-" + digest(data)}, Data: data})
+	}
+
+	return out
+}
+
+// described returns what the policies must know of a ring.
+func described(ring *v1alpha1.ClusterRing) map[string]string {
+	data := map[string]string{prefixNamespaces + ring.Name: strings.Join(ring.Spec.ShardNamespaces, "\n")}
+
+	for prefix, value := range map[string]string{
+		prefixNames:    strings.Join(ring.Spec.ShardNames, "\n"),
+		prefixLabel:    ring.Spec.ShardLabel,
+		prefixAccounts: strings.Join(fence.Accounts(ring), "\n"),
+	} {
+		if value != "" {
+			data[prefix+ring.Name] = value
+		}
+	}
+
+	if ring.Annotations[contract.AnnotationUnboundShards] == "true" {
+		data[prefixUnbound+ring.Name] = "true"
+	}
+
+	if ring.Spec.Sharder == v1alpha1.SharderEmbedded {
+		data[prefixEmbedded+ring.Name] = "true"
+	}
+
+	return data
+}
+
+func sizeOf(data map[string]string) (size int) {
+	for key, value := range data {
+		size += len(key) + len(value)
+	}
+
+	return size
+}
+
+// digest returns 16 hexadecimal digits that follow from the data.
+func digest(data map[string]string) string {
+	hash := sha256.New()
+
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		_, _ = fmt.Fprintf(hash, "%q=%q\n", key, data[key]) // a hash returns no errors
+	}
+
+	return hex.EncodeToString(hash.Sum(nil)[:8])
+}
+
+// SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, when a ring or a parameter about shards changes,
 // and once at the beginning if there is either.
 func (r *Shards) SetupWithManager(mgr manager.Manager) error {
 	one := func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: contract.ShardsParameter}}}
 	}
-	parameter := predicate.NewPredicateFuncs(func(obj client.Object) bool { return obj.GetName() == contract.ShardsParameter })
+	parameter := predicate.NewPredicateFuncs(aboutShards)
 
 	err := builder.ControllerManagedBy(mgr).
 		Named("shards-parameter").
@@ -90,7 +212,7 @@ func (r *Shards) SetupWithManager(mgr manager.Manager) error {
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(r)
 	if err != nil {
-		return fmt.Errorf("add the controller of the parameter about shards: %w", err)
+		return fmt.Errorf("add the controller of the parameters about shards: %w", err)
 	}
 
 	return nil

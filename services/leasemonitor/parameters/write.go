@@ -1,5 +1,5 @@
-// Package parameters tells the admission policies what they must know of rings. It keeps a PolicyParameter for the fence of each ring, and one
-// for the policy about Leases of shards.
+// Package parameters tells the admission policies what they must know of rings. It keeps a PolicyParameter for the fence of each ring, and one,
+// or a few, of all rings for the policies about Leases of shards and about webhooks.
 package parameters
 
 import (
@@ -25,8 +25,9 @@ type Writer struct {
 	Restores *kit.Restores
 }
 
-// write creates or restores a parameter. It removes whatever others have added to the data, which a policy would believe.
-func (w Writer) write(ctx context.Context, want *v1alpha1.PolicyParameter) error {
+// write creates or restores a parameter. It removes whatever others have added to the data, which a policy would believe. Others are recognized by what
+// was written before by the same key.
+func (w Writer) write(ctx context.Context, key string, want *v1alpha1.PolicyParameter) error {
 	have := &v1alpha1.PolicyParameter{}
 
 	err := w.Client.Get(ctx, client.ObjectKeyFromObject(want), have)
@@ -49,7 +50,7 @@ func (w Writer) write(ctx context.Context, want *v1alpha1.PolicyParameter) error
 		return nil
 	}
 
-	return w.Restores.Write(want.Name, want, "somebody keeps changing PolicyParameter "+want.Name, func() error { // the assigner reports it
+	return w.Restores.Write(key, want, "somebody keeps changing PolicyParameter "+want.Name, func() error { // the assigner reports it
 		put := func() error { return w.Client.Update(ctx, next) }
 		if create {
 			put = func() error { return w.Client.Create(ctx, next) }
@@ -75,18 +76,28 @@ func (w Writer) remove(ctx context.Context, ring string) error {
 		return nil
 	}
 
-	if err == nil {
-		err = w.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read PolicyParameter %s: %w", name, err)
 	}
+
+	return w.delete(ctx, have)
+}
+
+// delete deletes a parameter that may be gone.
+func (w Writer) delete(ctx context.Context, have *v1alpha1.PolicyParameter) error {
+	err := w.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID})
 
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("delete PolicyParameter %s: %w", name, err)
+		return fmt.Errorf("delete PolicyParameter %s: %w", have.Name, err)
 	}
 
-	log.FromContext(ctx).Info("Parameter removed", "parameter", name)
+	log.FromContext(ctx).Info("Parameter removed", "parameter", have.Name)
 
 	return nil
 }

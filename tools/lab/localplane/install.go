@@ -94,12 +94,12 @@ func (p *Plane) waitPolicies(ctx context.Context) error {
 	}
 
 	parameter := &v1alpha1.PolicyParameter{
-		ObjectMeta: metav1.ObjectMeta{Name: contract.ShardsParameter}, Data: map[string]string{"namespaces.probe": "none"},
+		ObjectMeta: metav1.ObjectMeta{Name: "probe"}, Data: map[string]string{"namespaces.probe": "none", "from": "probe", "to": "probe-"},
 	}
 
 	err = p.Client.Create(ctx, parameter)
 	if apierrors.IsAlreadyExists(err) {
-		return nil // whoever has written it has waited
+		return nil // whoever has written it waits
 	}
 
 	if err != nil {

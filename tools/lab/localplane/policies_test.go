@@ -61,11 +61,17 @@ func newPolicies(t *testing.T) *policies {
 	return p
 }
 
-// describe tells the policy about Leases about rings, on behalf of the lease monitor.
+// describe tells the policies about rings, on behalf of the lease monitor.
 func (p *policies) describe(data map[string]string) {
 	p.t.Helper()
+	p.parameter(contract.ShardsParameter, data)
+}
 
-	parameter := &v1alpha1.PolicyParameter{ObjectMeta: metav1.ObjectMeta{Name: contract.ShardsParameter}}
+// parameter writes one of the parameters that describe rings.
+func (p *policies) parameter(name string, data map[string]string) {
+	p.t.Helper()
+
+	parameter := &v1alpha1.PolicyParameter{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	_, err := controllerutil.CreateOrUpdate(p.t.Context(), p.Client, parameter, func() error {
 		parameter.Data = data
 		return nil

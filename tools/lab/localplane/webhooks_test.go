@@ -40,7 +40,7 @@ func TestWebhooksGoWithTheirRings(t *testing.T) {
 	p.refused(creating(t, assigner, p.configuration(func(c configuration) {
 		c.Labels[contract.LabelClusterRing], c.OwnerReferences[0].Name = "none", "none"
 		c.Webhooks[0].Rules[0].Resources = []string{"pods", "secrets"}
-	})), "does not contain the ring of this webhook configuration")
+	})), "contains the ring of this webhook configuration")
 }
 
 func TestWebhooksAreCalledInNamespacesOfTheirRings(t *testing.T) {

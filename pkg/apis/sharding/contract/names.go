@@ -67,7 +67,7 @@ const (
 	// ReachWebhookName is the name of the webhook by which the assigner finds out whether calls of API servers arrive: for dry runs of writes of the
 	// ring's status.
 	ReachWebhookName  = "reach.sharding.timebertt.dev"
-	ShardsParameter   = "ring-shards"                    // the name of the PolicyParameter of the policy about the Leases of shards, which describes all rings
+	ShardsParameter   = "ring-shards"                    // begins the names of the PolicyParameters of the policies about Leases and webhooks, which describe all rings
 	FencePolicyName   = "fence.sharding.timebertt.dev"   // the name of the ValidatingAdmissionPolicy that every fence applies to the resources of its ring
 	WebhookPathPrefix = "/webhooks/sharder/clusterring/" // begins the path of a ring's webhook; see [WebhookPath]
 )
