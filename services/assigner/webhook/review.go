@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,6 +38,7 @@ type reviewRequest[L, R any] struct {
 	SubResource string              `json:"subResource"`
 	Name        string              `json:"name"`
 	Namespace   string              `json:"namespace"`
+	UserInfo    userInfo            `json:"userInfo"`
 	Object      *object[L, R]       `json:"object"`
 	OldObject   *object[L, R]       `json:"oldObject"`
 }
@@ -44,6 +46,42 @@ type reviewRequest[L, R any] struct {
 type groupResource struct {
 	Group    string `json:"group"`
 	Resource string `json:"resource"`
+}
+
+// userInfo is what tells which Pod writes. Of what authenticators add, only this key is decoded.
+type userInfo struct {
+	Username string `json:"username"`
+	Extra    struct {
+		Pod podName `json:"authentication.kubernetes.io/pod-name"`
+	} `json:"extra"`
+}
+
+// writer returns the Pod that the writer's token is bound to; empty if there is none.
+func (u *userInfo) writer() types.NamespacedName {
+	account, is := strings.CutPrefix(u.Username, "system:serviceaccount:")
+	if !is || u.Extra.Pod == "" {
+		return types.NamespacedName{}
+	}
+
+	namespace, _, _ := strings.Cut(account, ":")
+
+	return types.NamespacedName{Namespace: namespace, Name: string(u.Extra.Pod)}
+}
+
+// podName is the only value of a list with one; empty for any other list.
+type podName string
+
+// maxPodName is how many bytes a list with the name of one Pod may have. A name has up to 253.
+const maxPodName = 512
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *podName) UnmarshalJSON(text []byte) error {
+	var names []string
+	if *p = ""; len(text) <= maxPodName && json.Unmarshal(text, &names) == nil && len(names) == 1 {
+		*p = podName(names[0])
+	}
+
+	return nil
 }
 
 type object[L, R any] struct {
@@ -127,7 +165,9 @@ func identify[L, R any](ring string, r *reviewRequest[L, R], err error) (types.U
 		return "", nil, err
 	}
 
-	return r.UID, &admission.Request{Ring: ring, Operation: r.Operation, Resource: schema.GroupResource(r.Resource), SubResource: r.SubResource}, nil
+	return r.UID, &admission.Request{
+		Ring: ring, Operation: r.Operation, Resource: schema.GroupResource(r.Resource), SubResource: r.SubResource, Writer: r.UserInfo.writer(),
+	}, nil
 }
 
 // objectOf returns what a decision needs of an object. The request knows namespace and name as well, and an object that is

@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -55,6 +56,8 @@ type Request struct {
 	Object *Object
 	// Old is the object before an update; nil otherwise, or if it could not be read.
 	Old *Object
+	// Writer is the Pod that the writer's token is bound to; empty if there is none.
+	Writer types.NamespacedName
 }
 
 // Answer is what to do with the labels of the written object. The write is always allowed.
@@ -159,9 +162,36 @@ func (r *Ring) withoutOwner(req *Request, resource resources.Resource, role reso
 		return Answer{Outcome: NoShard, Warning: r.noShard("")}, req.Object.Name != ""
 	}
 
+	if role == resources.Controlled && req.Operation == Create {
+		if shard, ok := r.creator(req); ok {
+			return r.assigned(ByShard, req, shard), true
+		}
+	}
+
 	// While objects are moving, the owner may still be at another shard than its key's, and two shards must not work on an owner
 	// and its child. Only the rebalancer can read where the owner is.
 	return Answer{Outcome: Moving}, role == resources.Controlled && !r.settled
+}
+
+// creator returns the shard that creates a controlled object, if the object goes to that shard: whoever creates the object works on its owner. An owner
+// that drains is still at its shard, which ends its work before it releases the owner, so the rebalancer finds the new object among those that go
+// before the owner. If the key of the owner is known without a request, and nothing moves, the key decides: a process can also create objects for
+// owners of other shards.
+func (r *Ring) creator(req *Request) (shard string, ok bool) {
+	if r.settled && !r.keysRead {
+		return "", false
+	}
+
+	shard, ok = r.facts.View.RunBy(req.Writer)
+
+	return shard, ok && r.facts.View.Watches(shard, req.Object.Namespace)
+}
+
+// assigned returns the answer that gives an object without a shard label to the shard.
+func (r *Ring) assigned(outcome Outcome, req *Request, shard string) Answer {
+	_, drain := req.Object.Labels[r.drainLabel]
+
+	return Answer{Outcome: outcome, Shard: shard, RemoveDrain: drain}
 }
 
 // assign answers for an object of the ring without a shard label after the write.
@@ -190,9 +220,7 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 		return Answer{Outcome: Moving}
 	}
 
-	_, drain := req.Object.Labels[r.drainLabel]
-
-	answer := Answer{Outcome: Assigned, Shard: shard, RemoveDrain: drain}
+	answer := r.assigned(Assigned, req, shard)
 	if role == resources.Main && kin.Keyless {
 		answer.Warning = r.keyless(resource)
 	}

@@ -321,18 +321,18 @@ func examples() []example {
 func TestDecide(t *testing.T) {
 	var table strings.Builder
 
-	for _, e := range examples() {
+	for _, e := range append(examples(), byShards()...) {
 		t.Run(e.what, func(t *testing.T) {
 			a := admission.Decide(t.Context(), e.ring, &e.req, people{})
 			require.Equal(t, e.want, a.Outcome)
 
-			writes := a.Outcome == admission.Assigned || a.Outcome == admission.Restored
+			writes := a.Outcome == admission.Assigned || a.Outcome == admission.ByShard || a.Outcome == admission.Restored
 			require.Equal(t, writes, a.Shard != "")
 
 			fmt.Fprintf(&table, "%s\n  outcome: %s\n", e.what, a.Outcome)
 
 			if writes {
-				if a.Outcome == admission.Assigned {
+				if a.Outcome != admission.Restored {
 					require.True(t, e.ring.Facts().View.Available(a.Shard), "shard %q is available", a.Shard)
 				}
 

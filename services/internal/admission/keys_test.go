@@ -1,6 +1,7 @@
 package admission_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gotest.tools/v3/golden"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -181,5 +183,33 @@ func TestObjectsThatBelongTogether(t *testing.T) {
 		}
 
 		require.Len(t, shards, 1)
+	}
+}
+
+// unasked are ancestors that nobody may ask.
+type unasked struct{ t *testing.T }
+
+func (u unasked) ControllerOf(context.Context, resources.Owner) (*metav1.OwnerReference, bool, error) {
+	u.t.Error("the controller of an owner is read")
+	return nil, false, nil
+}
+
+func (u unasked) LabelsOf(context.Context, resources.Owner) (map[string]string, bool, error) {
+	u.t.Error("the labels of an owner are read")
+	return nil, false, nil
+}
+
+// Of a child that a shard creates, nobody reads the owner, although its label is the key.
+func TestChildByAShardNeedsNoRead(t *testing.T) {
+	for what, change := range map[string]func(*admission.Facts){
+		"while nothing moves": func(*admission.Facts) {},
+		"while objects move":  func(f *admission.Facts) { f.AssignedFingerprint = "" },
+		"in a new key":        func(f *admission.Facts) { f.Rekeying = true },
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}, change)
+			req := by("a", create(configmaps, child(nil)))
+			require.Equal(t, admission.Answer{Outcome: admission.ByShard, Shard: "a"}, admission.Decide(t.Context(), r, &req, unasked{t}))
+		})
 	}
 }

@@ -3,10 +3,12 @@ package admission
 // Outcome is the decision about an object and its reason. Its values are those of the metric's label.
 type Outcome string
 
-// Outcomes. In all cases except [Assigned], [Restored], and [Rekeyed], the object is admitted unchanged.
+// Outcomes. In all cases except [Assigned], [ByShard], [Restored], and [Rekeyed], the object is admitted unchanged.
 const (
 	// Assigned objects got the shard that owns their key.
 	Assigned Outcome = "assigned"
+	// ByShard is a controlled object that got the shard that has created it.
+	ByShard Outcome = "by_shard"
 	// Restored objects got back the shard label that the write had dropped.
 	Restored Outcome = "restored"
 	// Labelled objects already have a shard.

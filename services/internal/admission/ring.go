@@ -1,7 +1,7 @@
 // Package admission decides, from the state of a ring and the content of a write, which shard label an object gets in that write.
 //
 // It takes no lock and has no clock: the answer depends on the request and one immutable [Ring]. Only if the controller of an
-// object follows another object, or has a label for a key, does it ask for an object.
+// object follows another object, or has a label for a key, and no shard creates the object, does it ask for an object.
 //
 // # Invariants
 //
@@ -17,6 +17,7 @@ package admission
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -58,6 +59,8 @@ type Ring struct {
 	drainLabel string
 	// settled is true if no object is known to be at another shard than its key's.
 	settled bool
+	// keysRead is true if the key of an owner can be a label, which must be read.
+	keysRead bool
 }
 
 // NewRing prepares facts for decisions. It builds the table, so that no request has to wait for it. The resources and the view of
@@ -65,10 +68,13 @@ type Ring struct {
 func NewRing(f Facts) *Ring {
 	keys := contract.LabelKeysOf(f.Name, f.ShardLabel)
 
+	read := func(r resources.Resource) bool { return r.Controls && r.Key.Label != "" }
+
 	return &Ring{
 		facts:      f,
 		shardLabel: keys.Shard,
 		drainLabel: keys.Drain,
+		keysRead:   slices.ContainsFunc(f.Resources.Main(), read),
 		settled:    f.View.Fingerprint() == f.AssignedFingerprint && !f.Rekeying && !f.View.Paused(),
 	}
 }

@@ -39,3 +39,26 @@ func TestShardThatDoesNotWatchTheNamespace(t *testing.T) {
 	require.Empty(t, answer.Shard)
 	require.Contains(t, answer.Warning, "no available shard that watches namespace third")
 }
+
+// A shard gets no object that it does not see, even if it creates the object.
+func TestChildBeyondTheNamespacesOfTheShard(t *testing.T) {
+	at := metav1.NowMicro()
+	l := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "a", Labels: map[string]string{contract.LabelClusterRing: ring},
+			Annotations: map[string]string{contract.AnnotationNamespaces: contract.NamespacesValue([]string{"default"}, at.Time)},
+		},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("a"), RenewTime: &at},
+	}
+	facts := moving("a").Facts()
+	facts.View = membership.NewView(ring, []*coordinationv1.Lease{l}, nil)
+	facts.AssignedFingerprint = ""
+	r := admission.NewRing(facts)
+
+	for namespace, want := range map[string]admission.Outcome{"default": admission.ByShard, "other": admission.Moving} {
+		object := child(nil)
+		object.Namespace = namespace
+		req := by("a", create(configmaps, object))
+		require.Equal(t, want, admission.Decide(t.Context(), r, &req, people{}).Outcome, namespace)
+	}
+}

@@ -51,6 +51,7 @@ type facts struct {
 	acquired int64
 	duration time.Duration
 	stopping bool
+	pod      string
 	label    string
 	watches  string
 }
@@ -59,7 +60,7 @@ type facts struct {
 func (f facts) shard(id types.NamespacedName) Shard {
 	return Shard{
 		Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Created: f.created, Acquired: f.acquired, Duration: f.duration,
-		Stopping: f.stopping, Label: f.label, Watches: f.watches,
+		Stopping: f.stopping, Pod: f.pod, Label: f.label, Watches: f.watches,
 	}
 }
 
@@ -70,6 +71,7 @@ func factsOf(l *coordinationv1.Lease) facts {
 	return facts{
 		uid: l.UID, holder: record.Holder, created: created(l), acquired: acquired(l), duration: record.Duration,
 		stopping: record.HeldBy(l.Name) && lease.Stopping(l),
+		pod:      lease.Pod(l),
 		label:    unique.Make(lease.ShardLabel(l)).Value(),
 		watches:  unique.Make(lease.Namespaces(l)).Value(),
 	}

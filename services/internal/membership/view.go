@@ -58,6 +58,8 @@ type Shard struct {
 	Acquired int64
 	// Standby reports whether the shard could own objects, but the ring has enough active shards: it works until its objects are drained.
 	Standby bool
+	// Pod is the name of the Pod that runs the shard, if the Lease says that it differs from the name of the shard; otherwise empty.
+	Pod string
 	// Label is the key of the shard label by which the shard selects its objects, if its Lease announces one; empty for the default.
 	Label string
 	// Watches are the namespaces in which the shard watches its objects, separated by commas, if its Lease announces some; empty for all.
@@ -84,6 +86,7 @@ type View struct {
 	working   []string // sorted: available, stopping, or standing by
 	table     func() *hashring.Table
 	scopes    *scopes
+	byPod     func() map[types.NamespacedName]string // of each Pod that runs one working shard; "" if it runs several
 
 	fingerprint func() string
 }
@@ -181,6 +184,7 @@ func newView(ringName string, rules Rules, all []Shard, rings *hashring.Cache) *
 		table:     sync.OnceValue(func() *hashring.Table { return build(available) }),
 	}
 	v.scope(build)
+	v.byPod = sync.OnceValue(v.pods)
 	v.fingerprint = sync.OnceValue(func() string { return hashring.Fingerprint(v.names()) })
 
 	return v

@@ -22,7 +22,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/labelclaim"
-	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/internal/sharder"
@@ -123,7 +122,7 @@ var ShardChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*coordinationv1.Lease)
 	after, also := e.ObjectNew.(*coordinationv1.Lease)
 
-	return !ok || !also || !membership.SameShard(before, after) || lease.Pod(before) != lease.Pod(after)
+	return !ok || !also || !membership.SameShard(before, after)
 }}
 
 // changes hands the names of rings to the queue of a controller, once that runs. Before, there is nothing to hand on: a

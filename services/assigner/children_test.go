@@ -1,0 +1,162 @@
+package assigner_test
+
+import (
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
+)
+
+// account is the service account of the shards of a fixture, and of others who write.
+const account = "controller"
+
+// writers lets the service accounts of the namespace create children in the namespace of the fixture.
+func (f *fixture) writers(namespace string) {
+	f.t.Helper()
+	require.NoError(f.t, f.Client.Create(f.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}}))
+	require.NoError(f.t, f.Client.Create(f.t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "writers-of-" + namespace},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + namespace}},
+	}))
+}
+
+// pod returns a client with a token as the kubelet gives it to the Pod; one that is bound to no Pod if the name is empty.
+func (f *fixture) pod(namespace, name string) client.Client {
+	f.t.Helper()
+
+	path, err := f.ServiceAccountKubeconfig(f.t.Context(), namespace, account)
+	if name != "" {
+		path, err = f.PodKubeconfig(f.t.Context(), namespace, account, name)
+	}
+
+	require.NoError(f.t, err)
+
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	require.NoError(f.t, err)
+
+	config.QPS = -1
+	c, err := client.New(config, client.Options{Scheme: f.Client.Scheme()})
+	require.NoError(f.t, err)
+
+	return c
+}
+
+// childBy returns the shard of a new child that the client creates; empty for none.
+func (f *fixture) childBy(c client.Client, owner *unstructured.Unstructured) string {
+	f.t.Helper()
+
+	u := f.child(unique("child"), owner)
+	require.NoError(f.t, c.Create(f.t.Context(), u))
+
+	return u.GetLabels()[f.shardLabel()]
+}
+
+// A child that a shard creates gets that shard while objects move, and before anything else is known. Children of other writers wait.
+func TestChildrenOfShards(t *testing.T) {
+	f := newFixture(t, "by-shard", "a", "b", "c")
+	tenant := f.Namespace(t)
+	f.writers(f.namespace)
+	f.writers(tenant)
+	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{f.namespace} })
+
+	slot := &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: f.namespace, Name: "slot-0"}
+	require.NoError(t, slot.Acquire(t.Context()))
+
+	lease, err := slot.Lease(t.Context())
+	require.NoError(t, err)
+	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationPod, "runs-slot-0")
+	require.NoError(t, f.Client.Update(t.Context(), lease))
+
+	namesake := &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: tenant, Name: "a"}
+	require.NoError(t, namesake.Acquire(t.Context()))
+
+	start(t, f.Plane)
+	f.registered()
+	require.Empty(t, f.ring().Status.Assignment.Fingerprint)
+
+	owner := f.create(f.website("blog"))
+
+	for pod, want := range map[string]string{"a": "a", "b": "b", "c": "c", "runs-slot-0": "slot-0"} {
+		require.Equal(t, want, f.childBy(f.pod(f.namespace, pod), owner))
+	}
+
+	require.Equal(t, 4, count(t, f.name, "by_shard"))
+
+	for what, c := range map[string]client.Client{
+		"a Pod that holds no Lease":                           f.pod(f.namespace, "stranger"),
+		"a Pod with the name of a slot":                       f.pod(f.namespace, "slot-0"),
+		"a token that is bound to no Pod":                     f.pod(f.namespace, ""),
+		"a Pod with the name of a shard in another namespace": f.pod(tenant, "a"),
+		"another Pod there":                                   f.pod(tenant, "b"),
+		"a person":                                            f.Client,
+	} {
+		require.Empty(t, f.childBy(c, owner), what)
+	}
+
+	require.Equal(t, 6, count(t, f.name, "moving"))
+
+	require.NoError(t, f.shard("a").Release(t.Context()))
+	a := f.pod(f.namespace, "a")
+	eventually(t, func() bool { return f.childBy(a, owner) == "" }, "a shard that has released its Lease gets nothing")
+}
+
+// If the key of owners is a label, nobody reads the owner of a child that a shard creates.
+func TestChildrenOfShardsNeedNoRead(t *testing.T) {
+	f := newFixture(t, "no-read", "a", "b", "c")
+	f.mayRead("websites")
+	f.writers(f.namespace)
+	start(t, f.Plane)
+	f.registered()
+	f.rekey(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
+
+	var owner *unstructured.Unstructured
+
+	eventually(t, func() bool {
+		owner = f.create(of(f.website(unique("owner")), f.tenantOf("b")))
+		return owner.GetLabels()[f.shardLabel()] == "b"
+	}, "websites go by their label")
+
+	b, stranger := f.pod(f.namespace, "b"), f.pod(f.namespace, "stranger")
+	eventually(t, func() bool { return f.childBy(stranger, owner) == "b" && f.childBy(b, owner) == "b" }, "children go with their owner")
+
+	before := f.reads()
+	require.Positive(t, before, "those of strangers")
+
+	for range 20 {
+		require.Equal(t, "b", f.childBy(b, owner))
+	}
+
+	require.Equal(t, before, f.reads())
+}
+
+// reads returns how often the API server was asked for a website of the fixture.
+func (f *fixture) reads() int {
+	f.t.Helper()
+
+	body, err := kubernetes.NewForConfigOrDie(f.Config).RESTClient().Get().AbsPath("/metrics").DoRaw(f.t.Context())
+	require.NoError(f.t, err)
+
+	total := 0
+
+	for _, line := range regexp.MustCompile(`(?m)^apiserver_request_total\{.*group="`+f.kind.Group+`".*verb="GET".*\} (\d+)$`).FindAllSubmatch(body, -1) {
+		n, err := strconv.Atoi(string(line[1]))
+		require.NoError(f.t, err)
+
+		total += n
+	}
+
+	return total
+}
