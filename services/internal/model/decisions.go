@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -98,6 +99,8 @@ type write struct {
 	old      labels
 	drain    bool
 	deleting bool
+	// by is the shard that creates the child; nobody for another writer.
+	by name
 }
 
 // answer is the assigner's answer to a write, given a view.
@@ -401,11 +404,18 @@ func (d *decisions) admissions() {
 				child: bits&4 != 0, create: bits&8 != 0, deleting: bits&16 != 0,
 			}
 
-			for view := range int8(len(d.views)) {
-				for _, settled := range []bool{false, true} {
-					d.answers[w] = append(d.answers[w], answer{d.admit(w, view, settled), view})
-				}
+			for w.by = nobody; w.by == nobody || w.child && w.create && int(w.by) <= d.shards; w.by++ {
+				d.answer(w)
 			}
+		}
+	}
+}
+
+// answer asks the assigner about a write in every view.
+func (d *decisions) answer(w write) {
+	for view := range int8(len(d.views)) {
+		for _, settled := range []bool{false, true} {
+			d.answers[w] = append(d.answers[w], answer{d.admit(w, view, settled), view})
 		}
 	}
 }
@@ -425,6 +435,7 @@ func (d *decisions) admit(w write, view int8, settled bool) labels {
 		Ring: ringName, Operation: admission.Update,
 		Resource: mainResource,
 		Object:   d.objectOf(w.child, labels{drain: w.drain}),
+		Writer:   types.NamespacedName{Namespace: namespace, Name: shardName(w.by)},
 	}
 	if w.child {
 		req.Resource = childResource

@@ -23,7 +23,7 @@
 // wrapper, as promised by pkg/shard, lets workers in and acknowledges drains. The rebalancer works on both objects, in turns. What
 // it believes about the Leases when it decides may be from any time. The write comes at any later time, or never, or after the
 // rebalancer has restarted. The write fails if the object has changed since. The same applies to the answers of any number of
-// assigners, any of which may also be unreachable. Users update objects, create the child, write objects without their labels, and
+// assigners, any of which may also be unreachable. A shard that works on the object creates the child. Users update objects, create the child, write objects without their labels, and
 // delete the ring. People delete Leases. Services lose their memory. Processes start, stop, crash, and freeze. Shards announce that
 // they stop, and work on. The kubelet reports
 // processes that have ended, at any time after that, or never. Another process takes over a slot. All of this can happen any number of times, at any moment.

@@ -248,6 +248,15 @@ func (m *machine) workers(n name, sh *shard) {
 		m.emit(by(entersMain, n), &to)
 	}
 
+	if sh.inMain && m.Child && !m.from.hasChild {
+		m.admitted(write{child: true, create: true, by: n}, false, func(l labels, view int8) {
+			to := m.from
+			to.hasChild, to.child = true, l.shard
+			m.childWritten(&to)
+			m.emit(event{kind: makesChild, who: n, view: view}, &to)
+		})
+	}
+
 	to = m.from
 
 	switch {

@@ -23,6 +23,7 @@ const (
 	gives
 	entersMain
 	leavesMain
+	makesChild
 	entersChild
 	leavesChild
 	seesMain
@@ -75,6 +76,7 @@ var texts = [kinds][2]string{
 	gives:              {"shard %", "has no worker any more of the process before"},
 	entersMain:         {"shard %", "begins to work on the object"},
 	leavesMain:         {"shard %", "is done with the object"},
+	makesChild:         {"shard %", "creates the child"},
 	entersChild:        {"shard %", "begins to work on the child"},
 	leavesChild:        {"shard %", "is done with the child"},
 	seesMain:           {"shard %", "sees the object as it is"},

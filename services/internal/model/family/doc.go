@@ -21,10 +21,10 @@
 //
 // The model contains: the API server, with a version for each write; a watch of each shard for each of three resources, which
 // delivers events in order, at some time; two processes with controllers for owners and children that wait until they see what they
-// have created themselves; an admission that labels new objects only while nothing moves; and a rebalancer without memory, which
-// follows [plan.Decide] like the real one. The owner may belong to another shard, and a shard may die, at any moment, as often as a
+// have created themselves; an admission that gives each new object the shard that creates it; and a rebalancer without memory, which
+// follows [plan.Decide] like the real one, and whose searches find only objects that have a shard. The owner may belong to another shard, and a shard may die, at any moment, as often as a
 // [Scope] allows.
 //
-// The model does not contain adoption, orphans, deletion, resources that a shard does not cache, shards that come back, and failed
+// The model does not contain writes that admission misses, adoption, orphans, deletion, resources that a shard does not cache, shards that come back, and failed
 // requests.
 package family

@@ -28,6 +28,8 @@ const (
 	NoBarrier Mutation = "there is no barrier"
 	// NoDrain moves what an owner controls before the owner was released.
 	NoDrain Mutation = "children go before the owner is drained"
+	// Unlabelled gives an object that a controller creates no shard while anything moves.
+	Unlabelled Mutation = "children get no shard while objects move"
 	// BeginsEarly lets a shard work on an owner that comes after the shard has looked for its barrier.
 	BeginsEarly Mutation = "a reconcile of an owner begins before the owner comes"
 )
@@ -274,10 +276,10 @@ func (m machine) makeChild(s *state, of shard) bool {
 	if p.begun && p.cache[owner].made {
 		p.begun = false
 
-		return !p.has(children, owner) && s.create(p, children, owner)
+		return !p.has(children, owner) && m.create(s, of, children, owner)
 	}
 
-	return m.works(p) && !p.has(children, owner) && s.create(p, children, owner)
+	return m.works(p) && !p.has(children, owner) && m.create(s, of, children, owner)
 }
 
 // makeGrandchild is the controller of children.
@@ -287,26 +289,28 @@ func (m machine) makeGrandchild(s *state, of shard) bool {
 	from, to := objectsOf(children)
 	for i := from; i < to; i++ {
 		if m.works(p) && p.cache[i].made && m.sees(p, p.cache[i]) && !p.has(grandchildren, i) {
-			return s.create(p, grandchildren, i)
+			return m.create(s, of, grandchildren, i)
 		}
 	}
 
 	return false
 }
 
-// create creates an object. Admission assigns a shard only if nothing moves.
-func (s *state) create(p *process, l level, parent int8) bool {
+// create creates an object. Admission gives it the shard that creates it.
+func (m machine) create(s *state, of shard, l level, parent int8) bool {
+	p := s.process(of)
+
 	from, to := objectsOf(l)
 	for i := from; i < to; i++ {
 		if s.objects[i].made {
 			continue
 		}
 
-		settled := s.settled()
+		labelled := m.Mutation != Unlabelled || s.settled()
 		p.expects[i] = true
 		s.write(i, func(o *object) {
-			if o.made, o.parent = true, parent; settled {
-				o.shard = s.desired
+			if o.made, o.parent = true, parent; labelled {
+				o.shard = of
 			}
 		})
 
@@ -429,10 +433,11 @@ func (m machine) rebalance(s *state, i int8) bool {
 	return true
 }
 
-// gathered reports whether everything that follows an object is at a shard, and the versions in which it reached the shard.
+// gathered reports whether everything that follows an object is at a shard, and the versions in which it reached the shard. A search finds what has a
+// shard. The watch of what has none may be late.
 func (s *state) gathered(i int8, at shard) (barrier [levels]int8, all bool) {
 	for j, o := range s.objects {
-		if !s.follows(int8(j), i) {
+		if !s.follows(int8(j), i) || o.shard == nobody {
 			continue
 		}
 

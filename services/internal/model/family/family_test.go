@@ -29,7 +29,7 @@ func TestNothingInExcess(t *testing.T) {
 
 // Every mutation results in excess children.
 func TestMutations(t *testing.T) {
-	for _, m := range []Mutation{OwnerFirst, NoBarrier, NoDrain, BeginsEarly} {
+	for _, m := range []Mutation{OwnerFirst, NoBarrier, NoDrain, BeginsEarly, Unlabelled} {
 		t.Run(string(m), func(t *testing.T) {
 			t.Parallel()
 
