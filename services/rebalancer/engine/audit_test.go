@@ -73,6 +73,23 @@ func TestAuditRepairsLabelsThatNameLivingShards(t *testing.T) {
 	}
 }
 
+// A ring in which objects move converges only after a look at all objects. So a child that its shard has created too late, and that has the label of
+// that shard, waits for no audit.
+func TestWrongLabelOfAMovingRingNeedsNoAudit(t *testing.T) {
+	w := newMeddled(t, byHand)
+	stays, moves := w.owners("stays", "b", 1)[0], w.owners("moves", "a", 1)[0]
+	w.e.SetTarget(w.target)
+	w.run()
+	w.comes(moves, "a", true)
+
+	began := w.e.Clock.Now()
+	child := w.child(stays, "late", "a")
+	w.acknowledge(moves)
+	w.converges()
+	require.True(t, w.placed(child, "b", false))
+	require.Less(t, w.e.Clock.Since(began), auditEvery)
+}
+
 // rest waits until the ring has converged and an audit has just ended: the next one is due in a minute.
 func (w *meddled) rest() {
 	w.Helper()

@@ -115,6 +115,11 @@ func (w *Cluster) admit(write apiserver.Write) {
 	defer w.mu.Unlock()
 
 	w.admitted = true
+
+	if writerOf(write.Client).Name != "" {
+		return // where its owner is tells whether the object is misplaced
+	}
+
 	// Late knowledge misplaces the object.
 	late := w.late(assigned)
 	if w.assigned = !late; late {
@@ -190,7 +195,7 @@ func (a *assigner) answer(write apiserver.Write, team string) *facts {
 	if write.Old != nil {
 		req.Old = admitted(write.Old)
 	} else {
-		req.Operation = admission.Create
+		req.Operation, req.Writer = admission.Create, writerOf(write.Client)
 	}
 
 	answer := admission.Decide(context.Background(), a.decides, req, stored(write.Stored))

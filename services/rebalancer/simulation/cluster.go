@@ -191,6 +191,10 @@ func (w *Cluster) written(write apiserver.Write) {
 
 		w.tamper(write)
 	} else {
+		if write.Old == nil {
+			w.made(write)
+		}
+
 		w.checkTaking(write)
 		w.checkOrder(write)
 	}

@@ -50,6 +50,11 @@ func Draw(seed uint64) History {
 		d.disturbKeys()
 	}
 
+	if chance(seed, "makes", 0)%3 == 0 {
+		d.Rand = rand.New(rand.NewPCG(seed, 0xc41d)) //nolint:gosec // as above
+		d.makeChildren()
+	}
+
 	d.h.End += time.Second
 	slices.SortStableFunc(d.h.Steps, func(a, b Step) int { return int(a.At - b.At) })
 

@@ -40,6 +40,8 @@ const (
 	// Delete deletes an object, and later the objects that it controls. Orphan does not delete the latter.
 	Delete Act = "delete"
 	Orphan Act = "delete, orphaning its children"
+	// Make lets the shard that works on Owner create an object that Owner controls.
+	Make Act = "its shard creates"
 	// Relabel writes the shard label Value, or removes the label if Value is empty.
 	Relabel Act = "relabel"
 	// Rekey writes the label that may be the key of an object, or removes the label if Value is empty.

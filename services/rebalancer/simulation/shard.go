@@ -53,6 +53,8 @@ type process struct {
 	// acknowledging are the objects that it is about to release.
 	acknowledging map[apiserver.ID]bool
 	works         map[types.UID]apiserver.ID
+	// makes is how many objects it is about to create that follow a main object.
+	makes map[apiserver.ID]int
 }
 
 // join starts a process.
@@ -67,7 +69,7 @@ func (w *Cluster) join(ctx context.Context, id types.NamespacedName, slow int) {
 	ctx, cancel := context.WithCancel(ctx)
 	p := &process{
 		w: w, id: id, began: w.clock.Now(), slow: time.Duration(slow) * time.Second, ctx: ctx, stop: cancel, leave: make(chan struct{}),
-		client: w.server.Client("shard/" + id.String()), works: map[types.UID]apiserver.ID{},
+		client: w.server.Client("shard/" + id.String()), works: map[types.UID]apiserver.ID{}, makes: map[apiserver.ID]int{},
 	}
 	w.processes[id] = p
 	w.group.Go(func() { p.run(ctx) })
@@ -262,6 +264,11 @@ func (p *process) work(ctx context.Context, held *coordinationv1.Lease, settled 
 			p.end()
 			p.w.mu.Unlock()
 			end()
+
+			for p.busy() && ctx.Err() == nil {
+				pause(ctx, p.w.clock, drainLook, nil)
+			}
+
 			p.release(ctx, held)
 
 			return true

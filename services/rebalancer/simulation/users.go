@@ -49,6 +49,8 @@ func (w *Cluster) happen(ctx context.Context, s Step) {
 		f := s.Fault
 		f.From, f.Until = w.clock.Now(), w.clock.Now().Add(s.For)
 		w.server.Inject(f)
+	case Make:
+		w.group.Go(func() { w.make(s) })
 	case Create, Restore, Delete, Orphan, Relabel, Rekey, Drain, Undrain, Reparent, Touch:
 		w.group.Go(func() { w.userStep(ctx, s) })
 	}

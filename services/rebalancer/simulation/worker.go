@@ -268,6 +268,10 @@ func (p *process) toGive(id apiserver.ID) (o *metav1.PartialObjectMetadata, wait
 		return nil, wait
 	}
 
+	if p.guards() && p.makes[id] > 0 {
+		return nil, time.Millisecond
+	}
+
 	o, ok := p.cache[id]
 	if !ok {
 		delete(p.acknowledging, id)
