@@ -62,7 +62,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 
 	fs.DurationVar(&o.connectionAge, "max-connection-age", time.Second, "`time` after which an API server is asked to connect again, plus up to half of it at random; an API server sends all calls over one connection, so reconnecting spreads them over the replicas; 0 for never")
 
-	fs.StringVar(&o.clientCAFile, "client-ca-file", "", "PEM `file` with the CA certificates of API servers, read again when it changes: whoever calls the webhook needs a client certificate that one of them has signed. By default, whoever reaches the address may call")
+	fs.StringVar(&o.clientCAFile, "client-ca-file", "", "PEM `file` with the CA certificates of API servers, read again when it changes: whoever calls the webhook needs a client certificate that one of them has signed. By default, whoever knows the path in a webhook configuration may call")
 
 	fs.StringVar(&o.mode, "webhook-mode", modeService, "how API servers reach the webhook: service or url")
 	fs.StringVar(&o.serviceName, "webhook-service-name", name, "`name` of the Service in front of the webhook; for --webhook-mode service")

@@ -32,7 +32,7 @@ func TestRegistration(t *testing.T) {
 		require.Len(t, want.Webhooks, 2)
 		w := want.Webhooks[0]
 		require.Equal(t, "sharder.sharding.timebertt.dev", w.Name)
-		require.Equal(t, r.url+"/webhooks/sharder/clusterring/"+f.name, *w.ClientConfig.URL)
+		require.Regexp(t, "^"+r.url+"/webhooks/sharder/clusterring/"+f.name+"/[0-9a-f]{32}$", *w.ClientConfig.URL)
 		require.Len(t, w.Rules, 2)
 	})
 

@@ -20,8 +20,6 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 // caller calls the webhook over HTTP/2, as an API server does, at any of the replicas that are in service.
@@ -40,7 +38,7 @@ func (f *fixture) caller(service ...*replica) *caller {
 	roots := x509.NewCertPool()
 	require.True(f.t, roots.AppendCertsFromPEM(f.configuration().Webhooks[0].ClientConfig.CABundle))
 
-	c := &caller{url: service[0].url + contract.WebhookPath(f.name)}
+	c := &caller{url: *f.configuration().Webhooks[0].ClientConfig.URL}
 	c.service.Store(&service)
 
 	transport := &http.Transport{

@@ -105,7 +105,12 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		return err
 	}
 
-	handler := &webhook.Handler{Rings: store, Ancestors: ancestors, Bodies: webhook.NewBodies(), Metrics: admissions, Clock: rt.Clock, Log: rt.Log}
+	paths, err := registration.Follow(ctx, mgr.GetCache())
+	if err != nil {
+		return err
+	}
+
+	handler := &webhook.Handler{Rings: store, Paths: paths, Ancestors: ancestors, Bodies: webhook.NewBodies(), Metrics: admissions, Clock: rt.Clock, Log: rt.Log}
 	mux := http.NewServeMux()
 	mux.Handle(contract.WebhookPathPrefix, webhook.NewAging(handler, s.connectionAge, rt.Clock))
 
@@ -120,6 +125,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 	}
 
 	rt.AddReady("rings", keeper.Ready)
+	rt.AddReady("paths", paths.Ready)
 	rt.AddReady("certificate", source.Ready)
 	rt.AddReady("webhook", server.Ready)
 

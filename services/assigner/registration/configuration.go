@@ -6,7 +6,8 @@
 //
 // # Invariants
 //
-//  1. The registration depends only on the ring: a configuration that is edited or deleted is restored.
+//  1. The registration depends only on the ring, except for a secret at the end of the webhook's path: a configuration that is edited or deleted is
+//     restored.
 //  2. A ring that is gone, or being deleted, has no configuration. No configuration remains of rings that were never recreated.
 //  3. The API server does not call the assigner if the answer could not change anything: for objects with a shard, unless the label
 //     changes that is their key, for
@@ -53,9 +54,9 @@ type Target struct {
 	Port string
 }
 
-// Configuration returns the webhook configuration of a ring, including all fields that the API server would default. It does not
-// contain the bundle; see [Target].InjectCAFrom.
-func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *admissionregistrationv1.MutatingWebhookConfiguration {
+// Configuration returns the webhook configuration of a ring, including all fields that the API server would default. Its path ends with the secret.
+// It does not contain the bundle; see [Target].InjectCAFrom.
+func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target, secret string) *admissionregistrationv1.MutatingWebhookConfiguration {
 	c := &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            contract.WebhookConfigurationName(ring.Name),
@@ -64,7 +65,7 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *ad
 		},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
 			Name:                    contract.WebhookName,
-			ClientConfig:            t.clientConfig(ring.Name),
+			ClientConfig:            t.clientConfig(ring.Name, secret),
 			Rules:                   rules(set),
 			FailurePolicy:           ptr.To(admissionregistrationv1.Ignore),
 			MatchPolicy:             ptr.To(admissionregistrationv1.Equivalent),
@@ -81,10 +82,10 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *ad
 	}
 
 	if keyed := keyedByLabel(set); len(keyed) > 0 {
-		c.Webhooks = append(c.Webhooks, onKeyChange(ring, keyed, t))
+		c.Webhooks = append(c.Webhooks, onKeyChange(ring, keyed, t, secret))
 	}
 
-	c.Webhooks = append(c.Webhooks, onDryRun(ring, t))
+	c.Webhooks = append(c.Webhooks, onDryRun(ring, t, secret))
 
 	if t.InjectCAFrom != "" {
 		c.Annotations = map[string]string{annotationInjectCA: t.InjectCAFrom}
@@ -95,10 +96,10 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *ad
 
 // onKeyChange returns the webhook for objects with a shard whose key, a label, is changed: the shard is asked in the same write to release
 // the object. It goes to the same place as the other.
-func onKeyChange(ring *v1alpha1.ClusterRing, keyed []resources.Resource, t Target) admissionregistrationv1.MutatingWebhook {
+func onKeyChange(ring *v1alpha1.ClusterRing, keyed []resources.Resource, t Target, secret string) admissionregistrationv1.MutatingWebhook {
 	return admissionregistrationv1.MutatingWebhook{
 		Name:         contract.KeyWebhookName,
-		ClientConfig: t.clientConfig(ring.Name),
+		ClientConfig: t.clientConfig(ring.Name, secret),
 		Rules:        rulesFor(keyed, admissionregistrationv1.Update),
 
 		FailurePolicy:           ptr.To(admissionregistrationv1.Ignore),
@@ -125,8 +126,8 @@ func ownedBy(ring *v1alpha1.ClusterRing) []metav1.OwnerReference {
 	}}
 }
 
-func (t Target) clientConfig(ring string) admissionregistrationv1.WebhookClientConfig {
-	path := contract.WebhookPath(ring)
+func (t Target) clientConfig(ring, secret string) admissionregistrationv1.WebhookClientConfig {
+	path := contract.WebhookPath(ring) + "/" + secret
 	if t.URL != "" {
 		return admissionregistrationv1.WebhookClientConfig{URL: new(strings.TrimRight(t.URL, "/") + path)}
 	}

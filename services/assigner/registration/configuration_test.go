@@ -18,6 +18,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
+const secretOfTests = "00112233445566778899aabbccddeeff"
+
 const rebalancer = "system:serviceaccount:sharding-system:rebalancer"
 
 var inService = Target{
@@ -72,7 +74,7 @@ func TestConfiguration(t *testing.T) {
 		}), url},
 	} {
 		t.Run(c.file, func(t *testing.T) {
-			golden.Assert(t, encoded(t, Configuration(c.ring, resources.Resolve(mapper(), c.ring.Spec), c.target)), c.file+".json")
+			golden.Assert(t, encoded(t, Configuration(c.ring, resources.Resolve(mapper(), c.ring.Spec), c.target, secretOfTests)), c.file+".json")
 		})
 	}
 }
@@ -112,7 +114,7 @@ func TestMerge(t *testing.T) {
 	ring := ringWith("example", v1alpha1.RingResource{Resource: "pods"})
 	set := resources.Resolve(mapper(), ring.Spec)
 
-	want := Configuration(ring, set, inService)
+	want := Configuration(ring, set, inService, secretOfTests)
 	want.Webhooks[0].ClientConfig.CABundle = []byte("ours")
 
 	t.Run("an edited configuration is restored", func(t *testing.T) {
@@ -163,7 +165,7 @@ func TestMerge(t *testing.T) {
 		have.Webhooks[0].ClientConfig.CABundle = []byte("injected")
 		have.Webhooks[0].Rules = nil
 
-		next := merge(have, Configuration(ring, set, inject), true)
+		next := merge(have, Configuration(ring, set, inject, secretOfTests), true)
 		require.Equal(t, []byte("injected"), next.Webhooks[0].ClientConfig.CABundle)
 		require.Equal(t, want.Webhooks[0].Rules, next.Webhooks[0].Rules)
 		require.Equal(t, "sharding-system/assigner", next.Annotations[annotationInjectCA])

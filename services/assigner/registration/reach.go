@@ -119,9 +119,9 @@ func (r *Reach) call(ctx context.Context, ring string) (unreached string, known 
 	case err == nil:
 		return "the API server does not call the webhook", true
 	case strings.Contains(err.Error(), contract.ReachWebhookName):
-		return err.Error(), true
+		return withoutSecrets(err.Error()), true
 	default:
-		log.FromContext(ctx).V(1).Info("Whether calls of the API server arrive is not known", "err", err.Error())
+		log.FromContext(ctx).V(1).Info("Whether calls of the API server arrive is not known", "err", withoutSecrets(err.Error()))
 		return "", false
 	}
 }
@@ -154,10 +154,10 @@ func (t Target) unreached(reason string) string {
 }
 
 // onDryRun returns the webhook that [Reach] asks for.
-func onDryRun(ring *v1alpha1.ClusterRing, t Target) admissionregistrationv1.MutatingWebhook {
+func onDryRun(ring *v1alpha1.ClusterRing, t Target, secret string) admissionregistrationv1.MutatingWebhook {
 	return admissionregistrationv1.MutatingWebhook{
 		Name:         contract.ReachWebhookName,
-		ClientConfig: t.clientConfig(ring.Name),
+		ClientConfig: t.clientConfig(ring.Name, secret),
 		Rules: []admissionregistrationv1.RuleWithOperations{{
 			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
 			Rule: admissionregistrationv1.Rule{

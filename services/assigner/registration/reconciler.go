@@ -70,6 +70,7 @@ type Reconciler struct {
 	// Restores paces what the reconciler restores.
 	Restores *kit.Restores
 
+	secrets secrets   // of the paths
 	started time.Time // set when the controller starts
 }
 
@@ -201,7 +202,14 @@ func (r *Reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, web
 
 // register writes the ring's configuration if it is not as it should be. It returns what people should know about it although it is.
 func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set) (note string, err error) {
-	want := Configuration(ring, set, r.Target)
+	have := &admissionregistrationv1.MutatingWebhookConfiguration{}
+
+	found := r.Client.Get(ctx, client.ObjectKey{Name: contract.WebhookConfigurationName(ring.Name)}, have)
+	if client.IgnoreNotFound(found) != nil {
+		return "", fmt.Errorf("read the webhook configuration of ring %s: %w", ring.Name, found)
+	}
+
+	want := Configuration(ring, set, r.Target, r.secrets.of(ring.Name, have))
 
 	if r.Target.InjectCAFrom == "" {
 		bundle := r.Bundle.Bundle()
@@ -214,20 +222,13 @@ func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, s
 		}
 	}
 
-	have := &admissionregistrationv1.MutatingWebhookConfiguration{}
-
-	err = r.Client.Get(ctx, client.ObjectKeyFromObject(want), have)
-	if apierrors.IsNotFound(err) {
+	if found != nil {
 		what := "somebody keeps deleting " + kindConfiguration + " " + want.Name + ", or the label " + contract.LabelClusterRing + " of it"
 		if err := r.Restores.Write(want.Name, want, what, func() error { return r.create(ctx, want) }); err != nil {
 			return "", err
 		}
 
 		return "", r.injected(want)
-	}
-
-	if err != nil {
-		return "", fmt.Errorf("read webhook configuration %s: %w", want.Name, err)
 	}
 
 	next := merge(have, want, r.Restores.Same(want.Name, want))
@@ -309,6 +310,7 @@ func (r *Reconciler) injected(c *admissionregistrationv1.MutatingWebhookConfigur
 // remove deletes every configuration that carries the label of a ring which is gone.
 func (r *Reconciler) remove(ctx context.Context, ring string) error {
 	r.Reach.forget(ring)
+	r.secrets.forget(ring)
 
 	list := &admissionregistrationv1.MutatingWebhookConfigurationList{}
 	if err := r.Client.List(ctx, list, client.MatchingLabels{contract.LabelClusterRing: ring}); err != nil {

@@ -2,7 +2,7 @@
 //
 // It reads an AdmissionReview, takes the ring's current state, asks package admission for a decision, and writes the answer. It
 // takes no lock and sends no request, except for an object whose controller follows another object. It never refuses a write: it
-// allows what it cannot understand. If it cannot even identify the request, it answers with an HTTP error, which the API server
+// allows what it cannot understand. It answers only requests to the registered paths of rings. If it cannot even identify the request, it answers with an HTTP error, which the API server
 // ignores because of the registration.
 package webhook
 
@@ -35,10 +35,17 @@ type Rings interface {
 	Synced() bool
 }
 
+// Paths knows where API servers send reviews.
+type Paths interface {
+	// Registered reports whether the path is that of the ring's webhook. It must be fast, and take the same time for all wrong paths.
+	Registered(ring, path string) bool
+}
+
 // Handler serves the webhooks of all rings, under [contract.WebhookPathPrefix]. Its fields must be set before its first use. It
 // is then safe for concurrent use.
 type Handler struct {
 	Rings Rings
+	Paths Paths
 	// Ancestors determine what an object follows if its controller is itself a controlled object.
 	Ancestors resources.Ancestors
 	// Bodies bounds the memory of bodies.
@@ -52,6 +59,14 @@ var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ring, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, contract.WebhookPathPrefix), "/")
+	if !h.Paths.Registered(ring, r.URL.Path) { // before anything is read: whoever does not know the path gets nothing
+		h.Metrics.refused(http.StatusNotFound)
+		http.NotFound(w, r)
+
+		return
+	}
+
 	start := h.Clock.Now()
 	defer func() { h.Metrics.duration.Observe(h.Clock.Since(start).Seconds()) }()
 
@@ -71,7 +86,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	uid, req, err := decode(strings.TrimPrefix(r.URL.Path, contract.WebhookPathPrefix), buf.Bytes())
+	uid, req, err := decode(ring, buf.Bytes())
 	if err != nil {
 		h.refuse(w, http.StatusBadRequest, err.Error())
 		return

@@ -27,7 +27,7 @@ func NewMetrics() *Metrics {
 		}, []string{"ring", "outcome"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "clusterring_assigner_admission_errors_total",
-			Help: "HTTP requests that were not admission reviews and were answered with an error, by status code.",
+			Help: "HTTP requests that were answered with an error, by status code. 404: they were not sent to the registered path of a ring. Others: they were not admission reviews.",
 		}, []string{"code"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "clusterring_assigner_admission_duration_seconds",

@@ -92,6 +92,7 @@ func New(c Config) *Engine {
 	e.state = newState(c, ancestry.New(ancestry.Options{Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock}))
 	e.turns = move.NewTurns(e.again)
 	e.mover = &move.Mover{
+		Answers: move.NewAnswers(e.answered),
 		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin,
 		Moved: func(o objects.Object, verb plan.Verb) { countMove(c.Ring, o.GVR.GroupResource(), verb) },
 	}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -54,6 +55,11 @@ func (s *state) Free(shard string) {
 		s.table.Wake(obligation.HeldBy(shard))
 		s.changed()
 	}
+}
+
+// answered wakes what waits until writes of a resource are answered again.
+func (s *state) answered(of schema.GroupResource) {
+	s.update(func(time.Time) { s.table.Wake(obligation.AnswerTo(of)) })
 }
 
 // Gathered implements [move.Obligations].

@@ -23,6 +23,8 @@ import (
 const (
 	// patience is the timeout of one request. The next read of the object shows the effect of a request that has timed out.
 	patience = 30 * time.Second
+	// answerSoon is the pause between two looks at whether a write that hangs has ended.
+	answerSoon = 100 * time.Millisecond
 	// ownerSoon is the pause between two reads of an owner, if no event reports when the owner gets a shard.
 	ownerSoon = time.Second
 	// askAgain is the pause after a Lease could not be read.
@@ -68,6 +70,8 @@ type Mover struct {
 	Clock clock.PassiveClock
 	// Turn requests the turn to decide about an object: see [Turns.Begin].
 	Turn func(owner, id objects.ID) (end func(), ok bool)
+	// Answers limits writes that the API server does not answer.
+	Answers *Answers
 	// Moved is called after each successful write.
 	Moved func(o objects.Object, verb plan.Verb)
 }
@@ -143,6 +147,24 @@ func (m *Mover) followed(w *walk) (f followed) {
 	f.given = m.Obligations.Given(id, w.at.Owner.UID)
 
 	return f
+}
+
+// room lets the object wait while writes of its resource hang.
+func (m *Mover) room(_ context.Context, w *walk) *obligation.Outcome {
+	of := w.object.GVR.GroupResource()
+
+	patience, end, ok := m.Answers.Begin(of)
+	if !ok {
+		out := w.blocked(obligation.AnswerTo(of))
+		out.RetryAfter = answerSoon
+
+		return out
+	}
+
+	w.patience = patience
+	w.atEnd(end)
+
+	return nil
 }
 
 // turn requests the turn to decide about the object.
@@ -314,13 +336,25 @@ func (m *Mover) act(ctx context.Context, w *walk) *obligation.Outcome {
 
 // write writes labels, and reports the object as it is afterwards. If the object has changed since it was seen, the outcome
 // requests another read and decision.
+//
+// The API server gives up a write that takes long, such as one whose webhook does not answer, and the move waits until it says so. Even a write
+// that is executed after that does no harm: it requires the version of the object that it was decided for. If it is executed before the next read, the
+// read shows it; if after, it or the next write finds another version and fails. A write that must end at a time is given up earlier.
 func (m *Mover) write(ctx context.Context, w *walk, change objects.Change) *obligation.Outcome {
-	limited, cancel := context.WithTimeout(ctx, patience)
+	began, within := m.Clock.Now(), w.patience
+	if !w.until.IsZero() {
+		within = min(within, w.until.Sub(began)*9/10) //nolint:mnd // a tenth for the way of the answer
+	}
+
+	limited, cancel := context.WithTimeout(objects.Within(ctx, max(within, time.Millisecond)), patience)
 	defer cancel()
 
-	written := m.Obligations.Writing(w.object.GVR.GroupResource())
+	of := w.object.GVR.GroupResource()
+	written := m.Obligations.Writing(of)
 
 	now, err := m.Objects.Label(limited, w.object, change)
+	m.Answers.Answer(of, within, m.Clock.Since(began), err)
+
 	if apierrors.IsConflict(err) {
 		return &obligation.Outcome{Object: &w.object, Event: obligation.Failed, Stale: true, Brief: true, Reason: "the object keeps changing"}
 	}

@@ -224,6 +224,7 @@ func (a *api) mover() *Mover {
 	clk.SetTime(start.Add(time.Hour))
 
 	return &Mover{
+		Answers: NewAnswers(func(schema.GroupResource) {}),
 		Objects: objects.NewClient(server{a}, contract.LabelKeysOf(ring, "")), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Obligations: a, Clock: clk,
 		Turn: func(objects.ID, objects.ID) (func(), bool) { return func() {}, !a.noTurn },
 		Moved: func(o objects.Object, verb plan.Verb) {

@@ -11,6 +11,7 @@
 //	enter    the API server queue  the object may be read and written; later results do not become outdated in a queue
 //	read     the API server        the object exists; it is read only if it has changed since it was seen
 //	place    nothing               the same as for glance, for the current target
+//	room     [Answers]             no write hangs, as far as is known, or no other object of the resource is processed
 //	turn     [Turns]               no decision is in progress about the object's owner, or about its followers
 //	owner    the API server        the shard of a controlled object's owner is known, or the owner is about to get one
 //	decide   [plan.Decide]         always
@@ -50,6 +51,7 @@ var way = [...]stage{
 	(*Mover).enter,
 	(*Mover).read,
 	(*Mover).place,
+	(*Mover).room,
 	(*Mover).turn,
 	(*Mover).owner,
 	(*Mover).decide,
@@ -72,6 +74,8 @@ type walk struct {
 	// kept reports whether the object is at a shard that may still work on it, and other objects wait for the same shard.
 	kept    bool
 	follows followed
+	// patience is the result of room: how long the API server may take for a write.
+	patience time.Duration
 	// action is the result of decide.
 	action plan.Action
 	// owned is the result of owner.

@@ -1,9 +1,11 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,12 +39,39 @@ func Connect(cfg *rest.Config, c *http.Client, b Bounds) (Server, error) {
 	bounded := metadata.ConfigFor(cfg)
 	bounded.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(float32(b.PerSecond), 2*b.PerSecond)
 
-	meta, err := metadata.NewForConfigAndClient(bounded, c)
+	inTime := *c
+	inTime.Transport = timeouts{cmp.Or(c.Transport, http.DefaultTransport)}
+
+	meta, err := metadata.NewForConfigAndClient(bounded, &inTime)
 	if err != nil {
 		return nil, fmt.Errorf("create a client for metadata: %w", err)
 	}
 
 	return &api{meta: meta, turns: semaphore.NewWeighted(int64(b.AtOnce))}, nil
+}
+
+// within is the key of a time limit in a context.
+type within struct{}
+
+// Within returns a context for writes for which the API server gives up after d, which is positive. It then returns an error, which shows what it was
+// waiting for. Otherwise, a webhook may take as long as it is registered with.
+func Within(ctx context.Context, d time.Duration) context.Context {
+	return context.WithValue(ctx, within{}, d)
+}
+
+// timeouts asks the API server to give up: see [Within].
+type timeouts struct{ http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (t timeouts) RoundTrip(r *http.Request) (*http.Response, error) {
+	if d, ok := r.Context().Value(within{}).(time.Duration); ok {
+		r = r.Clone(r.Context())
+		query := r.URL.Query()
+		query.Set("timeout", d.String())
+		r.URL.RawQuery = query.Encode()
+	}
+
+	return t.RoundTripper.RoundTrip(r) //nolint:wrapcheck // as it is
 }
 
 //nolint:wrapcheck // Client adds the context

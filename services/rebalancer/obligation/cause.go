@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/services/internal/invariants"
@@ -27,6 +28,7 @@ const (
 	kindOwner     = "owner"
 	kindFollowers = "followers"
 	kindTurn      = "turn"
+	kindAnswer    = "answer"
 )
 
 // HeldBy is the cause that a shard which is not available may still work on its objects.
@@ -50,6 +52,11 @@ func OwnerOf(owner objects.ID) Cause {
 // TurnOf is the cause that a worker is processing the object, an object that follows it, or an object that it follows.
 func TurnOf(id objects.ID) Cause { return Cause{kind: kindTurn, owner: id} }
 
+// AnswerTo is the cause that the API server does not answer writes of a resource in time.
+func AnswerTo(writesOf schema.GroupResource) Cause {
+	return Cause{kind: kindAnswer, owner: objects.ID{GVR: writesOf.WithVersion("")}}
+}
+
 // String returns the cause as a text for messages.
 func (c Cause) String() string {
 	switch c.kind {
@@ -59,6 +66,8 @@ func (c Cause) String() string {
 		return "shard " + c.shard + " is already releasing as many objects as it may at a time"
 	case kindOwner:
 		return "its owner " + c.owner.String() + " is on the move"
+	case kindAnswer:
+		return "writes of " + c.owner.GVR.GroupResource().String() + " take too long: a webhook that the API server calls during a write may not answer"
 	case kindFollowers:
 		return "objects that follow it have to move first"
 	}

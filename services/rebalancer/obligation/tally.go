@@ -174,7 +174,7 @@ func (t *Table) countedAs(e *entry) counted {
 	progresses := e.phase == Due || e.phase == Moving || e.phase == Delayed
 	c.late = e.late
 	c.failing = e.failing && progresses
-	c.blocked = e.phase == Delayed || e.phase == Parked && (e.cause.kind == kindHeld || e.cause.kind == kindOwner)
+	c.blocked = e.phase == Delayed || e.phase == Parked && (e.cause.kind == kindHeld || e.cause.kind == kindOwner || e.cause.kind == kindAnswer)
 
 	if !available {
 		c.lost = e.object.Shard

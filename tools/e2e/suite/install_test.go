@@ -163,6 +163,6 @@ func (s *suite) webhook(t *testing.T) {
 	assert.Equal(t, "sharder.sharding.timebertt.dev", hook.Name)
 	assert.Equal(t, admissionregistrationv1.Ignore, *hook.FailurePolicy)
 	assert.EqualValues(t, 1, *hook.TimeoutSeconds)
-	assert.Equal(t, "/webhooks/sharder/clusterring/example", *hook.ClientConfig.Service.Path)
+	assert.Regexp(t, "^/webhooks/sharder/clusterring/example/[0-9a-f]{32}$", *hook.ClientConfig.Service.Path)
 	assert.NotEmpty(t, hook.ClientConfig.CABundle)
 }

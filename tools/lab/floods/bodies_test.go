@@ -12,8 +12,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 const (
@@ -75,7 +73,7 @@ func caller(dialer *net.Dialer) *http.Client {
 // meanwhile, others get answers.
 func TestStalledBodies(t *testing.T) {
 	h := begin(t)
-	url := "https://" + h.webhook + contract.WebhookPathPrefix + "made-up"
+	url := h.registered("stalled-bodies")
 
 	var (
 		calls    sync.WaitGroup
@@ -125,5 +123,5 @@ func TestStalledBodies(t *testing.T) {
 	}
 
 	calls.Wait()
-	h.survived("made-up")
+	h.survived()
 }

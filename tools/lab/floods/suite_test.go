@@ -16,9 +16,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/lab/services"
@@ -103,6 +106,20 @@ func begin(t *testing.T) *house {
 	))
 
 	return h
+}
+
+// registered returns where API servers ask about the objects of a new ring. Nobody else is answered there, so who sends floods knows the path.
+func (h *house) registered(ring string) (url string) {
+	h.t.Helper()
+	newRing(h.t, h.plane, ring)
+
+	c := &admissionregistrationv1.MutatingWebhookConfiguration{}
+
+	require.Eventually(h.t, func() bool {
+		return h.plane.Client.Get(h.t.Context(), types.NamespacedName{Name: contract.WebhookConfigurationName(ring)}, c) == nil
+	}, patience, interval, "the ring should be registered")
+
+	return *c.Webhooks[0].ClientConfig.URL
 }
 
 // survived requires that no service has died, that each is ready, that none has used more than half of the memory that its Deployment allows, and that
