@@ -30,7 +30,7 @@ const fieldOwner = client.FieldOwner("localplane")
 // processes that play them read how many there should be.
 var installed = []string{
 	"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding",
-	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ClusterRing", "StatefulSet",
+	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "ClusterRing", "StatefulSet",
 	"PriorityLevelConfiguration", "FlowSchema",
 }
 

@@ -39,6 +39,7 @@ func TestRights(t *testing.T) {
 			"patch clusterrings.sharding.timebertt.dev": true, "update clusterrings.sharding.timebertt.dev": false, "create clusterrings.sharding.timebertt.dev": false,
 			"patch clusterrings.sharding.timebertt.dev/status": true, "watch namespaces": true, "patch namespaces": false,
 			"list things.example.com": true, "patch things.example.com": true, "delete things.example.com": false, "patch secrets": false,
+			"list mutatingwebhookconfigurations.admissionregistration.k8s.io": true, "patch mutatingwebhookconfigurations.admissionregistration.k8s.io": false,
 		},
 		"ringquery": {
 			"list leases.coordination.k8s.io": true, "update leases.coordination.k8s.io": false, "create leases.coordination.k8s.io sharding-system/ringquery": false,
