@@ -78,6 +78,9 @@ func (w *walk) change() (c objects.Change, ok bool) {
 		return c, false
 	}
 
+	resource, _, _ := w.target.Set.Find(w.object.GVR.GroupResource())
+	c.Kind = resource.Kind.Kind
+
 	return c, true
 }
 

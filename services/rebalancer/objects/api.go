@@ -122,3 +122,10 @@ func (d drained) Stop() {
 func (a *api) Patch(ctx context.Context, id ID, body []byte) (*metav1.PartialObjectMetadata, error) {
 	return a.meta.Resource(id.GVR).Namespace(id.Namespace).Patch(ctx, id.Name, types.MergePatchType, body, metav1.PatchOptions{})
 }
+
+//nolint:wrapcheck // as above
+func (a *api) Apply(ctx context.Context, id ID, body []byte, manager string) (*metav1.PartialObjectMetadata, error) {
+	force := metav1.PatchOptions{FieldManager: manager, Force: new(true)}
+
+	return a.meta.Resource(id.GVR).Namespace(id.Namespace).Patch(ctx, id.Name, types.ApplyPatchType, body, force)
+}

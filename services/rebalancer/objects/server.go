@@ -22,4 +22,6 @@ type Server interface {
 	Watch(ctx context.Context, gvr schema.GroupVersionResource, namespace string, opts metav1.ListOptions) (watch.Interface, error)
 	// Patch sends a JSON merge patch and returns the patched object.
 	Patch(ctx context.Context, id ID, body []byte) (*metav1.PartialObjectMetadata, error)
+	// Apply sends the whole configuration of a manager, which takes its fields from other managers, and returns the object.
+	Apply(ctx context.Context, id ID, body []byte, manager string) (*metav1.PartialObjectMetadata, error)
 }

@@ -28,6 +28,8 @@ type situation struct {
 	invalid string
 	// unwatched says which namespaces the ring covers and nobody watches; empty if there is none.
 	unwatched string
+	// mutating says what may change more in the writes of the rebalancer, as [Reconciler.mutating] does.
+	mutating string
 	// report is the progress of the engine.
 	report engine.Report
 }
@@ -50,7 +52,8 @@ func assigned(s situation) metav1.Condition {
 		c.Reason, c.Message = v1alpha1.ReasonNoShards, "no shard is available; objects keep the shard they have"
 	case r.Failing > 0:
 		c.Reason = v1alpha1.ReasonAssignmentFailed
-		c.Message = fmt.Sprintf("%s: requests for %d have failed for seconds, such as %s", counts(r), r.Failing, r.FailingExample) + hint([]string{r.FailingExample})
+		c.Message = fmt.Sprintf("%s: requests for %d have failed for seconds, such as %s", counts(r), r.Failing, r.FailingExample) +
+			hint([]string{r.FailingExample}) + s.mutating
 	case r.Late > 0:
 		c.Reason = v1alpha1.ReasonDrainsLate
 		c.Message = counts(r) + ": " + late(r)

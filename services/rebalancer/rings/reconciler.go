@@ -295,6 +295,7 @@ func (r *Reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 		missing:  resources.Message(s.missing()),
 		unknown:  resources.Message(slices.DeleteFunc(s.missing(), resources.Missing.Absent)),
 		report:   s.report,
+		mutating: r.mutating(ctx, s.Set, s.report.FailingExample),
 	}
 	if is.unwatched, err = r.fleet.namespaces.Unwatched(ctx, s.Target); err != nil {
 		return 0, fmt.Errorf("report: %w", err)

@@ -37,6 +37,11 @@ type patch struct {
 	} `json:"metadata"`
 }
 
+// Apply is not supported: no policy of this server refuses a patch.
+func (c *Client) Apply(_ context.Context, id objects.ID, _ []byte, _ string) (*metav1.PartialObjectMetadata, error) {
+	return nil, apierrors.NewMethodNotSupported(id.GVR.GroupResource(), "apply")
+}
+
 // Patch applies a JSON merge patch to the metadata of an object. The error is Conflict if the patch contains another resource
 // version or uid than the object has.
 func (c *Client) Patch(ctx context.Context, id objects.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
