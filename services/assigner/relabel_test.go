@@ -260,7 +260,7 @@ func TestRestoreOverExistingObjects(t *testing.T) {
 			tool, shard := f.named("velero"), f.shardLabel()
 
 			for i := range 1000 {
-				w := f.create(f.website(fmt.Sprint("site-", i)))
+				w := f.create(f.website(fmt.Sprint("restored-", i)))
 				owner := w.GetLabels()[shard]
 				require.NotEmpty(t, owner)
 
