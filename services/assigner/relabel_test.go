@@ -161,6 +161,7 @@ func TestLabelsInSubresources(t *testing.T) {
 
 	write := func(obj *unstructured.Unstructured, labels map[string]string) {
 		t.Helper()
+
 		obj = obj.DeepCopy()
 		obj.SetLabels(labels)
 		require.NoError(t, unstructured.SetNestedField(obj.Object, "x", "status", "message"))

@@ -35,10 +35,10 @@ func newNotices(t testing.TB, clk clock.Clock) (*webhook.Notices, chan string) {
 // An event names who changes labels and one of the objects, and is not repeated for a while.
 func TestNotices(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Unix(1, 0))
-	h, _ := newHandler(t, fixedRings{ring: newRing(3)})
+	notices, told := newNotices(t, clk)
 
-	var told chan string
-	h.Notices, told = newNotices(t, clk)
+	h, _ := newHandler(t, fixedRings{ring: newRing(3)})
+	h.Notices = notices
 
 	write := func(options, dryRun string) {
 		body := strings.NewReplacer(

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -239,13 +240,6 @@ func examples() []example {
 	ofCluster := child(nil)
 	ofCluster.OwnerReferences = controlledBy("example.org/v1", "Cluster", "blog")
 
-	status := func(was, is map[string]string) admission.Request {
-		r := updating(websites, website(was), website(is))
-		r.SubResource = "status"
-
-		return r
-	}
-
 	remove := create(websites, website(nil))
 	remove.Operation = "DELETE"
 
@@ -300,19 +294,6 @@ func examples() []example {
 		{"half an acknowledged drain, and nothing follows the object", alone, updating(clusters, website(drained), website(labels(drainLabel, "true"))), admission.Assigned},
 		{"an acknowledged drain after the last shard has gone", state(), updating(websites, website(drained), website(nil)), admission.NoShard},
 
-		{"another shard", abc, updating(websites, website(atA), website(labels(shardLabel, "b"))), admission.Restored},
-		{"no shard's name", abc, updating(websites, website(atA), website(labels(shardLabel, ""))), admission.Restored},
-		{"another shard, for a child", abc, updating(configmaps, child(atA), child(labels(shardLabel, "b"))), admission.Restored},
-		{"another shard, from one that is gone", state("b", "c"), updating(websites, website(atA), website(labels(shardLabel, "b"))), admission.Restored},
-		{"another shard during a drain", abc, updating(websites, website(drained), website(labels(shardLabel, "b", drainLabel, "true"))), admission.Restored},
-		{"the shard that the drain names", abc, updating(websites, website(labels(shardLabel, "a", drainLabel, "b")), website(labels(shardLabel, "b"))), admission.Labelled},
-		{"another one than the drain names", abc, updating(websites, website(labels(shardLabel, "a", drainLabel, "b")), website(labels(shardLabel, "c"))), admission.Restored},
-		{"a shard for an object without one", abc, updating(websites, website(nil), website(atA)), admission.Labelled},
-		{"a status with another shard", abc, status(atA, labels(shardLabel, "b")), admission.Restored},
-		{"a status without the shard", abc, status(atA, nil), admission.Restored},
-		{"a status by which an object is released", abc, status(drained, nil), admission.NotAsked},
-		{"a status of an object without a shard", abc, status(nil, nil), admission.NotAsked},
-
 		{"no shard", state(), create(websites, website(nil)), admission.NoShard},
 		{"no shard for a child", moving(), create(configmaps, child(nil)), admission.NoShard},
 		{"no shard whose name can be a label", state("-"), create(websites, website(nil)), admission.NoShard},
@@ -327,8 +308,6 @@ func examples() []example {
 		{"a resource of another ring", abc, create(pods, website(nil)), admission.UnknownResource},
 		{"a resource that is not served yet", abc, create(schema.GroupResource{Group: "example.org", Resource: "notyet"}, website(nil)), admission.UnknownResource},
 		{"a resource of the same name in another group", abc, create(schema.GroupResource{Resource: "websites"}, website(nil)), admission.UnknownResource},
-		{"a status", abc, status(atA, atA), admission.Labelled},
-		{"a status that cannot be read", abc, admission.Request{Ring: ring, Operation: admission.Update, Resource: websites, SubResource: "status"}, admission.NotAsked},
 		{"a deletion", abc, remove, admission.NotAsked},
 		{"an object that cannot be read", abc, create(websites, nil), admission.Undecodable},
 	}
@@ -338,7 +317,7 @@ func examples() []example {
 func TestDecide(t *testing.T) {
 	var table strings.Builder
 
-	for _, e := range append(examples(), byShards()...) {
+	for _, e := range slices.Concat(examples(), byShards(), relabeled()) {
 		t.Run(e.what, func(t *testing.T) {
 			a := admission.Decide(t.Context(), e.ring, &e.req, people{})
 			require.Equal(t, e.want, a.Outcome)
