@@ -331,7 +331,7 @@ func TestWritesNeverFail(t *testing.T) {
 	t.Run("for a ring that does not exist", func(t *testing.T) {
 		stale := f.configuration()
 		stale.ObjectMeta = metav1.ObjectMeta{Name: "unknown-ring.example.org"}
-		stale.Webhooks[0].ClientConfig.URL = new(r.url + contract.WebhookPath("nowhere"))
+		sharder(stale).ClientConfig.URL = new(r.url + contract.WebhookPath("nowhere"))
 		require.NoError(t, f.Client.Create(t.Context(), stale))
 		t.Cleanup(func() {
 			require.NoError(t, f.Client.Delete(context.WithoutCancel(t.Context()), &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: stale.ObjectMeta}))

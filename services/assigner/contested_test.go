@@ -78,7 +78,7 @@ func TestNarrowedByAnEnforcer(t *testing.T) {
 		{Key: "kubernetes.azure.com/managedby", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"aks"}},
 	}
 	narrow := func(c *admissionregistrationv1.MutatingWebhookConfiguration) bool {
-		s := c.Webhooks[0].NamespaceSelector
+		s := sharder(c).NamespaceSelector
 		if len(s.MatchExpressions) > 0 {
 			return false
 		}
@@ -96,15 +96,15 @@ func TestNarrowedByAnEnforcer(t *testing.T) {
 	// A ring that changes is registered anew, without what others have added, because its own spec may have said so before.
 	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.Resources[0].ControlledResources = nil })
 	eventually(t, func() bool {
-		return f.rules() == 1 && len(f.configuration().Webhooks[0].NamespaceSelector.MatchExpressions) == 2
+		return f.rules() == 1 && len(sharder(f.configuration()).NamespaceSelector.MatchExpressions) == 2
 	}, "the rules follow")
 	eventually(t, func() bool { return strings.Contains(f.registration(), "meddler") }, "the ring says so again")
 
 	times := stop()
 	require.LessOrEqual(t, times, int64(3))
 	require.LessOrEqual(t, f.configuration().Generation, int64(2+3))
-	require.Equal(t, added, f.configuration().Webhooks[0].NamespaceSelector.MatchExpressions)
-	require.NotEmpty(t, f.configuration().Webhooks[0].NamespaceSelector.MatchLabels)
+	require.Equal(t, added, sharder(f.configuration()).NamespaceSelector.MatchExpressions)
+	require.NotEmpty(t, sharder(f.configuration()).NamespaceSelector.MatchLabels)
 	f.asked()
 }
 
@@ -115,8 +115,8 @@ func TestContestedWebhook(t *testing.T) {
 	f.registered()
 
 	stop := meddle(f, &admissionregistrationv1.MutatingWebhookConfigurationList{}, func(c *admissionregistrationv1.MutatingWebhookConfiguration) bool {
-		c.Webhooks[0].TimeoutSeconds = new(int32(7))
-		c.Webhooks[0].Rules[0].Operations = c.Webhooks[0].Rules[0].Operations[:1]
+		sharder(c).TimeoutSeconds = new(int32(7))
+		sharder(c).Rules[0].Operations = sharder(c).Rules[0].Operations[:1]
 
 		return true
 	})
@@ -129,7 +129,7 @@ func TestContestedWebhook(t *testing.T) {
 
 	f.registered()
 	require.Contains(t, f.registration(), "meddler", "it is good to know afterwards")
-	require.NotEqual(t, int32(7), *f.configuration().Webhooks[0].TimeoutSeconds)
+	require.NotEqual(t, int32(7), *sharder(f.configuration()).TimeoutSeconds)
 }
 
 // TestContestedFence lets another controller weaken the fence again and again.

@@ -170,7 +170,7 @@ func (f *fenced) reports(prefix string) {
 }
 
 // patch returns a merge patch of an object, or of a subresource.
-func (f *fenced) patch(c client.Client, obj client.Object, patch string, subresource ...string) error {
+func (f *fixture) patch(c client.Client, obj client.Object, patch string, subresource ...string) error {
 	raw := client.RawPatch(types.MergePatchType, []byte(patch))
 	obj, _ = obj.DeepCopyObject().(client.Object)
 
@@ -214,7 +214,7 @@ func (f *fenced) up() {
 
 func TestFence(t *testing.T) {
 	f := newFenced(t, "fence", v1alpha1.FenceEnforce)
-	start(t, f.Plane)
+	r := start(t, f.Plane)
 	f.registered()
 	f.settle("a", "b")
 	f.reports("True Enforced the API server refuses writes of shards to objects of other shards")
@@ -284,13 +284,18 @@ func TestFence(t *testing.T) {
 	})
 
 	t.Run("labels are frozen", func(t *testing.T) {
+		for _, labels := range []string{`{"` + f.shardLabel() + `":"b"}`, `{"` + f.shardLabel() + `":""}`, `{"` + f.shardLabel() + `":null}`} {
+			require.NoError(t, f.patch(user, mine, `{"metadata":{"labels":`+labels+`}}`), "the assigner restores it")
+			require.Equal(t, "a", f.stored(mine)[f.shardLabel()])
+		}
+
+		require.NoError(t, f.patch(user, mine, `{"metadata":{"labels":{"`+f.shardLabel()+`":"a","x":"y"}}}`))
+
+		r.stop()
+
 		move := `{"metadata":{"labels":{"` + f.shardLabel() + `":"b"}}}`
 		refused(t, f.patch(user, mine, move), "only that shard and the rebalancer may change the label "+f.shardLabel())
 		refused(t, f.patch(user, mine, `{"metadata":{"labels":{"`+f.shardLabel()+`":""}}}`), "only that shard and the rebalancer may change the label")
-		require.NoError(t, f.patch(user, mine, `{"metadata":{"labels":{"`+f.shardLabel()+`":"a","x":"y"}}}`))
-		require.NoError(t, f.patch(user, mine, `{"metadata":{"labels":{"`+f.shardLabel()+`":null}}}`), "the assigner restores it")
-		require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(mine), mine))
-		require.Equal(t, "a", mine.GetLabels()[f.shardLabel()])
 		require.NoError(t, f.patch(f.Client, mine, move), "an administrator has every permission, relabel too")
 	})
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -115,13 +116,12 @@ func TestChangeOfTheLabel(t *testing.T) {
 	f.rekey(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
 
 	atB, atC, drain := f.tenantOf("b"), f.tenantOf("c"), contract.DrainLabel(f.name)
-	eventually(t, func() bool { return f.configuration() != nil && len(f.configuration().Webhooks) == 3 }, "the second webhook is registered")
 	eventually(t, func() bool {
 		o := f.create(of(f.secret(unique("probe")), atB))
 		relabel(t, f.Client, o, atC)
 
 		return o.GetLabels()[drain] != ""
-	}, "the API server calls it")
+	}, "the API server calls the webhook")
 
 	site := f.create(of(f.website("site"), atB))
 	require.Equal(t, "b", site.GetLabels()[f.shardLabel()])
@@ -134,7 +134,7 @@ func TestChangeOfTheLabel(t *testing.T) {
 	require.Equal(t, "true", site.GetLabels()[drain], "what follows it goes first")
 	require.Equal(t, "b", site.GetLabels()[f.shardLabel()], "until its shard has released it")
 
-	require.Equal(t, rekeyed+1, count(t, f.name, "rekeyed"))
+	require.Greater(t, count(t, f.name, "rekeyed"), rekeyed)
 }
 
 // relabel changes the tenant of an object; "" removes it.
@@ -158,8 +158,6 @@ func TestChildrenOfKeyedOwners(t *testing.T) {
 	f.registered()
 	f.rekey(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
 
-	eventually(t, func() bool { return f.configuration() != nil && len(f.configuration().Webhooks) == 3 }, "the second webhook is registered")
-
 	var owner *unstructured.Unstructured
 
 	eventually(t, func() bool {
@@ -177,13 +175,22 @@ func TestChildrenOfKeyedOwners(t *testing.T) {
 	require.NotContains(t, f.create(f.child(unique("child"), owner)).GetLabels(), f.shardLabel(), "the owner is about to leave")
 
 	moved := fmt.Sprintf(`{"metadata":{"labels":{%q:null,%q:"c"}}}`, contract.DrainLabel(f.name), f.shardLabel())
-	require.NoError(t, f.Client.Patch(t.Context(), owner, client.RawPatch("application/merge-patch+json", []byte(moved))))
+	require.NoError(t, f.rebalancer().Patch(t.Context(), owner, client.RawPatch("application/merge-patch+json", []byte(moved))))
 	eventually(t, func() bool {
 		shard, labelled := f.create(f.child(unique("child"), owner)).GetLabels()[f.shardLabel()]
 		require.NotEqual(t, "b", shard, "nothing is remembered")
 
 		return labelled // unless the owner could not be read in time
 	}, "children go to the new shard")
+}
+
+// rebalancer returns a client of the rebalancer with every permission.
+func (f *fixture) rebalancer() client.Client {
+	f.t.Helper()
+
+	return f.clientWith(func(c *rest.Config) {
+		c.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + contract.SystemNamespace + ":rebalancer", Groups: []string{"system:masters"}}
+	})
 }
 
 // mayRead lets the assigner read a resource of the fixture.

@@ -80,7 +80,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.keyFile, "tls-private-key-file", "", "PEM `file` of the private key of the serving certificate")
 
 	fs.StringVar(&o.rebalancer, "rebalancer-username", "system:serviceaccount:"+contract.SystemNamespace+":rebalancer",
-		"`user` of the rebalancer; the API server does not call the webhook for its writes; empty for none")
+		"`user` of the rebalancer, which gives objects to other shards; the API server does not call the webhook for its writes")
 }
 
 // validate returns everything that is wrong with the flags, or nil.
@@ -93,6 +93,10 @@ func (o *options) validate() error {
 
 	if o.timeout < time.Second || o.timeout > 30*time.Second || o.timeout%time.Second != 0 {
 		errs = append(errs, fmt.Errorf("--webhook-timeout must be from 1s to 30s, in whole seconds, not %s", o.timeout))
+	}
+
+	if o.rebalancer == "" {
+		errs = append(errs, errors.New("--rebalancer-username must not be empty: the assigner would undo the writes of the rebalancer"))
 	}
 
 	switch o.mode {

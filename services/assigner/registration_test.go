@@ -29,8 +29,8 @@ func TestRegistration(t *testing.T) {
 		require.Equal(t, want.Name, "sharding-"+contract.RingSuffix(f.name))
 		require.Equal(t, f.name, want.Labels["alpha.sharding.timebertt.dev/clusterring"])
 		require.Equal(t, f.ring().UID, want.OwnerReferences[0].UID)
-		require.Len(t, want.Webhooks, 2)
-		w := want.Webhooks[0]
+		require.Len(t, want.Webhooks, 3)
+		w := sharder(want)
 		require.Equal(t, "sharder.sharding.timebertt.dev", w.Name)
 		require.Regexp(t, "^"+r.url+"/webhooks/sharder/clusterring/"+f.name+"/[0-9a-f]{32}$", *w.ClientConfig.URL)
 		require.Len(t, w.Rules, 2)
@@ -55,14 +55,14 @@ func TestRegistration(t *testing.T) {
 	// Few edits: the pauses between restores double.
 	for what, change := range map[string]func(c *admissionregistrationv1.MutatingWebhookConfiguration){
 		"its fields": func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
-			w := &c.Webhooks[0]
+			w := sharder(c)
 			w.Rules, w.ClientConfig.CABundle, w.FailurePolicy = nil, nil, ptr.To(admissionregistrationv1.Fail)
 		},
 		"webhook and label": func(c *admissionregistrationv1.MutatingWebhookConfiguration) { c.Webhooks, c.Labels = nil, nil },
 		"what is not ours": func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
 			c.Labels[contract.LabelClusterRing] = "x"
 
-			more := *c.Webhooks[0].DeepCopy()
+			more := *sharder(c).DeepCopy()
 			more.Name = "more.example.org"
 			c.Webhooks = append(c.Webhooks, more)
 		},
@@ -88,7 +88,7 @@ func TestRegistration(t *testing.T) {
 	t.Run("follows the ring", func(t *testing.T) {
 		f.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.Resources[0].ControlledResources = nil })
 		eventually(t, func() bool { return f.rules() == 1 }, "the rules follow")
-		require.Len(t, f.configuration().Webhooks[0].MatchConditions, 1)
+		require.Len(t, sharder(f.configuration()).MatchConditions, 1)
 	})
 }
 

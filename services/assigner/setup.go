@@ -110,7 +110,10 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		return err
 	}
 
-	handler := &webhook.Handler{Rings: store, Paths: paths, Ancestors: ancestors, Bodies: webhook.NewBodies(), Metrics: admissions, Clock: rt.Clock, Log: rt.Log}
+	handler := &webhook.Handler{
+		Rings: store, Paths: paths, Ancestors: ancestors, Bodies: webhook.NewBodies(), Metrics: admissions, Clock: rt.Clock, Log: rt.Log,
+		Notices: webhook.NewNotices(mgr.GetClient(), rt.Events(name), rt.Clock),
+	}
 	mux := http.NewServeMux()
 	mux.Handle(contract.WebhookPathPrefix, webhook.NewAging(handler, s.connectionAge, rt.Clock))
 

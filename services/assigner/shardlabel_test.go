@@ -43,7 +43,7 @@ func TestAssignsByTheLabelOfTheRing(t *testing.T) {
 	require.Equal(t, map[string]string{"own.example.com/shard": f.owner(name)}, f.create(f.website(name)).GetLabels())
 	require.Equal(t, "own.example.com/shard", f.ring().Status.ShardLabel)
 
-	selector := f.configuration().Webhooks[0].ObjectSelector
+	selector := sharder(f.configuration()).ObjectSelector
 	require.Equal(t, []metav1.LabelSelectorRequirement{{Key: "own.example.com/shard", Operator: metav1.LabelSelectorOpDoesNotExist}}, selector.MatchExpressions)
 
 	// A write that drops the label gets it back; after a drain, nothing follows the object, so it gets the next shard.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -406,12 +407,17 @@ func (f *fixture) configuration() *admissionregistrationv1.MutatingWebhookConfig
 	return c
 }
 
+// sharder returns the webhook of a ring that assigns objects.
+func sharder(c *admissionregistrationv1.MutatingWebhookConfiguration) *admissionregistrationv1.MutatingWebhook {
+	return &c.Webhooks[slices.IndexFunc(c.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return w.Name == contract.WebhookName })]
+}
+
 // rules returns how many resources are registered.
 func (f *fixture) rules() int {
 	f.t.Helper()
 
-	if c := f.configuration(); c != nil && len(c.Webhooks) == 2 {
-		return len(c.Webhooks[0].Rules)
+	if c := f.configuration(); c != nil && len(c.Webhooks) == 3 {
+		return len(sharder(c).Rules)
 	}
 
 	return 0

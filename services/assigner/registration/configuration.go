@@ -9,9 +9,9 @@
 //  1. The registration depends only on the ring, except for a secret at the end of the webhook's path: a configuration that is edited or deleted is
 //     restored.
 //  2. A ring that is gone, or being deleted, has no configuration. No configuration remains of rings that were never recreated.
-//  3. The API server does not call the assigner if the answer could not change anything: for objects with a shard, unless the label
-//     changes that is their key, for
-//     controlled objects without a controller among the ring's main resources, and for writes of the rebalancer.
+//  3. The API server does not call the assigner if the answer could not change anything: for objects with a shard, unless that label
+//     changes, or the one that is their key; for controlled objects without a controller among the ring's main resources; and for
+//     writes of the rebalancer.
 //  4. A fence lasts as long as its ring: until the last label is gone, it protects objects that still carry one.
 package registration
 
@@ -46,7 +46,7 @@ type Target struct {
 	Service admissionregistrationv1.ServiceReference
 	// InjectCAFrom identifies cert-manager's Certificate, as namespace/name. If it is set, cert-manager fills in the bundle.
 	InjectCAFrom string
-	// RebalancerUsername is the user for whose writes the API server does not call the assigner. It may be empty.
+	// RebalancerUsername is the user for whose writes the API server does not call the assigner.
 	RebalancerUsername string
 	// TimeoutSeconds is how long a user's write waits for an assigner that does not answer: 1 to 30.
 	TimeoutSeconds int32
@@ -63,29 +63,11 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target, sec
 			Labels:          map[string]string{contract.LabelClusterRing: ring.Name, labelApp: v1alpha1.AppControllerSharding, labelNoEnforcer: "true"},
 			OwnerReferences: ownedBy(ring),
 		},
-		Webhooks: []admissionregistrationv1.MutatingWebhook{{
-			Name:                    contract.WebhookName,
-			ClientConfig:            t.clientConfig(ring.Name, secret),
-			Rules:                   rules(set),
-			FailurePolicy:           ptr.To(admissionregistrationv1.Ignore),
-			MatchPolicy:             ptr.To(admissionregistrationv1.Equivalent),
-			NamespaceSelector:       ring.Spec.EffectiveNamespaceSelector(),
-			ObjectSelector:          withoutShard(ring.LabelKeys()),
-			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-			TimeoutSeconds:          new(t.TimeoutSeconds),
-			AdmissionReviewVersions: []string{"v1"},
-			// A webhook that runs after ours may drop the label, or give the object its controller. The call is idempotent,
-			// and is not repeated while the label is there.
-			ReinvocationPolicy: ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy),
-			MatchConditions:    matchConditions(ring.LabelKeys(), set, t.RebalancerUsername),
-		}},
+		// The first one must not see what the second one adds: a shard releases an object, and the assigner assigns it in the same write.
+		Webhooks: []admissionregistrationv1.MutatingWebhook{
+			onLabelChange(ring, set, t, secret), onMissingLabel(ring, set, t, secret), onDryRun(ring, t, secret),
+		},
 	}
-
-	if keyed := keyedByLabel(set); len(keyed) > 0 {
-		c.Webhooks = append(c.Webhooks, onKeyChange(ring, keyed, t, secret))
-	}
-
-	c.Webhooks = append(c.Webhooks, onDryRun(ring, t, secret))
 
 	if t.InjectCAFrom != "" {
 		c.Annotations = map[string]string{annotationInjectCA: t.InjectCAFrom}
@@ -94,25 +76,51 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target, sec
 	return c
 }
 
-// onKeyChange returns the webhook for objects with a shard whose key, a label, is changed: the shard is asked in the same write to release
-// the object. It goes to the same place as the other.
-func onKeyChange(ring *v1alpha1.ClusterRing, keyed []resources.Resource, t Target, secret string) admissionregistrationv1.MutatingWebhook {
+// webhook returns what the webhooks for a ring's objects have in common.
+func webhook(ring *v1alpha1.ClusterRing, t Target, secret string) admissionregistrationv1.MutatingWebhook {
 	return admissionregistrationv1.MutatingWebhook{
-		Name:         contract.KeyWebhookName,
-		ClientConfig: t.clientConfig(ring.Name, secret),
-		Rules:        rulesFor(keyed, admissionregistrationv1.Update),
-
+		ClientConfig:            t.clientConfig(ring.Name, secret),
 		FailurePolicy:           ptr.To(admissionregistrationv1.Ignore),
 		MatchPolicy:             ptr.To(admissionregistrationv1.Equivalent),
 		NamespaceSelector:       ring.Spec.EffectiveNamespaceSelector(),
-		ObjectSelector:          withShard(ring.LabelKeys()),
 		SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
 		TimeoutSeconds:          new(t.TimeoutSeconds),
 		AdmissionReviewVersions: []string{"v1"},
-		// A webhook that runs after ours may change the label.
+		// A webhook that runs after ours may change or drop labels, or give the object its controller. The call is idempotent, and is not
+		// repeated while the labels are as they should be.
 		ReinvocationPolicy: ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy),
-		MatchConditions:    []admissionregistrationv1.MatchCondition{{Name: conditionKey, Expression: keyChanges(ring)}},
 	}
+}
+
+// onMissingLabel returns the webhook for objects without a shard.
+func onMissingLabel(ring *v1alpha1.ClusterRing, set *resources.Set, t Target, secret string) admissionregistrationv1.MutatingWebhook {
+	w := webhook(ring, t, secret)
+	w.Name, w.Rules = contract.WebhookName, rulesFor(set, admissionregistrationv1.Create, admissionregistrationv1.Update)
+	w.ObjectSelector = selects(ring.LabelKeys().Shard, metav1.LabelSelectorOpDoesNotExist)
+	w.MatchConditions = matchConditions(ring.LabelKeys(), set, t.RebalancerUsername)
+
+	return w
+}
+
+// onLabelChange returns the webhook for updates of objects with a shard that change the label, which the assigner puts back in the same write, or the
+// label that is the key of the object, for which the assigner asks the shard to release the object. It goes to the same place as the other.
+//
+// It covers the updates of subresources, some of which can change labels. A scale has no labels, so the selector excludes it.
+func onLabelChange(ring *v1alpha1.ClusterRing, set *resources.Set, t Target, secret string) admissionregistrationv1.MutatingWebhook {
+	w := webhook(ring, t, secret)
+	w.Name, w.Rules = contract.LabelsWebhookName, rulesFor(set, admissionregistrationv1.Update)
+	w.ObjectSelector = selects(ring.LabelKeys().Shard, metav1.LabelSelectorOpExists)
+	w.SideEffects = ptr.To(admissionregistrationv1.SideEffectClassNoneOnDryRun) // the assigner tells people who keeps changing labels
+	w.MatchConditions = []admissionregistrationv1.MatchCondition{
+		notByRebalancer(t.RebalancerUsername),
+		{Name: conditionLabels, Expression: labelsChange(ring)},
+	}
+
+	for i := range w.Rules {
+		w.Rules[i].Resources = append(w.Rules[i].Resources, w.Rules[i].Resources[0]+"/*")
+	}
+
+	return w
 }
 
 // ownedBy makes the garbage collector remove what the assigner has registered for a ring. The ring does not wait for it: the assigner may be
@@ -138,38 +146,18 @@ func (t Target) clientConfig(ring, secret string) admissionregistrationv1.Webhoo
 	return admissionregistrationv1.WebhookClientConfig{Service: service}
 }
 
-// withoutShard selects objects without a shard. The API server calls the webhook for an update if the old or the new
+// selects returns a selector of objects with or without a label. The API server calls the webhook for an update if the old or the new
 // object is selected: when an object loses the label too.
-func withoutShard(keys contract.LabelKeys) *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
-		Key:      keys.Shard,
-		Operator: metav1.LabelSelectorOpDoesNotExist,
-	}}}
+func selects(label string, operator metav1.LabelSelectorOperator) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: label, Operator: operator}}}
 }
 
-// keyedByLabel returns the served resources whose key is a label.
-func keyedByLabel(set *resources.Set) []resources.Resource {
-	return slices.DeleteFunc(set.Keyed(), func(r resources.Resource) bool { return r.Key.Label == "" })
-}
-
-// withShard selects objects with a shard.
-func withShard(keys contract.LabelKeys) *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
-		Key:      keys.Shard,
-		Operator: metav1.LabelSelectorOpExists,
-	}}}
-}
-
-// rules selects the objects, not the subresources, of every resource of the ring that is served. The others follow when
-// they appear: until their kinds are known nothing could be decided about them.
-func rules(set *resources.Set) []admissionregistrationv1.RuleWithOperations {
-	return rulesFor(slices.Concat(set.Main(), set.Controlled()), admissionregistrationv1.Create, admissionregistrationv1.Update)
-}
-
-func rulesFor(all []resources.Resource, operations ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
+// rulesFor selects the objects of every resource of the ring that is served. The others follow when they appear: until their kinds are known
+// nothing could be decided about them.
+func rulesFor(set *resources.Set, operations ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
 	var out []admissionregistrationv1.RuleWithOperations
 
-	for _, r := range all {
+	for _, r := range slices.Concat(set.Main(), set.Controlled()) {
 		out = append(out, admissionregistrationv1.RuleWithOperations{
 			Operations: operations,
 			Rule: admissionregistrationv1.Rule{

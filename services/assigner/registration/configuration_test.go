@@ -52,7 +52,7 @@ func ringWith(name string, rr ...v1alpha1.RingResource) *v1alpha1.ClusterRing {
 
 // TestConfiguration compares what is registered with the files that a reviewer has read.
 func TestConfiguration(t *testing.T) {
-	url := Target{URL: "https://127.0.0.1:9443/", InjectCAFrom: "sharding-system/assigner", TimeoutSeconds: 2}
+	url := Target{URL: "https://127.0.0.1:9443/", InjectCAFrom: "sharding-system/assigner", TimeoutSeconds: 2, RebalancerUsername: "somebody"}
 
 	selected := ringWith("selected", v1alpha1.RingResource{Resource: "pods"})
 	selected.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}

@@ -19,7 +19,7 @@ const (
 	conditionRebalancer = "not-written-by-the-rebalancer"
 	conditionController = "controlled-by-the-ring"
 	conditionHandover   = "not-given-up"
-	conditionKey        = "key-changes"
+	conditionLabels     = "labels-change"
 	conditionDryRun     = "dry-run"
 	conditionRing       = "of-the-ring"
 )
@@ -27,14 +27,7 @@ const (
 // matchConditions returns the CEL expressions that all must hold for the API server to call the webhook. They are evaluated
 // within the API server, so an object that is none of our business costs no call.
 func matchConditions(keys contract.LabelKeys, set *resources.Set, rebalancer string) []admissionregistrationv1.MatchCondition {
-	var out []admissionregistrationv1.MatchCondition
-
-	if rebalancer != "" {
-		out = append(out, admissionregistrationv1.MatchCondition{
-			Name:       conditionRebalancer,
-			Expression: "request.userInfo.username != " + strconv.Quote(rebalancer),
-		})
-	}
+	out := []admissionregistrationv1.MatchCondition{notByRebalancer(rebalancer)}
 
 	if len(set.Controlled()) > 0 {
 		out = append(out, admissionregistrationv1.MatchCondition{
@@ -53,6 +46,11 @@ func matchConditions(keys contract.LabelKeys, set *resources.Set, rebalancer str
 	return out
 }
 
+// notByRebalancer holds for the writes of all others.
+func notByRebalancer(rebalancer string) admissionregistrationv1.MatchCondition {
+	return admissionregistrationv1.MatchCondition{Name: conditionRebalancer, Expression: "request.userInfo.username != " + strconv.Quote(rebalancer)}
+}
+
 // notGivenUp holds for all writes but that by which a shard gives up an object that others may follow: they go first, and the rebalancer
 // assigns it. That is one call less in each such move.
 func notGivenUp(keys contract.LabelKeys, owners string) string {
@@ -60,19 +58,36 @@ func notGivenUp(keys contract.LabelKeys, owners string) string {
 		"!has(oldObject.metadata.labels) || !(%q in oldObject.metadata.labels)", owners, keys.Drain)
 }
 
-// keyChanges holds for updates that change a label which is a key in the ring. It is "" if there is none. The policy ring-webhooks in
-// deploy/base/guard admits exactly this expression.
-func keyChanges(ring *v1alpha1.ClusterRing) string {
+// labelsChange holds for updates that change the shard label of an object, and for those that keep it and change a label which is a key in the ring.
+// The policy ring-webhooks in deploy/base/guard admits exactly this expression.
+//
+// It does not hold if the update has the form in which a shard releases an object, or if the permission relabel was granted to its author.
+// Tools for GitOps and backups usually have every permission there is. They do not know what they ask for, so that does not count.
+func labelsChange(ring *v1alpha1.ClusterRing) string {
+	keys, keyed := ring.LabelKeys(), "false"
+
 	var all []string
 
 	for _, r := range ring.Spec.Resources {
 		if label := key.RuleOf(r.Key).Label; label != "" {
-			value := func(of string) string { return fmt.Sprintf("%s.metadata.?labels[?%q].orValue(\"\")", of, label) }
-			all = append(all, value("oldObject")+" != "+value("object"))
+			all = append(all, labelOf("oldObject", label)+" != "+labelOf("object", label))
 		}
 	}
 
-	return strings.Join(all, " || ")
+	if len(all) > 0 {
+		keyed = "(" + strings.Join(all, " || ") + ")"
+	}
+
+	was, is, next := labelOf("oldObject", keys.Shard), labelOf("object", keys.Shard), labelOf("oldObject", keys.Drain)
+	may := fmt.Sprintf("authorizer.group(\"sharding.timebertt.dev\").resource(\"clusterrings\").name(%q)", ring.Name)
+
+	return fmt.Sprintf("%[1]s == %[2]s ? %[3]s : %[1]s.orValue(\"\") != \"\" && !(%[4]s.hasValue() && (!%[2]s.hasValue() || %[4]s == %[2]s)) && "+
+		"!(%[5]s.check(\"relabel\").allowed() && !%[5]s.check(\"*\").allowed())", was, is, keyed, next, may)
+}
+
+// labelOf returns a CEL expression for the value of a label, an optional one.
+func labelOf(object, label string) string {
+	return fmt.Sprintf("%s.metadata.?labels[?%q]", object, label)
 }
 
 // isOneOf returns a CEL expression that holds for requests to resources, "" if there are none.

@@ -51,6 +51,8 @@ type Handler struct {
 	// Bodies bounds the memory of bodies.
 	Bodies  *Bodies
 	Metrics *Metrics
+	// Notices tells people about labels that were put back.
+	Notices *Notices
 	Clock   clock.PassiveClock
 	Log     logr.Logger
 }
@@ -136,6 +138,10 @@ func (h *Handler) answer(ctx context.Context, uid types.UID, req *admission.Requ
 		h.Metrics.count(unknown, a.Outcome)
 	} else {
 		h.Metrics.count(req.Ring, a.Outcome)
+	}
+
+	if a.Outcome == admission.Restored {
+		h.Notices.restored(ctx, req)
 	}
 
 	return encode(uid, patch, a.Warning)

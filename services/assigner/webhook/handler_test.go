@@ -85,7 +85,11 @@ func newHandler(t testing.TB, rings webhook.Rings) (*webhook.Handler, *prometheu
 	metrics := webhook.NewMetrics()
 	registry.MustRegister(metrics.Collectors()...)
 
-	return &webhook.Handler{Rings: rings, Paths: anyPath{}, Bodies: webhook.NewBodies(), Metrics: metrics, Clock: clock.RealClock{}, Log: logr.Discard()}, registry
+	notices, _ := newNotices(t, clock.RealClock{})
+
+	return &webhook.Handler{
+		Rings: rings, Paths: anyPath{}, Bodies: webhook.NewBodies(), Metrics: metrics, Notices: notices, Clock: clock.RealClock{}, Log: logr.Discard(),
+	}, registry
 }
 
 // reviewOf is a review of the creation of an object with the given metadata.

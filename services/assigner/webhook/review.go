@@ -41,6 +41,10 @@ type reviewRequest[L, R any] struct {
 	UserInfo    userInfo            `json:"userInfo"`
 	Object      *object[L, R]       `json:"object"`
 	OldObject   *object[L, R]       `json:"oldObject"`
+	DryRun      bool                `json:"dryRun"`
+	Options     struct {
+		FieldManager string `json:"fieldManager"`
+	} `json:"options"`
 }
 
 type groupResource struct {
@@ -167,6 +171,7 @@ func identify[L, R any](ring string, r *reviewRequest[L, R], err error) (types.U
 
 	return r.UID, &admission.Request{
 		Ring: ring, Operation: r.Operation, Resource: schema.GroupResource(r.Resource), SubResource: r.SubResource, Writer: r.UserInfo.writer(),
+		Author: cmp.Or(r.Options.FieldManager, r.UserInfo.Username), DryRun: r.DryRun,
 	}, nil
 }
 

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -58,6 +59,10 @@ type Request struct {
 	Old *Object
 	// Writer is the Pod that the writer's token is bound to; empty if there is none.
 	Writer types.NamespacedName
+	// Author is who writes: the field manager, or else the user. No decision depends on it.
+	Author string
+	// DryRun is true if the write is not stored. No decision depends on it.
+	DryRun bool
 }
 
 // Answer is what to do with the labels of the written object. The write is always allowed.
@@ -94,7 +99,7 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 		return Answer{Outcome: RingRefused, Warning: ring.refused()}
 	}
 
-	if req.Operation != Create && req.Operation != Update || req.SubResource != "" {
+	if !ring.asked(req) {
 		return Answer{Outcome: NotAsked}
 	}
 
@@ -108,7 +113,7 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 	}
 
 	if _, labelled := req.Object.Labels[ring.shardLabel]; labelled {
-		return ring.rekey(req, resource, role)
+		return ring.labelled(req, resource, role)
 	}
 
 	meta := req.Object.meta(resource)
@@ -131,6 +136,15 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 	return ring.assign(req, resource, role, kin)
 }
 
+// asked reports whether the registration covers the request. Updates of some subresources can change labels, such as the status of Pods.
+func (r *Ring) asked(req *Request) bool {
+	if req.SubResource == "" {
+		return req.Operation == Create || req.Operation == Update
+	}
+
+	return req.Operation == Update && req.Object != nil && req.Old != nil && req.Old.Labels[r.shardLabel] != "" && !r.acknowledges(req)
+}
+
 // meta returns the metadata that the key of the object depends on.
 func (o *Object) meta(r resources.Resource) *metav1.ObjectMeta {
 	m := &metav1.ObjectMeta{Name: o.Name, Labels: o.Labels, OwnerReferences: o.OwnerReferences}
@@ -150,7 +164,7 @@ func (r *Ring) withoutOwner(req *Request, resource resources.Resource, role reso
 	}
 
 	// The label of an object that follows nobody any more must not come back.
-	if a, dropped := r.dropped(req); dropped {
+	if a, lost := r.lost(req); lost {
 		return a, role == resources.Main || its == resources.Main
 	}
 
@@ -196,7 +210,7 @@ func (r *Ring) assigned(outcome Outcome, req *Request, shard string) Answer {
 
 // assign answers for an object of the ring without a shard label after the write.
 func (r *Ring) assign(req *Request, resource resources.Resource, role resources.Role, kin resources.Kin) Answer {
-	if a, dropped := r.dropped(req); dropped {
+	if a, lost := r.lost(req); lost {
 		return a
 	}
 
@@ -240,24 +254,28 @@ func (r *Ring) ownerIsAt(shard string, kin resources.Kin) bool {
 	return kin.Labels[r.shardLabel] == shard && !drain
 }
 
-// rekey answers for an object with a shard label after the write. If the write changes the label that is the object's key, and the new
-// key belongs to another shard, the shard of the object is asked to release it.
-func (r *Ring) rekey(req *Request, resource resources.Resource, role resources.Role) Answer {
-	answer, key := Answer{Outcome: Labelled}, resource.Key.Label
+// labelled answers for an object with a shard label after the write. If the write gives the object to another shard, it gets its label back. If
+// the write changes the label that is the object's key, and the new key belongs to another shard, the shard of the object is asked to release it.
+func (r *Ring) labelled(req *Request, resource resources.Resource, role resources.Role) Answer {
+	answer, lost := r.lost(req)
+	if !lost {
+		answer.Outcome = Labelled
+	}
 
+	key := resource.Key.Label
 	if role != resources.Main || key == "" || req.Operation != Update || req.Old == nil || req.Old.Labels[key] == req.Object.Labels[key] {
 		return answer
 	}
 
 	meta := req.Object.meta(resource)
-	shard, view := req.Object.Labels[r.shardLabel], r.facts.View
+	shard, view := cmp.Or(answer.Shard, req.Object.Labels[r.shardLabel]), r.facts.View
 
 	if req.Old.Labels[r.shardLabel] != shard || !view.In(meta.Namespace).Works(shard) || !r.facts.Recorded.Has(resource.GroupResource()) {
 		return answer // the rebalancer finds it, or has nothing to do with it
 	}
 
 	k, found := resource.Key.Of(resource.Kind.GroupKind(), meta)
-	if !found {
+	if !found && !lost {
 		answer.Warning = r.keyless(resource)
 	}
 
@@ -270,26 +288,39 @@ func (r *Ring) rekey(req *Request, resource resources.Resource, role resources.R
 		next = contract.DrainValue
 	}
 
-	if req.Object.Labels[r.drainLabel] != next {
-		answer.Outcome, answer.Drain = Rekeyed, next
+	if req.Object.Labels[r.drainLabel] == next {
+		return answer
+	}
+
+	answer.Drain = next
+	if !lost {
+		answer.Outcome = Rekeyed
 	}
 
 	return answer
 }
 
-// dropped returns the answer to an update that takes an object from a shard without a drain. It does so even if the shard looks dead from
+// lost returns the answer to an update that takes an object from a shard without a drain. It does so even if the shard looks dead from
 // here: what this replica knows about Leases may be old, and the shard may have started to work since. The rebalancer asks the
 // API server before it assigns the object to another shard.
-func (r *Ring) dropped(req *Request) (a Answer, ok bool) {
-	if req.Operation != Update || req.Old == nil {
-		return a, false
-	}
-
-	if _, drain := req.Old.Labels[r.drainLabel]; drain {
+func (r *Ring) lost(req *Request) (a Answer, ok bool) {
+	if req.Operation != Update || req.Old == nil || r.acknowledges(req) {
 		return a, false
 	}
 
 	shard := req.Old.Labels[r.shardLabel]
+	if shard == "" || shard == req.Object.Labels[r.shardLabel] {
+		return a, false
+	}
 
-	return Answer{Outcome: Restored, Shard: shard, Warning: r.restored(shard)}, shard != ""
+	return Answer{Outcome: Restored, Shard: shard, Warning: r.restored(shard)}, true
+}
+
+// acknowledges reports whether an update has the form in which a shard releases an object: the object was asked to move, and loses the label, or
+// goes to the shard that the drain label names.
+func (r *Ring) acknowledges(req *Request) bool {
+	next, drain := req.Old.Labels[r.drainLabel]
+	shard, labelled := req.Object.Labels[r.shardLabel]
+
+	return drain && (!labelled || shard == next)
 }

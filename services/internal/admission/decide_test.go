@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -239,9 +240,6 @@ func examples() []example {
 	ofCluster := child(nil)
 	ofCluster.OwnerReferences = controlledBy("example.org/v1", "Cluster", "blog")
 
-	status := updating(websites, website(nil), website(nil))
-	status.SubResource = "status"
-
 	remove := create(websites, website(nil))
 	remove.Operation = "DELETE"
 
@@ -295,7 +293,6 @@ func examples() []example {
 		{"half an acknowledged drain", abc, updating(websites, website(drained), website(labels(drainLabel, "true"))), admission.Handover},
 		{"half an acknowledged drain, and nothing follows the object", alone, updating(clusters, website(drained), website(labels(drainLabel, "true"))), admission.Assigned},
 		{"an acknowledged drain after the last shard has gone", state(), updating(websites, website(drained), website(nil)), admission.NoShard},
-		{"another shard, by hand", abc, updating(websites, website(atA), website(labels(shardLabel, "b"))), admission.Labelled},
 
 		{"no shard", state(), create(websites, website(nil)), admission.NoShard},
 		{"no shard for a child", moving(), create(configmaps, child(nil)), admission.NoShard},
@@ -311,7 +308,6 @@ func examples() []example {
 		{"a resource of another ring", abc, create(pods, website(nil)), admission.UnknownResource},
 		{"a resource that is not served yet", abc, create(schema.GroupResource{Group: "example.org", Resource: "notyet"}, website(nil)), admission.UnknownResource},
 		{"a resource of the same name in another group", abc, create(schema.GroupResource{Resource: "websites"}, website(nil)), admission.UnknownResource},
-		{"a status", abc, status, admission.NotAsked},
 		{"a deletion", abc, remove, admission.NotAsked},
 		{"an object that cannot be read", abc, create(websites, nil), admission.Undecodable},
 	}
@@ -321,7 +317,7 @@ func examples() []example {
 func TestDecide(t *testing.T) {
 	var table strings.Builder
 
-	for _, e := range append(examples(), byShards()...) {
+	for _, e := range slices.Concat(examples(), byShards(), relabeled()) {
 		t.Run(e.what, func(t *testing.T) {
 			a := admission.Decide(t.Context(), e.ring, &e.req, people{})
 			require.Equal(t, e.want, a.Outcome)

@@ -9,7 +9,7 @@ const (
 	Assigned Outcome = "assigned"
 	// ByShard is a controlled object that got the shard that has created it.
 	ByShard Outcome = "by_shard"
-	// Restored objects got back the shard label that the write had dropped.
+	// Restored objects got back the shard label that the write had dropped or changed.
 	Restored Outcome = "restored"
 	// Labelled objects already have a shard.
 	Labelled Outcome = "labelled"
@@ -41,7 +41,8 @@ const (
 	Unrecorded Outcome = "unrecorded"
 	// Probed is the dry run of a write by which the assigner finds out whether calls arrive. Its answer has the warning [Arrived].
 	Probed Outcome = "probed"
-	// NotAsked is a request that the registration does not cover: another operation, or a subresource.
+	// NotAsked is a request that the registration does not cover: another operation, or a write of a subresource that takes the object from
+	// no shard.
 	NotAsked Outcome = "not_asked"
 	// Undecodable means that the object's metadata could not be read, or has too many labels or owner references.
 	Undecodable Outcome = "undecodable"

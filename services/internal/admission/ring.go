@@ -9,8 +9,8 @@
 //  2. A shard label is only written with the name of an available shard, or with its previous value.
 //  3. An object that carries a shard label after the write keeps its shard. It gets a drain label if the write changes the label that
 //     is its key, and the new key belongs to another shard.
-//  4. No shard loses an object without a drain label on the object: if a write drops the shard label from an object that was
-//     not asked to move, the label is restored, whatever is known about the shard.
+//  4. No shard loses an object without a drain label on the object: if a write drops or changes the shard label of an object that was
+//     not asked to move, the label is restored, whatever is known about the shard. The rest of the write is stored.
 //  5. Equal rings and requests result in equal answers.
 //  6. An object gets a label only if the ring's status records that objects of its resource may carry one.
 package admission
@@ -116,6 +116,6 @@ func (r *Ring) ownerUnread(err error) string {
 }
 
 func (r *Ring) restored(shard string) string {
-	return fmt.Sprintf("ClusterRing %q: label %s was restored, because shard %q may be working on the object; the rebalancer moves the object when necessary",
+	return fmt.Sprintf("ClusterRing %q: label %s was restored, because shard %q may be working on the object: leave the label out of what you write; the rebalancer moves the object when necessary",
 		r.facts.Name, r.shardLabel, shard)
 }

@@ -174,6 +174,10 @@ func (a *assigner) rekey(write apiserver.Write, team string) (known *facts, drai
 		Ring: ringName, Operation: admission.Update, Resource: write.GroupResource, Object: admitted(write.New), Old: admitted(write.Old),
 	}, stored(write.Stored))
 
+	if answer.Shard != "" {
+		metav1.SetMetaDataLabel(&write.New.ObjectMeta, shardLabel, answer.Shard)
+	}
+
 	if answer.Drain != "" {
 		metav1.SetMetaDataLabel(&write.New.ObjectMeta, drainLabel, answer.Drain)
 	}

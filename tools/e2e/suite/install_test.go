@@ -158,8 +158,8 @@ func (s *suite) webhook(t *testing.T) {
 	found := &admissionregistrationv1.MutatingWebhookConfiguration{}
 	require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Name: "sharding-clusterring-50d858e0-example"}, found))
 	assert.Equal(t, "example", found.Labels[contract.LabelClusterRing])
-	require.Len(t, found.Webhooks, 2)
-	hook := found.Webhooks[0]
+	require.Len(t, found.Webhooks, 3)
+	hook := found.Webhooks[1]
 	assert.Equal(t, "sharder.sharding.timebertt.dev", hook.Name)
 	assert.Equal(t, admissionregistrationv1.Ignore, *hook.FailurePolicy)
 	assert.EqualValues(t, 1, *hook.TimeoutSeconds)

@@ -323,32 +323,6 @@ func TestAssignerRegistersOnlyWebhooksOfRings(t *testing.T) {
 	p.refused(creating(t, assigner, reach("true", "clusterrings/status")), "failurePolicy Ignore")
 	p.refused(creating(t, assigner, reach(dry, "clusterrings")), "failurePolicy Ignore")
 
-	keyed := func(expression string, change ...func(*admissionregistrationv1.MutatingWebhook)) configuration {
-		return p.configuration(func(c configuration) {
-			w := &c.Webhooks[0]
-			w.Name, w.ObjectSelector = contract.KeyWebhookName, &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
-				Key: contract.ShardLabel(p.ring.Name), Operator: metav1.LabelSelectorOpExists,
-			}}}
-			w.Rules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Update}
-			w.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "key-changes", Expression: expression}}
-
-			for _, f := range change {
-				f(w)
-			}
-		})
-	}
-	changes := `oldObject.metadata.?labels[?"example.com/tenant"].orValue("") != object.metadata.?labels[?"example.com/tenant"].orValue("")`
-
-	p.refused(creating(t, assigner, keyed(changes)), "only be called for changes of labels that the ring names as keys")
-	p.ring.Spec.Resources[0].Key = &v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: "example.com/tenant"}
-	require.NoError(t, p.Client.Update(t.Context(), p.ring))
-	require.Eventually(t, func() bool { return creating(t, assigner, keyed(changes))() == nil }, time.Minute, 50*time.Millisecond, "the policies should know the new key")
-	p.refused(creating(t, assigner, keyed("true")), "only be called for changes of labels that the ring names as keys")
-	p.refused(creating(t, assigner, keyed(changes, func(w *admissionregistrationv1.MutatingWebhook) { w.ObjectSelector = nil })), "that for changes of keys only objects with one")
-	p.refused(creating(t, assigner, keyed(changes, func(w *admissionregistrationv1.MutatingWebhook) {
-		w.Rules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Create}
-	})), "only when objects are updated")
-
 	foreign := p.configuration(func(c configuration) { c.Name, c.Labels = "foreign-"+p.shards, nil })
 	p.create(foreign)
 	t.Cleanup(func() { require.NoError(t, p.Client.Delete(context.WithoutCancel(t.Context()), foreign)) })

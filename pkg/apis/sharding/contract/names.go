@@ -61,9 +61,9 @@ const (
 
 // Names and paths that the services use.
 const (
-	SystemNamespace = "sharding-system"                // the namespace that the services run in
-	WebhookName     = "sharder.sharding.timebertt.dev" // the name of the webhook in a ring's webhook configuration that assigns objects without a shard
-	KeyWebhookName  = "keys.sharding.timebertt.dev"    // the name of the webhook for changes of labels that are keys. Only rings with such keys have it.
+	SystemNamespace   = "sharding-system"                // the namespace that the services run in
+	WebhookName       = "sharder.sharding.timebertt.dev" // the name of the webhook in a ring's webhook configuration that assigns objects without a shard
+	LabelsWebhookName = "labels.sharding.timebertt.dev"  // the name of the webhook for changes of shard labels, and of labels that are keys.
 	// ReachWebhookName is the name of the webhook by which the assigner finds out whether calls of API servers arrive: for dry runs of writes of the
 	// ring's status.
 	ReachWebhookName  = "reach.sharding.timebertt.dev"
