@@ -80,7 +80,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.keyFile, "tls-private-key-file", "", "PEM `file` of the private key of the serving certificate")
 
 	fs.StringVar(&o.rebalancer, "rebalancer-username", "system:serviceaccount:"+contract.SystemNamespace+":rebalancer",
-		"`user` of the rebalancer; the API server does not call the webhook for its writes; empty for none")
+		"`user` of the rebalancer; the API server does not call the webhook for its writes; empty for none, which no ring with spec.objectSelector works with")
 }
 
 // validate returns everything that is wrong with the flags, or nil.

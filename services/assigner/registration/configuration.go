@@ -10,8 +10,8 @@
 //     restored.
 //  2. A ring that is gone, or being deleted, has no configuration. No configuration remains of rings that were never recreated.
 //  3. The API server does not call the assigner if the answer could not change anything: for objects with a shard, unless the label
-//     changes that is their key, for
-//     controlled objects without a controller among the ring's main resources, and for writes of the rebalancer.
+//     changes that is their key, for main objects that the ring does not select, for controlled objects without a controller among the ring's main
+//     resources, and for writes of the rebalancer.
 //  4. A fence lasts as long as its ring: until the last label is gone, it protects objects that still carry one.
 package registration
 
@@ -77,7 +77,7 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target, sec
 			// A webhook that runs after ours may drop the label, or give the object its controller. The call is idempotent,
 			// and is not repeated while the label is there.
 			ReinvocationPolicy: ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy),
-			MatchConditions:    matchConditions(ring.LabelKeys(), set, t.RebalancerUsername),
+			MatchConditions:    matchConditions(ring, set, t.RebalancerUsername),
 		}},
 	}
 
