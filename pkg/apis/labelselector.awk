@@ -1,8 +1,11 @@
-# Adds to the generated schema of spec.namespaceSelector what a label selector must be like: its Go type is one of Kubernetes, which
-# no marker reaches. Keys of matchLabels cannot be checked: a schema has no words for them, and a rule for them would cost too much.
+# Adds to the generated schema of spec.namespaceSelector and spec.objectSelector what a label selector must be like: its Go type is one of
+# Kubernetes, which no marker reaches. Keys of matchLabels cannot be checked: a schema has no words for them, and a rule for them would cost too
+# much. An object selector is limited, because the assigner registers a condition for each of its requirements.
 
-/^ *namespaceSelector:$/ { inside = 1; depth = match($0, /[^ ]/) }
-inside && match($0, /[^ ]/) <= depth && !/^ *namespaceSelector:$/ { inside = 0 }
+/^ *(namespaceSelector|objectSelector):$/ { inside = 1; limited = /object/; depth = match($0, /[^ ]/) }
+inside && match($0, /[^ ]/) <= depth && !/^ *(namespaceSelector|objectSelector):$/ { inside = 0 }
+inside && limited && /^ *matchExpressions:$/ { print; sub(/matchExpressions:/, "  maxItems: 16") }
+inside && limited && /^ *matchLabels:$/ { print; sub(/matchLabels:/, "  maxProperties: 16") }
 inside && /^ *(additionalProperties|items):$/ { is = "value" }
 inside && /^ *key:$/ { is = "key" }
 inside && /^ *operator:$/ { is = "" }

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,6 +70,8 @@ func specs() map[string]func(*v1alpha1.ClusterRing) {
 		},
 	}
 
+	maps.Copy(all, objectSelectors())
+
 	for name, k := range map[string]v1alpha1.ObjectKey{
 		"name": {Type: "Name"}, "namespace": {Type: "Namespace"}, "label": {Type: "Label", Label: "example.com/tenant"}, "short label": {Type: "Label", Label: "tenant"},
 		"no type": {}, "other type": {Type: "Color"}, "no label": {Type: "Label"}, "label of a name": {Type: "Name", Label: "a"},
@@ -112,4 +115,29 @@ func specs() map[string]func(*v1alpha1.ClusterRing) {
 	}
 
 	return all
+}
+
+// objectSelectors are changes of the object selector.
+func objectSelectors() map[string]func(*v1alpha1.ClusterRing) {
+	many := &metav1.LabelSelector{MatchLabels: map[string]string{}}
+	for i := range 17 {
+		many.MatchLabels[fmt.Sprint("l", i)] = "a"
+	}
+
+	changes := map[string]func(*v1alpha1.ClusterRing){
+		"object selector of the own drain label": func(r *v1alpha1.ClusterRing) {
+			r.Spec.ShardLabel = "example.com/shard"
+			r.Spec.ObjectSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "example.com/shard-drain", Operator: "Exists"}}}
+		},
+	}
+
+	for name, selector := range map[string]*metav1.LabelSelector{
+		"object selector": {MatchLabels: map[string]string{"example.com/operator": "a"}}, "empty object selector": {}, "many objects": many,
+		"object selector of a shard label": {MatchLabels: map[string]string{contract.ShardLabel("a"): "a"}},
+		"bad object selector":              {MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Exists", Values: []string{"a"}}}},
+	} {
+		changes[name] = func(r *v1alpha1.ClusterRing) { r.Spec.ObjectSelector = selector }
+	}
+
+	return changes
 }

@@ -84,7 +84,9 @@ func validateSpec(spec v1alpha1.ClusterRingSpec) error {
 		errs = append(errs, errors.New("spec.fence: a ring with an embedded sharder cannot have a fence: the shards themselves write the labels of all objects"))
 	}
 
-	return errors.Join(append(errs, validateNames(spec), validateSelector(spec.NamespaceSelector))...)
+	_, err := spec.ObjectRequirements()
+
+	return errors.Join(append(errs, validateNames(spec), validateSelector(spec.NamespaceSelector), err)...)
 }
 
 // validateKey returns what is wrong with the key of a resource. shardLabel is that of the ring; empty if it has none of its own.

@@ -10,8 +10,8 @@
 //     restored.
 //  2. A ring that is gone, or being deleted, has no configuration. No configuration remains of rings that were never recreated.
 //  3. The API server does not call the assigner if the answer could not change anything: for objects with a shard, unless that label
-//     changes, or the one that is their key; for controlled objects without a controller among the ring's main resources; and for
-//     writes of the rebalancer.
+//     changes, or the one that is their key; for main objects that the ring does not select; for controlled objects without a controller among the
+//     ring's main resources; and for writes of the rebalancer.
 //  4. A fence lasts as long as its ring: until the last label is gone, it protects objects that still carry one.
 package registration
 
@@ -97,7 +97,7 @@ func onMissingLabel(ring *v1alpha1.ClusterRing, set *resources.Set, t Target, se
 	w := webhook(ring, t, secret)
 	w.Name, w.Rules = contract.WebhookName, rulesFor(set, admissionregistrationv1.Create, admissionregistrationv1.Update)
 	w.ObjectSelector = selects(ring.LabelKeys().Shard, metav1.LabelSelectorOpDoesNotExist)
-	w.MatchConditions = matchConditions(ring.LabelKeys(), set, t.RebalancerUsername)
+	w.MatchConditions = matchConditions(ring, set, t.RebalancerUsername)
 
 	return w
 }

@@ -2,11 +2,13 @@ package registration
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -20,13 +22,14 @@ const (
 	conditionController = "controlled-by-the-ring"
 	conditionHandover   = "not-given-up"
 	conditionLabels     = "labels-change"
+	conditionSelected   = "selected-"
 	conditionDryRun     = "dry-run"
 	conditionRing       = "of-the-ring"
 )
 
 // matchConditions returns the CEL expressions that all must hold for the API server to call the webhook. They are evaluated
 // within the API server, so an object that is none of our business costs no call.
-func matchConditions(keys contract.LabelKeys, set *resources.Set, rebalancer string) []admissionregistrationv1.MatchCondition {
+func matchConditions(ring *v1alpha1.ClusterRing, set *resources.Set, rebalancer string) []admissionregistrationv1.MatchCondition {
 	out := []admissionregistrationv1.MatchCondition{notByRebalancer(rebalancer)}
 
 	if len(set.Controlled()) > 0 {
@@ -39,8 +42,12 @@ func matchConditions(keys contract.LabelKeys, set *resources.Set, rebalancer str
 	if owners := isOneOf(set.Main(), func(r resources.Resource) bool { return r.Controls }); owners != "" {
 		out = append(out, admissionregistrationv1.MatchCondition{
 			Name:       conditionHandover,
-			Expression: notGivenUp(keys, owners),
+			Expression: notGivenUp(ring.LabelKeys(), owners),
 		})
+	}
+
+	for i, expression := range selected(ring) {
+		out = append(out, admissionregistrationv1.MatchCondition{Name: conditionSelected + strconv.Itoa(i), Expression: expression})
 	}
 
 	return out
@@ -49,6 +56,56 @@ func matchConditions(keys contract.LabelKeys, set *resources.Set, rebalancer str
 // notByRebalancer holds for the writes of all others.
 func notByRebalancer(rebalancer string) admissionregistrationv1.MatchCondition {
 	return admissionregistrationv1.MatchCondition{Name: conditionRebalancer, Expression: "request.userInfo.username != " + strconv.Quote(rebalancer)}
+}
+
+// selected returns expressions that all hold for main objects that the ring selects, for all controlled objects, and for writes that take the shard label
+// from an object: it must come back, also if the same write takes the object out of the selection. The object selector of the webhook could not except
+// these. The policy ring-webhooks in deploy/base/guard admits exactly these expressions.
+func selected(ring *v1alpha1.ClusterRing) []string {
+	selector := ring.Spec.ObjectSelector
+	if selector == nil {
+		return nil
+	}
+
+	mains := make([]string, len(ring.Spec.Resources))
+	for i, r := range ring.Spec.Resources {
+		mains[i] = strconv.Quote(r.Group + "/" + r.Resource)
+	}
+
+	others := fmt.Sprintf(" || !(request.resource.group + '/' + request.resource.resource in [%s])"+
+		" || request.operation == 'UPDATE' && %q in oldObject.metadata.?labels.orValue({})", strings.Join(mains, ", "), ring.LabelKeys().Shard)
+
+	has := func(label string) string { return fmt.Sprintf("%q in object.metadata.?labels.orValue({})", label) }
+	in := func(label string, values []string) string {
+		quoted := make([]string, len(values))
+		for i, v := range values {
+			quoted[i] = strconv.Quote(v)
+		}
+
+		return fmt.Sprintf("%s && object.metadata.labels[%q] in [%s]", has(label), label, strings.Join(quoted, ", "))
+	}
+
+	var all []string
+
+	for _, label := range slices.Sorted(maps.Keys(selector.MatchLabels)) {
+		all = append(all, "("+in(label, []string{selector.MatchLabels[label]})+")"+others)
+	}
+
+	for _, e := range selector.MatchExpressions {
+		expression := has(e.Key)
+		if e.Operator == metav1.LabelSelectorOpIn || e.Operator == metav1.LabelSelectorOpNotIn {
+			expression = in(e.Key, e.Values)
+		}
+
+		expression = "(" + expression + ")"
+		if e.Operator == metav1.LabelSelectorOpNotIn || e.Operator == metav1.LabelSelectorOpDoesNotExist {
+			expression = "!" + expression
+		}
+
+		all = append(all, expression+others)
+	}
+
+	return all
 }
 
 // notGivenUp holds for all writes but that by which a shard gives up an object that others may follow: they go first, and the rebalancer

@@ -145,6 +145,10 @@ func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, se
 	)
 
 	if ring.DeletionTimestamp.IsZero() && !embedded {
+		if c.Message = invalid(ring); c.Message != "" {
+			return c, 0, nil // what is registered stays
+		}
+
 		note, err = r.register(ctx, ring, set)
 	} else {
 		err = r.remove(ctx, ring.Name)
@@ -180,6 +184,15 @@ func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, se
 	}
 
 	return c, again, nil
+}
+
+// invalid says what is wrong with the object selector of a ring; empty if nothing is.
+func invalid(ring *v1alpha1.ClusterRing) string {
+	if _, err := ring.Spec.ObjectRequirements(); err != nil {
+		return err.Error()
+	}
+
+	return ""
 }
 
 // starting reports whether other services may be starting, too: the bundle, or the list of rings for the admission policies, may still be on its way.

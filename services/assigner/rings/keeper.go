@@ -143,6 +143,8 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	refusal := ""
 	if holder != "" {
 		refusal = labelclaim.Message(ring, holder)
+	} else if _, err := ring.Spec.ObjectRequirements(); err != nil {
+		refusal = err.Error()
 	}
 
 	set := k.resolve(ring)

@@ -80,8 +80,8 @@ type Answer struct {
 }
 
 // Decide answers a request for the ring; ring is nil if no ring has that name. It changes neither. It asks the ancestors about an
-// object whose controller is of one of the ring's controlled resources, or of a main resource whose key is a label, and passes them
-// the context. The ancestors must return all labels of a main object, as they are now.
+// object whose controller is of one of the ring's controlled resources, or of a main resource whose labels decide; see
+// [resources.Resource.NeedsLabels]. It passes them the context. The ancestors must return all labels of a main object, as they are now.
 func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.Ancestors) Answer {
 	if req.Resource == rings && req.SubResource == "status" {
 		return Answer{Outcome: Probed, Warning: Arrived} // also from a replica that does not know the ring yet
@@ -168,6 +168,10 @@ func (r *Ring) withoutOwner(req *Request, resource resources.Resource, role reso
 		return a, role == resources.Main || its == resources.Main
 	}
 
+	if role == resources.Main && !resource.Selects(req.Object.Labels) {
+		return Answer{Outcome: NotSelected}, true
+	}
+
 	if !r.facts.Recorded.Has(resource.GroupResource()) {
 		return Answer{Outcome: Unrecorded}, true
 	}
@@ -214,6 +218,10 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 		return a
 	}
 
+	if kin.Unselected || kin.Orphaned {
+		return Answer{Outcome: ForeignOwner}
+	}
+
 	if kin.Key.Name == "" {
 		return Answer{Outcome: NameUnknown}
 	}
@@ -242,10 +250,10 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 	return answer
 }
 
-// ownerIsAt reports whether a controlled object that goes to the shard finds its owner there. A change of a label moves one owner, and
-// the ring's status shows it late, so the labels of the owner decide if its key is a label.
+// ownerIsAt reports whether a controlled object that goes to the shard finds its owner there. A change of a label moves one owner, or brings it into the
+// ring, and the ring's status shows it late, so the labels of the owner decide if its key is a label, or the ring selects objects by labels.
 func (r *Ring) ownerIsAt(shard string, kin resources.Kin) bool {
-	if kin.Owner == nil || kin.Owner.Resource.Key.Label == "" {
+	if kin.Owner == nil || !kin.Owner.Resource.NeedsLabels() {
 		return true
 	}
 
@@ -263,7 +271,8 @@ func (r *Ring) labelled(req *Request, resource resources.Resource, role resource
 	}
 
 	key := resource.Key.Label
-	if role != resources.Main || key == "" || req.Operation != Update || req.Old == nil || req.Old.Labels[key] == req.Object.Labels[key] {
+	if role != resources.Main || key == "" || !resource.Selects(req.Object.Labels) || req.Operation != Update || req.Old == nil ||
+		req.Old.Labels[key] == req.Object.Labels[key] {
 		return answer
 	}
 

@@ -160,13 +160,13 @@ func (people) ControllerOf(_ context.Context, of resources.Owner) (controller *m
 }
 
 // LabelsOf returns the labels of websites by their UIDs in the tests of keys.
-func (people) LabelsOf(_ context.Context, of resources.Owner) (labels map[string]string, found bool, err error) {
+func (people) LabelsOf(_ context.Context, of resources.Owner) (labels resources.Labels, found bool, err error) {
 	l, found := owners[of.UID]
 	if of.UID == "4" {
-		return nil, false, errors.New("websites default/blog is forbidden")
+		return labels, false, errors.New("websites default/blog is forbidden")
 	}
 
-	return l, found, nil
+	return resources.Labels{All: l, Selected: of.Resource.Selects(l)}, found, nil
 }
 
 // grandchild follows the object with this UID, which is itself controlled.
@@ -424,10 +424,10 @@ func (n nobody) ControllerOf(context.Context, resources.Owner) (controller *meta
 	return nil, false, nil
 }
 
-func (n nobody) LabelsOf(context.Context, resources.Owner) (labels map[string]string, found bool, err error) {
+func (n nobody) LabelsOf(context.Context, resources.Owner) (labels resources.Labels, found bool, err error) {
 	n.Error("asked for labels")
 
-	return nil, false, nil
+	return labels, false, nil
 }
 
 func TestNothingIsReadInVain(t *testing.T) {

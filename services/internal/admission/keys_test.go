@@ -194,9 +194,9 @@ func (u unasked) ControllerOf(context.Context, resources.Owner) (*metav1.OwnerRe
 	return nil, false, nil
 }
 
-func (u unasked) LabelsOf(context.Context, resources.Owner) (map[string]string, bool, error) {
+func (u unasked) LabelsOf(context.Context, resources.Owner) (resources.Labels, bool, error) {
 	u.t.Error("the labels of an owner are read")
-	return nil, false, nil
+	return resources.Labels{}, false, nil
 }
 
 // Of a child that a shard creates, nobody reads the owner, although its label is the key.

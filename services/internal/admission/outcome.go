@@ -15,8 +15,10 @@ const (
 	Labelled Outcome = "labelled"
 	// Rekeyed objects got the drain label, because the write changes the label that is their key.
 	Rekeyed Outcome = "rekeyed"
-	// ForeignOwner is a controlled object that follows no main object of the ring, and is not part of the ring.
+	// ForeignOwner is a controlled object that follows no main object of the ring, or none that the ring selects, and is not part of the ring.
 	ForeignOwner Outcome = "foreign_owner"
+	// NotSelected is a main object that the object selector of the ring does not select.
+	NotSelected Outcome = "not_selected"
 	// OwnerUnread is a controlled object that follows another one that could not be read, so its main object is not known.
 	OwnerUnread Outcome = "owner_unread"
 	// NameUnknown is a main object whose name the API server has yet to generate.
@@ -32,7 +34,7 @@ const (
 	UnknownRing Outcome = "unknown_ring"
 	// RingDeleting means that the ring is being deleted.
 	RingDeleting Outcome = "ring_deleting"
-	// RingRefused means that no service acts for the ring, because an older one has the same label.
+	// RingRefused means that no service acts for the ring, because an older one has the same label, or its object selector is not valid.
 	RingRefused Outcome = "ring_refused"
 	// UnknownResource means that the resource is not part of the ring, or not yet.
 	UnknownResource Outcome = "unknown_resource"

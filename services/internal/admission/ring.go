@@ -1,7 +1,7 @@
 // Package admission decides, from the state of a ring and the content of a write, which shard label an object gets in that write.
 //
 // It takes no lock and has no clock: the answer depends on the request and one immutable [Ring]. Only if the controller of an
-// object follows another object, or has a label for a key, and no shard creates the object, does it ask for an object.
+// object follows another object, or if labels of the controller decide, and no shard creates the object, does it ask for an object.
 //
 // # Invariants
 //
@@ -59,7 +59,7 @@ type Ring struct {
 	drainLabel string
 	// settled is true if no object is known to be at another shard than its key's.
 	settled bool
-	// keysRead is true if the key of an owner can be a label, which must be read.
+	// keysRead is true if labels of an owner, which must be read, decide: one can be its key, or the ring selects objects by them.
 	keysRead bool
 }
 
@@ -68,7 +68,7 @@ type Ring struct {
 func NewRing(f Facts) *Ring {
 	keys := contract.LabelKeysOf(f.Name, f.ShardLabel)
 
-	read := func(r resources.Resource) bool { return r.Controls && r.Key.Label != "" }
+	read := func(r resources.Resource) bool { return r.Controls && r.NeedsLabels() }
 
 	return &Ring{
 		facts:      f,

@@ -82,16 +82,17 @@ func nameOf(of resources.Owner) named {
 	return named{of.Resource.GroupResource(), of.NamespacedName, of.UID}
 }
 
-// keyOf identifies the remembered value of a label.
+// keyOf identifies what is remembered of the labels of a main object: the value of one, and whether a selector selects the object.
 type keyOf struct {
-	uid   types.UID
-	label string
+	uid             types.UID
+	label, selector string
 }
 
-// keyed is what is remembered about a label of a main object.
+// keyed is what is remembered of the labels of a main object.
 type keyed struct {
-	value   string
-	version string
+	value    string
+	selected bool
+	version  string
 }
 
 // New returns an empty book.
@@ -158,8 +159,8 @@ func (b *Book) Saw(gr schema.GroupResource, uid types.UID, controller *metav1.Ow
 }
 
 // LabelsOf implements [resources.Ancestors].
-func (b *Book) LabelsOf(ctx context.Context, of resources.Owner) (labels map[string]string, found bool, err error) {
-	id := keyOf{of.UID, of.Resource.Key.Label}
+func (b *Book) LabelsOf(ctx context.Context, of resources.Owner) (labels resources.Labels, found bool, err error) {
+	id := keyOf{of.UID, of.Resource.Key.Label, of.Resource.Selector}
 
 	if known, ok := b.entries.Get(id); ok && !b.options.LabelsAnew {
 		e, _ := known.(keyed)
@@ -167,7 +168,7 @@ func (b *Book) LabelsOf(ctx context.Context, of resources.Owner) (labels map[str
 	}
 
 	if !b.options.LabelsAnew && b.absent(of) {
-		return nil, false, nil
+		return labels, false, nil
 	}
 
 	// Together with a read that has not begun yet. One that has may not show what the caller knows to have happened.
@@ -179,44 +180,57 @@ func (b *Book) LabelsOf(ctx context.Context, of resources.Owner) (labels map[str
 
 	switch {
 	case err != nil:
-		return nil, false, fmt.Errorf("read the label %s of %s %s: %w", id.label, of.Resource.GroupResource(), of.NamespacedName, err)
+		return labels, false, fmt.Errorf("read the labels of %s %s: %w", of.Resource.GroupResource(), of.NamespacedName, err)
 	case b.options.LabelsAnew && obj == nil:
-		return nil, false, nil
+		return labels, false, nil
 	case b.options.LabelsAnew:
-		return obj.Labels, true, nil
+		return resources.Labels{All: obj.Labels, Selected: of.Resource.Selects(obj.Labels)}, true, nil
 	case obj == nil:
 		b.entries.Add(nameOf(of), struct{}{}, absent)
-		return nil, false, nil
+
+		return labels, false, nil
 	}
 
-	value := obj.Labels[id.label]
-	b.SawLabel(id.uid, id.label, value, obj.ResourceVersion)
+	now := keyed{obj.Labels[id.label], of.Resource.Selects(obj.Labels), obj.ResourceVersion}
+	b.saw(id, now)
 
-	return keyed{value: value}.labels(id.label), true, nil
+	return now.labels(id.label), true, nil
 }
 
-func (k keyed) labels(label string) map[string]string {
+func (k keyed) labels(label string) resources.Labels {
 	if k.value == "" {
-		return nil
+		return resources.Labels{Selected: k.selected}
 	}
 
-	return map[string]string{label: k.value}
+	return resources.Labels{All: map[string]string{label: k.value}, Selected: k.selected}
 }
 
-// SawLabel records the value of a main object's label in a version of the object; an empty value is no label. It ignores versions that
-// are older than the recorded one.
-func (b *Book) SawLabel(uid types.UID, label, value, version string) {
+// Sight is what the labels of a main object decide in a version of the object.
+type Sight struct {
+	UID types.UID
+	// Value is the value of the label that is the key of the object; empty if it has none.
+	Value string
+	// Selected reports whether the selector of the resource selects the object.
+	Selected bool
+	// Version is the resource version of the object.
+	Version string
+}
+
+// SawLabels records a sight of a main object of the resource. It ignores versions that are older than the recorded one.
+func (b *Book) SawLabels(of resources.Resource, is Sight) {
+	b.saw(keyOf{is.UID, of.Key.Label, of.Selector}, keyed{is.Value, is.Selected, is.Version})
+}
+func (b *Book) saw(id keyOf, now keyed) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	id := keyOf{uid, label}
 	if known, ok := b.entries.Get(id); ok {
-		if e, _ := known.(keyed); older(version, e.version) {
+		if e, _ := known.(keyed); older(now.version, e.version) {
 			return
 		}
 	}
 
-	b.entries.Add(id, keyed{value, version}, b.options.Remember)
+	b.entries.Add(id, now, b.options.Remember)
 }
 
 // older reports whether the resource version a of an object precedes b; false if they are not comparable.

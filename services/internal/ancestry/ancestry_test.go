@@ -216,19 +216,19 @@ func TestLabelsAreRemembered(t *testing.T) {
 		labels, found, err := b.LabelsOf(t.Context(), keyed("web", "web"))
 		require.NoError(t, err)
 		require.True(t, found)
-		require.Equal(t, want, labels["tenant"])
-		require.NotContains(t, labels, "other")
+		require.Equal(t, want, labels.All["tenant"])
+		require.NotContains(t, labels.All, "other")
 	}
 
 	requireTenant("acme")
 	requireTenant("acme")
 	require.Equal(t, 1, s.times())
 
-	b.SawLabel("web", "tenant", "beta", "11")
+	b.SawLabels(keyed("web", "web").Resource, ancestry.Sight{UID: "web", Value: "beta", Selected: true, Version: "11"})
 	requireTenant("beta")
-	b.SawLabel("web", "tenant", "acme", "9")
+	b.SawLabels(keyed("web", "web").Resource, ancestry.Sight{UID: "web", Value: "acme", Selected: true, Version: "9"})
 	requireTenant("beta")
-	b.SawLabel("web", "tenant", "", "12")
+	b.SawLabels(keyed("web", "web").Resource, ancestry.Sight{UID: "web", Value: "", Selected: true, Version: "12"})
 	requireTenant("")
 	require.Equal(t, 1, s.times())
 
@@ -251,7 +251,34 @@ func TestLabelsOfWhatDoesNotExist(t *testing.T) {
 	s.err = errAway
 	_, _, err := b.LabelsOf(t.Context(), keyed("other", "other"))
 	require.ErrorIs(t, err, errAway)
-	require.ErrorContains(t, err, "read the label tenant of replicasets.apps ns/other")
+	require.ErrorContains(t, err, "read the labels of replicasets.apps ns/other")
+}
+
+// Whether a selector selects an object is read once, and then follows the versions that were seen. Another selector is another question.
+func TestSelectionIsRemembered(t *testing.T) {
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("10", "acme")}}
+	b, _ := newBook(s, 10)
+	of := keyed("web", "web")
+	of.Resource.Selector = "other=x"
+
+	requireSelected := func(want bool, reads int) {
+		t.Helper()
+
+		labels, found, err := b.LabelsOf(t.Context(), of)
+		require.NoError(t, err)
+		require.True(t, found)
+		require.Equal(t, want, labels.Selected)
+		require.Equal(t, reads, s.times())
+	}
+
+	requireSelected(true, 1)
+	b.SawLabels(of.Resource, ancestry.Sight{UID: "web", Value: "acme", Selected: false, Version: "11"})
+	requireSelected(false, 1)
+	b.SawLabels(of.Resource, ancestry.Sight{UID: "web", Value: "acme", Selected: true, Version: "9"})
+	requireSelected(false, 1)
+
+	of.Resource.Selector = "!other"
+	requireSelected(false, 2)
 }
 
 // A book that relies on no memory returns all labels, as they are now.
@@ -265,7 +292,7 @@ func TestLabelsAnew(t *testing.T) {
 		labels, found, err := b.LabelsOf(t.Context(), keyed("web", "web"))
 		require.NoError(t, err)
 		require.True(t, found)
-		require.Equal(t, map[string]string{"tenant": tenant, "other": "x"}, labels)
+		require.Equal(t, resources.Labels{All: map[string]string{"tenant": tenant, "other": "x"}, Selected: true}, labels)
 		require.Equal(t, i+1, s.times())
 	}
 }

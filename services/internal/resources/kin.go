@@ -17,9 +17,17 @@ type Ancestors interface {
 	// ControllerOf returns the owner reference of an object's controller; nil if it has none. found is false if no object with
 	// that name and UID exists (any more).
 	ControllerOf(ctx context.Context, of Owner) (controller *metav1.OwnerReference, found bool, err error)
-	// LabelsOf returns labels of a main object whose key is a label: that one, and possibly others. found is false if no object with
-	// that name and UID exists (any more).
-	LabelsOf(ctx context.Context, of Owner) (labels map[string]string, found bool, err error)
+	// LabelsOf returns what the labels of a main object decide, whose key is a label, or whose resource has a selector. found is false if no object
+	// with that name and UID exists (any more).
+	LabelsOf(ctx context.Context, of Owner) (labels Labels, found bool, err error)
+}
+
+// Labels are what the labels of a main object decide about objects that follow it.
+type Labels struct {
+	// All are the label that is its key, and possibly others.
+	All map[string]string
+	// Selected reports whether the selector of its resource selects it.
+	Selected bool
 }
 
 // Kin is what an object follows.
@@ -34,9 +42,12 @@ type Kin struct {
 	// Keyless reports whether the object that determines the key lacks what its resource's rule asks for. The key is then that of its
 	// name.
 	Keyless bool
-	// Labels are labels of the owner if its key is a label, as [Ancestors.LabelsOf] returned them; nil otherwise, and if the owner does
-	// not exist.
+	// Labels are labels of the owner if its key is a label, or its resource has a selector, as [Ancestors.LabelsOf] returned them; nil otherwise, and
+	// if the owner does not exist.
 	Labels map[string]string
+	// Unselected reports whether the owner exists and the selector of its resource does not select it. Orphaned reports whether that is not known in a
+	// ring with a selector, because the owner does not exist.
+	Unselected, Orphaned bool
 }
 
 // In returns the namespace of the main object, given that of the object itself. Where a shard watches it decides which shards may have both.
@@ -58,7 +69,7 @@ type Subject struct {
 // KinOf returns what an object follows. ok is false if the object is not part of the ring: it is a controlled object without a
 // controller, or its controller, or one further up, is of none of the ring's kinds, or too many objects are in between; see
 // [contract.MaxDepth]. An error is that of the ancestors, which are only asked about objects in between, and about main objects whose
-// key is a label.
+// labels decide something; see [Resource.NeedsLabels]. Whether the ring selects a main object is not part of the answer for that object itself.
 func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin Kin, ok bool, err error) {
 	obj := of.Object
 	if of.Role == Main {
@@ -79,6 +90,8 @@ func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin K
 		}
 
 		if !found {
+			kin.Orphaned = s.selector != ""
+
 			break
 		}
 
@@ -90,10 +103,15 @@ func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin K
 		return Kin{}, false, nil
 	}
 
-	if kin.Owner = owner; owner.Resource.Key.Label != "" {
-		if kin.Labels, _, err = ancestors.LabelsOf(ctx, *owner); err != nil {
+	if kin.Owner = owner; owner.Resource.NeedsLabels() {
+		has, found, err := ancestors.LabelsOf(ctx, *owner)
+		if err != nil {
 			return Kin{}, false, err
 		}
+
+		kin.Labels = has.All
+		kin.Orphaned = !found && owner.Resource.Selector != ""
+		kin.Unselected = found && !has.Selected
 	}
 
 	byName := key.OfOwner(owner.Resource.Kind.GroupKind(), owner.Namespace, owner.Name)
@@ -102,6 +120,10 @@ func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin K
 
 	return kin, true, nil
 }
+
+// NeedsLabels reports whether labels of an object of the resource decide about objects that follow it: the resource is a main resource whose key is a
+// label, or which has a selector.
+func (r Resource) NeedsLabels() bool { return r.Key.Label != "" || r.Selector != "" }
 
 // ControllerOf returns the object that controls another one, and the role of its resource. ok is false if there is none among the
 // ring's kinds.

@@ -32,17 +32,19 @@ func (p people) ControllerOf(_ context.Context, of Owner) (controller *metav1.Ow
 }
 
 // LabelsOf returns the name of a Node as its tenant; the Node bare has none, and the Node gone does not exist.
-func (p people) LabelsOf(_ context.Context, of Owner) (labels map[string]string, found bool, err error) {
+func (p people) LabelsOf(_ context.Context, of Owner) (has Labels, found bool, err error) {
 	switch of.Name {
 	case "unreadable":
-		return nil, false, errAway
+		return has, false, errAway
 	case "bare":
-		return nil, true, nil
+		return Labels{Selected: of.Resource.Selects(nil)}, true, nil
 	case "gone":
-		return nil, false, nil
+		return has, false, nil
 	}
 
-	return map[string]string{"tenant": of.Name}, true, nil
+	all := map[string]string{"tenant": of.Name}
+
+	return Labels{All: all, Selected: of.Resource.Selects(all)}, true, nil
 }
 
 func by(kind, name string) *metav1.OwnerReference {

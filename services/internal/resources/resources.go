@@ -42,6 +42,8 @@ type Resource struct {
 	Controls bool
 	// Key determines the keys of its objects, if it is a main resource of the ring.
 	Key key.Rule
+	// Selector selects the objects that the ring shards by their labels, if it is a main resource of the ring; empty for all. See [Resource.Selects].
+	Selector string
 
 	// lacks names the verbs that sharding needs and that are not served.
 	lacks string
@@ -73,6 +75,8 @@ type Set struct {
 	missing    []Missing
 	byResource map[schema.GroupResource]entry
 	byKind     map[schema.GroupKind]entry
+	// selector is that of all main resources.
+	selector string
 }
 
 type entry struct {
@@ -132,9 +136,11 @@ func newSet(spec v1alpha1.ClusterRingSpec, find lookup) *Set {
 		controlled += len(r.ControlledResources)
 	}
 
+	s.selector = selectorOf(spec)
+
 	for _, r := range spec.Resources {
 		gr := schema.GroupResource{Group: r.Group, Resource: r.Resource}
-		s.add(find, gr, entry{Resource{Controls: controlled > 0, Key: key.RuleOf(r.Key)}, Main})
+		s.add(find, gr, entry{Resource{Controls: controlled > 0, Key: key.RuleOf(r.Key), Selector: s.selector}, Main})
 	}
 
 	for _, r := range spec.Resources {
@@ -159,7 +165,7 @@ func (s *Set) add(find lookup, gr schema.GroupResource, e entry) {
 		return
 	}
 
-	res.Controls, res.Key = e.resource.Controls, e.resource.Key
+	res.Controls, res.Key, res.Selector = e.resource.Controls, e.resource.Key, e.resource.Selector
 	e.resource = res
 	s.byResource[gr] = e
 

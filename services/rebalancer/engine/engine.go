@@ -10,8 +10,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/services/internal/ancestry"
+	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/plan"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/move"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -105,10 +107,11 @@ func (e *Engine) lookup() placement.Lookup {
 	return placement.Lookup{Namespaces: e.Namespaces, Ancestors: e.ancestors, Met: e.met}
 }
 
-// met remembers the key of a main object for those that follow it. Every version of an object that the engine acts on passes here first, so
+// met remembers what the labels of a main object decide for those that follow it. Every version of an object that the engine acts on passes here first, so
 // that what follows an object goes where the object goes.
 func (e *Engine) met(o objects.Object) {
-	e.ancestors.SawLabel(o.UID, o.KeyLabel, o.KeyValue, o.ResourceVersion)
+	of := resources.Resource{Key: key.Rule{Label: o.KeyLabel}, Selector: o.Selector}
+	e.ancestors.SawLabels(of, ancestry.Sight{UID: o.UID, Value: o.KeyValue, Selected: !o.Unselected, Version: o.ResourceVersion})
 }
 
 // Pursues reports whether the current target of the engine is equivalent to t.
@@ -117,7 +120,7 @@ func (e *Engine) Pursues(t *Target) bool { return e.Target().Same(t) }
 // SetTarget sets the target. It returns immediately and may be called at any time.
 func (e *Engine) SetTarget(t *Target) {
 	e.Observe(t.View)
-	e.Objects.KeyedBy(t.KeyLabels())
+	e.Objects.Reads(t.KeyLabels(), t.Set.Selector())
 
 	if !e.retarget(t) {
 		return

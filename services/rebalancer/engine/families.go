@@ -8,7 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 )
 
 const (
@@ -124,11 +126,22 @@ func (all *families) keep(f *family, o objects.Object) {
 	f.members[o.ID] = o
 }
 
-// ended drops the family of an object that is no longer an obligation. It asks the table, because a sight of the object may be
-// old. The lock must be held.
-func (s *state) ended(id objects.ID) {
-	if _, still := s.table.Has(id); !still {
+// ended drops the family of an object that is no longer an obligation, and reports whether it is none. It asks the table, because a sight of the object
+// may be old. The lock must be held.
+func (s *state) ended(id objects.ID) bool {
+	_, still := s.table.Has(id)
+	if !still {
 		s.arrived(id)
+	}
+
+	return !still
+}
+
+// left makes a pass visit all objects if the object, which is no longer an obligation, has left the ring because the ring does not select it: what
+// follows the object has its labels still, and no source reports that. The lock must be held.
+func (s *state) left(o objects.Object) {
+	if r, role, ok := s.target.Set.Find(o.GVR.GroupResource()); ok && role == resources.Main && r.Controls && o.Unselected {
+		s.passes.owe(obligation.Debt{All: true})
 	}
 }
 

@@ -377,7 +377,7 @@ func (s *state) unseen(of []resources.Resource) bool {
 // gatherOf searches one resource for objects that follow others, in one namespace or in all. It returns how many objects it
 // saw.
 func (e *Engine) gatherOf(ctx context.Context, r resources.Resource, namespace string, missing search) (seen int, err error) {
-	scope := objects.Scope{GVR: r.GVR, Namespace: namespace, Selector: e.Objects.ShardLabel()}
+	scope := objects.Scope{GVR: r.GVR, Namespace: namespace, Selector: e.followers()}
 
 	one := func(o objects.Object) error {
 		seen++
@@ -391,6 +391,16 @@ func (e *Engine) gatherOf(ctx context.Context, r resources.Resource, namespace s
 	}
 
 	return seen, err
+}
+
+// followers returns the selector of the objects among which followers are searched. In a ring that selects main objects, an object may come into the
+// ring with followers that have no shard and that no source reports again.
+func (e *Engine) followers() string {
+	if e.Target().Set.Selector() != "" {
+		return ""
+	}
+
+	return e.Objects.ShardLabel()
 }
 
 // few reports whether the ring is known to have few objects.

@@ -268,13 +268,14 @@ func (s *state) waits(uid types.UID) bool {
 type kinWatch struct {
 	e       *Engine
 	watched []resources.Resource
+	among   string
 	stop    func()
 }
 
 // follow watches the controlled resources of the target, and waits until their lists are complete. It does nothing if they are watched already.
 func (w *kinWatch) follow(ctx context.Context) {
-	controlled := w.e.Target().Set.Controlled()
-	if slices.Equal(controlled, w.watched) {
+	controlled, among := w.e.Target().Set.Controlled(), w.e.followers()
+	if slices.Equal(controlled, w.watched) && among == w.among {
 		return
 	}
 
@@ -294,12 +295,12 @@ func (w *kinWatch) follow(ctx context.Context) {
 
 	for _, r := range controlled {
 		sink := &kinSink{e: w.e, of: r.GroupResource()}
-		stream := source.NewStream(w.e.Objects, objects.Scope{GVR: r.GVR, Selector: w.e.Objects.ShardLabel()}, sink, w.e.Clock)
+		stream := source.NewStream(w.e.Objects, objects.Scope{GVR: r.GVR, Selector: among}, sink, w.e.Clock)
 
 		wg.Go(func() { stream.Run(ctx) })
 	}
 
-	w.watched = slices.Clone(controlled)
+	w.watched, w.among = slices.Clone(controlled), among
 	w.stop = func() {
 		cancel()
 		wg.Wait()

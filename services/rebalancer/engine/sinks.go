@@ -99,6 +99,31 @@ func (s *unassigned) Failed(err error) {
 	s.e.troubled(s.id, err)
 }
 
+// unselected receives the objects with a shard that a requirement of the ring's selector excludes. They may come back, or lose their shard: then, an
+// obligation reads its object again.
+type unselected struct {
+	e  *Engine
+	id sourceID
+}
+
+func (s *unselected) Begin() { s.e.listing(s.id) }
+
+func (s *unselected) Present(ctx context.Context, o objects.Object) {
+	s.e.observe(ctx, s.e.lookup(), o)
+}
+
+func (s *unselected) Gone(id objects.ID, resourceVersion string) { s.e.unsure(id, resourceVersion) }
+
+func (s *unselected) Listed() { s.e.listed(s.id) }
+
+func (s *unselected) Failed(err error) {
+	if err != nil {
+		s.e.listed(s.id) // when the list will succeed is unknown
+	}
+
+	s.e.troubled(s.id, err)
+}
+
 // drains receives the objects that carry the drain label.
 type drains struct {
 	e   *Engine

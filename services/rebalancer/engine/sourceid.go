@@ -14,6 +14,8 @@ const (
 	// being drained.
 	forUnassigned looksFor = "unassigned"
 	forDraining   looksFor = "draining"
+	// forUnselected is a stream of the objects with a shard that the selector of the ring does not select.
+	forUnselected looksFor = "unselected"
 	// forLost is a list of the objects of lost shards.
 	forLost looksFor = "lost"
 	// forMisplaced is a pass over labeled objects. forFollowers is a list of the objects that follow objects on the move.
@@ -27,6 +29,8 @@ type sourceID struct {
 	resource schema.GroupResource
 	// namespace is the namespace in which it looks; empty for all namespaces.
 	namespace string
+	// selector selects the objects further; empty if there is only one such source.
+	selector string
 }
 
 var (
@@ -52,6 +56,10 @@ func (id sourceID) String() string {
 	name := string(id.looksFor) + " " + id.resource.String()
 	if id.namespace != "" {
 		name += " in " + id.namespace
+	}
+
+	if id.selector != "" {
+		name += " with " + id.selector
 	}
 
 	return name

@@ -64,13 +64,16 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 		wanted.Insert(id)
 		s.stream(ctx, id, objects.Scope{GVR: r.GVR, Selector: s.e.Objects.DrainLabel()}, &drains{e: s.e, id: id, gvr: r.GVR})
 
+		if !t.Leaving[r.GroupResource()] { // the pass frees all of them
+			s.unselected(ctx, r, wanted)
+		}
+
 		available := t.View.AvailableShards()
 		if len(available) == 0 || t.Leaving[r.GroupResource()] {
 			continue // no shard could get the objects, or the pass frees them
 		}
 
-		scope := objects.Scope{GVR: r.GVR, Selector: selector(s.e.Objects.ShardLabel(), "notin", available)}
-
+		scope := objects.Scope{GVR: r.GVR, Selector: and(selector(s.e.Objects.ShardLabel(), "notin", available), r.Selector)}
 		for _, scope := range narrowed(scope, r, t.Narrow) {
 			id := idOf(forUnassigned, r).in(scope.Namespace)
 			wanted.Insert(id)
@@ -88,6 +91,17 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 
 	ask()
 	s.e.followed(t)
+}
+
+// unselected ensures that streams run for the objects of the resource that have a shard and that the selector of the ring does not select, and adds them
+// to the wanted sources.
+func (s *sources) unselected(ctx context.Context, r resources.Resource, wanted sets.Set[sourceID]) {
+	for _, not := range r.Unselecting() {
+		id := idOf(forUnselected, r)
+		id.selector = not
+		wanted.Insert(id)
+		s.stream(ctx, id, objects.Scope{GVR: r.GVR, Selector: and(s.e.Objects.ShardLabel(), not)}, &unselected{e: s.e, id: id})
+	}
 }
 
 // narrowed returns the scopes in which the objects of a resource are watched.
@@ -188,6 +202,15 @@ func (s *sources) stop() {
 
 func everything(set *resources.Set) []resources.Resource {
 	return append(slices.Clone(set.Main()), set.Controlled()...)
+}
+
+// and returns a selector with the requirements of both; the second may be empty.
+func and(selector, other string) string {
+	if other == "" {
+		return selector
+	}
+
+	return selector + "," + other
 }
 
 func selector(label, operator string, values []string) string {

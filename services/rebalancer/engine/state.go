@@ -198,7 +198,9 @@ func (s *state) report(id objects.ID, out obligation.Outcome) (late obligation.L
 			s.follows(*out.Object)
 		}
 
-		s.ended(id)
+		if s.ended(id) && out.Event == obligation.SeenInPlace && out.Object != nil {
+			s.left(*out.Object)
+		}
 	})
 
 	return late, news
@@ -253,7 +255,10 @@ func (s *state) see(o sight) {
 
 	before, known := s.table.Has(o.object.ID)
 	s.table.See(s.clock.Now(), o.object, o.inPlace)
-	s.ended(o.object.ID)
+
+	if s.ended(o.object.ID) && known {
+		s.left(o.object)
+	}
 
 	if o.object.Draining && !o.watched && (!known || !before.Draining) {
 		s.table.Doubt(o.object.ID)
@@ -388,7 +393,10 @@ func (s *state) unsure(id objects.ID, resourceVersion string) {
 func (s *state) released(id objects.ID, resourceVersion string) {
 	s.update(func(now time.Time) {
 		s.history.note(id.GVR, resourceVersion)
-		s.table.Released(now, id, resourceVersion)
+
+		if was, _ := s.table.Has(id); s.table.Released(now, id, resourceVersion) {
+			s.left(was)
+		}
 	})
 }
 

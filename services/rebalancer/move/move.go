@@ -1,6 +1,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -193,6 +194,15 @@ func (m *Mover) owner(ctx context.Context, w *walk) *obligation.Outcome {
 		w.owned = plan.Owner{Exists: true, Shard: o.Shard, Draining: o.Draining, Belongs: w.at.OwnerBelongs}
 	} else if w.owned, err = m.readOwner(ctx, w); err != nil {
 		return failed(&w.object, err)
+	}
+
+	// The owner was read after the object was placed, and may have entered or left the ring.
+	if w.at.Owner.Resource.Selector != "" {
+		if out := m.place(ctx, w); out != nil || !w.needsOwner() {
+			return cmp.Or(out, w.outcome(obligation.Woken))
+		}
+
+		w.owned.Belongs = w.at.OwnerBelongs
 	}
 
 	if w.follows = m.followed(w); w.ownerIsBetween() {

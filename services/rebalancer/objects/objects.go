@@ -17,6 +17,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -69,6 +70,10 @@ type Object struct {
 	// KeyLabel is the label that was the key of the object's resource when the object was read; empty if it was none. KeyValue is the
 	// value of the label; empty if the object lacks it.
 	KeyLabel, KeyValue string
+	// Selector is the selector of the ring's main objects when the object was read; empty for all. Unselected reports whether it did not select the
+	// object.
+	Selector   string
+	Unselected bool
 	// Controller is the owner reference of the object's controller; nil if there is none.
 	Controller *metav1.OwnerReference
 	// Above are the objects that the controller follows. The object itself does not contain them; they are added when they
@@ -118,8 +123,16 @@ type Client struct {
 	drainLabel string
 	handover   string
 	manager    string
+	reads      atomic.Pointer[reads]
+}
+
+// reads is what else to read of the labels of objects.
+type reads struct {
 	// keys are the labels that are the keys of resources.
-	keys atomic.Pointer[map[schema.GroupResource]string]
+	keys map[schema.GroupResource]string
+	// text is the selector of the ring's main objects; selector is the same, nil if it is empty.
+	text     string
+	selector labels.Selector
 }
 
 // NewClient returns a client for the labels of the ring with these keys.
@@ -133,8 +146,20 @@ func (c *Client) ShardLabel() string { return c.shardLabel }
 // DrainLabel returns the key of the ring's drain label. The key is also a label selector for the presence of the label.
 func (c *Client) DrainLabel() string { return c.drainLabel }
 
-// KeyedBy sets the labels that are the keys of resources. Objects that are read from now on contain them.
-func (c *Client) KeyedBy(labels map[schema.GroupResource]string) { c.keys.Store(&labels) }
+// Reads sets the labels that are the keys of resources, and the selector of the ring's main objects, empty for all. Objects that are read from now on
+// contain what these decide. A selector that is not valid selects nothing.
+func (c *Client) Reads(keys map[schema.GroupResource]string, selector string) {
+	next := &reads{keys: keys, text: selector}
+
+	if selector != "" {
+		next.selector = labels.Nothing()
+		if parsed, err := labels.Parse(selector); err == nil {
+			next.selector = parsed
+		}
+	}
+
+	c.reads.Store(next)
+}
 
 // Enter waits until one more object may be read and written, counted over all rings that share the API server; leave ends
 // that.
@@ -270,21 +295,21 @@ type patchMetadata struct {
 // NotFound if it is gone. If the policy about the rebalancer refuses the write because admission changes more in it, the change is applied instead; a label is
 // then removed in two writes.
 func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, error) {
-	labels := map[string]*string{}
+	changed := map[string]*string{}
 	if change.Shard != "" {
-		labels[c.shardLabel] = &change.Shard
+		changed[c.shardLabel] = &change.Shard
 	}
 
 	if change.RemoveShard {
-		labels[c.shardLabel] = nil
+		changed[c.shardLabel] = nil
 	}
 
 	if change.Drain != "" {
-		labels[c.drainLabel] = &change.Drain
+		changed[c.drainLabel] = &change.Drain
 	}
 
 	if change.RemoveDrain {
-		labels[c.drainLabel] = nil
+		changed[c.drainLabel] = nil
 	}
 
 	var annotations map[string]*string
@@ -297,7 +322,7 @@ func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, er
 	}
 
 	// A resource version belongs to only one object, even among successive objects with the same name.
-	body, err := json.Marshal(patch{patchMetadata{o.ResourceVersion, labels, annotations}})
+	body, err := json.Marshal(patch{patchMetadata{o.ResourceVersion, changed, annotations}})
 	if err != nil {
 		return Object{}, fmt.Errorf("encode the labels of %s: %w", o.ID, err)
 	}
@@ -327,9 +352,13 @@ func (c *Client) Object(gvr schema.GroupVersionResource, m *metav1.PartialObject
 		Draining:        draining,
 	}
 
-	if keys := c.keys.Load(); keys != nil {
-		if o.KeyLabel = (*keys)[gvr.GroupResource()]; o.KeyLabel != "" {
+	if r := c.reads.Load(); r != nil {
+		if o.KeyLabel = r.keys[gvr.GroupResource()]; o.KeyLabel != "" {
 			o.KeyValue = m.Labels[o.KeyLabel]
+		}
+
+		if o.Selector = r.text; r.selector != nil {
+			o.Unselected = !r.selector.Matches(labels.Set(m.Labels))
 		}
 	}
 

@@ -32,12 +32,13 @@ type Lookup struct {
 	// Ancestors return the objects that an object's controller follows. They are not asked if the controller is a main
 	// object.
 	resources.Ancestors
-	// Met is told of each main object that is assessed, if its key is a label and objects may follow it; nil tells nobody.
+	// Met is told of each main object that is assessed, if its labels decide about objects that may follow it; nil tells nobody.
 	Met func(objects.Object)
 }
 
-// ErrKeyUnread is the error for an object that was read when another label was the key of its resource. Read it again.
-var ErrKeyUnread = errors.New("the object was read before the key of its resource has changed")
+// ErrKeyUnread is the error for an object that was read when another label was the key of its resource, or the ring had another selector. Read it
+// again.
+var ErrKeyUnread = errors.New("the object was read before the key of its resource, or the object selector of the ring, has changed")
 
 // Target is the desired state of a ring. It is immutable and safe for concurrent use.
 type Target struct {
@@ -121,7 +122,7 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o objects.Object) (A
 		return a, fmt.Errorf("%s: %w", o.ID, ErrKeyUnread)
 	}
 
-	if role == resources.Main && r.Key.Label != "" && r.Controls && lookup.Met != nil {
+	if role == resources.Main && r.NeedsLabels() && r.Controls && lookup.Met != nil {
 		lookup.Met(o)
 	}
 
@@ -141,7 +142,8 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o objects.Object) (A
 		return a, err
 	}
 
-	a.Belongs, a.In = concerned && covered, kin.In(o.Namespace)
+	selected := role != resources.Main || !o.Unselected
+	a.Belongs, a.In = concerned && covered && selected, kin.In(o.Namespace)
 	a.Keyless = a.Belongs && role == resources.Main && kin.Keyless
 
 	if owner := kin.Owner; owner != nil {
@@ -150,6 +152,8 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o objects.Object) (A
 			return a, err
 		}
 
+		// What has lost its owner keeps its shard, which may have to handle its finalizers.
+		a.OwnerBelongs = a.OwnerBelongs && !kin.Unselected && (!kin.Orphaned || o.Labelled)
 		a.Belongs = a.Belongs && a.OwnerBelongs
 	}
 
@@ -220,12 +224,13 @@ func above(kin resources.Kin) (above objects.Above) {
 	return above
 }
 
-// keyUnread reports whether an object was read when another label was the key of its resource.
+// keyUnread reports whether an object was read when another label was the key of its resource, or the ring had another selector.
 func keyUnread(r resources.Resource, role resources.Role, o objects.Object) bool {
-	return role == resources.Main && r.Key.Label != "" && o.KeyLabel != r.Key.Label
+	return role == resources.Main && (r.Key.Label != "" && o.KeyLabel != r.Key.Label || o.Selector != r.Selector)
 }
 
-// Unread reports whether the key of the object is not known, because another label was the key of its resource when it was read.
+// Unread reports whether it is not known where the object belongs, because another label was the key of its resource when it was read, or the ring had
+// another selector.
 func (t *Target) Unread(o objects.Object) bool {
 	r, role, ok := t.Set.Find(o.GVR.GroupResource())
 

@@ -1,6 +1,7 @@
 package rings
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -23,7 +24,7 @@ type target struct {
 	invalid error
 }
 
-// targetOf returns the target of a ring. It returns an error if the ring's namespace selector is invalid, unless the ring is
+// targetOf returns the target of a ring. It returns an error if a selector of the ring is invalid, unless the ring is
 // being deleted: a deletion needs no selector.
 func targetOf(ring *v1alpha1.ClusterRing, known *resources.Resolver, view *membership.View) (*target, error) {
 	s := scope.Of(ring)
@@ -35,6 +36,10 @@ func targetOf(ring *v1alpha1.ClusterRing, known *resources.Resolver, view *membe
 	}
 
 	t.Selector = selector
+
+	if _, err := ring.Spec.ObjectRequirements(); err != nil {
+		t.invalid = errors.Join(t.invalid, err)
+	}
 
 	if ring.DeletionTimestamp.IsZero() {
 		return t, t.invalid

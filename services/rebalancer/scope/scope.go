@@ -41,6 +41,8 @@ func Of(ring *v1alpha1.ClusterRing) Scope {
 	}
 
 	if !ring.DeletionTimestamp.IsZero() {
+		s.Spec.ObjectSelector = nil // all objects leave the ring
+
 		for gr := range resources.Named(s.Spec.Resources) {
 			s.Leaving[gr] = true
 		}

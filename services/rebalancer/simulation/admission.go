@@ -218,9 +218,14 @@ func (a *assigner) answer(write apiserver.Write, team string) *facts {
 	return &facts{ring: a.ring, view: a.decides.Facts().View}
 }
 
-// asked reports whether the selectors of the webhook configuration select a write.
+// asked reports whether the selectors of the webhook configuration select a write. Its match conditions exempt the rebalancer, which matters where it
+// removes labels: of objects that the ring no longer selects. It is asked about others of its writes, so that it has to cope with the answers.
 func (a *assigner) asked(write apiserver.Write, team string) bool {
 	_, labelled := write.New.Labels[shardLabel]
+	if !labelled && strings.HasPrefix(write.Client, "rebalancer/") {
+		return false
+	}
+
 	if write.Old != nil && labelled {
 		_, labelled = write.Old.Labels[shardLabel]
 	}

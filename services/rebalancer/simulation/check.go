@@ -202,7 +202,8 @@ func (f facts) wrong(
 	if set != nil {
 		if r, role, ok := set.Find(id.GroupResource); ok {
 			kin, ok, _ := set.KinOf(context.Background(), resources.Subject{Resource: r, Role: role, Object: o}, stored(func(id apiserver.ID) *metav1.PartialObjectMetadata { return all[id] })) // stored returns no errors
-			owner, belongs = kin.Owner, ok && f.covers(r, id.Namespace)
+			owner, belongs = kin.Owner, ok && f.covers(r, id.Namespace) && (role != resources.Main || r.Selects(o.Labels)) &&
+				!kin.Unselected && (!kin.Orphaned || is != "")
 			want, _ = f.view.Owner(kin.Key)
 		}
 	}

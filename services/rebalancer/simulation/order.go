@@ -126,11 +126,11 @@ func (s stored) ControllerOf(_ context.Context, of resources.Owner) (controller 
 }
 
 // LabelsOf implements [resources.Ancestors].
-func (s stored) LabelsOf(_ context.Context, of resources.Owner) (labels map[string]string, found bool, err error) {
+func (s stored) LabelsOf(_ context.Context, of resources.Owner) (labels resources.Labels, found bool, err error) {
 	o := s(apiserver.ID{GroupResource: of.Resource.GroupResource(), Namespace: of.Namespace, Name: of.Name})
 	if o == nil || o.UID != of.UID {
-		return nil, false, nil
+		return labels, false, nil
 	}
 
-	return o.Labels, true, nil
+	return resources.Labels{All: o.Labels, Selected: of.Resource.Selects(o.Labels)}, true, nil
 }

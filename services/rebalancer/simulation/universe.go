@@ -75,7 +75,7 @@ var specs = []v1alpha1.ClusterRingSpec{
 const keyLabel = "example.com/customer"
 
 // spec returns the n-th spec of the ring: beyond the number of specs, they begin again. If the history is keyed, its main resources have
-// keys that depend on n, so that an edit of the ring may also change them, or change nothing else.
+// keys, and possibly an object selector, that depend on n, so that an edit of the ring may also change them, or change nothing else.
 func (h History) spec(n int) v1alpha1.ClusterRingSpec {
 	spec := specs[n%len(specs)].DeepCopy()
 
@@ -92,7 +92,20 @@ func (h History) spec(n int) v1alpha1.ClusterRingSpec {
 		}
 	}
 
+	if chance(h.Seed, "selector", n)%3 == 0 && h.Keyed {
+		spec.ObjectSelector = selectors[chance(h.Seed, "which selector", n)%uint64(len(selectors))].DeepCopy()
+	}
+
 	return *spec
+}
+
+// selectors are object selectors that a keyed ring may have: users change the label of objects.
+var selectors = []metav1.LabelSelector{
+	{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: keyLabel, Operator: metav1.LabelSelectorOpIn, Values: []string{"customer-1", "customer-2"}}}},
+	{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: keyLabel, Operator: metav1.LabelSelectorOpDoesNotExist}}},
+	{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: keyLabel, Operator: metav1.LabelSelectorOpExists}, {Key: keyLabel, Operator: metav1.LabelSelectorOpNotIn, Values: []string{"customer-3"}},
+	}},
 }
 
 // misspelt are the specs that name a resource which does not exist.

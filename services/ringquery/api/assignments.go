@@ -138,8 +138,8 @@ func (m member) assignmentsOf(ctx context.Context, objects []metav1.PartialObjec
 
 		o := rings.Labels(ring.Keys, obj.Labels)
 		o.Controlled = m.role == resources.Controlled
-		o.Belongs = keyed && ring.Active() && m.spaces.covers(obj.Namespace)
 
+		o.Belongs = keyed && ring.Active() && m.spaces.covers(obj.Namespace) && m.selects(obj, kin, o.Labelled)
 		if o.Belongs {
 			o.Desired, _ = ring.View.Place(kin.In(obj.Namespace), kin.Key, o.Shard)
 		}
@@ -154,6 +154,12 @@ func (m member) assignmentsOf(ctx context.Context, objects []metav1.PartialObjec
 	})
 
 	return all, nil
+}
+
+// selects reports whether the ring selects the object, or the main object that it follows, by its labels. If that object does not exist, it returns true
+// for an object with a shard.
+func (m member) selects(obj *metav1.PartialObjectMetadata, kin resources.Kin, labelled bool) bool {
+	return (m.role != resources.Main || m.Selects(obj.Labels)) && !kin.Unselected && (!kin.Orphaned || labelled)
 }
 
 // assignmentsQuery returns a valid request with the page size and the page token of the API server. Its states limit the list; no

@@ -101,7 +101,7 @@ type question struct {
 	object rings.Reference
 	// owner is the object that controls it. Nil: none was named. Its namespace is ignored.
 	owner *rings.Reference
-	// labels are those of the object, or of its owner if it follows one. They are used only if a label is the key. Empty: they are read.
+	// labels are those of the object, or of its owner if it follows one. They are used only if a label is the key, or the ring selects objects by labels. Empty: they are read.
 	labels map[string]string
 	// next is the number of next shards: those that would own the object if the shards before them failed.
 	next int
@@ -202,13 +202,12 @@ func (s *Service) locateIn(ctx context.Context, r rings.Ring, q question) (*pb.L
 
 	meta := &metav1.ObjectMeta{Namespace: id.Namespace, Name: id.Name, Labels: q.labels}
 
-	if keyed.Key.Label != "" && len(q.labels) == 0 {
+	if keyed.NeedsLabels() && len(q.labels) == 0 {
 		obj, err := s.Rings.Objects.Get(ctx, keyed.GVR, id)
 
 		switch {
 		case errors.Is(err, rings.ErrNotFound):
-			return nil, fmt.Errorf("%w: the key of %s is %s, and %s does not exist; add the labels that it would have",
-				rings.ErrLabelsNeeded, keyed.GroupResource(), keyed.Key, id)
+			return nil, fmt.Errorf("%w: %s, and %s does not exist; add the labels that it would have", rings.ErrLabelsNeeded, why(keyed), id)
 		case err != nil:
 			return nil, err
 		}
@@ -216,7 +215,20 @@ func (s *Service) locateIn(ctx context.Context, r rings.Ring, q question) (*pb.L
 		meta.Labels = obj.Labels
 	}
 
+	if !keyed.Selects(meta.Labels) {
+		return nil, fmt.Errorf("%w: %s is not selected by spec.objectSelector of ring %s, %q", rings.ErrNotAdded, id, r.Name, keyed.Selector)
+	}
+
 	return r.Locate(role, coverage, rings.KeyOf(keyed, meta), q.next), nil
+}
+
+// why says why labels of objects of the resource are needed.
+func why(keyed resources.Resource) string {
+	if keyed.Key.Label != "" {
+		return fmt.Sprintf("the key of %s is %s", keyed.GroupResource(), keyed.Key)
+	}
+
+	return fmt.Sprintf("the ring selects %s by %q", keyed.GroupResource(), keyed.Selector)
 }
 
 // keyedBy returns the object whose key counts: the object in question, or its owner.

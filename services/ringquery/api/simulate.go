@@ -268,7 +268,7 @@ func countOf(ctx context.Context, m member, t counter, c *pb.CountedResource) er
 		}
 
 		for i := range objects {
-			if !m.spaces.covers(objects[i].Namespace) {
+			if !m.spaces.covers(objects[i].Namespace) || !m.Selects(objects[i].Labels) {
 				continue
 			}
 

@@ -29,6 +29,17 @@ func (c *ringCase) coverage() bool {
 	case c.Coverage == rings.NotCovered:
 		c.uncovered(Warning, ReasonNamespaceNotSelected, fmt.Sprintf("Ring %s does not shard objects in namespace %s: its selector is %q, "+
 			"and the labels of the namespace are %s.", c.Name, c.facts.Object.Namespace, c.Selector(), c.namespaceLabels()), c.selectAdvice())
+	case !c.selects() && c.in.Controlled:
+		which := "is not selected"
+		if c.Kin.Orphaned {
+			which = "does not exist, and therefore is not selected"
+		}
+
+		c.uncovered(Info, ReasonObjectNotSelected, fmt.Sprintf("It follows %s %s, which %s by spec.objectSelector of ring %s, %q.",
+			c.owner.Resource.Kind.Kind, c.owner.Name, which, c.Name, c.Resources.Selector()), "")
+	case !c.selects():
+		c.uncovered(Info, ReasonObjectNotSelected, fmt.Sprintf("It is not selected by spec.objectSelector of ring %s, %q: its labels are %s.",
+			c.Name, c.Resources.Selector(), labelText(c.facts.Object.Meta.Labels)), "")
 	case c.facts.Object.Meta != nil && c.in.Controlled && c.owner == nil:
 		c.noOwner(resource.String())
 	default:

@@ -10,7 +10,6 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/plan"
@@ -104,7 +103,7 @@ func newRingCase(f *Facts, r *Ring) *ringCase {
 	c.in = rings.Labels(c.Keys, meta.Labels)
 	c.in.Controlled = r.Role == resources.Controlled
 
-	if r.Role != "" && (f.Object.Meta != nil || !c.in.Controlled && c.rule().Label == "") {
+	if r.Role != "" && (f.Object.Meta != nil || !c.in.Controlled && !c.resource().NeedsLabels()) {
 		c.decide(meta)
 	}
 
@@ -125,14 +124,14 @@ func (c *ringCase) decide(meta *metav1.PartialObjectMetadata) {
 	switch {
 	case c.Role == resources.Main:
 		resource := c.facts.Object.Resource
-		resource.Key = c.rule()
+		resource.Key = c.resource().Key
 		c.key = new(rings.KeyOf(resource, meta))
 		kin = &resources.Kin{Key: c.key.Key}
 	case kin != nil:
 		c.key = &rings.Key{Key: kin.Key, Rule: kin.Owner.Resource.Key, In: kin.In(meta.Namespace), Missing: kin.Keyless}
 	}
 
-	if kin != nil && c.covers() {
+	if kin != nil && c.covers() && c.selects() {
 		c.in.Belongs = true
 		c.in.Desired, _ = c.View.Place(c.key.In, kin.Key, c.in.Shard)
 	}
@@ -161,11 +160,23 @@ func (c *ringCase) space() membership.Space {
 	return c.View.In(c.key.In)
 }
 
-// rule returns the rule for the keys of the object's resource.
-func (c *ringCase) rule() key.Rule {
+// resource returns the object's resource as the ring has it.
+func (c *ringCase) resource() resources.Resource {
 	resource, _, _ := c.Resources.Find(c.facts.Object.Resource.GroupResource())
 
-	return resource.Key
+	return resource
+}
+
+// selects reports whether the ring selects the object, or the main object that it follows, by its labels. It returns true if the object cannot be read.
+func (c *ringCase) selects() bool {
+	switch {
+	case c.Role == resources.Main:
+		return c.facts.Object.Meta == nil || c.resource().Selects(c.facts.Object.Meta.Labels)
+	case c.Kin == nil:
+		return true
+	}
+
+	return !c.Kin.Unselected && (!c.Kin.Orphaned || c.in.Labelled)
 }
 
 // pick returns the shard of that name. If there are several, it prefers the available one.
@@ -220,7 +231,7 @@ func (c *ringCase) ownerStays() bool {
 		return r.Group == gr.Group && r.Resource == gr.Resource
 	})
 
-	return listed && (!c.owner.Resource.Namespaced || c.Coverage != rings.NotCovered)
+	return listed && c.selects() && (!c.owner.Resource.Namespaced || c.Coverage != rings.NotCovered)
 }
 
 // explain adds all findings about the ring.
@@ -269,8 +280,14 @@ func (c *ringCase) unread() {
 		return
 	}
 
-	if label := c.rule().Label; label != "" && c.covers() {
+	if label := c.resource().Key.Label; label != "" && c.covers() {
 		c.add(Info, ReasonBelongs, fmt.Sprintf("Its label %s determines its shard of ring %s, and is not known.", label, c.Name), "")
+
+		return
+	}
+
+	if selector := c.resource().Selector; selector != "" && c.covers() {
+		c.add(Info, ReasonBelongs, fmt.Sprintf("Its labels are not known, so it is not known whether spec.objectSelector of ring %s, %q, selects it.", c.Name, selector), "")
 
 		return
 	}

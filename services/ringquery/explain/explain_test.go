@@ -63,14 +63,15 @@ func (b between) ControllerOf(_ context.Context, of resources.Owner) (controller
 }
 
 // LabelsOf returns the tenant of the owner, which belongs to shard-b; the owner bare has none.
-func (b between) LabelsOf(_ context.Context, of resources.Owner) (labels map[string]string, found bool, err error) {
+func (b between) LabelsOf(_ context.Context, of resources.Owner) (labels resources.Labels, found bool, err error) {
 	if of.Name == "bare" {
-		return nil, true, nil
+		return resources.Labels{Selected: of.Resource.Selects(nil)}, true, nil
 	}
 
 	r := ringOf("example", alive("shard-a"), alive("shard-b"))
+	all := map[string]string{tenant: r.tenantOf("shard-b")}
 
-	return map[string]string{tenant: r.tenantOf("shard-b")}, true, nil
+	return resources.Labels{All: all, Selected: of.Resource.Selects(all)}, true, nil
 }
 
 // tenant is the label that is the key in some cases.

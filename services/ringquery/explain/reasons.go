@@ -20,6 +20,7 @@ const (
 	ReasonStrayLabel           Reason = "STRAY_LABEL"            // the object has a label of the ring, but the ring does not list its resource.
 	ReasonNamespaceNotSelected Reason = "NAMESPACE_NOT_SELECTED" // the ring's selector does not select the object's namespace.
 	ReasonNamespaceUnknown     Reason = "NAMESPACE_UNKNOWN"      // it depends on labels of the namespace, which could not be read.
+	ReasonObjectNotSelected    Reason = "OBJECT_NOT_SELECTED"    // the ring's object selector does not select the object, or the one that it follows.
 	ReasonNoController         Reason = "NO_CONTROLLER"          // the resource is controlled, and the object has no controller.
 	ReasonForeignController    Reason = "FOREIGN_CONTROLLER"     // the resource is controlled, and the controller of the object is not a main object of the ring.
 )

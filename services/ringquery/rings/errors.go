@@ -17,7 +17,7 @@ var (
 	ErrNotAdded = errors.New("not sharded")
 	// ErrOwnerNeeded: the object follows its owner, and the question does not name the owner.
 	ErrOwnerNeeded = errors.New("owner needed")
-	// ErrLabelsNeeded: the key of the object, or of its owner, is a label, the object does not exist, and the question contains no labels.
+	// ErrLabelsNeeded: the key of the object, or of its owner, is a label, or the ring selects objects by labels, the object does not exist, and the question contains no labels.
 	ErrLabelsNeeded = errors.New("labels needed")
 	// ErrNotReadable: the answer requires objects that the server may not read.
 	ErrNotReadable = errors.New("not readable")

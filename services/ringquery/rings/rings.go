@@ -209,6 +209,7 @@ func (r Ring) Message() *pb.Ring {
 	ring := &pb.Ring{
 		Name:              r.Name,
 		NamespaceSelector: r.Selector(),
+		ObjectSelector:    r.Resources.Selector(),
 		Shards:            int32(len(r.View.Shards())),
 		AvailableShards:   int32(len(r.View.AvailableShards())),
 		Fingerprint:       r.View.Fingerprint(),

@@ -148,10 +148,14 @@ func (r Ring) Covers(namespace string, has map[string]string) Coverage {
 	return coverage
 }
 
-// CheckSelector returns an error that wraps [ErrNotAdded] if the selector of the ring is not valid.
+// CheckSelector returns an error that wraps [ErrNotAdded] if a selector of the ring is not valid.
 func (r Ring) CheckSelector() error {
 	if _, err := r.namespaces(); err != nil {
 		return fmt.Errorf("%w: the namespaceSelector of ring %s cannot be used: %w", ErrNotAdded, r.Name, err)
+	}
+
+	if _, err := r.Spec.ObjectRequirements(); err != nil {
+		return fmt.Errorf("%w: ring %s: %w", ErrNotAdded, r.Name, err)
 	}
 
 	return nil

@@ -1,6 +1,8 @@
 package localplane_test
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -82,6 +84,54 @@ func TestWebhooksAreCalledInNamespacesOfTheirRings(t *testing.T) {
 	p.ring.Spec.NamespaceSelector = nil
 	require.NoError(t, p.Client.Update(t.Context(), p.ring))
 	require.Eventually(t, func() bool { return selector(nil)() == nil }, time.Minute, 50*time.Millisecond, "the policies should know the new selector")
+}
+
+func TestWebhooksAreCalledForObjectsThatTheirRingsSelect(t *testing.T) {
+	type configuration = *admissionregistrationv1.MutatingWebhookConfiguration
+
+	p := newPolicies(t)
+	assigner := p.service("assigner")
+	p.registrable(assigner)
+
+	p.ring.Spec.ObjectSelector = &metav1.LabelSelector{
+		MatchLabels:      map[string]string{"operator": "a"},
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "example.org/stage", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"dev", "test"}}},
+	}
+	require.NoError(t, p.Client.Update(t.Context(), p.ring))
+
+	var mains []string
+	for _, r := range p.ring.Spec.Resources {
+		mains = append(mains, strconv.Quote(r.Group+"/"+r.Resource))
+	}
+
+	others := " || !(request.resource.group + '/' + request.resource.resource in [" + strings.Join(mains, ", ") + "]) || request.operation == 'UPDATE' && \"" +
+		contract.ShardLabel(p.ring.Name) + "\" in oldObject.metadata.?labels.orValue({})"
+	operator := `("operator" in object.metadata.?labels.orValue({}) && object.metadata.labels["operator"] in ["a"])`
+	stage := `!("example.org/stage" in object.metadata.?labels.orValue({}) && object.metadata.labels["example.org/stage"] in ["dev", "test"])`
+
+	called := func(expressions ...string) func() error {
+		return creating(t, assigner, p.configuration(func(c configuration) {
+			for i, e := range expressions {
+				c.Webhooks[0].MatchConditions = append(c.Webhooks[0].MatchConditions, admissionregistrationv1.MatchCondition{Name: "selected-" + strconv.Itoa(i), Expression: e})
+			}
+		}))
+	}
+
+	const refusal = "must only be called for objects that spec.objectSelector of the ring selects"
+
+	p.refused(called(), refusal)
+	require.NoError(t, called(operator+others, stage+others)())
+	require.NoError(t, called(stage+others, "request.userInfo.username != 'x'", operator+others)(), "what narrows it more stays")
+
+	for _, wider := range [][]string{
+		{operator + others},
+		{operator + others + " || true", stage + others},
+		{"true || " + operator + others, stage + others},
+		{`("operator" in object.metadata.?labels.orValue({}) && object.metadata.labels["operator"] in ["a", "b"])` + others, stage + others},
+		{operator + strings.ReplaceAll(others, contract.ShardLabel(p.ring.Name), "name"), stage + others},
+	} {
+		p.refused(called(wider...), refusal)
+	}
 }
 
 // configuration is a webhook configuration as the assigner writes it.

@@ -49,11 +49,12 @@ type ClusterRingList struct {
 	Items []ClusterRing `json:"items"`
 }
 
-// ClusterRingSpec declares which resources are sharded, and in which namespaces.
+// ClusterRingSpec declares which resources are sharded, in which namespaces, and which of their objects.
 //
 // +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || self.resources.all(m, !(dyn({'group': m.group, 'resource': m.resource}) in r.controlledResources)))",message="a resource must not be listed both as a main and as a controlled resource"
 // +kubebuilder:validation:XValidation:rule="has(self.shardLabel) == has(oldSelf.shardLabel) && (!has(self.shardLabel) || self.shardLabel == oldSelf.shardLabel)",message="spec.shardLabel cannot be added, changed, or removed, because objects carry the label: delete the ring, and create it again when it is gone"
 // +kubebuilder:validation:XValidation:rule="!has(self.shardLabel) || self.resources.all(r, !has(r.key) || !has(r.key.label) || !(r.key.label in [self.shardLabel, self.shardLabel + '-drain']))",message="the labels of the ring itself are not the key of an object: they change when the object moves"
+// +kubebuilder:validation:XValidation:rule="!has(self.shardLabel) || !has(self.objectSelector) || (!has(self.objectSelector.matchLabels) || self.objectSelector.matchLabels.all(k, !(k in [self.shardLabel, self.shardLabel + '-drain']))) && (!has(self.objectSelector.matchExpressions) || self.objectSelector.matchExpressions.all(e, !(e.key in [self.shardLabel, self.shardLabel + '-drain'])))",message="the labels of the ring itself do not select objects: they change when the object moves"
 // +kubebuilder:validation:XValidation:rule="!has(self.sharder) || self.sharder != 'Embedded' || (has(self.shardNamespaces) && size(self.shardNamespaces) == 1)",message="with the sharder Embedded, spec.shardNamespaces must name the one namespace of the shards"
 // +kubebuilder:validation:XValidation:rule="!has(self.sharder) || self.sharder != 'Embedded' || !has(self.fence) || self.fence.mode == 'Off'",message="with the sharder Embedded, a ring cannot have a fence: the shards themselves write the labels of all objects"
 type ClusterRingSpec struct {
@@ -69,6 +70,13 @@ type ClusterRingSpec struct {
 	// kube-node-lease, kube-public, kube-system and sharding-system. It does not apply to cluster-scoped objects.
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator == 'In' || e.operator == 'NotIn' ? has(e.values) && size(e.values) > 0 : (e.operator == 'Exists' || e.operator == 'DoesNotExist') && !(has(e.values) && size(e.values) > 0))",message="an expression needs the operator In or NotIn with values, or Exists or DoesNotExist without"
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+	// ObjectSelector selects the main objects that are sharded, by their labels: for a ring over a part of the objects of a kind. An object of a
+	// controlled resource is sharded if the main object that it follows is selected; its own labels do not count. By default, and if the selector is
+	// empty, all objects are sharded. What is no longer selected is drained, and then loses the labels of the ring. The selector must not name
+	// labels of a ring, because they change when objects move.
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator == 'In' || e.operator == 'NotIn' ? has(e.values) && size(e.values) > 0 : (e.operator == 'Exists' || e.operator == 'DoesNotExist') && !(has(e.values) && size(e.values) > 0))",message="an expression needs the operator In or NotIn with values, or Exists or DoesNotExist without"
+	// +kubebuilder:validation:XValidation:rule="(!has(self.matchLabels) || self.matchLabels.all(k, !k.matches('^([^/]*[.])?sharding[.]timebertt[.]dev/'))) && (!has(self.matchExpressions) || self.matchExpressions.all(e, !e.key.matches('^([^/]*[.])?sharding[.]timebertt[.]dev/')))",message="labels of ClusterRing itself do not select objects: they change when the object moves"
+	ObjectSelector *metav1.LabelSelector `json:"objectSelector,omitempty"`
 	// ShardNamespaces are the namespaces in which the shards of the ring hold their Leases. Leases in other namespaces do not count,
 	// whatever labels they carry. If it is not set, Leases in all namespaces count: then everyone who may create a Lease in any
 	// namespace can add a shard, which gets objects of the ring. Stop the shards of a namespace before you remove it: their objects

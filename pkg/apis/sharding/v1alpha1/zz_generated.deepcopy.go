@@ -135,6 +135,11 @@ func (in *ClusterRingSpec) DeepCopyInto(out *ClusterRingSpec) {
 		*out = new(v1.LabelSelector)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.ObjectSelector != nil {
+		in, out := &in.ObjectSelector, &out.ObjectSelector
+		*out = new(v1.LabelSelector)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.ShardNamespaces != nil {
 		in, out := &in.ShardNamespaces, &out.ShardNamespaces
 		*out = make([]string, len(*in))

@@ -378,7 +378,8 @@ type LocateRequest struct {
 	// each of them takes the server tens of microseconds, and everything else takes a few. To ask about a million objects, use 0.
 	NextShards *int32 `protobuf:"varint,4,opt,name=next_shards,json=nextShards,proto3,oneof" json:"next_shards,omitempty"`
 	// labels are the labels of the object, or of its owner if the ring lists the object's resource as controlled. They are used only if a
-	// label is the key. If they do not contain it, the object counts as one that lacks it. Empty: the server reads the object that exists.
+	// label is the key, or the ring selects objects by labels. Labels that they do not contain, the object lacks. Empty: the server reads the object
+	// that exists.
 	// At most 100.
 	Labels        map[string]string `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields

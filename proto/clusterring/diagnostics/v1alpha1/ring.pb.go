@@ -222,9 +222,11 @@ type Ring struct {
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// deleting is true while the ClusterRing is being deleted and objects still carry its labels. During this time, nothing is
 	// assigned.
-	Deleting      bool `protobuf:"varint,9,opt,name=deleting,proto3" json:"deleting,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Deleting bool `protobuf:"varint,9,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	// object_selector selects the main objects that are sharded, in the format of kubectl's --selector. Empty: all objects.
+	ObjectSelector string `protobuf:"bytes,10,opt,name=object_selector,json=objectSelector,proto3" json:"object_selector,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Ring) Reset() {
@@ -318,6 +320,13 @@ func (x *Ring) GetDeleting() bool {
 		return x.Deleting
 	}
 	return false
+}
+
+func (x *Ring) GetObjectSelector() string {
+	if x != nil {
+		return x.ObjectSelector
+	}
+	return ""
 }
 
 // RingResource is a resource that a ring shards.
@@ -667,7 +676,7 @@ var File_clusterring_diagnostics_v1alpha1_ring_proto protoreflect.FileDescriptor
 
 const file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc = "" +
 	"\n" +
-	"+clusterring/diagnostics/v1alpha1/ring.proto\x12 clusterring.diagnostics.v1alpha1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa2\x03\n" +
+	"+clusterring/diagnostics/v1alpha1/ring.proto\x12 clusterring.diagnostics.v1alpha1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcb\x03\n" +
 	"\x04Ring\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12L\n" +
 	"\tresources\x18\x02 \x03(\v2..clusterring.diagnostics.v1alpha1.RingResourceR\tresources\x12-\n" +
@@ -680,7 +689,9 @@ const file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc = "" +
 	"conditions\x12;\n" +
 	"\vcreate_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12\x1a\n" +
-	"\bdeleting\x18\t \x01(\bR\bdeleting\"\xf3\x01\n" +
+	"\bdeleting\x18\t \x01(\bR\bdeleting\x12'\n" +
+	"\x0fobject_selector\x18\n" +
+	" \x01(\tR\x0eobjectSelector\"\xf3\x01\n" +
 	"\fRingResource\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
 	"\bresource\x18\x02 \x01(\tR\bresource\x12:\n" +

@@ -276,6 +276,10 @@ func (a *app) printHead(ring *pb.Ring) error {
 	}
 	head.Row("Resources", resources(ring))
 	head.Row("Namespaces", namespaces(ring))
+
+	if selector := ring.GetObjectSelector(); selector != "" {
+		head.Row("Objects", selector)
+	}
 	head.Row("Shards", fmt.Sprintf("%d of %d available", ring.GetAvailableShards(), ring.GetShards()))
 	head.Row("Fingerprint", ring.GetFingerprint())
 

@@ -2,6 +2,7 @@ package command
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -356,6 +357,10 @@ func ringChanges(was, ring *pb.Ring) []string {
 
 	if was.GetNamespaceSelector() != ring.GetNamespaceSelector() {
 		found = append(found, "the ring covers namespaces "+namespaces(ring))
+	}
+
+	if was.GetObjectSelector() != ring.GetObjectSelector() {
+		found = append(found, "the ring selects "+cmp.Or(ring.GetObjectSelector(), "all")+" objects")
 	}
 
 	for _, c := range ring.GetConditions() {
