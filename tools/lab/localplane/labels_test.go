@@ -53,7 +53,7 @@ func TestAssignerIsAskedAboutChangesOfLabels(t *testing.T) {
 	p.refused(creating(t, assigner, labels("true")), only)
 	p.refused(creating(t, assigner, labels(changes(tenant))), only)
 	p.refused(creating(t, assigner, labels(changes("false"), func(w *admissionregistrationv1.MutatingWebhook) { w.Rules[0].Resources = []string{"pods/*"} })), "resources that the ring names")
-	p.refused(creating(t, assigner, labels(changes("false"), func(w *admissionregistrationv1.MutatingWebhook) { w.Rules[0].Resources = []string{"*/*"} })), "must name the resources")
+	p.refused(creating(t, assigner, labels(changes("false"), func(w *admissionregistrationv1.MutatingWebhook) { w.Rules[0].Resources = []string{"*/*"} })), "resources") // two policies refuse it
 	p.refused(creating(t, assigner, p.configuration(func(c configuration) { c.Webhooks[0].Rules[0].Resources[0] += "/*" })), "must name the resources")
 	p.ring.Spec.Resources[0].Key = &v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: "example.com/tenant"}
 	require.NoError(t, p.Client.Update(t.Context(), p.ring))

@@ -29,7 +29,7 @@ func TestRights(t *testing.T) {
 			"update leases.coordination.k8s.io sharding-system/assigner": true, "update leases.coordination.k8s.io sharding-system/rebalancer": false,
 			"delete mutatingwebhookconfigurations.admissionregistration.k8s.io": true, "create mutatingwebhookconfigurations.admissionregistration.k8s.io": true,
 			"create validatingwebhookconfigurations.admissionregistration.k8s.io": false, "patch mutatingwebhookconfigurations.admissionregistration.k8s.io": false,
-			"create events": false, "create events.events.k8s.io": false, "patch secrets sharding-system/assigner-tls": false,
+			"create events": true, "create events.events.k8s.io": true, "patch secrets sharding-system/assigner-tls": false,
 			"get secrets sharding-system/assigner-tls": true, "watch secrets sharding-system/assigner-tls": true,
 			"get secrets sharding-system/other": false, "create secrets sharding-system/": true, "list secrets sharding-system/": false,
 			"patch clusterrings.sharding.timebertt.dev/status": true, "patch clusterrings.sharding.timebertt.dev": false, "list things.example.com": false,
