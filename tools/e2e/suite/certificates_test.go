@@ -165,7 +165,7 @@ func (s *suite) bundle(t *testing.T, ring cluster.Ring) string {
 
 	found := &admissionregistrationv1.MutatingWebhookConfiguration{}
 	require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Name: contract.WebhookConfigurationName(ring.Name)}, found))
-	require.Len(t, found.Webhooks, 2)
+	require.NotEmpty(t, found.Webhooks)
 
 	return string(found.Webhooks[0].ClientConfig.CABundle)
 }
