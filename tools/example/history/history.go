@@ -88,6 +88,7 @@ type Subject struct {
 // the reconciler is called without a record. If a start cannot be written, the reconciler is not called: no work goes unrecorded.
 func (r *Recorder) Reconciler(s Subject, inner reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+		began := r.now() // here, and not when it is written: a process can be frozen in between
 		obj, _ := s.Object.DeepCopyObject().(client.Object)
 
 		gvk, err := s.Reader.GroupVersionKindFor(obj)
@@ -104,12 +105,12 @@ func (r *Recorder) Reconciler(s Subject, inner reconcile.Reconciler) reconcile.R
 		}
 
 		entry := r.entry(Entry{Controller: s.Controller, Kind: gvk.Kind, Namespace: req.Namespace, Name: req.Name, UID: obj.GetUID()})
-		if err := r.write(Start, entry, nil); err != nil {
+		if err := r.write(Start, began, entry, nil); err != nil {
 			return reconcile.Result{}, err
 		}
 
 		result, err := inner.Reconcile(ctx, req)
-		if writeErr := r.write(End, entry, err); writeErr != nil {
+		if writeErr := r.write(End, r.now(), entry, err); writeErr != nil {
 			return reconcile.Result{}, writeErr
 		}
 
@@ -128,16 +129,14 @@ func (r *Recorder) entry(e Entry) Entry {
 	return e
 }
 
-func (r *Recorder) write(event string, e Entry, err error) error {
-	e.Event = event
+func (r *Recorder) write(event string, at Stamp, e Entry, err error) error {
+	e.Event, e.Stamp = event, at
 	if err != nil {
 		e.Error = err.Error()
 	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
-	e.Stamp = r.now()
 
 	line, err := json.Marshal(e)
 	if err != nil {
