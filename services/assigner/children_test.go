@@ -120,14 +120,7 @@ func TestChildrenOfShardsNeedNoRead(t *testing.T) {
 	f.writers(f.namespace)
 	start(t, f.Plane)
 	f.registered()
-	f.rekey(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
-
-	var owner *unstructured.Unstructured
-
-	eventually(t, func() bool {
-		owner = f.create(of(f.website(unique("owner")), f.tenantOf("b")))
-		return owner.GetLabels()[f.shardLabel()] == "b"
-	}, "websites go by their label")
+	owner := f.keyedAt("b")
 
 	b, stranger := f.pod(f.namespace, "b"), f.pod(f.namespace, "stranger")
 	eventually(t, func() bool { return f.childBy(stranger, owner) == "b" && f.childBy(b, owner) == "b" }, "children go with their owner")

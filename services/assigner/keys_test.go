@@ -150,20 +150,25 @@ func relabel(t *testing.T, c client.Client, obj client.Object, name string) {
 	require.NoError(t, c.Patch(t.Context(), obj, client.RawPatch("application/merge-patch+json", []byte(body))))
 }
 
+// keyedAt makes the tenant the key of websites, and returns a website that is at the shard because of its tenant.
+func (f *fixture) keyedAt(shard string) (owner *unstructured.Unstructured) {
+	f.t.Helper()
+	f.rekey(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
+	eventually(f.t, func() bool {
+		owner = f.create(of(f.website(unique("owner")), f.tenantOf(shard)))
+		return owner.GetLabels()[f.shardLabel()] == shard
+	}, "websites go by their label")
+
+	return owner
+}
+
 // A child goes to the shard of its owner if the owner is at the shard of its key. Otherwise, it waits for the rebalancer.
 func TestChildrenOfKeyedOwners(t *testing.T) {
 	f := newFixture(t, "keyed-children", "a", "b", "c")
 	f.mayRead("websites")
 	start(t, f.Plane)
 	f.registered()
-	f.rekey(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
-
-	var owner *unstructured.Unstructured
-
-	eventually(t, func() bool {
-		owner = f.create(of(f.website(unique("owner")), f.tenantOf("b")))
-		return owner.GetLabels()[f.shardLabel()] == "b"
-	}, "websites go by their label")
+	owner := f.keyedAt("b")
 	eventually(t, func() bool { return f.create(f.child(unique("child"), owner)).GetLabels()[f.shardLabel()] == "b" }, "children go with them")
 
 	eventually(t, func() bool {

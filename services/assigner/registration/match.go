@@ -69,20 +69,15 @@ func selected(ring *v1alpha1.ClusterRing) []string {
 
 	mains := make([]string, len(ring.Spec.Resources))
 	for i, r := range ring.Spec.Resources {
-		mains[i] = strconv.Quote(r.Group + "/" + r.Resource)
+		mains[i] = r.Group + "/" + r.Resource
 	}
 
-	others := fmt.Sprintf(" || !(request.resource.group + '/' + request.resource.resource in [%s])"+
-		" || request.operation == 'UPDATE' && %q in oldObject.metadata.?labels.orValue({})", strings.Join(mains, ", "), ring.LabelKeys().Shard)
+	others := fmt.Sprintf(" || !(%s) || request.operation == 'UPDATE' && %q in oldObject.metadata.?labels.orValue({})",
+		resourceIn(mains), ring.LabelKeys().Shard)
 
 	has := func(label string) string { return fmt.Sprintf("%q in object.metadata.?labels.orValue({})", label) }
 	in := func(label string, values []string) string {
-		quoted := make([]string, len(values))
-		for i, v := range values {
-			quoted[i] = strconv.Quote(v)
-		}
-
-		return fmt.Sprintf("%s && object.metadata.labels[%q] in [%s]", has(label), label, strings.Join(quoted, ", "))
+		return fmt.Sprintf("%s && object.metadata.labels[%q] in %s", has(label), label, list(values))
 	}
 
 	var all []string
@@ -153,7 +148,7 @@ func isOneOf(all []resources.Resource, which func(resources.Resource) bool) stri
 
 	for _, r := range all {
 		if which(r) {
-			names = append(names, strconv.Quote(r.GVR.Group+"/"+r.GVR.Resource))
+			names = append(names, r.GVR.Group+"/"+r.GVR.Resource)
 		}
 	}
 
@@ -161,7 +156,22 @@ func isOneOf(all []resources.Resource, which func(resources.Resource) bool) stri
 		return ""
 	}
 
-	return fmt.Sprintf("request.resource.group + '/' + request.resource.resource in [%s]", strings.Join(names, ", "))
+	return resourceIn(names)
+}
+
+// resourceIn returns a CEL expression that holds for requests to resources with these names, as group/resource.
+func resourceIn(names []string) string {
+	return "request.resource.group + '/' + request.resource.resource in " + list(names)
+}
+
+// list returns a list of strings in CEL.
+func list(values []string) string {
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		quoted[i] = strconv.Quote(v)
+	}
+
+	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
 // controlledByRing holds for main objects, and for controlled objects with a controller of a kind whose objects others may follow. It compares
