@@ -8,13 +8,13 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 // options are the values of the service's own flags.
 type options struct {
 	limits engine.Limits
-	bounds objects.Bounds
+	bounds feed.Bounds
 	// sharder is whose rings the service works on. No flag sets it.
 	sharder sharder.Identity
 }
@@ -25,7 +25,7 @@ func newOptions() *options {
 		limits: engine.Limits{
 			Workers: 16, Total: 500, PerShard: 100, DrainTimeout: time.Minute, Settle: 5 * time.Second, AuditBudget: 0.01, Searches: 1,
 		},
-		bounds: objects.Bounds{PerSecond: 2000, AtOnce: 64},
+		bounds: feed.Bounds{PerSecond: 2000, AtOnce: 64},
 	}
 }
 

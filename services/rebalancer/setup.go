@@ -9,7 +9,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/internal/shardleases"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/rings"
 )
 
@@ -30,7 +30,7 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		return fmt.Errorf("set up the rebalancer: %w", err)
 	}
 
-	api, err := objects.Connect(mgr.GetConfig(), mgr.GetHTTPClient(), o.bounds)
+	api, err := feed.Connect(mgr.GetConfig(), mgr.GetHTTPClient(), o.bounds)
 	if err != nil {
 		return fmt.Errorf("set up the rebalancer: %w", err)
 	}

@@ -44,7 +44,7 @@
 // # What is not modelled
 //
 //   - how the rebalancer finds objects, and how many it moves at a time: here, it checks each object repeatedly. The tests of
-//     package obligation explore every history of one object, its sources, and a worker; package simulation continues from there
+//     package work explore every history of one object, its sources, and a worker; package simulation continues from there
 //   - deletion of objects, and new objects of the same name; a child may be in deletion, but its owner always exists
 //   - two processes with one name, except one after the other with a slot, one name in two namespaces, several rings, how the hash space is divided
 //   - shards that do not use pkg/shard

@@ -13,15 +13,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 // smallTable replaces the table with one that holds only a few obligations.
 func (w *meddled) smallTable(active, parked int) {
 	l := w.e.Limits
-	w.e.table = obligation.New(obligation.Limits{
+	w.e.table = work.New(work.Limits{
 		Drains: l.Total, PerShard: l.PerShard, DrainTimeout: l.DrainTimeout, Active: active, Parked: parked,
 	})
 }
@@ -176,7 +176,7 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 	late := make(chan string, 1)
 
 	w := newMeddled(t, byHand, func(_ *meddled, c *Config) {
-		c.Late = func(_ objects.ID, shard string, _ time.Duration) { late <- shard }
+		c.Late = func(_ feed.ID, shard string, _ time.Duration) { late <- shard }
 	})
 	cm := w.owners("late", "a", 1)[0]
 	w.e.SetTarget(w.target)
@@ -250,12 +250,12 @@ func TestRingWithMuchToDoStarvesNoOther(t *testing.T) {
 func (w *meddled) share(atOnce int, other *meddled) {
 	w.Helper()
 
-	api, err := objects.Connect(localplane.Shared(w.T).Config, &http.Client{Transport: w.meddler}, objects.Bounds{PerSecond: 10000, AtOnce: atOnce})
+	api, err := feed.Connect(localplane.Shared(w.T).Config, &http.Client{Transport: w.meddler}, feed.Bounds{PerSecond: 10000, AtOnce: atOnce})
 	require.NoError(w, err)
 
 	for _, m := range []*meddled{w, other} {
 		c := m.e.Config
-		c.Objects = objects.NewClient(api, contract.LabelKeysOf(m.ring, ""))
+		c.Objects = feed.NewClient(api, contract.LabelKeysOf(m.ring, ""))
 		m.e = New(c)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // The next change detects a violated invariant.
@@ -18,10 +18,10 @@ func TestCorruptEnginePanics(t *testing.T) {
 	for name, corrupt := range map[string]func(s *state){
 		"1: verified while a pass has to look": func(s *state) { s.passes.verified = true },
 		"2: what is due is not looked at": func(s *state) {
-			o := objects.Object{ID: objects.ID{Name: "o"}}
+			o := feed.Object{ID: feed.ID{Name: "o"}}
 			s.table.See(s.clock.Now(), o, false)
 			s.table.Take(s.clock.Now())
-			s.table.Report(s.clock.Now(), o.ID, obligation.Outcome{Object: &o, Event: obligation.Failed})
+			s.table.Report(s.clock.Now(), o.ID, work.Outcome{Object: &o, Event: work.Failed})
 		},
 		"3: a family has no name":          func(s *state) { s.families.byUID["uid"] = &family{} },
 		"3: members are counted that left": func(s *state) { s.families.members = 1 },

@@ -17,7 +17,7 @@
 //
 //	sources.go, sinks.go   which watches and lists a target needs, and how their results are processed
 //	passes.go, extent.go   when a pass is due, and where it has to look
-//	package obligation     which objects are out of place, what each waits for, and which are due
+//	package work           which objects are out of place, what each waits for, and which are due
 //	package move           the steps of one object, in three files
 //	obligations.go         what a move asks the engine
 //	families.go, gather.go the objects that follow an object and move before it: which they are, and how they are found

@@ -10,7 +10,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/takeover"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 // A read of an owner, or a pass, may see a drain just before it is acknowledged, and report it just after. The acknowledgement
@@ -36,15 +36,15 @@ func TestDrainThatTheWatchHasNotToldOfIsReadAgain(t *testing.T) {
 // unconnected returns an engine that does not run and sends no request.
 func unconnected(ring string) *Engine {
 	return New(Config{
-		Ring: ring, Objects: objects.NewClient(nil, contract.LabelKeysOf(ring, "")), Guard: takeover.New(ring, nil, clock.RealClock{}), Clock: clock.RealClock{},
+		Ring: ring, Objects: feed.NewClient(nil, contract.LabelKeysOf(ring, "")), Guard: takeover.New(ring, nil, clock.RealClock{}), Clock: clock.RealClock{},
 		Limits: Limits{Workers: 1, Total: 1, PerShard: 1, DrainTimeout: time.Minute},
 	})
 }
 
 // configMap returns a main object at a shard.
-func configMap(name, shard string) objects.Object {
-	return objects.Object{
-		ID:    objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: name},
+func configMap(name, shard string) feed.Object {
+	return feed.Object{
+		ID:    feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: name},
 		Shard: shard, Labelled: true, ResourceVersion: "1",
 	}
 }

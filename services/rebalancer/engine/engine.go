@@ -15,10 +15,10 @@ import (
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/takeover"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/move"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 const (
@@ -63,7 +63,7 @@ type Target = placement.Target
 type Config struct {
 	// Ring is the ring's name.
 	Ring       string
-	Objects    *objects.Client
+	Objects    *feed.Client
 	Guard      *takeover.Guard
 	Namespaces Namespaces
 	Limits     Limits
@@ -71,7 +71,7 @@ type Config struct {
 	// Changed is called, at most a few times a second, when [Engine.Report] may return something new. It must not block.
 	Changed func()
 	// Late is called when a drain was not acknowledged in time. It must not block.
-	Late func(id objects.ID, shard string, after time.Duration)
+	Late func(id feed.ID, shard string, after time.Duration)
 	// Trouble is called when a resource cannot be read: the set of resources that the API server serves may have changed. It
 	// must not block. It may be nil.
 	Trouble func()
@@ -96,7 +96,7 @@ func New(c Config) *Engine {
 	e.mover = &move.Mover{
 		Answers: move.NewAnswers(e.answered),
 		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin,
-		Moved: func(o objects.Object, verb plan.Verb) { countMove(c.Ring, o.GVR.GroupResource(), verb) },
+		Moved: func(o feed.Object, verb plan.Verb) { countMove(c.Ring, o.GVR.GroupResource(), verb) },
 	}
 
 	return e
@@ -109,7 +109,7 @@ func (e *Engine) lookup() placement.Lookup {
 
 // met remembers what the labels of a main object decide for those that follow it. Every version of an object that the engine acts on passes here first, so
 // that what follows an object goes where the object goes.
-func (e *Engine) met(o objects.Object) {
+func (e *Engine) met(o feed.Object) {
 	of := resources.Resource{Key: key.Rule{Label: o.KeyLabel}, Selector: o.Selector}
 	e.ancestors.SawLabels(of, ancestry.Sight{UID: o.UID, Value: o.KeyValue, Selected: !o.Unselected, Version: o.ResourceVersion})
 }
@@ -183,7 +183,7 @@ func (e *Engine) work(ctx context.Context) {
 			return
 		}
 
-		if out.Event == obligation.Failed && !out.Brief {
+		if out.Event == work.Failed && !out.Brief {
 			e.failed(ctx, job.Object.ID, out.Reason)
 		}
 
@@ -195,7 +195,7 @@ func (e *Engine) work(ctx context.Context) {
 }
 
 // failed reports a failed attempt. A metric counts each, and the log shows one every few seconds, because there may be many.
-func (e *Engine) failed(ctx context.Context, id objects.ID, reason string) {
+func (e *Engine) failed(ctx context.Context, id feed.ID, reason string) {
 	countFailure(e.Ring)
 
 	if others, say := e.failureLog.say(e.Clock.Now()); say {

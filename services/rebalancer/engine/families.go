@@ -9,8 +9,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 const (
@@ -23,7 +23,7 @@ const (
 // family is an object that others follow. They move to its next shard before it does. No shard works on it, or it follows an
 // object that is in its place.
 type family struct {
-	owner objects.ID
+	owner feed.ID
 	// to is its next shard. since is when its shard released it.
 	to    string
 	since time.Time
@@ -33,7 +33,7 @@ type family struct {
 	known  time.Time
 	// members are the objects that follow it, as they were last seen; nil if they are not stored. complete is when a search
 	// last found all of them.
-	members  map[objects.ID]objects.Object
+	members  map[feed.ID]feed.Object
 	complete time.Time
 	// handover contains the resource versions of the followers that have reached the next shard. asked counts how often the
 	// search had to be repeated.
@@ -44,17 +44,17 @@ type family struct {
 // families are the families on the move, by the UID and by the name of the object that the others follow.
 type families struct {
 	byUID  map[types.UID]*family
-	byName map[objects.ID]types.UID
+	byName map[feed.ID]types.UID
 	// members is the number of stored members of all families.
 	members int
 }
 
 func newFamilies() families {
-	return families{byUID: map[types.UID]*family{}, byName: map[objects.ID]types.UID{}}
+	return families{byUID: map[types.UID]*family{}, byName: map[feed.ID]types.UID{}}
 }
 
 // familyOf returns the family of an object, or of an object that it follows; nil if there is none. The lock must be held.
-func (s *state) familyOf(o objects.Object) (types.UID, *family) {
+func (s *state) familyOf(o feed.Object) (types.UID, *family) {
 	if f := s.families.byUID[o.UID]; f != nil {
 		return o.UID, f
 	}
@@ -81,7 +81,7 @@ func (s *state) redirect(uid types.UID, f *family) {
 		s.table.Scattered(uid)
 	}
 
-	for _, id := range slices.SortedFunc(maps.Keys(f.members), objects.Compare) { // a random order could not be replayed
+	for _, id := range slices.SortedFunc(maps.Keys(f.members), feed.Compare) { // a random order could not be replayed
 		o := f.members[id]
 		if o.Shard == f.to && !o.Draining {
 			f.handover.Reached(o.GVR.GroupResource(), o.ResourceVersion)
@@ -95,7 +95,7 @@ func (s *state) redirect(uid types.UID, f *family) {
 
 // follows records an object that follows others. The families that wait for it learn the version at which it arrived. The lock
 // must be held.
-func (s *state) follows(o objects.Object) {
+func (s *state) follows(o feed.Object) {
 	for _, uid := range o.Lineage() {
 		if f := s.families.byUID[uid]; f != nil {
 			s.families.keep(f, o)
@@ -104,7 +104,7 @@ func (s *state) follows(o objects.Object) {
 }
 
 // keep records an object that follows the family's object.
-func (all *families) keep(f *family, o objects.Object) {
+func (all *families) keep(f *family, o feed.Object) {
 	if f.to == o.Shard && !o.Draining {
 		f.handover.Reached(o.GVR.GroupResource(), o.ResourceVersion)
 	}
@@ -112,7 +112,7 @@ func (all *families) keep(f *family, o objects.Object) {
 	known, kept := f.members[o.ID]
 
 	switch {
-	case f.members == nil, kept && objects.Older(o.ResourceVersion, known.ResourceVersion):
+	case f.members == nil, kept && feed.Older(o.ResourceVersion, known.ResourceVersion):
 		return
 	case !kept && all.members >= maxMembers:
 		all.members -= len(f.members)
@@ -128,7 +128,7 @@ func (all *families) keep(f *family, o objects.Object) {
 
 // ended drops the family of an object that is no longer an obligation, and reports whether it is none. It asks the table, because a sight of the object
 // may be old. The lock must be held.
-func (s *state) ended(id objects.ID) bool {
+func (s *state) ended(id feed.ID) bool {
 	_, still := s.table.Has(id)
 	if !still {
 		s.arrived(id)
@@ -139,14 +139,14 @@ func (s *state) ended(id objects.ID) bool {
 
 // left makes a pass visit all objects if the object, which is no longer an obligation, has left the ring because the ring does not select it: what
 // follows the object has its labels still, and no source reports that. The lock must be held.
-func (s *state) left(o objects.Object) {
+func (s *state) left(o feed.Object) {
 	if r, role, ok := s.target.Set.Find(o.GVR.GroupResource()); ok && role == resources.Main && r.Controls && o.Unselected {
-		s.passes.owe(obligation.Debt{All: true})
+		s.passes.owe(work.Debt{All: true})
 	}
 }
 
 // arrived drops the family of an object that has reached its place or no longer exists. The lock must be held.
-func (s *state) arrived(id objects.ID) {
+func (s *state) arrived(id feed.ID) {
 	if uid, ok := s.families.byName[id]; ok {
 		s.table.Scattered(uid)
 		s.families.members -= len(s.families.byUID[uid].members)

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
@@ -254,7 +254,7 @@ func (w *ringOfTwo) waits(obj client.Object) bool {
 	w.e.mu.Lock()
 	defer w.e.mu.Unlock()
 
-	return w.e.table.Waits(obligation.FollowersOf(obj.GetUID()))
+	return w.e.table.Waits(work.FollowersOf(obj.GetUID()))
 }
 
 func (w *ringOfTwo) handover(obj client.Object) contract.Handover {

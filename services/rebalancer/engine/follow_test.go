@@ -25,8 +25,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/takeover"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
@@ -135,16 +135,16 @@ func newRingOfTwo(t *testing.T) *ringOfTwo {
 
 	httpClient, err := rest.HTTPClientFor(cfg)
 	require.NoError(t, err)
-	api, err := objects.Connect(cfg, httpClient, objects.Bounds{PerSecond: 10000, AtOnce: 64})
+	api, err := feed.Connect(cfg, httpClient, feed.Bounds{PerSecond: 10000, AtOnce: 64})
 	require.NoError(t, err)
 
 	w.e = New(Config{
-		Ring: w.ring, Objects: objects.NewClient(api, contract.LabelKeysOf(w.ring, "")), Guard: takeover.New(w.ring, plane.Client, clock.RealClock{}),
+		Ring: w.ring, Objects: feed.NewClient(api, contract.LabelKeysOf(w.ring, "")), Guard: takeover.New(w.ring, plane.Client, clock.RealClock{}),
 		Namespaces: allOf(w.ns),
 		Limits:     Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
 		Clock:      clock.RealClock{},
 		Changed:    func() {},
-		Late:       func(objects.ID, string, time.Duration) {},
+		Late:       func(feed.ID, string, time.Duration) {},
 	})
 	w.target = w.targetOf("a", "b")
 
@@ -241,13 +241,13 @@ func (w *ringOfTwo) await(condition func() bool, message string, args ...any) {
 }
 
 // putOff reports whether the named object waits for the turn of others to end, or for its owner to reach its place.
-func (w *ringOfTwo) putOff(of client.Object, resource string, owner objects.ID) bool {
+func (w *ringOfTwo) putOff(of client.Object, resource string, owner feed.ID) bool {
 	w.e.mu.Lock()
 	defer w.e.mu.Unlock()
 
-	id := objects.ID{GVR: corev1.SchemeGroupVersion.WithResource(resource), Namespace: w.ns, Name: of.GetName()}
+	id := feed.ID{GVR: corev1.SchemeGroupVersion.WithResource(resource), Namespace: w.ns, Name: of.GetName()}
 
-	return w.e.table.Waits(obligation.TurnOf(id)) || owner.Name != "" && w.e.table.Waits(obligation.OwnerOf(owner))
+	return w.e.table.Waits(work.TurnOf(id)) || owner.Name != "" && w.e.table.Waits(work.OwnerOf(owner))
 }
 
 // A child moves to the shard at which its owner was seen. If the owner could move on before the child's label is written, the
@@ -264,7 +264,7 @@ func TestOwnerStaysWhileItsChildIsAssigned(t *testing.T) {
 	w.await(func() bool { return w.has("secrets/first") && w.has("secrets/second") }, "children of one owner should not wait for each other")
 
 	w.e.SetTarget(w.target) // b has joined
-	w.await(func() bool { return w.has("configmaps/"+owner.Name) || w.putOff(owner, "configmaps", objects.ID{}) }, "the owner should be processed")
+	w.await(func() bool { return w.has("configmaps/"+owner.Name) || w.putOff(owner, "configmaps", feed.ID{}) }, "the owner should be processed")
 	require.False(t, w.has("configmaps/"+owner.Name), "the owner is drained while its children are being assigned to its old shard")
 	w.becomes(other, "a", true) // other objects do not wait
 
@@ -288,7 +288,7 @@ func TestChildIsDecidedAfterItsOwner(t *testing.T) {
 
 	child := w.child(owner, "child", "b")
 	stray := w.child(owner, "stray", "")
-	id := objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: w.ns, Name: owner.Name}
+	id := feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: w.ns, Name: owner.Name}
 	looked := func() bool { return w.putOff(stray, "secrets", id) || w.asked("configmaps/"+owner.Name) }
 	w.await(looked, "the child without a shard should be processed")
 	require.True(t, w.putOff(stray, "secrets", id), "the owner is read while it is being written")

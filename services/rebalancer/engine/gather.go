@@ -14,8 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/source"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 const (
@@ -93,7 +92,7 @@ func (s *state) gathered(found search) {
 // with a watch.
 func (e *Engine) gatherer(ctx context.Context) {
 	var (
-		next     = source.Attempts("followers " + e.Ring)
+		next     = feed.Attempts("followers " + e.Ring)
 		kin      = kinWatch{e: e}
 		searches = 0
 	)
@@ -250,7 +249,7 @@ func (e *Engine) gatherKin(ctx context.Context) bool {
 }
 
 // unknown returns the followers of the families that the watch has shown and that were not recorded yet. watched is false if there is no watch.
-func (s *state) unknown() (all []objects.Object, watched bool) {
+func (s *state) unknown() (all []feed.Object, watched bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -377,9 +376,9 @@ func (s *state) unseen(of []resources.Resource) bool {
 // gatherOf searches one resource for objects that follow others, in one namespace or in all. It returns how many objects it
 // saw.
 func (e *Engine) gatherOf(ctx context.Context, r resources.Resource, namespace string, missing search) (seen int, err error) {
-	scope := objects.Scope{GVR: r.GVR, Namespace: namespace, Selector: e.followers()}
+	scope := feed.Scope{GVR: r.GVR, Namespace: namespace, Selector: e.followers()}
 
-	one := func(o objects.Object) error {
+	one := func(o feed.Object) error {
 		seen++
 		return errors.Join(e.gatherOne(ctx, o, missing.has), ctx.Err())
 	}
@@ -415,7 +414,7 @@ func (s *state) few() bool {
 func (s *state) hasFew() bool { return s.passes.objects > 0 && s.passes.objects <= fewObjects }
 
 // gatherOne records an object if it follows an object of the search.
-func (e *Engine) gatherOne(ctx context.Context, o objects.Object, missing func(types.UID) bool) (err error) {
+func (e *Engine) gatherOne(ctx context.Context, o feed.Object, missing func(types.UID) bool) (err error) {
 	if e.ancestors.Saw(o.GVR.GroupResource(), o.UID, o.Controller); o.Controller == nil {
 		return nil
 	}
@@ -446,7 +445,7 @@ func (e *Engine) gatherOne(ctx context.Context, o objects.Object, missing func(t
 
 // awaited reports whether an object on the move waits for the object, and the object was not seen in a later version than the
 // list shows.
-func (s *state) awaited(o objects.Object) (waits bool) {
+func (s *state) awaited(o feed.Object) (waits bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -454,7 +453,7 @@ func (s *state) awaited(o objects.Object) (waits bool) {
 		if f := s.families.byUID[uid]; f != nil {
 			waits = true
 
-			if objects.Older(o.ResourceVersion, f.members[o.ID].ResourceVersion) {
+			if feed.Older(o.ResourceVersion, f.members[o.ID].ResourceVersion) {
 				return false
 			}
 		}

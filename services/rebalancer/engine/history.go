@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 // manyLost is the number of lost shards that are remembered.
@@ -32,7 +32,7 @@ func newHistory() history {
 
 // note records a version that was reached.
 func (h *history) note(gvr schema.GroupVersionResource, version string) {
-	if was, ok := h.reached[gvr]; !ok || objects.Older(was, version) {
+	if was, ok := h.reached[gvr]; !ok || feed.Older(was, version) {
 		h.reached[gvr] = version
 	}
 }
@@ -50,10 +50,10 @@ func (h *history) lose(shards sets.Set[string]) {
 }
 
 // past reports whether the object is not newer than the list of the objects of its lost shard.
-func (h *history) past(o objects.Object) bool {
+func (h *history) past(o feed.Object) bool {
 	until, ok := h.until[o.Shard][o.GVR]
 
-	return ok && (o.ResourceVersion == until || objects.Older(o.ResourceVersion, until))
+	return ok && (o.ResourceVersion == until || feed.Older(o.ResourceVersion, until))
 }
 
 // reached records a version that the API server has reached.
@@ -74,7 +74,7 @@ func (s *state) anew() {
 }
 
 // past reports whether a watch delivers an object in a past state, so that a list delivers the object.
-func (s *state) past(o objects.Object) bool {
+func (s *state) past(o feed.Object) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
@@ -47,7 +47,7 @@ func TestPastOfALostShardCostsNoRequest(t *testing.T) {
 
 		version := r.e.history.reached[corev1.SchemeGroupVersion.WithResource("configmaps")]
 
-		return version != "" && !objects.Older(version, still.ResourceVersion)
+		return version != "" && !feed.Older(version, still.ResourceVersion)
 	})
 	r.settle()
 
@@ -63,8 +63,8 @@ func TestPastOfALostShardCostsNoRequest(t *testing.T) {
 
 func TestHistory(t *testing.T) {
 	gvr := corev1.SchemeGroupVersion.WithResource("configmaps")
-	at := func(shard, version string) objects.Object {
-		return objects.Object{ID: objects.ID{GVR: gvr, Namespace: "n", Name: "o"}, Shard: shard, ResourceVersion: version}
+	at := func(shard, version string) feed.Object {
+		return feed.Object{ID: feed.ID{GVR: gvr, Namespace: "n", Name: "o"}, Shard: shard, ResourceVersion: version}
 	}
 
 	h := newHistory()

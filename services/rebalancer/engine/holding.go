@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
@@ -26,7 +26,7 @@ type holding struct {
 	lookup  placement.Lookup
 	until   time.Time
 	begun   bool
-	objects []objects.Object
+	objects []feed.Object
 	over    bool
 }
 
@@ -37,17 +37,17 @@ func (e *Engine) hold(lookup placement.Lookup, atMost time.Duration) *holding {
 }
 
 // list lists the objects of a scope and passes each to take, which observes it. It returns the resource version of the list.
-func (h *holding) list(ctx context.Context, scope objects.Scope, take func(sight)) (resourceVersion string, err error) {
+func (h *holding) list(ctx context.Context, scope feed.Scope, take func(sight)) (resourceVersion string, err error) {
 	defer h.release(ctx)
 
-	return h.e.Objects.All(ctx, h.e.Clock, scope, func(o objects.Object) error {
+	return h.e.Objects.All(ctx, h.e.Clock, scope, func(o feed.Object) error {
 		take(sight{object: o, held: h})
 		return ctx.Err()
 	})
 }
 
 // keep reports whether the object is held back. The first object is not, so that moves begin immediately.
-func (h *holding) keep(ctx context.Context, o objects.Object) bool {
+func (h *holding) keep(ctx context.Context, o feed.Object) bool {
 	switch {
 	case h == nil || h.over:
 		return false

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 // everywhere covers all namespaces.
@@ -23,8 +23,8 @@ func found(g *goingOver, h *holding, from, to int) int {
 	g.Helper()
 
 	for i := from; i < to; i++ {
-		id := objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: fmt.Sprint("lost-", i)}
-		o := objects.Object{ID: id, ResourceVersion: "1", Shard: "lost", Labelled: true}
+		id := feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: fmt.Sprint("lost-", i)}
+		o := feed.Object{ID: id, ResourceVersion: "1", Shard: "lost", Labelled: true}
 		g.e.observed(g.Context(), g.e.lookup(), sight{object: o, held: h})
 	}
 

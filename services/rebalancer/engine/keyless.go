@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 // Keyless is how many objects of a resource lack the label that is their key.
@@ -24,7 +24,7 @@ type keyless struct {
 	found  []Keyless
 }
 
-func (k *keyless) add(o objects.Object) {
+func (k *keyless) add(o feed.Object) {
 	gr := o.GVR.GroupResource()
 
 	i := slices.IndexFunc(k.found, func(of Keyless) bool { return of.Resource == gr })

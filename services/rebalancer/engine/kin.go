@@ -11,8 +11,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/source"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 const (
@@ -44,8 +43,8 @@ type kin struct {
 type kinOf struct {
 	// members are the objects that the watch shows now, by the UIDs of their controllers; controllers are the reverse. They are nil if there
 	// are too many.
-	members     map[types.UID]map[objects.ID]objects.Object
-	controllers map[objects.ID]types.UID
+	members     map[types.UID]map[feed.ID]feed.Object
+	controllers map[feed.ID]types.UID
 	// listed reports whether the first list is complete. since is the value of begun when it began.
 	listed bool
 	since  int
@@ -84,9 +83,9 @@ func (k *kin) proven(f *family) bool {
 
 // below returns the objects that follow the object with this UID. Users may make objects control each other in a circle. Therefore, it goes down
 // only as far as objects can follow others.
-func (k *kin) below(uid types.UID) []objects.Object { return k.levels(uid, contract.MaxDepth) }
+func (k *kin) below(uid types.UID) []feed.Object { return k.levels(uid, contract.MaxDepth) }
 
-func (k *kin) levels(uid types.UID, n int) (all []objects.Object) {
+func (k *kin) levels(uid types.UID, n int) (all []feed.Object) {
 	if n == 0 {
 		return nil
 	}
@@ -101,7 +100,7 @@ func (k *kin) levels(uid types.UID, n int) (all []objects.Object) {
 }
 
 // show records that the watch has shown an object, or that it is gone; then, o has no controller.
-func (of *kinOf) show(o objects.Object) {
+func (of *kinOf) show(o feed.Object) {
 	if of.members == nil {
 		return
 	}
@@ -124,7 +123,7 @@ func (of *kinOf) show(o objects.Object) {
 
 	uid := o.Controller.UID
 	if of.members[uid] == nil {
-		of.members[uid] = map[objects.ID]objects.Object{}
+		of.members[uid] = map[feed.ID]feed.Object{}
 	}
 
 	of.members[uid][o.ID], of.controllers[o.ID] = o, uid
@@ -138,7 +137,7 @@ func (of *kinOf) reach(version string) (news bool) {
 
 	of.position = version
 	of.proofs = slices.DeleteFunc(of.proofs, func(p proof) bool {
-		shown := !objects.Older(version, p.version)
+		shown := !feed.Older(version, p.version)
 		if shown && p.begun > of.proven {
 			of.proven, news = p.begun, true
 		}
@@ -208,14 +207,14 @@ func (s *kinSink) update(change func(k *kinOf) (news bool)) {
 func (s *kinSink) Begin() {
 	s.update(func(k *kinOf) bool {
 		*k = kinOf{
-			members: map[types.UID]map[objects.ID]objects.Object{}, controllers: map[objects.ID]types.UID{}, since: s.e.kin.begun,
+			members: map[types.UID]map[feed.ID]feed.Object{}, controllers: map[feed.ID]types.UID{}, since: s.e.kin.begun,
 		}
 
 		return false
 	})
 }
 
-func (s *kinSink) Present(ctx context.Context, o objects.Object) {
+func (s *kinSink) Present(ctx context.Context, o feed.Object) {
 	s.e.ancestors.Saw(o.GVR.GroupResource(), o.UID, o.Controller)
 
 	var waits bool
@@ -236,9 +235,9 @@ func (s *kinSink) Present(ctx context.Context, o objects.Object) {
 	s.update(func(k *kinOf) bool { return k.reach(o.ResourceVersion) })
 }
 
-func (s *kinSink) Gone(id objects.ID, version string) {
+func (s *kinSink) Gone(id feed.ID, version string) {
 	s.update(func(k *kinOf) bool {
-		k.show(objects.Object{ID: id})
+		k.show(feed.Object{ID: id})
 
 		return k.reach(version)
 	})
@@ -295,7 +294,7 @@ func (w *kinWatch) follow(ctx context.Context) {
 
 	for _, r := range controlled {
 		sink := &kinSink{e: w.e, of: r.GroupResource()}
-		stream := source.NewStream(w.e.Objects, objects.Scope{GVR: r.GVR, Selector: among}, sink, w.e.Clock)
+		stream := feed.NewStream(w.e.Objects, feed.Scope{GVR: r.GVR, Selector: among}, sink, w.e.Clock)
 
 		wg.Go(func() { stream.Run(ctx) })
 	}

@@ -12,14 +12,14 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 
 // controlled returns an object of a controlled resource.
-func controlled(name, controller string) objects.Object {
-	o := objects.Object{ID: objects.ID{GVR: secrets, Namespace: "default", Name: name}, UID: types.UID("uid-" + name)}
+func controlled(name, controller string) feed.Object {
+	o := feed.Object{ID: feed.ID{GVR: secrets, Namespace: "default", Name: name}, UID: types.UID("uid-" + name)}
 	if controller != "" {
 		o.Controller = &metav1.OwnerReference{UID: types.UID("uid-" + controller)}
 	}
@@ -29,7 +29,7 @@ func controlled(name, controller string) objects.Object {
 
 // watchOf returns a watch whose list is complete.
 func watchOf() (*state, *kinOf) {
-	of := &kinOf{members: map[types.UID]map[objects.ID]objects.Object{}, controllers: map[objects.ID]types.UID{}, listed: true}
+	of := &kinOf{members: map[types.UID]map[feed.ID]feed.Object{}, controllers: map[feed.ID]types.UID{}, listed: true}
 
 	return &state{gather: make(chan struct{}, 1), kin: kin{of: map[schema.GroupResource]*kinOf{secrets.GroupResource(): of}}}, of
 }

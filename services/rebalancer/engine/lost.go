@@ -8,8 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/source"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 // lister lists the objects of one resource that lost shards have left behind. It completes every list, whatever happens to the
@@ -35,7 +34,7 @@ func (l *lister) add(shards []string) {
 }
 
 func (l *lister) run(ctx context.Context) {
-	next := source.Attempts(l.id.String())
+	next := feed.Attempts(l.id.String())
 
 	for {
 		select {
@@ -66,7 +65,7 @@ func (l *lister) list(ctx context.Context) error {
 	shards := l.take()
 
 	for names := range slices.Chunk(sets.List(shards), namedAtOnce) {
-		scope := objects.Scope{GVR: l.gvr, Selector: selector(l.e.Objects.ShardLabel(), "in", names)}
+		scope := feed.Scope{GVR: l.gvr, Selector: selector(l.e.Objects.ShardLabel(), "in", names)}
 		lookup := l.e.lookup()
 
 		_, err := l.e.hold(lookup, urgentHeld).list(ctx, scope, func(s sight) { l.e.observed(ctx, lookup, s) })

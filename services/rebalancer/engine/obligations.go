@@ -9,14 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // These methods are what a move asks the engine and reports to it. [move.Obligations] documents each method.
 
 // See implements [move.Obligations].
-func (s *state) See(o objects.Object) {
+func (s *state) See(o feed.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -24,7 +24,7 @@ func (s *state) See(o objects.Object) {
 }
 
 // Has implements [move.Obligations].
-func (s *state) Has(id objects.ID) (objects.Object, bool) {
+func (s *state) Has(id feed.ID) (feed.Object, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -32,7 +32,7 @@ func (s *state) Has(id objects.ID) (objects.Object, bool) {
 }
 
 // Grant implements [move.Obligations].
-func (s *state) Grant(id objects.ID, shard string) (granted bool) {
+func (s *state) Grant(id feed.ID, shard string) (granted bool) {
 	s.update(func(now time.Time) { granted = s.table.Grant(now, id, shard) })
 
 	return granted
@@ -51,19 +51,19 @@ func (s *state) Free(shard string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if s.table.Waits(obligation.HeldBy(shard)) {
-		s.table.Wake(obligation.HeldBy(shard))
+	if s.table.Waits(work.HeldBy(shard)) {
+		s.table.Wake(work.HeldBy(shard))
 		s.changed()
 	}
 }
 
 // answered wakes what waits until writes of a resource are answered again.
 func (s *state) answered(of schema.GroupResource) {
-	s.update(func(time.Time) { s.table.Wake(obligation.AnswerTo(of)) })
+	s.update(func(time.Time) { s.table.Wake(work.AnswerTo(of)) })
 }
 
 // Gathered implements [move.Obligations].
-func (s *state) Gathered(o objects.Object, to string) (h contract.Handover, all bool) {
+func (s *state) Gathered(o feed.Object, to string) (h contract.Handover, all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -74,7 +74,7 @@ func (s *state) Gathered(o objects.Object, to string) (h contract.Handover, all 
 		return nil, true // nothing has ever followed an object of this kind
 	case f == nil:
 		s.kin.begun++
-		uid, f = o.UID, &family{owner: o.ID, since: s.clock.Now(), number: s.kin.begun, members: map[objects.ID]objects.Object{}}
+		uid, f = o.UID, &family{owner: o.ID, since: s.clock.Now(), number: s.kin.begun, members: map[feed.ID]feed.Object{}}
 		s.arrived(o.ID) // another object of that name
 		s.families.byUID[uid], s.families.byName[o.ID] = f, uid
 		s.table.Given(o)
@@ -98,7 +98,7 @@ func (s *state) Gathered(o objects.Object, to string) (h contract.Handover, all 
 }
 
 // Given implements [move.Obligations].
-func (s *state) Given(owner objects.ID, uid types.UID) bool {
+func (s *state) Given(owner feed.ID, uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

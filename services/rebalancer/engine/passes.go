@@ -10,10 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
-	"github.com/clusterring/clusterring/services/rebalancer/source"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 const (
@@ -61,13 +60,13 @@ type passes struct {
 	keyless keyless
 	// next is when the next pass may begin.
 	next    time.Time
-	backoff source.Pauses
+	backoff feed.Pauses
 }
 
 // newPasses returns the passes of a ring that no pass has visited yet. The intervals between failing passes, and between
 // passes that find something repeatedly, grow from 0.1 s to 30 s.
 func newPasses(ring string, l Limits) passes {
-	return passes{settle: l.Settle, budget: l.AuditBudget, backoff: source.NewPauses("passes of "+ring, 100*time.Millisecond, 30*time.Second)}
+	return passes{settle: l.Settle, budget: l.AuditBudget, backoff: feed.NewPauses("passes of "+ring, 100*time.Millisecond, 30*time.Second)}
 }
 
 // retarget records that the target has changed, and where objects may therefore be misplaced.
@@ -84,7 +83,7 @@ func (p *passes) retarget(now time.Time, more extent) {
 }
 
 // owe records what passes have to look for.
-func (p *passes) owe(d obligation.Debt) {
+func (p *passes) owe(d work.Debt) {
 	if d.All {
 		p.extent.addAll()
 	}
@@ -112,7 +111,7 @@ const (
 
 // due decides which pass is due now, or when to ask again. at is zero if only a change can make a pass due. The table must
 // belong to the same ring. listing reports whether some source may still find objects.
-func (p *passes) due(now time.Time, t *obligation.Table, listing bool) (k kind, at time.Time) {
+func (p *passes) due(now time.Time, t *work.Table, listing bool) (k kind, at time.Time) {
 	still := t.Empty() && !listing
 
 	if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {
@@ -158,7 +157,7 @@ func (p *passes) pace() time.Duration {
 
 // begin records that a pass begins. It returns where the pass has to look: at some shards or at all, and at main objects only
 // or at all objects.
-func (p *passes) begin(now time.Time, k kind, table *obligation.Table, t *Target) (shards []string, all, owners bool) {
+func (p *passes) begin(now time.Time, k kind, table *work.Table, t *Target) (shards []string, all, owners bool) {
 	all = true
 	if k == change && now.Before(p.ended.Add(overdue*p.pace())) {
 		shards, all = p.extent.among(t.View)
@@ -330,7 +329,7 @@ type round struct {
 
 // over visits the labeled objects of one resource, of some shards or of all.
 func (p *round) over(ctx context.Context, r resources.Resource, shards []string, all bool) error {
-	scope := objects.Scope{GVR: r.GVR, Selector: p.e.Objects.ShardLabel()}
+	scope := feed.Scope{GVR: r.GVR, Selector: p.e.Objects.ShardLabel()}
 	chunks := [][]string{nil}
 
 	if !all {

@@ -15,8 +15,8 @@ import (
 	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // goingOver is an engine whose passes the test begins and ends.
@@ -117,10 +117,10 @@ func (g *goingOver) verify() {
 	require.True(g, g.verified())
 }
 
-func (g *goingOver) object(shard, version string, drain bool) objects.Object {
-	id := objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: "x"}
+func (g *goingOver) object(shard, version string, drain bool) feed.Object {
+	id := feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: "x"}
 
-	return objects.Object{ID: id, ResourceVersion: version, Shard: shard, Labelled: true, Draining: drain}
+	return feed.Object{ID: id, ResourceVersion: version, Shard: shard, Labelled: true, Draining: drain}
 }
 
 // misplaced makes the object seen out of its place. put makes it seen in its place.
@@ -149,7 +149,7 @@ func TestPassesDoNotVerify(t *testing.T) {
 		"an object was moved": func(g *goingOver, p *pass) {
 			g.misplaced()
 			_, _ = g.e.table.Take(g.clock.Now())
-			g.e.report(g.object("", "", false).ID, obligation.Outcome{Object: new(g.object("b", "2", false)), Event: obligation.SeenInPlace})
+			g.e.report(g.object("", "", false).ID, work.Outcome{Object: new(g.object("b", "2", false)), Event: work.SeenInPlace})
 			p.end(nil)
 		},
 		"an object was released": func(g *goingOver, p *pass) {
@@ -209,16 +209,16 @@ func TestPassesWaitForLists(t *testing.T) {
 
 // A pass that began before a debt does not settle the debt, and neither does a pass that fails.
 func TestPassesForgetNothing(t *testing.T) {
-	owes := func(d obligation.Debt) func(*goingOver) { return func(g *goingOver) { g.e.passes.owe(d) } }
+	owes := func(d work.Debt) func(*goingOver) { return func(g *goingOver) { g.e.passes.owe(d) } }
 
 	for what, tc := range map[string]struct {
 		owe    func(g *goingOver)
 		shards []string // nil means all
 		kind   kind
 	}{
-		"a pass":           {owe: owes(obligation.Debt{All: true}), kind: change},
-		"a look at shards": {owe: owes(obligation.Debt{Misplaced: []string{"b"}}), shards: []string{"b"}, kind: change},
-		"a check":          {owe: owes(obligation.Debt{Unseen: true}), kind: check},
+		"a pass":           {owe: owes(work.Debt{All: true}), kind: change},
+		"a look at shards": {owe: owes(work.Debt{Misplaced: []string{"b"}}), shards: []string{"b"}, kind: change},
+		"a check":          {owe: owes(work.Debt{Unseen: true}), kind: check},
 	} {
 		t.Run(what, func(t *testing.T) {
 			g := newGoingOver(t, 0)
@@ -258,12 +258,12 @@ func TestPassesForgetNothing(t *testing.T) {
 	t.Run("a look at shards, and one more during it", func(t *testing.T) {
 		g := newGoingOver(t, 0)
 		g.verify()
-		g.e.passes.owe(obligation.Debt{Misplaced: []string{"b"}})
+		g.e.passes.owe(work.Debt{Misplaced: []string{"b"}})
 		_, in := g.due()
 		g.clock.Step(in)
 		p := g.begin(change)
 		require.Equal(t, []string{"b"}, p.shards)
-		g.e.passes.owe(obligation.Debt{Misplaced: []string{"a"}})
+		g.e.passes.owe(work.Debt{Misplaced: []string{"a"}})
 		p.end(nil)
 
 		_, in = g.due()
@@ -274,7 +274,7 @@ func TestPassesForgetNothing(t *testing.T) {
 	t.Run("a look at shards, and another ring", func(t *testing.T) {
 		g := newGoingOver(t, 0)
 		g.verify()
-		g.e.passes.owe(obligation.Debt{Misplaced: []string{"b"}})
+		g.e.passes.owe(work.Debt{Misplaced: []string{"b"}})
 		_, in := g.due()
 		g.clock.Step(in)
 		p := g.begin(change)
@@ -286,7 +286,7 @@ func TestPassesForgetNothing(t *testing.T) {
 	t.Run("a look at shards of which some do not verify", func(t *testing.T) {
 		g := newGoingOver(t, 0)
 		g.verify()
-		g.e.passes.owe(obligation.Debt{Misplaced: []string{"b"}})
+		g.e.passes.owe(work.Debt{Misplaced: []string{"b"}})
 		_, in := g.due()
 		g.clock.Step(in)
 		g.begin(change).end(nil)
@@ -302,7 +302,7 @@ func TestPassesForgetNothing(t *testing.T) {
 func TestPassesAreSpacedOut(t *testing.T) {
 	for what, once := range map[string]func(g *goingOver){
 		"failing": func(g *goingOver) { g.begin(change).end(errors.New("503")) },
-		"finding": func(g *goingOver) { g.begin(change).end(nil); g.e.passes.owe(obligation.Debt{All: true}) },
+		"finding": func(g *goingOver) { g.begin(change).end(nil); g.e.passes.owe(work.Debt{All: true}) },
 		"failing to check": func(g *goingOver) {
 			g.e.passes.extent.clear()
 			g.begin(check).end(errors.New("503"))
@@ -310,7 +310,7 @@ func TestPassesAreSpacedOut(t *testing.T) {
 		"moving": func(g *goingOver) {
 			g.e.passes.extent.clear()
 			p := g.begin(check)
-			g.e.passes.owe(obligation.Debt{Unseen: true})
+			g.e.passes.owe(work.Debt{Unseen: true})
 			p.end(nil)
 		},
 	} {
@@ -354,7 +354,7 @@ func TestPassesOfAVerifiedRingBeginAnew(t *testing.T) {
 	g.begin(change).end(nil)
 	require.True(t, g.verified())
 	g.clock.Step(time.Minute)
-	g.e.passes.owe(obligation.Debt{Unseen: true})
+	g.e.passes.owe(work.Debt{Unseen: true})
 	g.begin(check).end(errors.New("503"))
 
 	_, in := g.due()
@@ -383,7 +383,7 @@ func TestAudit(t *testing.T) {
 	g.nothing(time.Minute)
 	g.begin(audit).end(nil)
 
-	g.e.passes.owe(obligation.Debt{Unseen: true})
+	g.e.passes.owe(work.Debt{Unseen: true})
 	require.False(t, g.verified())
 	g.nothing(time.Minute)
 	g.begin(audit).end(nil)
@@ -471,7 +471,7 @@ func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 				leave := func(left int) {
 					for i := range 4 {
 						version++
-						o := objects.Object{ID: objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Name: strconv.Itoa(i)}, ResourceVersion: strconv.Itoa(version)}
+						o := feed.Object{ID: feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Name: strconv.Itoa(i)}, ResourceVersion: strconv.Itoa(version)}
 						e.saw(e.Target(), sight{object: o, inPlace: i >= left})
 					}
 				}

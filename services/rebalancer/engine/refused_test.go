@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // requires makes the API server refuse ConfigMaps of the namespace without the label, and waits until it does. The result ends that.
@@ -61,7 +61,7 @@ func TestObjectsThatAreRefusedHinderNoOther(t *testing.T) {
 	const n, failing = 40, 10
 
 	w := newMeddled(t, byHand)
-	w.e.table = obligation.New(obligation.Limits{
+	w.e.table = work.New(work.Limits{
 		Drains: 100, PerShard: 100, DrainTimeout: time.Minute, Active: failing, Parked: failing, Failing: failing,
 	})
 

@@ -6,12 +6,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // Report is the progress of an engine towards its target.
 type Report struct {
-	obligation.Summary
+	work.Summary
 	// Failures are messages about resources that cannot be read, sorted.
 	Failures []string
 	// Converged reports whether there is no obligation, every source is healthy, and a pass over all labeled objects has

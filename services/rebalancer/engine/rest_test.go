@@ -25,7 +25,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/takeover"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
@@ -106,14 +106,14 @@ func newResting(t *testing.T) *resting {
 
 	httpClient, err := rest.HTTPClientFor(cfg)
 	require.NoError(t, err)
-	api, err := objects.Connect(cfg, httpClient, objects.Bounds{PerSecond: 10000, AtOnce: 64})
+	api, err := feed.Connect(cfg, httpClient, feed.Bounds{PerSecond: 10000, AtOnce: 64})
 	require.NoError(t, err)
 
 	r.e = New(Config{
-		Ring: r.ring, Objects: objects.NewClient(api, contract.LabelKeysOf(r.ring, "")), Guard: takeover.New(r.ring, plane.Client, r.clock), Namespaces: allOf(r.ns),
+		Ring: r.ring, Objects: feed.NewClient(api, contract.LabelKeysOf(r.ring, "")), Guard: takeover.New(r.ring, plane.Client, r.clock), Namespaces: allOf(r.ns),
 		Limits: Limits{Workers: 2, Total: 10, PerShard: 5, DrainTimeout: time.Minute, Settle: time.Second}, Clock: r.clock,
 		Changed: func() {},
-		Late:    func(objects.ID, string, time.Duration) {},
+		Late:    func(feed.ID, string, time.Duration) {},
 	})
 
 	return r

@@ -6,13 +6,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
 // observe records an object that a source has seen, when there is room. If the check of its namespace or of its owner fails,
 // the object counts as out of place: a worker will check again.
-func (e *Engine) observe(ctx context.Context, lookup placement.Lookup, o objects.Object) (at placement.Assessment, inPlace bool) {
+func (e *Engine) observe(ctx context.Context, lookup placement.Lookup, o feed.Object) (at placement.Assessment, inPlace bool) {
 	return e.observed(ctx, lookup, sight{object: o})
 }
 
@@ -59,16 +59,16 @@ type unassigned struct {
 	id  sourceID
 	gvr schema.GroupVersionResource
 	// listed are the misplaced objects of the current list.
-	listed sets.Set[objects.ID]
+	listed sets.Set[feed.ID]
 }
 
 func (s *unassigned) Begin() {
-	s.listed = sets.New[objects.ID]()
+	s.listed = sets.New[feed.ID]()
 	s.e.anew()
 	s.e.listing(s.id)
 }
 
-func (s *unassigned) Present(ctx context.Context, o objects.Object) {
+func (s *unassigned) Present(ctx context.Context, o feed.Object) {
 	if s.listed == nil && s.e.past(o) {
 		return
 	}
@@ -78,12 +78,12 @@ func (s *unassigned) Present(ctx context.Context, o objects.Object) {
 	}
 }
 
-func (s *unassigned) Gone(id objects.ID, resourceVersion string) {
+func (s *unassigned) Gone(id feed.ID, resourceVersion string) {
 	s.e.unsure(id, resourceVersion)
 }
 
 func (s *unassigned) Listed() {
-	s.e.unlistedBut(func(id objects.ID) bool {
+	s.e.unlistedBut(func(id feed.ID) bool {
 		return id.GVR == s.gvr && (s.id.namespace == "" || s.id.namespace == id.Namespace) && !s.listed.Has(id)
 	})
 	s.listed = nil
@@ -108,11 +108,11 @@ type unselected struct {
 
 func (s *unselected) Begin() { s.e.listing(s.id) }
 
-func (s *unselected) Present(ctx context.Context, o objects.Object) {
+func (s *unselected) Present(ctx context.Context, o feed.Object) {
 	s.e.observe(ctx, s.e.lookup(), o)
 }
 
-func (s *unselected) Gone(id objects.ID, resourceVersion string) { s.e.unsure(id, resourceVersion) }
+func (s *unselected) Gone(id feed.ID, resourceVersion string) { s.e.unsure(id, resourceVersion) }
 
 func (s *unselected) Listed() { s.e.listed(s.id) }
 
@@ -131,16 +131,16 @@ type drains struct {
 	gvr schema.GroupVersionResource
 	// known are the drains that existed when the current list began, with the version in which each was last seen. listed are
 	// the objects of the list. Both are nil between lists.
-	known  map[objects.ID]string
-	listed sets.Set[objects.ID]
+	known  map[feed.ID]string
+	listed sets.Set[feed.ID]
 }
 
 func (s *drains) Begin() {
-	s.known, s.listed = s.e.drainsOf(s.gvr), sets.New[objects.ID]()
+	s.known, s.listed = s.e.drainsOf(s.gvr), sets.New[feed.ID]()
 	s.e.listing(s.id)
 }
 
-func (s *drains) Present(ctx context.Context, o objects.Object) {
+func (s *drains) Present(ctx context.Context, o feed.Object) {
 	if s.listed != nil {
 		s.listed.Insert(o.ID)
 	}
@@ -148,7 +148,7 @@ func (s *drains) Present(ctx context.Context, o objects.Object) {
 	s.e.observed(ctx, s.e.lookup(), sight{object: o, watched: true})
 }
 
-func (s *drains) Gone(id objects.ID, resourceVersion string) { s.e.released(id, resourceVersion) }
+func (s *drains) Gone(id feed.ID, resourceVersion string) { s.e.released(id, resourceVersion) }
 
 // Listed ends the drains that existed before the list and are not in the list: their label was removed while no watch was
 // open, and no event will report the removal. The watch reports drains that began meanwhile, or that were seen since.

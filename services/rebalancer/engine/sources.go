@@ -11,9 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
-	"github.com/clusterring/clusterring/services/rebalancer/source"
 )
 
 // namedAtOnce is how many shards one list names. A name has up to 63 characters, and the API server accepts at most 1 MB of
@@ -29,8 +28,8 @@ type sources struct {
 
 // following is a running source.
 type following struct {
-	scope  objects.Scope
-	stream *source.Stream // nil for a lister
+	scope  feed.Scope
+	stream *feed.Stream // nil for a lister
 	end    func()
 }
 
@@ -62,7 +61,7 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 	for _, r := range everything(t.Set) {
 		id := idOf(forDraining, r)
 		wanted.Insert(id)
-		s.stream(ctx, id, objects.Scope{GVR: r.GVR, Selector: s.e.Objects.DrainLabel()}, &drains{e: s.e, id: id, gvr: r.GVR})
+		s.stream(ctx, id, feed.Scope{GVR: r.GVR, Selector: s.e.Objects.DrainLabel()}, &drains{e: s.e, id: id, gvr: r.GVR})
 
 		if !t.Leaving[r.GroupResource()] { // the pass frees all of them
 			s.unselected(ctx, r, wanted)
@@ -73,7 +72,7 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 			continue // no shard could get the objects, or the pass frees them
 		}
 
-		scope := objects.Scope{GVR: r.GVR, Selector: and(selector(s.e.Objects.ShardLabel(), "notin", available), r.Selector)}
+		scope := feed.Scope{GVR: r.GVR, Selector: and(selector(s.e.Objects.ShardLabel(), "notin", available), r.Selector)}
 		for _, scope := range narrowed(scope, r, t.Narrow) {
 			id := idOf(forUnassigned, r).in(scope.Namespace)
 			wanted.Insert(id)
@@ -100,22 +99,22 @@ func (s *sources) unselected(ctx context.Context, r resources.Resource, wanted s
 		id := idOf(forUnselected, r)
 		id.selector = not
 		wanted.Insert(id)
-		s.stream(ctx, id, objects.Scope{GVR: r.GVR, Selector: and(s.e.Objects.ShardLabel(), not)}, &unselected{e: s.e, id: id})
+		s.stream(ctx, id, feed.Scope{GVR: r.GVR, Selector: and(s.e.Objects.ShardLabel(), not)}, &unselected{e: s.e, id: id})
 	}
 }
 
 // narrowed returns the scopes in which the objects of a resource are watched.
-func narrowed(scope objects.Scope, r resources.Resource, n placement.Narrowing) []objects.Scope {
+func narrowed(scope feed.Scope, r resources.Resource, n placement.Narrowing) []feed.Scope {
 	if !r.Namespaced {
-		return []objects.Scope{scope}
+		return []feed.Scope{scope}
 	}
 
 	if !n.Single {
 		scope.Fields = n.Fields()
-		return []objects.Scope{scope}
+		return []feed.Scope{scope}
 	}
 
-	scopes := make([]objects.Scope, len(n.Only))
+	scopes := make([]feed.Scope, len(n.Only))
 	for i, namespace := range n.Only {
 		scopes[i] = scope
 		scopes[i].Namespace = namespace
@@ -125,7 +124,7 @@ func narrowed(scope objects.Scope, r resources.Resource, n placement.Narrowing) 
 }
 
 // stream ensures that a stream runs with the given scope.
-func (s *sources) stream(ctx context.Context, id sourceID, scope objects.Scope, sink source.Sink) {
+func (s *sources) stream(ctx context.Context, id sourceID, scope feed.Scope, sink feed.Sink) {
 	if f, ok := s.all[id]; ok {
 		if f.scope.GVR == scope.GVR && f.scope.Fields == scope.Fields {
 			if f.scope.Selector != scope.Selector {
@@ -139,7 +138,7 @@ func (s *sources) stream(ctx context.Context, id sourceID, scope objects.Scope, 
 		s.drop(id, f)
 	}
 
-	f := &following{scope: scope, stream: source.NewStream(s.e.Objects, scope, sink, s.e.Clock)}
+	f := &following{scope: scope, stream: feed.NewStream(s.e.Objects, scope, sink, s.e.Clock)}
 	s.e.listing(id)
 	s.run(ctx, id, f, f.stream.Run)
 }
@@ -158,7 +157,7 @@ func (s *sources) list(ctx context.Context, r resources.Resource) sourceID {
 
 	l := &lister{e: s.e, id: id, gvr: r.GVR, pending: sets.New[string](), wake: make(chan struct{}, 1)}
 	s.lists[id] = l
-	s.run(ctx, id, &following{scope: objects.Scope{GVR: r.GVR}}, l.run)
+	s.run(ctx, id, &following{scope: feed.Scope{GVR: r.GVR}}, l.run)
 
 	return id
 }

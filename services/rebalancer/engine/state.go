@@ -12,8 +12,8 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/internal/invariants"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // state is the shared state of the goroutines of an engine. All methods are safe for concurrent use.
@@ -29,7 +29,7 @@ type state struct {
 
 	mu     sync.Mutex
 	target *Target
-	table  *obligation.Table
+	table  *work.Table
 	passes passes
 	grace  grace
 	// lost are the shards whose objects still have to be listed. relist requests a list of all objects without an available
@@ -58,7 +58,7 @@ type state struct {
 func newState(c Config, ancestors *ancestry.Book) *state {
 	s := &state{
 		clock: c.Clock,
-		table: obligation.New(obligation.Limits{
+		table: work.New(work.Limits{
 			Drains: c.Limits.Total, PerShard: c.Limits.PerShard, DrainTimeout: c.Limits.DrainTimeout,
 			Active: maxActive, Parked: maxParked, Failing: maxFailing,
 		}),
@@ -179,7 +179,7 @@ func (s *state) await(ctx context.Context, on *sync.Cond, condition func() bool)
 }
 
 // next returns what is due; false if ctx ended.
-func (s *state) next(ctx context.Context) (job obligation.Job, ok bool) {
+func (s *state) next(ctx context.Context) (job work.Job, ok bool) {
 	return job, s.await(ctx, s.due, func() bool {
 		var taken bool
 		if job, taken = s.table.Take(s.clock.Now()); taken && s.table.Ready() > 0 {
@@ -191,14 +191,14 @@ func (s *state) next(ctx context.Context) (job obligation.Job, ok bool) {
 }
 
 // report records the outcome of a job.
-func (s *state) report(id objects.ID, out obligation.Outcome) (late obligation.Late, news bool) {
+func (s *state) report(id feed.ID, out work.Outcome) (late work.Late, news bool) {
 	s.update(func(now time.Time) {
 		if late, news = s.table.Report(now, id, out); out.Object != nil {
 			s.history.note(id.GVR, out.Object.ResourceVersion)
 			s.follows(*out.Object)
 		}
 
-		if s.ended(id) && out.Event == obligation.SeenInPlace && out.Object != nil {
+		if s.ended(id) && out.Event == work.SeenInPlace && out.Object != nil {
 			s.left(*out.Object)
 		}
 	})
@@ -214,13 +214,13 @@ func (s *state) queued() bool {
 	return s.table.Ready() > 0
 }
 
-func (s *state) again(id objects.ID) {
+func (s *state) again(id feed.ID) {
 	s.update(func(time.Time) { s.table.Again(id) })
 }
 
 // sight is an object that was seen.
 type sight struct {
-	object objects.Object
+	object feed.Object
 	// inPlace reports whether it was in its place. watched reports whether its source also reports the removal of its drain
 	// label.
 	inPlace, watched bool
@@ -301,7 +301,7 @@ func (s *state) retarget(t *Target) (differs bool) {
 		maps.DeleteFunc(s.failures, func(id sourceID, _ string) bool { // the next pass shows whether they persist
 			return id.looksFor == forMisplaced || id.looksFor == forFollowers
 		})
-		s.table.Recheck(now, t.View.Works, func(id objects.ID) bool {
+		s.table.Recheck(now, t.View.Works, func(id feed.ID) bool {
 			r, _, ok := t.Set.Find(id.GVR.GroupResource())
 			return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")
 		})
@@ -382,7 +382,7 @@ func (s *state) takeLost() (shards []string, relist bool) {
 }
 
 // unsure requests a read of an object that has reached a version which no source has seen.
-func (s *state) unsure(id objects.ID, resourceVersion string) {
+func (s *state) unsure(id feed.ID, resourceVersion string) {
 	s.update(func(time.Time) {
 		s.history.note(id.GVR, resourceVersion)
 		s.table.Unsure(id, resourceVersion)
@@ -390,7 +390,7 @@ func (s *state) unsure(id objects.ID, resourceVersion string) {
 }
 
 // released records that an object has lost its drain label.
-func (s *state) released(id objects.ID, resourceVersion string) {
+func (s *state) released(id feed.ID, resourceVersion string) {
 	s.update(func(now time.Time) {
 		s.history.note(id.GVR, resourceVersion)
 
@@ -401,14 +401,14 @@ func (s *state) released(id objects.ID, resourceVersion string) {
 }
 
 // drainsOf returns the current drains of a resource, with the resource version in which each was last seen.
-func (s *state) drainsOf(gvr schema.GroupVersionResource) map[objects.ID]string {
+func (s *state) drainsOf(gvr schema.GroupVersionResource) map[feed.ID]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return s.table.Drains(func(id objects.ID) bool { return id.GVR == gvr })
+	return s.table.Drains(func(id feed.ID) bool { return id.GVR == gvr })
 }
 
 // unlistedBut requests a read of the objects that have no available shard, as far as is known, and were not in the list.
-func (s *state) unlistedBut(of func(objects.ID) bool) {
+func (s *state) unlistedBut(of func(feed.ID) bool) {
 	s.update(func(time.Time) { s.table.Unlisted(of) })
 }

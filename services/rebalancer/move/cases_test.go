@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // moved is one case: the object, what happens before the move, and the result of the move.
@@ -23,7 +23,7 @@ type moved struct {
 	shard    string
 	drain    bool
 	stale    bool
-	prepare  func(a *api, id objects.ID)
+	prepare  func(a *api, id feed.ID)
 	expected expected
 }
 
@@ -32,14 +32,14 @@ func run(t *testing.T, gvr string, tc moved) *api {
 
 	a := newAPI(t)
 
-	var id objects.ID
+	var id feed.ID
 	if gvr == "owner" {
 		id = a.put(owners, ownerAtB(), tc.shard, tc.drain)
 	} else {
 		id = a.put(children, "child", tc.shard, tc.drain)
 	}
 
-	job := obligation.Job{Object: a.seen(id), Stale: tc.stale}
+	job := work.Job{Object: a.seen(id), Stale: tc.stale}
 	if tc.prepare != nil {
 		tc.prepare(a, id)
 	}
@@ -54,36 +54,36 @@ func run(t *testing.T, gvr string, tc moved) *api {
 func TestMoveOfAMainObject(t *testing.T) {
 	name := ownerAtB()
 	get, patch := "get configmaps "+name, "patch configmaps "+name
-	fails := func(what string, err error) func(*api, objects.ID) {
-		return func(a *api, _ objects.ID) { a.fails[what] = err }
+	fails := func(what string, err error) func(*api, feed.ID) {
+		return func(a *api, _ feed.ID) { a.fails[what] = err }
 	}
-	is := func(event obligation.Event) obligation.Outcome { return obligation.Outcome{Event: event} }
-	unknown := obligation.Outcome{Event: obligation.Failed, Stale: true}
+	is := func(event work.Event) work.Outcome { return work.Outcome{Event: event} }
+	unknown := work.Outcome{Event: work.Failed, Stale: true}
 	asked := []string{patch, "moved " + name + ": drain"}
 	assigned := []string{patch, "moved " + name + ": assign"}
 
 	for what, tc := range map[string]moved{
-		"assigned":               {expected: expected{"b 10", is(obligation.SeenInPlace), assigned}},
-		"in place":               {shard: "b", expected: expected{"b 1", is(obligation.SeenInPlace), nil}},
-		"drained":                {shard: "a", expected: expected{"a 10 drain", is(obligation.Asked), asked}},
-		"not released yet":       {shard: "a", drain: true, expected: expected{"a 1 drain", is(obligation.Asked), nil}},
-		"no longer to be given":  {shard: "b", drain: true, expected: expected{"b 10", is(obligation.SeenInPlace), []string{patch, "moved " + name + ": withdraw"}}},
-		"no slot":                {shard: "a", prepare: func(a *api, _ objects.ID) { a.noSlots = true }, expected: expected{"a 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.SlotOf("a")}, nil}},
-		"read, and in place":     {stale: true, prepare: func(a *api, id objects.ID) { a.stored[id].Labels[shardKey] = "b" }, expected: expected{"b 1", is(obligation.SeenInPlace), []string{get}}},
-		"read, and gone":         {stale: true, prepare: func(a *api, id objects.ID) { delete(a.stored, id) }, expected: expected{"-", is(obligation.SeenInPlace), []string{get}}},
+		"assigned":               {expected: expected{"b 10", is(work.SeenInPlace), assigned}},
+		"in place":               {shard: "b", expected: expected{"b 1", is(work.SeenInPlace), nil}},
+		"drained":                {shard: "a", expected: expected{"a 10 drain", is(work.Asked), asked}},
+		"not released yet":       {shard: "a", drain: true, expected: expected{"a 1 drain", is(work.Asked), nil}},
+		"no longer to be given":  {shard: "b", drain: true, expected: expected{"b 10", is(work.SeenInPlace), []string{patch, "moved " + name + ": withdraw"}}},
+		"no slot":                {shard: "a", prepare: func(a *api, _ feed.ID) { a.noSlots = true }, expected: expected{"a 1", work.Outcome{Event: work.Blocked, Cause: work.SlotOf("a")}, nil}},
+		"read, and in place":     {stale: true, prepare: func(a *api, id feed.ID) { a.stored[id].Labels[shardKey] = "b" }, expected: expected{"b 1", is(work.SeenInPlace), []string{get}}},
+		"read, and gone":         {stale: true, prepare: func(a *api, id feed.ID) { delete(a.stored, id) }, expected: expected{"-", is(work.SeenInPlace), []string{get}}},
 		"not read":               {stale: true, prepare: fails("get configmaps", errors.New("etcd")), expected: expected{"-", unknown, []string{get}}},
 		"read, and not served":   {stale: true, prepare: fails("get configmaps", errNotServed), expected: expected{"-", unknown, []string{get}}},
-		"gone":                   {prepare: func(a *api, id objects.ID) { delete(a.stored, id) }, expected: expected{"-", obligation.Outcome{Event: obligation.SeenInPlace, Stale: true}, []string{patch}}},
+		"gone":                   {prepare: func(a *api, id feed.ID) { delete(a.stored, id) }, expected: expected{"-", work.Outcome{Event: work.SeenInPlace, Stale: true}, []string{patch}}},
 		"not served":             {prepare: fails("patch configmaps", errNotServed), expected: expected{" 1", unknown, []string{patch}}},
-		"a conflict":             {prepare: func(a *api, id objects.ID) { a.stored[id].ResourceVersion = "2" }, expected: expected{" 1", obligation.Outcome{Event: obligation.Failed, Stale: true, Brief: true}, []string{patch}}},
+		"a conflict":             {prepare: func(a *api, id feed.ID) { a.stored[id].ResourceVersion = "2" }, expected: expected{" 1", work.Outcome{Event: work.Failed, Stale: true, Brief: true}, []string{patch}}},
 		"no answer":              {shard: "a", prepare: fails("patch configmaps", context.DeadlineExceeded), expected: expected{"a 1", unknown, []string{patch}}},
-		"an unknown namespace":   {prepare: fails("namespace", errors.New("not synced")), expected: expected{" 1", is(obligation.Failed), nil}},
-		"not its turn":           {prepare: func(a *api, _ objects.ID) { a.noTurn = true }, expected: expected{" 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.TurnOf(objects.ID{GVR: owners, Namespace: "n", Name: name})}, nil}},
-		"goes after others":      {prepare: func(a *api, _ objects.ID) { a.scattered = true }, expected: expected{" 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.FollowersOf(types.UID("uid of " + name))}, []string{"gather what follows " + name + " at b"}}},
-		"taken back":             {prepare: admission(func(l map[string]string) { delete(l, shardKey) }), expected: expected{" 10", obligation.Outcome{Event: obligation.Failed, Reason: "reverts the labels"}, assigned}},
-		"put elsewhere":          {prepare: admission(func(l map[string]string) { l[shardKey] = "a" }), expected: expected{"a 10", is(obligation.Woken), assigned}},
-		"its drain taken back":   {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey) }), expected: expected{"a 10", obligation.Outcome{Event: obligation.Failed, Reason: "reverts the labels"}, asked}},
-		"released while drained": {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey); delete(l, shardKey) }), expected: expected{" 10", is(obligation.Woken), asked}},
+		"an unknown namespace":   {prepare: fails("namespace", errors.New("not synced")), expected: expected{" 1", is(work.Failed), nil}},
+		"not its turn":           {prepare: func(a *api, _ feed.ID) { a.noTurn = true }, expected: expected{" 1", work.Outcome{Event: work.Blocked, Cause: work.TurnOf(feed.ID{GVR: owners, Namespace: "n", Name: name})}, nil}},
+		"goes after others":      {prepare: func(a *api, _ feed.ID) { a.scattered = true }, expected: expected{" 1", work.Outcome{Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + name))}, []string{"gather what follows " + name + " at b"}}},
+		"taken back":             {prepare: admission(func(l map[string]string) { delete(l, shardKey) }), expected: expected{" 10", work.Outcome{Event: work.Failed, Reason: "reverts the labels"}, assigned}},
+		"put elsewhere":          {prepare: admission(func(l map[string]string) { l[shardKey] = "a" }), expected: expected{"a 10", is(work.Woken), assigned}},
+		"its drain taken back":   {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey) }), expected: expected{"a 10", work.Outcome{Event: work.Failed, Reason: "reverts the labels"}, asked}},
+		"released while drained": {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey); delete(l, shardKey) }), expected: expected{" 10", is(work.Woken), asked}},
 	} {
 		t.Run(what, func(t *testing.T) { run(t, "owner", tc) })
 	}
@@ -99,8 +99,8 @@ func TestHandoverIsWritten(t *testing.T) {
 			key := contract.HandoverAnnotation(ring)
 			metav1.SetMetaDataAnnotation(&a.stored[id].ObjectMeta, key, "earlier")
 
-			out := a.mover().Move(t.Context(), target, obligation.Job{Object: a.seen(id)})
-			require.Equal(t, obligation.SeenInPlace, out.Event)
+			out := a.mover().Move(t.Context(), target, work.Job{Object: a.seen(id)})
+			require.Equal(t, work.SeenInPlace, out.Event)
 
 			now, is := a.stored[id].Annotations[key]
 			require.Equal(t, handover.String(), now)
@@ -124,15 +124,15 @@ func TestDrainNamesTheNextShard(t *testing.T) {
 				at.Set = alone()
 			}
 
-			out := a.mover().Move(t.Context(), func() *placement.Target { return at }, obligation.Job{Object: a.seen(id)})
-			require.Equal(t, obligation.Asked, out.Event)
+			out := a.mover().Move(t.Context(), func() *placement.Target { return at }, work.Job{Object: a.seen(id)})
+			require.Equal(t, work.Asked, out.Event)
 			require.Equal(t, tc.value, a.stored[id].Labels[drainKey])
 		})
 	}
 }
 
-func admission(change func(map[string]string)) func(*api, objects.ID) {
-	return func(a *api, _ objects.ID) { a.admission = change }
+func admission(change func(map[string]string)) func(*api, feed.ID) {
+	return func(a *api, _ feed.ID) { a.admission = change }
 }
 
 // If the result of a write is unknown, the object is read, and the write is not repeated.
@@ -141,38 +141,38 @@ func TestMoveLooksUpAWriteWithoutAnAnswer(t *testing.T) {
 	id := a.put(owners, ownerAtB(), "", false)
 	a.fails["patch configmaps"], a.lost = context.DeadlineExceeded, true
 
-	out := a.mover().Move(t.Context(), target, obligation.Job{Object: a.seen(id)})
-	require.Equal(t, obligation.Failed, out.Event)
+	out := a.mover().Move(t.Context(), target, work.Job{Object: a.seen(id)})
+	require.Equal(t, work.Failed, out.Event)
 	require.True(t, out.Stale)
 
-	out = a.mover().Move(t.Context(), target, obligation.Job{Object: *out.Object, Stale: out.Stale})
-	a.expect(expected{"b 10", obligation.Outcome{Event: obligation.SeenInPlace}, []string{"patch configmaps " + id.Name, "get configmaps " + id.Name}}, out)
+	out = a.mover().Move(t.Context(), target, work.Job{Object: *out.Object, Stale: out.Stale})
+	a.expect(expected{"b 10", work.Outcome{Event: work.SeenInPlace}, []string{"patch configmaps " + id.Name, "get configmaps " + id.Name}}, out)
 }
 
 // In TestMoveOfAControlledObject, the owner belongs to shard b.
 func TestMoveOfAControlledObject(t *testing.T) {
 	name := ownerAtB()
-	owner := objects.ID{GVR: owners, Namespace: "n", Name: name}
+	owner := feed.ID{GVR: owners, Namespace: "n", Name: name}
 	get, patch, assigned, see := "get configmaps "+name, "patch secrets child", "moved child: assign", "see "+name
-	ownerAt := func(shard string, drain bool) func(*api, objects.ID) {
-		return func(a *api, _ objects.ID) { a.put(owners, name, shard, drain) }
+	ownerAt := func(shard string, drain bool) func(*api, feed.ID) {
+		return func(a *api, _ feed.ID) { a.put(owners, name, shard, drain) }
 	}
-	known := func(shard string) func(*api, objects.ID) {
-		return func(a *api, _ objects.ID) { a.others[owner] = a.seen(a.put(owners, name, shard, false)) }
+	known := func(shard string) func(*api, feed.ID) {
+		return func(a *api, _ feed.ID) { a.others[owner] = a.seen(a.put(owners, name, shard, false)) }
 	}
-	fails := func(what string, err error) func(*api, objects.ID) {
-		return func(a *api, _ objects.ID) { a.fails[what] = err }
+	fails := func(what string, err error) func(*api, feed.ID) {
+		return func(a *api, _ feed.ID) { a.fails[what] = err }
 	}
-	given := func(a *api, _ objects.ID) {
-		known("")(a, objects.ID{})
-		a.given = map[objects.ID]bool{owner: true}
+	given := func(a *api, _ feed.ID) {
+		known("")(a, feed.ID{})
+		a.given = map[feed.ID]bool{owner: true}
 	}
-	waits := obligation.Outcome{Event: obligation.Blocked, Cause: obligation.OwnerOf(owner)}
-	settled := obligation.Outcome{Event: obligation.SeenInPlace}
+	waits := work.Outcome{Event: work.Blocked, Cause: work.OwnerOf(owner)}
+	settled := work.Outcome{Event: work.SeenInPlace}
 
 	for what, tc := range map[string]moved{
 		"to its owner":                          {prepare: ownerAt("b", false), expected: expected{"b 10", settled, []string{get, patch, assigned}}},
-		"to an owner out of its place":          {prepare: ownerAt("a", false), expected: expected{"a 10", obligation.Outcome{Event: obligation.Woken}, []string{get, see, patch, assigned}}},
+		"to an owner out of its place":          {prepare: ownerAt("a", false), expected: expected{"a 10", work.Outcome{Event: work.Woken}, []string{get, see, patch, assigned}}},
 		"there is with an owner out of place":   {shard: "a", prepare: ownerAt("a", false), expected: expected{"a 1", waits, []string{get, see}}},
 		"and its owner has no shard":            {prepare: ownerAt("", false), expected: expected{" 1", waits, []string{get, see}}},
 		"and its owner is being drained":        {shard: "b", drain: true, prepare: ownerAt("a", true), expected: expected{"b 1 drain", waits, []string{get, see}}},
@@ -180,19 +180,19 @@ func TestMoveOfAControlledObject(t *testing.T) {
 		"has none, and its owner neither":       {prepare: known(""), expected: expected{" 1", waits, nil}},
 		"goes before its owner":                 {prepare: given, expected: expected{"b 10", settled, []string{patch, assigned}}},
 		"leaves a shard before its owner comes": {shard: "a", prepare: given, expected: expected{"b 10", settled, []string{patch, assigned}}},
-		"has none, its owner does":              {prepare: known("a"), expected: expected{"a 10", obligation.Outcome{Event: obligation.Woken}, []string{get, see, patch, assigned}}},
+		"has none, its owner does":              {prepare: known("a"), expected: expected{"a 10", work.Outcome{Event: work.Woken}, []string{get, see, patch, assigned}}},
 		"has no owner":                          {expected: expected{"b 10", settled, []string{get, patch, assigned}}},
 		"has no owner, and stays where it is":   {shard: "a", expected: expected{"a 1", settled, []string{get}}},
-		"has an owner of the same name":         {shard: "a", prepare: func(a *api, id objects.ID) { ownerAt("b", false)(a, id); a.stored[owner].UID = "another" }, expected: expected{"a 1", settled, []string{get}}},
-		"another of its owner's name is moving": {prepare: func(a *api, id objects.ID) {
+		"has an owner of the same name":         {shard: "a", prepare: func(a *api, id feed.ID) { ownerAt("b", false)(a, id); a.stored[owner].UID = "another" }, expected: expected{"a 1", settled, []string{get}}},
+		"another of its owner's name is moving": {prepare: func(a *api, id feed.ID) {
 			known("")(a, id)
 			o := a.others[owner]
 			o.UID = "another"
 			a.others[owner] = o
 		}, expected: expected{" 1", waits, []string{get, see}}},
-		"its owner cannot be read":                 {prepare: fails("get configmaps", errors.New("etcd")), expected: expected{" 1", obligation.Outcome{Event: obligation.Failed, Reason: "find the owner"}, []string{get}}},
-		"its owner's resource is not served":       {shard: "a", prepare: fails("get configmaps", errNotServed), expected: expected{"a 1", obligation.Outcome{Event: obligation.Failed, Reason: "find the owner"}, []string{get}}},
-		"not its turn: the owner is not looked at": {prepare: func(a *api, _ objects.ID) { a.noTurn = true }, expected: expected{" 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.TurnOf(objects.ID{GVR: children, Namespace: "n", Name: "child"})}, nil}},
+		"its owner cannot be read":                 {prepare: fails("get configmaps", errors.New("etcd")), expected: expected{" 1", work.Outcome{Event: work.Failed, Reason: "find the owner"}, []string{get}}},
+		"its owner's resource is not served":       {shard: "a", prepare: fails("get configmaps", errNotServed), expected: expected{"a 1", work.Outcome{Event: work.Failed, Reason: "find the owner"}, []string{get}}},
+		"not its turn: the owner is not looked at": {prepare: func(a *api, _ feed.ID) { a.noTurn = true }, expected: expected{" 1", work.Outcome{Event: work.Blocked, Cause: work.TurnOf(feed.ID{GVR: children, Namespace: "n", Name: "child"})}, nil}},
 	} {
 		t.Run(what, func(t *testing.T) { run(t, "child", tc) })
 	}
@@ -202,22 +202,22 @@ func TestMoveOfAControlledObject(t *testing.T) {
 func TestMoveFromADeadShard(t *testing.T) {
 	name := ownerAtB()
 	lease, patch := "lease ", "patch configmaps "+name
-	holds := func(holder string) func(*api, objects.ID) {
-		return func(a *api, _ objects.ID) { a.leases = []coordinationv1.Lease{leaseOf("dead", holder)} }
+	holds := func(holder string) func(*api, feed.ID) {
+		return func(a *api, _ feed.ID) { a.leases = []coordinationv1.Lease{leaseOf("dead", holder)} }
 	}
-	blocked := func(retry time.Duration, reason string) obligation.Outcome {
-		return obligation.Outcome{Event: obligation.Blocked, Cause: obligation.HeldBy("dead"), RetryAfter: retry, Reason: reason}
+	blocked := func(retry time.Duration, reason string) work.Outcome {
+		return work.Outcome{Event: work.Blocked, Cause: work.HeldBy("dead"), RetryAfter: retry, Reason: reason}
 	}
-	taken := expected{"b 10", obligation.Outcome{Event: obligation.SeenInPlace}, []string{lease, "free dead", patch, "moved " + name + ": assign"}}
+	taken := expected{"b 10", work.Outcome{Event: work.SeenInPlace}, []string{lease, "free dead", patch, "moved " + name + ": assign"}}
 
 	for what, tc := range map[string]moved{
 		"its Lease is free":    {prepare: holds(""), expected: taken},
 		"it holds its Lease":   {prepare: holds("dead"), expected: expected{"dead 1", blocked(time.Second, "holds its Lease"), []string{lease}}},
-		"Lease cannot be read": {prepare: func(a *api, _ objects.ID) { a.fails["lease"] = apierrors.NewForbidden(owners.GroupResource(), "", nil) }, expected: expected{"dead 1", blocked(askAgain, "confirm that shard dead"), []string{lease}}},
-		"another one retries":  {prepare: func(a *api, _ objects.ID) { a.held["dead"] = true }, expected: expected{"dead 1", blocked(0, ""), nil}},
+		"Lease cannot be read": {prepare: func(a *api, _ feed.ID) { a.fails["lease"] = apierrors.NewForbidden(owners.GroupResource(), "", nil) }, expected: expected{"dead 1", blocked(askAgain, "confirm that shard dead"), []string{lease}}},
+		"another one retries":  {prepare: func(a *api, _ feed.ID) { a.held["dead"] = true }, expected: expected{"dead 1", blocked(0, ""), nil}},
 		"no answer to a write": {
-			prepare:  func(a *api, id objects.ID) { holds("")(a, id); a.fails["patch configmaps"] = context.DeadlineExceeded },
-			expected: expected{"dead 1", obligation.Outcome{Event: obligation.Failed, Stale: true}, []string{lease, "free dead", patch}},
+			prepare:  func(a *api, id feed.ID) { holds("")(a, id); a.fails["patch configmaps"] = context.DeadlineExceeded },
+			expected: expected{"dead 1", work.Outcome{Event: work.Failed, Stale: true}, []string{lease, "free dead", patch}},
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -234,9 +234,9 @@ func TestMoveWaitsForShardsThatComeBack(t *testing.T) {
 	a.grace = time.Minute
 	id := a.put(owners, ownerAtB(), "gone", false)
 
-	out := a.mover().Move(t.Context(), target, obligation.Job{Object: a.seen(id)})
-	a.expect(expected{object: "gone 1", out: obligation.Outcome{
-		Event: obligation.Blocked, Cause: obligation.HeldBy("gone"), RetryAfter: time.Minute, Reason: "others may follow",
+	out := a.mover().Move(t.Context(), target, work.Job{Object: a.seen(id)})
+	a.expect(expected{object: "gone 1", out: work.Outcome{
+		Event: work.Blocked, Cause: work.HeldBy("gone"), RetryAfter: time.Minute, Reason: "others may follow",
 	}}, out)
 }
 
@@ -252,8 +252,8 @@ func TestMoveLooksWhenItsTurnHasCome(t *testing.T) {
 		now.View = viewOf("a")
 	}
 
-	out := a.mover().Move(t.Context(), func() *placement.Target { return now }, obligation.Job{Object: a.seen(id)})
-	a.expect(expected{"a 10", obligation.Outcome{Event: obligation.SeenInPlace}, []string{
+	out := a.mover().Move(t.Context(), func() *placement.Target { return now }, work.Job{Object: a.seen(id)})
+	a.expect(expected{"a 10", work.Outcome{Event: work.SeenInPlace}, []string{
 		"lease ", "free dead", "patch configmaps " + id.Name, "moved " + id.Name + ": assign",
 	}}, out)
 	require.Zero(t, a.inside)

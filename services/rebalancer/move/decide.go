@@ -6,22 +6,22 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // Nothing in this file sends a request: everything follows from what the walk knows.
 
 // resting returns the outcome if nothing has to be done about the object now; otherwise nil.
-func (w *walk) resting() *obligation.Outcome {
+func (w *walk) resting() *work.Outcome {
 	switch {
 	case w.at.InPlace:
-		return w.outcome(obligation.SeenInPlace)
+		return w.outcome(work.SeenInPlace)
 	case w.waitsForOwner():
-		return w.blocked(obligation.OwnerOf(w.ownerID()))
+		return w.blocked(work.OwnerOf(w.ownerID()))
 	case w.kept:
-		return w.blocked(obligation.HeldBy(w.object.Shard))
+		return w.blocked(work.HeldBy(w.object.Shard))
 	}
 
 	return nil
@@ -61,19 +61,19 @@ func (w *walk) planned() plan.Action {
 func (w *walk) works(shard string) bool { return w.target.View.In(w.at.In).Works(shard) }
 
 // change returns the change that the action writes; ok is false if it writes nothing.
-func (w *walk) change() (c objects.Change, ok bool) {
+func (w *walk) change() (c feed.Change, ok bool) {
 	switch w.action.Verb {
 	case plan.Assign:
-		c = objects.Change{Shard: w.action.To, RemoveDrain: w.object.Draining}
+		c = feed.Change{Shard: w.action.To, RemoveDrain: w.object.Draining}
 		if w.action.ChildrenFirst {
 			c.Handover = new(w.handover.String())
 		}
 	case plan.Withdraw:
-		c = objects.Change{RemoveDrain: true}
+		c = feed.Change{RemoveDrain: true}
 	case plan.Release:
-		c = objects.Change{RemoveShard: w.object.Labelled, RemoveDrain: w.object.Draining}
+		c = feed.Change{RemoveShard: w.object.Labelled, RemoveDrain: w.object.Draining}
 	case plan.Drain:
-		c = objects.Change{Drain: cmp.Or(w.action.To, contract.DrainValue)}
+		c = feed.Change{Drain: cmp.Or(w.action.To, contract.DrainValue)}
 	case plan.AwaitAcknowledgement, plan.AwaitShard, plan.None:
 		return c, false
 	}
@@ -85,60 +85,60 @@ func (w *walk) change() (c objects.Change, ok bool) {
 }
 
 // waiting returns what the object waits for if the action writes nothing.
-func (w *walk) waiting() *obligation.Outcome {
+func (w *walk) waiting() *work.Outcome {
 	switch {
 	case w.at.Owner != nil && w.follows.moving:
-		return w.blocked(obligation.OwnerOf(w.ownerID()))
+		return w.blocked(work.OwnerOf(w.ownerID()))
 	case w.action.Verb != plan.AwaitAcknowledgement:
-		return w.outcome(obligation.SeenInPlace) // it is at the shard of its owner, or has no other place
+		return w.outcome(work.SeenInPlace) // it is at the shard of its owner, or has no other place
 	case w.at.Role == resources.Main:
-		return w.outcome(obligation.Asked)
+		return w.outcome(work.Asked)
 	}
 
 	// The owner has reached its place since it was read, or is about to be seen there.
-	out := w.blocked(obligation.OwnerOf(w.ownerID()))
+	out := w.blocked(work.OwnerOf(w.ownerID()))
 	out.RetryAfter = ownerSoon
 
 	return out
 }
 
 // written returns the outcome of a write, given the object after the write.
-func (w *walk) written(now objects.Object, at placement.Assessment) *obligation.Outcome {
+func (w *walk) written(now feed.Object, at placement.Assessment) *work.Outcome {
 	before := w.object
 	w.object = now
 
 	switch {
 	case at.InPlace:
-		return w.outcome(obligation.SeenInPlace)
+		return w.outcome(work.SeenInPlace)
 	case w.action.Verb == plan.Drain && now.Draining:
-		return w.outcome(obligation.Asked)
+		return w.outcome(work.Asked)
 	case now.Shard != before.Shard || now.Draining != before.Draining:
-		return w.outcome(obligation.Woken) // one step further
+		return w.outcome(work.Woken) // one step further
 	}
 
-	out := w.outcome(obligation.Failed)
+	out := w.outcome(work.Failed)
 	out.Reason = "another client reverts the labels"
 
 	return out
 }
 
 // ownerID returns the ID of the main object that the object follows. A main object follows itself.
-func (w *walk) ownerID() objects.ID { return w.at.OwnerID(w.object) }
+func (w *walk) ownerID() feed.ID { return w.at.OwnerID(w.object) }
 
-func (w *walk) outcome(event obligation.Event) *obligation.Outcome {
-	return &obligation.Outcome{Object: &w.object, Event: event}
+func (w *walk) outcome(event work.Event) *work.Outcome {
+	return &work.Outcome{Object: &w.object, Event: event}
 }
 
-func (w *walk) blocked(cause obligation.Cause) *obligation.Outcome {
-	return &obligation.Outcome{Object: &w.object, Event: obligation.Blocked, Cause: cause}
+func (w *walk) blocked(cause work.Cause) *work.Outcome {
+	return &work.Outcome{Object: &w.object, Event: work.Blocked, Cause: cause}
 }
 
 // failed returns the outcome of a request error. An error that reports a deleted object is not a failure. o is nil if it could
 // not be read.
-func failed(o *objects.Object, err error) *obligation.Outcome {
+func failed(o *feed.Object, err error) *work.Outcome {
 	if resources.IsGone(err) {
-		return &obligation.Outcome{Event: obligation.SeenInPlace}
+		return &work.Outcome{Event: work.SeenInPlace}
 	}
 
-	return &obligation.Outcome{Object: o, Event: obligation.Failed, Reason: err.Error(), Stale: o == nil}
+	return &work.Outcome{Object: o, Event: work.Failed, Reason: err.Error(), Stale: o == nil}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/takeover"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 const (
@@ -38,11 +38,11 @@ const (
 // Obligations are the obligations of the ring, as far as one move depends on others. Its methods must be safe for concurrent use.
 type Obligations interface {
 	// See records an object that is not in its place.
-	See(o objects.Object)
+	See(o feed.Object)
 	// Has returns an object that is not in its place, as it was last seen; false if there is no obligation for it.
-	Has(id objects.ID) (objects.Object, bool)
+	Has(id feed.ID) (feed.Object, bool)
 	// Grant gives an object a slot of its shard. It reports whether a slot was free.
-	Grant(id objects.ID, shard string) bool
+	Grant(id feed.ID, shard string) bool
 	// Held reports whether objects of the shard wait because the shard may still work on them, and a retry is scheduled.
 	Held(shard string) bool
 	// Free records that a shard does not work on its objects.
@@ -50,12 +50,12 @@ type Obligations interface {
 	// Gathered reports whether all followers of an object are at the shard to, and from which resource versions on. If not,
 	// it starts a search for them, and they may move to that shard. The object must not have a shard that works on it, or
 	// must follow another object.
-	Gathered(o objects.Object, to string) (from contract.Handover, all bool)
+	Gathered(o feed.Object, to string) (from contract.Handover, all bool)
 	// Writing records that a write to an object of the resource begins. Call the result with the resource version of the object after the
 	// write, if the write has changed it.
 	Writing(of schema.GroupResource) (written func(version string))
 	// Given reports whether no shard works on the object with this name and UID, and the object waits for its followers.
-	Given(owner objects.ID, uid types.UID) bool
+	Given(owner feed.ID, uid types.UID) bool
 	// Grace returns how long objects of lost shards have to wait for their shards to come back, and the reason. A wait of
 	// zero or less means that they do not have to wait.
 	Grace() (wait time.Duration, reason string)
@@ -63,22 +63,22 @@ type Obligations interface {
 
 // Mover moves the objects of one ring. All fields are required. It is safe for concurrent use.
 type Mover struct {
-	Objects     *objects.Client
+	Objects     *feed.Client
 	Guard       *takeover.Guard
 	Lookup      placement.Lookup
 	Obligations Obligations
 	// Clock is the clock of the guard.
 	Clock clock.PassiveClock
 	// Turn requests the turn to decide about an object: see [Turns.Begin].
-	Turn func(owner, id objects.ID) (end func(), ok bool)
+	Turn func(owner, id feed.ID) (end func(), ok bool)
 	// Answers limits writes that the API server does not answer.
 	Answers *Answers
 	// Moved is called after each successful write.
-	Moved func(o objects.Object, verb plan.Verb)
+	Moved func(o feed.Object, verb plan.Verb)
 }
 
 // glance avoids the queue of the API server if nothing has to be done.
-func (m *Mover) glance(ctx context.Context, w *walk) *obligation.Outcome {
+func (m *Mover) glance(ctx context.Context, w *walk) *work.Outcome {
 	if w.stale = w.stale || w.present().Unread(w.object); w.stale {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (m *Mover) glance(ctx context.Context, w *walk) *obligation.Outcome {
 
 // enter precedes all requests: the object may have to wait long in the queue. What later stages find out about the owner or a
 // Lease is used without delay.
-func (m *Mover) enter(ctx context.Context, w *walk) *obligation.Outcome {
+func (m *Mover) enter(ctx context.Context, w *walk) *work.Outcome {
 	leave, err := m.Objects.Enter(ctx)
 	if err != nil {
 		return failed(nil, err)
@@ -100,7 +100,7 @@ func (m *Mover) enter(ctx context.Context, w *walk) *obligation.Outcome {
 }
 
 // read reads an object that has changed since it was seen.
-func (m *Mover) read(ctx context.Context, w *walk) *obligation.Outcome {
+func (m *Mover) read(ctx context.Context, w *walk) *work.Outcome {
 	if !w.stale {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (m *Mover) read(ctx context.Context, w *walk) *obligation.Outcome {
 }
 
 // place determines where the object belongs, and whether something has to be done about it. It sends no request.
-func (m *Mover) place(ctx context.Context, w *walk) (out *obligation.Outcome) {
+func (m *Mover) place(ctx context.Context, w *walk) (out *work.Outcome) {
 	var err error
 
 	w.target = w.present()
@@ -151,12 +151,12 @@ func (m *Mover) followed(w *walk) (f followed) {
 }
 
 // room lets the object wait while writes of its resource hang.
-func (m *Mover) room(_ context.Context, w *walk) *obligation.Outcome {
+func (m *Mover) room(_ context.Context, w *walk) *work.Outcome {
 	of := w.object.GVR.GroupResource()
 
 	patience, end, ok := m.Answers.Begin(of)
 	if !ok {
-		out := w.blocked(obligation.AnswerTo(of))
+		out := w.blocked(work.AnswerTo(of))
 		out.RetryAfter = answerSoon
 
 		return out
@@ -169,10 +169,10 @@ func (m *Mover) room(_ context.Context, w *walk) *obligation.Outcome {
 }
 
 // turn requests the turn to decide about the object.
-func (m *Mover) turn(_ context.Context, w *walk) *obligation.Outcome {
+func (m *Mover) turn(_ context.Context, w *walk) *work.Outcome {
 	end, ok := m.Turn(w.ownerID(), w.object.ID)
 	if !ok {
-		return w.blocked(obligation.TurnOf(w.object.ID))
+		return w.blocked(work.TurnOf(w.object.ID))
 	}
 
 	w.atEnd(end)
@@ -182,7 +182,7 @@ func (m *Mover) turn(_ context.Context, w *walk) *obligation.Outcome {
 
 // owner determines the shard of a controlled object's owner. It reads the owner, unless no shard works on the owner as far as
 // is known: only the rebalancer can then assign it.
-func (m *Mover) owner(ctx context.Context, w *walk) *obligation.Outcome {
+func (m *Mover) owner(ctx context.Context, w *walk) *work.Outcome {
 	if !w.needsOwner() {
 		return nil
 	}
@@ -199,14 +199,14 @@ func (m *Mover) owner(ctx context.Context, w *walk) *obligation.Outcome {
 	// The owner was read after the object was placed, and may have entered or left the ring.
 	if w.at.Owner.Resource.Selector != "" {
 		if out := m.place(ctx, w); out != nil || !w.needsOwner() {
-			return cmp.Or(out, w.outcome(obligation.Woken))
+			return cmp.Or(out, w.outcome(work.Woken))
 		}
 
 		w.owned.Belongs = w.at.OwnerBelongs
 	}
 
 	if w.follows = m.followed(w); w.ownerIsBetween() {
-		return w.blocked(obligation.OwnerOf(w.ownerID()))
+		return w.blocked(work.OwnerOf(w.ownerID()))
 	}
 
 	return nil
@@ -238,14 +238,14 @@ func (m *Mover) readOwner(ctx context.Context, w *walk) (plan.Owner, error) {
 }
 
 // decide asks the plan.
-func (m *Mover) decide(_ context.Context, w *walk) *obligation.Outcome {
+func (m *Mover) decide(_ context.Context, w *walk) *work.Outcome {
 	w.action = w.planned()
 
 	return nil
 }
 
 // grace lets objects wait for shards that may come back soon.
-func (m *Mover) grace(_ context.Context, w *walk) *obligation.Outcome {
+func (m *Mover) grace(_ context.Context, w *walk) *work.Outcome {
 	if w.action.TakenFrom == "" || w.action.Verb != plan.Assign {
 		return nil
 	}
@@ -255,14 +255,14 @@ func (m *Mover) grace(_ context.Context, w *walk) *obligation.Outcome {
 		return nil
 	}
 
-	out := w.blocked(obligation.HeldBy(w.action.TakenFrom))
+	out := w.blocked(work.HeldBy(w.action.TakenFrom))
 	out.RetryAfter, out.Reason = wait, reason
 
 	return out
 }
 
 // confirm determines whether the object may be taken from its shard without asking the shard, and until when.
-func (m *Mover) confirm(ctx context.Context, w *walk) *obligation.Outcome {
+func (m *Mover) confirm(ctx context.Context, w *walk) *work.Outcome {
 	shard := w.action.TakenFrom
 	if shard == "" {
 		return nil
@@ -284,12 +284,12 @@ func (m *Mover) confirm(ctx context.Context, w *walk) *obligation.Outcome {
 
 	switch {
 	case err != nil:
-		out := w.blocked(obligation.HeldBy(shard))
+		out := w.blocked(work.HeldBy(shard))
 		out.RetryAfter, out.Reason = askAgain, fmt.Sprintf("confirm that shard %s does not hold its Lease: %v", shard, err)
 
 		return out
 	case !verdict.Allowed:
-		out := w.blocked(obligation.HeldBy(shard))
+		out := w.blocked(work.HeldBy(shard))
 		out.RetryAfter, out.Reason = verdict.RetryAfter, verdict.Reason
 
 		return out
@@ -303,30 +303,30 @@ func (m *Mover) confirm(ctx context.Context, w *walk) *obligation.Outcome {
 }
 
 // gather lets all objects that follow the object move first.
-func (m *Mover) gather(_ context.Context, w *walk) *obligation.Outcome {
+func (m *Mover) gather(_ context.Context, w *walk) *work.Outcome {
 	if !w.action.ChildrenFirst {
 		return nil
 	}
 
 	var all bool
 	if w.handover, all = m.Obligations.Gathered(w.object, w.action.To); !all {
-		return w.blocked(obligation.FollowersOf(w.object.UID))
+		return w.blocked(work.FollowersOf(w.object.UID))
 	}
 
 	return nil
 }
 
 // grant takes a slot for a drain.
-func (m *Mover) grant(_ context.Context, w *walk) *obligation.Outcome {
+func (m *Mover) grant(_ context.Context, w *walk) *work.Outcome {
 	if w.action.Verb == plan.Drain && !m.Obligations.Grant(w.object.ID, w.object.Shard) {
-		return w.blocked(obligation.SlotOf(w.object.Shard))
+		return w.blocked(work.SlotOf(w.object.Shard))
 	}
 
 	return nil
 }
 
 // act writes what the plan requests. If the plan writes nothing, act reports what the object waits for.
-func (m *Mover) act(ctx context.Context, w *walk) *obligation.Outcome {
+func (m *Mover) act(ctx context.Context, w *walk) *work.Outcome {
 	change, ok := w.change()
 	if !ok {
 		w.follows = m.followed(w)
@@ -350,13 +350,13 @@ func (m *Mover) act(ctx context.Context, w *walk) *obligation.Outcome {
 // The API server gives up a write that takes long, such as one whose webhook does not answer, and the move waits until it says so. Even a write
 // that is executed after that does no harm: it requires the version of the object that it was decided for. If it is executed before the next read, the
 // read shows it; if after, it or the next write finds another version and fails. A write that must end at a time is given up earlier.
-func (m *Mover) write(ctx context.Context, w *walk, change objects.Change) *obligation.Outcome {
+func (m *Mover) write(ctx context.Context, w *walk, change feed.Change) *work.Outcome {
 	began, within := m.Clock.Now(), w.patience
 	if !w.until.IsZero() {
 		within = min(within, w.until.Sub(began)*9/10) //nolint:mnd // a tenth for the way of the answer
 	}
 
-	limited, cancel := context.WithTimeout(objects.Within(ctx, max(within, time.Millisecond)), patience)
+	limited, cancel := context.WithTimeout(feed.Within(ctx, max(within, time.Millisecond)), patience)
 	defer cancel()
 
 	of := w.object.GVR.GroupResource()
@@ -366,7 +366,7 @@ func (m *Mover) write(ctx context.Context, w *walk, change objects.Change) *obli
 	m.Answers.Answer(of, within, m.Clock.Since(began), err)
 
 	if apierrors.IsConflict(err) {
-		return &obligation.Outcome{Object: &w.object, Event: obligation.Failed, Stale: true, Brief: true, Reason: "the object keeps changing"}
+		return &work.Outcome{Object: &w.object, Event: work.Failed, Stale: true, Brief: true, Reason: "the object keeps changing"}
 	}
 
 	if err != nil {
@@ -390,7 +390,7 @@ func (m *Mover) write(ctx context.Context, w *walk, change objects.Change) *obli
 	return w.written(now, at)
 }
 
-func (m *Mover) get(ctx context.Context, id objects.ID) (objects.Object, error) {
+func (m *Mover) get(ctx context.Context, id feed.ID) (feed.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 

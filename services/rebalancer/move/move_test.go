@@ -28,9 +28,9 @@ import (
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/takeover"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 const ring = "example"
@@ -46,10 +46,10 @@ var (
 // api is an API server with a few objects, and the ring's other obligations: everything that a move asks for and reports to.
 type api struct {
 	*testing.T
-	objects.Server // lists and watches are not used
-	client.Reader  // reads Leases
+	feed.Server   // lists and watches are not used
+	client.Reader // reads Leases
 
-	stored   map[objects.ID]*metav1.PartialObjectMetadata
+	stored   map[feed.ID]*metav1.PartialObjectMetadata
 	requests []string
 	// fails contains the errors of requests, by request: "get configmaps", "patch secrets", "lease", "namespace".
 	fails map[string]error
@@ -63,14 +63,14 @@ type api struct {
 	entered func()
 	inside  int
 
-	others  map[objects.ID]objects.Object // obligations
+	others  map[feed.ID]feed.Object // obligations
 	noSlots bool
 	noTurn  bool
 	held    map[string]bool
 	// scattered reports whether followers are not where the object goes. handover is since when they are there.
 	scattered bool
 	handover  contract.Handover
-	given     map[objects.ID]bool
+	given     map[feed.ID]bool
 	grace     time.Duration
 }
 
@@ -90,7 +90,7 @@ func (a *api) ask(what, name string) error {
 	return a.fails[what]
 }
 
-func (a *api) Get(_ context.Context, id objects.ID) (*metav1.PartialObjectMetadata, error) {
+func (a *api) Get(_ context.Context, id feed.ID) (*metav1.PartialObjectMetadata, error) {
 	if err := a.ask("get "+id.GVR.Resource, id.Name); err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (a *api) Get(_ context.Context, id objects.ID) (*metav1.PartialObjectMetada
 	return nil, apierrors.NewNotFound(id.GVR.GroupResource(), id.Name)
 }
 
-func (a *api) Patch(ctx context.Context, id objects.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
+func (a *api) Patch(ctx context.Context, id feed.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
 	err := a.ask("patch "+id.GVR.Resource, id.Name)
 	if err != nil && !a.lost {
 		return nil, err
@@ -167,7 +167,7 @@ func (a *api) Selects(context.Context, string, labels.Selector) (bool, error) {
 func (a *api) Writing(schema.GroupResource) func(string) { return func(string) {} }
 
 // Gathered reports that all followers have arrived, unless scattered is set.
-func (a *api) Gathered(o objects.Object, to string) (contract.Handover, bool) {
+func (a *api) Gathered(o feed.Object, to string) (contract.Handover, bool) {
 	if a.scattered {
 		a.requests = append(a.requests, "gather what follows "+o.Name+" at "+to)
 	}
@@ -176,20 +176,20 @@ func (a *api) Gathered(o objects.Object, to string) (contract.Handover, bool) {
 }
 
 // Given reports whether an owner is given.
-func (a *api) Given(owner objects.ID, _ types.UID) bool { return a.given[owner] }
+func (a *api) Given(owner feed.ID, _ types.UID) bool { return a.given[owner] }
 
-func (a *api) See(o objects.Object) {
+func (a *api) See(o feed.Object) {
 	a.requests = append(a.requests, "see "+o.Name)
 	a.others[o.ID] = o
 }
 
-func (a *api) Has(id objects.ID) (objects.Object, bool) {
+func (a *api) Has(id feed.ID) (feed.Object, bool) {
 	o, ok := a.others[id]
 
 	return o, ok
 }
 
-func (a *api) Grant(objects.ID, string) bool  { return !a.noSlots }
+func (a *api) Grant(feed.ID, string) bool     { return !a.noSlots }
 func (a *api) Held(shard string) bool         { return a.held[shard] }
 func (a *api) Grace() (time.Duration, string) { return a.grace, "others may follow" }
 func (a *api) Free(shard string)              { a.requests = append(a.requests, "free "+shard) }
@@ -211,7 +211,7 @@ func newAPI(t *testing.T) *api {
 	t.Helper()
 
 	return &api{
-		T: t, stored: map[objects.ID]*metav1.PartialObjectMetadata{}, fails: map[string]error{}, others: map[objects.ID]objects.Object{},
+		T: t, stored: map[feed.ID]*metav1.PartialObjectMetadata{}, fails: map[string]error{}, others: map[feed.ID]feed.Object{},
 		held: map[string]bool{},
 	}
 }
@@ -225,9 +225,9 @@ func (a *api) mover() *Mover {
 
 	return &Mover{
 		Answers: NewAnswers(func(schema.GroupResource) {}),
-		Objects: objects.NewClient(server{a}, contract.LabelKeysOf(ring, "")), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Obligations: a, Clock: clk,
-		Turn: func(objects.ID, objects.ID) (func(), bool) { return func() {}, !a.noTurn },
-		Moved: func(o objects.Object, verb plan.Verb) {
+		Objects: feed.NewClient(server{a}, contract.LabelKeysOf(ring, "")), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Obligations: a, Clock: clk,
+		Turn: func(feed.ID, feed.ID) (func(), bool) { return func() {}, !a.noTurn },
+		Moved: func(o feed.Object, verb plan.Verb) {
 			a.requests = append(a.requests, fmt.Sprintf("moved %s: %s", o.Name, verb))
 		},
 	}
@@ -281,7 +281,7 @@ func ownerAtB() string {
 }
 
 // put stores an object at version 1, with labels in the notation "shard" or "shard drain".
-func (a *api) put(gvr schema.GroupVersionResource, name, shard string, drain bool) objects.ID {
+func (a *api) put(gvr schema.GroupVersionResource, name, shard string, drain bool) feed.ID {
 	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "n", Name: name, UID: types.UID("uid of " + name), ResourceVersion: "1", Labels: map[string]string{},
 	}}
@@ -299,14 +299,14 @@ func (a *api) put(gvr schema.GroupVersionResource, name, shard string, drain boo
 		}}
 	}
 
-	id := objects.ID{GVR: gvr, Namespace: "n", Name: name}
+	id := feed.ID{GVR: gvr, Namespace: "n", Name: name}
 	a.stored[id] = m
 
 	return id
 }
 
-func (a *api) seen(id objects.ID) objects.Object {
-	return objects.NewClient(server{a}, contract.LabelKeysOf(ring, "")).Object(id.GVR, a.stored[id])
+func (a *api) seen(id feed.ID) feed.Object {
+	return feed.NewClient(server{a}, contract.LabelKeysOf(ring, "")).Object(id.GVR, a.stored[id])
 }
 
 // errNotServed is a 404 that proves nothing about the object.
@@ -316,11 +316,11 @@ var errNotServed = apierrors.NewGenericServerResponse(http.StatusNotFound, "patc
 // if there is none.
 type expected struct {
 	object   string
-	out      obligation.Outcome
+	out      work.Outcome
 	requests []string
 }
 
-func (a *api) expect(want expected, out obligation.Outcome) {
+func (a *api) expect(want expected, out work.Outcome) {
 	a.Helper()
 
 	object := "-"

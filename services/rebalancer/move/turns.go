@@ -5,7 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 // Turns separates decisions about a main object from decisions about the objects that follow it: between the read of an owner
@@ -23,10 +23,10 @@ import (
 //  4. An owner is stored only while it, or one of its followers, is processed.
 type Turns struct {
 	// again returns a deferred object to the queue.
-	again func(objects.ID)
+	again func(feed.ID)
 
 	mu     sync.Mutex
-	owners map[objects.ID]*turn
+	owners map[feed.ID]*turn
 }
 
 // turn is the current turn of one owner or its followers.
@@ -37,18 +37,18 @@ type turn struct {
 	own bool
 	// owners and followers are the deferred objects. owners contains only the owner, in the versions in which workers named
 	// it.
-	owners, followers sets.Set[objects.ID]
+	owners, followers sets.Set[feed.ID]
 }
 
 // NewTurns returns Turns without any turn. The function again returns a deferred object to the queue.
-func NewTurns(again func(objects.ID)) *Turns {
-	return &Turns{again: again, owners: map[objects.ID]*turn{}}
+func NewTurns(again func(feed.ID)) *Turns {
+	return &Turns{again: again, owners: map[feed.ID]*turn{}}
 }
 
 // Begin requests the turn to decide about an object: about the owner itself if both IDs identify the same object, or about a
 // follower of it. If ok is true, end must be called after the decision has been carried out. If ok is false, the object will
 // return to the queue.
-func (t *Turns) Begin(owner, id objects.ID) (end func(), ok bool) {
+func (t *Turns) Begin(owner, id feed.ID) (end func(), ok bool) {
 	owner, own := anyVersion(owner), anyVersion(owner) == anyVersion(id)
 
 	t.mu.Lock()
@@ -56,7 +56,7 @@ func (t *Turns) Begin(owner, id objects.ID) (end func(), ok bool) {
 
 	now, busy := t.owners[owner]
 	if !busy {
-		now = &turn{own: own, owners: sets.New[objects.ID](), followers: sets.New[objects.ID]()}
+		now = &turn{own: own, owners: sets.New[feed.ID](), followers: sets.New[feed.ID]()}
 		t.owners[owner] = now
 	}
 
@@ -82,7 +82,7 @@ func (t *Turns) Idle() bool {
 	return len(t.owners) == 0
 }
 
-func (t *Turns) end(owner objects.ID, now *turn) {
+func (t *Turns) end(owner feed.ID, now *turn) {
 	t.mu.Lock()
 
 	now.deciding--
@@ -98,7 +98,7 @@ func (t *Turns) end(owner objects.ID, now *turn) {
 		return
 	}
 
-	for _, ids := range []sets.Set[objects.ID]{now.owners, now.followers} {
+	for _, ids := range []sets.Set[feed.ID]{now.owners, now.followers} {
 		for id := range ids {
 			t.again(id)
 		}
@@ -106,7 +106,7 @@ func (t *Turns) end(owner objects.ID, now *turn) {
 }
 
 // anyVersion returns an ID that does not depend on the version in which the object was read.
-func anyVersion(id objects.ID) objects.ID {
+func anyVersion(id feed.ID) feed.ID {
 	id.GVR.Version = ""
 
 	return id

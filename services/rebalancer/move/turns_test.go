@@ -11,31 +11,31 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
-func object(version, resource, name string) objects.ID {
-	return objects.ID{
+func object(version, resource, name string) feed.ID {
+	return feed.ID{
 		GVR:       schema.GroupVersionResource{Group: "g", Version: version, Resource: resource},
 		Namespace: "ns", Name: name,
 	}
 }
 
 func TestTurns(t *testing.T) {
-	var again []objects.ID
+	var again []feed.ID
 
-	turns := NewTurns(func(id objects.ID) { again = append(again, id) })
+	turns := NewTurns(func(id feed.ID) { again = append(again, id) })
 	owner, other := object("v1", "owners", "one"), object("v1", "owners", "two")
 	sameOwner := object("v2", "owners", "one")
-	child := func(i int) objects.ID { return object("v1", "children", fmt.Sprint(i)) }
+	child := func(i int) feed.ID { return object("v1", "children", fmt.Sprint(i)) }
 
-	begins := func(owner, id objects.ID) func() {
+	begins := func(owner, id feed.ID) func() {
 		end, ok := turns.Begin(owner, id)
 		require.True(t, ok, "%s should begin", id)
 
 		return end
 	}
-	putOff := func(owner, id objects.ID) {
+	putOff := func(owner, id feed.ID) {
 		_, ok := turns.Begin(owner, id)
 		require.False(t, ok, "%s should be deferred", id)
 	}
@@ -50,15 +50,15 @@ func TestTurns(t *testing.T) {
 	one()
 	require.Empty(t, again)
 	two()
-	require.ElementsMatch(t, []objects.ID{owner, sameOwner}, again[:2], "the owner should be first")
-	require.Equal(t, []objects.ID{child(3)}, again[2:], "each should be returned once")
+	require.ElementsMatch(t, []feed.ID{owner, sameOwner}, again[:2], "the owner should be first")
+	require.Equal(t, []feed.ID{child(3)}, again[2:], "each should be returned once")
 
 	again = nil
 	self := begins(owner, owner)
 	putOff(owner, child(1))
 	putOff(sameOwner, child(2))
 	self()
-	require.ElementsMatch(t, []objects.ID{child(1), child(2)}, again)
+	require.ElementsMatch(t, []feed.ID{child(1), child(2)}, again)
 	require.Empty(t, turns.owners, "nothing should be stored between turns")
 }
 
@@ -66,8 +66,8 @@ func TestTurns(t *testing.T) {
 func TestTurnsOfMany(t *testing.T) {
 	const workers, owners, followers, rounds = 8, 3, 5, 50
 
-	queue := make(chan objects.ID, owners*(followers+1))
-	turns := NewTurns(func(id objects.ID) { queue <- id })
+	queue := make(chan feed.ID, owners*(followers+1))
+	turns := NewTurns(func(id feed.ID) { queue <- id })
 
 	var (
 		alone, along [owners]atomic.Int32
@@ -75,8 +75,8 @@ func TestTurnsOfMany(t *testing.T) {
 		wg           sync.WaitGroup
 	)
 
-	todo := map[objects.ID]*atomic.Int32{}
-	ownerOf := map[objects.ID]int{}
+	todo := map[feed.ID]*atomic.Int32{}
+	ownerOf := map[feed.ID]int{}
 
 	for i := range owners {
 		for j := range followers + 1 {
@@ -93,7 +93,7 @@ func TestTurnsOfMany(t *testing.T) {
 		}
 	}
 
-	decide := func(id objects.ID) {
+	decide := func(id feed.ID) {
 		i := ownerOf[id]
 		mine := object("v1", "owners", fmt.Sprint(i))
 
@@ -142,9 +142,9 @@ func TestTurnsOfMany(t *testing.T) {
 
 // A deferred owner goes before objects that are deferred after it, and no other object joins the turn for which it waits.
 func TestOwnerIsNotStarved(t *testing.T) {
-	var again []objects.ID
+	var again []feed.ID
 
-	turns := NewTurns(func(id objects.ID) { again = append(again, id) })
+	turns := NewTurns(func(id feed.ID) { again = append(again, id) })
 	owner := object("v1", "owners", "one")
 
 	first, ok := turns.Begin(owner, object("v1", "children", "first"))

@@ -2,7 +2,7 @@
 //
 // It consists of three files. This file lists the stages of a move in order. decide.go contains what follows from known facts,
 // without any requests. move.go contains the reads and the writes. The package stores nothing: it reports everything that it
-// has seen as an [obligation.Outcome].
+// has seen as an [work.Outcome].
 //
 // # The stages of a move
 //
@@ -37,13 +37,13 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/plan"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // stage is one stage of a move. It returns nil if the move continues, and otherwise the outcome of the move.
-type stage func(m *Mover, ctx context.Context, w *walk) *obligation.Outcome
+type stage func(m *Mover, ctx context.Context, w *walk) *work.Outcome
 
 // way lists the stages in order, except act, which always ends the move.
 var way = [...]stage{
@@ -67,7 +67,7 @@ type walk struct {
 	present func() *placement.Target
 	stale   bool
 
-	object objects.Object
+	object feed.Object
 	// glance sets target, at, kept and follows, and place sets them again.
 	target *placement.Target
 	at     placement.Assessment
@@ -91,14 +91,14 @@ type walk struct {
 
 // followed is what is known without a request about the main object that a controlled object follows.
 type followed struct {
-	object objects.Object
+	object feed.Object
 	// moving reports whether the object is out of its place. given reports whether no shard works on it, and it waits for its
 	// followers.
 	moving, given bool
 }
 
 // Move moves an object one step. It asks for the target again when the object may be read and written.
-func (m *Mover) Move(ctx context.Context, target func() *placement.Target, job obligation.Job) obligation.Outcome {
+func (m *Mover) Move(ctx context.Context, target func() *placement.Target, job work.Job) work.Outcome {
 	w := &walk{present: target, stale: job.Stale, object: job.Object}
 	defer w.end()
 

@@ -17,7 +17,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 // Namespaces reports which namespaces a selector selects.
@@ -33,7 +33,7 @@ type Lookup struct {
 	// object.
 	resources.Ancestors
 	// Met is told of each main object that is assessed, if its labels decide about objects that may follow it; nil tells nobody.
-	Met func(objects.Object)
+	Met func(feed.Object)
 }
 
 // ErrKeyUnread is the error for an object that was read when another label was the key of its resource, or the ring had another selector. Read it
@@ -101,7 +101,7 @@ type Assessment struct {
 	// object that follows none.
 	Owner *resources.Owner
 	// Above are the objects that the object's controller follows, nearest first. It is empty if the controller is the owner.
-	Above objects.Above
+	Above feed.Above
 	// OwnerBelongs reports whether the ring covers the owner.
 	OwnerBelongs bool
 	// InPlace reports whether nothing has to be done about the object: it is in its place, or does not concern the ring, or
@@ -110,7 +110,7 @@ type Assessment struct {
 }
 
 // Assess determines where an object belongs. It returns an error if its namespace, or an object that it follows, cannot be looked up.
-func (t *Target) Assess(ctx context.Context, lookup Lookup, o objects.Object) (Assessment, error) {
+func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Assessment, error) {
 	r, role, ok := t.Set.Find(o.GVR.GroupResource())
 	if !ok {
 		return Assessment{InPlace: true}, nil
@@ -177,7 +177,7 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o objects.Object) (A
 }
 
 // Input returns the input of the plan for an assessed object, without [plan.Object.Owner].
-func (a Assessment) Input(o objects.Object) plan.Object {
+func (a Assessment) Input(o feed.Object) plan.Object {
 	return plan.Object{
 		Shard: o.Shard, Labelled: o.Labelled, Draining: o.Draining,
 		Belongs: a.Belongs, Desired: a.Desired, Controlled: a.Role == resources.Controlled, Parent: a.Parent,
@@ -186,20 +186,20 @@ func (a Assessment) Input(o objects.Object) plan.Object {
 
 // OwnerID returns the ID of the main object that an object follows. A main object, and an object that follows none, follows
 // itself.
-func (a Assessment) OwnerID(o objects.Object) objects.ID {
+func (a Assessment) OwnerID(o feed.Object) feed.ID {
 	if a.Owner == nil {
 		return o.ID
 	}
 
-	return objects.ID{GVR: a.Owner.Resource.GVR, Namespace: a.Owner.Namespace, Name: a.Owner.Name}
+	return feed.ID{GVR: a.Owner.Resource.GVR, Namespace: a.Owner.Namespace, Name: a.Owner.Name}
 }
 
 // Above returns the objects that the object's controller follows, like [Assessment.Above]; none if the object does not concern
 // the ring. It returns an error if they cannot be looked up.
-func (t *Target) Above(ctx context.Context, lookup Lookup, o objects.Object) (objects.Above, error) {
+func (t *Target) Above(ctx context.Context, lookup Lookup, o feed.Object) (feed.Above, error) {
 	r, role, ok := t.Set.Find(o.GVR.GroupResource())
 	if !ok {
-		return objects.Above{}, nil
+		return feed.Above{}, nil
 	}
 
 	kin, _, err := t.Set.KinOf(ctx, subject(r, role, o), lookup.Ancestors)
@@ -208,7 +208,7 @@ func (t *Target) Above(ctx context.Context, lookup Lookup, o objects.Object) (ob
 }
 
 // above returns the objects that the object's controller follows.
-func above(kin resources.Kin) (above objects.Above) {
+func above(kin resources.Kin) (above feed.Above) {
 	if len(kin.Between) == 0 {
 		return above
 	}
@@ -225,13 +225,13 @@ func above(kin resources.Kin) (above objects.Above) {
 }
 
 // keyUnread reports whether an object was read when another label was the key of its resource, or the ring had another selector.
-func keyUnread(r resources.Resource, role resources.Role, o objects.Object) bool {
+func keyUnread(r resources.Resource, role resources.Role, o feed.Object) bool {
 	return role == resources.Main && (r.Key.Label != "" && o.KeyLabel != r.Key.Label || o.Selector != r.Selector)
 }
 
 // Unread reports whether it is not known where the object belongs, because another label was the key of its resource when it was read, or the ring had
 // another selector.
-func (t *Target) Unread(o objects.Object) bool {
+func (t *Target) Unread(o feed.Object) bool {
 	r, role, ok := t.Set.Find(o.GVR.GroupResource())
 
 	return ok && keyUnread(r, role, o)
@@ -251,7 +251,7 @@ func (t *Target) KeyLabels() map[schema.GroupResource]string {
 }
 
 // subject returns an object in the form that [resources.Set.KinOf] requires.
-func subject(r resources.Resource, role resources.Role, o objects.Object) resources.Subject {
+func subject(r resources.Resource, role resources.Role, o feed.Object) resources.Subject {
 	meta := &metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}
 	if o.KeyValue != "" {
 		meta.Labels = map[string]string{o.KeyLabel: o.KeyValue}

@@ -12,7 +12,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources/resourcestest"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // A new problem is announced once, and discovery is queried, because the resource may be served in another way.
@@ -40,12 +40,12 @@ func TestWhatBeginsToFailIsToldOnce(t *testing.T) {
 			return told
 		}
 
-		late := engine.Report{Summary: obligation.Summary{Late: 1, LateExample: "one"}}
+		late := engine.Report{Summary: work.Summary{Late: 1, LateExample: "one"}}
 
 		require.Zero(t, tell(situation{deleting: true}), "there is no problem yet")
 		require.Zero(t, tell(situation{deleting: true, missing: "a typo"}), "it will soon be known to be gone")
 		require.Equal(t, asked, d.Asked())
-		require.Equal(t, 1, tell(situation{deleting: true, report: engine.Report{Summary: obligation.Summary{Draining: 3}}}))
+		require.Equal(t, 1, tell(situation{deleting: true, report: engine.Report{Summary: work.Summary{Draining: 3}}}))
 		require.Equal(t, 1, tell(situation{deleting: true, report: late}))
 		late.LateExample = "another"
 		require.Zero(t, tell(situation{deleting: true, report: late}))

@@ -13,8 +13,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 	"github.com/clusterring/clusterring/services/rebalancer/scope"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // Resources that have left the ring are forgotten, although another resource of the ring is missing.
@@ -51,7 +51,7 @@ func TestATypoHoldsUpNothingElse(t *testing.T) {
 
 // Objects that cannot be written stay where they are until somebody acts. That is no move.
 func TestObjectsThatCannotBeWrittenAreAFailure(t *testing.T) {
-	report := engine.Report{Summary: obligation.Summary{Misplaced: 3, Blocked: 3, BlockedExample: "pods x/a: forbidden: User cannot patch"}}
+	report := engine.Report{Summary: work.Summary{Misplaced: 3, Blocked: 3, BlockedExample: "pods x/a: forbidden: User cannot patch"}}
 	require.Equal(t, v1alpha1.ReasonMoving, assigned(situation{shards: 2, report: report}).Reason, "perhaps it only lasts for a moment")
 
 	report.Failing, report.FailingExample = 2, report.BlockedExample

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // A message about a ring names at most so many resources, shards, and failures, each failure in at most so many bytes.
@@ -61,7 +61,7 @@ func left(r engine.Report) string {
 }
 
 // named returns the largest shares, and how much the others have together.
-func named(shares []obligation.Share, of string) string {
+func named(shares []work.Share, of string) string {
 	var (
 		all    []string
 		others int

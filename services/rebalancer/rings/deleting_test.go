@@ -14,11 +14,11 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
-func share(n int, of string) obligation.Share { return obligation.Share{Of: of, N: n} }
+func share(n int, of string) work.Share { return work.Share{Of: of, N: n} }
 
 // At each stage, the message says what is left, what the ring waits for, and what helps.
 func TestMessageOfADeletedRing(t *testing.T) {
@@ -28,7 +28,7 @@ func TestMessageOfADeletedRing(t *testing.T) {
 		rbac = `configmaps "a" is forbidden: User "rebalancer" cannot patch resource "configmaps"`
 	)
 
-	one := []obligation.Share{share(1, "configmaps")}
+	one := []work.Share{share(1, "configmaps")}
 
 	for name, c := range map[string]struct {
 		is   situation
@@ -36,28 +36,28 @@ func TestMessageOfADeletedRing(t *testing.T) {
 	}{
 		"it begins": {situation{}, "it looks for objects that have its labels"},
 		"shards work": {
-			situation{report: engine.Report{Summary: obligation.Summary{
-				Misplaced: 30, Draining: 12, Resources: []obligation.Share{share(40, "websites.example.com"), share(2, "ships.example.com")},
-				Asked: []obligation.Share{share(7, "d"), share(3, "b"), share(1, "a"), share(1, "c")},
+			situation{report: engine.Report{Summary: work.Summary{
+				Misplaced: 30, Draining: 12, Resources: []work.Share{share(40, "websites.example.com"), share(2, "ships.example.com")},
+				Asked: []work.Share{share(7, "d"), share(3, "b"), share(1, "a"), share(1, "c")},
 			}}},
 			"objects with its labels, as far as is known: 42 (40 websites.example.com, 2 ships.example.com); shards were asked to release " +
 				"7 at shard d, 3 at shard b, 1 at shard a, and 1 more, and do so when they have finished their work on them",
 		},
 		"a shard hangs": {
-			situation{report: engine.Report{Summary: obligation.Summary{
-				Draining: 1, Late: 1, LateExample: "configmaps x/y at shard a", Resources: one, Asked: []obligation.Share{share(1, "a")},
+			situation{report: engine.Report{Summary: work.Summary{
+				Draining: 1, Late: 1, LateExample: "configmaps x/y at shard a", Resources: one, Asked: []work.Share{share(1, "a")},
 			}}},
 			"objects with its labels, as far as is known: 1 (1 configmaps); shards were asked to release 1 at shard a, and do so when they have finished their " +
 				"work on them; not released in time: 1, such as configmaps x/y at shard a: find out why that shard still works on it, or stop the shard",
 		},
 		"a shard is about to die": {
-			situation{report: engine.Report{Summary: obligation.Summary{
+			situation{report: engine.Report{Summary: work.Summary{
 				Unassigned: 1, Blocked: 1, BlockedExample: "configmaps x/y: shard a may still work on it", Resources: one,
 			}}},
 			"objects with its labels, as far as is known: 1 (1 configmaps); not to be released yet: 1, such as configmaps x/y: shard a may still work on it",
 		},
 		"it may not write": {
-			situation{report: engine.Report{Summary: obligation.Summary{Misplaced: 1, Blocked: 1, BlockedExample: "configmaps x/a: " + rbac, Resources: one}}},
+			situation{report: engine.Report{Summary: work.Summary{Misplaced: 1, Blocked: 1, BlockedExample: "configmaps x/a: " + rbac, Resources: one}}},
 			"objects with its labels, as far as is known: 1 (1 configmaps); not to be released yet: 1, such as configmaps x/a: " + rbac + rights,
 		},
 		"it may not read": {
@@ -83,7 +83,7 @@ func TestMessageOfADeletedRingIsBounded(t *testing.T) {
 	long := strings.Repeat("ä", 4000)
 
 	var (
-		many  []obligation.Share
+		many  []work.Share
 		texts []string
 	)
 
@@ -93,7 +93,7 @@ func TestMessageOfADeletedRingIsBounded(t *testing.T) {
 
 	message := assigned(situation{
 		deleting: true, missing: long, invalid: long,
-		report: engine.Report{Failures: texts, Summary: obligation.Summary{
+		report: engine.Report{Failures: texts, Summary: work.Summary{
 			Misplaced: 500, Late: 1, LateExample: "x", Blocked: 1, BlockedExample: long, Resources: many, Asked: many,
 		}},
 	}).Message

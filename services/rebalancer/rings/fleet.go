@@ -14,9 +14,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
-	"github.com/clusterring/clusterring/services/rebalancer/source"
 )
 
 // firstLook and longestLook limit the time from one look for the objects of relabelled namespaces to the next. It doubles with each look, until no
@@ -25,7 +24,7 @@ const firstLook, longestLook = time.Second, time.Minute
 
 // fleet runs one engine per ring while this replica is the leader. Its methods are safe for concurrent use.
 type fleet struct {
-	api        objects.Server
+	api        feed.Server
 	live       client.Reader
 	namespaces namespaces
 	limits     engine.Limits
@@ -35,7 +34,7 @@ type fleet struct {
 	// changed is called when an engine has something to report.
 	changed func(ring string)
 	// late is called when a drain was not acknowledged in time.
-	late func(ring string, id objects.ID, shard string, after time.Duration)
+	late func(ring string, id feed.ID, shard string, after time.Duration)
 
 	mu      sync.Mutex
 	ctx     context.Context //nolint:containedctx // the context of Start, in which the engines run
@@ -56,7 +55,7 @@ type running struct {
 	// relabelled reports whether a namespace was relabelled since the engine last looked for that. looks are the pauses between these looks, and
 	// looked is when the last of these pauses ends. The fleet guards them.
 	relabelled bool
-	looks      source.Pauses
+	looks      feed.Pauses
 	looked     time.Time
 	// failures are the failures that it last reported. stuck is the last announced reason why a deleted ring waits.
 	failures []string
@@ -113,17 +112,17 @@ func (f *fleet) engine(ring string, keys contract.LabelKeys) *running {
 	ended := make(chan struct{})
 	r := &running{
 		keys:  keys,
-		looks: source.NewPauses("namespaces of "+ring, firstLook, longestLook),
+		looks: feed.NewPauses("namespaces of "+ring, firstLook, longestLook),
 		Engine: engine.New(engine.Config{
 			Ring:       ring,
-			Objects:    objects.NewClient(f.api, keys),
+			Objects:    feed.NewClient(f.api, keys),
 			Guard:      takeover.New(ring, f.live, f.clock),
 			Namespaces: f.namespaces,
 			Limits:     f.limits,
 			Clock:      f.clock,
 			Changed:    func() { f.changed(ring) },
 			Trouble:    f.ask,
-			Late: func(id objects.ID, shard string, after time.Duration) {
+			Late: func(id feed.ID, shard string, after time.Duration) {
 				f.late(ring, id, shard, after)
 			},
 		}),

@@ -11,7 +11,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 // maxMutating limits how many webhooks and policies a message names.
@@ -20,7 +20,7 @@ const maxMutating = 5
 // mutating names the webhooks and policies that may change objects of the ring in updates, if the policy about the rebalancer has refused a write
 // because of such a change; otherwise, and if they cannot be read, it returns "". Selectors and conditions are not evaluated.
 func (r *Reconciler) mutating(ctx context.Context, set *resources.Set, failure string) string {
-	if !objects.MentionsPolicy(failure) {
+	if !feed.MentionsPolicy(failure) {
 		return ""
 	}
 

@@ -35,7 +35,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 const (
@@ -58,7 +58,7 @@ type Config struct {
 	// Live reads from the API server.
 	Live client.Reader
 	// Objects reads and writes the sharded objects of all rings.
-	Objects objects.Server
+	Objects feed.Server
 	// Resources knows what the API server serves.
 	Resources *resources.Resolver
 	// Index contains the Leases of shards.
@@ -103,7 +103,7 @@ func New(ctx context.Context, c Config) *Reconciler {
 		limits:     c.Limits, clock: c.Clock,
 		ask:     c.Resources.Ask,
 		changed: r.queue.notify,
-		late: func(ring string, id objects.ID, shard string, after time.Duration) {
+		late: func(ring string, id feed.ID, shard string, after time.Duration) {
 			obj := &v1alpha1.ClusterRing{}
 			if err := c.Client.Get(ctx, types.NamespacedName{Name: ring}, obj); err == nil {
 				c.Recorder.Eventf(obj, nil, "Warning", v1alpha1.ReasonDrainsLate, "Drain",

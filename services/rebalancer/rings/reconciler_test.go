@@ -32,7 +32,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
@@ -58,7 +58,7 @@ func newStepped(w *ringtest.Fixture, interfere interceptor.Funcs) *stepped {
 	require.NoError(w, err)
 	httpClient, err := rest.HTTPClientFor(cfg)
 	require.NoError(w, err)
-	api, err := objects.Connect(cfg, httpClient, objects.Bounds{PerSecond: 1000, AtOnce: 16})
+	api, err := feed.Connect(cfg, httpClient, feed.Bounds{PerSecond: 1000, AtOnce: 16})
 	require.NoError(w, err)
 
 	discovery, err := resources.Connect(cfg, httpClient)
@@ -71,7 +71,7 @@ func newStepped(w *ringtest.Fixture, interfere interceptor.Funcs) *stepped {
 		limits:  engine.Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
 		clock:   clock.RealClock{},
 		changed: func(string) {},
-		late:    func(string, objects.ID, string, time.Duration) {},
+		late:    func(string, feed.ID, string, time.Duration) {},
 	}
 
 	ctx, cancel := context.WithCancel(context.Background())

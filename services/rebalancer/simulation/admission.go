@@ -20,7 +20,7 @@ import (
 // assigner is one replica of the assigner. Its knowledge is as old as its watches are.
 type assigner struct {
 	w    *Cluster
-	feed *feed
+	feed *courier
 	// known contains the resources, for all replicas: delays of discovery are not simulated here.
 	known *resources.Resolver
 
@@ -32,7 +32,7 @@ type assigner struct {
 }
 
 func newAssigner(w *Cluster, name string, known *resources.Resolver) *assigner {
-	a := &assigner{w: w, feed: newFeed(), known: known, leases: map[types.NamespacedName]*coordinationv1.Lease{}}
+	a := &assigner{w: w, feed: newCourier(), known: known, leases: map[types.NamespacedName]*coordinationv1.Lease{}}
 
 	w.server.FollowLeases(name, func(id types.NamespacedName, l *coordinationv1.Lease, lag time.Duration) {
 		a.feed.put(lag, func() {

@@ -349,7 +349,7 @@ func (w *Cluster) makeRing(spec int) {
 }
 
 // followRing calls seen through the feed for the current ring and for each change.
-func (w *Cluster) followRing(client string, f *feed, seen func(r *v1alpha1.ClusterRing)) {
+func (w *Cluster) followRing(client string, f *courier, seen func(r *v1alpha1.ClusterRing)) {
 	hand := func(r *v1alpha1.ClusterRing) { f.put(w.lag(client, rings), func() { seen(r) }) }
 
 	w.mu.Lock()
@@ -360,7 +360,7 @@ func (w *Cluster) followRing(client string, f *feed, seen func(r *v1alpha1.Clust
 }
 
 // followTeams does the same for every namespace.
-func (w *Cluster) followTeams(client string, f *feed, seen func(name, team string)) {
+func (w *Cluster) followTeams(client string, f *courier, seen func(name, team string)) {
 	hand := func(name, team string) {
 		f.put(w.lag(client, schema.GroupResource{Resource: "namespaces"}), func() { seen(name, team) })
 	}

@@ -19,7 +19,7 @@ import (
 type monitor struct {
 	w      *Cluster
 	client apiserver.LeaseClient
-	feed   *feed
+	feed   *courier
 	wake   chan struct{}
 
 	mu    sync.Mutex
@@ -42,7 +42,7 @@ const (
 
 func newMonitor(w *Cluster) *monitor {
 	m := &monitor{
-		w: w, client: w.server.Client("monitor/0").Leases(), feed: newFeed(), wake: make(chan struct{}, 1),
+		w: w, client: w.server.Client("monitor/0").Leases(), feed: newCourier(), wake: make(chan struct{}, 1),
 		known: map[types.NamespacedName]*coordinationv1.Lease{}, ages: &lease.Observer{Sight: &lease.Sight{}},
 		doubts: map[types.NamespacedName]lease.Record{},
 	}

@@ -27,22 +27,22 @@ type mutation struct {
 type replacement struct{ file, old, becomes string }
 
 const (
-	table    = "rebalancer/obligation/table.go"
-	outcome  = "rebalancer/obligation/outcome.go"
-	cause    = "rebalancer/obligation/cause.go"
-	slots    = "rebalancer/obligation/slots.go"
+	table    = "rebalancer/work/table.go"
+	outcome  = "rebalancer/work/outcome.go"
+	cause    = "rebalancer/work/cause.go"
+	slots    = "rebalancer/work/slots.go"
 	passes   = "rebalancer/engine/passes.go"
 	state    = "rebalancer/engine/state.go"
 	report   = "rebalancer/engine/report.go"
 	sources  = "rebalancer/engine/sources.go"
-	stream   = "rebalancer/source/stream.go"
+	stream   = "rebalancer/feed/stream.go"
 	move     = "rebalancer/move/move.go"
 	turns    = "rebalancer/move/turns.go"
 	placing  = "rebalancer/placement/placement.go"
 	guard    = "internal/takeover/takeover.go"
-	pauses   = "rebalancer/source/pauses.go"
+	pauses   = "rebalancer/feed/pauses.go"
 	wiring   = "rebalancer/engine/engine.go"
-	tally    = "rebalancer/obligation/tally.go"
+	tally    = "rebalancer/work/tally.go"
 	resolver = "internal/resources/resolver.go"
 	snapshot = "internal/resources/snapshot.go"
 	leasing  = "internal/lease/lease.go"
@@ -50,19 +50,19 @@ const (
 	modelled = "rebalancer/simulation/shard.go"
 	plan     = "internal/plan/plan.go"
 	sight    = "internal/lease/sight.go"
-	client   = "rebalancer/objects/objects.go"
+	client   = "rebalancer/feed/objects.go"
 	gone     = "internal/resources/gone.go"
-	listing  = "rebalancer/objects/stream.go"
+	listing  = "rebalancer/feed/list.go"
 	kin      = "rebalancer/engine/families.go"
 	gather   = "rebalancer/engine/gather.go"
 	asked    = "rebalancer/engine/obligations.go"
-	lineage  = "rebalancer/obligation/family.go"
+	lineage  = "rebalancer/work/family.go"
 	decides  = "internal/admission/decide.go"
 	rule     = "internal/key/rule.go"
 )
 
 // mutations are former faults, with the seed to begin with. Three more are too rare for histories, and other tests find them: an
-// obligation is lost if it is woken while a worker has it (TestEveryHistory of package obligation), followers of followers do not
+// obligation is lost if it is woken while a worker has it (TestEveryHistory of package work), followers of followers do not
 // count (TestGrandchildrenComeBeforeChildren of package engine), and what follows an object goes by the key that the object had
 // (TestChangeOfTheLabelMoves of package rebalancer).
 var mutations = []mutation{

@@ -25,7 +25,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 	"github.com/clusterring/clusterring/services/rebalancer/scope"
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
@@ -35,7 +35,7 @@ import (
 type steward struct {
 	w      *Cluster
 	client *apiserver.Client
-	feed   *feed
+	feed   *courier
 	wake   chan struct{}
 
 	mu       sync.Mutex
@@ -64,7 +64,7 @@ const moment = 17 * time.Microsecond
 
 func newSteward(w *Cluster) *steward {
 	s := &steward{
-		w: w, client: w.server.Client("rebalancer/0"), feed: newFeed(), wake: make(chan struct{}, 1),
+		w: w, client: w.server.Client("rebalancer/0"), feed: newCourier(), wake: make(chan struct{}, 1),
 		leases: map[types.NamespacedName]*coordinationv1.Lease{}, teams: map[string]string{},
 		known: resources.NewResolver(discovery{w.server.Client("rebalancer/0")}, clock.RealClock{}, logr.Discard()),
 	}
@@ -254,10 +254,10 @@ func (s *steward) begin(ctx context.Context, ring *v1alpha1.ClusterRing) {
 	ended := make(chan struct{})
 
 	e := engine.New(engine.Config{
-		Ring: ringName, Objects: objects.NewClient(s.client, labelKeys), Guard: takeover.New(ringName, s.client.Leases(), clock.RealClock{}),
+		Ring: ringName, Objects: feed.NewClient(s.client, labelKeys), Guard: takeover.New(ringName, s.client.Leases(), clock.RealClock{}),
 		Namespaces: s, Limits: s.w.h.limits(), Clock: clock.RealClock{}, Changed: s.changed,
 		Trouble: s.known.Ask,
-		Late: func(id objects.ID, shard string, after time.Duration) {
+		Late: func(id feed.ID, shard string, after time.Duration) {
 			s.w.say("engine: shard %s has not released %s after %s", shard, id, after)
 		},
 	})

@@ -14,7 +14,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
@@ -236,7 +236,7 @@ func (p *process) acknowledge(id apiserver.ID, drained int64) {
 		}
 
 		limited, cancel := context.WithTimeout(ctx, 30*time.Second)
-		after, err := p.client.Patch(limited, objects.ID{
+		after, err := p.client.Patch(limited, feed.ID{
 			GVR: id.WithVersion(how.Version), Namespace: id.Namespace, Name: id.Name,
 		}, acknowledgement(o))
 

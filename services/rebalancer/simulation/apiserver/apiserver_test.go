@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
@@ -50,7 +50,7 @@ func id(name string) apiserver.ID {
 	return apiserver.ID{GroupResource: websites, Namespace: "n", Name: name}
 }
 
-func objectID(name string) objects.ID { return objects.ID{GVR: v1, Namespace: "n", Name: name} }
+func objectID(name string) feed.ID { return feed.ID{GVR: v1, Namespace: "n", Name: name} }
 
 func (w *bubble) create(name, label string) {
 	w.Helper()
@@ -330,7 +330,7 @@ func TestResourcesChange(t *testing.T) {
 		w.create("a", "")
 
 		read := func(version string) error {
-			_, err := w.c.Get(w.Context(), objects.ID{GVR: websites.WithVersion(version), Namespace: "n", Name: "a"})
+			_, err := w.c.Get(w.Context(), feed.ID{GVR: websites.WithVersion(version), Namespace: "n", Name: "a"})
 			return err
 		}
 

@@ -11,16 +11,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
-var _ objects.Server = (*Client)(nil)
+var _ feed.Server = (*Client)(nil)
 
 // Enter does not wait: only one ring uses the server.
 func (c *Client) Enter(context.Context) (leave func(), err error) { return func() {}, nil }
 
 // Get reads one object. The error is NotFound if there is none.
-func (c *Client) Get(ctx context.Context, id objects.ID) (*metav1.PartialObjectMetadata, error) {
+func (c *Client) Get(ctx context.Context, id feed.ID) (*metav1.PartialObjectMetadata, error) {
 	r := request{verb: "get", resource: id.GVR.GroupResource(), what: id.GVR.Version + " " + id.Namespace + "/" + id.Name}
 
 	var found *metav1.PartialObjectMetadata

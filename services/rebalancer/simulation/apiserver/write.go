@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
-func idOf(id objects.ID) ID {
+func idOf(id feed.ID) ID {
 	return ID{GroupResource: id.GVR.GroupResource(), Namespace: id.Namespace, Name: id.Name}
 }
 
@@ -38,13 +38,13 @@ type patch struct {
 }
 
 // Apply is not supported: no policy of this server refuses a patch.
-func (c *Client) Apply(_ context.Context, id objects.ID, _ []byte, _ string) (*metav1.PartialObjectMetadata, error) {
+func (c *Client) Apply(_ context.Context, id feed.ID, _ []byte, _ string) (*metav1.PartialObjectMetadata, error) {
 	return nil, apierrors.NewMethodNotSupported(id.GVR.GroupResource(), "apply")
 }
 
 // Patch applies a JSON merge patch to the metadata of an object. The error is Conflict if the patch contains another resource
 // version or uid than the object has.
-func (c *Client) Patch(ctx context.Context, id objects.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
+func (c *Client) Patch(ctx context.Context, id feed.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
 	r := request{verb: "patch", resource: id.GVR.GroupResource(), what: id.GVR.Version + " " + id.Namespace + "/" + id.Name}
 
 	var p patch

@@ -1,0 +1,373 @@
+package feed
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+var gr = schema.GroupResource{Resource: "configmaps"}
+
+// refusals are errors of an API server that cannot serve a resource at the moment.
+var refusals = map[string]error{
+	"404": apierrors.NewGenericServerResponse(http.StatusNotFound, "get", gr, "", "404 page not found", 0, true),
+	"403": apierrors.NewForbidden(gr, "", errors.New("no")),
+	"500": apierrors.NewInternalError(errors.New("etcd")),
+	"503": apierrors.NewServiceUnavailable("apiserver not ready"),
+	"429": apierrors.NewTooManyRequests("later", 1),
+}
+
+// gone is another error of API servers that no longer have the history.
+var gone = &apierrors.StatusError{ErrStatus: metav1.Status{
+	Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonGone, Message: "too old",
+}}
+
+func TestStreamFollows(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.begins()
+		b.send(watch.Added, "y", "11")
+		b.send(watch.Modified, "y", "12")
+		b.send(watch.Bookmark, "", "20")
+		b.send(watch.Deleted, "y", "21")
+		b.expect("", "present y 11, present y 12, gone y 21")
+
+		b.pass(time.Minute)
+		close(b.last().events)
+		b.expect("stop one from 10, watch one from 21", "well")
+	})
+}
+
+// An error is reported when it occurs. When the API server serves the resource again, the stream continues from its position.
+func TestStreamTellsErrors(t *testing.T) {
+	for what, err := range refusals {
+		t.Run("of a watch, "+what, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				b.begins()
+				b.send(watch.Bookmark, "", "30")
+				b.pass(time.Minute)
+				b.set("watch", err)
+				close(b.last().events)
+				b.expect("stop one from 10, watch one from 30", "failed: watch configmaps: "+err.Error())
+				b.pass(250 * time.Millisecond)
+				b.expect("watch one from 30", "failed: watch configmaps: "+err.Error())
+
+				b.set("watch", nil)
+				b.pass(time.Second)
+				b.expect("watch one from 30", "well")
+			})
+		})
+
+		t.Run("in a watch, "+what, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				b.begins()
+
+				var status apierrors.APIStatus
+
+				require.ErrorAs(t, err, &status)
+				b.last().events <- watch.Event{Type: watch.Error, Object: new(status.Status())}
+				b.expect("stop one from 10", "failed: watch configmaps: "+err.Error())
+				b.pass(250 * time.Millisecond)
+				b.expect("watch one from 10", "well")
+			})
+		})
+
+		t.Run("of a list, "+what, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				b.begins()
+				b.set("list", err)
+				b.pass(time.Minute)
+				b.stream.Relist()
+				b.expect("stop one from 10, list one", "begin, failed: list configmaps: "+err.Error())
+
+				b.set("list", nil)
+				b.pass(250 * time.Millisecond)
+				b.begins()
+			})
+		})
+	}
+}
+
+// 405 is the error for a watch or a streaming list that is not served. Pages may still be served.
+func TestStreamTellsWhatIsNotServed(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.begins()
+
+		err := apierrors.NewMethodNotSupported(gr, "watch")
+		b.pass(time.Minute)
+		b.set("watch", err)
+		b.set("list", err)
+		close(b.last().events)
+		b.expect("stop one from 10, watch one from 10", "failed: watch configmaps: "+err.Error())
+
+		b.stream.Relist()
+		b.set("watch", nil)
+		b.pass(250 * time.Millisecond)
+		b.expect("list one, pages one", "begin, failed: list configmaps: "+err.Error())
+	})
+}
+
+// The stream lists what the API server can no longer deliver.
+func TestStreamListsAgain(t *testing.T) {
+	tooLarge := apierrors.NewTimeoutError("Too large resource version", 1)
+	tooLarge.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+
+	for what, err := range map[string]*apierrors.StatusError{
+		"expired": apierrors.NewResourceExpired("too old"), "gone": gone, "too large": tooLarge,
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				b.begins()
+				b.last().events <- watch.Event{Type: watch.Error, Object: new(err.Status())}
+				b.pass(250 * time.Millisecond)
+				b.expect("stop one from 10, list one, watch one from 10", "begin, begin, present x 10, listed, well, well")
+
+				b.pass(time.Minute)
+				b.set("watch", err)
+				close(b.last().events)
+				b.expect("stop one from 10, watch one from 10", "begin")
+				b.set("watch", nil)
+				b.pass(250 * time.Millisecond)
+				b.begins()
+			})
+		})
+	}
+
+	for _, kind := range []watch.EventType{watch.Added, watch.Modified, watch.Deleted, watch.Bookmark} {
+		t.Run(string(kind)+" goes back", func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				b.begins()
+				b.send(watch.Bookmark, "", "30")
+				b.send(kind, "y", "29") // after a restore of the storage
+				b.pass(250 * time.Millisecond)
+				b.expect("stop one from 10, list one, watch one from 10", "begin, begin, present x 10, listed, well, well")
+			})
+		})
+	}
+
+	t.Run("asked to", func(t *testing.T) {
+		inBubble(t, func(b *bubble) {
+			b.begins()
+			b.pass(time.Minute)
+			b.stream.Relist()
+			b.expect("stop one from 10, list one, watch one from 10", "begin, present x 10, listed, well, well")
+		})
+	})
+}
+
+// After a watch that has lasted, the next one is opened immediately, however the watch has ended.
+func TestStreamGoesOnAtOnceAfterALongWatch(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.begins()
+
+		for range 12 {
+			for range 10 {
+				b.pass(time.Minute)
+				b.send(watch.Bookmark, "", "10")
+			}
+
+			b.last().events <- watch.Event{Type: watch.Error, Object: new(apierrors.NewResourceExpired("too old").Status())}
+			b.pass(250 * time.Millisecond)
+			b.expect("stop one from 10, list one, watch one from 10", "begin, begin, present x 10, listed, well, well")
+		}
+	})
+}
+
+// A watch that delivers nothing, not even a bookmark, is not trusted.
+func TestStreamDoesNotBelieveSilence(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.begins()
+
+		for range brief {
+			b.pass(time.Minute)
+			b.send(watch.Bookmark, "", "10")
+		}
+
+		b.pass(silence - time.Second)
+		b.expect("", "")
+		b.pass(time.Second)
+		b.expect("stop one from 10, list one, watch one from 10", "begin, present x 10, listed, well, well")
+	})
+}
+
+// A slow sink is not mistaken for a silent API server.
+func TestStreamWaitsForTheSink(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.begins()
+
+		b.slow = 2 * silence
+		for i := range 8 {
+			b.send(watch.Modified, "y", string(rune('1'+i))+"1")
+		}
+
+		b.pass(16*silence + time.Minute)
+		b.expect("", "present y 11, present y 21, present y 31, present y 41, present y 51, present y 61, present y 71, present y 81")
+
+		b.slow = 0
+	})
+}
+
+// A new selector continues from the position of the old one, without a list and without a gap.
+func TestStreamSelects(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.begins()
+		b.send(watch.Bookmark, "", "30")
+		b.expect("", "")
+		b.stream.Select("two")
+		b.expect("watch two from 30, stop one from 10", "")
+		b.send(watch.Added, "y", "31")
+		b.expect("", "present y 31")
+
+		// While the next watch cannot be opened, this is reported, and the old selector is not used again.
+		err := refusals["503"]
+		b.set("watch", err)
+		b.stream.Select("three")
+		b.expect("watch three from 31, stop two from 30", "failed: watch configmaps: "+err.Error())
+		b.stream.Select("four")
+		b.stream.Select("five")
+		b.set("watch", nil)
+		b.pass(250 * time.Millisecond)
+		b.expect("watch five from 31", "well")
+
+		b.stream.Relist()
+		b.pass(time.Second)
+		b.expect("stop five from 31, list five, watch five from 10", "begin, present x 10, listed, well, well")
+	})
+}
+
+// Whatever an API server does to watches, the number of requests stays limited.
+func TestStreamDoesNotSpin(t *testing.T) {
+	for what, end := range map[string]func(b *bubble){
+		"cut": func(b *bubble) { close(b.last().events) },
+		"no longer": func(b *bubble) {
+			b.last().events <- watch.Event{Type: watch.Error, Object: new(gone.Status())}
+		},
+		"error": func(b *bubble) {
+			b.last().events <- watch.Event{Type: watch.Error, Object: new(apierrors.NewInternalError(errors.New("no")).Status())}
+		},
+		"unknown": func(b *bubble) { b.last().events <- watch.Event{Type: watch.Error, Object: &metav1.Status{}} },
+		"asked":   func(b *bubble) { b.stream.Relist() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				for range 6000 { // ten minutes
+					if b.opened() {
+						end(b)
+					}
+
+					b.pass(100 * time.Millisecond)
+				}
+
+				require.Less(t, b.count(), 2*(10*2+10), "there should be only the requests of a minute or two")
+			})
+		})
+	}
+
+	t.Run("refused", func(t *testing.T) {
+		inBubble(t, func(b *bubble) {
+			b.begins()
+			b.set("watch", refusals["404"])
+			b.set("list", refusals["404"])
+			close(b.last().events)
+			b.pass(10 * time.Minute)
+			require.Less(t, b.count(), 10*2+10)
+		})
+	})
+}
+
+// A list that shows no version from which to watch is an error, and the next one waits.
+func TestStreamPausesWithoutVersion(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.begins()
+		b.fake.mu.Lock()
+		b.version = ""
+		b.fake.mu.Unlock()
+		b.set("stream", apierrors.NewMethodNotSupported(gr, "watch"))
+		b.stream.Relist()
+		b.pass(10 * time.Minute)
+		require.Less(t, b.count(), 2*(10*2+10), "two requests for a list")
+		require.Equal(t, "failed: list configmaps: the list has no resource version from which to watch", b.lastSaid())
+	})
+}
+
+// Watches that end at once, again and again, are reported until one lasts.
+func TestStreamTellsThatWatchesEnd(t *testing.T) {
+	for what, end := range map[string]func(b *bubble){
+		"cut": func(b *bubble) { close(b.last().events) },
+		"no longer": func(b *bubble) {
+			b.last().events <- watch.Event{Type: watch.Error, Object: new(gone.Status())}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				const ends = "failed: watch configmaps: again and again, the watch ends within 10s; " +
+					"find out what ends it between the rebalancer and the API server"
+
+				for range brief {
+					require.True(t, b.opened())
+					require.Equal(t, "well", b.lastSaid())
+					end(b)
+
+					for !b.opened() {
+						b.pass(100 * time.Millisecond)
+					}
+
+					b.known--
+				}
+
+				require.Equal(t, ends, b.lastSaid())
+				b.pass(calm - time.Second)
+				require.Equal(t, ends, b.lastSaid())
+				b.pass(time.Second)
+				require.Equal(t, "well", b.lastSaid(), "this watch lasts")
+				end(b)
+				b.pass(time.Second)
+				require.Equal(t, "well", b.lastSaid())
+			})
+		})
+	}
+}
+
+// lastSaid waits until nothing more happens now, and returns the last call of the stream.
+func (b *bubble) lastSaid() string {
+	synctest.Wait()
+	b.notes.mu.Lock()
+	defer b.notes.mu.Unlock()
+
+	return b.said[len(b.said)-1]
+}
+
+// opened reports whether a watch was opened since its last call.
+func (b *bubble) opened() bool {
+	b.fake.mu.Lock()
+	defer b.fake.mu.Unlock()
+
+	news := len(b.open) > b.known
+	b.known = len(b.open)
+
+	return news
+}
+
+// A requested list does not wait until the API server accepts watches.
+func TestStreamListsWhileItMayNotWatch(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		err := refusals["503"]
+
+		b.begins()
+		b.pass(time.Minute)
+		b.set("watch", err)
+		close(b.last().events)
+		b.expect("stop one from 10, watch one from 10", "failed: watch configmaps: "+err.Error())
+
+		b.stream.Relist()
+		b.pass(250 * time.Millisecond)
+		b.expect("list one, watch one from 10", "begin, present x 10, listed, well, failed: watch configmaps: "+err.Error())
+	})
+}

@@ -1,0 +1,497 @@
+package work
+
+import (
+	"container/heap"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/clusterring/clusterring/services/internal/invariants"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
+)
+
+// Cause is what a parked object waits for. The zero value is no cause.
+type Cause struct {
+	kind  string
+	shard string
+	owner feed.ID
+	uid   types.UID
+}
+
+// The kinds of causes.
+const (
+	kindHeld      = "held"
+	kindSlot      = "slot"
+	kindOwner     = "owner"
+	kindFollowers = "followers"
+	kindTurn      = "turn"
+	kindAnswer    = "answer"
+)
+
+// HeldBy is the cause that a shard which is not available may still work on its objects.
+func HeldBy(shard string) Cause { return Cause{kind: kindHeld, shard: shard} }
+
+// SlotOf is the cause that no more objects of a shard may be drained now. The table itself wakes it.
+func SlotOf(shard string) Cause { return Cause{kind: kindSlot, shard: shard} }
+
+// Ready returns the number of obligations that are due now.
+func (t *Table) Ready() int { return t.tally.phases[Due] }
+
+// Busy returns the number of obligations that are due, or with a worker.
+func (t *Table) Busy() int { return t.tally.phases[Due] + t.tally.phases[Moving] }
+
+// OwnerOf is the cause that the owner of a controlled object is not in its place. The table itself wakes it when the
+// obligation of the owner ends, or when the labels of the owner change.
+func OwnerOf(owner feed.ID) Cause {
+	return Cause{kind: kindOwner, owner: anyVersion(owner)}
+}
+
+// TurnOf is the cause that a worker is processing the object, an object that follows it, or an object that it follows.
+func TurnOf(id feed.ID) Cause { return Cause{kind: kindTurn, owner: id} }
+
+// AnswerTo is the cause that the API server does not answer writes of a resource in time.
+func AnswerTo(writesOf schema.GroupResource) Cause {
+	return Cause{kind: kindAnswer, owner: feed.ID{GVR: writesOf.WithVersion("")}}
+}
+
+// String returns the cause as a text for messages.
+func (c Cause) String() string {
+	switch c.kind {
+	case kindHeld:
+		return "shard " + c.shard + " may still work on it"
+	case kindSlot:
+		return "shard " + c.shard + " is already releasing as many objects as it may at a time"
+	case kindOwner:
+		return "its owner " + c.owner.String() + " is on the move"
+	case kindAnswer:
+		return "writes of " + c.owner.GVR.GroupResource().String() + " take too long: a webhook that the API server calls during a write may not answer"
+	case kindFollowers:
+		return "objects that follow it have to move first"
+	}
+
+	return "a related object is being moved"
+}
+
+// waiting contains the obligations that wait for one cause.
+type waiting struct {
+	entries []place // in order, including those that no longer wait
+	n       int     // the number of those that wait
+	// dropped counts the obligations that found no room since the last pass over all objects began. before is the count
+	// until then. The cause determines where these objects are, unless others is set.
+	dropped, before int
+	others          bool
+	// try is the time of the next retry; zero if there is none. probe is the obligation that is retrying now.
+	try   time.Time
+	probe *entry
+	// reason is a text that is more specific than the cause.
+	reason string
+}
+
+// place is the place of an obligation among those that wait for a cause.
+type place struct {
+	*entry
+
+	number int
+}
+
+// waits reports whether the obligation has not left its place.
+func (p place) waits() bool { return p.phase == Parked && p.place == p.number }
+
+// park makes an obligation wait for its cause, unless the cause has changed since the worker checked it.
+func (t *Table) park(now time.Time, e *entry, out Outcome) {
+	w := t.waitingFor(out.Cause)
+
+	if out.RetryAfter > 0 {
+		w.try = now.Add(out.RetryAfter)
+		t.set(timer{at: w.try, cause: out.Cause})
+	}
+
+	if out.Reason != "" {
+		w.reason = out.Reason // others wait without having checked, and have no reason
+	}
+
+	w.add(e)
+	t.tally.parked++
+
+	if out.Cause.kind == kindFollowers {
+		t.waitsBelow(e, true)
+		t.hastenBelow(out.Cause.uid)
+	}
+
+	switch c := out.Cause; {
+	case c.kind == kindSlot && t.free(c.shard):
+		t.wakeSlots(now)
+	case c.kind == kindOwner && !t.known(c.owner):
+		t.wake(c)
+	case c.kind == kindFollowers && t.together(e):
+		t.wake(c)
+	case c.kind == kindFollowers && e.follows != (feed.Lineage{}) && t.tally.between > t.limits.Parked:
+		t.scatter(now, e)
+	case c.kind == kindHeld && w.try.IsZero() && w.probe == nil:
+		t.try(c, w) // otherwise none would retry
+	case c.kind != kindFollowers && t.tally.parked-t.tally.first > t.limits.Parked && (w.n > 1 || c.shard == ""):
+		t.drop(now, e, w)
+	}
+}
+
+// drop stores only the cause of an obligation, and drops the obligations that wait for it too: its end would wake them, and
+// they would wait for it again, repeatedly.
+func (t *Table) drop(now time.Time, e *entry, w *waiting) {
+	t.without(w, 1)
+
+	if c := OwnerOf(e.object.ID); t.Waits(c) {
+		followers := t.parked[c]
+		w.others = true
+		t.without(w, t.found(followers))
+
+		for _, o := range followers.take() {
+			t.without(w, 1)
+			t.scatter(now, o)
+		}
+
+		t.forget(c)
+	}
+
+	t.scatter(now, e)
+}
+
+// roomless returns how many obligations found no room, as far as is known. Each pass sees them again.
+func (w *waiting) roomless() int { return max(w.dropped, w.before) }
+
+// without counts n more obligations that found no room.
+func (t *Table) without(w *waiting, n int) {
+	t.tally.dropped -= w.roomless()
+	w.dropped += n
+	t.tally.dropped += w.roomless()
+}
+
+// found resets this count, and returns it.
+func (t *Table) found(w *waiting) (n int) {
+	n = w.roomless()
+	w.dropped, w.before = 0, 0
+	t.tally.dropped -= n
+
+	return n
+}
+
+// Recount records that a pass is about to see all labeled objects again, including those that found no room.
+func (t *Table) Recount() {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
+	for _, w := range t.parked {
+		t.recountRoomless(w)
+	}
+
+	if t.beyond.roomless() > 0 {
+		t.debt.Relist = true // the pass does not see those without a label
+	}
+
+	t.recountRoomless(&t.beyond)
+}
+
+func (t *Table) recountRoomless(w *waiting) {
+	if w.dropped > 0 {
+		t.tally.dropped -= w.roomless()
+		w.dropped, w.before = 0, w.dropped
+		t.tally.dropped += w.roomless()
+	}
+}
+
+// known reports whether there is an obligation for an object, in any version of its resource.
+func (t *Table) known(id feed.ID) bool {
+	_, ok := t.tally.owners[anyVersion(id)]
+
+	return ok
+}
+
+func anyVersion(id feed.ID) feed.ID {
+	id.GVR.Version = ""
+
+	return id
+}
+
+func (t *Table) waitingFor(c Cause) *waiting {
+	w, ok := t.parked[c]
+	if !ok {
+		w = &waiting{}
+		t.parked[c] = w
+
+		if c.kind == kindSlot {
+			t.slots.wanted[c.shard] = struct{}{}
+		}
+	}
+
+	return w
+}
+
+// forget drops a cause that no obligation waits for.
+func (t *Table) forget(c Cause) {
+	delete(t.parked, c)
+
+	if c.kind == kindSlot {
+		delete(t.slots.wanted, c.shard)
+	}
+}
+
+func (w *waiting) add(e *entry) {
+	if len(w.entries) > 2*w.n+64 { // most of them no longer wait
+		w.entries = slices.DeleteFunc(w.entries, func(p place) bool { return !p.waits() })
+	}
+
+	w.entries = append(w.entries, place{e, e.place})
+	w.n++
+}
+
+// unpark records that an obligation no longer waits.
+func (t *Table) unpark(e *entry) {
+	w := t.parked[e.cause]
+	w.n--
+	e.place++
+	t.tally.parked--
+
+	if e.cause.kind == kindFollowers {
+		t.waitsBelow(e, false)
+	}
+
+	if w.n == 0 && w.roomless() == 0 {
+		t.forget(e.cause)
+	}
+}
+
+// Waits reports whether any obligation waits for the cause.
+func (t *Table) Waits(c Cause) bool { return t.parked[c] != nil }
+
+// Held reports whether obligations wait for the shard, and a retry is scheduled.
+func (t *Table) Held(shard string) bool {
+	w, ok := t.parked[HeldBy(shard)]
+
+	return ok && !w.try.IsZero()
+}
+
+// Wake wakes all obligations that wait for the cause.
+func (t *Table) Wake(c Cause) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
+	t.wake(c)
+}
+
+func (t *Table) wake(c Cause) {
+	w, ok := t.parked[c]
+	if !ok {
+		return
+	}
+
+	for _, e := range w.take() {
+		t.move(e, Woken)
+	}
+
+	t.repay(c, w)
+}
+
+// repay requests a search for the objects that found no room while they waited for the cause.
+func (t *Table) repay(c Cause, w *waiting) {
+	if t.found(w) == 0 {
+		return
+	}
+
+	if w.n == 0 {
+		t.forget(c)
+	}
+
+	switch c.kind {
+	case kindHeld:
+		t.debt.lose(c.shard)
+	case kindSlot:
+		t.debt.misplace(c.shard)
+	default:
+		w.others = true
+	}
+
+	if w.others {
+		t.debt.All, t.debt.Relist = true, true
+		w.others = false
+	}
+}
+
+// take removes and returns all obligations that wait.
+func (w *waiting) take() (all []*entry) {
+	for _, p := range w.entries {
+		if p.waits() {
+			all = append(all, p.entry)
+		}
+	}
+
+	w.entries = nil
+
+	return all
+}
+
+// wakeSlots wakes as many obligations as there are free slots, the shards in turn. They hold their slots from now on.
+func (t *Table) wakeSlots(now time.Time) {
+	if len(t.slots.wanted) == 0 || !t.window.open() {
+		return
+	}
+
+	shards := slices.DeleteFunc(slices.Collect(maps.Keys(t.slots.wanted)), func(s string) bool { return !t.free(s) })
+	slices.Sort(shards)
+
+	for len(shards) > 0 && t.slots.inTime < t.limits.Drains && t.window.open() {
+		i, found := slices.BinarySearch(shards, t.slots.turn)
+		if found {
+			i++
+		}
+
+		shard := shards[i%len(shards)]
+		t.slots.turn = shard
+
+		if !t.wakeSlot(now, shard) || !t.free(shard) {
+			shards = slices.DeleteFunc(shards, func(s string) bool { return s == shard })
+		}
+	}
+}
+
+// wakeSlot gives a slot of the shard to one obligation that waits for it, and reports whether there was one.
+func (t *Table) wakeSlot(now time.Time, shard string) bool {
+	c := SlotOf(shard)
+
+	w, ok := t.parked[c]
+	if !ok {
+		return false
+	}
+
+	e := w.first()
+	if e == nil {
+		t.repay(c, w)
+		return false
+	}
+
+	t.hold(now, e, shard)
+	t.move(e, Woken)
+
+	return true
+}
+
+// first removes and returns the first obligation that waits; nil if none does.
+func (w *waiting) first() *entry {
+	for len(w.entries) > 0 {
+		p := w.entries[0]
+		w.entries = w.entries[1:]
+
+		if p.waits() {
+			return p.entry
+		}
+	}
+
+	return nil
+}
+
+// Expire wakes everything whose time has come.
+func (t *Table) Expire(now time.Time) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
+	if !t.paused.IsZero() && !now.Before(t.paused) {
+		t.Pause(now, time.Time{})
+	}
+
+	if t.window.expire(now) {
+		t.wakeSlots(now)
+	}
+
+	for {
+		next, ok := t.firstTimer()
+		if !ok || next.at.After(now) {
+			return
+		}
+
+		heap.Pop(&t.timers.all)
+
+		if e := next.entry; e != nil {
+			e.stale = e.stale || e.phase == Draining
+			t.move(e, Woken)
+
+			continue
+		}
+
+		w := t.parked[next.cause]
+		w.try = time.Time{}
+		t.try(next.cause, w)
+	}
+}
+
+// try lets one of the obligations with the cause retry. If only the cause is stored, their objects are searched.
+func (t *Table) try(c Cause, w *waiting) {
+	if e := w.first(); e != nil {
+		w.probe, e.probes = e, c
+		t.move(e, Woken)
+
+		return
+	}
+
+	t.repay(c, w)
+}
+
+// tried lets another obligation retry if one that did has ended up in another state, so that no retry is scheduled.
+func (t *Table) tried(e *entry) {
+	c := e.probes
+	e.probes = Cause{}
+
+	if w, ok := t.parked[c]; ok && w.probe == e {
+		if w.probe = nil; w.try.IsZero() {
+			t.try(c, w)
+		}
+	}
+}
+
+// Again wakes an obligation whose turn has come.
+func (t *Table) Again(id feed.ID) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
+	if e, ok := t.entries[id]; ok && e.phase == Moving {
+		e.anew()
+	}
+
+	t.wake(TurnOf(id))
+}
+
+// Next returns when the next obligation will become due; ok is false if none will.
+func (t *Table) Next() (at time.Time, ok bool) {
+	next, ok := t.firstTimer()
+	if len(t.slots.wanted) == 0 {
+		return next.at, ok
+	}
+
+	at = next.at
+
+	if opens, closed := t.window.next(); closed && (!ok || opens.Before(at)) {
+		at, ok = opens, true
+	}
+
+	if !t.paused.IsZero() && (!ok || t.paused.Before(at)) {
+		at, ok = t.paused, true
+	}
+
+	return at, ok
+}
+
+// sorted returns the IDs of all obligations in a deterministic order.
+func (t *Table) sorted() []feed.ID {
+	return slices.SortedFunc(maps.Keys(t.entries), feed.Compare)
+}
+
+// repayAll requests a search for everything that found no room.
+func (t *Table) repayAll() {
+	for c, w := range t.parked {
+		t.repay(c, w)
+	}
+}

@@ -1,0 +1,165 @@
+package work
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/clusterring/clusterring/services/internal/invariants"
+)
+
+// check panics if an invariant does not hold.
+func (t *Table) check() {
+	if !t.pace.Due(len(t.entries) + len(t.parked)) {
+		return
+	}
+
+	if err := t.verify(); err != nil {
+		invariants.Violated("%v", err)
+	}
+}
+
+// verify recounts everything and returns the first violated invariant.
+func (t *Table) verify() error {
+	n := count{tally: newTally(), slots: newSlots(), following: byUID[*entry]{}, queued: map[*entry]int{}, waits: map[Cause]int{}}
+
+	for _, q := range []*queue{&t.ready, &t.urgent, &t.regular} {
+		for spot := q.entries.Front(); spot != nil; spot = spot.Next() {
+			n.queued[spot.Value.(*entry)]++ //nolint:forcetypeassert // push adds nothing else
+		}
+	}
+
+	if len(n.queued) != t.tally.phases[Due] {
+		return fmt.Errorf("3: %d are queued, and %d are due", len(n.queued), t.tally.phases[Due])
+	}
+
+	for id, e := range t.entries {
+		if _, moving := t.moving[e]; moving != (e.phase == Moving) {
+			return fmt.Errorf("3: %s is %s; a worker has it: %t", id, e.phase, moving)
+		}
+
+		if id != e.object.ID || e.phase == None || (e.phase == Due) != (n.queued[e] == 1) {
+			return fmt.Errorf("3: %s is %s, is stored as %s, and is queued %d times", e.object.ID, e.phase, id, n.queued[e])
+		}
+
+		if e.queue == &t.regular && t.fitting(e) == &t.urgent {
+			return fmt.Errorf("7: %s is urgent, and waits among others", id)
+		}
+
+		if err := e.verifySlot(); err != nil {
+			return err
+		}
+
+		n.add(e, t.countedAs(e))
+	}
+
+	if t.window.running.Len() != n.running {
+		return fmt.Errorf("4: %d planned moves count, not %d", n.running, t.window.running.Len())
+	}
+
+	if len(t.moving) != n.tally.phases[Moving] {
+		return fmt.Errorf("3: workers have %d, of which %d are obligations", len(t.moving), n.tally.phases[Moving])
+	}
+
+	return t.verifyCounts(&n)
+}
+
+// verifyCounts compares the recounted values with the stored ones.
+func (t *Table) verifyCounts(n *count) error {
+	n.tally.dropped = t.beyond.roomless()
+
+	for c, w := range t.parked {
+		n.tally.dropped += w.roomless()
+		if c.kind == kindSlot {
+			n.slots.wanted[c.shard] = struct{}{}
+		}
+
+		if err := t.verifyWaiting(c, w, n.waits[c]); err != nil {
+			return err
+		}
+	}
+
+	for c, waiting := range n.waits {
+		if t.parked[c] == nil {
+			return fmt.Errorf("5: %d wait because %s, and the cause is unknown", waiting, c)
+		}
+	}
+
+	n.slots.turn = t.slots.turn
+
+	switch {
+	case !reflect.DeepEqual(n.tally, t.tally):
+		return fmt.Errorf("6: the recount is %+v, not %+v", n.tally, t.tally)
+	case !reflect.DeepEqual(n.slots, t.slots):
+		return fmt.Errorf("4: the recount is %+v, not %+v", n.slots, t.slots)
+	case !maps.EqualFunc(n.following, t.families.following, sets.Set[*entry].Equal):
+		return fmt.Errorf("6: the recount of followers is %d, not %d", len(n.following), len(t.families.following))
+	}
+
+	return nil
+}
+
+// count contains the recounted values of a table.
+type count struct {
+	tally     tally
+	slots     slots
+	following byUID[*entry]
+	queued    map[*entry]int
+	running   int
+	waits     map[Cause]int
+}
+
+func (n *count) add(e *entry, as counted) {
+	n.tally.add(e.object.ID, as, 1)
+
+	if e.holds != "" {
+		n.slots.count(e.holds, e.late, 1)
+	}
+
+	if e.planned.running != nil {
+		n.running++
+	}
+
+	if e.phase == Parked {
+		n.waits[e.cause]++
+		n.tally.parked++
+	}
+
+	for _, uid := range e.follows {
+		n.following.insert(uid, e)
+	}
+}
+
+// verifySlot verifies invariant 4: an obligation with a slot carries the drain label, or is about to get it.
+func (e *entry) verifySlot() error {
+	o := e.object
+
+	switch {
+	case e.holds != "" && e.since.IsZero():
+		return fmt.Errorf("4: %s holds a slot without a start time", e.object.ID)
+	case e.phase == Moving:
+	case o.Draining && o.Shard != "" && e.holds != o.Shard, !o.Draining && e.holds != "" && e.phase != Due:
+		return fmt.Errorf("4: %s is %s at %q, drain: %t, and holds a slot of %q", o.ID, e.phase, o.Shard, o.Draining, e.holds)
+	}
+
+	return nil
+}
+
+// verifyWaiting verifies invariant 5: every parked obligation will be woken.
+func (t *Table) verifyWaiting(c Cause, w *waiting, n int) error {
+	switch {
+	case w.n != n:
+		return fmt.Errorf("5: %d wait because %s, not %d", n, c, w.n)
+	case w.n+w.roomless() <= 0:
+		return fmt.Errorf("5: nothing waits because %s", c)
+	case w.n == 0:
+	case c.kind == kindSlot && t.free(c.shard):
+		return fmt.Errorf("5: %d wait for a slot of %s, and one is free", w.n, c.shard)
+	case c.kind == kindOwner && !t.known(c.owner):
+		return fmt.Errorf("5: %d wait for %s, which is no obligation", w.n, c.owner)
+	}
+
+	return nil
+}

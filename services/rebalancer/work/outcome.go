@@ -1,0 +1,206 @@
+package work
+
+import (
+	"time"
+
+	"github.com/clusterring/clusterring/services/internal/invariants"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
+)
+
+// Outcome is the result of a job.
+type Outcome struct {
+	// Object is the object as the worker last saw it, in a read or in the response to a write; nil if it does not exist.
+	Object *feed.Object
+	// Event is what happens next: [SeenInPlace], [Woken] to continue immediately, [Asked], [Blocked] or [Failed].
+	Event Event
+	// Cause is what a blocked object waits for. RetryAfter is when one of all objects with this cause retries; 0 means never.
+	Cause      Cause
+	RetryAfter time.Duration
+	// Reason is a text that explains why nothing can be done, or what has failed.
+	Reason string
+	// Stale reports whether the object may have changed in an unknown way: an abandoned write may have been executed.
+	Stale bool
+	// Brief reports whether the next attempt is likely to succeed, so that pauses stay short.
+	Brief bool
+}
+
+// Late is a drain that was not acknowledged in time.
+type Late struct {
+	// ID identifies the object, and Shard is the shard that has not released it.
+	ID    feed.ID
+	Shard string
+	// After is the time since the drain began.
+	After time.Duration
+}
+
+const (
+	// firstPause and longestPause limit the pause after a failure, which doubles with each failure.
+	firstPause   = 10 * time.Millisecond
+	longestPause = 30 * time.Second
+	// briefPause limits it if only another change of the object has caused the failure.
+	briefPause = 100 * time.Millisecond
+	// many is the number of failures in a row, over about five seconds, after which an object is failing.
+	many = 10
+)
+
+// fail records another failure in a row.
+func (e *entry) fail(out Outcome) {
+	e.failures++
+	e.failing, e.reason = e.failures >= many && !out.Brief, out.Reason
+}
+
+// succeed ends the failures in a row.
+func (e *entry) succeed() { e.failures, e.failing, e.reason = 0, false, "" }
+
+// pause returns the pause after the current number of failures. It depends on the name of the object, so that objects that
+// fail together do not retry together.
+func (e *entry) pause(brief bool) time.Duration {
+	d := longestPause
+	if brief {
+		d = briefPause
+	}
+
+	if shift := e.failures - 1; shift < 12 {
+		d = min(firstPause<<shift, d)
+	}
+
+	spread := (len(e.object.Name)*7 + int(sum(e.object.Name))) % 100
+
+	return d - d/400*time.Duration(spread) // up to a quarter less
+}
+
+func sum(name string) (n uint32) {
+	for i := range len(name) {
+		n = n*31 + uint32(name[i])
+	}
+
+	return n % 1000
+}
+
+// Report records the result of a job. If the drain of the object has just become late, it returns the drain, and news is true.
+func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news bool) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
+	e, ok := t.entries[id]
+	if !ok || e.phase != Moving {
+		return Late{}, false // the ring no longer has the resource
+	}
+
+	switch {
+	case e.left:
+		t.end(now, e)
+		return Late{}, false
+	case e.again && (e.doubted || !t.outdated(e, out)):
+		t.reportLater(now, e, out)
+		return Late{}, false
+	}
+
+	if out.Object != nil {
+		t.replace(e, *out.Object)
+	}
+
+	e.stale = out.Stale
+
+	switch out.Event { //nolint:exhaustive // others do not come from workers
+	case SeenInPlace:
+		t.end(now, e)
+		return Late{}, false
+	case Failed:
+		if !out.Brief && t.beyondFailing(e) {
+			t.drop(now, e, &t.beyond)
+			return Late{}, false
+		}
+
+		e.fail(out)
+		t.after(now, e, e.pause(out.Brief))
+	case Blocked:
+		e.cause = out.Cause
+		e.succeed()
+	case Asked:
+		e.succeed()
+	}
+
+	t.move(e, out.Event)
+	t.slot(now, e)
+
+	switch e.phase { //nolint:exhaustive // nothing to do in other phases
+	case Delayed, Due:
+		return Late{}, false // it retries, also for others, or it continues
+	case Parked:
+		t.park(now, e, out)
+	case Draining:
+		late, news = t.await(now, e)
+	}
+
+	if e.phase != Due {
+		t.tried(e)
+	}
+
+	return late, news
+}
+
+// outdated reports whether everything that was seen while the worker had the object is at most as new as what the worker has
+// seen.
+func (t *Table) outdated(e *entry, out Outcome) bool {
+	return out.Object != nil && !out.Stale &&
+		(out.Object.ResourceVersion == e.seen || feed.Older(e.seen, out.Object.ResourceVersion))
+}
+
+// reportLater ends a job whose object was seen to change after the state that the worker reports.
+func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
+	if o := out.Object; o != nil {
+		seen := e.seen
+
+		if feed.Older(e.object.ResourceVersion, o.ResourceVersion) {
+			t.replace(e, *o)
+			e.inPlace, e.stale = false, feed.Older(o.ResourceVersion, seen)
+		}
+
+		if feed.Older(e.seen, seen) {
+			e.seen = seen
+		}
+
+		// A version that is newer than the base of the write came after the write, or has prevented its execution.
+		e.stale = e.stale || out.Stale && !feed.Older(o.ResourceVersion, e.object.ResourceVersion)
+	}
+
+	if e.inPlace && !e.stale {
+		t.end(now, e)
+		return
+	}
+
+	if out.Event == Failed { // otherwise it would be retried without a pause while the object changes
+		e.fail(out)
+		t.after(now, e, e.pause(out.Brief))
+		t.move(e, Failed)
+	} else {
+		t.move(e, Woken)
+	}
+
+	t.slot(now, e)
+}
+
+// await schedules a check of a drain for when it becomes late, and then repeatedly.
+func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
+	due := e.since.Add(t.limits.DrainTimeout)
+	if now.Before(due) {
+		t.at(e, due)
+		return Late{}, false
+	}
+
+	t.after(now, e, t.limits.DrainTimeout)
+
+	if e.late {
+		return Late{}, false
+	}
+
+	t.slots.count(e.holds, false, -1)
+	e.late = true
+	t.slots.count(e.holds, true, 1)
+	t.count(e)
+	t.wakeSlots(now) // it no longer holds a slot of the total
+
+	return Late{ID: e.object.ID, Shard: e.holds, After: now.Sub(e.since).Round(time.Second)}, true
+}

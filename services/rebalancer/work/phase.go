@@ -1,0 +1,98 @@
+package work
+
+// Phase is the state of an obligation. The zero value means that there is no obligation.
+type Phase uint8
+
+// The phases.
+const (
+	// None means that the object is not known to be out of place.
+	None Phase = iota
+	// Due means that the obligation waits for a worker.
+	Due
+	// Moving means that a worker has the obligation: it reads, decides and writes.
+	Moving
+	// Draining means that the obligation waits for the object's shard to acknowledge the drain.
+	Draining
+	// Parked means that the obligation waits for its cause to change.
+	Parked
+	// Delayed means that the obligation waits for a pause to end, after a failure.
+	Delayed
+)
+
+var phases = [...]string{"none", "due", "moving", "draining", "parked", "delayed"}
+
+func (p Phase) String() string { return phases[p] }
+
+// Event is what happens to an obligation.
+type Event uint8
+
+// The events. The worker that has the obligation reports all events except the first four.
+const (
+	// SeenMisplaced means that the object was seen out of place, or is not known to be in its place.
+	SeenMisplaced Event = iota
+	// SeenInPlace means that the object was seen in its place, or not to concern the ring, or not to exist.
+	SeenInPlace
+	// Woken means that the cause or the ring has changed, that the pause has ended, or that a worker has completed a step.
+	Woken
+	// Taken means that a worker has begun.
+	Taken
+	// Asked means that the object's shard was asked to release it, and has not released it yet.
+	Asked
+	// Blocked means that nothing can be done until a cause changes.
+	Blocked
+	// Failed means that a request has failed, or that a write has not brought the object to its place.
+	Failed
+)
+
+var events = [...]string{"seen misplaced", "seen in place", "woken", "taken", "asked", "blocked", "failed"}
+
+func (e Event) String() string { return events[e] }
+
+// next returns the phase after an event. It returns [None] only for [SeenInPlace], or if p is None.
+//
+// While a worker has the object, sights of it only make the worker's result subject to another look: the worker itself reports
+// the object as it is after the write, and the table compares it with earlier sights by the resource version.
+func next(p Phase, e Event) Phase {
+	switch {
+	case e == SeenInPlace:
+		return None
+	case p == Moving:
+		return afterMoving(e)
+	case p == None && e != SeenMisplaced:
+		return None
+	}
+
+	//exhaustive:ignore
+	switch e {
+	case SeenMisplaced:
+		if p == Delayed {
+			return Delayed // otherwise a change every few milliseconds would end the pauses
+		}
+
+		return Due
+	case Woken:
+		return Due
+	case Taken:
+		if p == Due {
+			return Moving
+		}
+	}
+
+	return p
+}
+
+func afterMoving(e Event) Phase {
+	//exhaustive:ignore
+	switch e {
+	case Woken:
+		return Due
+	case Asked:
+		return Draining
+	case Blocked:
+		return Parked
+	case Failed:
+		return Delayed
+	}
+
+	return Moving
+}

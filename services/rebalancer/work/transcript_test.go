@@ -1,0 +1,382 @@
+package work
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/tools/lab/transcript"
+)
+
+// TestTranscripts plays each file of testdata: at a given time, an event happens to a table, and the test compares the result
+// with the rest of the line. An object is written as its resource version, its shard ("-" means none), and "drain" if it
+// carries the drain label: "v3 a drain".
+//
+// The events:
+//
+//	limits drains=N per-shard=N timeout=D parked=N   begins with an empty table that has these limits
+//	see NAME OBJECT [in place]     a source has seen the object
+//	unsure NAME vN, released NAME vN, unlisted NAME, again NAME, recheck SHARD... [without NAME]
+//	                               other notifications of the table
+//	free SHARD                     the shard was found not to work on its objects
+//	take                           a worker takes what is due
+//	grant NAME SHARD               the worker asks for a slot
+//	report NAME EVENT [OBJECT] [for CAUSE] [retry=D] [stale] [brief]
+//	                               the worker reports; "gone" is an object that does not exist
+//	work EVENT ...                 both: the worker reports the same of whatever is due
+//	wait                           time passes
+//
+// "N times" before an event repeats it, with 1 to N in place of "#". "says" is what the table returns and owes.
+func TestTranscripts(t *testing.T) {
+	transcript.Run(t, func(t *testing.T) transcript.Player {
+		t.Helper()
+
+		p := &player{T: t, start: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+
+		return transcript.Player{
+			Header:  func() string { return fmt.Sprintf(layout, "time", "event", "then the object", "all", "slots", "says") },
+			Setting: "limits", Set: p.limits,
+			Step: func(at, event string) string { return strings.TrimRight(p.step(at, event), " ") },
+		}
+	})
+}
+
+const layout = "%-7s %-46s %-32s %-44s %-20s %s"
+
+// player drives a table.
+type player struct {
+	*testing.T
+	start, now time.Time
+	table      *Table
+	says       []string
+}
+
+var defaults = Limits{Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100_000, Parked: 100_000, Failing: 100_000}
+
+func (p *player) limits(line string) {
+	l := defaults
+
+	for _, field := range strings.Fields(line)[1:] {
+		name, value, _ := strings.Cut(field, "=")
+		number, _ := strconv.Atoi(value)
+
+		switch name {
+		case "drains":
+			l.Drains = number
+		case "per-shard":
+			l.PerShard = number
+		case "parked":
+			l.Parked = number
+		case "timeout":
+			l.DrainTimeout = p.duration(value)
+		default:
+			require.FailNow(p, "unknown limit", name)
+		}
+	}
+
+	p.table = New(l)
+}
+
+func (p *player) duration(s string) time.Duration {
+	d, err := time.ParseDuration(s)
+	require.NoError(p, err)
+
+	return d
+}
+
+// step executes a line, and returns the line with its results.
+func (p *player) step(at, event string) string {
+	p.now, p.says = p.start.Add(p.duration(at)), nil
+	times, each, moves := 1, event, p.table.Moved()
+
+	if n, rest, ok := strings.Cut(event, " times "); ok {
+		each = rest
+		times, _ = strconv.Atoi(n)
+	}
+
+	name := ""
+	for i := range times {
+		name = p.happen(strings.Fields(strings.ReplaceAll(each, "#", strconv.Itoa(i+1))))
+	}
+
+	if n := p.table.Moved() - moves; n > 0 {
+		p.say("%d moved", n)
+	}
+
+	p.owed()
+	checkTable(p, p.table)
+
+	if len(p.says) > 3 {
+		p.says = append(p.says[:1], fmt.Sprintf("… (%d)", len(p.says)), p.says[len(p.says)-1])
+	}
+
+	return fmt.Sprintf(layout, at, event, p.object(name), p.counts(), p.slots(), strings.Join(p.says, "; "))
+}
+
+// happen executes an event, and returns the name of its object.
+func (p *player) happen(words []string) (name string) {
+	verb, words := words[0], words[1:]
+	if len(words) > 0 {
+		name = words[0]
+	}
+
+	switch verb {
+	case "see":
+		o, rest := p.parse(name, words[1:])
+		p.table.See(p.now, o, strings.Join(rest, " ") == "in place")
+	case "unsure":
+		p.table.Unsure(id(name), strings.TrimPrefix(words[1], "v"))
+	case "released":
+		p.table.Released(p.now, id(name), strings.TrimPrefix(words[1], "v"))
+	case "unlisted":
+		p.table.Unlisted(func(o feed.ID) bool { return o == id(name) })
+	case "again":
+		p.table.Again(id(name))
+	case "recheck":
+		p.recheck(words)
+		return ""
+	case "free":
+		p.table.Wake(HeldBy(name))
+		return ""
+	case "grant":
+		require.Equal(p, Moving, p.table.entries[id(name)].phase, "no worker has %s", name)
+		p.say("%s", map[bool]string{true: "granted", false: "refused"}[p.table.Grant(p.now, id(name), words[1])])
+	case "take":
+		return p.take()
+	case "work":
+		name = p.take()
+		p.report(name, words)
+	case "report":
+		p.report(name, words[1:])
+	case "wait":
+		p.table.Expire(p.now)
+		return ""
+	default:
+		require.FailNow(p, "unknown event", verb)
+	}
+
+	return name
+}
+
+func (p *player) recheck(words []string) {
+	shards, without := words, ""
+	if i := slices.Index(words, "without"); i >= 0 {
+		shards, without = words[:i], words[i+1]
+	}
+
+	available := func(s string) bool { return slices.Contains(shards, s) }
+	p.table.Recheck(p.now, available, func(o feed.ID) bool { return o.Name != without })
+}
+
+func (p *player) take() string {
+	job, ok := p.table.Take(p.now)
+	if !ok {
+		p.say("nothing is due")
+		return ""
+	}
+
+	stale := ""
+	if job.Stale {
+		stale = ", to be read"
+	}
+
+	p.say("takes %s %s%s", job.Object.Name, describe(job.Object), stale)
+
+	return job.Object.Name
+}
+
+func (p *player) report(name string, words []string) {
+	require.Equal(p, Moving, p.table.entries[id(name)].phase, "no worker has %s", name)
+
+	var out Outcome
+
+	kind := words[0]
+	words = words[1:]
+
+	switch kind {
+	case "gone", "seen":
+		out.Event = SeenInPlace
+	default:
+		i := slices.Index(events[:], kind)
+		require.GreaterOrEqual(p, i, 0, kind)
+		out.Event = Event(i) //nolint:gosec // a small number
+	}
+
+	if len(words) > 0 && strings.HasPrefix(words[0], "v") {
+		o, rest := p.parse(name, words)
+		out.Object, words = &o, rest
+	} else if o, ok := p.table.Has(id(name)); ok && kind != "gone" {
+		out.Object = &o
+	}
+
+	for i, word := range words {
+		switch {
+		case word == "for":
+			out.Cause = cause(words[i+1], words[i+2])
+		case strings.HasPrefix(word, "retry="):
+			out.RetryAfter = p.duration(strings.TrimPrefix(word, "retry="))
+		case word == "stale":
+			out.Stale = true
+		case word == "brief":
+			out.Brief = true
+		}
+	}
+
+	if late, news := p.table.Report(p.now, id(name), out); news {
+		p.say("%s is late at %s after %s", late.ID.Name, late.Shard, late.After)
+	}
+}
+
+func (p *player) parse(name string, words []string) (o feed.Object, rest []string) {
+	o = feed.Object{ID: id(name), ResourceVersion: strings.TrimPrefix(words[0], "v")}
+	if words[1] != "-" {
+		o.Shard, o.Labelled = words[1], true
+	}
+
+	rest = words[2:]
+	if len(rest) > 0 && rest[0] == "drain" {
+		o.Draining, rest = true, rest[1:]
+	}
+
+	return o, rest
+}
+
+func (p *player) say(format string, args ...any) {
+	p.says = append(p.says, fmt.Sprintf(format, args...))
+}
+
+// owed returns what the table owes now.
+func (p *player) owed() {
+	d, ok := p.table.Debt()
+	if !ok {
+		return
+	}
+
+	var owes []string
+
+	for what, is := range map[string]bool{"a pass": d.All, "a check": d.Unseen, "a list of the unassigned": d.Relist} {
+		if is {
+			owes = append(owes, what)
+		}
+	}
+
+	slices.Sort(owes)
+
+	for _, s := range slices.Compact(d.Lost) {
+		owes = append(owes, "a list of "+s)
+	}
+
+	for _, s := range slices.Compact(d.Misplaced) {
+		owes = append(owes, "a look at "+s)
+	}
+
+	p.say("owes %s", strings.Join(owes, ", "))
+}
+
+// object returns the state of the obligation for an object.
+func (p *player) object(name string) string {
+	e, ok := p.table.entries[id(name)]
+
+	switch {
+	case name == "":
+		return "-"
+	case !ok:
+		return name + " none"
+	}
+
+	s := name + " " + e.phase.String()
+	if e.phase == Parked {
+		s += fmt.Sprintf(" (%s %s%s)", e.cause.kind, e.cause.shard, e.cause.owner.Name)
+	}
+
+	if e.late {
+		s += ", late"
+	}
+
+	if e.phase == Delayed || e.phase == Draining {
+		for _, n := range p.table.timers.all {
+			if n.entry == e && n.number == e.timer {
+				s += " until " + n.at.Sub(p.start).String()
+			}
+		}
+	}
+
+	return s
+}
+
+func (p *player) counts() string {
+	var all []string
+
+	for phase, n := range p.table.tally.phases {
+		if n > 0 {
+			all = append(all, fmt.Sprintf("%d %s", n, phases[phase]))
+		}
+	}
+
+	if n := p.table.tally.dropped; n > 0 {
+		all = append(all, fmt.Sprintf("%d dropped", n))
+	}
+
+	return none(strings.Join(all, ", "))
+}
+
+func (p *player) slots() string {
+	var all []string
+
+	for _, shard := range slices.Sorted(maps.Keys(p.table.slots.own)) {
+		s := fmt.Sprintf("%s %d", shard, p.table.slots.own[shard])
+		if late := p.table.slots.late[shard]; late > 0 {
+			s += fmt.Sprintf(" (%d late)", late)
+		}
+
+		all = append(all, s)
+	}
+
+	return none(strings.Join(all, ", "))
+}
+
+func none(s string) string {
+	if s == "" {
+		return "-"
+	}
+
+	return s
+}
+
+func describe(o feed.Object) string {
+	shard := o.Shard
+	if shard == "" {
+		shard = "-"
+	}
+
+	if o.Draining {
+		shard += " drain"
+	}
+
+	return "v" + o.ResourceVersion + " " + shard
+}
+
+func id(name string) feed.ID {
+	return feed.ID{GVR: schema.GroupVersionResource{Group: "g", Version: "v1", Resource: "things"}, Namespace: "n", Name: name}
+}
+
+func cause(kind, of string) Cause {
+	switch kind {
+	case kindHeld:
+		return HeldBy(of)
+	case kindSlot:
+		return SlotOf(of)
+	case kindOwner:
+		return OwnerOf(id(of))
+	}
+
+	return TurnOf(id(of))
+}

@@ -1,0 +1,182 @@
+package work
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
+)
+
+// planner drains objects of the shard "from" that belong to the shard "to", one after the other, with the help of a table.
+type planner struct {
+	*testing.T
+
+	table *Table
+	now   time.Time
+	last  int
+}
+
+func newPlanner(t *testing.T, waiting int) *planner {
+	t.Helper()
+
+	p := &planner{T: t, now: time.Unix(1e9, 0), table: New(Limits{Drains: 500, PerShard: 100, DrainTimeout: time.Minute, Active: 10_000, Parked: 10_000, Failing: 10_000})}
+	p.table.Recheck(p.now, func(shard string) bool { return shard != "" }, func(feed.ID) bool { return true })
+
+	for i := range waiting {
+		p.table.See(p.now, p.version("o"+strconv.Itoa(i), "from", false), false)
+	}
+
+	return p
+}
+
+func (p *planner) version(name, shard string, draining bool) feed.Object {
+	p.last++
+
+	return feed.Object{ID: id(name), ResourceVersion: strconv.Itoa(p.last), Shard: shard, Labelled: true, Draining: draining}
+}
+
+// drain lets workers do everything that is due, and returns the objects that are drained now.
+func (p *planner) drain() (drained []string) {
+	for {
+		job, ok := p.table.Take(p.now)
+		if !ok {
+			return drained
+		}
+
+		o := job.Object
+		if !p.table.Grant(p.now, o.ID, "from") {
+			p.table.Report(p.now, o.ID, Outcome{Object: &o, Event: Blocked, Cause: SlotOf("from")})
+			continue
+		}
+
+		o = p.version(o.Name, "from", true)
+		p.table.Report(p.now, o.ID, Outcome{Object: &o, Event: Asked})
+
+		drained = append(drained, o.Name)
+	}
+}
+
+// handOn lets the shard release the objects, and assigns them after a time.
+func (p *planner) handOn(names []string, after time.Duration) {
+	for _, name := range names {
+		p.table.See(p.now, p.version(name, "", false), false)
+	}
+
+	for range names {
+		_, ok := p.table.Take(p.now)
+		require.True(p, ok)
+	}
+
+	p.now = p.now.Add(after)
+
+	for _, name := range names {
+		o := p.version(name, "to", false)
+		p.table.Report(p.now, o.ID, Outcome{Object: &o, Event: SeenInPlace})
+	}
+}
+
+// The faster objects are handed on, the more move at a time, up to the limit of the shard.
+func TestWindowGrows(t *testing.T) {
+	p := newPlanner(t, 1000)
+
+	var sizes []int
+
+	for range 5 {
+		drained := p.drain()
+		sizes = append(sizes, len(drained))
+		p.handOn(drained, handedOn/10)
+	}
+
+	require.Equal(t, []int{16, 32, 64, 100, 100}, sizes)
+}
+
+// If objects are without a shard for long, fewer move at a time, but some always do. If it becomes faster again, more do.
+func TestWindowShrinks(t *testing.T) {
+	p := newPlanner(t, 1000)
+
+	var sizes []int
+
+	for i := range 11 {
+		drained := p.drain()
+		sizes = append(sizes, len(drained))
+
+		took := 4 * handedOn
+		if i == 0 || i > 4 {
+			took = handedOn / 10
+		}
+
+		p.handOn(drained, took)
+	}
+
+	require.Equal(t, []int{16, 32, 16, 8, 4, 4, 4, 4, 4, 5, 6}, sizes)
+}
+
+// Where the API server needs more time for every move, it is the shortest move that counts.
+func TestWindowGrowsIfEveryMoveTakesLong(t *testing.T) {
+	p := newPlanner(t, 1000)
+
+	drained := p.drain()
+	require.Len(t, drained, 16)
+	p.handOn(drained, 4*handedOn)
+	require.Greater(t, len(p.drain()), 16)
+}
+
+// A shard that works on objects for long does not keep others from being drained.
+func TestWindowDoesNotWaitForWorkOfShards(t *testing.T) {
+	p := newPlanner(t, 50)
+
+	require.Len(t, p.drain(), 16)
+	require.Empty(t, p.drain())
+
+	at, ok := p.table.Next()
+	require.True(t, ok)
+	require.Equal(t, p.now.Add(moveCounts), at)
+
+	p.now = at
+	require.Len(t, p.drain(), 16)
+}
+
+// A drain that fails, and one that is not needed after all, make room at once.
+func TestWindowIgnoresWhatIsNotDrained(t *testing.T) {
+	p := newPlanner(t, 50)
+
+	for range 20 {
+		job, ok := p.table.Take(p.now)
+		require.True(t, ok)
+		require.True(t, p.table.Grant(p.now, job.Object.ID, "from"))
+		p.table.Report(p.now, job.Object.ID, Outcome{Object: &job.Object, Event: Failed, Stale: true})
+	}
+
+	require.Len(t, p.drain(), 16)
+}
+
+// No object is drained while drains are paused, and those that waited are drained afterwards.
+func TestDrainsArePaused(t *testing.T) {
+	p := newPlanner(t, 50)
+
+	require.True(t, p.table.Pause(p.now, p.now.Add(time.Second)))
+	require.Empty(t, p.drain())
+
+	require.True(t, p.table.Pause(p.now, time.Time{}))
+	require.False(t, p.table.Pause(p.now, time.Time{}))
+	require.Len(t, p.drain(), 16)
+}
+
+// A pause ends by itself, whatever becomes of whoever began it.
+func TestPauseOfDrainsEndsByItself(t *testing.T) {
+	p := newPlanner(t, 50)
+	p.table.Pause(p.now, p.now.Add(time.Second))
+	require.Empty(t, p.drain())
+
+	at, ok := p.table.Next()
+	require.True(t, ok)
+	require.Equal(t, p.now.Add(time.Second), at)
+
+	p.now = at
+	p.table.Expire(p.now)
+	require.Len(t, p.drain(), 16)
+	require.False(t, p.table.Pause(p.now, time.Time{}))
+}
