@@ -1,292 +1,359 @@
-// Package plot draws a [result.Series] as SVG: a line through the medians, a band from the lowest to the highest round, and a dashed line
-// for the floor.
-//
-// It uses no library, because it needs only one kind of chart. gonum.org/v1/plot, the best-maintained library, would add about ten modules
-// (fonts, LaTeX, PDF), and draws in fixed colors, which suit either a light or a dark page.
+// Package plot draws figures as SVG: a [result.Series] as a line through the medians, a band from the lowest to the highest round, and
+// a dashed line for the floor; time lines as dots and marks. Pictures follow the light or dark theme of their reader.
 package plot
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
+	"html"
+	"image/color"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 
 	"github.com/clusterring/clusterring/tools/load/internal/figure"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 )
 
-// The picture, in pixels: its size, and where the area is that the axes enclose.
 const (
-	width, height            = 760, 420
-	left, right, bottom      = 84, 736, 356
-	lineHeight, titleTop     = 20, 30
-	mostPerTitleLine         = 78
-	leastBetweenTicks        = 14 // plus the width of the labels
-	widthOfDigit             = 7.2
-	dotsUpTo                 = 60
-	paddingTop, legendHeight = 16, 36
+	width, height, stripHeight, headHeight, legendLine vg.Length = 570, 315, 100, 60, 14 // points
+	// mostPerLine is how many characters of a title have room.
+	mostPerLine = 72
+	// wide is the ratio of the highest to the lowest value from which the vertical axis is logarithmic.
+	wide = 50
+	// closest is how near two labels of the horizontal axis may be, as a part of its length.
+	closest = 0.07
+	// zeroAt is the part of the first positive value at which a logarithmic axis shows zero.
+	zeroAt = 0.3
+	ratio  = "×"
+	// pad is what is left free around plots, in points.
+	pad = 10
 )
+
+// Colors of the light theme. The style of the picture replaces them in the dark one.
+var (
+	ground = color.RGBA{R: 0xFF, G: 0xFF, B: 0xFF, A: 0xFF}
+	ink    = color.RGBA{R: 0x33, G: 0x41, B: 0x55, A: 0xFF}
+	lines  = color.RGBA{R: 0xE2, G: 0xE8, B: 0xF0, A: 0xFF}
+	blue   = color.RGBA{R: 0x25, G: 0x63, B: 0xEB, A: 0xFF}
+	band   = color.RGBA{R: 0xC8, G: 0xD8, B: 0xFA, A: 0xFF}
+	brown  = color.RGBA{R: 0xB4, G: 0x53, B: 0x09, A: 0xFF}
+)
+
+var dark = map[color.RGBA]string{ground: "#0F172A", ink: "#CBD5E1", lines: "#283548", blue: "#60A5FA", band: "#1E3A6E", brown: "#FBBF24"}
 
 // SVG returns the plot of a series. The result does not depend on the order of the points. Points without a value are omitted. It returns
 // an error if no point remains, or if a figure is negative or not finite.
 func SVG(s *result.Series) (string, error) {
-	points, err := pointsOf(s)
+	points := slices.DeleteFunc(slices.Clone(s.Points), func(p result.Point) bool { return len(p.Values) == 0 })
+	slices.SortStableFunc(points, func(a, b result.Point) int { return cmp.Compare(a.X, b.X) })
+
+	var median, low, high, floor plotter.XYs
+
+	for _, p := range points {
+		for _, v := range slices.Concat([]float64{p.X}, p.Values, p.Floor) {
+			if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+				return "", fmt.Errorf("draw the series %q: at %s %v, %v cannot be drawn", s.ID, s.Over, p.X, v)
+			}
+		}
+
+		m, l, h := result.Spread(p.Values)
+		median, low, high = append(median, plotter.XY{X: p.X, Y: m}), append(low, plotter.XY{X: p.X, Y: l}), append(high, plotter.XY{X: p.X, Y: h})
+
+		if f, _, _ := result.Spread(p.Floor); !math.IsNaN(f) {
+			floor = append(floor, plotter.XY{X: p.X, Y: f})
+		}
+	}
+
+	if len(points) == 0 {
+		return "", fmt.Errorf("draw the series %q: no values", s.ID)
+	}
+
+	p := empty(s.Title)
+	p.X.Label.Text, p.Y.Label.Text = s.Over, s.Unit
+	horizontal(p, points)
+	vertical(p, slices.Concat(low, high, floor), s.Unit)
+	slices.Reverse(low)
+
+	area, err := plotter.NewPolygon(slices.Concat(high, low))
 	if err != nil {
 		return "", fmt.Errorf("draw the series %q: %w", s.ID, err)
 	}
 
-	title := wrapped(s.Title)
-	top := float64(titleTop + len(title)*lineHeight + legendHeight + paddingTop)
-	c := chart{
-		series: s,
-		points: points,
-		x:      horizontal(points),
-		y:      vertical(points, s.Unit, top),
-		top:    top,
-	}
-	c.open(height, title, "")
-	c.legend(float64(titleTop + len(title)*lineHeight))
-	c.grid()
-	c.curves()
-	c.line(`</svg>`)
+	area.Color, area.Width = band, 0
+	below := &plotter.Line{XYs: floor, LineStyle: draw.LineStyle{Color: brown, Width: 1.5, Dashes: []vg.Length{5, 4}}}
+	line := &plotter.Line{XYs: median, LineStyle: draw.LineStyle{Color: blue, Width: 2}}
+	dots := &plotter.Scatter{XYs: median, GlyphStyle: draw.GlyphStyle{Color: blue, Radius: 2.5, Shape: draw.CircleGlyph{}}}
+	p.Add(area, below, line, dots)
 
-	return c.String(), nil
-}
-
-// point is a place of a series with what is drawn of it.
-type point struct {
-	x                 float64
-	median, low, high float64
-	floor             float64 // NaN without one
-	rounds            int
-}
-
-func pointsOf(s *result.Series) ([]point, error) {
-	var points []point
-
-	for _, p := range s.Points {
-		for _, v := range slices.Concat([]float64{p.X}, p.Values, p.Floor) {
-			if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-				return nil, fmt.Errorf("at %s %v, %v cannot be drawn", s.Over, p.X, v)
-			}
-		}
-
-		if len(p.Values) == 0 {
-			continue
-		}
-
-		drawn := point{x: p.X, rounds: len(p.Values)}
-		drawn.median, drawn.low, drawn.high = result.Spread(p.Values)
-		drawn.floor, _, _ = result.Spread(p.Floor)
-		points = append(points, drawn)
-	}
-
-	if len(points) == 0 {
-		return nil, fmt.Errorf("no values")
-	}
-	slices.SortStableFunc(points, func(a, b point) int { return cmp.Compare(a.x, b.x) })
-
-	return points, nil
-}
-
-// picture is a picture that is being drawn.
-type picture struct{ strings.Builder }
-
-// chart is the picture of a series.
-type chart struct {
-	picture
-
-	series *result.Series
-	points []point
-	x, y   axis
-	top    float64
-}
-
-// style is the looks, on light and on dark pages. The picture has a ground of its own, because a page's theme may differ from
-// what its reader's browser prefers.
-const style = `    .ground{fill:#fff}
-    .title{font-weight:bold;font-size:16px;fill:#0f172a}
-    .label{fill:#334155}
-    .grid{stroke:#e2e8f0}
-    .axis{stroke:#64748b}
-    .median{stroke:#2563eb;stroke-width:2.5;fill:none;stroke-linejoin:round}
-    .dot{fill:#2563eb}
-    .band{fill:#2563eb;fill-opacity:.18}
-    .floor{stroke:#b45309;stroke-width:2;stroke-dasharray:7 5;fill:none}
-    @media (prefers-color-scheme:dark){
-      .ground{fill:#0f172a}
-      .title{fill:#f1f5f9}
-      .label{fill:#cbd5e1}
-      .grid{stroke:#283548}
-      .axis{stroke:#94a3b8}
-      .median{stroke:#60a5fa}
-      .dot{fill:#60a5fa}
-      .band{fill:#60a5fa;fill-opacity:.28}
-      .floor{stroke:#fbbf24}
-    }
-`
-
-// open begins a picture of the given height with the lines of its title. The style follows the common one.
-func (p *picture) open(height int, title []string, more string) {
-	p.line(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="Helvetica, Arial, sans-serif" font-size="13">`, width, height)
-	p.line(`  <title>%s</title>`, escaped(strings.Join(title, " ")))
-	p.line(`  <style>`)
-	p.WriteString(style + more)
-	p.line(`  </style>`)
-	p.line(`  <rect class="ground" width="%d" height="%d" rx="8"/>`, width, height)
-
-	for i, l := range title {
-		p.line(`  <text class="title" x="20" y="%d">%s</text>`, titleTop+i*lineHeight, escaped(l))
-	}
-}
-
-// legend says what the lines are, below the title.
-func (c *chart) legend(y float64) {
-	if rounds := c.rounds(); rounds == "1" {
-		c.line(`  <path class="median" d="M20 %s h28"/><circle class="dot" cx="34" cy="%s" r="3.5"/>`, px(y), px(y))
-		c.line(`  <text class="label" x="56" y="%s">one round</text>`, px(y+4))
-	} else {
-		c.line(`  <rect class="band" x="20" y="%s" width="28" height="14"/>`, px(y-7))
-		c.line(`  <path class="median" d="M20 %s h28"/><circle class="dot" cx="34" cy="%s" r="3.5"/>`, px(y), px(y))
-		c.line(`  <text class="label" x="56" y="%s">median of %s rounds, and their range</text>`, px(y+4), rounds)
-	}
-
-	if c.hasFloor() {
-		c.line(`  <path class="floor" d="M310 %s h34"/>`, px(y))
-		c.line(`  <text class="label" x="352" y="%s">median of the floor in the same rounds</text>`, px(y+4))
-	}
-}
-
-// rounds says how many there were: one number, or the lowest and the highest.
-func (c *chart) rounds() string {
-	count := func(a, b point) int { return cmp.Compare(a.rounds, b.rounds) }
-
-	least, most := slices.MinFunc(c.points, count).rounds, slices.MaxFunc(c.points, count).rounds
-	if least == most {
-		return strconv.Itoa(most)
-	}
-
-	return fmt.Sprintf("%d to %d", least, most)
-}
-
-func (c *chart) hasFloor() bool {
-	return slices.ContainsFunc(c.points, func(p point) bool { return !math.IsNaN(p.floor) })
-}
-
-// grid draws the axes with their labels.
-func (c *chart) grid() {
-	for _, t := range c.y.ticks {
-		class := "grid"
-		if t == c.y.ticks[0] {
-			class = "axis"
-		}
-
-		y := c.y.at(t.value)
-		c.line(`  <path class="%s" d="M%d %s H%d"/>`, class, left, px(y), right)
-		c.line(`  <text class="label" x="%d" y="%s" text-anchor="end">%s</text>`, left-8, px(y+4.5), escaped(t.label))
-	}
-
-	for _, t := range c.x.ticks {
-		x := c.x.at(t.value)
-		c.line(`  <path class="axis" d="M%s %d v5"/>`, px(x), bottom)
-		c.line(`  <text class="label" x="%s" y="%d" text-anchor="middle">%s</text>`, px(x), bottom+20, escaped(t.label))
-	}
-
-	if c.x.zero && c.x.most > 0 {
-		// Between zero and the first value the scale is another.
-		x := (c.x.at(0) + c.x.at(c.x.lowest)) / 2
-		c.line(`  <path class="ground" d="M%s %d h10 v12 h-10z"/><path class="axis" d="M%s %d l6 -12 m4 0 l-6 12"/>`, px(x-5), bottom-6, px(x-8), bottom+6)
-	}
-
-	unit := c.series.Unit
-	if c.y.log {
-		unit += " (logarithmic)"
-	}
-	c.line(`  <text class="label" x="20" y="%s">%s</text>`, px(c.top-paddingTop), escaped(unit))
-	c.line(`  <text class="label" x="%d" y="%d" text-anchor="middle">%s (logarithmic)</text>`, (left+right)/2, bottom+44, escaped(c.series.Over))
-}
-
-// curves draws the band, the floor and the medians, in this order, so that none hides one of more interest.
-func (c *chart) curves() {
-	var up, down, medians, floor []string
-
-	for _, p := range c.points {
-		x := px(c.x.at(p.x))
-		up = append(up, x+" "+px(c.y.at(p.high)))
-		down = append(down, x+" "+px(c.y.at(p.low)))
-
-		medians = append(medians, x+" "+px(c.y.at(p.median)))
-		if !math.IsNaN(p.floor) {
-			floor = append(floor, x+" "+px(c.y.at(p.floor)))
-		}
-	}
-	slices.Reverse(down)
-
-	if len(c.points) == 1 {
-		// What has no width is drawn as a bar.
-		p := c.points[0]
-		x, y := c.x.at(p.x), c.y.at(p.high)
-		c.line(`  <rect class="band" x="%s" y="%s" width="12" height="%s"/>`, px(x-6), px(y), px(c.y.at(p.low)-y))
-
-		floor = slices.DeleteFunc(floor, func(string) bool { return true })
-		if !math.IsNaN(p.floor) {
-			c.line(`  <path class="floor" d="M%s %s h34"/>`, px(x-17), px(c.y.at(p.floor)))
-		}
-	} else {
-		c.line(`  <path class="band" d="M%sZ"/>`, strings.Join(slices.Concat(up, down), " L"))
-	}
+	legend(p, "median of the rounds, and their range", area, line, dots)
 
 	if len(floor) > 0 {
-		c.line(`  <path class="floor" d="M%s"/>`, strings.Join(floor, " L"))
+		legend(p, "median of the floor in the same rounds", below)
 	}
-	c.line(`  <path class="median" d="M%s"/>`, strings.Join(medians, " L"))
 
-	if len(c.points) <= dotsUpTo {
-		for _, p := range c.points {
-			c.line(`  <circle class="dot" cx="%s" cy="%s" r="3.5"><title>%s</title></circle>`, px(c.x.at(p.x)), px(c.y.at(p.median)), escaped(c.describe(p)))
+	return svg(s.Title, nil, height, p), nil
+}
+
+// Timelines returns a picture of what happened in several periods, one below the other: a dot for each delay, at the time when it began, and a mark
+// for each move. It returns an error if there is no period, or if one contains a figure that cannot be drawn.
+func Timelines(title string, periods []*result.Timeline) (string, error) {
+	if len(periods) == 0 {
+		return "", fmt.Errorf("draw %q: no time lines", title)
+	}
+
+	head, all := empty(title), make([]*plot.Plot, 0, len(periods))
+	head.HideAxes()
+
+	for i, t := range periods {
+		if !(t.Period > 0) || math.IsInf(t.Period, 0) {
+			return "", fmt.Errorf("draw %q: %q has no period: %v", title, t.Title, t.Period)
+		}
+
+		p := empty(t.Title)
+		p.X.Min, p.X.Max = 0, t.Period
+		p.Y.Min, p.Y.Max = leastDelay, mostDelay
+		p.X.Tick.Marker, p.Y.Tick.Marker = labels{plot.DefaultTicks{}, " s"}, plot.ConstantTicks{
+			{Value: leastDelay, Label: "0.01 s"}, {Value: 1, Label: "1 s"}, {Value: mostDelay, Label: "100 s"},
+		}
+		p.Y.Scale = logarithmic{leastDelay}
+
+		delays, moves := make(plotter.XYs, 0, len(t.Delays)), make(plotter.XYs, 0, len(t.Moves))
+
+		for _, d := range t.Delays {
+			if math.IsNaN(d.At) || math.IsNaN(d.Took) || d.Took < 0 {
+				return "", fmt.Errorf("draw %q: %q has a delay that cannot be drawn: %v", title, t.Title, d)
+			}
+
+			delays = append(delays, plotter.XY{X: tenth(min(max(d.At, 0), t.Period)), Y: two(min(max(d.Took, leastDelay), mostDelay))})
+		}
+
+		for _, at := range t.Moves {
+			moves = append(moves, plotter.XY{X: tenth(min(max(at, 0), t.Period)), Y: leastDelay})
+		}
+
+		dots := &plotter.Scatter{XYs: distinct(delays), GlyphStyle: draw.GlyphStyle{Color: blue, Radius: 1.5, Shape: draw.BoxGlyph{}}}
+		marks := &plotter.Scatter{XYs: distinct(moves), GlyphStyle: draw.GlyphStyle{Color: brown, Radius: 4, Shape: draw.PlusGlyph{}}}
+		p.Add(dots, marks)
+
+		if i == 0 {
+			legend(head, "a change of an object: when, and how long until the work on it was done", dots)
+			legend(head, "a move of an object", marks)
+		}
+
+		all = append(all, p)
+	}
+
+	return svg(title, head, stripHeight, all...), nil
+}
+
+// legend adds a line to what stands between the title and the area of the axes.
+func legend(p *plot.Plot, text string, thumbs ...plot.Thumbnailer) {
+	p.Legend.Add(text, thumbs...)
+	p.Legend.YOffs += legendLine
+	p.Title.Padding += legendLine
+}
+
+// leastDelay and mostDelay are the delays that time lines show, in seconds. Others are drawn at the edge.
+const leastDelay, mostDelay = 0.01, 100.0
+
+// tenth and two round, so that what lies at one place is drawn once: to 0.1, and to two digits.
+func tenth(v float64) float64 { return math.Round(v*10) / 10 }
+
+func two(v float64) float64 {
+	power := math.Pow(10, 1-math.Floor(math.Log10(v)))
+
+	return math.Round(v*power) / power
+}
+
+func distinct(points plotter.XYs) plotter.XYs {
+	slices.SortFunc(points, func(a, b plotter.XY) int { return cmp.Or(cmp.Compare(a.X, b.X), cmp.Compare(a.Y, b.Y)) })
+
+	return slices.Compact(points)
+}
+
+// empty returns a plot with nothing but a title and a grid.
+func empty(title string) *plot.Plot {
+	p := plot.New()
+	p.BackgroundColor = ground
+	p.Title.Text, p.Title.Padding = wrapped(title), 8
+	p.Title.TextStyle.Font.Size, p.Title.TextStyle.Font.Weight = 12, 3
+	p.Legend.Top, p.Legend.Left, p.Legend.Padding, p.Legend.TextStyle.Font.Size = true, true, 2, 10
+
+	for _, style := range []*draw.TextStyle{
+		&p.Title.TextStyle, &p.Legend.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label,
+	} {
+		style.Color = ink
+	}
+
+	for _, style := range []*draw.LineStyle{&p.X.LineStyle, &p.Y.LineStyle, &p.X.Tick.LineStyle, &p.Y.Tick.LineStyle} {
+		style.Color = ink
+	}
+
+	grid := plotter.NewGrid()
+	grid.Vertical.Color, grid.Horizontal.Color = nil, lines
+	p.Add(grid)
+
+	return p
+}
+
+// horizontal makes the axis logarithmic, because what a cost grows with does so by factors. Its ticks are where something was measured, from
+// the right, since the largest has the most to say.
+func horizontal(p *plot.Plot, points []result.Point) {
+	first := slices.IndexFunc(points, func(p result.Point) bool { return p.X > 0 })
+	p.X.Min, p.X.Max = points[0].X, points[len(points)-1].X
+
+	if first < 0 || p.X.Min == p.X.Max {
+		p.X.Min, p.X.Max = p.X.Min-0.5, p.X.Max+0.5
+		p.X.Tick.Marker = plot.ConstantTicks{{Value: points[0].X, Label: figure.Number(points[0].X)}}
+
+		return
+	}
+
+	scale := logarithmic{points[first].X}
+	if p.X.Min == 0 {
+		scale.least *= zeroAt
+	}
+
+	p.X.Scale = scale
+	p.X.Label.Text += " (logarithmic)"
+
+	var ticks plot.ConstantTicks
+
+	next := math.Inf(1)
+	for _, point := range slices.Backward(points) {
+		if at := scale.Normalize(p.X.Min, p.X.Max, point.X); next-at >= closest {
+			ticks, next = append(ticks, plot.Tick{Value: point.X, Label: figure.Number(point.X)}), at
 		}
 	}
+
+	p.X.Tick.Marker = ticks
 }
 
-// describe is what a reader sees who points at a dot.
-func (c *chart) describe(p point) string {
-	text := fmt.Sprintf("%s %s: %s", figure.Number(p.x), c.series.Over, figure.With(figure.Number(p.median), c.series.Unit))
-	if p.rounds > 1 {
-		text += fmt.Sprintf(" (%s to %s)", figure.Number(p.low), figure.Number(p.high))
-	}
+// vertical begins at zero, so that heights can be compared; at 1 for ratios above it, of which 1 is the ideal. Only what differs by large
+// factors is drawn logarithmically.
+func vertical(p *plot.Plot, values plotter.XYs, unit string) {
+	_, _, lowest, most := plotter.XYRange(values)
+	p.Y.Min, p.Y.Max = 0, most
+	p.Y.Tick.Marker = labels{plot.DefaultTicks{}, ""}
 
-	if !math.IsNaN(p.floor) {
-		text += ", floor " + figure.Number(p.floor)
+	switch {
+	case lowest > 0 && most/lowest >= wide:
+		p.Y.Min, p.Y.Max = math.Pow(10, math.Floor(math.Log10(lowest))), math.Pow(10, math.Ceil(math.Log10(most)))
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, labels{plot.LogTicks{Prec: -1}, ""}
+		p.Y.Label.Text += " (logarithmic)"
+	case unit == ratio && lowest >= 1:
+		p.Y.Min, p.Y.Max = 1, max(most, 1.1)
+	case most == 0:
+		p.Y.Max = 1
 	}
-
-	return text
 }
 
-func (p *picture) line(format string, args ...any) {
-	fmt.Fprintf(p, format+"\n", args...)
+// logarithmic is a scale that shows all that is below its least value, and zero, at its beginning.
+type logarithmic struct{ least float64 }
+
+// Normalize returns where x is between lowest and most, from 0 to 1.
+func (l logarithmic) Normalize(lowest, most, x float64) float64 {
+	lowest, x = max(lowest, l.least), max(x, l.least)
+
+	return math.Log(x/lowest) / math.Log(most/lowest)
+}
+
+// labels formats the labels of ticks as [figure.Number] does, with a unit.
+type labels struct {
+	plot.Ticker
+
+	unit string
+}
+
+// Ticks returns the ticks between two values.
+func (l labels) Ticks(lowest, most float64) []plot.Tick {
+	all := l.Ticker.Ticks(lowest, most)
+	for i := range all {
+		if all[i].Label != "" {
+			all[i].Label = figure.Number(math.Round(all[i].Value*1e9)/1e9) + l.unit
+		}
+	}
+
+	return all
 }
 
 // wrapped cuts a title into lines.
-func wrapped(title string) (lines []string) {
+func wrapped(title string) string {
+	var b strings.Builder
+
+	length := 0
+
 	for word := range strings.FieldsSeq(title) {
-		last := len(lines) - 1
-		if last >= 0 && len([]rune(lines[last]))+1+len([]rune(word)) <= mostPerTitleLine {
-			lines[last] += " " + word
-		} else {
-			lines = append(lines, word)
+		switch n := len([]rune(word)); {
+		case length == 0:
+		case length+1+n > mostPerLine:
+			b.WriteByte('\n')
+
+			length = 0
+		default:
+			b.WriteByte(' ')
+
+			length++
 		}
+
+		b.WriteString(word)
+		length += len([]rune(word))
 	}
 
-	return lines
+	return b.String()
 }
 
-// px is a coordinate with one decimal.
-func px(v float64) string {
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0")
+// svg draws plots of the given height one below the other, and nothing or a head above them. Fixed colors become variables, which the style of the
+// picture sets for both themes. The title is for those who cannot see it.
+func svg(title string, head *plot.Plot, each vg.Length, plots ...*plot.Plot) string {
+	rows := make([][]*plot.Plot, len(plots))
+	for i := range plots {
+		rows[i] = plots[i : i+1]
+	}
+
+	above := vg.Length(0)
+	if head != nil {
+		above = headHeight
+	}
+
+	canvas := vgsvg.New(width, above+each*vg.Length(len(plots)))
+	whole := draw.New(canvas)
+	whole.SetColor(ground)
+	whole.Fill(whole.Path())
+
+	if head != nil {
+		head.Draw(draw.Crop(whole, pad, -pad, whole.Max.Y-above, -pad))
+	}
+
+	tiles := draw.Tiles{Rows: len(plots), Cols: 1, PadTop: pad, PadBottom: pad, PadLeft: pad, PadRight: 2 * pad, PadY: pad}
+	for i, row := range plot.Align(rows, tiles, draw.Crop(whole, 0, 0, 0, -above)) {
+		plots[i].Draw(row[0])
+	}
+
+	var out bytes.Buffer
+
+	_, _ = canvas.WriteTo(&out) // a buffer takes everything
+
+	start, body, _ := strings.Cut(out.String(), "xlink\">\n")
+	body = strings.ReplaceAll(body, "font-family:Liberation Sans", "font-family:Liberation Sans,Arial,sans-serif") // equally wide
+	light, night := "", ""
+
+	for _, c := range []color.RGBA{ground, ink, lines, blue, band, brown} {
+		hex := fmt.Sprintf("#%02X%02X%02X", c.R, c.G, c.B)
+		body = strings.ReplaceAll(body, hex, "var(--c"+hex[1:]+")")
+		light, night = light+"--c"+hex[1:]+":"+hex+";", night+"--c"+hex[1:]+":"+dark[c]+";"
+	}
+
+	return start + "xlink\">\n<title>" + html.EscapeString(title) + "</title>\n<style>svg{" + light + "}@media(prefers-color-scheme:dark){svg{" + night + "}}</style>\n" + body
 }
 
-var escapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;")
-
-func escaped(text string) string { return escapes.Replace(text) }
+func init() { plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"} }

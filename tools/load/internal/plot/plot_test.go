@@ -56,19 +56,34 @@ func samples() []result.Series {
 
 // The golden files are pictures: look at them.
 func TestGolden(t *testing.T) {
+	pictures := map[string]string{}
+
 	for _, s := range samples() {
 		svg, err := plot.SVG(&s)
 		require.NoError(t, err)
+
+		pictures[s.ID] = svg
+	}
+
+	lines, err := plot.Timelines("What <happens>", []*result.Timeline{
+		{Title: "a & b", Period: 10, Delays: []result.Delay{{At: 5, Took: 1}, {At: 20, Took: 1000}, {At: 0, Took: 0}}, Moves: []float64{2.5, 7.5}},
+		{Title: "nothing", Period: 1},
+	})
+	require.NoError(t, err)
+
+	pictures["timelines"] = lines
+
+	for name, svg := range pictures {
 		wellFormed(t, svg)
 
-		golden := filepath.Join("testdata", s.ID+".svg")
+		golden := filepath.Join("testdata", name+".svg")
 		if *update {
 			require.NoError(t, os.WriteFile(golden, []byte(svg), 0o644)) //nolint:gosec // a file of the repository
 		}
 
 		want, err := os.ReadFile(golden)
 		require.NoError(t, err, "go test -update writes it")
-		require.Equal(t, string(want), svg, s.ID)
+		require.Equal(t, string(want), svg, name)
 	}
 }
 
@@ -107,5 +122,16 @@ func TestWhatCannotBeDrawn(t *testing.T) {
 	} {
 		_, err := plot.SVG(&result.Series{ID: "s", Over: result.OverShards, Points: points})
 		require.EqualError(t, err, want)
+	}
+}
+
+func TestTimelinesThatCannotBeDrawn(t *testing.T) {
+	for name, lines := range map[string][]*result.Timeline{
+		"none":     nil,
+		"a period": {{Period: math.NaN()}},
+		"a delay":  {{Period: 1, Delays: []result.Delay{{At: 0, Took: -1}}}},
+	} {
+		_, err := plot.Timelines("x", lines)
+		require.Error(t, err, name)
 	}
 }
