@@ -45,7 +45,6 @@ func TestMistakes(t *testing.T) {
 		`--rounds must not be negative`:                                    {"run", "--rounds=-1"},
 		`--only: error parsing regexp`:                                     {"run", "--only=("},
 		`no measurement has an id that matches "^nothing$"; the ids are [`: {"run", "--only=^nothing$"},
-		`--profile and --kubeconfig exclude each other`:                    {"run", "--profile", "--kubeconfig=x"},
 		`missing in`: {"run", "--bin-dir=" + t.TempDir(), "--assets=x", "--only=admission"},
 		`required flag(s) "tls-cert-file", "tls-private-key-file`: {"noop-webhook"},
 		`open the figures of an earlier run`:                      {"report", "missing.json"},

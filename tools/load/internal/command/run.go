@@ -35,10 +35,10 @@ const connections = 4
 
 // runner is one run.
 type runner struct {
-	scale, only, out, kubeconfig string
-	rounds                       int
-	profile                      bool
-	binDir, assets               string
+	scale, only, out string
+	rounds           int
+	profile          bool
+	binDir, assets   string
 
 	plan  run.Plan
 	clock clock.WithTicker
@@ -50,8 +50,7 @@ func newRun() *cobra.Command {
 		Use:   "run",
 		Short: "Measure, and write a report",
 		Long: `run starts etcd, an API server, and the four services on this machine, each service with a token of its own service account. It runs
-all measurements, writes the report, and stops everything, also on Ctrl-C. With --kubeconfig, it measures a cluster where the services
-are installed, and skips the measurements that need processes on this machine.
+all measurements, writes the report, and stops everything, also on Ctrl-C.
 
 Progress goes to standard error, the table of results to standard output. Missed targets are reported, but do not change the exit code.
 The exit code is 1 if a measurement fails.`,
@@ -68,7 +67,6 @@ The exit code is 1 if a measurement fails.`,
 	flags.StringVar(&r.only, "only", "", "`regexp` that selects rows and series by their ids (default all)")
 	flags.IntVar(&r.rounds, "rounds", 0, "`number` of rounds of each measurement (default 3 at scale small, else 5)")
 	flags.StringVar(&r.out, "out", filepath.Join("dist", "load"), "`directory` of the report")
-	flags.StringVar(&r.kubeconfig, "kubeconfig", "", "kubeconfig `file` of a cluster to measure (default a new control plane on this machine)")
 	flags.BoolVar(&r.profile, "profile", false, "also write CPU and heap profiles of the services and the API server for each measurement")
 	flags.StringVar(&r.binDir, "bin-dir", "bin", "`directory` with the binaries that make build builds")
 	flags.StringVar(&r.assets, "assets", "", "`directory` with etcd and kube-apiserver (default: $KUBEBUILDER_ASSETS, else those of make control-plane, built if necessary)")
@@ -86,11 +84,7 @@ func (r *runner) validate() error {
 		return fmt.Errorf("--rounds must not be negative: %d", r.rounds)
 	}
 
-	if r.profile && r.kubeconfig != "" {
-		return errors.New("--profile and --kubeconfig exclude each other: profiles need services on this machine")
-	}
-
-	if r.kubeconfig == "" && localplane.Root() == "" {
+	if localplane.Root() == "" {
 		return errors.New("run this command in the repository: it installs manifests from deploy/")
 	}
 
@@ -143,33 +137,41 @@ func (r *runner) run(c *cobra.Command) error {
 	return err
 }
 
-// measure starts the system or connects to it, measures it, and stops it.
+// measure starts the system, measures it, and stops it.
 func (r *runner) measure(ctx context.Context) (rows []result.Row, series []result.Series, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
 	b := run.Bench{Scale: run.Scale(r.scale), Clock: r.clock}
 
-	stop, err := r.start(ctx, &b)
-	defer func() {
-		fmt.Fprintln(r.plan.Progress, "==> stopping everything")
+	if r.assets == "" {
+		if r.assets, err = localplane.Binaries(ctx, r.plan.Progress); err != nil {
+			return nil, nil, err
+		}
+	}
 
-		err = errors.Join(err, stop())
-	}()
+	b.Local, err = target.Start(ctx, target.Options{BinDir: r.binDir, Assets: r.assets, Profile: r.profile, Progress: r.plan.Progress})
+	if b.Local != nil {
+		defer func() {
+			fmt.Fprintln(r.plan.Progress, "==> stopping everything")
+
+			err = errors.Join(err, b.Local.Stop())
+		}()
+	}
 
 	if err != nil {
 		return nil, nil, err
 	}
 
-	if b.Local != nil {
-		go func() {
-			select {
-			case died := <-b.Local.Died():
-				cancel(died)
-			case <-ctx.Done():
-			}
-		}()
-	}
+	b.System = b.Local.System
+
+	go func() {
+		select {
+		case died := <-b.Local.Died():
+			cancel(died)
+		case <-ctx.Done():
+		}
+	}()
 
 	if r.profile {
 		dir := filepath.Join(r.out, "pprof")
@@ -182,30 +184,4 @@ func (r *runner) measure(ctx context.Context) (rows []result.Row, series []resul
 	defer b.Objects.Close()
 
 	return r.plan.Do(ctx, b)
-}
-
-// start starts the system on this machine, or connects to a cluster. The returned function stops it, also after an error.
-func (r *runner) start(ctx context.Context, b *run.Bench) (stop func() error, err error) {
-	stop = func() error { return nil }
-
-	if r.kubeconfig != "" {
-		if b.System, err = target.Connect(ctx, r.kubeconfig); b.System != nil {
-			stop = b.System.Stop
-		}
-
-		return stop, err
-	}
-
-	if r.assets == "" {
-		if r.assets, err = localplane.Binaries(ctx, r.plan.Progress); err != nil {
-			return stop, err
-		}
-	}
-
-	b.Local, err = target.Start(ctx, target.Options{BinDir: r.binDir, Assets: r.assets, Profile: r.profile, Progress: r.plan.Progress})
-	if b.Local != nil {
-		stop, b.System = b.Local.Stop, b.Local.System
-	}
-
-	return stop, err
 }

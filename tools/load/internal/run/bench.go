@@ -33,10 +33,9 @@ const (
 
 // Bench provides what measurements need. Each measurement gets its own.
 type Bench struct {
-	// System is the system to measure. Its services are ready.
+	// System and Local are the system to measure: its clients, and its processes, which are ready.
 	System *target.System
-	// Local is the same system if it runs on this machine. It is nil for a cluster, which only measurements with ClusterToo receive.
-	Local *target.Local
+	Local  *target.Local
 	// Objects writes objects with administrator rights over several connections.
 	Objects *objects.Client
 	Scale   Scale
@@ -95,14 +94,6 @@ func (b *Bench) Fleet(ctx context.Context, ring shards.Ring, size int) (f *shard
 		return nil, err
 	}
 
-	if ring.Renewal > 0 {
-		stop := f.Renew(ctx, ring.Renewal)
-		b.Cleanup(func(context.Context) error {
-			_, err := stop()
-			return err
-		})
-	}
-
 	err = f.Declare(ctx)
 
 	return f, err
@@ -121,8 +112,6 @@ type Measurement struct {
 	Parts []Part
 	// Small and Full limit the time at these scales; 0 means no limit. To keep the limit, fewer rounds are made, at least one.
 	Small, Full time.Duration
-	// ClusterToo is true if it can also measure a cluster. Others need processes on this machine.
-	ClusterToo bool
 }
 
 func (m *Measurement) ids() (ids []string) {
@@ -172,12 +161,8 @@ func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []
 	var errs []error
 
 	for i, m := range selected {
-		if with.Local == nil && !m.ClusterToo {
-			fmt.Fprintf(p.Progress, "==> %d/%d %s: skipped, it needs processes on this machine\n", i+1, len(selected), m.Name)
-			continue
-		}
 		fmt.Fprintf(p.Progress, "==> %d/%d %s\n", i+1, len(selected), m.Name)
-		with.last = i == len(selected)-1 && with.Local != nil
+		with.last = i == len(selected)-1
 		found, err := p.one(ctx, m, with)
 
 		rows, series = append(rows, found.rows...), append(series, found.drawn()...)

@@ -103,7 +103,7 @@ func TestPick(t *testing.T) {
 }
 
 func measurement(name string, err error, ids ...string) Measurement {
-	return Measurement{Name: name, ClusterToo: name != "local", Parts: []Part{{Rows: ids, Run: func(_ context.Context, b *Bench) error {
+	return Measurement{Name: name, Parts: []Part{{Rows: ids, Run: func(_ context.Context, b *Bench) error {
 		for _, id := range ids {
 			b.Report(result.Row{ID: id, Values: []float64{1}})
 		}
@@ -117,19 +117,19 @@ func TestPlan(t *testing.T) {
 
 	profiled := ""
 	p := &Plan{
-		Measurements: []Measurement{measurement("one", nil, "a-1", "a-2"), measurement("two", errors.New("broken"), "b-1"), measurement("local", nil, "c-1")},
+		Measurements: []Measurement{measurement("one", nil, "a-1", "a-2"), measurement("two", errors.New("broken"), "b-1")},
 		Progress:     &shown,
 		Profile: func(_ context.Context, name string) func() error {
 			profiled += name + " "
 			return func() error { profiled += "end "; return nil }
 		},
 	}
-	with := Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))} // a cluster, for it has no control plane here
+	with := Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))}
 
 	rows, _, err := p.Do(t.Context(), with)
 	require.EqualError(t, err, "two: broken")
 	require.Len(t, rows, 3, "also those of the others")
-	require.Contains(t, shown.String(), "==> 3/3 local: skipped, it needs processes on this machine")
+	require.Contains(t, shown.String(), "==> 2/2 two")
 	require.Equal(t, "one end two end ", profiled)
 
 	p.Only = regexp.MustCompile("^a-2$")
@@ -140,11 +140,11 @@ func TestPlan(t *testing.T) {
 
 	p.Only = regexp.MustCompile("^x")
 	_, _, err = p.Do(t.Context(), with)
-	require.ErrorContains(t, err, `no measurement has an id that matches "^x"; the ids are [a-1 a-2 b-1 c-1]`)
+	require.ErrorContains(t, err, `no measurement has an id that matches "^x"; the ids are [a-1 a-2 b-1]`)
 }
 
 func TestPlanRefusesRowsThatSayNothing(t *testing.T) {
-	empty := Measurement{Name: "empty", ClusterToo: true, Parts: []Part{{Rows: []string{"e"}, Run: func(_ context.Context, b *Bench) error {
+	empty := Measurement{Name: "empty", Parts: []Part{{Rows: []string{"e"}, Run: func(_ context.Context, b *Bench) error {
 		b.Report(result.Row{ID: "e"}, result.Row{ID: "x", Values: []float64{1}})
 		b.Point("y", 1, []float64{1}, nil)
 
@@ -160,7 +160,7 @@ func TestPlanRefusesRowsThatSayNothing(t *testing.T) {
 func TestPlanEndsWhenInterrupted(t *testing.T) {
 	interrupted := errors.New("interrupted")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	first := Measurement{Name: "first", ClusterToo: true, Parts: []Part{{Rows: []string{"f"}, Run: func(context.Context, *Bench) error {
+	first := Measurement{Name: "first", Parts: []Part{{Rows: []string{"f"}, Run: func(context.Context, *Bench) error {
 		cancel(interrupted)
 		return ctx.Err()
 	}}}}
@@ -172,7 +172,7 @@ func TestPlanEndsWhenInterrupted(t *testing.T) {
 
 // TestReport: rows are completed, points of one place come together, and what is not wanted is dropped.
 func TestReport(t *testing.T) {
-	m := Measurement{Name: "m", ClusterToo: true, Parts: []Part{{
+	m := Measurement{Name: "m", Parts: []Part{{
 		Rows: []string{"r-ratio", "r-value", "x-row"}, Series: []result.Series{{ID: "r-series"}, {ID: "x-series"}, {ID: "r-empty"}},
 		Run: func(_ context.Context, b *Bench) error {
 			Report(b, []float64{2}, []float64{1}, []Figure[float64]{

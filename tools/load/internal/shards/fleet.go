@@ -3,7 +3,6 @@
 package shards
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -111,7 +110,7 @@ func (f *Fleet) Release(ctx context.Context, name string) error {
 // Lose takes the Lease of a shard, as the lease monitor does if a shard stops renewing.
 func (f *Fleet) Lose(ctx context.Context, name string) error {
 	return f.leave(ctx, name, map[string]any{
-		"holderIdentity": taker, "leaseDurationSeconds": int(2 * f.duration() / time.Second), "acquireTime": f.now(), "renewTime": f.now(), "leaseTransitions": 1,
+		"holderIdentity": taker, "leaseDurationSeconds": int(2 * longest / time.Second), "acquireTime": f.now(), "renewTime": f.now(), "leaseTransitions": 1,
 	})
 }
 
@@ -126,11 +125,6 @@ func (f *Fleet) Bury(ctx context.Context, lost []string) error {
 func (f *Fleet) Mark(ctx context.Context, name, value string) error {
 	return f.objects.MergePatch(ctx, objects.Leases.Path(f.Ring.Namespace, name),
 		map[string]any{"metadata": map[string]any{"labels": map[string]any{objects.TurnLabel: value}}})
-}
-
-// Crash has a shard renew its Lease for the last time, after which [Fleet.Renew] leaves it alone.
-func (f *Fleet) Crash(ctx context.Context, name string) error {
-	return f.leave(ctx, name, map[string]any{"renewTime": f.now()})
 }
 
 // End reports that the Pod of a shard has ended, as the kubelet does. The ring must have Pods.
@@ -242,9 +236,6 @@ func (f *Fleet) write(ctx context.Context, name string, spec map[string]any) err
 	return f.objects.MergePatch(ctx, objects.Leases.Path(f.Ring.Namespace, name), map[string]any{"spec": spec})
 }
 
-// duration returns the duration of new Leases.
-func (f *Fleet) duration() time.Duration { return cmp.Or(f.Ring.LeaseDuration, longest) }
-
 func (f *Fleet) now() metav1.MicroTime { return metav1.NewMicroTime(f.clock.Now()) }
 
 func (f *Fleet) lease(name string) *coordinationv1.Lease {
@@ -254,7 +245,7 @@ func (f *Fleet) lease(name string) *coordinationv1.Lease {
 			Name: name, Namespace: f.Ring.Namespace, Labels: map[string]string{contract.LabelClusterRing: f.Ring.Name},
 		},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: new(name), LeaseDurationSeconds: new(int32(f.duration() / time.Second)),
+			HolderIdentity: new(name), LeaseDurationSeconds: new(int32(longest / time.Second)),
 			AcquireTime: new(f.now()), RenewTime: new(f.now()), LeaseTransitions: new(int32(0)),
 		},
 	}

@@ -24,17 +24,13 @@ const (
 
 // Ring describes a ring.
 type Ring struct {
-	// Namespace contains the Leases. If Label is empty, the ring shards only the objects of this namespace.
+	// Namespace contains the Leases, and the objects: the ring shards only those of this namespace.
 	Name, Namespace string
-	// Label is the key of a namespace label: if set, the ring shards the objects of all namespaces that have it.
-	Label string
 	// Main is the main resource. Controlled are its controlled resources, possibly none.
 	Main       schema.GroupResource
 	Controlled []schema.GroupResource
 	// Fence is the fence of the ring; nil for none.
 	Fence *v1alpha1.Fence
-	// LeaseDuration is the duration of the Leases, and Renewal how often a shard renews its own; 0 for Leases of a day and no renewals.
-	LeaseDuration, Renewal time.Duration
 	// Pods gives each shard a Pod, which its Lease announces, and lets the lease monitor watch them. Such shards do not renew their Leases.
 	Pods bool
 	// State is the state label of new Leases; empty for none.
@@ -51,9 +47,6 @@ func (f *Fleet) Declare(ctx context.Context) error {
 	}
 
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.Namespace}}
-	if r.Label != "" {
-		selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: r.Label, Operator: metav1.LabelSelectorOpExists}}}
-	}
 
 	ring := &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name},

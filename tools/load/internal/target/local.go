@@ -117,9 +117,9 @@ func (l *Local) startPlane(context.Context) error {
 		return err
 	}
 
-	l.metrics = func(ctx context.Context, name string) ([]string, error) {
+	l.metrics = func(ctx context.Context, name string) (string, error) {
 		text, err := get(ctx, "http://"+l.Addresses(name).Metrics+"/metrics")
-		return []string{string(text)}, err
+		return string(text), err
 	}
 
 	return nil

@@ -1,13 +1,10 @@
-// Package target provides the system to measure: a control plane and the four services, either started on this machine ([Local]), or
-// already installed on a cluster.
+// Package target provides the system to measure: a control plane and the four services, started on this machine.
 package target
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -41,35 +38,29 @@ var Services = services.All
 
 const (
 	pollInterval = 50 * time.Millisecond
-	stopTimeout  = 20 * time.Second
 	// patience limits waits for the services.
 	patience = 2 * time.Minute
 )
 
-// System is the system to measure, wherever it runs. Create it with [Start] or [Connect]. Its methods are safe for concurrent use, except
-// Stop, which must be called last.
+// System is how the system to measure is reached. Its methods are safe for concurrent use.
 type System struct {
 	// Config and Client have administrator rights and no rate limit. Client does not cache, and knows the Kubernetes types and ClusterRings.
 	Config *rest.Config
 	Client client.Client
-	// Writer is the configuration for writing objects, also with all rights. On this machine it uses the token of a ServiceAccount, as
-	// shards do: the API server caches tokens, but verifies a client certificate in each request, which costs a twentieth of a write.
+	// Writer is the configuration for writing objects, also with all rights. It uses the token of a ServiceAccount, as shards do: the API server
+	// caches tokens, but verifies a client certificate in each request, which costs a twentieth of a write.
 	Writer *rest.Config
 
 	clients kubernetes.Interface
-	// metrics returns the metrics of each replica of a service.
-	metrics func(ctx context.Context, name string) ([]string, error)
-
-	mu      sync.Mutex
-	created []client.Object
+	// metrics returns the metrics of a service.
+	metrics func(ctx context.Context, name string) (string, error)
 }
 
 // newSystem creates the clients.
 func newSystem(config *rest.Config) (s *System, err error) {
 	s = &System{Config: rest.CopyConfig(config)}
-	s.Config.QPS = -1
-	s.Writer = s.Config
 
+	s.Config.QPS = -1
 	if s.Client, err = localplane.NewClient(s.Config); err != nil {
 		return nil, err
 	}
@@ -104,64 +95,36 @@ func (s *System) grant(ctx context.Context) error {
 	)
 }
 
-// create creates those of the objects that do not exist. [System.Stop] removes them.
+// create creates those of the objects that do not exist.
 func (s *System) create(ctx context.Context, all ...client.Object) error {
 	for _, o := range all {
 		if err := client.IgnoreAlreadyExists(s.Client.Create(ctx, o)); err != nil {
 			return fmt.Errorf("create %T %s: %w", o, client.ObjectKeyFromObject(o), err)
 		}
-
-		s.mu.Lock()
-		s.created = append(s.created, o)
-		s.mu.Unlock()
 	}
 
 	return nil
 }
 
-// Stop removes the created objects. A control plane on this machine is stopped by [Local.Stop] instead.
-func (s *System) Stop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-	defer cancel()
-
-	var errs []error
-	for _, o := range slices.Backward(s.created) {
-		errs = append(errs, client.IgnoreNotFound(s.Client.Delete(ctx, o)))
-	}
-
-	return errors.Join(errs...)
-}
-
-// Namespace creates a namespace for objects and Leases. Its name begins with the prefix, and it has labels with the given keys. On a
-// cluster, Stop removes it.
-func (s *System) Namespace(ctx context.Context, prefix string, labels ...string) (string, error) {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-", Labels: map[string]string{}}}
-	for _, key := range labels {
-		ns.Labels[key] = "true"
-	}
-
+// Namespace creates a namespace for objects and Leases. Its name begins with the prefix.
+func (s *System) Namespace(ctx context.Context, prefix string) (string, error) {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}}
 	err := s.create(ctx, ns)
 
 	return ns.Name, err
 }
 
-// Metric returns the sum over the series of a metric of a service (all its replicas) that have all the given labels, each written as
+// Metric returns the sum over the series of a metric of a service that have all the given labels, each written as
 // name="value". Without any series it is 0. Each call costs the service some CPU time.
 func (s *System) Metric(ctx context.Context, name, metric string, labels ...string) (float64, error) {
-	texts, err := s.metrics(ctx, name)
+	text, err := s.metrics(ctx, name)
 	if err != nil {
 		return 0, fmt.Errorf("read metrics of %s: %w", name, err)
 	}
 
-	total := 0.0
-
-	for _, text := range texts {
-		value, err := metrics.Sum(text, metric, labels...)
-		if err != nil {
-			return 0, fmt.Errorf("read metrics of %s: %w", name, err)
-		}
-
-		total += value
+	total, err := metrics.Sum(text, metric, labels...)
+	if err != nil {
+		return 0, fmt.Errorf("read metrics of %s: %w", name, err)
 	}
 
 	return total, nil

@@ -9,5 +9,5 @@ import (
 
 // cpuTime is not supported.
 func cpuTime(int) (time.Duration, error) {
-	return 0, errors.New("process accounting works only on Linux: run this on Linux, or measure a cluster with --kubeconfig")
+	return 0, errors.New("process accounting works only on Linux: run this on Linux")
 }

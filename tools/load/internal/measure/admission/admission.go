@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -32,19 +31,19 @@ const (
 
 	noop = "noop-webhook"
 
-	cpuRow     = "admission-cpu-"
-	createsRow = "admission-creates-"
+	cpuRow     = "admission-cpu-50"
+	createsRow = "admission-creates-50"
 	foreignRow = "admission-foreign-calls"
 	fenceRow   = "fence-cpu"
 	guardRow   = "guard-cpu"
 )
 
-// judged are the numbers of shards that have rows of their own.
-var judged = []int{3, 50, 500}
+// judged is the number of shards that has rows of its own.
+const judged = 50
 
 // priorArt is what versions 0.8.0 and 0.13.0 of the prior art reach, by row.
 var priorArt = map[string]string{
-	cpuRow + "3": "1.9 / 2.2", cpuRow + "50": "7.2 / 7.0", createsRow + "3": "0.97 / 0.90", createsRow + "50": "0.56", foreignRow: "1 per write",
+	cpuRow: "7.2 / 7.0", createsRow: "0.56", foreignRow: "1 per write",
 }
 
 var cpuSeries = result.Series{ID: "admission-cpu-by-shards", Title: "Assigner CPU per admission", Over: result.OverShards, Unit: "µs"}
@@ -53,16 +52,14 @@ var cpuSeries = result.Series{ID: "admission-cpu-by-shards", Title: "Assigner CP
 func Measurements() []run.Measurement {
 	growing := run.Part{Series: []result.Series{cpuSeries}, Run: webhooks}
 
-	for _, size := range judged {
-		for _, part := range new(experiment).at(size) {
-			growing.Rows = append(growing.Rows, part.Rows...)
-		}
+	for _, part := range new(experiment).at(judged) {
+		growing.Rows = append(growing.Rows, part.Rows...)
 	}
 
 	return []run.Measurement{
 		{Name: "admission", Small: 32 * time.Second, Full: 270 * time.Second, Parts: []run.Part{growing}},
 		{
-			Name: "admission-foreign", Small: 3 * time.Second, Full: 10 * time.Second, ClusterToo: true,
+			Name: "admission-foreign", Small: 3 * time.Second, Full: 10 * time.Second,
 			Parts: []run.Part{foreign()},
 		},
 		{Name: "fence", Small: 8 * time.Second, Full: 40 * time.Second, Parts: []run.Part{{Rows: []string{fenceRow}, Run: fence}}},
@@ -96,7 +93,7 @@ func webhooks(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	sizes := slices.DeleteFunc(run.Pick(b, slices.Clone(judged), []int{3, 10, 50, 100, 200, 500, 1000}), func(size int) bool {
+	sizes := slices.DeleteFunc(run.Pick(b, []int{3, judged, 500}, []int{3, 10, judged, 100, 200, 500, 1000}), func(size int) bool {
 		return !slices.ContainsFunc(e.at(size), func(p run.Part) bool { return b.Wants(p.IDs()...) })
 	})
 	for i, size := range sizes {
@@ -137,7 +134,7 @@ func (e *experiment) launchNoop(ctx context.Context, shard string) error {
 
 	e.noop = endpoint{process: noop, url: "https://" + free[0] + "/noop", ca: certificate.CA}
 
-	probe, err := newCaller(e.noop, true)
+	probe, err := newCaller(e.noop)
 	if err != nil {
 		return err
 	}
@@ -153,39 +150,35 @@ func (e *experiment) launchNoop(ctx context.Context, shard string) error {
 		return err
 	}
 
-	e.namespace, err = e.register(ctx, e.bench, "load-noop", false)
-
-	return err
+	return e.register(ctx)
 }
 
-// register registers the no-op webhook for a new namespace, with or without the match conditions of the ring's registration, and otherwise
-// like that.
-func (e *experiment) register(ctx context.Context, b *run.Bench, name string, conditions bool) (namespace string, err error) {
-	if namespace, err = b.System.Namespace(ctx, name); err != nil {
-		return "", err
+// register registers the no-op webhook for a new namespace, without match conditions, and otherwise like that of the ring.
+func (e *experiment) register(ctx context.Context) (err error) {
+	const name = "load-noop"
+
+	if e.namespace, err = e.bench.System.Namespace(ctx, name); err != nil {
+		return err
 	}
 
-	webhook, err := registered(ctx, b.System.Client, e.fleet.Ring.Name)
+	webhook, err := registered(ctx, e.bench.System.Client, e.fleet.Ring.Name)
 	if err != nil {
-		return "", err
+		return err
 	}
 
 	webhook.Name = "noop.load.example.com"
 	webhook.ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: &e.noop.url, CABundle: e.noop.ca}
-	webhook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}
+	webhook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: e.namespace}}
+	webhook.MatchConditions = nil
 
-	if !conditions {
-		webhook.MatchConditions = nil
-	}
-
-	err = b.Make(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{
+	err = e.bench.Make(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: []admissionregistrationv1.MutatingWebhook{*webhook},
 	})
 	if err != nil {
-		return "", err
+		return err
 	}
 
-	return namespace, called(ctx, b.Objects, namespace, e.label())
+	return called(ctx, e.bench.Objects, e.namespace, e.label())
 }
 
 // grow lets shards join until there are as many as given, and waits until the assigner assigns objects to nearly all of them, and the API
@@ -200,7 +193,7 @@ func (e *experiment) grow(ctx context.Context, size int) error {
 		return err
 	}
 
-	c, err := ofRing(ctx, e.bench.System.Client, ring.Name, true)
+	c, err := ofRing(ctx, e.bench.System.Client, ring.Name)
 	if err != nil {
 		return err
 	}
@@ -244,28 +237,17 @@ func called(ctx context.Context, c *objects.Client, namespace, label string) err
 
 // at returns the experiments at one number of shards.
 func (e *experiment) at(size int) []run.Part {
-	row := func(id, title string, notes ...string) *result.Row {
-		return &result.Row{ID: id, Title: fmt.Sprintf(title, size), PriorArt: priorArt[id], Notes: notes}
-	}
-	number := strconv.Itoa(size)
-
-	if !slices.Contains(judged, size) {
+	if size != judged {
 		return []run.Part{e.cpu(size, nil)}
 	}
 
-	parts := []run.Part{e.cpu(size, row(cpuRow+number, "assigner CPU per admission, %d shards"))}
-	if size == judged[1] {
-		parts = append(parts, e.cpuByHTTP1(row("admission-cpu-http1", "assigner CPU per admission by HTTP/1.1, %d shards",
-			"An API server calls the webhook of a Service by HTTP/1.1, and one on its own host by HTTP/2 as in the other rows.")))
+	row := func(id, title string) *result.Row {
+		return &result.Row{ID: id, Title: fmt.Sprintf(title, size), PriorArt: priorArt[id]}
 	}
 
-	parts = append(parts, e.creates(row(createsRow+number, "create throughput with the webhook, %d shards"), false))
-	if size == judged[0] {
-		parts = append(parts, e.creates(row(createsRow+"matched", "create throughput with the webhook, %d shards, if the no-op webhook has the same match condition",
-			"The condition keeps the rebalancer's own writes from waiting for a webhook that hangs. The API server evaluates it for each write."), true))
+	return []run.Part{
+		e.cpu(size, row(cpuRow, "assigner CPU per admission, %d shards")), e.creates(row(createsRow, "create throughput with the webhook, %d shards")),
 	}
-
-	return parts
 }
 
 // cpu measures the CPU time per call, for the series and, unless it is nil, for a row.
@@ -276,14 +258,17 @@ func (e *experiment) cpu(size int, row *result.Row) run.Part {
 	}
 
 	part.Run = func(ctx context.Context, b *run.Bench) error {
-		values, floors, err := e.perCall(ctx, b, true)
+		values, floors, err := e.perCall(ctx, b)
 		if err != nil {
 			return err
 		}
 		b.Point(cpuSeries.ID, size, values, floors)
 
 		if row != nil {
-			reportCPU(b, *row, values, floors)
+			done := *row
+			done.Unit, done.Values, done.Floor = "µs", values, floors
+			done.FloorTitle, done.Target = "a no-op TLS webhook in Go that adds a constant label", result.Max(1.3)
+			b.Report(done)
 		}
 
 		return nil
@@ -292,33 +277,15 @@ func (e *experiment) cpu(size int, row *result.Row) run.Part {
 	return part
 }
 
-// cpuByHTTP1 measures the CPU time per call by HTTP/1.1.
-func (e *experiment) cpuByHTTP1(row *result.Row) run.Part {
-	return run.Part{Rows: []string{row.ID}, Run: func(ctx context.Context, b *run.Bench) error {
-		values, floors, err := e.perCall(ctx, b, false)
-		if err == nil {
-			reportCPU(b, *row, values, floors)
-		}
-
-		return err
-	}}
-}
-
-func reportCPU(b *run.Bench, row result.Row, values, floors []float64) {
-	row.Unit, row.Values, row.Floor = "µs", values, floors
-	row.FloorTitle, row.Target = "a no-op TLS webhook in Go that adds a constant label", result.Max(1.3)
-	b.Report(row)
-}
-
 // perCall measures CPU time per call.
-func (e *experiment) perCall(ctx context.Context, b *run.Bench, http2 bool) (values, floors []float64, err error) {
-	assigner, err := ofRing(ctx, b.System.Client, e.fleet.Ring.Name, http2)
+func (e *experiment) perCall(ctx context.Context, b *run.Bench) (values, floors []float64, err error) {
+	assigner, err := ofRing(ctx, b.System.Client, e.fleet.Ring.Name)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer assigner.close()
 
-	least, err := newCaller(e.noop, http2)
+	least, err := newCaller(e.noop)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -31,8 +31,7 @@ type endpoint struct {
 	ca           []byte
 }
 
-// caller sends admission reviews to a webhook as an API server does: POST over TLS, connections kept. The protocol is HTTP/2, as to a
-// webhook on the API server's own host, or HTTP/1.1, as to a Service.
+// caller sends admission reviews to a webhook as an API server does to one on its own host: POST over TLS, connections kept, HTTP/2.
 type caller struct {
 	endpoint
 
@@ -40,18 +39,14 @@ type caller struct {
 	client    *http.Client
 }
 
-func newCaller(e endpoint, http2 bool) (*caller, error) {
+func newCaller(e endpoint) (*caller, error) {
 	authorities := x509.NewCertPool()
 	if !authorities.AppendCertsFromPEM(e.ca) {
 		return nil, fmt.Errorf("the registration of %s has no CA bundle", e.url)
 	}
 
 	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: http2, MaxIdleConnsPerHost: objects.Concurrency,
-	}
-	if !http2 {
-		transport.Protocols = new(http.Protocols)
-		transport.Protocols.SetHTTP1(true)
+		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: objects.Concurrency,
 	}
 
 	e.url += "?timeout=5s"
@@ -60,7 +55,7 @@ func newCaller(e endpoint, http2 bool) (*caller, error) {
 }
 
 // ofRing returns a caller of the webhook that is registered for a ring.
-func ofRing(ctx context.Context, c client.Client, ring string, http2 bool) (*caller, error) {
+func ofRing(ctx context.Context, c client.Client, ring string) (*caller, error) {
 	webhook, err := registered(ctx, c, ring)
 	if err != nil {
 		return nil, err
@@ -70,7 +65,7 @@ func ofRing(ctx context.Context, c client.Client, ring string, http2 bool) (*cal
 		return nil, fmt.Errorf("the registration of ring %s has no URL", ring)
 	}
 
-	return newCaller(endpoint{process: target.Assigner, url: *webhook.ClientConfig.URL, ca: webhook.ClientConfig.CABundle}, http2)
+	return newCaller(endpoint{process: target.Assigner, url: *webhook.ClientConfig.URL, ca: webhook.ClientConfig.CABundle})
 }
 
 // registered returns the webhook that is registered for a ring.

@@ -27,7 +27,6 @@ func reported(t *testing.T, only string, found map[int][]finding) ([]result.Row,
 	t.Helper()
 
 	m := Measurements()[0]
-	m.ClusterToo = true
 	m.Parts[0].Run = func(_ context.Context, b *run.Bench) error {
 		report(b, found)
 		return nil

@@ -172,11 +172,6 @@ func (c *crew) start(ctx context.Context, pods ...string) error {
 	return nil
 }
 
-// again starts a Pod of the same name, and waits until it is ready.
-func (c *crew) again(ctx context.Context, pod string) error {
-	return c.bench.Local.Resume(ctx, c.full(pod))
-}
-
 // end lets Pods stop, all at once.
 func (c *crew) end(pods ...string) error {
 	names := make([]string, len(pods))

@@ -31,11 +31,8 @@ type Cost struct {
 	// First is the time until the first object had moved, and Mark until as many had as were asked for (0 if never), in seconds.
 	First, Mark float64
 	// Pass is the CPU time of API server and rebalancer from then on until the rebalancer was at rest, in microseconds per object of the
-	// ring: the cost of the pass over all of them that follows each change. PassTook is its duration in seconds.
-	Pass, PassTook float64
-	// Rest and RestTook are the same until the rebalancer waited for the ring's settle period to pass, and not part of Pass. They are 0
-	// except after [Ring.DieAndRest].
-	Rest, RestTook float64
+	// ring: the cost of the pass over all of them that follows each change.
+	Pass float64
 }
 
 // String returns the cost for progress lines.
@@ -59,8 +56,6 @@ type trial struct {
 	event  watch.EventType
 	// mark is the number of objects at which the time is also taken, ring the number of objects of the ring.
 	mark, ring int
-	// rests is true to measure separately what happens between the moves and the pass after them.
-	rests bool
 	// atOnce is true to begin without waiting until the API server is at rest: the costs are then not comparable with others.
 	atOnce bool
 	// begun is called when the first object has moved, unless it is nil.
@@ -151,22 +146,6 @@ func (t trial) measure(ctx context.Context, b *run.Bench) (c Cost, err error) {
 		return c, err
 	}
 
-	pass := after // the usage when the pass begins
-
-	if t.rests {
-		const looks = 15 // the API server may take some to answer
-
-		rested, err := Rest(ctx, b, looks)
-		if err != nil {
-			return c, err
-		}
-
-		c.Rest, c.RestTook = t.perObject(after, rested), b.Clock.Since(moved.last).Seconds()
-		if pass, err = withoutGarbage(ctx, b); err != nil {
-			return c, err
-		}
-	}
-
 	if err := t.settle(ctx); err != nil {
 		return c, err
 	}
@@ -180,23 +159,13 @@ func (t trial) measure(ctx context.Context, b *run.Bench) (c Cost, err error) {
 
 	c.Moved, c.Rate, c.First = n, float64(n)/moved.last.Sub(began).Seconds(), moved.first.Sub(began).Seconds()
 	c.APIServer, c.Rebalancer = used[target.APIServer].Milliseconds()/float64(n), used[target.Rebalancer].Milliseconds()/float64(n)
-	c.Pass, c.PassTook = t.perObject(pass, end), b.Clock.Since(moved.last).Seconds()-c.RestTook
+	c.Pass = t.perObject(after, end)
 
 	if !moved.mark.IsZero() {
 		c.Mark = moved.mark.Sub(began).Seconds()
 	}
 
 	return c, nil
-}
-
-// withoutGarbage returns the usage when the API server has collected its garbage. A Go process does so every two minutes in any case. With a
-// million objects in memory, that is as much work as the pass, and would hit some passes by chance.
-func withoutGarbage(ctx context.Context, b *run.Bench) (map[string]usage.Usage, error) {
-	if err := b.Local.Calm(ctx); err != nil {
-		return nil, err
-	}
-
-	return b.Local.Usage().Read()
 }
 
 // perObject returns the CPU time of API server and rebalancer between two readings, in microseconds per object of the ring.

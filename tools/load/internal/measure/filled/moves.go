@@ -26,12 +26,6 @@ func (w *Ring) Die(ctx context.Context, n int) (Cost, error) {
 	return w.lose(ctx, w.Held()[:n], trial{}, w.Lose)
 }
 
-// DieAndRest does the same, and measures separately what happens between the moves and the pass. The settle period of the rebalancer must be
-// longer than that.
-func (w *Ring) DieAndRest(ctx context.Context, n int) (Cost, error) {
-	return w.lose(ctx, w.Held()[:n], trial{rests: true}, w.Lose)
-}
-
 // Leave lets one shard leave in the given way. The time is also taken when as many objects have moved as mark says.
 func (w *Ring) Leave(ctx context.Context, way func(context.Context, string) error, mark int) (Cost, error) {
 	return w.lose(ctx, w.Held()[:1], trial{mark: mark}, way)

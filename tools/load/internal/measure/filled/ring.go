@@ -34,17 +34,10 @@ type Ring struct {
 	turns int // raw passes
 }
 
-// Open declares a ring of the given name with so many shards, and no objects, and acknowledges drains as soon as it sees them. Objects,
+// Open declares a ring of ConfigMaps of the given name with so many shards, and no objects, and acknowledges drains as soon as it sees them. Objects,
 // ring, and Leases are removed with the bench.
 func Open(ctx context.Context, b *run.Bench, name string, size int) (*Ring, error) {
-	return OpenRing(ctx, b, shards.Ring{Name: name}, size)
-}
-
-// OpenRing is [Open] for shards that renew their Leases. The main resource of the ring is ConfigMaps.
-func OpenRing(ctx context.Context, b *run.Bench, ring shards.Ring, size int) (*Ring, error) {
-	ring.Main = objects.ConfigMaps.GroupResource()
-
-	fleet, err := b.Fleet(ctx, ring, size)
+	fleet, err := b.Fleet(ctx, shards.Ring{Name: name, Main: objects.ConfigMaps.GroupResource()}, size)
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,28 +19,30 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 )
 
-// shardsAtFirst is the number of shards before one joins.
-const shardsAtFirst = 3
+const (
+	// shardsAtFirst is the number of shards before one joins.
+	shardsAtFirst = 3
+	// children is the number of children of an owner.
+	children = 3
+	// writes is what the move of one owner takes: one to drain it, one to release it, one for each child, and one to assign it.
+	writes = 3 + children
+)
 
 // owners are Websites of a ring with so many ConfigMaps each. Create them with [open]; they are for one goroutine.
 type owners struct {
-	bench    *run.Bench
-	fleet    *shards.Fleet
-	children int
+	bench *run.Bench
+	fleet *shards.Fleet
 }
 
-func open(ctx context.Context, b *run.Bench, children int) (*owners, error) {
-	ring := shards.Ring{Name: fmt.Sprintf("load-owners-%d", children), Main: objects.Websites.GroupResource()}
-	if children > 0 {
-		ring.Controlled = []schema.GroupResource{objects.ConfigMaps.GroupResource()}
-	}
-
-	fleet, err := b.Fleet(ctx, ring, shardsAtFirst)
+func open(ctx context.Context, b *run.Bench) (*owners, error) {
+	fleet, err := b.Fleet(ctx, shards.Ring{
+		Name: "load-owners", Main: objects.Websites.GroupResource(), Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
+	}, shardsAtFirst)
 	if err != nil {
 		return nil, err
 	}
 
-	o := &owners{bench: b, children: children, fleet: fleet}
+	o := &owners{bench: b, fleet: fleet}
 	b.RemoveAll(fleet.Ring.Namespace, objects.Websites, objects.ConfigMaps)
 
 	stop, err := fleet.Acknowledge(ctx, objects.Websites)
@@ -59,24 +60,11 @@ func (o *owners) all(kind objects.Kind) objects.Selection {
 	return objects.Selection{Kind: kind, Namespace: o.fleet.Ring.Namespace}
 }
 
-// writes returns how many writes the move of one owner takes: one to drain it and one to release it, and, if it has children, one for each and one
-// to assign it.
-func (o *owners) writes() int {
-	if o.children == 0 {
-		return 2
-	}
-
-	return 3 + o.children
-}
-
-// fill creates the objects, and waits until all are in their places. There are so many owners that a quarter of them, which moves when a
-// fourth shard joins, takes about as many writes whatever the number of their children, and that these take much longer than it takes to
-// notice the shard.
+// fill creates the objects, and waits until all are in their places. There are so many owners that the moves of a quarter of them, which move when a
+// fourth shard joins, take much longer than it takes to notice the shard.
 func (o *owners) fill(ctx context.Context) error {
-	writes := run.Pick(o.bench, 600, 2000)
-
 	sites := objects.Batch{
-		Kind: objects.Websites, Namespace: o.fleet.Ring.Namespace, Prefix: "owner", Count: (shardsAtFirst + 1) * writes / o.writes(),
+		Kind: objects.Websites, Namespace: o.fleet.Ring.Namespace, Prefix: "owner", Count: run.Pick(o.bench, 400, 1300),
 	}
 	if err := o.bench.Objects.Create(ctx, sites); err != nil {
 		return err
@@ -89,7 +77,7 @@ func (o *owners) fill(ctx context.Context) error {
 
 	for i := range list {
 		children := objects.Batch{
-			Kind: objects.ConfigMaps, Namespace: o.fleet.Ring.Namespace, Prefix: "of-" + list[i].Name, Count: o.children,
+			Kind: objects.ConfigMaps, Namespace: o.fleet.Ring.Namespace, Prefix: "of-" + list[i].Name, Count: children,
 			Owner: metav1.NewControllerRef(&list[i], objects.Websites.GroupVersion().WithKind(objects.Websites.Kind)),
 		}
 		if err := o.bench.Objects.Create(ctx, children); err != nil {
@@ -121,8 +109,6 @@ func (o *owners) join(ctx context.Context) (moved, error) {
 	}
 	defer seen.Stop()
 
-	began := o.bench.Clock.Now()
-
 	var newcomer string
 
 	err = o.change(ctx, func() error {
@@ -143,7 +129,7 @@ func (o *owners) join(ctx context.Context) (moved, error) {
 	var m moved
 
 	err = seen.Until(ctx, "the watch has shown all that a list has", func() (all bool) {
-		m, all = h.moved(theirs, began)
+		m, all = h.moved(theirs)
 		return all
 	})
 	if err != nil {
@@ -167,53 +153,6 @@ func (o *owners) change(ctx context.Context, do func() error) error {
 	return o.fleet.AwaitConverged(ctx, shards.Fingerprint(before))
 }
 
-// raw sends as many writes for the owners of the first shard as a join takes.
-func (o *owners) raw(ctx context.Context) (moved, error) {
-	sites, err := o.of(ctx, o.fleet.Held()[0])
-	if err != nil {
-		return moved{}, err
-	}
-
-	_, seen, err := o.watch(ctx) // as join does, because it costs the API server something
-	if err != nil {
-		return moved{}, err
-	}
-	defer seen.Stop()
-
-	began := o.bench.Clock.Now()
-
-	err = objects.Each(ctx, len(sites), objects.Concurrency, func(ctx context.Context, i int) error { return o.rawOne(ctx, sites[i].Name) })
-	if err != nil {
-		return moved{}, err
-	}
-
-	return moved{owners: len(sites), writes: float64(o.writes()), rate: float64(len(sites)) / o.bench.Clock.Since(began).Seconds()}, nil
-}
-
-// rawOne sends the writes for one owner, one after the other.
-func (o *owners) rawOne(ctx context.Context, name string) error {
-	namespace := o.fleet.Ring.Namespace
-	owner := objects.Websites.Path(namespace, name)
-
-	paths := []string{owner, owner}
-	for i := range o.children {
-		paths = append(paths, objects.ConfigMaps.Path(namespace, "of-"+name+"-"+strconv.Itoa(i)))
-	}
-
-	if o.children > 0 {
-		paths = append(paths, owner)
-	}
-
-	for _, path := range paths {
-		labels := map[string]string{objects.TurnLabel: strconv.FormatInt(o.bench.Clock.Now().UnixNano(), 10)}
-		if err := o.bench.Objects.MergePatch(ctx, path, map[string]any{"metadata": map[string]any{"labels": labels}}); err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
 // watch begins to watch owners and children as they are now.
 func (o *owners) watch(ctx context.Context) (*history, *objects.Watch, error) {
 	h := newHistory(o.bench.Clock, contract.ShardLabel(o.fleet.Ring.Name))
@@ -231,15 +170,14 @@ type history struct {
 	// left is when an owner was released, unless it has come to another shard since, and nobodys how long it belonged to no shard then.
 	left    map[string]time.Time
 	nobodys map[string]time.Duration
-	// came is when it came to a shard last, version its latest resource version.
-	came    map[string]time.Time
+	// version is its latest resource version.
 	version map[string]string
 }
 
 func newHistory(c clock.PassiveClock, label string) *history {
 	return &history{
 		clock: c, label: label,
-		left: map[string]time.Time{}, nobodys: map[string]time.Duration{}, came: map[string]time.Time{}, version: map[string]string{},
+		left: map[string]time.Time{}, nobodys: map[string]time.Duration{}, version: map[string]string{},
 	}
 }
 
@@ -267,15 +205,11 @@ func (h *history) see(event watch.EventType, kind objects.Kind, o *metav1.Partia
 		h.nobodys[o.Name] = now.Sub(since)
 		delete(h.left, o.Name)
 	}
-
-	h.came[o.Name] = now
 }
 
 // moved returns how owners have moved, and whether the watches have shown them as they are listed.
-func (h *history) moved(theirs []metav1.PartialObjectMetadata, began time.Time) (m moved, all bool) {
+func (h *history) moved(theirs []metav1.PartialObjectMetadata) (m moved, all bool) {
 	const median, late = 0.5, 0.99
-
-	var last time.Time
 
 	times := map[string]time.Duration{}
 
@@ -286,13 +220,9 @@ func (h *history) moved(theirs []metav1.PartialObjectMetadata, began time.Time) 
 		}
 
 		times[name] = h.nobodys[name]
-		if h.came[name].After(last) {
-			last = h.came[name]
-		}
 	}
 
-	n := float64(len(theirs))
-	m = moved{owners: len(theirs), writes: float64(h.writes) / n, rate: n / last.Sub(began).Seconds()}
+	m = moved{owners: len(theirs), writes: float64(h.writes) / float64(len(theirs))}
 	took := slices.Collect(maps.Values(times))
 	m.median, m.late = continuity.Quantile(took, median).Seconds(), continuity.Quantile(took, late).Seconds()
 

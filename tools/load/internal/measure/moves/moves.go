@@ -11,7 +11,6 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/measure/filled"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/load/internal/shards"
 )
 
 const (
@@ -26,7 +25,7 @@ const (
 	threeHundred = 300
 
 	patch     = "raw metadata PATCH, same concurrency"
-	countedTo = "CPU counts until the last object has moved. The pass over all objects that follows has a row of its own."
+	countedTo = "CPU counts until the last object has moved."
 )
 
 // Measurements returns what this package measures.
@@ -44,8 +43,8 @@ func Measurements() []run.Measurement {
 			}, Run: byShards}},
 		},
 		{
-			Name: "moves-crash", Small: 60 * time.Second, Full: 150 * time.Second,
-			Parts: []run.Part{crash(), end(), {Rows: []string{renewalRow, renewalRingsRow}, Run: renewals}},
+			Name: "renewals", Small: 20 * time.Second, Full: 60 * time.Second,
+			Parts: []run.Part{{Rows: []string{renewalRow}, Run: renewals}},
 		},
 	}
 }
@@ -114,10 +113,6 @@ func rows(objects int) []run.Figure[turnaround] {
 			Target: result.Max(0.2), PriorArt: "0.68 / 0.48 ms", Notes: []string{countedTo},
 		}, Of: func(t turnaround) float64 { return t.death.Rebalancer }},
 		{Row: result.Row{
-			ID: "moves-pass", Title: "pass over all objects after a change of shards: CPU of API server and rebalancer per object of the ring", Unit: "µs",
-			Notes: []string{"When the shards have not changed for a while, the rebalancer checks once that no replica of the assigner has used an older set of shards."},
-		}, Of: func(t turnaround) float64 { return t.death.Pass }},
-		{Row: result.Row{
 			ID: "moves-join", Title: "join: objects drained and released to the new shard per second, " + with, Unit: "objects/s",
 			FloorTitle: "two raw PATCHes per object", Target: result.Min(0.9), PriorArt: "0.36 / 0.64",
 			Notes: []string{"The drain label names the next shard, and the shard that releases the object writes this name into its shard label. No other write is necessary."},
@@ -127,39 +122,20 @@ func rows(objects int) []run.Figure[turnaround] {
 
 // release measures how soon objects move after their shard has released its Lease.
 func release() run.Part {
-	return leaves(shards.Ring{Name: "load-release"}, (*shards.Fleet).Release, true, []run.Figure[filled.Cost]{
-		{Row: result.Row{
-			ID: "moves-release-first", Title: "time from a Lease's release to the first moved object", Unit: "s",
-			FloorTitle: "the first of as many raw PATCHes", Judge: result.JudgeValue, Target: result.Max(0.1), PriorArt: "0.33 s",
-		}, Of: first},
+	part := run.Compare([]run.Figure[filled.Cost]{
 		{Row: result.Row{
 			ID: "moves-release-thousand", Title: "time from a Lease's release to the last of 1,000 moved objects", Unit: "s",
 			FloorTitle: "1,000 raw PATCHes", Judge: result.JudgeValue, Target: result.Max(1),
-		}, Of: last},
-	})
-}
-
-func first(c filled.Cost) float64      { return c.First }
-func last(c filled.Cost) float64       { return c.Mark }
-func rate(c filled.Cost) float64       { return c.Rate }
-func apiServer(c filled.Cost) float64  { return c.APIServer }
-func rebalancer(c filled.Cost) float64 { return c.Rebalancer }
-
-// leaves returns a part in which a shard leaves a ring in the given way, a thousand of its objects or more move, and another shard joins. The
-// floor, if it is asked for, is as many raw patches.
-func leaves(ring shards.Ring, way func(*shards.Fleet, context.Context, string) error, floor bool, figures []run.Figure[filled.Cost]) run.Part {
-	part := run.Compare(figures, func(ctx context.Context, b *run.Bench) (moved, raw run.Trial[filled.Cost], err error) {
-		w, err := filled.OpenRing(ctx, b, ring, threeShards)
+		}, Of: func(c filled.Cost) float64 { return c.Mark }},
+	}, func(ctx context.Context, b *run.Bench) (moved, raw run.Trial[filled.Cost], err error) {
+		w, err := filled.Open(ctx, b, "load-release", threeShards)
 		if err != nil {
 			return nil, nil, err
 		}
 
-		if floor {
-			raw = func(ctx context.Context) (filled.Cost, error) { return w.Raw(ctx, 1, thousand) }
-		}
-
+		raw = func(ctx context.Context) (filled.Cost, error) { return w.Raw(ctx, 1, thousand) }
 		moved = func(ctx context.Context) (filled.Cost, error) {
-			c, err := w.Leave(ctx, func(ctx context.Context, shard string) error { return way(w.Fleet, ctx, shard) }, thousand)
+			c, err := w.Leave(ctx, w.Release, thousand)
 			if err == nil && c.Mark == 0 {
 				err = fmt.Errorf("only %d objects had to move", c.Moved)
 			}
@@ -175,10 +151,14 @@ func leaves(ring shards.Ring, way func(*shards.Fleet, context.Context, string) e
 
 		return moved, raw, w.Grow(ctx, few)
 	})
-	part.Name = ring.Name
+	part.Name = "release"
 
 	return part
 }
+
+func rate(c filled.Cost) float64       { return c.Rate }
+func apiServer(c filled.Cost) float64  { return c.APIServer }
+func rebalancer(c filled.Cost) float64 { return c.Rebalancer }
 
 // byShards measures deaths with more and more shards.
 func byShards(ctx context.Context, b *run.Bench) error {

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,10 +14,7 @@ import (
 )
 
 const (
-	leftOutRow  = "foreign-left-out"
-	unnamedRow  = "foreign-left-out-many"
-	coveredRow  = "foreign-covered"
-	coveredMark = "load.example.com/foreign"
+	coveredRow = "foreign-covered"
 	// perForeign is the CPU time of the rebalancer that a write may take, in milliseconds.
 	perForeign = 0.03
 	// quiet is how long the rebalancer may take to see what was written.
@@ -26,65 +22,26 @@ const (
 )
 
 // foreign measures what the rebalancer takes for writes of objects of a controlled resource that no object of a ring controls.
-func foreign(ctx context.Context, b *run.Bench) error {
-	// A ring that covers few namespaces watches each of them. A ring that covers many excludes the others by name, only the first ones if
-	// there are too many.
-	const many, more = 6, 40
-
-	covered, err := times(many, func() (string, error) { return b.System.Namespace(ctx, "load-covered", coveredMark) })
-	if err != nil {
-		return err
-	}
-
-	first, err := times(1, func() (string, error) { return b.System.Namespace(ctx, "a-left-out") }) // its name is the first one
-	if err != nil {
-		return err
-	}
-
-	others, err := times(more, func() (string, error) { return b.System.Namespace(ctx, "z-left-out") })
-	if err != nil {
-		return err
-	}
-
-	fleet, err := b.Fleet(ctx, shards.Ring{
-		Name: "load-strangers", Namespace: covered[0], Label: coveredMark,
-		Main: objects.Deployments, Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
-	}, 1)
-	if err != nil {
-		return err
-	}
-
-	if err := fleet.AwaitConverged(ctx, ""); err != nil {
-		return err
-	}
-
-	place := func(id, title, namespace string) run.Part {
-		return run.Compare([]run.Figure[float64]{{Row: result.Row{
-			ID: id, Title: "rebalancer CPU per write of a ConfigMap in " + title, Unit: "ms", Target: result.Max(perForeign),
-			Notes: []string{"Minus the CPU at rest. The ring shards Deployments, and the ConfigMaps that Deployments control."},
-		}, Of: run.Itself}}, func(ctx context.Context, b *run.Bench) (write, _ run.Trial[float64], err error) {
-			write, err = strangers(ctx, b, namespace)
-			return write, nil, err
-		})
-	}
-
-	return b.Parts(ctx,
-		place(leftOutRow, "a namespace that the ring leaves out", first[0]),
-		place(unnamedRow, "a namespace that it leaves out with more than 32 others", slices.Max(others)),
-		place(coveredRow, "a namespace that it covers, no object of which controls the ConfigMap", covered[many-1]),
-	)
-}
-
-// times calls what creates a namespace n times, and returns the names.
-func times(n int, namespace func() (string, error)) (names []string, err error) {
-	names = make([]string, n)
-	for i := range names {
-		if names[i], err = namespace(); err != nil {
-			return nil, err
+func foreign() run.Part {
+	return run.Compare([]run.Figure[float64]{{Row: result.Row{
+		ID: coveredRow, Title: "rebalancer CPU per write of a ConfigMap in a namespace that the ring covers, no object of which controls the ConfigMap", Unit: "ms",
+		Target: result.Max(perForeign), Notes: []string{"Minus the CPU at rest. The ring shards Deployments, and the ConfigMaps that Deployments control."},
+	}, Of: run.Itself}}, func(ctx context.Context, b *run.Bench) (write, _ run.Trial[float64], err error) {
+		fleet, err := b.Fleet(ctx, shards.Ring{
+			Name: "load-strangers", Main: objects.Deployments, Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
+		}, 1)
+		if err != nil {
+			return nil, nil, err
 		}
-	}
 
-	return names, nil
+		if err := fleet.AwaitConverged(ctx, ""); err != nil {
+			return nil, nil, err
+		}
+
+		write, err = strangers(ctx, b, fleet.Ring.Namespace)
+
+		return write, nil, err
+	})
 }
 
 // strangers creates ConfigMaps of a namespace, and returns a trial that writes them, and returns the rebalancer's CPU time per write, in

@@ -17,34 +17,22 @@ import (
 )
 
 const (
-	manyPrefix   = "many-"
-	manyDeath    = manyPrefix + "death"
-	manyServer   = manyPrefix + "death-apiserver"
-	manyCPU      = manyPrefix + "death-rebalancer"
-	manyJoin     = manyPrefix + "join"
-	manyPass     = manyPrefix + "pass"
-	manyFlat     = manyPrefix + "pass-flat"
-	manyElse     = manyPrefix + "death-else"
-	manyAudit    = manyPrefix + "audit"
-	manyPeak     = manyPrefix + "rebalancer-peak-memory"
-	manyServers  = manyPrefix + "apiserver-memory"
-	manyStreamed = manyPrefix + "list"
+	manyRestCPU    = "many-rest-cpu"
+	manyRestMemory = "many-rest-memory"
+	manyDeath      = "many-death"
+	manyAudit      = "many-audit"
+	manyPeak       = "many-rebalancer-peak-memory"
+	manyServers    = "many-apiserver-memory"
 
-	// compared is the number of objects whose pass is the floor of the pass over many objects.
-	compared = 10_000
-	// pagesUpTo is the largest number of objects that are also listed in pages, which takes quadratic time.
-	pagesUpTo = 200_000
-	// perObject is the target for a pass over an object, in microseconds.
+	// perObject is the target for the audit of an object, in microseconds.
 	perObject = 25
+	// budget is the default --audit-budget of the rebalancer.
+	budget = 0.01
 )
 
 func manyPart() run.Part {
 	return run.Part{
-		Rows: []string{
-			manyPrefix + cpuRow, manyPrefix + networkRow, manyPrefix + memoryRow, manyPrefix + requestsRow,
-			manyDeath, manyServer, manyCPU, manyJoin, manyPass, manyElse, manyFlat, manyAudit, manyPeak, manyServers, manyStreamed,
-		},
-		Run: many,
+		Rows: []string{manyRestCPU, manyRestMemory, manyDeath, manyAudit, manyPeak, manyServers}, Run: many,
 	}
 }
 
@@ -59,7 +47,7 @@ type multitude struct {
 	idle float64
 }
 
-// many measures the services with very many objects: at rest, then lists and an audit, then a death and a join.
+// many measures the services with very many objects: at rest, then an audit, then a death and a join.
 func many(ctx context.Context, b *run.Bench) error {
 	shards, most := run.Pick(b, 10, 100), run.Pick(b, 20_000, 100_000)
 	if b.Scale == run.Million {
@@ -82,17 +70,7 @@ func many(ctx context.Context, b *run.Bench) error {
 	server := none[len(none)-1][target.APIServer]
 	m.idle = server.cpu + none[len(none)-1][target.Rebalancer].cpu
 
-	less, err := m.with(ctx, compared, false)
-	if err != nil {
-		return err
-	}
-
 	now, err := m.rest(ctx, most)
-	if err != nil {
-		return err
-	}
-
-	streamed, paged, err := m.lists(ctx)
 	if err != nil {
 		return err
 	}
@@ -102,7 +80,7 @@ func many(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	more, err := m.with(ctx, most, true)
+	died, least, err := m.move(ctx)
 	if err != nil {
 		return err
 	}
@@ -117,18 +95,23 @@ func many(ctx context.Context, b *run.Bench) error {
 		peaks = append(peaks, fmt.Sprintf("%s %.1f MiB", name, peak(used[name])))
 	}
 
-	b.Report(restRows(manyPrefix, with, most, [2][]window{now, none})...)
-	b.Report(moveRows(with, more)...)
-	b.Report(m.passRows(with, more.died, less.died, audits)...)
+	b.Report(restRows(with, most, [2][]window{now, none})...)
 
-	if len(streamed) > 0 {
+	if len(audits) > 0 {
+		every := max(time.Minute, time.Duration(float64(most)*perObject/budget)*time.Microsecond).Round(time.Second)
 		b.Report(result.Row{
-			ID: manyStreamed, Title: "API server CPU to list the metadata of " + figure.Number(float64(most)) + " objects as a stream, per object", Unit: "µs",
-			Values: streamed, FloorTitle: "in pages of 1,000", Floor: paged,
+			ID: manyAudit, Title: "audit of all objects, CPU of API server and rebalancer per object, " + with, Unit: "µs", Values: audits,
+			Target: result.Max(perObject), Notes: []string{fmt.Sprintf(
+				"Minus what both use at rest without objects. By default, the rebalancer audits this many objects every %s: it plans for %d µs per object, and for %g%% of a core.",
+				every, perObject, budget*100)},
 		})
 	}
 
 	b.Report(
+		result.Row{
+			ID: manyDeath, Title: "objects moved per second after a shard's death, " + with, Unit: "objects/s", Values: []float64{died.Rate},
+			FloorTitle: "raw metadata PATCH, same concurrency", Floor: []float64{least.Rate}, Target: result.Min(0.85),
+		},
 		result.Row{
 			ID: manyPeak, Title: "rebalancer memory at its peak, from its start through a death and a join, " + with, Unit: "MiB",
 			Values: []float64{peak(used[target.Rebalancer])}, Target: result.Max(128), Notes: []string{"At their peaks: " + strings.Join(peaks, ", ") + "."},
@@ -165,41 +148,25 @@ func (m *multitude) rest(ctx context.Context, size int) ([]window, error) {
 	return windows(ctx, m.bench)
 }
 
-// movement is a death of a shard, and a join; least is the same number of raw patches.
-type movement struct{ died, joined, least filled.Cost }
-
-// with has a shard die, and possibly another one join, with so many objects.
-func (m *multitude) with(ctx context.Context, size int, join bool) (now movement, err error) {
-	if err := m.grow(ctx, size); err != nil {
-		return now, err
-	}
-	// The settle period is longer than the moves that follow a death, so that the pass can be distinguished from them. Audits, which would
-	// go over all objects during the moves, come as by default.
-	const atLeast, each = 6 * time.Second, 100 * time.Microsecond
-	if err := m.Restart(ctx, "--settle-period="+(atLeast+time.Duration(size)*each).String()); err != nil {
-		return now, err
+// move has a shard die, and another one join. The floor is as many raw patches.
+func (m *multitude) move(ctx context.Context) (died, least filled.Cost, err error) {
+	// Audits, which would go over all objects during the moves, come as by default.
+	if err := m.Restart(ctx); err != nil {
+		return died, least, err
 	}
 
-	if now.least, err = m.Raw(ctx, 1, 0); err != nil {
-		return now, err
+	if least, err = m.Raw(ctx, 1, 0); err != nil {
+		return died, least, err
 	}
 
-	if now.died, err = m.DieAndRest(ctx, 1); err != nil {
-		return now, err
+	if died, err = m.Die(ctx, 1); err != nil {
+		return died, least, err
 	}
 
-	idle := m.idle / float64(size) * 1000
-	now.died.Pass -= idle * now.died.PassTook
-	now.died.Rest -= idle * now.died.RestTook
-	m.bench.Progress("%d objects, a death: %v; work before the pass: %.1f µs per object, %.1f s; pass: %.1f, %.1f s; floor: %v", size, now.died,
-		now.died.Rest, now.died.RestTook, now.died.Pass, now.died.PassTook, now.least)
+	joined, err := m.Join(ctx, 1)
+	m.bench.Progress("%d objects, a death: %v; floor: %v; a join: %v", m.most, died, least, joined)
 
-	if join {
-		now.joined, err = m.Join(ctx, 1)
-		m.bench.Progress("%d objects, a join: %v; and %.1f s until the end of the pass", size, now.joined, now.joined.PassTook)
-	}
-
-	return now, err
+	return died, least, err
 }
 
 // audit waits for an audit, and returns what it takes per object, in microseconds. The services must have started less than a minute ago.
@@ -243,63 +210,4 @@ func (m *multitude) audit(ctx context.Context) ([]float64, error) {
 
 		before = now // it has not begun
 	}
-}
-
-func moveRows(with string, now movement) []result.Row {
-	return []result.Row{
-		{
-			ID: manyDeath, Title: "objects moved per second after a shard's death, " + with, Unit: "objects/s", Values: []float64{now.died.Rate},
-			FloorTitle: "raw metadata PATCH, same concurrency", Floor: []float64{now.least.Rate}, Target: result.Min(0.85),
-		},
-		{
-			ID: manyServer, Title: "API server CPU per moved object, " + with, Unit: "ms", Values: []float64{now.died.APIServer},
-			FloorTitle: "same raw PATCH", Floor: []float64{now.least.APIServer}, Target: result.Max(1.2),
-		},
-		{
-			ID: manyCPU, Title: "rebalancer CPU per moved object, " + with, Unit: "ms", Values: []float64{now.died.Rebalancer},
-			Target: result.Max(0.2),
-		},
-		{
-			ID: manyJoin, Title: "join: objects drained and released to the new shard per second, " + with, Unit: "objects/s",
-			Values: []float64{now.joined.Rate}, FloorTitle: "two raw PATCHes per object", Floor: []float64{now.least.Plus(now.least).Rate},
-			Notes: []string{"The time counts from the creation of the Lease, and includes the pass that finds the objects."},
-		},
-	}
-}
-
-func (m *multitude) passRows(with string, died, less filled.Cost, audits []float64) []result.Row {
-	const (
-		// flat is how much more a pass may take per object with more objects.
-		flat = 1.3
-		note = "CPU of API server and rebalancer, minus what both use at rest without objects."
-		// budget is the default --audit-budget of the rebalancer.
-		budget = 0.01
-	)
-
-	every := max(time.Minute, time.Duration(float64(m.most)*perObject/budget)*time.Microsecond).Round(time.Second)
-	small := figure.Number(compared)
-
-	rows := []result.Row{
-		{
-			ID: manyPass, Title: "pass over all objects after a change of shards, CPU per object, " + with, Unit: "µs",
-			Values: []float64{died.Pass}, Target: result.Max(perObject), Notes: []string{note},
-		},
-		{
-			ID: manyElse, Title: "work between the moves after a death and that pass, CPU per object of the ring, " + with, Unit: "µs", Values: []float64{died.Rest},
-			Notes: []string{note, "The rebalancer checks the objects of shards that have lost partitions to other shards, and drains those that must move between living shards."},
-		},
-		{
-			ID: manyFlat, Title: "pass over all objects, compared with a pass over " + small + " objects", Unit: "µs", Values: []float64{died.Pass},
-			FloorTitle: "a pass over " + small, Floor: []float64{less.Pass}, Target: result.Max(flat), Notes: []string{note},
-		},
-	}
-	if len(audits) > 0 {
-		rows = append(rows, result.Row{
-			ID: manyAudit, Title: "audit of all objects, CPU per object, " + with, Unit: "µs", Values: audits, Target: result.Max(perObject), Notes: []string{
-				note, fmt.Sprintf("By default, the rebalancer audits this many objects every %s: it plans for %d µs per object, and for %g%% of a core.", every, perObject, budget*100),
-			},
-		})
-	}
-
-	return rows
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/clusterring/clusterring/tools/load/internal/figure"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/filled"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
@@ -12,8 +11,6 @@ import (
 )
 
 const (
-	peakRow = "rebalancer-peak-memory"
-
 	restSeries      = "rest-cpu-by-objects"
 	memorySeries    = "rest-memory-by-objects"
 	rateSeries      = "moves-by-objects"
@@ -32,7 +29,7 @@ func objectsPart() run.Part {
 	}
 
 	return run.Part{
-		Rows: []string{cpuRow, networkRow, memoryRow, requestsRow, peakRow}, Run: byObjects,
+		Run: byObjects,
 		Series: []result.Series{
 			over(restSeries, "CPU of all services at rest", "ms/s"),
 			over(memorySeries, "Memory of all services at rest", "MiB"),
@@ -52,12 +49,8 @@ func byObjects(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	var none []window
-
 	sizes := run.Pick(b, []int{0, 500, 2500}, []int{0, 1000, 10_000, 200_000})
-	for i, size := range sizes {
-		last := i == len(sizes)-1
-
+	for _, size := range sizes {
 		if err := w.Grow(ctx, size); err != nil {
 			return fmt.Errorf("%d objects: %w", size, err)
 		}
@@ -66,25 +59,17 @@ func byObjects(ctx context.Context, b *run.Bench) error {
 			return fmt.Errorf("%d objects: %w", size, err)
 		}
 
-		if b.Wants(cpuRow, networkRow, memoryRow, requestsRow, restSeries, memorySeries) {
+		if b.Wants(restSeries, memorySeries) {
 			now, err := windows(ctx, b)
 			if err != nil {
 				return fmt.Errorf("%d objects: %w", size, err)
 			}
 			b.Point(restSeries, size, column(now, cpuOf), nil)
 			b.Point(memorySeries, size, column(now, memoryOf), nil)
-
-			if size == 0 {
-				none = now
-			}
-
-			if last {
-				b.Report(restRows("", figure.Number(float64(size))+" objects", size, [2][]window{now, none})...)
-			}
 		}
 
-		if size > 0 && b.Wants(peakRow, rateSeries, apiServerSeries, cpuSeries, passSeries, peakSeries) {
-			if err := moving(ctx, b, w, last); err != nil {
+		if size > 0 && b.Wants(rateSeries, apiServerSeries, cpuSeries, passSeries, peakSeries) {
+			if err := moving(ctx, b, w); err != nil {
 				return fmt.Errorf("%d objects: %w", size, err)
 			}
 		}
@@ -94,7 +79,7 @@ func byObjects(ctx context.Context, b *run.Bench) error {
 }
 
 // moving measures a death and a join.
-func moving(ctx context.Context, b *run.Bench, w *filled.Ring, last bool) error {
+func moving(ctx context.Context, b *run.Bench, w *filled.Ring) error {
 	size := w.Objects()
 
 	least, err := w.Least(ctx, 1)
@@ -131,13 +116,6 @@ func moving(ctx context.Context, b *run.Bench, w *filled.Ring, last bool) error 
 	memory := []float64{peak(used[target.Rebalancer])}
 	b.Progress("%d objects, a join: %v; peak of the rebalancer's memory: %.1f MiB", size, joined, memory[0])
 	b.Point(peakSeries, size, memory, nil)
-
-	if last {
-		b.Report(result.Row{
-			ID: peakRow, Title: fmt.Sprintf("rebalancer memory at its peak in a join with %s objects", figure.Number(float64(size))), Unit: "MiB",
-			Values: memory, PriorArt: "grows with objects", Target: result.Max(128),
-		})
-	}
 
 	return nil
 }

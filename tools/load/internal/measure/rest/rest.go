@@ -16,11 +16,6 @@ import (
 )
 
 const (
-	cpuRow      = "rest-cpu"
-	networkRow  = "rest-network"
-	memoryRow   = "rest-memory"
-	requestsRow = "rest-requests"
-
 	mebibyte = 1 << 20
 	// grace is how much may grow with the number of objects: 10 %.
 	grace = 1.1
@@ -36,11 +31,11 @@ func Measurements() []run.Measurement {
 		{Name: "objects", Small: 40 * time.Second, Full: 400 * time.Second, Parts: []run.Part{objectsPart()}},
 		{
 			Name: "foreign-writes", Small: 10 * time.Second, Full: 60 * time.Second,
-			Parts: []run.Part{{Rows: []string{leftOutRow, unnamedRow, coveredRow}, Run: foreign}},
+			Parts: []run.Part{foreign()},
 		},
 		{
 			Name: "many-rings", Small: 30 * time.Second, Full: 120 * time.Second, Parts: []run.Part{
-				{Rows: []string{ringsCPURow, ringsRequestsRow, ringsDeathRow, ringsMoveRow}, Run: crowded},
+				{Rows: []string{ringsCPURow}, Run: crowded},
 				{Rows: []string{ringsFairRow}, Run: fairness},
 			},
 		},
@@ -144,13 +139,11 @@ func (w window) String() string {
 	return strings.Join(parts, "; ")
 }
 
-func cpuOf(s sample) float64      { return s.cpu }
-func networkOf(s sample) float64  { return s.network }
-func memoryOf(s sample) float64   { return s.memory }
-func requestsOf(s sample) float64 { return s.requests }
+func cpuOf(s sample) float64    { return s.cpu }
+func memoryOf(s sample) float64 { return s.memory }
 
-// restRows are the rows about the services at rest with many objects and with none. Their ids begin with the prefix.
-func restRows(prefix, with string, most int, compared [2][]window) (rows []result.Row) {
+// restRows are the rows about the services at rest with many objects and with none.
+func restRows(with string, most int, compared [2][]window) (rows []result.Row) {
 	many, none := compared[0], compared[1]
 	note := fmt.Sprintf("The sum of all four services, just started. With %d: %s. With 0: %s.", most, many[len(many)-1], none[len(none)-1])
 
@@ -158,13 +151,11 @@ func restRows(prefix, with string, most int, compared [2][]window) (rows []resul
 		id, what, unit, prior string
 		of                    func(sample) float64
 	}{
-		{cpuRow, "CPU", "ms/s", "grows with objects", cpuOf},
-		{networkRow, "network", "KiB/s", "grows with objects", networkOf},
-		{memoryRow, "memory", "MiB", "+50 MB at 8,000", memoryOf},
-		{requestsRow, "requests to the API server", "requests/s", "", requestsOf},
+		{manyRestCPU, "CPU", "ms/s", "grows with objects", cpuOf},
+		{manyRestMemory, "memory", "MiB", "+50 MB at 8,000", memoryOf},
 	} {
 		rows = append(rows, result.Row{
-			ID: prefix + kind.id, Title: "the services at rest with " + with + ": " + kind.what, Unit: kind.unit, Values: column(many, kind.of),
+			ID: kind.id, Title: "the services at rest with " + with + ": " + kind.what, Unit: kind.unit, Values: column(many, kind.of),
 			FloorTitle: "the figure with 0", Floor: column(none, kind.of), Target: result.Max(grace), PriorArt: kind.prior, Notes: []string{note},
 		})
 	}

@@ -3,6 +3,7 @@ package rest
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"github.com/clusterring/clusterring/tools/load/internal/figure"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/filled"
@@ -11,17 +12,14 @@ import (
 )
 
 const (
-	ringsCPURow      = "rings-rest-cpu"
-	ringsRequestsRow = "rings-rest-requests"
-	ringsDeathRow    = "rings-death"
-	ringsMoveRow     = "rings-death-rebalancer"
-	ringsFairRow     = "rings-fair"
+	ringsCPURow  = "rings-rest-cpu"
+	ringsFairRow = "rings-fair"
 
 	// ringShards is the number of shards of each of many rings, ringObjects that of its objects.
 	ringShards, ringObjects = 3, 300
 )
 
-// crowded measures with many rings: at rest, and when a shard dies in each.
+// crowded measures many rings at rest.
 func crowded(ctx context.Context, b *run.Bench) error {
 	count := run.Pick(b, 10, 100)
 
@@ -30,7 +28,14 @@ func crowded(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	crowd, err := filled.OpenCrowd(ctx, b, filled.Size{Rings: count, Shards: ringShards, Objects: ringObjects})
+	err = b.Each(ctx, count, func(b *run.Bench, i int) error {
+		w, err := filled.Open(ctx, b, "load-rings-"+strconv.Itoa(i), ringShards)
+		if err != nil {
+			return err
+		}
+
+		return w.Grow(ctx, ringObjects)
+	})
 	if err != nil {
 		return err
 	}
@@ -40,50 +45,15 @@ func crowded(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	perRing := func(of func(sample) float64) []float64 {
-		values := column(together, of)
-		for i, none := range column(alone, of) {
-			values[i] = (values[i] - none) / float64(count)
-		}
-
-		return values
-	}
-	title := fmt.Sprintf("the services at rest with %d rings of %d shards: ", count, ringShards)
-	notes := []string{"The sum of all four services, minus what they use without a ring, per ring. Each ring is audited once a minute."}
-	b.Report(
-		result.Row{ID: ringsCPURow, Title: title + "CPU per ring", Unit: "ms/s", Values: perRing(cpuOf), Target: result.Max(0.1), Notes: notes},
-		result.Row{
-			ID: ringsRequestsRow, Title: title + "requests to the API server per ring", Unit: "requests/s", Values: perRing(requestsOf),
-			Target: result.Max(0.05), Notes: notes,
-		},
-	)
-
-	if !b.Wants(ringsDeathRow, ringsMoveRow) {
-		return nil
+	values := column(together, cpuOf)
+	for i, none := range column(alone, cpuOf) {
+		values[i] = (values[i] - none) / float64(count)
 	}
 
-	least, err := crowd.Raw(ctx)
-	if err != nil {
-		return err
-	}
-
-	died, err := crowd.Die(ctx)
-	if err != nil {
-		return err
-	}
-	b.Progress("%d rings, a death in each: %v; floor: %v", count, died, least)
-	b.Report(
-		result.Row{
-			ID: ringsDeathRow, Title: fmt.Sprintf("objects moved per second when a shard dies in each of %d rings", count), Unit: "objects/s",
-			Values: []float64{died.Rate}, FloorTitle: "raw metadata PATCH, as many at a time as of one ring", Floor: []float64{least.Rate},
-			Target: result.Min(0.85),
-			Notes:  []string{fmt.Sprintf("The time counts from the loss of the first Lease to the last object: the shards lose the %d Leases one after another.", count)},
-		},
-		result.Row{
-			ID: ringsMoveRow, Title: fmt.Sprintf("rebalancer CPU per moved object, %d rings", count), Unit: "ms",
-			Values: []float64{died.Rebalancer}, Target: result.Max(0.2),
-		},
-	)
+	b.Report(result.Row{
+		ID: ringsCPURow, Title: fmt.Sprintf("the services at rest with %d rings of %d shards: CPU per ring", count, ringShards), Unit: "ms/s", Values: values,
+		Target: result.Max(0.1), Notes: []string{"The sum of all four services, minus what they use without a ring, per ring. Each ring is audited once a minute."},
+	})
 
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/clusterring/clusterring/tools/load/internal/measure/filled"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
@@ -19,47 +18,12 @@ import (
 )
 
 const (
-	renewalRow      = "moves-renewal"
-	renewalRingsRow = "moves-renewal-rings"
+	renewalRow = "moves-renewal-rings"
 
-	// shortLease and renewal are those of the class of short Leases in the documentation.
-	shortLease, renewal = 5 * time.Second, time.Second
-	// renewing is the number of shards that renew for renewedFor.
-	renewing   = 50
-	renewedFor = 5 * time.Second
+	// renewing is the number of shards that renew their Leases, each once in a renewal, for renewedFor.
+	renewing            = 50
+	renewal, renewedFor = time.Second, 5 * time.Second
 )
-
-// crash measures how soon the objects of a shard move that has crashed right after a renewal, without anybody's word but its silence.
-func crash() run.Part {
-	notes := []string{fmt.Sprintf("The Lease has a duration of %s and is renewed every second. The shard crashes right after a renewal. The Lease is taken over after twice its duration.", shortLease)}
-	ring := shards.Ring{Name: "load-crash", LeaseDuration: shortLease, Renewal: renewal}
-
-	return leaves(ring, (*shards.Fleet).Crash, false, []run.Figure[filled.Cost]{
-		{Row: result.Row{
-			ID: "moves-crash-first", Title: "time from a crash to the first moved object, short Leases", Unit: "s", Notes: notes,
-		}, Of: first},
-		{Row: result.Row{
-			ID: "moves-crash-thousand", Title: "time from a crash to the last of 1,000 moved objects, short Leases", Unit: "s",
-			Judge: result.JudgeValue, Target: result.Max(12), PriorArt: "30 s", Notes: notes,
-		}, Of: last},
-	})
-}
-
-// end measures how soon the objects of a shard move after the kubelet has reported the end of its Pod.
-func end() run.Part {
-	notes := []string{"The time counts from the write of the Pod's status."}
-
-	return leaves(shards.Ring{Name: "load-end", Pods: true}, (*shards.Fleet).End, false, []run.Figure[filled.Cost]{
-		{Row: result.Row{
-			ID: "moves-end-first", Title: "time from the kubelet's report that a shard's Pod has ended to the first moved object", Unit: "s",
-			Judge: result.JudgeValue, Target: result.Max(1), PriorArt: "30 s", Notes: notes,
-		}, Of: first},
-		{Row: result.Row{
-			ID: "moves-end-thousand", Title: "time from the kubelet's report that a shard's Pod has ended to the last of 1,000 moved objects", Unit: "s",
-			Judge: result.JudgeValue, Target: result.Max(3), Notes: notes,
-		}, Of: last},
-	})
-}
 
 // renewals measures what a renewal costs the API server and all services, which watch Leases: with one ring, and with many more.
 func renewals(ctx context.Context, b *run.Bench) error {
@@ -99,13 +63,10 @@ func renewals(ctx context.Context, b *run.Bench) error {
 	alone, among = alone[:rounds], among[:rounds]
 
 	note := fmt.Sprintf("%d shards renew their Leases once per second. What API server and services take without renewals is subtracted. The renewals are sent with the rights of an administrator.", renewing)
-	b.Report(
-		result.Row{ID: renewalRow, Title: "CPU of API server and services per renewal of a Lease", Unit: "ms", Values: alone, Notes: []string{note}},
-		result.Row{
-			ID: renewalRingsRow, Title: fmt.Sprintf("CPU of API server and services per renewal of a Lease, with %d other rings", others), Unit: "ms", Values: among,
-			FloorTitle: "without other rings", Floor: alone, Target: result.Max(1.2), Notes: []string{note},
-		},
-	)
+	b.Report(result.Row{
+		ID: renewalRow, Title: fmt.Sprintf("CPU of API server and services per renewal of a Lease, with %d other rings", others), Unit: "ms", Values: among,
+		FloorTitle: "without other rings", Floor: alone, Target: result.Max(1.2), Notes: []string{note},
+	})
 
 	return nil
 }
