@@ -211,6 +211,10 @@ ci: go-present ## Everything that a change must pass, in an hour
 .PHONY: lint
 lint: verify-lint ## Check the code against .golangci.yml (DIRS=... limits the directories)
 
+.PHONY: size
+size: ## Print how large the repository is beside the limits it keeps; fails while one is exceeded
+	@hack/size
+
 .PHONY: go-present
 go-present:
 	@command -v go >/dev/null || { echo 'error: go not found: install Go from https://go.dev/dl/ and add it to PATH' >&2; exit 1; }

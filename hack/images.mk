@@ -15,7 +15,7 @@ SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 ##@ Images
 
 .PHONY: images
-images: go-present ## Build the images; to push them: make images IMAGE_REPO=registry.example.com/clusterring [COSIGN_KEY=...] [OVERLAY=deploy/overlays/...]
+images: go-present ## Build the images; to push them: make images IMAGE_REPO=registry.example.com/clusterring [COSIGN_KEY=...] [OVERLAY=a kustomization of your own]
 	$(call step,images$(if $(IMAGE_REPO), to $(IMAGE_REPO), into dist/images))
 	@[ -z '$(COSIGN_KEY)' ] || [ -n '$(IMAGE_REPO)' ] || { \
 		echo 'error: signatures are stored beside the images: with COSIGN_KEY, set IMAGE_REPO to a registry' >&2; exit 1; }

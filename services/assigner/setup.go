@@ -112,7 +112,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 
 	handler := &webhook.Handler{
 		Rings: store, Paths: paths, Ancestors: ancestors, Bodies: webhook.NewBodies(), Metrics: admissions, Clock: rt.Clock, Log: rt.Log,
-		Notices: webhook.NewNotices(mgr.GetClient(), rt.Events(name), rt.Clock),
+		Notices: webhook.NewNotices(mgr.GetClient(), mgr.GetEventRecorder(name), rt.Clock),
 	}
 	mux := http.NewServeMux()
 	mux.Handle(contract.WebhookPathPrefix, webhook.NewAging(handler, s.connectionAge, rt.Clock))

@@ -5,8 +5,7 @@
 //
 // The sharder is what the services leasemonitor and rebalancer run, for this one ring. There is no webhook: new objects are created without a
 // shard, and the sharder assigns them when its watch reports them. It reads and writes with the rights of the program, which needs more rights than
-// a shard: see docs/embedded.md. In the API server, the ring is a ClusterRing with spec.sharder Embedded; where that kind cannot be installed,
-// the ring is a value of the program.
+// a shard: see docs/embedded.md. The ring is a ClusterRing with spec.sharder Embedded.
 //
 // # Guarantees
 //
@@ -31,7 +30,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/fixedring"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/leasemonitor"
@@ -53,11 +51,6 @@ type Options struct {
 	// Namespace is where the shards of the ring hold their Leases, and where the Lease of the election is. Default: the namespace of the Pod;
 	// required outside a cluster.
 	Namespace string
-	// Spec is the ring as a value of the program, for clusters in which the CustomResourceDefinition may not be installed. All
-	// shards must bring the same value along. Its status goes to the log, and to the metrics of the program. The fields Sharder and
-	// ShardNamespaces may be left out. Objects of resources that a later version of the program leaves out keep their labels. Default: nil, for
-	// the ClusterRing in the API server.
-	Spec *v1alpha1.ClusterRingSpec
 
 	// LeaseDuration is how long the other shards wait after the elected one has vanished, in whole seconds. Default: 15 seconds.
 	LeaseDuration time.Duration
@@ -73,9 +66,9 @@ type Options struct {
 // that calls AddTo, stands for election, and works while it is elected. Call it once, before the manager starts. The manager needs no leader
 // election for it, no scheme, and no cache: the sharder has its own.
 //
-// AddTo makes a few requests, for 10 seconds at most. It returns an error if the options are invalid, if the ring does not exist, if the manager
-// already has a sharder, or if a ring that is a value of the program also exists as a ClusterRing. A ring whose spec.sharder is not Embedded is no
-// error: the sharder then stands by until that changes, so that the program can be rolled out first.
+// AddTo makes a few requests, for 10 seconds at most. It returns an error if the options are invalid, if the ring does
+// not exist, or if the manager already has a sharder. A ring whose spec.sharder is not Embedded is no error: the sharder
+// then stands by until that changes, so that the program can be rolled out first.
 func AddTo(mgr manager.Manager, o Options) error {
 	if err := addTo(mgr, o); err != nil {
 		return fmt.Errorf("add the embedded sharder of ring %q: %w", o.Ring, err)
@@ -99,9 +92,6 @@ func addTo(mgr manager.Manager, o Options) error {
 		Setup: func(ctx context.Context, rt *kit.Runtime) error {
 			return errors.Join(leasemonitor.Embed(ctx, rt, self), rebalancer.Embed(ctx, rt, self))
 		},
-	}
-	if o.Spec != nil {
-		e.Fixed = fixedring.New(o.Ring, *o.Spec, log)
 	}
 
 	if err := e.Validate(); err != nil {
@@ -158,33 +148,11 @@ func (o Options) complete(read func(string) ([]byte, error)) (Options, error) {
 		o.RetryPeriod = o.LeaseDuration * 2 / 15
 	}
 
-	errs = append(errs, validateName(o.Ring))
-
-	if o.Spec != nil {
-		o.Spec = o.Spec.DeepCopy()
-		errs = append(errs, completeSpec(o.Spec, o.Namespace))
+	if o.Ring == "" {
+		errs = append(errs, errors.New("ring: set its name"))
 	}
 
 	return o, errors.Join(errs...)
-}
-
-// completeSpec completes and validates the spec of a ring whose shards hold their Leases in the namespace.
-func completeSpec(s *v1alpha1.ClusterRingSpec, namespace string) error {
-	switch {
-	case s.Sharder == "":
-		s.Sharder = v1alpha1.SharderEmbedded
-	case s.Sharder != v1alpha1.SharderEmbedded:
-		return fmt.Errorf("spec.sharder is %q: a ring in the program has the sharder %s", s.Sharder, v1alpha1.SharderEmbedded)
-	}
-
-	switch {
-	case len(s.ShardNamespaces) == 0:
-		s.ShardNamespaces = []string{namespace}
-	case len(s.ShardNamespaces) > 1 || s.ShardNamespaces[0] != namespace:
-		return fmt.Errorf("spec.shardNamespaces is %v: it must be the namespace of the shards, %s, alone", s.ShardNamespaces, namespace)
-	}
-
-	return validateSpec(*s)
 }
 
 // runnable runs the sharder as often as its process is elected.

@@ -3,12 +3,12 @@ package embedded
 import (
 	"errors"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -24,18 +24,13 @@ func TestOptionsAreValidated(t *testing.T) {
 		change func(*Options)
 		want   string
 	}{
-		"no ring":               {func(o *Options) { o.Ring = "" }, "ring: set its name"},
-		"no label value":        {func(o *Options) { o.Ring = "A ring" }, `the name "A ring" must be a valid label value`},
-		"another ring":          {func(o *Options) { o.Ring = "other" }, "check the name, and grant get, list, watch, and patch on this ring"},
-		"no namespace":          {func(o *Options) { o.Namespace = "" }, "namespace: set it, outside of a Pod it is not known"},
-		"bad namespace":         {func(o *Options) { o.Namespace = "a/b" }, `namespace "a/b" is no namespace name`},
-		"parts of a second":     {func(o *Options) { o.LeaseDuration = 1500 * time.Millisecond }, "lease duration must be whole seconds"},
-		"deadline too long":     {func(o *Options) { o.RenewDeadline = time.Minute }, "lease duration (4s) must be greater than renew deadline (1m0s)"},
-		"negative retry":        {func(o *Options) { o.RetryPeriod = -1 }, "retry period must be greater than 0"},
-		"both":                  {func(o *Options) { o.Spec = new(ringSpec()) }, "ClusterRing example exists, too"},
-		"services in a program": {func(o *Options) { o.Spec = &v1alpha1.ClusterRingSpec{Sharder: v1alpha1.SharderServices} }, `spec.sharder is "Services"`},
-		"other shards":          {func(o *Options) { o.Spec = &v1alpha1.ClusterRingSpec{ShardNamespaces: []string{"other"}} }, "spec.shardNamespaces is [other]: it must be the namespace of the shards, example, alone"},
-		"no resources":          {func(o *Options) { o.Spec = &v1alpha1.ClusterRingSpec{} }, "spec.resources has 0 entries"},
+		"no ring":           {func(o *Options) { o.Ring = "" }, "ring: set its name"},
+		"another ring":      {func(o *Options) { o.Ring = "other" }, "check the name, and grant get, list, watch, and patch on this ring"},
+		"no namespace":      {func(o *Options) { o.Namespace = "" }, "namespace: set it, outside of a Pod it is not known"},
+		"bad namespace":     {func(o *Options) { o.Namespace = "a/b" }, `namespace "a/b" is no namespace name`},
+		"parts of a second": {func(o *Options) { o.LeaseDuration = 1500 * time.Millisecond }, "lease duration must be whole seconds"},
+		"deadline too long": {func(o *Options) { o.RenewDeadline = time.Minute }, "lease duration (4s) must be greater than renew deadline (1m0s)"},
+		"negative retry":    {func(o *Options) { o.RetryPeriod = -1 }, "retry period must be greater than 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := w.options()
@@ -97,7 +92,7 @@ func TestStandsByForServices(t *testing.T) {
 		l.SetNamespace(namespace)
 		l.SetName(contract.SharderLeaseName(ringName))
 
-		return w.client.Get(t.Context(), keyOf(l), l) == nil
+		return w.client.Get(t.Context(), client.ObjectKeyFromObject(l), l) == nil
 	}
 	require.Eventually(t, elected, patience, interval)
 	require.Empty(t, w.ring().Finalizers)
@@ -107,31 +102,4 @@ func TestStandsByForServices(t *testing.T) {
 
 	// The API server demands the namespace of the shards, which is set.
 	w.waitAt("site", "a")
-}
-
-// TestSpecsAsTheAPIServerSeesThem: a value of the program is refused exactly if the API server refuses it as a ClusterRing.
-func TestSpecsAsTheAPIServerSeesThem(t *testing.T) {
-	w := newWorld(t, localplane.Shared(t))
-
-	for name, change := range specs() {
-		t.Run(name, func(t *testing.T) {
-			ring := &v1alpha1.ClusterRing{}
-			ring.Name = "tried"
-			ring.Spec = ringSpec()
-			ring.Spec.Sharder, ring.Spec.ShardNamespaces = v1alpha1.SharderEmbedded, []string{namespace}
-			change(ring)
-
-			err := w.client.Create(t.Context(), ring.DeepCopy(), dryRun)
-			o := Options{Ring: ring.Name, Namespace: namespace, Spec: &ring.Spec}
-			_, own := o.complete(nil)
-
-			if err == nil {
-				require.NoError(t, own)
-			} else {
-				require.Error(t, own, "the API server says: %v", err)
-			}
-		})
-	}
-
-	require.Len(t, strings.Split(ringPattern.String(), "["), 4, "the pattern is that of the CustomResourceDefinition")
 }

@@ -107,12 +107,6 @@ func (w *world) config() *rest.Config {
 	return c
 }
 
-// process is a program with an embedded sharder.
-type process struct {
-	manager.Manager
-	stop func()
-}
-
 // manager returns a manager for a program.
 func (w *world) manager() manager.Manager {
 	w.Helper()
@@ -141,29 +135,21 @@ func (w *world) options() Options {
 }
 
 // start starts a program with an embedded sharder, which ends with the test.
-func (w *world) start(o Options) *process {
+func (w *world) start(o Options) {
 	w.Helper()
 
-	p := &process{Manager: w.manager()}
-	require.NoError(w, AddTo(p.Manager, o))
+	mgr := w.manager()
+	require.NoError(w, AddTo(mgr, o))
 
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	done := make(chan error, 1)
 
-	go func() { done <- p.Start(ctx) }()
+	go func() { done <- mgr.Start(ctx) }()
 
-	stopped := false
-	p.stop = func() {
+	w.Cleanup(func() {
 		cancel()
-
-		if !stopped {
-			stopped = true
-			require.NoError(w, <-done)
-		}
-	}
-	w.Cleanup(p.stop)
-
-	return p
+		require.NoError(w, <-done)
+	})
 }
 
 // join lets shards hold their Leases for as long as the test.

@@ -74,7 +74,7 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		Live:     rt.Live(),
 		Clock:    rt.Clock,
 		Ages:     ages,
-		Events:   rt.Events(name),
+		Events:   rt.Manager.GetEventRecorder(name),
 		NotTaken: notTaken,
 		Sharder:  o.sharder,
 	}

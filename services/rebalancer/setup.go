@@ -35,12 +35,7 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		return fmt.Errorf("set up the rebalancer: %w", err)
 	}
 
-	discover := resources.Follow
-	if rt.Fixed() {
-		discover = resources.FollowWithoutRings
-	}
-
-	known, err := discover(mgr, rt.Clock, rt.Log)
+	known, err := resources.Follow(mgr, rt.Clock, rt.Log)
 	if err != nil {
 		return fmt.Errorf("set up the rebalancer: %w", err)
 	}
@@ -50,7 +45,7 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		Client: mgr.GetClient(), Live: rt.Live(), Objects: api,
 		Resources: known, Index: index,
 		Limits: o.limits, Clock: rt.Clock,
-		Recorder: rt.Events(name), Sharder: o.sharder,
+		Recorder: mgr.GetEventRecorder(name), Sharder: o.sharder,
 	})
 
 	return r.SetupWithManager(mgr, leases)

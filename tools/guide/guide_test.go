@@ -61,17 +61,17 @@ func newSystem(t *testing.T) *system {
 		require.NoError(t, err, string(output))
 	}
 
-	require.NoError(t, s.Install(t.Context(), s.overlay(), "tools/guide/testdata/rbac.yaml"))
+	require.NoError(t, s.Install(t.Context(), s.manifests(), "tools/guide/testdata/rbac.yaml"))
 	s.serve()
 
 	return s
 }
 
-// overlay returns a file with what the overlay for those who come from the prior art installs.
-func (s *system) overlay() string {
+// manifests returns a file with the base and the component sharder, which docs/from-prior-art.md installs.
+func (s *system) manifests() string {
 	s.Helper()
 
-	built, err := manifests.Build(filepath.Join(localplane.Root(), "deploy", "overlays", "sharder"))
+	built, err := manifests.Combine(localplane.Root(), nil, "sharder")
 	require.NoError(s, err)
 
 	var all []byte
@@ -83,7 +83,7 @@ func (s *system) overlay() string {
 		all = append(append(all, "---\n"...), content...)
 	}
 
-	file := filepath.Join(s.dir, "overlay.yaml")
+	file := filepath.Join(s.dir, "manifests.yaml")
 	require.NoError(s, os.WriteFile(file, all, 0o600))
 
 	return file

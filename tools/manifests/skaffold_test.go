@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/clusterring/clusterring/tools/manifests"
 )
@@ -66,46 +67,58 @@ func TestSkaffoldBuildsWhatChanged(t *testing.T) {
 	}
 }
 
-// TestSkaffoldDeploysEveryOverlay: there is a profile for each, and the images that it needs are built.
+// TestSkaffoldDeploysEveryOverlay: the images are built that the base needs, alone and with each component, and those
+// that each overlay needs, which has a profile.
 func TestSkaffoldDeploysEveryOverlay(t *testing.T) {
 	overlays, err := filepath.Glob(filepath.Join(root, "deploy/overlays/*"))
 	require.NoError(t, err)
+	components, err := filepath.Glob(filepath.Join(root, "deploy/components/*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, components)
+
 	configs := skaffold(t)
 	config := configs[slices.IndexFunc(configs, func(c manifests.Config) bool { return c.Metadata.Name == "clusterring" })]
-	built := func(more ...string) []string {
-		images := more
-		for _, a := range config.Build.Artifacts {
-			images = append(images, a.Image)
-		}
-
-		return images
-	}
-	covers := func(paths, images []string) {
-		for _, path := range paths {
-			objects, err := manifests.Build(filepath.Join(root, path))
-			require.NoError(t, err)
-			in, err := manifests.Read(objects)
-			require.NoError(t, err)
-			require.NotEmpty(t, in.Deployments)
-
-			for _, d := range in.Deployments {
-				require.Contains(t, images, d.Spec.Template.Spec.Containers[0].Image, path)
-			}
-		}
-	}
-	covers(config.Manifests.Kustomize.Paths, built())
+	require.Equal(t, []string{"deploy/base"}, config.Manifests.Kustomize.Paths)
 	require.Len(t, config.Profiles, len(overlays))
+
+	var base []string
+	for _, a := range config.Build.Artifacts {
+		base = append(base, a.Image)
+	}
+
+	objects, err := manifests.Combine(root, nil)
+	requireImages(t, base, objects, err)
+
+	for _, component := range components {
+		objects, err := manifests.Combine(root, nil, filepath.Base(component))
+		requireImages(t, base, objects, err)
+	}
 
 	for _, p := range config.Profiles {
 		require.Equal(t, []string{"deploy/overlays/" + p.Name}, p.Manifests.Kustomize.Paths)
 
-		var more []string
+		images := slices.Clone(base)
 
 		for _, patch := range p.Patches {
 			require.Equal(t, []string{"add", "/build/artifacts/-"}, []string{patch.Op, patch.Path})
-			more = append(more, patch.Value.Image)
+			images = append(images, patch.Value.Image)
 		}
-		covers(p.Manifests.Kustomize.Paths, built(more...))
+
+		objects, err := manifests.Build(filepath.Join(root, "deploy/overlays", p.Name))
+		requireImages(t, images, objects, err)
+	}
+}
+
+// requireImages requires that the Deployments have no other images than the given ones.
+func requireImages(t *testing.T, images []string, objects []*unstructured.Unstructured, err error) {
+	t.Helper()
+	require.NoError(t, err)
+	in, err := manifests.Read(objects)
+	require.NoError(t, err)
+	require.NotEmpty(t, in.Deployments)
+
+	for _, d := range in.Deployments {
+		require.Contains(t, images, d.Spec.Template.Spec.Containers[0].Image)
 	}
 }
 

@@ -1,14 +1,20 @@
 package release
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"testing/fstest"
 
 	"github.com/clusterring/clusterring/tools/manifests"
 )
@@ -21,24 +27,17 @@ var (
 	appVersion = regexp.MustCompile(`(?m)^appVersion: .*$`)
 )
 
-// development is the only overlay that nobody should install from a release.
-const development = "development"
-
-// manifests writes what kubectl apply takes, one file for each overlay and example.
+// manifests writes what kubectl apply takes: the base, and each example.
 func (r *Release) manifests(digests map[string]string) error {
 	files := map[string]string{"crds.yaml": "deploy/base/crd", "install.yaml": "deploy/base"}
 
-	for prefix, pattern := range map[string]string{"install-": "deploy/overlays/*", "": "deploy/example*"} {
-		found, err := filepath.Glob(filepath.Join(r.Root, pattern))
-		if err != nil || len(found) == 0 {
-			return fmt.Errorf("there is no %s: %w", pattern, err)
-		}
+	examples, err := filepath.Glob(filepath.Join(r.Root, "deploy/example*"))
+	if err != nil || len(examples) == 0 {
+		return fmt.Errorf("there is no example: %w", err)
+	}
 
-		for _, dir := range found {
-			if name := filepath.Base(dir); name != development {
-				files[prefix+name+".yaml"] = path.Join(path.Dir(pattern), name)
-			}
-		}
+	for _, dir := range examples {
+		files[filepath.Base(dir)+".yaml"] = path.Join("deploy", filepath.Base(dir))
 	}
 
 	for name, dir := range files {
@@ -91,11 +90,21 @@ func (r *Release) chart(digests map[string]string) error {
 
 	number := strings.TrimPrefix(r.Version, "v")
 
-	var entries []entry
+	files := fstest.MapFS{}
 
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || strings.HasPrefix(d.Name(), ".") {
+		if err != nil || strings.HasPrefix(d.Name(), ".") {
 			return err
+		}
+
+		relative, err := filepath.Rel(filepath.Dir(root), name)
+		if err != nil {
+			return err //nolint:wrapcheck // wrapped below
+		}
+
+		if d.IsDir() {
+			files[filepath.ToSlash(relative)] = r.file(nil, fs.ModeDir|0o755)
+			return nil
 		}
 
 		content, err := os.ReadFile(name)
@@ -103,15 +112,10 @@ func (r *Release) chart(digests map[string]string) error {
 			return err //nolint:wrapcheck // wrapped below
 		}
 
-		relative, err := filepath.Rel(root, name)
-		if err != nil {
-			return err //nolint:wrapcheck // wrapped below
-		}
-
-		switch relative {
-		case "Chart.yaml":
+		switch name {
+		case filepath.Join(root, "Chart.yaml"):
 			content = appVersion.ReplaceAll(version.ReplaceAll(content, []byte("version: "+number)), []byte("appVersion: "+r.Version))
-		case "values.yaml":
+		case filepath.Join(root, "values.yaml"):
 			content = imageValue.ReplaceAllFunc(content, func(found []byte) []byte {
 				parts := imageValue.FindSubmatch(found)
 				service := string(parts[2])
@@ -120,7 +124,7 @@ func (r *Release) chart(digests map[string]string) error {
 			})
 		}
 
-		entries = append(entries, entry{path.Join(path.Base(chartDir), filepath.ToSlash(relative)), 0o644, content})
+		files[filepath.ToSlash(relative)] = r.file(content, 0o644)
 
 		return nil
 	})
@@ -128,10 +132,125 @@ func (r *Release) chart(digests map[string]string) error {
 		return fmt.Errorf("read the chart: %w", err)
 	}
 
-	packed, err := targz(entries, r.Time)
+	packed, err := targz(files)
 	if err != nil {
 		return fmt.Errorf("pack the chart: %w", err)
 	}
 
 	return r.write(path.Base(chartDir)+"-"+number+".tgz", packed)
+}
+
+// ko names the SBOM of an image NAME-index, if it is for several platforms, and those of its platforms NAME-OS-ARCH. Each says in its own
+// name which digest it describes.
+var (
+	sbomFile = regexp.MustCompile(`^(.+)-(index|linux-.+)\.spdx\.json$`)
+	sbomName = regexp.MustCompile(`"name": *"sbom-(sha256:[0-9a-f]{64})"`)
+)
+
+// digests returns the digest of each image.
+func digests(dir string) (map[string]string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.spdx.json"))
+	if err != nil {
+		return nil, fmt.Errorf("list SBOMs: %w", err)
+	}
+
+	found := map[string]string{}
+
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("read an SBOM: %w", err)
+		}
+
+		of, digest := sbomFile.FindStringSubmatch(filepath.Base(file)), sbomName.FindSubmatch(content)
+		if of == nil || digest == nil {
+			return nil, fmt.Errorf("%s does not name its image", file)
+		}
+
+		if found[of[1]] == "" || of[2] == "index" {
+			found[of[1]] = string(digest[1])
+		}
+	}
+
+	return found, nil
+}
+
+// images lists the images, and copies their SBOMs. In an OCI layout, each gets its name.
+func (r *Release) images(digests map[string]string) error {
+	var list bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(digests)) {
+		fmt.Fprintf(&list, "%s/%s@%s\n", r.Repo, name, digests[name])
+	}
+
+	if err := r.write("images.txt", list.Bytes()); err != nil {
+		return err
+	}
+
+	files, err := filepath.Glob(filepath.Join(r.Images, "*.spdx.json"))
+	if err != nil {
+		return fmt.Errorf("list SBOMs: %w", err)
+	}
+
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("read an SBOM: %w", err)
+		}
+
+		of := sbomFile.FindStringSubmatch(filepath.Base(file))
+		if err := r.write(of[1]+"_"+r.Version+"_"+strings.ReplaceAll(of[2], "-", "_")+".spdx.json", content); err != nil {
+			return err
+		}
+	}
+
+	if r.Layout == "" {
+		return nil
+	}
+
+	return nameLayout(filepath.Join(r.Layout, "index.json"), digests)
+}
+
+// nameLayout writes the name of each image to the index of a layout, as the image specification of the OCI defines it, and sorts them.
+func nameLayout(file string, digests map[string]string) error {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read the layout: %w", err)
+	}
+
+	names := map[string]string{}
+	for name, digest := range digests {
+		names[digest] = name
+	}
+
+	var index map[string]any
+	if err := json.Unmarshal(content, &index); err != nil {
+		return fmt.Errorf("read the layout: %w", err)
+	}
+
+	images, _ := index["manifests"].([]any)
+	digest := func(image any) string {
+		fields, _ := image.(map[string]any)
+		digest, _ := fields["digest"].(string)
+
+		return digest
+	}
+
+	slices.SortFunc(images, func(a, b any) int { return cmp.Compare(names[digest(a)], names[digest(b)]) })
+
+	for _, image := range images {
+		if fields, ok := image.(map[string]any); ok && names[digest(image)] != "" {
+			fields["annotations"] = map[string]string{"org.opencontainers.image.ref.name": names[digest(image)]}
+		}
+	}
+
+	content, err = json.MarshalIndent(index, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write the layout: %w", err)
+	}
+
+	if err := os.WriteFile(file, content, 0o644); err != nil { //nolint:gosec // everybody may read it
+		return fmt.Errorf("write the layout: %w", err)
+	}
+
+	return nil
 }

@@ -3,12 +3,21 @@
 package release
 
 import (
+	"archive/tar"
+	"archive/zip"
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"testing/fstest"
 	"text/template"
 	"time"
 )
@@ -104,7 +113,7 @@ func (r *Release) plugins() ([]asset, error) {
 			pack, extension = zipped, ".zip"
 		}
 
-		packed, err := pack([]entry{{"LICENSE", 0o644, license}, {a.Bin, 0o755, content}}, r.Time)
+		packed, err := pack(fstest.MapFS{"LICENSE": r.file(license, 0o644), a.Bin: r.file(content, 0o755)})
 		if err != nil {
 			return nil, fmt.Errorf("pack the plugin: %w", err)
 		}
@@ -120,6 +129,81 @@ func (r *Release) plugins() ([]asset, error) {
 	}
 
 	return assets, nil
+}
+
+// file returns a file of an archive. It says nothing about the machine or the user.
+func (r *Release) file(content []byte, mode fs.FileMode) *fstest.MapFile {
+	return &fstest.MapFile{Data: content, Mode: mode, ModTime: r.Time}
+}
+
+func targz(files fs.FS) ([]byte, error) {
+	var b bytes.Buffer
+
+	compressed := gzip.NewWriter(&b)
+	archive := tar.NewWriter(compressed)
+	err := errors.Join(archive.AddFS(files), archive.Close(), compressed.Close())
+
+	return b.Bytes(), err
+}
+
+func zipped(files fs.FS) ([]byte, error) {
+	var b bytes.Buffer
+
+	archive := zip.NewWriter(&b)
+	err := errors.Join(archive.AddFS(files), archive.Close())
+
+	return b.Bytes(), err
+}
+
+// sbom returns the SBOM of a program in the format SPDX 2.3: the Go release and the modules that it was built from, as
+// the program says itself.
+func (r *Release) sbom(name, program string) ([]byte, error) {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return nil, fmt.Errorf("read the modules of %s: %w", program, err)
+	}
+
+	type list = []map[string]any
+
+	var packages, relations list
+
+	add := func(module, version string) {
+		from, kind, id := "SPDXRef-Package-0", "DEPENDS_ON", "SPDXRef-Package-"+strconv.Itoa(len(packages))
+		if len(packages) == 0 {
+			from, kind = "SPDXRef-DOCUMENT", "DESCRIBES"
+		}
+
+		packages = append(packages, map[string]any{
+			"SPDXID": id, "name": module, "versionInfo": version, "downloadLocation": "NOASSERTION", "filesAnalyzed": false,
+			"externalRefs": list{{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
+				"referenceLocator": "pkg:golang/" + module + "@" + version}},
+		})
+		relations = append(relations, map[string]any{
+			"spdxElementId": from, "relationshipType": kind, "relatedSpdxElement": id,
+		})
+	}
+
+	add(info.Main.Path, r.Version)
+	add("stdlib", strings.TrimPrefix(info.GoVersion, "go"))
+
+	for _, m := range info.Deps {
+		if m.Replace != nil {
+			m = m.Replace
+		}
+
+		if m.Version == "(devel)" { // a module of this repository
+			m.Version = r.Version
+		}
+
+		add(m.Path, m.Version)
+	}
+
+	return json.MarshalIndent(map[string]any{ //nolint:wrapcheck // strings can be encoded
+		"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": name,
+		"documentNamespace": r.Downloads + "/" + r.Version + "/" + name + ".spdx.json",
+		"creationInfo":      map[string]any{"created": r.Time.UTC().Format(time.RFC3339), "creators": []string{"Tool: make release"}},
+		"packages":          packages, "relationships": relations,
+	}, "", "  ")
 }
 
 // krew fills the manifest of the plugin for krew, which is a template.

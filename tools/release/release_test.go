@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -32,30 +33,36 @@ func TestImagesOfALayoutHaveNames(t *testing.T) {
 
 // An archive for Windows contains what it is given, and depends on nothing else.
 func TestZip(t *testing.T) {
-	at, entries := time.Unix(1767225600, 0), []entry{{name: "kubectl-ring.exe", mode: 0o755, content: []byte("program")}, {name: "LICENSE", mode: 0o644, content: []byte("text")}}
+	r := &Release{Time: time.Unix(1767225600, 0)}
+	files := fstest.MapFS{
+		"LICENSE": r.file([]byte("text"), 0o644), "kubectl-ring.exe": r.file([]byte("program"), 0o755),
+	}
 
-	made, err := zipped(entries, at)
+	made, err := zipped(files)
 	require.NoError(t, err)
 
-	again, err := zipped(entries, at.In(time.FixedZone("elsewhere", 3600)))
+	r.Time = r.Time.In(time.FixedZone("elsewhere", 3600))
+	again, err := zipped(fstest.MapFS{
+		"LICENSE": r.file([]byte("text"), 0o644), "kubectl-ring.exe": r.file([]byte("program"), 0o755),
+	})
 	require.NoError(t, err)
 	require.Equal(t, made, again)
 
 	archive, err := zip.NewReader(bytes.NewReader(made), int64(len(made)))
 	require.NoError(t, err)
-	require.Len(t, archive.File, len(entries))
+	require.Len(t, archive.File, len(files))
 
-	for i, f := range archive.File {
-		require.Equal(t, entries[i].name, f.Name)
-		require.Equal(t, entries[i].mode, f.Mode())
-		require.True(t, f.Modified.Equal(at))
+	for _, f := range archive.File {
+		require.Equal(t, files[f.Name].Mode, f.Mode())
+		require.Equal(t, zip.Deflate, f.Method)
+		require.True(t, f.Modified.Equal(r.Time))
 
-		r, err := f.Open()
+		content, err := archive.Open(f.Name)
 		require.NoError(t, err)
 
-		content, err := io.ReadAll(r)
+		read, err := io.ReadAll(content)
 		require.NoError(t, err)
-		require.Equal(t, entries[i].content, content)
+		require.Equal(t, files[f.Name].Data, read)
 	}
 }
 
@@ -96,7 +103,12 @@ func TestChartInstallsTheRelease(t *testing.T) {
 		content, err := io.ReadAll(archive)
 		require.NoError(t, err)
 
-		found[header.Name] = string(content)
+		require.True(t, header.ModTime.Equal(r.Time))
+		require.Equal(t, header.Typeflag == tar.TypeDir, header.Mode == 0o755)
+
+		if header.Typeflag != tar.TypeDir {
+			found[header.Name] = string(content)
+		}
 	}
 
 	require.Equal(t, map[string]string{

@@ -4,29 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/fixedring"
 	"github.com/clusterring/clusterring/services/internal/leaselist"
 )
 
@@ -38,7 +32,7 @@ const (
 )
 
 // Embedding describes services that run inside another program, for one ring, with the rights of that program. Any number of processes
-// may run them. One works, and the others stand by. All fields but Fixed are required.
+// may run them. One works, and the others stand by. All fields are required.
 //
 // # Invariants
 //
@@ -53,8 +47,6 @@ type Embedding struct {
 	Namespace string
 	// Ring is the name of the ring.
 	Ring string
-	// Fixed is the ring as a value of the program; nil for the ClusterRing in the API server.
-	Fixed *fixedring.Store
 	// Config says how to reach the API server. Its limits of requests do not apply.
 	Config *rest.Config
 	// LeaseDuration, RenewDeadline, and RetryPeriod are those of the leader Lease, as in [Options].
@@ -144,66 +136,7 @@ func (e *Embedding) restrict(config *rest.Config, o *manager.Options, leader *le
 		&v1alpha1.ClusterRing{}: {Field: fields.OneTermEqualSelector("metadata.name", e.Ring), Transform: selectNamespaces(nil)},
 	}
 
-	if e.Fixed != nil {
-		e.fix(o)
-	}
-
 	return gated(config, leader)
-}
-
-// fix lets a manager find the ring in the program.
-func (e *Embedding) fix(o *manager.Options) {
-	informer := o.Cache.NewInformer
-
-	o.Cache.NewInformer = func(
-		source toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers,
-	) toolscache.SharedIndexInformer {
-		if _, ring := example.(*v1alpha1.ClusterRing); ring {
-			source = e.Fixed
-		}
-
-		return informer(source, example, resync, indexers)
-	}
-	o.MapperProvider = func(config *rest.Config, c *http.Client) (meta.RESTMapper, error) {
-		served, err := apiutil.NewDynamicRESTMapper(config, c)
-		if err != nil {
-			return nil, fmt.Errorf("prepare the mapping of kinds: %w", err)
-		}
-
-		return fixedring.Mapper(served), nil
-	}
-	o.NewClient = func(config *rest.Config, options client.Options) (client.Client, error) {
-		c, err := client.New(config, options)
-		if err != nil {
-			return nil, fmt.Errorf("prepare the client: %w", err)
-		}
-
-		return e.Fixed.Client(c), nil
-	}
-}
-
-// reader returns a reader of the ring, of no Leases but those of the namespace, and of everything else.
-func (e *Embedding) reader(live client.Reader) client.Reader {
-	if e.Fixed != nil {
-		live = e.Fixed.Reader(live)
-	}
-
-	return oneNamespace{live, e.Namespace}
-}
-
-// logged logs events, because there is no object in the API server that they could be about.
-type logged struct{ log logr.Logger }
-
-// Eventf implements [events.EventRecorder].
-//
-//nolint:revive // the number of arguments is that of the interface
-func (l logged) Eventf(regarding, _ runtime.Object, kind, reason, action, note string, args ...any) {
-	name := ""
-	if obj, ok := regarding.(client.Object); ok {
-		name = obj.GetName()
-	}
-
-	l.log.Info("Event", "about", name, "type", kind, "reason", reason, "action", action, "note", fmt.Sprintf(note, args...))
 }
 
 // oneNamespace lists Leases in one namespace, where the caller means all in which it may.
@@ -228,16 +161,11 @@ func (e *Embedding) Check(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 		return nil, err
 	}
 
-	if e.Fixed == nil {
-		if err := preflight(ctx, e.Config); err != nil {
-			return nil, err
-		}
+	if err := preflight(ctx, e.Config); err != nil {
+		return nil, err
 	}
 
-	// Without discovery, which a ring in the program does not need to succeed.
-	mapper := fixedring.Mapper(meta.NewDefaultRESTMapper(nil))
-
-	c, err := client.New(e.Config, client.Options{Scheme: scheme, Mapper: mapper})
+	c, err := client.New(e.Config, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, fmt.Errorf("prepare a client for %s: %w", e.Config.Host, err)
 	}
@@ -246,20 +174,15 @@ func (e *Embedding) Check(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 	err = c.Get(ctx, client.ObjectKey{Name: e.Ring}, ring)
 
 	switch {
-	case e.Fixed == nil && apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("ClusterRing %s does not exist: create it, with spec.sharder %s", e.Ring, v1alpha1.SharderEmbedded)
-	case e.Fixed == nil && apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("read ClusterRing %s: %w; check the name, and grant get, list, watch, and patch on this ring, as deploy/example-embedded does", e.Ring, err)
-	case e.Fixed == nil && err != nil:
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("ClusterRing %s does not exist: create it, with spec.sharder %s",
+			e.Ring, v1alpha1.SharderEmbedded)
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("read ClusterRing %s: %w; check the name, and grant get, list, watch, and patch on this ring, "+
+			"as deploy/example-embedded does", e.Ring, err)
+	case err != nil:
 		return nil, fmt.Errorf("read ClusterRing %s: %w", e.Ring, err)
-	case e.Fixed == nil:
-		return ring, nil
-	case err == nil:
-		return nil, fmt.Errorf("the ring is a value of the program, but ClusterRing %s exists, too, whose sharder would work on the same objects: "+
-			"leave the value out, or give it another name", e.Ring)
-	case !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("find out whether ClusterRing %s exists: %w", e.Ring, err)
 	}
 
-	return e.Fixed.Ring(), nil
+	return ring, nil
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -58,9 +57,6 @@ type Runtime struct {
 // Embedded reports whether the service runs inside another program, for one ring. Everything that the manager reads is then restricted to it.
 func (rt *Runtime) Embedded() bool { return rt.embedding != nil }
 
-// Fixed reports whether the ring is a value of the program, which the API server need not know.
-func (rt *Runtime) Fixed() bool { return rt.embedding != nil && rt.embedding.Fixed != nil }
-
 // Ungated returns how to reach the API server for requests that a process may send which does not lead. They must decide nothing.
 func (rt *Runtime) Ungated() *rest.Config {
 	if rt.embedding == nil {
@@ -76,16 +72,7 @@ func (rt *Runtime) Live() client.Reader {
 		return rt.Manager.GetAPIReader()
 	}
 
-	return rt.embedding.reader(rt.Manager.GetAPIReader())
-}
-
-// Events returns the recorder of events of the service with the given name.
-func (rt *Runtime) Events(service string) events.EventRecorder {
-	if rt.Fixed() {
-		return logged{rt.Log}
-	}
-
-	return rt.Manager.GetEventRecorder(service)
+	return oneNamespace{rt.Manager.GetAPIReader(), rt.embedding.Namespace}
 }
 
 // Leader returns the name of the leader Lease of the service with the given name.

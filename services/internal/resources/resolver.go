@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
@@ -115,39 +114,7 @@ func Follow(mgr manager.Manager, clk clock.WithTicker, log logr.Logger) (*Resolv
 		return nil, err
 	}
 
-	return follow(mgr, NewResolver(d, clk, log))
-}
-
-// FollowWithoutRings is [Follow] for a manager whose API server may not serve ClusterRings. That it shows the group of Leases is then what makes
-// an answer of discovery credible.
-func FollowWithoutRings(mgr manager.Manager, clk clock.WithTicker, log logr.Logger) (*Resolver, error) {
-	d, err := Connect(mgr.GetConfig(), mgr.GetHTTPClient())
-	if err != nil {
-		return nil, err
-	}
-
-	return follow(mgr, NewResolver(withRings{d}, clk, log))
-}
-
-// withRings adds the group of ClusterRings to answers that show the group of Leases.
-type withRings struct{ Discovery }
-
-// GroupsAndResources implements [Discovery].
-func (d withRings) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
-	groups, lists, err := d.Discovery.GroupsAndResources(ctx)
-
-	shows := func(name string) bool {
-		return slices.ContainsFunc(groups, func(g *metav1.APIGroup) bool { return g.Name == name })
-	}
-	if shows(coordinationv1.GroupName) && !shows(v1alpha1.GroupVersion.Group) {
-		groups = append(slices.Clone(groups), &metav1.APIGroup{Name: v1alpha1.GroupVersion.Group})
-	}
-
-	return groups, lists, err
-}
-
-// follow has the manager start the resolver.
-func follow(mgr manager.Manager, r *Resolver) (*Resolver, error) {
+	r := NewResolver(d, clk, log)
 	if err := mgr.Add(r); err != nil {
 		return nil, fmt.Errorf("start discovery: %w", err)
 	}

@@ -352,7 +352,7 @@ func (c *Cluster) placed(ctx context.Context, ring Ring, shards int, asked Asked
 			texts = append(texts, p.Text)
 		}
 
-		return IncompleteError{Count: len(problems), Text: fmt.Sprintf("ring %s: %d problems with %d objects: %s",
+		return incompleteError{Count: len(problems), Text: fmt.Sprintf("ring %s: %d problems with %d objects: %s",
 			ring.Name, len(problems), len(objects), strings.Join(texts, "; "))}
 	}
 

@@ -49,16 +49,16 @@ func (c *Cluster) Until(ctx context.Context, limit time.Duration, problem func(c
 	}
 }
 
-// IncompleteError reports a problem with a size, for example the number of objects that are out of place.
-type IncompleteError struct {
+// incompleteError reports a problem with a size, for example the number of objects that are out of place.
+type incompleteError struct {
 	Count int
 	Text  string
 }
 
 // Error implements error.
-func (e IncompleteError) Error() string { return e.Text }
+func (e incompleteError) Error() string { return e.Text }
 
-// WhileImproving is like [Cluster.Until], but the time begins anew whenever the problem is an [IncompleteError] with a smaller count than before,
+// WhileImproving is like [Cluster.Until], but the time begins anew whenever the problem is an [incompleteError] with a smaller count than before,
 // up to longest times the limit. So the speed of the machine hardly matters.
 func (c *Cluster) WhileImproving(ctx context.Context, limit time.Duration, problem func(context.Context) error) error {
 	began := c.Clock.Now()
@@ -68,7 +68,7 @@ func (c *Cluster) WhileImproving(ctx context.Context, limit time.Duration, probl
 		err := c.Until(ctx, limit-c.Clock.Since(improved), func(ctx context.Context) error {
 			err := problem(ctx)
 
-			if left, ok := errors.AsType[IncompleteError](err); ok {
+			if left, ok := errors.AsType[incompleteError](err); ok {
 				if left.Count < before {
 					improved = c.Clock.Now()
 				}

@@ -36,7 +36,7 @@ func TestWhileImproving(t *testing.T) {
 						return nil
 					}
 
-					return IncompleteError{Count: count, Text: "some are left"}
+					return incompleteError{Count: count, Text: "some are left"}
 				})
 				require.InDelta(t, test.ends.Seconds(), c.Clock.Since(began).Seconds(), 1)
 				require.Equal(t, test.left[min(len(test.left)-1, int(c.Clock.Since(began)/time.Minute))] == 0, err == nil, err)

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// AnnotationCareless is what a [Careless] writes to an object: the name of its shard.
-const AnnotationCareless = "example.clusterring.dev/careless"
+// annotationCareless is what a [Careless] writes to an object: the name of its shard.
+const annotationCareless = "example.clusterring.dev/careless"
 
 // Careless stands for a controller that does not check its Lease: when a reconcile was interrupted because the shard lost the Lease, it
 // writes the object all the same. Only the fence of the ring can prevent that. It is safe for concurrent use.
@@ -114,7 +114,7 @@ func (c *Careless) write(ctx context.Context, kind client.Object, name types.Nam
 
 	said := CarelessWrite{Kind: reflect.TypeOf(kind).Elem().Name(), Namespace: name.Namespace, Name: name.Name}
 
-	patch := []byte(`{"metadata":{"annotations":{"` + AnnotationCareless + `":"` + c.shard() + `"}}}`)
+	patch := []byte(`{"metadata":{"annotations":{"` + annotationCareless + `":"` + c.shard() + `"}}}`)
 	if err := c.client.Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		said.Error = err.Error()
 	}

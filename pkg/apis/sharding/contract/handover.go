@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
 const (
@@ -49,10 +49,7 @@ func (h Handover) String() string {
 // Reached records that an object of the resource came to its shard in a resource version. It keeps the higher version. A version
 // that is not a number replaces the recorded one.
 func (h Handover) Reached(gr schema.GroupResource, version string) {
-	was, errWas := strconv.ParseUint(h[gr], 10, 64)
-	is, errIs := strconv.ParseUint(version, 10, 64)
-
-	if errWas != nil || errIs != nil || is > was {
+	if order, err := resourceversion.CompareResourceVersion(version, h[gr]); err != nil || order > 0 {
 		h[gr] = version
 	}
 }

@@ -264,14 +264,7 @@ func latency(verb string, h uint64) (before, after time.Duration) {
 	return before, after
 }
 
-// Lag returns the delay after which a watch of the client would deliver a change of the named object now.
-func (s *Server) Lag(client string, gr schema.GroupResource, name string) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.lag(client, gr, name)
-}
-
+// lag returns the delay after which a watch of the client would deliver a change of the named object now.
 func (s *Server) lag(client string, gr schema.GroupResource, name string) time.Duration {
 	class, _, _ := strings.Cut(client, "/")
 	key := "lag " + client + " " + gr.String() + " " + name
