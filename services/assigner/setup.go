@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
-	"net/http"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -114,15 +113,16 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		Rings: store, Paths: paths, Ancestors: ancestors, Bodies: webhook.NewBodies(), Metrics: admissions, Clock: rt.Clock, Log: rt.Log,
 		Notices: webhook.NewNotices(mgr.GetClient(), mgr.GetEventRecorder(name), rt.Clock),
 	}
-	mux := http.NewServeMux()
-	mux.Handle(contract.WebhookPathPrefix, webhook.NewAging(handler, s.connectionAge, rt.Clock))
 
 	clients, err := s.clientCAs(rt)
 	if err != nil {
 		return err
 	}
 
-	server := &webhook.Server{Address: s.bindAddress, Handler: mux, GetCertificate: source.GetCertificate, ClientCAs: clients, Log: rt.Log}
+	server := &webhook.Server{
+		Address: s.bindAddress, Handler: webhook.NewAging(handler, s.connectionAge, rt.Clock),
+		GetCertificate: source.GetCertificate, ClientCAs: clients, Log: rt.Log,
+	}
 	if err := mgr.Add(server); err != nil {
 		return fmt.Errorf("add the server of the webhook: %w", err)
 	}

@@ -112,8 +112,7 @@ func onLabelChange(ring *v1alpha1.ClusterRing, set *resources.Set, t Target, sec
 	w.ObjectSelector = selects(ring.LabelKeys().Shard, metav1.LabelSelectorOpExists)
 	w.SideEffects = ptr.To(admissionregistrationv1.SideEffectClassNoneOnDryRun) // the assigner tells people who keeps changing labels
 	w.MatchConditions = []admissionregistrationv1.MatchCondition{
-		notByRebalancer(t.RebalancerUsername),
-		{Name: conditionLabels, Expression: labelsChange(ring)},
+		{Name: conditionLabels, Expression: notByRebalancer(t.RebalancerUsername) + " && (" + labelsChange(ring) + ")"},
 	}
 
 	for i := range w.Rules {

@@ -30,7 +30,7 @@ const (
 // matchConditions returns the CEL expressions that all must hold for the API server to call the webhook. They are evaluated
 // within the API server, so an object that is none of our business costs no call.
 func matchConditions(ring *v1alpha1.ClusterRing, set *resources.Set, rebalancer string) []admissionregistrationv1.MatchCondition {
-	out := []admissionregistrationv1.MatchCondition{notByRebalancer(rebalancer)}
+	out := []admissionregistrationv1.MatchCondition{{Name: conditionRebalancer, Expression: notByRebalancer(rebalancer)}}
 
 	if len(set.Controlled()) > 0 {
 		out = append(out, admissionregistrationv1.MatchCondition{
@@ -53,9 +53,10 @@ func matchConditions(ring *v1alpha1.ClusterRing, set *resources.Set, rebalancer 
 	return out
 }
 
-// notByRebalancer holds for the writes of all others.
-func notByRebalancer(rebalancer string) admissionregistrationv1.MatchCondition {
-	return admissionregistrationv1.MatchCondition{Name: conditionRebalancer, Expression: "request.userInfo.username != " + strconv.Quote(rebalancer)}
+// notByRebalancer holds for the writes of all others. The API server evaluates each condition, whatever the others say, so what
+// costs much follows it in the same one.
+func notByRebalancer(rebalancer string) string {
+	return "request.userInfo.username != " + strconv.Quote(rebalancer)
 }
 
 // selected returns expressions that all hold for main objects that the ring selects, for all controlled objects, and for writes that take the shard label
@@ -111,7 +112,7 @@ func notGivenUp(keys contract.LabelKeys, owners string) string {
 }
 
 // labelsChange holds for updates that change the shard label of an object, and for those that keep it and change a label which is a key in the ring.
-// The policy ring-webhooks in deploy/base/guard admits exactly this expression.
+// The policy ring-webhooks in deploy/base/guard admits exactly this expression, after notByRebalancer.
 //
 // It does not hold if the update has the form in which a shard releases an object, or if the permission relabel was granted to its author.
 // Tools for GitOps and backups usually have every permission there is. They do not know what they ask for, so that does not count.

@@ -52,24 +52,29 @@ type groupResource struct {
 	Resource string `json:"resource"`
 }
 
-// userInfo is what tells which Pod writes. Of what authenticators add, only this key is decoded.
+// userInfo is what tells which Pod writes. What authenticators add is decoded only if a decision may depend on it.
 type userInfo struct {
-	Username string `json:"username"`
-	Extra    struct {
-		Pod podName `json:"authentication.kubernetes.io/pod-name"`
-	} `json:"extra"`
+	Username string          `json:"username"`
+	Extra    json.RawMessage `json:"extra"`
 }
 
 // writer returns the Pod that the writer's token is bound to; empty if there is none.
 func (u *userInfo) writer() types.NamespacedName {
 	account, is := strings.CutPrefix(u.Username, "system:serviceaccount:")
-	if !is || u.Extra.Pod == "" {
+	if !is || len(u.Extra) == 0 {
+		return types.NamespacedName{}
+	}
+
+	var extra struct {
+		Pod podName `json:"authentication.kubernetes.io/pod-name"`
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(u.Extra, &extra); err != nil || extra.Pod == "" {
 		return types.NamespacedName{}
 	}
 
 	namespace, _, _ := strings.Cut(account, ":")
 
-	return types.NamespacedName{Namespace: namespace, Name: string(u.Extra.Pod)}
+	return types.NamespacedName{Namespace: namespace, Name: string(extra.Pod)}
 }
 
 // podName is the only value of a list with one; empty for any other list.
@@ -141,6 +146,10 @@ func decode(ring string, body []byte) (types.UID, *admission.Request, error) {
 	uid, req, err := identify(ring, r, err)
 	if err == nil && complete {
 		req.Object, req.Old = objectOf(r, r.Object), objectOf(r, r.OldObject)
+
+		if req.Object != nil && len(req.Object.OwnerReferences) > 0 {
+			req.Writer = r.UserInfo.writer()
+		}
 	}
 
 	return uid, req, err
@@ -170,7 +179,7 @@ func identify[L, R any](ring string, r *reviewRequest[L, R], err error) (types.U
 	}
 
 	return r.UID, &admission.Request{
-		Ring: ring, Operation: r.Operation, Resource: schema.GroupResource(r.Resource), SubResource: r.SubResource, Writer: r.UserInfo.writer(),
+		Ring: ring, Operation: r.Operation, Resource: schema.GroupResource(r.Resource), SubResource: r.SubResource,
 		Author: cmp.Or(r.Options.FieldManager, r.UserInfo.Username), DryRun: r.DryRun,
 	}, nil
 }

@@ -29,7 +29,8 @@ func TestWriter(t *testing.T) {
 		"a key that differs by case": {`{"username":"system:serviceaccount:ns:sa","extra":{"` + strings.ToUpper(key) + `":["pod-0"]}}`, types.NamespacedName{}},
 	} {
 		t.Run(what, func(t *testing.T) {
-			body := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"request":{"uid":"1","userInfo":%s,"object":{"metadata":{"name":"x"}}}}`, reviewVersion, reviewKind, tc.userInfo)
+			body := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"request":{"uid":"1","userInfo":%s,`+
+				`"object":{"metadata":{"name":"x","ownerReferences":[{}]}}}}`, reviewVersion, reviewKind, tc.userInfo)
 			_, req, err := decode("ring", []byte(body))
 			require.NoError(t, err)
 			require.Equal(t, tc.want, req.Writer)

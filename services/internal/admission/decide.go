@@ -57,7 +57,8 @@ type Request struct {
 	Object *Object
 	// Old is the object before an update; nil otherwise, or if it could not be read.
 	Old *Object
-	// Writer is the Pod that the writer's token is bound to; empty if there is none.
+	// Writer is the Pod that the writer's token is bound to; empty if there is none. It may be empty if the object has no
+	// owner references.
 	Writer types.NamespacedName
 	// Author is who writes: the field manager, or else the user. No decision depends on it.
 	Author string
@@ -176,7 +177,7 @@ func (r *Ring) withoutOwner(req *Request, resource resources.Resource, role reso
 		return Answer{Outcome: Unrecorded}, true
 	}
 
-	if len(r.facts.View.AvailableShards()) == 0 {
+	if r.empty {
 		return Answer{Outcome: NoShard, Warning: r.noShard("")}, req.Object.Name != ""
 	}
 

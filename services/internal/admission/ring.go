@@ -61,6 +61,8 @@ type Ring struct {
 	settled bool
 	// keysRead is true if labels of an owner, which must be read, decide: one can be its key, or the ring selects objects by them.
 	keysRead bool
+	// empty is true if no shard is available.
+	empty bool
 }
 
 // NewRing prepares facts for decisions. It builds the table, so that no request has to wait for it. The resources and the view of
@@ -74,6 +76,7 @@ func NewRing(f Facts) *Ring {
 		facts:      f,
 		shardLabel: keys.Shard,
 		drainLabel: keys.Drain,
+		empty:      len(f.View.AvailableShards()) == 0,
 		keysRead:   slices.ContainsFunc(f.Resources.Main(), read),
 		settled:    f.View.Fingerprint() == f.AssignedFingerprint && !f.Rekeying && !f.View.Paused(),
 	}
@@ -98,7 +101,7 @@ func (r *Ring) undecodable() string {
 }
 
 func (r *Ring) noShard(namespace string) string {
-	if len(r.facts.View.AvailableShards()) > 0 {
+	if !r.empty {
 		return fmt.Sprintf("ClusterRing %q has no available shard that watches namespace %s: the object waits unassigned until there is one", r.facts.Name, namespace)
 	}
 

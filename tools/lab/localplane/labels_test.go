@@ -1,6 +1,7 @@
 package localplane_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -43,14 +44,20 @@ func TestAssignerIsAskedAboutChangesOfLabels(t *testing.T) {
 		next := label("oldObject", contract.DrainLabel(p.ring.Name))
 		may := `authorizer.group("sharding.timebertt.dev").resource("clusterrings").name("` + p.ring.Name + `")`
 
-		return was + ` == ` + is + ` ? ` + keyed + ` : ` + was + `.orValue("") != "" && !(` + next + `.hasValue() && (!` + is + `.hasValue() || ` + next + ` == ` + is + `)) && !(` +
-			may + `.check("relabel").allowed() && !` + may + `.check("*").allowed())`
+		return `request.userInfo.username != "them" && (` + was + ` == ` + is + ` ? ` + keyed + ` : ` + was + `.orValue("") != "" && !(` + next +
+			`.hasValue() && (!` + is + `.hasValue() || ` + next + ` == ` + is + `)) && !(` + may + `.check("relabel").allowed() && !` + may + `.check("*").allowed()))`
 	}
 	tenant := `(oldObject.metadata.?labels[?"example.com/tenant"] != object.metadata.?labels[?"example.com/tenant"])`
 	only := "only be called for changes of the shard label of the ring, and of labels that it names as keys"
 
 	require.NoError(t, creating(t, assigner, labels(changes("false")))())
 	p.refused(creating(t, assigner, labels("true")), only)
+
+	for _, prefix := range []string{`"a" != "b`, `true || request.userInfo.username != "them`, `request.userInfo.username != "" || "" == "`} {
+		expression := strings.Replace(changes("false"), `request.userInfo.username != "them`, prefix, 1)
+		p.refused(creating(t, assigner, labels(expression)), only)
+	}
+
 	p.refused(creating(t, assigner, labels(changes(tenant))), only)
 	p.refused(creating(t, assigner, labels(changes("false"), func(w *admissionregistrationv1.MutatingWebhook) { w.Rules[0].Resources = []string{"pods/*"} })), "resources that the ring names")
 	p.refused(creating(t, assigner, labels(changes("false"), func(w *admissionregistrationv1.MutatingWebhook) { w.Rules[0].Resources = []string{"*/*"} })), "resources") // two policies refuse it
