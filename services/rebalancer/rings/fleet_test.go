@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
-	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
+	"github.com/clusterring/clusterring/tools/lab/ringtest"
 )
 
 // A namespace may be deleted and made anew with labels that the ring selects.
