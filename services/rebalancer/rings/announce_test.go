@@ -28,7 +28,7 @@ func TestWhatBeginsToFailIsToldOnce(t *testing.T) {
 			t.Helper()
 
 			for range 3 {
-				r.announce(e, ring, is)
+				r.announce(e, ring, is, assigned(is))
 			}
 
 			<-clock.RealClock{}.After(2 * time.Second)

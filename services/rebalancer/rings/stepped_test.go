@@ -7,7 +7,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/time/rate"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -24,7 +23,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/ringrequest"
-	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/tools/lab/ringtest"
@@ -77,18 +75,20 @@ func newStepped(w *ringtest.Fixture, interfere interceptor.Funcs) *stepped {
 
 	known := resources.NewResolver(discovery, clock.RealClock{}, logr.Discard())
 
-	f := &fleet{
-		api: api, live: live, namespaces: namespaces{cached: live, live: live},
-		limits:  engine.Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
-		clock:   clock.RealClock{},
-		changed: func(string) {},
-		late:    func(string, feed.ID, string, time.Duration) {},
-	}
+	c := interceptor.NewClient(live, interfere)
+	r := New(w.Context(), Config{
+		Name: "rebalancer", Client: c, Live: live, Objects: api, Resources: known, Index: membership.NewIndex(),
+		Limits:   engine.Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
+		Clock:    clock.RealClock{},
+		Recorder: events.NewFakeRecorder(100),
+	})
+	r.status.Clock = testclock.NewFakePassiveClock(time.Unix(1_000_000_000, 0))
+	r.enqueue = func(string) {}
 
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
 
-	go func() { ended <- f.Start(ctx) }()
+	go func() { ended <- r.fleet.Start(ctx) }()
 	go func() { ended <- known.Start(ctx) }()
 
 	w.Cleanup(func() {
@@ -98,19 +98,13 @@ func newStepped(w *ringtest.Fixture, interfere interceptor.Funcs) *stepped {
 	})
 	require.NoError(w, known.Await(ctx))
 	require.Eventually(w, func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
+		r.fleet.mu.Lock()
+		defer r.fleet.mu.Unlock()
 
-		return f.ctx != nil
+		return r.fleet.ctx != nil
 	}, 30*time.Second, time.Millisecond)
 
-	c := interceptor.NewClient(live, interfere)
-
-	return &stepped{Fixture: w, live: live, Reconciler: &Reconciler{
-		client: c, live: live, resources: known, index: membership.NewIndex(), fleet: f,
-		recorder: events.NewFakeRecorder(100), status: status.Writer{Client: c, Owner: "rebalancer", Clock: testclock.NewFakePassiveClock(time.Unix(1_000_000_000, 0))},
-		counts: rate.NewLimiter(countsPerSecond, countsPerSecond),
-	}}
+	return &stepped{Fixture: w, live: live, Reconciler: r}
 }
 
 func (s *stepped) reconcileOnce() (reconcile.Result, error) {
