@@ -20,7 +20,7 @@ func TestWhatBeginsToFailIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &resourcestest.Discovery{}
 		recorder := events.NewFakeRecorder(100)
-		r := &Reconciler{resources: resourcestest.Resolver(t, d), recorder: recorder}
+		r := &Reconciler{Config: Config{Resources: resourcestest.Resolver(t, d), Recorder: recorder}}
 		e, ring := &running{}, &v1alpha1.ClusterRing{}
 		asked := d.Asked()
 

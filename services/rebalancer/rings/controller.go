@@ -31,22 +31,22 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases *shardleases.S
 		return fmt.Errorf("set up the engines: %w", err)
 	}
 
-	err := builder.ControllerManagedBy(mgr).Named(r.name).
+	err := builder.ControllerManagedBy(mgr).Named(r.Name).
 		For(&v1alpha1.ClusterRing{}).
-		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(r.client), builder.WithPredicates(labelclaim.Changes)).
+		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(r.Client), builder.WithPredicates(labelclaim.Changes)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: ringsAtOnce, RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Watches(&corev1.Namespace{}, concerned(r.fleet)).
 		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			enqueue := func(ring string) { q.Add(ringrequest.For(ring)) }
 			r.enqueue = enqueue
-			r.index.Subscribe(enqueue)
-			r.resources.Subscribe(func() { addAll(q, ringrequest.All(ctx, r.client)) })
+			r.Index.Subscribe(enqueue)
+			r.Resources.Subscribe(func() { addAll(q, ringrequest.All(ctx, r.Client)) })
 
 			if err := leases.Await(ctx); err != nil {
 				return fmt.Errorf("wait for Leases: %w", err)
 			}
 
-			_ = r.resources.Await(ctx) // the conditions of rings report a failure
+			_ = r.Resources.Await(ctx) // the conditions of rings report a failure
 
 			return ctx.Err()
 		})).

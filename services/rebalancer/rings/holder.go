@@ -18,7 +18,7 @@ import (
 // hold brings this sharder and the ring together, or apart. It returns true if this sharder holds the ring and works on
 // it. Otherwise, the ring is to be looked at again after the given time, or when it changes if that is zero.
 func (r *Reconciler) hold(ctx context.Context, ring *v1alpha1.ClusterRing) (bool, time.Duration, error) {
-	next := r.self.Next(ring)
+	next := r.Sharder.Next(ring)
 	if next != sharder.Work && next != sharder.Claim {
 		r.fleet.stop(ring.Name)
 	}
@@ -54,7 +54,7 @@ func (r *Reconciler) holdsLive(ctx context.Context, ring *v1alpha1.ClusterRing) 
 		return false, 0, err
 	}
 
-	if latest.UID != ring.UID || r.self.Next(latest) != sharder.Work {
+	if latest.UID != ring.UID || r.Sharder.Next(latest) != sharder.Work {
 		return false, catchUp, nil // the cache will soon show it
 	}
 
@@ -66,15 +66,15 @@ func (r *Reconciler) claim(ctx context.Context, ring *v1alpha1.ClusterRing) erro
 	base := ring.DeepCopy()
 	_, released := base.Annotations[contract.AnnotationSharder]
 
-	r.self.Take(ring)
+	r.Sharder.Take(ring)
 
 	if err := r.patchHolder(ctx, ring, base); err != nil {
 		return err
 	}
 
-	if released || r.self != sharder.Services {
-		log.FromContext(ctx).Info("Took the ring", "ring", ring.Name, "sharder", r.self.String())
-		r.recorder.Eventf(ring, nil, "Normal", "SharderTook", "Shard", "the ring is now sharded by %s", r.self)
+	if released || r.Sharder != sharder.Services {
+		log.FromContext(ctx).Info("Took the ring", "ring", ring.Name, "sharder", r.Sharder.String())
+		r.Recorder.Eventf(ring, nil, "Normal", "SharderTook", "Shard", "the ring is now sharded by %s", r.Sharder)
 	}
 
 	return nil
@@ -91,13 +91,13 @@ func (r *Reconciler) release(ctx context.Context, ring *v1alpha1.ClusterRing) er
 	}
 
 	message := fmt.Sprintf("spec.sharder is %s: %s have stopped, and the ring waits for %s; objects keep the shard they have",
-		ring.Spec.Sharder, r.self, next)
+		ring.Spec.Sharder, r.Sharder, next)
 	if err := r.explain(ctx, ring, assignment, notAssigned(v1alpha1.ReasonHandedOver, message)); err != nil {
 		return err
 	}
 
 	latest, err := r.latest(ctx, ring)
-	if err != nil || r.self.Next(latest) != sharder.Release {
+	if err != nil || r.Sharder.Next(latest) != sharder.Release {
 		return err // a ring that has just changed is looked at again
 	}
 
@@ -109,8 +109,8 @@ func (r *Reconciler) release(ctx context.Context, ring *v1alpha1.ClusterRing) er
 	}
 
 	log.FromContext(ctx).Info("Gave the ring up", "ring", ring.Name, "next", next.String())
-	r.recorder.Eventf(ring, nil, "Normal", v1alpha1.ReasonHandedOver, "Release",
-		"%s have given the ring up for %s", r.self, next)
+	r.Recorder.Eventf(ring, nil, "Normal", v1alpha1.ReasonHandedOver, "Release",
+		"%s have given the ring up for %s", r.Sharder, next)
 
 	return nil
 }
@@ -124,16 +124,16 @@ func (r *Reconciler) await(ctx context.Context, ring *v1alpha1.ClusterRing) (boo
 	holder, news := r.waiting.Begin(ring)
 	if news {
 		logger.Info("The ring waits for its present sharder to give it up", "ring", ring.Name, "sharder", holder.String())
-		r.recorder.Eventf(ring, nil, "Normal", "SharderWaits", "Shard",
+		r.Recorder.Eventf(ring, nil, "Normal", "SharderWaits", "Shard",
 			"the ring waits for %s to give it up; %s", holder, r.advice(ring))
 	}
 
-	if r.self != sharder.Services {
+	if r.Sharder != sharder.Services {
 		return false, 0, nil
 	}
 
 	elected := &coordinationv1.Lease{}
-	if err := r.live.Get(ctx, holder.Lease, elected); apierrors.IsNotFound(err) {
+	if err := r.Live.Get(ctx, holder.Lease, elected); apierrors.IsNotFound(err) {
 		elected = nil
 	} else if err != nil {
 		return false, 0, fmt.Errorf("read the election Lease %s of the sharder that holds ring %s: %w", holder.Lease, ring.Name, err)
@@ -150,7 +150,7 @@ func (r *Reconciler) await(ctx context.Context, ring *v1alpha1.ClusterRing) (boo
 
 // advice says what to do if the present holder of a ring never gives it up.
 func (r *Reconciler) advice(ring *v1alpha1.ClusterRing) string {
-	if r.self == sharder.Services {
+	if r.Sharder == sharder.Services {
 		return "if it no longer runs, this takes until its election Lease has run out"
 	}
 
@@ -162,7 +162,7 @@ func (r *Reconciler) advice(ring *v1alpha1.ClusterRing) string {
 func (r *Reconciler) latest(ctx context.Context, ring *v1alpha1.ClusterRing) (*v1alpha1.ClusterRing, error) {
 	latest := &v1alpha1.ClusterRing{}
 
-	err := r.live.Get(ctx, client.ObjectKeyFromObject(ring), latest)
+	err := r.Live.Get(ctx, client.ObjectKeyFromObject(ring), latest)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read the latest copy of ring %s: %w", ring.Name, err)
 	}
@@ -172,7 +172,7 @@ func (r *Reconciler) latest(ctx context.Context, ring *v1alpha1.ClusterRing) (*v
 
 // patchHolder writes who holds the ring, on the condition that it has not changed since base was read.
 func (r *Reconciler) patchHolder(ctx context.Context, ring, base *v1alpha1.ClusterRing) error {
-	err := r.client.Patch(ctx, ring, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	err := r.Client.Patch(ctx, ring, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("write who shards ring %s: %w", ring.Name, err)
 	}

@@ -25,9 +25,9 @@ const askAgain = 5 * time.Second
 func (r *Reconciler) refuseLabel(ctx context.Context, ring *v1alpha1.ClusterRing) (bool, reconcile.Result, error) {
 	runs := r.fleet.runs(ring.Name, ring.LabelKeys())
 
-	rings := client.Reader(r.client)
+	rings := client.Reader(r.Client)
 	if !runs && labelclaim.MayCollide(ring) {
-		rings = r.live
+		rings = r.Live
 	}
 
 	holder, err := labelclaim.Find(ctx, rings, ring)
@@ -69,7 +69,7 @@ func (r *Reconciler) mayWrite(ctx context.Context, label string) (bool, error) {
 			Group: v1alpha1.GroupVersion.Group, Resource: contract.ResourceShardLabels, Name: label, Verb: "write",
 		},
 	}}
-	if err := r.client.Create(ctx, review); err != nil {
+	if err := r.Client.Create(ctx, review); err != nil {
 		return false, fmt.Errorf("ask for the permission to write the label %s: %w", label, err)
 	}
 

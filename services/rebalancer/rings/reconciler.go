@@ -76,31 +76,23 @@ type Config struct {
 // Reconciler gives the engine of every ring its target, and writes the reports of the engine into the status of the
 // ring. Create it with [New].
 type Reconciler struct {
-	name       string
-	client     client.Client
-	live       client.Reader
+	Config
 	namespaces namespaces
-	resources  *resources.Resolver
-	index      *membership.Index
 	fleet      *fleet
 	// enqueue requests another reconcile of a ring. The controller sets it before the first one.
 	enqueue func(ring string)
 	status  status.Writer
 	// counts limits writes that change only numbers, by the clock of status.
-	counts   *rate.Limiter
-	recorder events.EventRecorder
-	self     sharder.Identity
-	waiting  sharder.Waiting
+	counts  *rate.Limiter
+	waiting sharder.Waiting
 }
 
 // New returns a reconciler without engines. ctx ends when the service stops.
 func New(ctx context.Context, c Config) *Reconciler {
 	r := &Reconciler{
-		name: c.Name, client: c.Client, live: c.Live, resources: c.Resources, index: c.Index,
-		namespaces: namespaces{cached: c.Client, live: c.Live},
-		status:     status.Writer{Client: c.Client, Owner: c.Name, Clock: c.Clock},
-		counts:     rate.NewLimiter(countsPerSecond, countsPerSecond),
-		recorder:   c.Recorder, self: c.Sharder,
+		Config: c, namespaces: namespaces{cached: c.Client, live: c.Live},
+		status: status.Writer{Client: c.Client, Owner: c.Name, Clock: c.Clock},
+		counts: rate.NewLimiter(countsPerSecond, countsPerSecond),
 	}
 	r.fleet = &fleet{create: func(ring string, keys contract.LabelKeys) *engine.Engine {
 		return engine.New(engine.Config{
@@ -140,11 +132,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
-	if err := r.client.Get(ctx, req.NamespacedName, ring); err != nil {
+	if err := r.Client.Get(ctx, req.NamespacedName, ring); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.fleet.stop(req.Name)
 			r.waiting.End(req.Name)
-			r.index.Rule(req.Name, membership.Rules{})
+			r.Index.Rule(req.Name, membership.Rules{})
 
 			return reconcile.Result{}, nil
 		}
@@ -153,7 +145,7 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	// A ring that is refused is not claimed: it can be deleted at once.
-	if next := r.self.Next(ring); next == sharder.Work || next == sharder.Claim {
+	if next := r.Sharder.Next(ring); next == sharder.Work || next == sharder.Claim {
 		if done, result, err := r.refuseLabel(ctx, ring); done || err != nil {
 			return result, err
 		}
@@ -163,7 +155,7 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
 
-	t, err := targetOf(ring, r.resources, r.index.ViewOf(ring))
+	t, err := targetOf(ring, r.Resources, r.Index.ViewOf(ring))
 	if err != nil {
 		// The engine, if there is one, keeps its last target.
 		remembered := &v1alpha1.AssignmentStatus{Resources: t.scope.Remember(t.Set)}
@@ -200,7 +192,7 @@ func (r *Reconciler) pursue(ctx context.Context, t *target) (reconcile.Result, e
 		return reconcile.Result{}, errors.New("the rebalancer is stopping")
 	}
 
-	look, err := r.revise(ctx, e, t.Target)
+	look, err := r.revise(ctx, e, t)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("find the namespaces of ring %s: %w", t.ring.Name, err)
 	}
@@ -225,9 +217,8 @@ func (r *Reconciler) pursue(ctx context.Context, t *target) (reconcile.Result, e
 // revise completes a target with its revision, which depends on relabelled namespaces and refused targets, and with the
 // namespaces that do not have to be watched. If a namespace was relabelled so soon after another one that its objects
 // have to wait, wait is how long.
-func (r *Reconciler) revise(ctx context.Context, e *running, t *engine.Target) (wait time.Duration, err error) {
-	covered, err := r.namespaces.Covered(ctx, t.Selector)
-	if err != nil {
+func (r *Reconciler) revise(ctx context.Context, e *running, t *target) (wait time.Duration, err error) {
+	if t.covered, err = r.namespaces.Covered(ctx, t.Selector); err != nil {
 		return 0, err
 	}
 
@@ -236,11 +227,11 @@ func (r *Reconciler) revise(ctx context.Context, e *running, t *engine.Target) (
 		before = now.Narrow
 	}
 
-	t.Narrow = placement.Narrow(before, covered)
+	t.Narrow = placement.Narrow(before, t.covered)
 	wait = e.look(r.status.Clock.Now())
 	t.Revision = e.revision
 
-	if e.refused && e.Pursues(t) {
+	if e.refused && e.Pursues(t.Target) {
 		e.revision++
 		t.Revision = e.revision
 	}
@@ -313,15 +304,13 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 	report.Publish(ring.Name)
 
 	is := situation{
-		deleting: !ring.DeletionTimestamp.IsZero(),
-		shards:   len(t.View.AvailableShards()),
-		missing:  resources.Message(t.missing()),
-		unknown:  resources.Message(slices.DeleteFunc(t.missing(), resources.Missing.Absent)),
-		report:   report,
-		mutating: r.mutating(ctx, t.Set, report.FailingExample),
-	}
-	if is.unwatched, err = r.namespaces.Unwatched(ctx, t.Target); err != nil {
-		return 0, fmt.Errorf("report: %w", err)
+		deleting:  !ring.DeletionTimestamp.IsZero(),
+		shards:    len(t.View.AvailableShards()),
+		missing:   resources.Message(t.missing()),
+		unknown:   resources.Message(slices.DeleteFunc(t.missing(), resources.Missing.Absent)),
+		unwatched: unwatched(t),
+		report:    report,
+		mutating:  r.mutating(ctx, t.Set, report.FailingExample),
 	}
 
 	if t.invalid != nil {
@@ -371,7 +360,7 @@ func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situati
 	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
 
 	if c.Reason == v1alpha1.ReasonAssignmentFailed && (old == nil || old.Reason != c.Reason) {
-		r.recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", note(c.Message))
+		r.Recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", note(c.Message))
 	}
 
 	if grave, why := stuck(is); is.deleting && why != "" && why != e.stuck {
@@ -382,14 +371,14 @@ func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situati
 			kind = "Warning"
 		}
 
-		r.recorder.Eventf(ring, nil, kind, c.Reason, "Release", "%s", note(c.Message))
+		r.Recorder.Eventf(ring, nil, kind, c.Reason, "Release", "%s", note(c.Message))
 	}
 
 	if failures := is.report.Failures; !slices.Equal(failures, e.failures) {
 		e.failures = failures
 
 		if len(failures) > 0 {
-			r.resources.Ask()
+			r.Resources.Ask()
 		}
 	}
 }

@@ -307,7 +307,7 @@ func TestOldCopyOfTheRingWritesNothingAgain(t *testing.T) {
 
 	// The object stays where it is for now, for the process may live on.
 	require.NoError(t, w.Shards["b"].Delete(t.Context()))
-	s.index.Delete(types.NamespacedName{Namespace: w.Namespace, Name: "b"})
+	s.Index.Delete(types.NamespacedName{Namespace: w.Namespace, Name: "b"})
 
 	_, err := s.reconcileOnce()
 	require.NoError(t, err)

@@ -115,7 +115,7 @@ func (s *stepped) reconcileOnce() (reconcile.Result, error) {
 	require.NoError(s, s.live.List(s.Context(), &list, client.MatchingLabels{contract.LabelClusterRing: s.Ring.Name}))
 
 	for i := range list.Items {
-		s.index.Upsert(&list.Items[i])
+		s.Index.Upsert(&list.Items[i])
 	}
 
 	return s.Reconcile(s.Context(), ringrequest.For(s.Ring.Name))

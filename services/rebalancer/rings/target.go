@@ -22,6 +22,8 @@ type target struct {
 	// ring is the copy of the ring that this is the target of.
 	ring  *v1alpha1.ClusterRing
 	scope scope.Scope
+	// covered says of each namespace whether the ring's selector selects it.
+	covered map[string]bool
 	// invalid is the reason why the ring is invalid; the target then contains what can be done anyway. It is nil if the
 	// ring is valid.
 	invalid error
