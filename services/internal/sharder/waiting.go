@@ -14,8 +14,8 @@ import (
 // that holds it: longer than such a sharder works without its Lease.
 const absentFor = 2 * time.Minute
 
-// Waiting is what a sharder remembers while it waits for other holders of rings. It decides when a holder whose election
-// Lease is not renewed no longer works. The zero value waits for nobody. It is safe for concurrent use.
+// Waiting is what a sharder remembers while it waits for other holders of rings. It decides when a holder whose
+// election Lease is not renewed no longer works. The zero value waits for nobody. It is safe for concurrent use.
 type Waiting struct {
 	mu sync.Mutex
 	on map[string]*wait

@@ -21,11 +21,13 @@ import (
 	"github.com/clusterring/clusterring/services/internal/shardleases"
 )
 
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
 // ringsAtOnce limits how many rings are reconciled at a time, so that a slow one delays only few others.
 const ringsAtOnce = 4
 
-// SetupWithManager adds the engines and a controller to the manager. It calls the reconciler for every ring that changes, and whenever a
-// dependency of the ring changes. It starts when the Leases of shards have been read.
+// SetupWithManager adds the engines and a controller to the manager. It calls the reconciler for every ring that
+// changes, and whenever a dependency of the ring changes. It starts when the Leases of shards have been read.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases *shardleases.Synced) error {
 	if err := mgr.Add(r.fleet); err != nil {
 		return fmt.Errorf("set up the engines: %w", err)
@@ -34,9 +36,11 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases *shardleases.S
 	err := builder.ControllerManagedBy(mgr).Named(r.Name).
 		For(&v1alpha1.ClusterRing{}).
 		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(r.Client), builder.WithPredicates(labelclaim.Changes)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: ringsAtOnce, RateLimiter: kit.RateLimiter[reconcile.Request]()}).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: ringsAtOnce, RateLimiter: kit.RateLimiter[reconcile.Request](),
+		}).
 		Watches(&corev1.Namespace{}, concerned(r.fleet)).
-		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		WatchesRawSource(source.Func(func(ctx context.Context, q queue) error {
 			enqueue := func(ring string) { q.Add(ringrequest.For(ring)) }
 			r.enqueue = enqueue
 			r.Index.Subscribe(enqueue)
@@ -60,8 +64,6 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases *shardleases.S
 
 // concerned reconciles the rings that a change of a namespace concerns.
 func concerned(f *fleet) handler.EventHandler {
-	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { addAll(q, f.narrowed(e.Object)) },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
@@ -71,7 +73,7 @@ func concerned(f *fleet) handler.EventHandler {
 	}
 }
 
-func addAll(q workqueue.TypedRateLimitingInterface[reconcile.Request], requests []reconcile.Request) {
+func addAll(q queue, requests []reconcile.Request) {
 	for _, request := range requests {
 		q.Add(request)
 	}

@@ -35,6 +35,7 @@ type fleet struct {
 	mu      sync.Mutex
 	ctx     context.Context //nolint:containedctx // the context of Start, in which the engines run
 	engines map[string]*running
+	all     sync.WaitGroup
 }
 
 // running is the engine of a ring. Only the reconciler uses the fields below stop, except relabelled.
@@ -68,14 +69,10 @@ func (f *fleet) Start(ctx context.Context) error {
 
 	<-ctx.Done()
 
-	f.mu.Lock()
-	all := f.engines
-	f.engines = nil
-	f.mu.Unlock()
+	f.mu.Lock() // no engine starts anymore
+	defer f.mu.Unlock()
 
-	for _, r := range all {
-		r.stop()
-	}
+	f.all.Wait()
 
 	return nil
 }
@@ -119,10 +116,10 @@ func (f *fleet) engine(ring string, keys contract.LabelKeys) *running {
 		},
 	}
 
-	go func() {
+	f.all.Go(func() {
 		defer close(ended)
 		r.Run(ctx)
-	}()
+	})
 
 	f.engines[ring] = r
 
@@ -146,18 +143,18 @@ func (f *fleet) stop(ring string) {
 // Their engines will look for misplaced objects.
 func (f *fleet) relabelled(before, after labels.Set) []reconcile.Request {
 	return f.which(func(r *running, t *placement.Target) bool {
-		concerned := t.Selector.Matches(before) != t.Selector.Matches(after)
-		if concerned {
+		differs := t.Selector.Matches(before) != t.Selector.Matches(after)
+		if differs {
 			r.relabelled.Store(true)
 		}
 
-		return concerned
+		return differs
 	})
 }
 
 // narrowed returns requests for the rings that cover a namespace which was created or deleted, and that watch the
-// namespaces they cover one by one, or exclude this one because they did not cover an earlier one of its name, or whose
-// shards do not watch all namespaces.
+// namespaces they cover one by one, or exclude this one because they did not cover an earlier one of its name, or
+// whose shards do not watch all namespaces.
 func (f *fleet) narrowed(namespace client.Object) []reconcile.Request {
 	return f.which(func(_ *running, t *placement.Target) bool {
 		return t.Selector.Matches(labels.Set(namespace.GetLabels())) &&
@@ -181,8 +178,8 @@ func (f *fleet) which(concerned func(*running, *placement.Target) bool) []reconc
 	return requests
 }
 
-// look makes the engine look for misplaced objects if a namespace was relabelled, or returns how long that has to wait.
-// Each look is a pass over all objects. The label of a namespace may flap, as when two tools write it.
+// look makes the engine look for misplaced objects if a namespace was relabelled, or returns how long that has to
+// wait. Each look is a pass over all objects. The label of a namespace may flap, as when two tools write it.
 func (r *running) look(now time.Time) (wait time.Duration) {
 	if !r.relabelled.Load() {
 		return 0
@@ -203,13 +200,13 @@ func (r *running) look(now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// pace limits how often the engine gets another target. Call it with the times at which the work for a target began and
-// ended.
+// pace limits how often the engine gets another target. Call it with the times at which the work for a target began
+// and ended.
 //
-// The first change of the shards counts at once. The next one waits for twice the time that the last target took, so that
-// targets take at most a third of the time as long as one takes half a second or less: when hundreds of a thousand shards
-// join or die, their Leases change for a second, and each target takes a tenth of a second for a table, a list, a watch,
-// and writes of a large status.
+// The first change of the shards counts at once. The next one waits for twice the time that the last target took, so
+// that targets take at most a third of the time as long as one takes half a second or less: when hundreds of a
+// thousand shards join or die, their Leases change for a second, and each target takes a tenth of a second for a
+// table, a list, a watch, and writes of a large status.
 func (r *running) pace(began, ended time.Time) {
 	r.paced = ended.Add(min(2*ended.Sub(began), longestPace)) //nolint:mnd // twice
 }

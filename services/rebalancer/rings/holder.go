@@ -15,8 +15,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/sharder"
 )
 
-// hold brings this sharder and the ring together, or apart. It returns true if this sharder holds the ring and works on
-// it. Otherwise, the ring is to be looked at again after the given time, or when it changes if that is zero.
+// hold brings this sharder and the ring together, or apart. It returns true if this sharder holds the ring and works
+// on it. Otherwise, the ring is to be looked at again after the given time, or when it changes if that is zero.
 func (r *Reconciler) hold(ctx context.Context, ring *v1alpha1.ClusterRing) (bool, time.Duration, error) {
 	next := r.Sharder.Next(ring)
 	if next != sharder.Work && next != sharder.Claim {
@@ -80,8 +80,8 @@ func (r *Reconciler) claim(ctx context.Context, ring *v1alpha1.ClusterRing) erro
 	return nil
 }
 
-// release gives the ring up, whose engine has stopped. Until the next holder has looked at all objects, the status does
-// not say that they are in their places, and the Leases of lost shards are kept from them.
+// release gives the ring up, whose engine has stopped. Until the next holder has looked at all objects, the status
+// does not say that they are in their places, and the Leases of lost shards are kept from them.
 func (r *Reconciler) release(ctx context.Context, ring *v1alpha1.ClusterRing) error {
 	next := sharder.WantedOf(ring)
 
@@ -90,8 +90,8 @@ func (r *Reconciler) release(ctx context.Context, ring *v1alpha1.ClusterRing) er
 		assignment.Fingerprint = ""
 	}
 
-	message := fmt.Sprintf("spec.sharder is %s: %s have stopped, and the ring waits for %s; objects keep the shard they have",
-		ring.Spec.Sharder, r.Sharder, next)
+	message := fmt.Sprintf("spec.sharder is %s: %s have stopped, and the ring waits for %s; "+
+		"objects keep the shard they have", ring.Spec.Sharder, r.Sharder, next)
 	if err := r.explain(ctx, ring, assignment, notAssigned(v1alpha1.ReasonHandedOver, message)); err != nil {
 		return err
 	}
@@ -115,9 +115,9 @@ func (r *Reconciler) release(ctx context.Context, ring *v1alpha1.ClusterRing) er
 	return nil
 }
 
-// await waits for another holder to give the ring up. The services take the ring from an embedded sharder whose election
-// Lease has run out: it has stopped to write by then. An embedded sharder cannot see the services' Lease; for it, only
-// they or an administrator end the wait.
+// await waits for another holder to give the ring up. The services take the ring from an embedded sharder whose
+// election Lease has run out: it has stopped to write by then. An embedded sharder cannot see the services' Lease; for
+// it, only they or an administrator end the wait.
 func (r *Reconciler) await(ctx context.Context, ring *v1alpha1.ClusterRing) (bool, time.Duration, error) {
 	logger := log.FromContext(ctx)
 
@@ -136,7 +136,8 @@ func (r *Reconciler) await(ctx context.Context, ring *v1alpha1.ClusterRing) (boo
 	if err := r.Live.Get(ctx, holder.Lease, elected); apierrors.IsNotFound(err) {
 		elected = nil
 	} else if err != nil {
-		return false, 0, fmt.Errorf("read the election Lease %s of the sharder that holds ring %s: %w", holder.Lease, ring.Name, err)
+		return false, 0, fmt.Errorf("read the election Lease %s of the sharder that holds ring %s: %w",
+			holder.Lease, ring.Name, err)
 	}
 
 	if left := r.waiting.Left(ring.Name, elected, r.status.Clock.Now()); left > 0 {

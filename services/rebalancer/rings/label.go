@@ -19,9 +19,10 @@ import (
 // askAgain is when the rebalancer asks again for a permission that it does not have.
 const askAgain = 5 * time.Second
 
-// refuseLabel reports whether the rebalancer must not use the label of the ring, because another ring uses it, or because
-// the permission is missing. The condition Assigned then contains the reason. It asks the API server only for a ring that
-// may collide, and without an engine: nobody can change label and name, and the cache may not contain an older ring yet.
+// refuseLabel reports whether the rebalancer must not use the label of the ring, because another ring uses it, or
+// because the permission is missing. The condition Assigned then contains the reason. It asks the API server only for
+// a ring that may collide, and without an engine: nobody can change label and name, and the cache may not contain an
+// older ring yet.
 func (r *Reconciler) refuseLabel(ctx context.Context, ring *v1alpha1.ClusterRing) (bool, reconcile.Result, error) {
 	runs := r.fleet.runs(ring.Name, ring.LabelKeys())
 

@@ -16,8 +16,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// namespaces answers from the labels of namespaces in the cache. If the cache does not contain a namespace yet, it reads the
-// namespace live. It stores nothing.
+// namespaces answers from the labels of namespaces in the cache. If the cache does not contain a namespace yet, it
+// reads the namespace live. It stores nothing.
 type namespaces struct {
 	cached client.Reader
 	live   client.Reader
@@ -27,7 +27,8 @@ type namespaces struct {
 func (n namespaces) Selects(ctx context.Context, name string, selector labels.Selector) (bool, error) {
 	ns := &corev1.Namespace{}
 
-	err := n.cached.Get(ctx, client.ObjectKey{Name: name}, ns, client.UnsafeDisableDeepCopy) // called for every object of a pass
+	// No copy: this is called for every object of a pass.
+	err := n.cached.Get(ctx, client.ObjectKey{Name: name}, ns, client.UnsafeDisableDeepCopy)
 	if apierrors.IsNotFound(err) {
 		err = n.live.Get(ctx, client.ObjectKey{Name: name}, ns)
 	}
@@ -58,8 +59,8 @@ func (n namespaces) Covered(ctx context.Context, selector labels.Selector) (map[
 	return covered, nil
 }
 
-// unwatched says which namespaces a target covers that no available shard watches, and which shards watch what; empty if
-// there is none.
+// unwatched says which namespaces a target covers that no available shard watches, and which shards watch what; empty
+// if there is none.
 func unwatched(t *target) string {
 	namespaced := func(r resources.Resource) bool { return r.Namespaced && !t.Leaving[r.GroupResource()] }
 	if !t.View.Restricted() || !slices.ContainsFunc(t.Set.Main(), namespaced) {

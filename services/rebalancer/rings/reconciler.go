@@ -1,8 +1,9 @@
 // Package rings reconciles the rings: it runs one engine per ring, gives it its target, and writes its report into the
 // status of the ring.
 //
-// It reads ClusterRings, namespaces, and what other packages know about Leases and resources. It writes the finalizer of
-// each ring, status.assignment, the condition Assigned, and events. The engines do everything else; see package engine.
+// It reads ClusterRings, namespaces, and what other packages know about Leases and resources. It writes the finalizer
+// of each ring, status.assignment, the condition Assigned, and events. The engines do everything else; see package
+// engine.
 package rings
 
 import (
@@ -43,11 +44,12 @@ import (
 const (
 	// catchUp is how long the cache gets to receive concurrent writes.
 	catchUp = 50 * time.Millisecond
-	// countsEvery is the interval at which the status reports how many objects are on the move while nothing else changes:
-	// every service reads each write, and a write to a ring costs the API server as much as ten writes to an object.
+	// countsEvery is the interval at which the status reports how many objects are on the move while nothing else
+	// changes: every service reads each write, and a write to a ring costs the API server as much as ten writes to an
+	// object.
 	countsEvery = time.Second
-	// countsPerSecond limits these writes for all rings together: if many rings move objects at once, the writes would cost
-	// as much as the moves.
+	// countsPerSecond limits these writes for all rings together: if many rings move objects at once, the writes would
+	// cost as much as the moves.
 	countsPerSecond = 5
 )
 
@@ -214,9 +216,9 @@ func (r *Reconciler) pursue(ctx context.Context, t *target) (reconcile.Result, e
 	return reconcile.Result{RequeueAfter: kit.Sooner(wait, look)}, err
 }
 
-// revise completes a target with its revision, which depends on relabelled namespaces and refused targets, and with the
-// namespaces that do not have to be watched. If a namespace was relabelled so soon after another one that its objects
-// have to wait, wait is how long.
+// revise completes a target with its revision, which depends on relabelled namespaces and refused targets, and with
+// the namespaces that do not have to be watched. If a namespace was relabelled so soon after another one that its
+// objects have to wait, wait is how long.
 func (r *Reconciler) revise(ctx context.Context, e *running, t *target) (wait time.Duration, err error) {
 	if t.covered, err = r.namespaces.Covered(ctx, t.Selector); err != nil {
 		return 0, err
@@ -253,12 +255,13 @@ func (r *Reconciler) progress(ctx context.Context, e *running, t *target) (wait 
 }
 
 // redirect gives the engine another target. Before that, it writes into the status that not all objects are in their
-// places, and which resources may carry labels from now on. The assigner relies on the former to know that objects move.
-// A restarted rebalancer relies on the latter to clean up. Until the status is written, the engine keeps its target.
+// places, and which resources may carry labels from now on. The assigner relies on the former to know that objects
+// move. A restarted rebalancer relies on the latter to clean up. Until the status is written, the engine keeps its
+// target.
 //
-// An outdated copy of the ring does not show what the status already contains. redirect therefore does nothing with such
-// a copy: the newer one is on its way into the cache. A copy is not outdated if only other services have written since,
-// as the lease monitor does whenever a shard joins or leaves.
+// An outdated copy of the ring does not show what the status already contains. redirect therefore does nothing with
+// such a copy: the newer one is on its way into the cache. A copy is not outdated if only other services have written
+// since, as the lease monitor does whenever a shard joins or leaves.
 func (r *Reconciler) redirect(ctx context.Context, e *running, t *target) (wait time.Duration, err error) {
 	began := r.status.Clock.Now()
 	e.refused = true // until the target is set
@@ -290,16 +293,17 @@ func (r *Reconciler) redirect(ctx context.Context, e *running, t *target) (wait 
 	return 0, nil // the engine will soon report
 }
 
-// alike reports whether two copies of a ring are equal in everything that determines a target, and in this service's part of
-// the status.
+// alike reports whether two copies of a ring are equal in everything that determines a target, and in this service's
+// part of the status.
 func alike(a, b *v1alpha1.ClusterRing) bool {
-	return a.UID == b.UID && a.Generation == b.Generation && a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() &&
+	return a.UID == b.UID && a.Generation == b.Generation &&
+		a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() &&
 		equality.Semantic.DeepEqual(a.Status.Assignment, b.Status.Assignment)
 }
 
-// report publishes the metrics, and writes the status, and an event when a problem begins. If only numbers have changed
-// since a recent write, it writes nothing and returns how long to wait.
-func (r *Reconciler) report(ctx context.Context, e *running, t *target, report engine.Report) (wait time.Duration, err error) {
+// report publishes the metrics, and writes the status, and an event when a problem begins. If only numbers have
+// changed since a recent write, it writes nothing and returns how long to wait.
+func (r *Reconciler) report(ctx context.Context, e *running, t *target, report engine.Report) (time.Duration, error) {
 	ring := t.ring
 	report.Publish(ring.Name)
 
@@ -354,8 +358,8 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 	return 0, nil
 }
 
-// announce emits an event when a problem begins, or when a problem begins to keep a deleted ring. If a resource begins to
-// fail, it also queries discovery: the resource may be served in another version or scope than before.
+// announce emits an event when a problem begins, or when a problem begins to keep a deleted ring. If a resource begins
+// to fail, it also queries discovery: the resource may be served in another version or scope than before.
 func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situation, c metav1.Condition) {
 	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
 
@@ -404,8 +408,8 @@ type lastReport struct {
 	assignment *v1alpha1.AssignmentStatus
 }
 
-// justCounts reports whether the condition and the assignment differ from the last report only in numbers of objects, and in
-// examples. It is false if there is no last report.
+// justCounts reports whether the condition and the assignment differ from the last report only in numbers of objects,
+// and in examples. It is false if there is no last report.
 func (o lastReport) justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a *v1alpha1.AssignmentStatus) bool {
 	return o.assignment != nil && o.generation == ring.Generation &&
 		o.condition.Status == c.Status && o.condition.Reason == c.Reason &&

@@ -28,8 +28,8 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/ringtest"
 )
 
-// stepped is a reconciler with the permissions of its service, which only the test calls. The test can interfere with the
-// requests of its client.
+// stepped is a reconciler with the permissions of its service, which only the test calls. The test can interfere with
+// the requests of its client.
 type stepped struct {
 	*Reconciler
 	*ringtest.Fixture

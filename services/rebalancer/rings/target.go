@@ -52,8 +52,8 @@ func targetOf(ring *v1alpha1.ClusterRing, known *resources.Resolver, view *membe
 	return t, nil
 }
 
-// missing returns the resources that are not served and have, or may have, labeled objects. A resource that has left the ring
-// is not missing once it is gone: its objects are gone too, and so are their labels.
+// missing returns the resources that are not served and have, or may have, labeled objects. A resource that has left
+// the ring is not missing once it is gone: its objects are gone too, and so are their labels.
 func (t *target) missing() []resources.Missing {
 	return slices.DeleteFunc(slices.Clone(t.Set.Missing()), func(m resources.Missing) bool {
 		return t.Leaving[m.GroupResource] && m.Gone()

@@ -25,8 +25,9 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
-// Fixture is one ring on the real API server, in a namespace of its own: ConfigMaps are its main resource, Secrets are its
-// controlled resource. Create it with New. Its methods fail the test on any error; they are not safe for concurrent use.
+// Fixture is one ring on the real API server, in a namespace of its own: ConfigMaps are its main resource, Secrets are
+// its controlled resource. Create it with New. Its methods fail the test on any error; they are not safe for
+// concurrent use.
 type Fixture struct {
 	*testing.T
 	// Plane is the control plane, which the tests of a package share. The client has all rights.
@@ -47,7 +48,9 @@ func New(t *testing.T, change ...func(*v1alpha1.ClusterRing)) *Fixture {
 	plane := localplane.Shared(t)
 	require.NoError(t, plane.Install(t.Context(), "services/rebalancer/testdata/rights.yaml"))
 
-	w := &Fixture{T: t, Plane: plane, Client: plane.Client, Namespace: plane.Namespace(t), Shards: map[string]*leasetest.Shard{}}
+	w := &Fixture{
+		T: t, Plane: plane, Client: plane.Client, Namespace: plane.Namespace(t), Shards: map[string]*leasetest.Shard{},
+	}
 	w.Ring = &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: "ring-" + w.Namespace},
 		Spec: v1alpha1.ClusterRingSpec{
@@ -120,7 +123,8 @@ func (w *Fixture) Leases() []*coordinationv1.Lease {
 	return leases
 }
 
-// NamesOf returns n names of ConfigMaps that belong to the shard. owner returns the shard of a ConfigMap, given its name.
+// NamesOf returns n names of ConfigMaps that belong to the shard. owner returns the shard of a ConfigMap, given its
+// name.
 func (w *Fixture) NamesOf(shard string, n int, owner func(name string) string) []string {
 	w.Helper()
 
@@ -252,5 +256,8 @@ func Foreign(ns, name string) *corev1.Secret {
 
 // Shard returns a shard that has not joined. If d is 0, its Lease has the usual duration.
 func (w *Fixture) Shard(name string, d time.Duration) *leasetest.Shard {
-	return &leasetest.Shard{Client: w.Client, Ring: w.Ring.Name, Namespace: w.Namespace, Name: name, Duration: d, ShardLabel: w.Ring.Spec.ShardLabel}
+	return &leasetest.Shard{
+		Client: w.Client, Ring: w.Ring.Name, Namespace: w.Namespace, Name: name, Duration: d,
+		ShardLabel: w.Ring.Spec.ShardLabel,
+	}
 }
