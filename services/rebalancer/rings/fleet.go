@@ -54,10 +54,8 @@ type running struct {
 	refused bool
 	// paced is when the next target may be set.
 	paced time.Time
-	// reported is what the reconciler last wrote, with the failures of the engine. stuck is the last announced reason why
-	// a deleted ring waits.
+	// reported is what the reconciler last wrote. stuck is the last announced reason why a deleted ring waits.
 	reported lastReport
-	failures []string
 	stuck    string
 }
 

@@ -358,8 +358,7 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 	return 0, nil
 }
 
-// announce emits an event when a problem begins, or when a problem begins to keep a deleted ring. If a resource begins
-// to fail, it also queries discovery: the resource may be served in another version or scope than before.
+// announce emits an event when a problem begins, or when a problem begins to keep a deleted ring.
 func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situation, c metav1.Condition) {
 	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
 
@@ -376,14 +375,6 @@ func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situati
 		}
 
 		r.Recorder.Eventf(ring, nil, kind, c.Reason, "Release", "%s", note(c.Message))
-	}
-
-	if failures := is.report.Failures; !slices.Equal(failures, e.failures) {
-		e.failures = failures
-
-		if len(failures) > 0 {
-			r.Resources.Ask()
-		}
 	}
 }
 
