@@ -4,14 +4,19 @@ import (
 	"context"
 	"fmt"
 
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/internal/shardleases"
+	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/rings"
 )
+
+func init() { metrics.Registry.MustRegister(engine.Collectors()...) }
 
 // Embed adds what the service does to the manager of another program, for the ring of the given sharder alone, with the service's default limits.
 func Embed(ctx context.Context, rt *kit.Runtime, self sharder.Identity) error {

@@ -55,7 +55,7 @@ var (
 )
 
 // shared is what the tests of services and of what they share may import.
-var shared = []string{"tools/lab/localplane", "tools/lab/output", "tools/lab/transcript"}
+var shared = []string{"tools/lab/localplane", "tools/lab/output", "tools/lab/ringtest", "tools/lab/transcript"}
 
 // house is the specification. If several zones match, the most specific one applies.
 var house = slices.Concat([]zone{
@@ -69,12 +69,12 @@ var house = slices.Concat([]zone{
 	},
 	{
 		dir: "services/internal", may: []string{"pkg"}, tests: shared,
-		rule: "services/internal imports pkg (its tests also tools/lab/localplane, output, and transcript), so that every service can use it",
+		rule: "services/internal imports pkg (its tests also tools/lab/localplane, output, ringtest, and transcript), so that every service can use it",
 		bans: []ban{heavy, testHelp},
 	},
 	{
 		dir: "services/*", may: []string{"pkg", "proto", "services/internal"}, tests: shared,
-		rule: "a service imports pkg, proto and services/internal (its tests also tools/lab/localplane, output, and transcript), and no other service",
+		rule: "a service imports pkg, proto and services/internal (its tests also tools/lab/localplane, output, ringtest, and transcript), and no other service",
 		bans: []ban{heavy, testHelp},
 	},
 	{

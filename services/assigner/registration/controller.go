@@ -84,15 +84,5 @@ func (r *Reconciler) changes(ctx context.Context, queue workqueue.TypedRateLimit
 
 // allRings maps what concerns all rings to all rings.
 func (r *Reconciler) allRings(ctx context.Context, _ client.Object) []reconcile.Request {
-	list := &v1alpha1.ClusterRingList{}
-	if err := r.Client.List(ctx, list); err != nil {
-		return nil // the cache is being stopped, and this process with it
-	}
-
-	out := make([]reconcile.Request, 0, len(list.Items))
-	for i := range list.Items {
-		out = append(out, ringrequest.For(list.Items[i].Name))
-	}
-
-	return out
+	return ringrequest.All(ctx, r.Client)
 }

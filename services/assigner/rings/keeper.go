@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -80,17 +79,8 @@ func (k *Keeper) SetupWithManager(mgr manager.Manager) error {
 // changedResources queues every ring when the API server serves something else than before.
 func (k *Keeper) changedResources(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	k.Resources.Subscribe(func() {
-		list := &v1alpha1.ClusterRingList{}
-		if err := k.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			if ctx.Err() == nil {
-				log.FromContext(ctx).Error(err, "Cannot update rings after the API server's resources have changed")
-			}
-
-			return
-		}
-
-		for i := range list.Items {
-			queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: list.Items[i].Name}})
+		for _, ring := range ringrequest.All(ctx, k.Client) {
+			queue.Add(ring)
 		}
 	})
 

@@ -9,11 +9,28 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
 // For returns the request for the ring of the given name.
 func For(ring string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: ring}}
+}
+
+// All returns requests for all rings that the reader has, a cache. It returns nil if the reader fails: the cache is being
+// stopped then, and this process with it.
+func All(ctx context.Context, rings client.Reader) []reconcile.Request {
+	list := &v1alpha1.ClusterRingList{}
+	if err := rings.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil
+	}
+
+	requests := make([]reconcile.Request, 0, len(list.Items))
+	for i := range list.Items {
+		requests = append(requests, For(list.Items[i].Name))
+	}
+
+	return requests
 }
 
 // ByLabel is a handler.MapFunc. It returns the request for the ring that the object's label names, whether the ring exists or not; nil if there is

@@ -1,17 +1,21 @@
-// Package engine keeps every object of one ring at the shard to which it belongs. It connects parts that each do one thing:
+// Package engine keeps every object of one ring at the shard to which it belongs.
 //
-//	source → obligation → plan → move → source
+// # The way of one object
 //
-// Sources find objects that may be out of place:
+//	 1 a source shows it         feed.Stream, a list, a pass, or the audit
+//	 2 where does it belong?     placement.Target.Assess; in its place, nothing happens
+//	 3 it is enqueued            work.Table: an obligation until it was seen in its place
+//	 4 a worker takes it         work.Table.Take
+//	 5 must it wait?             move.Mover.Move; then it is parked, see 9
+//	 6 its turn                  feed.Client.Enter; it is read again if it may have changed, with its owner
+//	 7 what is next?             plan.Decide; if its shard is dead, surely? takeover.Guard.MayTake
+//	 8 one write                 feed.Client.Label, if the object has not changed
+//	 9 the outcome               work.Table.Report: it waits for its shard, is parked by its cause, or is tried again
+//	10 it is seen in its place   1, or the answer to the write: the obligation is done
 //
-//   - one watch per resource for objects without an available shard
-//   - one watch per resource for objects that are being drained
-//   - a list of the objects of lost shards, after the set of shards has changed
-//   - passes over all labeled objects after a change, until one pass has found nothing
-//   - the audit, which is the same pass, repeated continuously within a budget
-//
-// An object that a source finds is an obligation until it was seen in its place. Workers take obligations that are due and
-// move each object one step.
+// Sources are one watch per resource for objects without an available shard, and one for objects that are being drained;
+// a list of the objects of lost shards, after the set of shards has changed; passes over all labeled objects after a
+// change, until one has found nothing; and the audit, which is the same pass, repeated continuously within a budget.
 //
 // # Where to read
 //

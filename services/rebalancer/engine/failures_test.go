@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -133,6 +134,9 @@ func TestSourceThatIsRefusedIsReported(t *testing.T) {
 				w := newMeddled(t, byHand)
 				w.e.SetTarget(w.target)
 
+				var troubles atomic.Int32
+				w.e.Trouble = func() { troubles.Add(1) }
+
 				if verb == "WATCH" {
 					w.run()
 					w.converges()
@@ -152,6 +156,7 @@ func TestSourceThatIsRefusedIsReported(t *testing.T) {
 
 				w.cut()
 				w.eventually(func() bool { return w.failure("refused by the test") && !w.e.Report().Converged }, "the failure should be reported")
+				require.Positive(t, troubles.Load(), "the resource may be served in another way")
 
 				unseen := w.owner("unseen", "")
 				before := w.times("LIST configmaps", "WATCH configmaps")

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -22,31 +21,36 @@ import (
 	"github.com/clusterring/clusterring/services/internal/shardleases"
 )
 
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
 // ringsAtOnce limits how many rings are reconciled at a time, so that a slow one delays only few others.
 const ringsAtOnce = 4
 
-// SetupWithManager adds the engines and a controller to the manager. It calls the reconciler for every ring that changes, and whenever a
-// dependency of the ring changes. It starts when the Leases of shards have been read.
+// SetupWithManager adds the engines and a controller to the manager. It calls the reconciler for every ring that
+// changes, and whenever a dependency of the ring changes. It starts when the Leases of shards have been read.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases *shardleases.Synced) error {
 	if err := mgr.Add(r.fleet); err != nil {
 		return fmt.Errorf("set up the engines: %w", err)
 	}
 
-	err := builder.ControllerManagedBy(mgr).Named(r.name).
+	err := builder.ControllerManagedBy(mgr).Named(r.Name).
 		For(&v1alpha1.ClusterRing{}).
-		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(r.client), builder.WithPredicates(labelclaim.Changes)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: ringsAtOnce, RateLimiter: kit.RateLimiter[reconcile.Request]()}).
-		Watches(&corev1.Namespace{}, relabelled(r.fleet)).
-		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			r.queue.set(q)
-			r.index.Subscribe(r.queue.notify)
-			r.resources.Subscribe(func() { r.queue.all(ctx, r.client) })
+		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(r.Client), builder.WithPredicates(labelclaim.Changes)).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: ringsAtOnce, RateLimiter: kit.RateLimiter[reconcile.Request](),
+		}).
+		Watches(&corev1.Namespace{}, concerned(r.fleet)).
+		WatchesRawSource(source.Func(func(ctx context.Context, q queue) error {
+			enqueue := func(ring string) { q.Add(ringrequest.For(ring)) }
+			r.enqueue = enqueue
+			r.Index.Subscribe(enqueue)
+			r.Resources.Subscribe(func() { addAll(q, ringrequest.All(ctx, r.Client)) })
 
 			if err := leases.Await(ctx); err != nil {
 				return fmt.Errorf("wait for Leases: %w", err)
 			}
 
-			_ = r.resources.Await(ctx) // the conditions of rings report a failure
+			_ = r.Resources.Await(ctx) // the conditions of rings report a failure
 
 			return ctx.Err()
 		})).
@@ -58,24 +62,19 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases *shardleases.S
 	return nil
 }
 
-// relabelled reconciles the rings that select a namespace by labels which have changed. When a namespace is created or
-// deleted, it reconciles the rings that watch the namespaces they cover one by one, or that exclude this one by name.
-func relabelled(f *fleet) handler.EventHandler {
-	add := func(q workqueue.TypedRateLimitingInterface[reconcile.Request], rings []string) {
-		for _, ring := range rings {
-			q.Add(ringrequest.For(ring))
-		}
-	}
-
+// concerned reconciles the rings that a change of a namespace concerns.
+func concerned(f *fleet) handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			add(q, f.narrowed(e.Object))
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { addAll(q, f.narrowed(e.Object)) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			addAll(q, f.relabelled(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()))
 		},
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			add(q, f.relabelled(labels.Set(e.ObjectOld.GetLabels()), labels.Set(e.ObjectNew.GetLabels())))
-		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			add(q, f.narrowed(e.Object))
-		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { addAll(q, f.narrowed(e.Object)) },
+	}
+}
+
+func addAll(q queue, requests []reconcile.Request) {
+	for _, request := range requests {
+		q.Add(request)
 	}
 }

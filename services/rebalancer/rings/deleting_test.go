@@ -14,8 +14,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
+	"github.com/clusterring/clusterring/tools/lab/ringtest"
 )
 
 func share(n int, of string) work.Share { return work.Share{Of: of, N: n} }
@@ -109,7 +109,7 @@ func TestMessageOfADeletedRingFollowsItsObjects(t *testing.T) {
 	var all []client.Object
 
 	for _, shard := range []string{"a", "b"} {
-		for _, name := range w.NamesOf(shard, 2) {
+		for _, name := range namesOf(w, shard, 2) {
 			all = append(all, w.Main(name, shard))
 		}
 	}

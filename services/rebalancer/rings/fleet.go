@@ -4,80 +4,73 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/services/internal/takeover"
+	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
-// firstLook and longestLook limit the time from one look for the objects of relabelled namespaces to the next. It doubles with each look, until no
-// namespace was relabelled for longestLook.
-const firstLook, longestLook = time.Second, time.Minute
+const (
+	// firstLook and longestLook limit the time from one look for the objects of relabelled namespaces to the next. It
+	// doubles with each look, until no namespace was relabelled for longestLook.
+	firstLook, longestLook = time.Second, time.Minute
+	// longestPace limits the wait for the next target.
+	longestPace = time.Second
+)
 
 // fleet runs one engine per ring while this replica is the leader. Its methods are safe for concurrent use.
 type fleet struct {
-	api        feed.Server
-	live       client.Reader
-	namespaces namespaces
-	limits     engine.Limits
-	clock      clock.WithTicker
-	// ask requests a query of discovery. It is called when the API server refuses a resource that it should serve.
-	ask func()
-	// changed is called when an engine has something to report.
-	changed func(ring string)
-	// late is called when a drain was not acknowledged in time.
-	late func(ring string, id feed.ID, shard string, after time.Duration)
+	// create returns an engine that does not run yet.
+	create func(ring string, keys contract.LabelKeys) *engine.Engine
 
 	mu      sync.Mutex
 	ctx     context.Context //nolint:containedctx // the context of Start, in which the engines run
 	engines map[string]*running
+	all     sync.WaitGroup
 }
 
+// running is the engine of a ring. Only the reconciler uses the fields below stop, except relabelled.
 type running struct {
 	*engine.Engine
-	keys     contract.LabelKeys
-	revision int64
-	stop     func()
-	// reported is what the reconciler last wrote. Only the reconciler uses it, and the next fields.
-	reported lastReport
-	pace     pace
-	// refused reports whether another target could not be set, because the API server refused a request. If the shards change back meanwhile,
-	// somebody else may have acted on the change.
-	refused bool
-	// relabelled reports whether a namespace was relabelled since the engine last looked for that. looks are the pauses between these looks, and
-	// looked is when the last of these pauses ends. The fleet guards them.
-	relabelled bool
+	keys contract.LabelKeys
+	stop func()
+	// relabelled is set when a namespace was relabelled. looks are the pauses between the looks for its objects, and
+	// looked is when the last of these pauses ends. Each look gives the target another revision.
+	relabelled atomic.Bool
 	looks      feed.Pauses
 	looked     time.Time
-	// failures are the failures that it last reported. stuck is the last announced reason why a deleted ring waits.
-	failures []string
+	revision   int64
+	// refused is true while another target could not be set, because the API server refused a request. If the shards
+	// change back meanwhile, somebody else may have acted on the change.
+	refused bool
+	// paced is when the next target may be set.
+	paced time.Time
+	// reported is what the reconciler last wrote. stuck is the last announced reason why a deleted ring waits.
+	reported lastReport
 	stuck    string
 }
 
 // Start runs the engines until ctx ends, and returns when all of them have stopped.
 func (f *fleet) Start(ctx context.Context) error {
 	f.mu.Lock()
-	f.ctx = ctx
+	f.ctx, f.engines = ctx, map[string]*running{}
 	f.mu.Unlock()
 
 	<-ctx.Done()
 
-	f.mu.Lock()
-	all := f.engines
-	f.engines = nil
-	f.mu.Unlock()
+	f.mu.Lock() // no engine starts anymore
+	defer f.mu.Unlock()
 
-	for _, r := range all {
-		r.stop()
-	}
+	f.all.Wait()
 
 	return nil
 }
@@ -92,10 +85,11 @@ func (f *fleet) runs(ring string, keys contract.LabelKeys) bool {
 	return r != nil && r.keys == keys
 }
 
-// engine returns the engine of a ring, and starts it if there is none. It returns nil while the fleet does not run. If a ring has been deleted
-// and created again with other keys, its former engine stops first.
+// engine returns the engine of a ring, and starts it if there is none. It returns nil while the fleet does not run.
 func (f *fleet) engine(ring string, keys contract.LabelKeys) *running {
-	f.stopOther(ring, keys)
+	if !f.runs(ring, keys) {
+		f.stop(ring) // the ring was deleted and created again with other keys
+	}
 
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,57 +98,30 @@ func (f *fleet) engine(ring string, keys contract.LabelKeys) *running {
 		return nil
 	}
 
-	if r, ok := f.engines[ring]; ok {
+	if r := f.engines[ring]; r != nil {
 		return r
 	}
 
 	ctx, cancel := context.WithCancel(log.IntoContext(f.ctx, log.FromContext(f.ctx).WithValues("ring", ring)))
 	ended := make(chan struct{})
 	r := &running{
-		keys:  keys,
-		looks: feed.NewPauses("namespaces of "+ring, firstLook, longestLook),
-		Engine: engine.New(engine.Config{
-			Ring:       ring,
-			Objects:    feed.NewClient(f.api, keys),
-			Guard:      takeover.New(ring, f.live, f.clock),
-			Namespaces: f.namespaces,
-			Limits:     f.limits,
-			Clock:      f.clock,
-			Changed:    func() { f.changed(ring) },
-			Trouble:    f.ask,
-			Late: func(id feed.ID, shard string, after time.Duration) {
-				f.late(ring, id, shard, after)
-			},
-		}),
+		Engine: f.create(ring, keys),
+		keys:   keys,
+		looks:  feed.NewPauses("namespaces of "+ring, firstLook, longestLook),
 		stop: func() {
 			cancel()
 			<-ended
 		},
 	}
 
-	go func() {
+	f.all.Go(func() {
 		defer close(ended)
 		r.Run(ctx)
-	}()
-
-	if f.engines == nil {
-		f.engines = map[string]*running{}
-	}
+	})
 
 	f.engines[ring] = r
 
 	return r
-}
-
-// stopOther stops the engine of a ring if it uses other keys.
-func (f *fleet) stopOther(ring string, keys contract.LabelKeys) {
-	f.mu.Lock()
-	r := f.engines[ring]
-	f.mu.Unlock()
-
-	if r != nil && r.keys != keys {
-		f.stop(ring)
-	}
 }
 
 // stop stops the engine of a ring, if there is one, and drops its metrics.
@@ -170,80 +137,49 @@ func (f *fleet) stop(ring string) {
 	}
 }
 
-// relabelled returns the rings whose selector selects exactly one of the two label sets of a namespace. Their engines will look for misplaced
-// objects.
-func (f *fleet) relabelled(before, after labels.Set) []string {
+// relabelled returns requests for the rings whose selector selects exactly one of the two label sets of a namespace.
+// Their engines will look for misplaced objects.
+func (f *fleet) relabelled(before, after labels.Set) []reconcile.Request {
+	return f.which(func(r *running, t *placement.Target) bool {
+		differs := t.Selector.Matches(before) != t.Selector.Matches(after)
+		if differs {
+			r.relabelled.Store(true)
+		}
+
+		return differs
+	})
+}
+
+// narrowed returns requests for the rings that cover a namespace which was created or deleted, and that watch the
+// namespaces they cover one by one, or exclude this one because they did not cover an earlier one of its name, or
+// whose shards do not watch all namespaces.
+func (f *fleet) narrowed(namespace client.Object) []reconcile.Request {
+	return f.which(func(_ *running, t *placement.Target) bool {
+		return t.Selector.Matches(labels.Set(namespace.GetLabels())) &&
+			(t.View.Restricted() || t.Narrow.Single || slices.Contains(t.Narrow.Except, namespace.GetName()))
+	})
+}
+
+// which returns requests for the rings with a target for which concerned returns true.
+func (f *fleet) which(concerned func(*running, *placement.Target) bool) []reconcile.Request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	var rings []string
+	var requests []reconcile.Request
 
 	for ring, r := range f.engines {
-		if t := r.Target(); t != nil && t.Selector.Matches(before) != t.Selector.Matches(after) {
-			r.relabelled = true
-
-			rings = append(rings, ring)
+		if t := r.Target(); t != nil && concerned(r, t) {
+			requests = append(requests, ringrequest.For(ring))
 		}
 	}
 
-	return rings
+	return requests
 }
 
-// revisit makes the engine of a ring look for misplaced objects, although its target is the same.
-func (f *fleet) revisit(r *running) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-
-	r.revision++
-}
-
-// narrowed returns the rings that cover a namespace which was created or deleted, and that watch the namespaces they cover one by one, or exclude
-// this one because they did not cover an earlier one of its name, or whose shards do not watch all namespaces.
-func (f *fleet) narrowed(namespace client.Object) []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-
-	var rings []string
-
-	for ring, r := range f.engines {
-		t := r.Target()
-		if t != nil && (t.View.Restricted() || t.Narrow.Single || slices.Contains(t.Narrow.Except, namespace.GetName())) && t.Selector.Matches(labels.Set(namespace.GetLabels())) {
-			rings = append(rings, ring)
-		}
-	}
-
-	return rings
-}
-
-// revise completes a target with its revision, which depends on relabelled namespaces, and with the namespaces that do not
-// have to be watched. Call it before the engine gets the target. If a namespace was relabelled so soon after another one that its objects have to
-// wait, wait is how long.
-func (f *fleet) revise(ctx context.Context, r *running, t *engine.Target) (wait time.Duration, err error) {
-	covered, err := f.namespaces.Covered(ctx, t.Selector)
-	if err != nil {
-		return 0, err
-	}
-
-	var before placement.Narrowing
-	if now := r.Target(); now != nil {
-		before = now.Narrow
-	}
-
-	t.Narrow = placement.Narrow(before, covered)
-
-	f.mu.Lock()
-	defer f.mu.Unlock()
-
-	wait = r.look(f.clock.Now())
-	t.Revision = r.revision
-
-	return wait, nil
-}
-
-// look makes the engine look for misplaced objects if a namespace was relabelled, or returns how long that has to wait. Each look is a pass over all
-// objects. The label of a namespace may flap, as when two tools write it.
+// look makes the engine look for misplaced objects if a namespace was relabelled, or returns how long that has to
+// wait. Each look is a pass over all objects. The label of a namespace may flap, as when two tools write it.
 func (r *running) look(now time.Time) (wait time.Duration) {
-	if !r.relabelled {
+	if !r.relabelled.Load() {
 		return 0
 	}
 
@@ -255,8 +191,20 @@ func (r *running) look(now time.Time) (wait time.Duration) {
 		r.looks.Reset()
 	}
 
-	r.relabelled, r.looked = false, now.Add(r.looks.Next())
+	r.relabelled.Store(false)
+	r.looked = now.Add(r.looks.Next())
 	r.revision++
 
 	return 0
+}
+
+// pace limits how often the engine gets another target. Call it with the times at which the work for a target began
+// and ended.
+//
+// The first change of the shards counts at once. The next one waits for twice the time that the last target took, so
+// that targets take at most a third of the time as long as one takes half a second or less: when hundreds of a
+// thousand shards join or die, their Leases change for a second, and each target takes a tenth of a second for a
+// table, a list, a watch, and writes of a large status.
+func (r *running) pace(began, ended time.Time) {
+	r.paced = ended.Add(min(2*ended.Sub(began), longestPace)) //nolint:mnd // twice
 }

@@ -30,24 +30,25 @@ func keysFound(t *target, r engine.Report) *metav1.Condition {
 	}
 
 	for _, of := range r.Keyless {
-		i := slices.IndexFunc(keyed, func(r resources.Resource) bool { return r.GroupResource() == of.Resource && r.Key.Label != "" })
+		i := slices.IndexFunc(keyed, func(r resources.Resource) bool {
+			return r.GroupResource() == of.Resource && r.Key.Label != ""
+		})
 		if i >= 0 {
-			lacking = append(lacking, fmt.Sprintf("%d objects of %s lack %s, such as %s", of.Objects, of.Resource, keyed[i].Key, of.Example))
+			lacking = append(lacking, fmt.Sprintf("%d objects of %s lack %s, such as %s",
+				of.Objects, of.Resource, keyed[i].Key, of.Example))
 		}
 	}
 
 	switch {
 	case len(clusterScoped) > 0:
 		c.Reason = v1alpha1.ReasonNotNamespaced
-		c.Message = fmt.Sprintf("the key of %s is the namespace, but they are cluster-scoped; their objects are assigned by their names: remove the key, or use a label",
-			strings.Join(clusterScoped, ", "))
-
-		if len(lacking) > 0 {
-			c.Message += "; " + strings.Join(lacking, "; ")
-		}
+		c.Message = strings.Join(append([]string{fmt.Sprintf("the key of %s is the namespace, but they are cluster-scoped; "+
+			"their objects are assigned by their names: remove the key, or use a label",
+			strings.Join(clusterScoped, ", "))}, lacking...), "; ")
 	case len(lacking) > 0:
 		c.Reason = v1alpha1.ReasonLabelsMissing
-		c.Message = strings.Join(lacking, "; ") + "; these objects are assigned by their names, and not with the objects that they belong to: add the label"
+		c.Message = strings.Join(lacking, "; ") + "; these objects are assigned by their names, and not with the objects " +
+			"that they belong to: add the label"
 	case !r.KeylessKnown:
 		c.Status, c.Reason = metav1.ConditionUnknown, v1alpha1.ReasonKeysUnknown
 		c.Message = "the objects have not all been seen since the keys changed"

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -17,22 +17,23 @@ import (
 // maxMutating limits how many webhooks and policies a message names.
 const maxMutating = 5
 
-// mutating names the webhooks and policies that may change objects of the ring in updates, if the policy about the rebalancer has refused a write
-// because of such a change; otherwise, and if they cannot be read, it returns "". Selectors and conditions are not evaluated.
+// mutating names the webhooks and policies that may change objects of the ring in updates, if the policy about the
+// rebalancer has refused a write because of such a change; otherwise, and if they cannot be read, it returns "".
+// Selectors and conditions are not evaluated.
 func (r *Reconciler) mutating(ctx context.Context, set *resources.Set, failure string) string {
 	if !feed.MentionsPolicy(failure) {
 		return ""
 	}
 
 	var (
-		names    []string
 		webhooks admissionregistrationv1.MutatingWebhookConfigurationList
 		policies admissionregistrationv1.MutatingAdmissionPolicyList
+		names    []string
 	)
 
 	// Not every API server has policies, and an embedded sharder may read neither.
 	for _, list := range []client.ObjectList{&webhooks, &policies} {
-		_ = r.live.List(ctx, list)
+		_ = r.Live.List(ctx, list)
 	}
 
 	for i := range webhooks.Items {
@@ -41,16 +42,16 @@ func (r *Reconciler) mutating(ctx context.Context, set *resources.Set, failure s
 		}
 
 		for _, w := range webhooks.Items[i].Webhooks {
-			if slices.ContainsFunc(w.Rules, func(rule admissionregistrationv1.RuleWithOperations) bool { return updates(rule, set) }) {
+			if slices.ContainsFunc(w.Rules, updates(set)) {
 				names = append(names, "webhook "+w.Name+" of "+webhooks.Items[i].Name)
 			}
 		}
 	}
 
 	for i := range policies.Items {
-		match := policies.Items[i].Spec.MatchConstraints
-		if match != nil && slices.ContainsFunc(match.ResourceRules, func(rule admissionregistrationv1.NamedRuleWithOperations) bool {
-			return updates(rule.RuleWithOperations, set)
+		rules := ptr.Deref(policies.Items[i].Spec.MatchConstraints, admissionregistrationv1.MatchResources{}).ResourceRules
+		if slices.ContainsFunc(rules, func(rule admissionregistrationv1.NamedRuleWithOperations) bool {
+			return updates(set)(rule.RuleWithOperations)
 		}) {
 			names = append(names, "policy "+policies.Items[i].Name)
 		}
@@ -67,14 +68,18 @@ func (r *Reconciler) mutating(ctx context.Context, set *resources.Set, failure s
 	return "; updates of resources of the ring may be changed by: " + strings.Join(names, ", ")
 }
 
-// updates reports whether a rule matches updates of a resource of the ring.
-func updates(rule admissionregistrationv1.RuleWithOperations, set *resources.Set) bool {
-	matches := func(gr schema.GroupResource) bool {
-		return (slices.Contains(rule.APIGroups, gr.Group) || slices.Contains(rule.APIGroups, "*")) &&
-			slices.ContainsFunc(rule.Resources, func(name string) bool { return name == gr.Resource || name == "*" || name == "*/*" })
+// updates returns a function that reports whether a rule matches updates of a resource of the ring.
+func updates(set *resources.Set) func(admissionregistrationv1.RuleWithOperations) bool {
+	all := slices.Concat(set.Main(), set.Controlled())
+	has := func(values []string, wanted ...string) bool {
+		return slices.ContainsFunc(wanted, func(value string) bool { return slices.Contains(values, value) })
 	}
 
-	return slices.ContainsFunc(rule.Operations, func(o admissionregistrationv1.OperationType) bool {
-		return o == admissionregistrationv1.Update || o == admissionregistrationv1.OperationAll
-	}) && slices.ContainsFunc(slices.Concat(set.Main(), set.Controlled()), func(r resources.Resource) bool { return matches(r.GroupResource()) })
+	return func(rule admissionregistrationv1.RuleWithOperations) bool {
+		return (slices.Contains(rule.Operations, admissionregistrationv1.Update) ||
+			slices.Contains(rule.Operations, admissionregistrationv1.OperationAll)) &&
+			slices.ContainsFunc(all, func(r resources.Resource) bool {
+				return has(rule.APIGroups, r.GVR.Group, "*") && has(rule.Resources, r.GVR.Resource, "*", "*/*")
+			})
+	}
 }

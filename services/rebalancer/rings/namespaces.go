@@ -14,11 +14,10 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
-// namespaces answers from the labels of namespaces in the cache. If the cache does not contain a namespace yet, it reads the
-// namespace live. It stores nothing.
+// namespaces answers from the labels of namespaces in the cache. If the cache does not contain a namespace yet, it
+// reads the namespace live. It stores nothing.
 type namespaces struct {
 	cached client.Reader
 	live   client.Reader
@@ -28,7 +27,8 @@ type namespaces struct {
 func (n namespaces) Selects(ctx context.Context, name string, selector labels.Selector) (bool, error) {
 	ns := &corev1.Namespace{}
 
-	err := n.cached.Get(ctx, client.ObjectKey{Name: name}, ns, client.UnsafeDisableDeepCopy) // called for every object of a pass
+	// No copy: this is called for every object of a pass.
+	err := n.cached.Get(ctx, client.ObjectKey{Name: name}, ns, client.UnsafeDisableDeepCopy)
 	if apierrors.IsNotFound(err) {
 		err = n.live.Get(ctx, client.ObjectKey{Name: name}, ns)
 	}
@@ -59,30 +59,22 @@ func (n namespaces) Covered(ctx context.Context, selector labels.Selector) (map[
 	return covered, nil
 }
 
-// Unwatched says which namespaces a target covers that no available shard watches, and which shards watch what; empty if there is none.
-func (n namespaces) Unwatched(ctx context.Context, t *placement.Target) (string, error) {
-	namespaced := slices.ContainsFunc(t.Set.Main(), func(r resources.Resource) bool { return r.Namespaced && !t.Leaving[r.GroupResource()] })
-	if !t.View.Restricted() || !namespaced {
-		return "", nil
+// unwatched says which namespaces a target covers that no available shard watches, and which shards watch what; empty
+// if there is none.
+func unwatched(t *target) string {
+	namespaced := func(r resources.Resource) bool { return r.Namespaced && !t.Leaving[r.GroupResource()] }
+	if !t.View.Restricted() || !slices.ContainsFunc(t.Set.Main(), namespaced) {
+		return ""
 	}
 
-	covered, err := n.Covered(ctx, t.Selector)
-	if err != nil {
-		return "", err
-	}
-
-	var names []string
-
-	for _, name := range slices.Sorted(maps.Keys(covered)) {
-		if covered[name] && !t.View.Watched(name) {
-			names = append(names, name)
-		}
-	}
-
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(t.covered)), func(name string) bool {
+		return !t.covered[name] || t.View.Watched(name)
+	})
 	if len(names) == 0 {
-		return "", nil
+		return ""
 	}
 
-	return fmt.Sprintf("nobody works on objects in the namespaces %s, which the ring covers and no shard watches: %s; start the shards with these namespaces, "+
-		"or leave them out in spec.namespaceSelector", membership.Few(names), strings.Join(t.View.Restrictions(), "; ")), nil
+	return fmt.Sprintf("nobody works on objects in the namespaces %s, which the ring covers and no shard watches: %s; "+
+		"start the shards with these namespaces, or leave them out in spec.namespaceSelector",
+		membership.Few(names), strings.Join(t.View.Restrictions(), "; "))
 }

@@ -1,8 +1,9 @@
-// Package rings reconciles the rings: it runs one engine per ring, gives it its target, and writes its report into the status of the
-// ring.
+// Package rings reconciles the rings: it runs one engine per ring, gives it its target, and writes its report into the
+// status of the ring.
 //
-// It reads ClusterRings, namespaces, and what other packages know about Leases and resources. It writes the finalizer of each ring,
-// status.assignment, the condition Assigned, and events. The engines do everything else; see package engine.
+// It reads ClusterRings, namespaces, and what other packages know about Leases and resources. It writes the finalizer
+// of each ring, status.assignment, the condition Assigned, and events. The engines do everything else; see package
+// engine.
 package rings
 
 import (
@@ -34,18 +35,21 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/internal/status"
+	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
 const (
 	// catchUp is how long the cache gets to receive concurrent writes.
 	catchUp = 50 * time.Millisecond
-	// countsEvery is the interval at which the status reports how many objects are on the move while nothing else changes:
-	// every service reads each write, and a write to a ring costs the API server as much as ten writes to an object.
+	// countsEvery is the interval at which the status reports how many objects are on the move while nothing else
+	// changes: every service reads each write, and a write to a ring costs the API server as much as ten writes to an
+	// object.
 	countsEvery = time.Second
-	// countsPerSecond limits these writes for all rings together: if many rings move objects at once, the writes would cost
-	// as much as the moves.
+	// countsPerSecond limits these writes for all rings together: if many rings move objects at once, the writes would
+	// cost as much as the moves.
 	countsPerSecond = 5
 )
 
@@ -71,46 +75,46 @@ type Config struct {
 	Sharder sharder.Identity
 }
 
-// Reconciler gives the engine of every ring its target, and writes the reports of the engine into the status of the ring. Create it
-// with [New].
+// Reconciler gives the engine of every ring its target, and writes the reports of the engine into the status of the
+// ring. Create it with [New].
 type Reconciler struct {
-	name      string
-	client    client.Client
-	live      client.Reader
-	resources *resources.Resolver
-	index     *membership.Index
-	fleet     *fleet
-	queue     notifier
-	status    status.Writer
+	Config
+	namespaces namespaces
+	fleet      *fleet
+	// enqueue requests another reconcile of a ring. The controller sets it before the first one.
+	enqueue func(ring string)
+	status  status.Writer
 	// counts limits writes that change only numbers, by the clock of status.
-	counts   *rate.Limiter
-	recorder events.EventRecorder
-	self     sharder.Identity
-	others   others
+	counts  *rate.Limiter
+	waiting sharder.Waiting
 }
 
 // New returns a reconciler without engines. ctx ends when the service stops.
 func New(ctx context.Context, c Config) *Reconciler {
 	r := &Reconciler{
-		name: c.Name, client: c.Client, live: c.Live, resources: c.Resources, index: c.Index,
-		status:   status.Writer{Client: c.Client, Owner: c.Name, Clock: c.Clock},
-		counts:   rate.NewLimiter(countsPerSecond, countsPerSecond),
-		recorder: c.Recorder, self: c.Sharder,
+		Config: c, namespaces: namespaces{cached: c.Client, live: c.Live},
+		status: status.Writer{Client: c.Client, Owner: c.Name, Clock: c.Clock},
+		counts: rate.NewLimiter(countsPerSecond, countsPerSecond),
 	}
-	r.fleet = &fleet{
-		api: c.Objects, live: c.Live,
-		namespaces: namespaces{cached: c.Client, live: c.Live},
-		limits:     c.Limits, clock: c.Clock,
-		ask:     c.Resources.Ask,
-		changed: r.queue.notify,
-		late: func(ring string, id feed.ID, shard string, after time.Duration) {
-			obj := &v1alpha1.ClusterRing{}
-			if err := c.Client.Get(ctx, types.NamespacedName{Name: ring}, obj); err == nil {
-				c.Recorder.Eventf(obj, nil, "Warning", v1alpha1.ReasonDrainsLate, "Drain",
-					"shard %s has not released %s within %s", shard, id, after)
-			}
-		},
-	}
+	r.fleet = &fleet{create: func(ring string, keys contract.LabelKeys) *engine.Engine {
+		return engine.New(engine.Config{
+			Ring:       ring,
+			Objects:    feed.NewClient(c.Objects, keys),
+			Guard:      takeover.New(ring, c.Live, c.Clock),
+			Namespaces: r.namespaces,
+			Limits:     c.Limits,
+			Clock:      c.Clock,
+			Changed:    func() { r.enqueue(ring) },
+			Trouble:    c.Resources.Ask,
+			Late: func(id feed.ID, shard string, after time.Duration) {
+				obj := &v1alpha1.ClusterRing{}
+				if err := c.Client.Get(ctx, types.NamespacedName{Name: ring}, obj); err == nil {
+					c.Recorder.Eventf(obj, nil, "Warning", v1alpha1.ReasonDrainsLate, "Drain",
+						"shard %s has not released %s within %s", shard, id, after)
+				}
+			},
+		})
+	}}
 
 	return r
 }
@@ -130,11 +134,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
-	if err := r.client.Get(ctx, req.NamespacedName, ring); err != nil {
+	if err := r.Client.Get(ctx, req.NamespacedName, ring); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.fleet.stop(req.Name)
-			r.others.forget(req.Name)
-			r.index.Rule(req.Name, membership.Rules{})
+			r.waiting.End(req.Name)
+			r.Index.Rule(req.Name, membership.Rules{})
 
 			return reconcile.Result{}, nil
 		}
@@ -143,7 +147,7 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	// A ring that is refused is not claimed: it can be deleted at once.
-	if next := r.self.Next(ring); next == sharder.Work || next == sharder.Claim {
+	if next := r.Sharder.Next(ring); next == sharder.Work || next == sharder.Claim {
 		if done, result, err := r.refuseLabel(ctx, ring); done || err != nil {
 			return result, err
 		}
@@ -153,169 +157,182 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
 
-	t, err := targetOf(ring, r.resources, r.index.ViewOf(ring))
+	t, err := targetOf(ring, r.Resources, r.Index.ViewOf(ring))
 	if err != nil {
-		return reconcile.Result{}, r.refuse(ctx, ring, t)
+		// The engine, if there is one, keeps its last target.
+		remembered := &v1alpha1.AssignmentStatus{Resources: t.scope.Remember(t.Set)}
+
+		return reconcile.Result{}, r.explain(ctx, ring, remembered, notAssigned(v1alpha1.ReasonAssignmentFailed, err.Error()))
 	}
 
-	return r.pursue(ctx, ring, t)
+	return r.pursue(ctx, t)
 }
 
-// refuse reports an invalid spec. The engine, if there is one, keeps its last target.
-func (r *Reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) error {
-	assignment := &v1alpha1.AssignmentStatus{Resources: t.scope.Remember(t.Set)}
+// notAssigned returns the condition Assigned, False.
+func notAssigned(reason, message string) metav1.Condition {
+	return metav1.Condition{
+		Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+	}
+}
 
-	err := r.status.Write(ctx, ring, status.Part{Assignment: assignment, Conditions: []metav1.Condition{{
-		Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse,
-		Reason: v1alpha1.ReasonAssignmentFailed, Message: t.invalid.Error(),
-	}}})
+// explain writes the condition of a ring that is not pursued, and what to remember of its objects.
+func (r *Reconciler) explain(
+	ctx context.Context, ring *v1alpha1.ClusterRing, remembered *v1alpha1.AssignmentStatus, c metav1.Condition,
+) error {
+	err := r.status.Write(ctx, ring, status.Part{Assignment: remembered, Conditions: []metav1.Condition{c}})
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("refuse an invalid ring: %w", err)
+		return fmt.Errorf("report that ring %s is not pursued: %w", ring.Name, err)
 	}
 
 	return nil
 }
 
-func (r *Reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
-	e := r.fleet.engine(ring.Name, ring.LabelKeys())
+// pursue gives the engine of the ring its target, or reports its progress towards it.
+func (r *Reconciler) pursue(ctx context.Context, t *target) (reconcile.Result, error) {
+	e := r.fleet.engine(t.ring.Name, t.ring.LabelKeys())
 	if e == nil {
 		return reconcile.Result{}, errors.New("the rebalancer is stopping")
 	}
 
-	wait, err := r.fleet.revise(ctx, e, t.Target)
+	look, err := r.revise(ctx, e, t)
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("find the namespaces of ring %s: %w", ring.Name, err)
+		return reconcile.Result{}, fmt.Errorf("find the namespaces of ring %s: %w", t.ring.Name, err)
 	}
 
-	result, err := r.steer(ctx, e, ring, t)
-	result.RequeueAfter = kit.Sooner(result.RequeueAfter, wait)
+	var wait time.Duration
 
-	return result, err
-}
+	if e.Pursues(t.Target) {
+		e.SetTarget(t.Target) // what it knows of the shards may be newer
 
-// steer gives the engine the target, or reports its progress towards it.
-func (r *Reconciler) steer(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
-	if !e.Pursues(t.Target) {
+		wait, err = r.progress(ctx, e, t)
+	} else {
 		e.Observe(t.View) // immediately, even if the target has to wait, or the status cannot be written
 
-		if wait := e.pace.wait(r.status.Clock.Now()); wait > 0 {
-			return reconcile.Result{RequeueAfter: wait}, nil
+		if wait = e.paced.Sub(r.status.Clock.Now()); wait <= 0 {
+			wait, err = r.redirect(ctx, e, t)
 		}
-
-		return r.redirect(ctx, e, ring, t)
 	}
 
-	if e.refused {
-		e.refused = false
-		r.fleet.revisit(e)
-
-		return reconcile.Result{RequeueAfter: catchUp}, nil
-	}
-
-	e.SetTarget(t.Target)
-
-	report := e.Report()
-	report.Publish(ring.Name)
-
-	wait, err := r.report(ctx, e, ring, progress{t, report})
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-
-	if !ring.DeletionTimestamp.IsZero() && report.Converged && len(t.missing()) == 0 {
-		return reconcile.Result{}, r.finish(ctx, ring)
-	}
-
-	if wait > 0 {
-		return reconcile.Result{RequeueAfter: wait}, nil
-	}
-
-	return reconcile.Result{}, nil
+	return reconcile.Result{RequeueAfter: kit.Sooner(wait, look)}, err
 }
 
-// redirect gives the engine another target. Before that, it writes into the status that not all objects are in their places,
-// and which resources may carry labels from now on. The assigner relies on the former to know that objects move. A restarted
-// rebalancer relies on the latter to clean up. Until the status is written, the engine keeps its target.
+// revise completes a target with its revision, which depends on relabelled namespaces and refused targets, and with
+// the namespaces that do not have to be watched. If a namespace was relabelled so soon after another one that its
+// objects have to wait, wait is how long.
+func (r *Reconciler) revise(ctx context.Context, e *running, t *target) (wait time.Duration, err error) {
+	if t.covered, err = r.namespaces.Covered(ctx, t.Selector); err != nil {
+		return 0, err
+	}
+
+	var before placement.Narrowing
+	if now := e.Target(); now != nil {
+		before = now.Narrow
+	}
+
+	t.Narrow = placement.Narrow(before, t.covered)
+	wait = e.look(r.status.Clock.Now())
+	t.Revision = e.revision
+
+	if e.refused && e.Pursues(t.Target) {
+		e.revision++
+		t.Revision = e.revision
+	}
+
+	return wait, nil
+}
+
+// progress reports the progress of an engine, and lets a deleted ring go when nothing carries its labels. If it is too
+// early for a report, wait is for how long.
+func (r *Reconciler) progress(ctx context.Context, e *running, t *target) (wait time.Duration, err error) {
+	report := e.Report()
+
+	wait, err = r.report(ctx, e, t, report)
+	if err == nil && !t.ring.DeletionTimestamp.IsZero() && report.Converged && len(t.missing()) == 0 {
+		return 0, r.finish(ctx, t.ring)
+	}
+
+	return wait, err
+}
+
+// redirect gives the engine another target. Before that, it writes into the status that not all objects are in their
+// places, and which resources may carry labels from now on. The assigner relies on the former to know that objects
+// move. A restarted rebalancer relies on the latter to clean up. Until the status is written, the engine keeps its
+// target.
 //
-// An outdated copy of the ring does not show what the status already contains. redirect therefore does nothing with such a
-// copy: the newer one is on its way into the cache. A copy is not outdated if only other services have written since, as the
-// lease monitor does whenever a shard joins or leaves.
-func (r *Reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
+// An outdated copy of the ring does not show what the status already contains. redirect therefore does nothing with
+// such a copy: the newer one is on its way into the cache. A copy is not outdated if only other services have written
+// since, as the lease monitor does whenever a shard joins or leaves.
+func (r *Reconciler) redirect(ctx context.Context, e *running, t *target) (wait time.Duration, err error) {
 	began := r.status.Clock.Now()
-	latest := &v1alpha1.ClusterRing{}
 	e.refused = true // until the target is set
 
-	err := r.live.Get(ctx, client.ObjectKeyFromObject(ring), latest)
-	if client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("read the latest copy of ring %s: %w", ring.Name, err)
+	latest, err := r.latest(ctx, t.ring)
+	if err != nil {
+		return 0, err
 	}
 
-	if !alike(latest, ring) {
-		return reconcile.Result{RequeueAfter: catchUp}, nil
+	if !alike(latest, t.ring) {
+		return catchUp, nil
 	}
 
-	ring = latest
+	t.ring = latest
 
 	report := e.Report()
-	report.Publish(ring.Name)
 	report.Converged = false
 	report.Lost = sets.List(sets.New(report.Lost...).Insert(e.Lost(t.Target)...).Delete(t.View.WorkingShards()...))
 	e.reported = lastReport{}
 
-	if _, err := r.report(ctx, e, ring, progress{t, report}); err != nil {
-		return reconcile.Result{}, err
+	if _, err := r.report(ctx, e, t, report); err != nil {
+		return 0, err
 	}
 
 	e.SetTarget(t.Target)
 	e.refused = false
-	e.pace.record(began, r.status.Clock.Now())
+	e.pace(began, r.status.Clock.Now())
 
-	return reconcile.Result{}, nil // the engine will soon report
+	return 0, nil // the engine will soon report
 }
 
-// alike reports whether two copies of a ring are equal in everything that determines a target, and in this service's part of
-// the status.
+// alike reports whether two copies of a ring are equal in everything that determines a target, and in this service's
+// part of the status.
 func alike(a, b *v1alpha1.ClusterRing) bool {
-	return a.UID == b.UID && a.Generation == b.Generation && a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() &&
+	return a.UID == b.UID && a.Generation == b.Generation &&
+		a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() &&
 		equality.Semantic.DeepEqual(a.Status.Assignment, b.Status.Assignment)
 }
 
-// progress is the progress of an engine towards a target.
-type progress struct {
-	*target
-	report engine.Report
-}
+// report publishes the metrics, and writes the status, and an event when a problem begins. If only numbers have
+// changed since a recent write, it writes nothing and returns how long to wait.
+func (r *Reconciler) report(ctx context.Context, e *running, t *target, report engine.Report) (time.Duration, error) {
+	ring := t.ring
+	report.Publish(ring.Name)
 
-// report writes the status, and an event when a problem begins. If only numbers have changed since a recent write, it writes
-// nothing and returns how long to wait.
-func (r *Reconciler) report(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, s progress) (wait time.Duration, err error) {
 	is := situation{
-		deleting: !ring.DeletionTimestamp.IsZero(),
-		shards:   len(s.View.AvailableShards()),
-		missing:  resources.Message(s.missing()),
-		unknown:  resources.Message(slices.DeleteFunc(s.missing(), resources.Missing.Absent)),
-		report:   s.report,
-		mutating: r.mutating(ctx, s.Set, s.report.FailingExample),
-	}
-	if is.unwatched, err = r.fleet.namespaces.Unwatched(ctx, s.Target); err != nil {
-		return 0, fmt.Errorf("report: %w", err)
+		deleting:  !ring.DeletionTimestamp.IsZero(),
+		shards:    len(t.View.AvailableShards()),
+		missing:   resources.Message(t.missing()),
+		unknown:   resources.Message(slices.DeleteFunc(t.missing(), resources.Missing.Absent)),
+		unwatched: unwatched(t),
+		report:    report,
+		mutating:  r.mutating(ctx, t.Set, report.FailingExample),
 	}
 
-	if s.invalid != nil {
-		is.invalid = s.invalid.Error()
+	if t.invalid != nil {
+		is.invalid = t.invalid.Error()
 	}
 
 	c := assigned(is)
-	part := status.Part{Assignment: assignment(ring, s.target, s.report), Conditions: []metav1.Condition{c}}
+	part := status.Part{Assignment: assignment(ring, t, report), Conditions: []metav1.Condition{c}}
 
-	if keys := keysFound(s.target, s.report); keys != nil {
+	if keys := keysFound(t, report); keys != nil {
 		part.Conditions = append(part.Conditions, *keys)
 	}
 
 	if ring.Spec.Paused {
 		part.Conditions = append(part.Conditions, metav1.Condition{
 			Type: v1alpha1.ConditionPaused, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonMovesPaused,
-			Message: "spec.paused lets objects stay at their shards; new objects, and those of shards that are lost or stop, get a shard as usual",
+			Message: "spec.paused lets objects stay at their shards; new objects, and those of shards that are lost or stop, " +
+				"get a shard as usual",
 		})
 	}
 
@@ -330,7 +347,7 @@ func (r *Reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 		}
 	}
 
-	r.announce(e, ring, is)
+	r.announce(e, ring, is, c)
 
 	if err := r.status.Write(ctx, ring, part); err != nil && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("report: %w", err)
@@ -341,14 +358,12 @@ func (r *Reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 	return 0, nil
 }
 
-// announce emits an event when a problem begins, or when a problem begins to keep a deleted ring. If a resource begins to
-// fail, it also queries discovery: the resource may be served in another version or scope than before.
-func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situation) {
-	c := assigned(is)
+// announce emits an event when a problem begins, or when a problem begins to keep a deleted ring.
+func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situation, c metav1.Condition) {
 	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
 
 	if c.Reason == v1alpha1.ReasonAssignmentFailed && (old == nil || old.Reason != c.Reason) {
-		r.recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", note(c.Message))
+		r.Recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", note(c.Message))
 	}
 
 	if grave, why := stuck(is); is.deleting && why != "" && why != e.stuck {
@@ -359,15 +374,7 @@ func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situati
 			kind = "Warning"
 		}
 
-		r.recorder.Eventf(ring, nil, kind, c.Reason, "Release", "%s", note(c.Message))
-	}
-
-	if failures := is.report.Failures; !slices.Equal(failures, e.failures) {
-		e.failures = failures
-
-		if len(failures) > 0 {
-			r.resources.Ask()
-		}
+		r.Recorder.Eventf(ring, nil, kind, c.Reason, "Release", "%s", note(c.Message))
 	}
 }
 
@@ -392,8 +399,8 @@ type lastReport struct {
 	assignment *v1alpha1.AssignmentStatus
 }
 
-// justCounts reports whether the condition and the assignment differ from the last report only in numbers of objects, and in
-// examples. It is false if there is no last report.
+// justCounts reports whether the condition and the assignment differ from the last report only in numbers of objects,
+// and in examples. It is false if there is no last report.
 func (o lastReport) justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a *v1alpha1.AssignmentStatus) bool {
 	return o.assignment != nil && o.generation == ring.Generation &&
 		o.condition.Status == c.Status && o.condition.Reason == c.Reason &&

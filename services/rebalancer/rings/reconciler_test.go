@@ -10,134 +10,22 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/time/rate"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/internal/status"
-	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/lab/ringtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
-
-// stepped is a reconciler with the permissions of its service, which only the test calls. The test can interfere with the
-// requests of its client.
-type stepped struct {
-	*Reconciler
-	*ringtest.Fixture
-	live client.WithWatch
-}
-
-func newStepped(w *ringtest.Fixture, interfere interceptor.Funcs) *stepped {
-	w.Helper()
-
-	cfg, err := clientcmd.BuildConfigFromFlags("", w.Plane.ServiceKubeconfig(w, "rebalancer"))
-	require.NoError(w, err)
-
-	cfg.QPS = -1 // there is no cache, and other tests leave many objects to read
-	live, err := client.NewWithWatch(cfg, client.Options{Scheme: w.Client.Scheme()})
-	require.NoError(w, err)
-	httpClient, err := rest.HTTPClientFor(cfg)
-	require.NoError(w, err)
-	api, err := feed.Connect(cfg, httpClient, feed.Bounds{PerSecond: 1000, AtOnce: 16})
-	require.NoError(w, err)
-
-	discovery, err := resources.Connect(cfg, httpClient)
-	require.NoError(w, err)
-
-	known := resources.NewResolver(discovery, clock.RealClock{}, logr.Discard())
-
-	f := &fleet{
-		api: api, live: live, namespaces: namespaces{cached: live, live: live},
-		limits:  engine.Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
-		clock:   clock.RealClock{},
-		changed: func(string) {},
-		late:    func(string, feed.ID, string, time.Duration) {},
-	}
-
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 2)
-
-	go func() { ended <- f.Start(ctx) }()
-	go func() { ended <- known.Start(ctx) }()
-
-	w.Cleanup(func() {
-		cancel()
-		require.NoError(w, <-ended)
-		require.NoError(w, <-ended)
-	})
-	require.NoError(w, known.Await(ctx))
-	require.Eventually(w, func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-
-		return f.ctx != nil
-	}, 30*time.Second, time.Millisecond)
-
-	c := interceptor.NewClient(live, interfere)
-
-	return &stepped{Fixture: w, live: live, Reconciler: &Reconciler{
-		client: c, live: live, resources: known, index: membership.NewIndex(), fleet: f,
-		recorder: events.NewFakeRecorder(100), status: status.Writer{Client: c, Owner: "rebalancer", Clock: testclock.NewFakePassiveClock(time.Unix(1_000_000_000, 0))},
-		counts: rate.NewLimiter(countsPerSecond, countsPerSecond),
-	}}
-}
-
-func (s *stepped) reconcileOnce() (reconcile.Result, error) {
-	s.Helper()
-
-	// The state that the watch of Leases would have delivered by now.
-	var list coordinationv1.LeaseList
-	require.NoError(s, s.live.List(s.Context(), &list, client.MatchingLabels{contract.LabelClusterRing: s.Ring.Name}))
-
-	for i := range list.Items {
-		s.index.Upsert(&list.Items[i])
-	}
-
-	return s.Reconcile(s.Context(), ringrequest.For(s.Ring.Name))
-}
-
-// settle reconciles until the ring has converged.
-func (s *stepped) settle() {
-	s.Helper()
-
-	want := s.View().Fingerprint()
-	require.Eventually(s, func() bool {
-		_, err := s.reconcileOnce()
-		require.NoError(s, err)
-
-		return s.assignment().Fingerprint == want
-	}, 30*time.Second, 10*time.Millisecond)
-}
-
-func (s *stepped) assignment() v1alpha1.AssignmentStatus {
-	s.Helper()
-
-	ring := &v1alpha1.ClusterRing{}
-	require.NoError(s, s.live.Get(s.Context(), client.ObjectKeyFromObject(s.Ring), ring))
-	require.NotNil(s, ring.Status.Assignment)
-
-	return *ring.Status.Assignment
-}
 
 // unwritable fails writes of the status while it is broken.
 func unwritable(broken *atomic.Bool) interceptor.Funcs {
@@ -168,7 +56,7 @@ func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
 			w := ringtest.New(t)
 			w.Join("a", "b")
 
-			cm := w.Main(w.NamesOf("b", 1)[0], "a") // leaves a, whatever changes
+			cm := w.Main(namesOf(w, "b", 1)[0], "a") // leaves a, whatever changes
 
 			require.NoError(t, w.Shards["b"].Release(t.Context()))
 
@@ -353,7 +241,7 @@ func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
 	w := ringtest.New(t)
 	w.Join("a", "b")
 
-	names := w.NamesOf("b", 2)
+	names := namesOf(w, "b", 2)
 	first, second := w.Main(names[0], "a"), w.Main(names[1], "a")
 
 	s := newStepped(w, interceptor.Funcs{})
@@ -407,7 +295,7 @@ func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
 func TestOldCopyOfTheRingWritesNothingAgain(t *testing.T) {
 	w := ringtest.New(t)
 	w.Join("a", "b")
-	w.Main(w.NamesOf("b", 1)[0], "b")
+	w.Main(namesOf(w, "b", 1)[0], "b")
 
 	var old atomic.Pointer[v1alpha1.ClusterRing]
 
@@ -419,7 +307,7 @@ func TestOldCopyOfTheRingWritesNothingAgain(t *testing.T) {
 
 	// The object stays where it is for now, for the process may live on.
 	require.NoError(t, w.Shards["b"].Delete(t.Context()))
-	s.index.Delete(types.NamespacedName{Namespace: w.Namespace, Name: "b"})
+	s.Index.Delete(types.NamespacedName{Namespace: w.Namespace, Name: "b"})
 
 	_, err := s.reconcileOnce()
 	require.NoError(t, err)
@@ -455,21 +343,6 @@ func TestConflictIsNoError(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
 	require.Contains(t, w.Ring.Finalizers, contract.FinalizerRebalancer)
-}
-
-// oldCopies makes reads of rings return an old copy, like a cache that lags.
-func oldCopies(old *atomic.Pointer[v1alpha1.ClusterRing]) func(
-	context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption,
-) error {
-	return func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-		ring, ok := obj.(*v1alpha1.ClusterRing)
-		if o := old.Load(); ok && o != nil {
-			o.DeepCopyInto(ring)
-			return nil
-		}
-
-		return c.Get(ctx, key, obj, opts...)
-	}
 }
 
 func TestNotesFitIntoEvents(t *testing.T) {

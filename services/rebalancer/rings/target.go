@@ -19,8 +19,13 @@ import (
 type target struct {
 	*engine.Target
 
+	// ring is the copy of the ring that this is the target of.
+	ring  *v1alpha1.ClusterRing
 	scope scope.Scope
-	// invalid is the reason why the ring is invalid; the target then contains what can be done anyway. It is nil if the ring is valid.
+	// covered says of each namespace whether the ring's selector selects it.
+	covered map[string]bool
+	// invalid is the reason why the ring is invalid; the target then contains what can be done anyway. It is nil if the
+	// ring is valid.
 	invalid error
 }
 
@@ -28,17 +33,16 @@ type target struct {
 // being deleted: a deletion needs no selector.
 func targetOf(ring *v1alpha1.ClusterRing, known *resources.Resolver, view *membership.View) (*target, error) {
 	s := scope.Of(ring)
-	t := &target{scope: s, Target: &engine.Target{View: view, Set: known.Resolve(s.Spec), Leaving: s.Leaving}}
 
 	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
 	if err != nil {
-		t.invalid, selector = fmt.Errorf("spec.namespaceSelector: %w", err), labels.Nothing()
+		err, selector = fmt.Errorf("spec.namespaceSelector: %w", err), labels.Nothing()
 	}
 
-	t.Selector = selector
-
-	if _, err := ring.Spec.ObjectRequirements(); err != nil {
-		t.invalid = errors.Join(t.invalid, err)
+	_, other := ring.Spec.ObjectRequirements()
+	t := &target{
+		ring: ring, scope: s, invalid: errors.Join(err, other),
+		Target: &engine.Target{View: view, Set: known.Resolve(s.Spec), Leaving: s.Leaving, Selector: selector},
 	}
 
 	if ring.DeletionTimestamp.IsZero() {
@@ -48,8 +52,8 @@ func targetOf(ring *v1alpha1.ClusterRing, known *resources.Resolver, view *membe
 	return t, nil
 }
 
-// missing returns the resources that are not served and have, or may have, labeled objects. A resource that has left the ring
-// is not missing once it is gone: its objects are gone too, and so are their labels.
+// missing returns the resources that are not served and have, or may have, labeled objects. A resource that has left
+// the ring is not missing once it is gone: its objects are gone too, and so are their labels.
 func (t *target) missing() []resources.Missing {
 	return slices.DeleteFunc(slices.Clone(t.Set.Missing()), func(m resources.Missing) bool {
 		return t.Leaving[m.GroupResource] && m.Gone()

@@ -1,4 +1,6 @@
 // Package ringtest sets up a ring on a real API server for tests of the rebalancer, and plays its shards and users.
+//
+// It knows nothing of the services: who owns an object, tests tell it.
 package ringtest
 
 import (
@@ -19,14 +21,13 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
-// Fixture is one ring on the real API server, in a namespace of its own: ConfigMaps are its main resource, Secrets are its
-// controlled resource. Create it with New. Its methods fail the test on any error; they are not safe for concurrent use.
+// Fixture is one ring on the real API server, in a namespace of its own: ConfigMaps are its main resource, Secrets are
+// its controlled resource. Create it with New. Its methods fail the test on any error; they are not safe for
+// concurrent use.
 type Fixture struct {
 	*testing.T
 	// Plane is the control plane, which the tests of a package share. The client has all rights.
@@ -47,7 +48,9 @@ func New(t *testing.T, change ...func(*v1alpha1.ClusterRing)) *Fixture {
 	plane := localplane.Shared(t)
 	require.NoError(t, plane.Install(t.Context(), "services/rebalancer/testdata/rights.yaml"))
 
-	w := &Fixture{T: t, Plane: plane, Client: plane.Client, Namespace: plane.Namespace(t), Shards: map[string]*leasetest.Shard{}}
+	w := &Fixture{
+		T: t, Plane: plane, Client: plane.Client, Namespace: plane.Namespace(t), Shards: map[string]*leasetest.Shard{},
+	}
 	w.Ring = &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: "ring-" + w.Namespace},
 		Spec: v1alpha1.ClusterRingSpec{
@@ -105,8 +108,8 @@ func (w *Fixture) Join(names ...string) {
 	}
 }
 
-// View returns the view of the ring's current Leases.
-func (w *Fixture) View() *membership.View {
+// Leases returns the current Leases of the ring's shards.
+func (w *Fixture) Leases() []*coordinationv1.Lease {
 	w.Helper()
 
 	var list coordinationv1.LeaseList
@@ -117,32 +120,20 @@ func (w *Fixture) View() *membership.View {
 		leases = append(leases, &list.Items[i])
 	}
 
-	return membership.RulesOf(w.Ring).View(w.Ring.Name, leases, nil)
+	return leases
 }
 
-// Owner returns the shard that owns the key of the named ConfigMap.
-func (w *Fixture) Owner(name string) string {
+// NamesOf returns n names of ConfigMaps that belong to the shard. owner returns the shard of a ConfigMap, given its
+// name.
+func (w *Fixture) NamesOf(shard string, n int, owner func(name string) string) []string {
 	w.Helper()
-
-	shard, ok := w.View().Owner(key.Key{Kind: "ConfigMap", Namespace: w.Namespace, Name: name})
-	require.True(w, ok, "no shard is available")
-
-	return shard
-}
-
-// NamesOf returns n names of ConfigMaps whose keys the shard currently owns.
-func (w *Fixture) NamesOf(shard string, n int) []string {
-	w.Helper()
-
-	view := w.View()
 
 	var names []string
 
 	for i := 0; len(names) < n; i++ {
 		require.Less(w, i, 10_000, "shard %s owns nothing", shard)
 
-		name := fmt.Sprintf("main-%s-%d", shard, i)
-		if owner, ok := view.Owner(key.Key{Kind: "ConfigMap", Namespace: w.Namespace, Name: name}); ok && owner == shard {
+		if name := fmt.Sprintf("main-%s-%d", shard, i); owner(name) == shard {
 			names = append(names, name)
 		}
 	}
@@ -231,16 +222,14 @@ func (w *Fixture) Assigned(reason string) metav1.Condition {
 	return *c
 }
 
-// AtRest waits until the ring has converged for the current shards.
-func (w *Fixture) AtRest() {
+// Converged waits until the status of the ring says that every object is at its shard among those of the fingerprint.
+func (w *Fixture) Converged(fingerprint string) {
 	w.Helper()
-
-	want := w.View().Fingerprint()
 
 	require.Eventually(w, func() bool {
 		require.NoError(w, w.Client.Get(w.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
 
-		return w.Ring.Status.Assignment != nil && w.Ring.Status.Assignment.Fingerprint == want
+		return w.Ring.Status.Assignment != nil && w.Ring.Status.Assignment.Fingerprint == fingerprint
 	}, 30*time.Second, 20*time.Millisecond, "the ring should converge: %+v", w.Ring.Status)
 }
 
@@ -267,5 +256,8 @@ func Foreign(ns, name string) *corev1.Secret {
 
 // Shard returns a shard that has not joined. If d is 0, its Lease has the usual duration.
 func (w *Fixture) Shard(name string, d time.Duration) *leasetest.Shard {
-	return &leasetest.Shard{Client: w.Client, Ring: w.Ring.Name, Namespace: w.Namespace, Name: name, Duration: d, ShardLabel: w.Ring.Spec.ShardLabel}
+	return &leasetest.Shard{
+		Client: w.Client, Ring: w.Ring.Name, Namespace: w.Namespace, Name: name, Duration: d,
+		ShardLabel: w.Ring.Spec.ShardLabel,
+	}
 }
