@@ -390,19 +390,17 @@ func (v *View) Works(shard string) bool {
 	return ok
 }
 
-// HoldsOff reports whether the shard is available and announces a hold-off. Such a shard also compares its caches with the
-// handover annotation before it works on an object.
-func (v *View) HoldsOff(shard string) bool {
+// HoldsOff reports whether the shard has a Lease, held or not, that announces a hold-off; if it has several, whether all do. Such
+// a shard also compares its caches with the handover annotation before it works on an object.
+func (v *View) HoldsOff(shard string) (does bool) {
 	named := func(s Shard, name string) int { return cmp.Compare(s.Name, name) }
 
-	i, _ := slices.BinarySearchFunc(v.shards, shard, named)
+	i, does := slices.BinarySearchFunc(v.shards, shard, named)
 	for ; i < len(v.shards) && v.shards[i].Name == shard; i++ {
-		if v.shards[i].Available {
-			return v.shards[i].HoldsOff
-		}
+		does = does && v.shards[i].HoldsOff
 	}
 
-	return false
+	return does
 }
 
 // WorkingShards returns the names of all shards that may work on objects, sorted. The caller owns the slice.

@@ -68,6 +68,33 @@ func TestObjectStaysBehindWhatFollowsIt(t *testing.T) {
 	}
 }
 
+// An object leaves a dead shard before what follows it, unless the shard would hold off if it came back.
+func TestObjectLeavesADeadShardFirst(t *testing.T) {
+	for what, holdsOff := range map[string]bool{"the shard holds off": true, "the shard works at once": false} {
+		t.Run(what, func(t *testing.T) {
+			a := newAPI(t)
+			a.leases, a.scattered = []coordinationv1.Lease{leaseOf("dead", "")}, true
+			id := a.put(owners, ownerAtB(), "dead", false)
+			at := target()
+			want := expected{" 10", work.Outcome{Event: work.Woken}, []string{
+				"lease ", "free dead", "patch configmaps " + id.Name, "moved " + id.Name + ": release",
+			}}
+
+			if holdsOff {
+				dead := leaseOf("dead", "")
+				metav1.SetMetaDataAnnotation(&dead.ObjectMeta, contract.AnnotationHoldOff, "2s")
+				at.View = membership.NewView(ring, []*coordinationv1.Lease{new(leaseOf("a", "a")), new(leaseOf("b", "b")), &dead}, nil)
+				want = expected{"dead 1", work.Outcome{
+					Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + id.Name)),
+				}, []string{"lease ", "free dead", "gather what follows " + id.Name + " at b"}}
+			}
+
+			job := work.Job{Object: a.seen(id)}
+			a.expect(want, a.mover().Move(t.Context(), func() *placement.Target { return at }, job))
+		})
+	}
+}
+
 // A refusal because of the size of the annotations is reported, if the move has added one.
 func TestFullAnnotationsAreReported(t *testing.T) {
 	annotations, handover := field.NewPath("metadata", "annotations"), contract.Handover{children.GroupResource(): "17"}

@@ -115,6 +115,12 @@ func (w *walk) behind() time.Duration {
 	return behindPlain
 }
 
+// leavesFirst reports whether the object leaves its shard before what follows it: otherwise, a shard that comes back and does
+// not hold off would work on the object without what has already left.
+func (w *walk) leavesFirst() bool {
+	return w.action.ChildrenFirst && w.action.TakenFrom != "" && !w.target.View.HoldsOff(w.action.TakenFrom)
+}
+
 // tooLong reports whether the API server has refused a write because of the size of the annotations.
 func tooLong(err error) bool {
 	cause, found := apierrors.StatusCause(err, metav1.CauseTypeTooLong)

@@ -304,6 +304,10 @@ func (m *Mover) confirm(ctx context.Context, w *walk) *work.Outcome {
 
 // gather lets all objects that follow the object move first.
 func (m *Mover) gather(_ context.Context, w *walk) *work.Outcome {
+	if w.leavesFirst() {
+		w.action = plan.Action{Verb: plan.Release, TakenFrom: w.action.TakenFrom}
+	}
+
 	if !w.action.ChildrenFirst {
 		return nil
 	}
