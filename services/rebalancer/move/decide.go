@@ -115,8 +115,8 @@ func (w *walk) behind() time.Duration {
 	return behindPlain
 }
 
-// leavesFirst reports whether the object leaves its shard before what follows it: otherwise, a shard that comes back and does
-// not hold off would work on the object without what has already left.
+// leavesFirst reports whether the object leaves its shard before what follows it. Otherwise, the shard could come back and work
+// on the object although some of what follows it has left.
 func (w *walk) leavesFirst() bool {
 	return w.action.ChildrenFirst && w.action.TakenFrom != "" && !w.target.View.HoldsOff(w.action.TakenFrom)
 }

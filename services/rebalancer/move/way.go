@@ -17,7 +17,8 @@
 //	decide   [plan.Decide]         always
 //	grace    [Obligations]         lost shards are not expected to come back
 //	confirm  [takeover.Guard]      a shard that loses the object without being asked does not hold its Lease
-//	gather   [Obligations]         all objects that follow the object have moved before it, or some time before it
+//	gather   [Obligations]         all objects that follow the object have moved before it, or some time before it; an object
+//	                               that leaves a dead shard first does not wait for them
 //	grant    [Obligations]         one more object of the shard may be drained
 //	act      the API server        never: it writes, or reports what the object waits for
 //
