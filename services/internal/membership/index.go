@@ -54,13 +54,14 @@ type facts struct {
 	pod      string
 	label    string
 	watches  string
+	holdsOff bool
 }
 
 // shard returns what a Lease alone determines; judge adds what depends on others.
 func (f facts) shard(id types.NamespacedName) Shard {
 	return Shard{
 		Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Created: f.created, Acquired: f.acquired, Duration: f.duration,
-		Stopping: f.stopping, Pod: f.pod, Label: f.label, Watches: f.watches,
+		Stopping: f.stopping, Pod: f.pod, Label: f.label, Watches: f.watches, HoldsOff: f.holdsOff,
 	}
 }
 
@@ -74,6 +75,7 @@ func factsOf(l *coordinationv1.Lease) facts {
 		pod:      lease.Pod(l),
 		label:    unique.Make(lease.ShardLabel(l)).Value(),
 		watches:  unique.Make(lease.Namespaces(l)).Value(),
+		holdsOff: l.Annotations[contract.AnnotationHoldOff] != "",
 	}
 }
 

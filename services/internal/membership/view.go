@@ -64,6 +64,8 @@ type Shard struct {
 	Label string
 	// Watches are the namespaces in which the shard watches its objects, separated by commas, if its Lease announces some; empty for all.
 	Watches string
+	// HoldsOff reports whether the Lease announces a hold-off.
+	HoldsOff bool
 	// Available reports whether the shard may own objects.
 	Available bool
 	// Problem explains why a shard that holds its Lease is not available; otherwise empty.
@@ -386,6 +388,19 @@ func (v *View) Available(shard string) bool {
 func (v *View) Works(shard string) bool {
 	_, ok := slices.BinarySearch(v.working, shard)
 	return ok
+}
+
+// HoldsOff reports whether the shard has a Lease, held or not, that announces a hold-off; if it has several, whether all do. Such
+// a shard also compares its caches with the handover annotation before it works on an object.
+func (v *View) HoldsOff(shard string) (does bool) {
+	named := func(s Shard, name string) int { return cmp.Compare(s.Name, name) }
+
+	i, does := slices.BinarySearchFunc(v.shards, shard, named)
+	for ; i < len(v.shards) && v.shards[i].Name == shard; i++ {
+		does = does && v.shards[i].HoldsOff
+	}
+
+	return does
 }
 
 // WorkingShards returns the names of all shards that may work on objects, sorted. The caller owns the slice.

@@ -140,6 +140,26 @@ func TestViewShowsEveryShard(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, v.AvailableShards())
 }
 
+func TestHoldOffsAreSeen(t *testing.T) {
+	announces := func(name, holder string) *coordinationv1.Lease {
+		l := leaseOf("r", name, holder)
+		l.Annotations = map[string]string{contract.AnnotationHoldOff: "2s"}
+
+		return l
+	}
+
+	leases := []*coordinationv1.Lease{
+		announces("n/a", "a"), leaseOf("r", "m/b", "gone"), announces("n/b", "b"), leaseOf("r", "n/c", "c"), announces("n/d", ""),
+	}
+	v := membership.NewView("r", leases, nil)
+
+	for shard, want := range map[string]bool{"a": true, "b": false, "c": false, "d": true, "e": false} {
+		require.Equal(t, want, v.HoldsOff(shard), shard)
+	}
+
+	require.False(t, membership.SameShard(announces("n/c", "c"), leases[3]))
+}
+
 func TestOwner(t *testing.T) {
 	k := key.Key{Kind: "ConfigMap", Namespace: "default", Name: "a"}
 	_, ok := membership.NewView("r", nil, nil).Owner(k)

@@ -126,7 +126,7 @@ func TestChildrenThatWaitForTheirOwnerAskNothing(t *testing.T) {
 	require.LessOrEqual(t, w.times("GET configmaps", "GET secrets")-gets, 20)
 
 	require.NoError(t, c.Release(t.Context()))
-	w.eventually(func() bool { return !w.placed(owner, "c", false) }, "the owner should move")
+	w.eventually(func() bool { return !w.placed(owner, "c", false) && !w.placed(owner, "", false) }, "the owner should move")
 
 	for _, child := range children {
 		w.comes(child, owner.Labels[w.e.Objects.ShardLabel()], false)

@@ -27,6 +27,8 @@ type family struct {
 	// to is its next shard. since is when its shard released it.
 	to    string
 	since time.Time
+	// moved is when one of the others has last reached its place, or when they were last redirected.
+	moved time.Time
 	// number is its number among all families, in the order in which they began. known is when the followers were recorded that a watch has
 	// shown; zero if they were not.
 	number int
@@ -71,7 +73,7 @@ func (s *state) familyOf(o feed.Object) (types.UID, *family) {
 // redirect sends all followers of an object to its new next shard. If they are not known, they are searched again. The lock
 // must be held.
 func (s *state) redirect(uid types.UID, f *family) {
-	f.handover, f.known = contract.Handover{}, time.Time{}
+	f.handover, f.known, f.moved = contract.Handover{}, time.Time{}, s.clock.Now()
 
 	switch {
 	case f.members == nil:
@@ -99,6 +101,15 @@ func (s *state) follows(o feed.Object) {
 	for _, uid := range o.Lineage() {
 		if f := s.families.byUID[uid]; f != nil {
 			s.families.keep(f, o)
+		}
+	}
+}
+
+// moved records that an object that follows others has reached its place. The lock must be held.
+func (s *state) moved(now time.Time, o feed.Object) {
+	for _, uid := range o.Lineage() {
+		if f := s.families.byUID[uid]; f != nil {
+			f.moved = now
 		}
 	}
 }

@@ -168,7 +168,11 @@ func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
 		letGo := w.hold("serviceaccounts/" + name)
 		child := w.child(owner, name, "dead")
 		grandchild := w.grandchild(child, name, "dead")
-		moves := func() bool { return w.has("secrets/" + name) }
+		moves := func() bool {
+			require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(child), child))
+
+			return child.Labels[contract.ShardLabel(w.ring)] == "b"
+		}
 
 		w.await(func() bool { return moves() || w.waits(child) && w.has("serviceaccounts/"+name) }, "the child should wait for the grandchild")
 

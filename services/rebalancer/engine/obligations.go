@@ -63,7 +63,7 @@ func (s *state) answered(of schema.GroupResource) {
 }
 
 // Gathered implements [move.Obligations].
-func (s *state) Gathered(o feed.Object, to string) (h contract.Handover, all bool) {
+func (s *state) Gathered(o feed.Object, to string) (h contract.Handover, since time.Time, all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -71,7 +71,7 @@ func (s *state) Gathered(o feed.Object, to string) (h contract.Handover, all boo
 
 	switch {
 	case f == nil && o.Controller != nil && !s.ancestors.Between(o.GVR.GroupResource()):
-		return nil, true // nothing has ever followed an object of this kind
+		return nil, time.Time{}, true // nothing has ever followed an object of this kind
 	case f == nil:
 		s.kin.begun++
 		uid, f = o.UID, &family{owner: o.ID, since: s.clock.Now(), number: s.kin.begun, members: map[feed.ID]feed.Object{}}
@@ -94,7 +94,7 @@ func (s *state) Gathered(o feed.Object, to string) (h contract.Handover, all boo
 		notify(s.gather)
 	}
 
-	return maps.Clone(f.handover), known && n == 0
+	return maps.Clone(f.handover), f.moved, known && n == 0
 }
 
 // Given implements [move.Obligations].

@@ -198,7 +198,11 @@ func (s *state) report(id feed.ID, out work.Outcome) (late work.Late, news bool)
 			s.follows(*out.Object)
 		}
 
-		if s.ended(id) && out.Event == work.SeenInPlace && out.Object != nil {
+		if !s.ended(id) || out.Object == nil {
+			return
+		}
+
+		if s.moved(now, *out.Object); out.Event == work.SeenInPlace {
 			s.left(*out.Object)
 		}
 	})
@@ -257,6 +261,7 @@ func (s *state) see(o sight) {
 	s.table.See(s.clock.Now(), o.object, o.inPlace)
 
 	if s.ended(o.object.ID) && known {
+		s.moved(s.clock.Now(), o.object)
 		s.left(o.object)
 	}
 

@@ -208,7 +208,7 @@ func TestMoveFromADeadShard(t *testing.T) {
 	blocked := func(retry time.Duration, reason string) work.Outcome {
 		return work.Outcome{Event: work.Blocked, Cause: work.HeldBy("dead"), RetryAfter: retry, Reason: reason}
 	}
-	taken := expected{"b 10", work.Outcome{Event: work.SeenInPlace}, []string{lease, "free dead", patch, "moved " + name + ": assign"}}
+	taken := expected{" 10", work.Outcome{Event: work.Woken}, []string{lease, "free dead", patch, "moved " + name + ": release"}}
 
 	for what, tc := range map[string]moved{
 		"its Lease is free":    {prepare: holds(""), expected: taken},
@@ -253,8 +253,8 @@ func TestMoveLooksWhenItsTurnHasCome(t *testing.T) {
 	}
 
 	out := a.mover().Move(t.Context(), func() *placement.Target { return now }, work.Job{Object: a.seen(id)})
-	a.expect(expected{"a 10", work.Outcome{Event: work.SeenInPlace}, []string{
-		"lease ", "free dead", "patch configmaps " + id.Name, "moved " + id.Name + ": assign",
+	a.expect(expected{" 10", work.Outcome{Event: work.Woken}, []string{
+		"lease ", "free dead", "patch configmaps " + id.Name, "moved " + id.Name + ": release",
 	}}, out)
 	require.Zero(t, a.inside)
 }

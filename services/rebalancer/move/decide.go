@@ -2,6 +2,11 @@ package move
 
 import (
 	"cmp"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/plan"
@@ -12,6 +17,14 @@ import (
 )
 
 // Nothing in this file sends a request: everything follows from what the walk knows.
+
+const (
+	// behindPlain is how long an object stays behind what follows it if its next shard ignores the hand-over. Caches usually
+	// show within this time what was written.
+	behindPlain = 250 * time.Millisecond
+	// behindFull is the same for an object that has no room for the hand-over. A shard doubts a hand-over after this time.
+	behindFull = 2 * time.Second
+)
 
 // resting returns the outcome if nothing has to be done about the object now; otherwise nil.
 func (w *walk) resting() *work.Outcome {
@@ -65,6 +78,10 @@ func (w *walk) change() (c feed.Change, ok bool) {
 	switch w.action.Verb {
 	case plan.Assign:
 		c = feed.Change{Shard: w.action.To, RemoveDrain: w.object.Draining}
+		if w.plain {
+			w.handover = nil
+		}
+
 		if w.action.ChildrenFirst {
 			c.Handover = new(w.handover.String())
 		}
@@ -82,6 +99,33 @@ func (w *walk) change() (c feed.Change, ok bool) {
 	c.Kind = resource.Kind.Kind
 
 	return c, true
+}
+
+// behind returns how long the object stays behind the last of those that follow it.
+func (w *walk) behind() time.Duration {
+	switch {
+	case len(w.handover) == 0: // nothing follows it
+		return 0
+	case w.plain:
+		return behindFull
+	case w.target.View.HoldsOff(w.action.To):
+		return 0
+	}
+
+	return behindPlain
+}
+
+// leavesFirst reports whether the object leaves its shard before what follows it. Otherwise, the shard could come back and work
+// on the object although some of what follows it has left.
+func (w *walk) leavesFirst() bool {
+	return w.action.ChildrenFirst && w.action.TakenFrom != "" && !w.target.View.HoldsOff(w.action.TakenFrom)
+}
+
+// tooLong reports whether the API server has refused a write because of the size of the annotations.
+func tooLong(err error) bool {
+	cause, found := apierrors.StatusCause(err, metav1.CauseTypeTooLong)
+
+	return found && strings.HasPrefix(cause.Field, "metadata.annotations")
 }
 
 // waiting returns what the object waits for if the action writes nothing.

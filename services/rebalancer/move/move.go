@@ -47,10 +47,10 @@ type Obligations interface {
 	Held(shard string) bool
 	// Free records that a shard does not work on its objects.
 	Free(shard string)
-	// Gathered reports whether all followers of an object are at the shard to, and from which resource versions on. If not,
-	// it starts a search for them, and they may move to that shard. The object must not have a shard that works on it, or
-	// must follow another object.
-	Gathered(o feed.Object, to string) (from contract.Handover, all bool)
+	// Gathered reports whether all followers of an object are at the shard to, from which resource versions on, and when the
+	// last one arrived; the time is later if that is not known. If not all are there, it starts a search for them, and they
+	// may move to that shard. The object must not have a shard that works on it, or must follow another object.
+	Gathered(o feed.Object, to string) (from contract.Handover, since time.Time, all bool)
 	// Writing records that a write to an object of the resource begins. Call the result with the resource version of the object after the
 	// write, if the write has changed it.
 	Writing(of schema.GroupResource) (written func(version string))
@@ -304,13 +304,24 @@ func (m *Mover) confirm(ctx context.Context, w *walk) *work.Outcome {
 
 // gather lets all objects that follow the object move first.
 func (m *Mover) gather(_ context.Context, w *walk) *work.Outcome {
+	if w.leavesFirst() {
+		w.action = plan.Action{Verb: plan.Release, TakenFrom: w.action.TakenFrom}
+	}
+
 	if !w.action.ChildrenFirst {
 		return nil
 	}
 
-	var all bool
-	if w.handover, all = m.Obligations.Gathered(w.object, w.action.To); !all {
+	handover, since, all := m.Obligations.Gathered(w.object, w.action.To)
+	if w.handover = handover; !all {
 		return w.blocked(work.FollowersOf(w.object.UID))
+	}
+
+	if wait := w.behind() - m.Clock.Since(since); wait > 0 {
+		out := w.blocked(work.FollowersOf(w.object.UID))
+		out.RetryAfter = wait
+
+		return out
 	}
 
 	return nil
@@ -372,6 +383,7 @@ func (m *Mover) write(ctx context.Context, w *walk, change feed.Change) *work.Ou
 	if err != nil {
 		out := failed(&w.object, err)
 		out.Stale = true // the write may have been executed anyway
+		out.Full = change.Handover != nil && *change.Handover != "" && tooLong(err)
 
 		return out
 	}

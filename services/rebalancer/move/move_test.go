@@ -70,6 +70,7 @@ type api struct {
 	// scattered reports whether followers are not where the object goes. handover is since when they are there.
 	scattered bool
 	handover  contract.Handover
+	moved     time.Time // when the last of them has moved
 	given     map[feed.ID]bool
 	grace     time.Duration
 }
@@ -167,12 +168,12 @@ func (a *api) Selects(context.Context, string, labels.Selector) (bool, error) {
 func (a *api) Writing(schema.GroupResource) func(string) { return func(string) {} }
 
 // Gathered reports that all followers have arrived, unless scattered is set.
-func (a *api) Gathered(o feed.Object, to string) (contract.Handover, bool) {
+func (a *api) Gathered(o feed.Object, to string) (contract.Handover, time.Time, bool) {
 	if a.scattered {
 		a.requests = append(a.requests, "gather what follows "+o.Name+" at "+to)
 	}
 
-	return a.handover, !a.scattered
+	return a.handover, a.moved, !a.scattered
 }
 
 // Given reports whether an owner is given.

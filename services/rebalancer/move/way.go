@@ -17,7 +17,8 @@
 //	decide   [plan.Decide]         always
 //	grace    [Obligations]         lost shards are not expected to come back
 //	confirm  [takeover.Guard]      a shard that loses the object without being asked does not hold its Lease
-//	gather   [Obligations]         all objects that follow the object have moved before it
+//	gather   [Obligations]         all objects that follow the object have moved before it, or some time before it; an object
+//	                               that leaves a dead shard first does not wait for them
 //	grant    [Obligations]         one more object of the shard may be drained
 //	act      the API server        never: it writes, or reports what the object waits for
 //
@@ -66,6 +67,8 @@ type walk struct {
 	// present returns the current target. stale reports whether the object has changed since it was seen.
 	present func() *placement.Target
 	stale   bool
+	// plain reports whether the annotation of a hand-over does not fit into the object.
+	plain bool
 
 	object feed.Object
 	// glance sets target, at, kept and follows, and place sets them again.
@@ -99,7 +102,7 @@ type followed struct {
 
 // Move moves an object one step. It asks for the target again when the object may be read and written.
 func (m *Mover) Move(ctx context.Context, target func() *placement.Target, job work.Job) work.Outcome {
-	w := &walk{present: target, stale: job.Stale, object: job.Object}
+	w := &walk{present: target, stale: job.Stale, plain: job.Plain, object: job.Object}
 	defer w.end()
 
 	for _, next := range way {

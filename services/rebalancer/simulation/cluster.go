@@ -64,6 +64,7 @@ type Cluster struct {
 	touched    map[string]bool
 	changed    map[types.UID]time.Time // the last write of a user
 	givenUp    map[types.UID]time.Time // when an object last lost its shard
+	moved      map[types.UID]time.Time // when the rebalancer has last given an object another shard
 	noWebhook  time.Time
 	buried     map[apiserver.ID]*metav1.PartialObjectMetadata
 	violations []string
@@ -77,7 +78,8 @@ func newCluster(h History) *Cluster {
 		leases:    map[types.NamespacedName]*coordinationv1.Lease{},
 		processes: map[types.NamespacedName]*process{},
 		working:   map[types.UID]map[*process]bool{}, tampered: map[types.UID]map[*process]bool{}, overridden: map[types.UID]int64{},
-		unrelated: map[types.UID]schema.GroupResource{}, touched: map[string]bool{}, changed: map[types.UID]time.Time{}, givenUp: map[types.UID]time.Time{}, buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
+		unrelated: map[types.UID]schema.GroupResource{}, touched: map[string]bool{}, changed: map[types.UID]time.Time{},
+		givenUp: map[types.UID]time.Time{}, moved: map[types.UID]time.Time{}, buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
 	}
 	w.begun = w.clock.Now()
 

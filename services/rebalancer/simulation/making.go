@@ -80,7 +80,7 @@ func (p *process) inTerm() bool {
 
 // guards reports whether the process releases an object only when all its workers have left it. One of another library looks only at the worker that
 // sees the drain.
-func (p *process) guards() bool { return p.id.Name != "shard-b" }
+func (p *process) guards() bool { return p.id.Name != plainShard }
 
 // busy reports whether the process creates anything.
 func (p *process) busy() bool {

@@ -37,6 +37,7 @@ const (
 	sources  = "rebalancer/engine/sources.go"
 	stream   = "rebalancer/feed/stream.go"
 	move     = "rebalancer/move/move.go"
+	deciding = "rebalancer/move/decide.go"
 	turns    = "rebalancer/move/turns.go"
 	placing  = "rebalancer/placement/placement.go"
 	guard    = "internal/takeover/takeover.go"
@@ -111,8 +112,10 @@ var mutations = []mutation{
 	{name: "a Lease in deletion is left alone", edits: []replacement{{judging, "\tage = max(age, 0)\n", "\tage = max(age, 0)\n\tif s.Deleting {\n\t\treturn Decision{State: Ready, CheckAfter: time.Minute}\n\t}\n"}}},
 	{name: "one Lease of a day has all others waited for two", edits: []replacement{{guard, "longestWait = 5 * time.Minute", "longestWait = 500 * time.Hour"}}},
 	{name: "what waits counts against a bound", edits: []replacement{{wiring, "maxActive  = 20_000", "maxActive = 2"}, {tally, "y.phases[Delayed] + y.first - y.failed\n", "y.phases[Delayed] + y.phases[Parked]\n"}}},
-	{name: "an owner goes before what follows it", edits: []replacement{{asked, "\treturn maps.Clone(f.handover), known && n == 0\n", "\treturn maps.Clone(f.handover), true || known && n == 0\n"}}},
-	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{asked, "\treturn maps.Clone(f.handover), known && n == 0\n", "\treturn maps.Clone(f.handover), n == 0\n"}}},
+	{name: "an owner goes before what follows it", edits: []replacement{{asked, "\treturn maps.Clone(f.handover), f.moved, known && n == 0\n", "\treturn maps.Clone(f.handover), f.moved, true || known && n == 0\n"}}},
+	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{asked, "\treturn maps.Clone(f.handover), f.moved, known && n == 0\n", "\treturn maps.Clone(f.handover), f.moved, n == 0\n"}}},
+	{name: "an owner goes right after what follows it to a shard that asks nothing", edits: []replacement{{deciding, "behindPlain = 250 * time.Millisecond", "behindPlain = 0"}}},
+	{name: "an owner that waits for what follows it goes right after the last", edits: []replacement{{kin, "\t\t\tf.moved = now\n", ""}}},
 	{name: "an old sight of an owner forgets what follows it", edits: []replacement{{kin, "\t_, still := s.table.Has(id)\n\tif !still {\n", "\to, still := s.table.Has(id)\n\tif !still || o.Shard == \"\" {\n"}}},
 	{name: "an owner that is served in another version is somebody else", edits: []replacement{{asked, "\tcase uid == o.UID && f.owner != o.ID:", "\tcase uid == o.UID && f.owner != o.ID && uid == \"\":"}}},
 	{name: "a shard works by what it saw before it lost its Lease", edits: []replacement{{modelled, "\tp.cache = nil\n\tp.settle()\n", "\tstale := p.cache\n\tp.cache = nil\n\tp.settle()\n\n\tif len(stale) > 0 {\n\t\tp.cache = stale\n\t}\n"}, {modelled, "\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n", "\tif p.cache == nil {\n\t\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\t}\n\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n\tp.settle()\n"}}},

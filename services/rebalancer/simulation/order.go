@@ -20,15 +20,28 @@ import (
 // lately is how long the rebalancer may not know about a child that was created, or that has got another owner.
 const lately = 5 * time.Second
 
-// checkOrder checks I9 for a write of the rebalancer: the objects that follow an object reach its shard before it. The lock of
-// the cluster is held.
+const (
+	// plainShard is a shard that uses another library: it announces no hold-off, and ignores the handover annotation.
+	plainShard = "shard-b"
+	// behind is how long an object stays behind the last of those that follow it to such a shard.
+	behind = 250 * time.Millisecond
+)
+
+// checkOrder checks I9 for a write of the rebalancer: the objects that follow an object reach its shard before it, and some
+// time before it if the shard ignores the handover annotation. The lock of the cluster is held.
 func (w *Cluster) checkOrder(write apiserver.Write) {
 	if write.Old == nil || write.New == nil || !strings.HasPrefix(write.Client, "rebalancer/") {
 		return
 	}
 
 	to := write.New.Labels[shardLabel]
-	if to == "" || to == write.Old.Labels[shardLabel] || w.ring == nil || !parent(w.ring.Spec.Resources, write.GroupResource) || w.hampered() || w.restless() {
+	if to == "" || to == write.Old.Labels[shardLabel] {
+		return
+	}
+
+	w.moved[write.New.UID] = w.clock.Now()
+
+	if w.ring == nil || !parent(w.ring.Spec.Resources, write.GroupResource) || w.hampered() || w.restless() {
 		return
 	}
 
@@ -38,12 +51,15 @@ func (w *Cluster) checkOrder(write apiserver.Write) {
 	})
 
 	write.Others(func(id apiserver.ID, o *metav1.PartialObjectMetadata) {
-		if !w.follows(id, o, write.New.UID, controllers) || o.Labels[shardLabel] == to {
+		since := w.clock.Since(w.moved[o.UID])
+
+		arrived := o.Labels[shardLabel] == to && (to != plainShard || since >= behind)
+		if arrived || !w.follows(id, o, write.New.UID, controllers) {
 			return
 		}
 
 		if w.covered(id.Namespace) && !w.touched[id.String()] && w.clock.Since(w.changed[o.UID]) > lately {
-			w.violate(Order, "%s comes to %s, and %s is at %q", write.ID, to, id, o.Labels[shardLabel])
+			w.violate(Order, "%s comes to %s, and %s is at %q, since %s", write.ID, to, id, o.Labels[shardLabel], since)
 		}
 	})
 }

@@ -171,7 +171,7 @@ func (p *process) renewed(l *coordinationv1.Lease, now time.Time) *coordinationv
 	}
 
 	l = l.DeepCopy()
-	if p.id.Name != "shard-b" { // this shard uses another library
+	if p.id.Name != plainShard {
 		metav1.SetMetaDataAnnotation(&l.ObjectMeta, contract.AnnotationHoldOff, holdOff.String())
 	}
 

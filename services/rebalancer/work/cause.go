@@ -126,7 +126,7 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 		t.wakeSlots(now)
 	case c.kind == kindOwner && !t.known(c.owner):
 		t.wake(c)
-	case c.kind == kindFollowers && t.together(e):
+	case c.kind == kindFollowers && out.RetryAfter == 0 && t.together(e):
 		t.wake(c)
 	case c.kind == kindFollowers && e.follows != (feed.Lineage{}) && t.tally.between > t.limits.Parked:
 		t.scatter(now, e)

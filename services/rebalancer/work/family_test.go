@@ -96,6 +96,37 @@ func TestOwnersWaitForWhatFollowsThem(t *testing.T) {
 	require.Empty(t, k.table.families.following)
 }
 
+// An owner may stay behind its followers for a while. It is due when the time has passed, or if there are more of them.
+func TestOwnerStaysBehindItsFollowers(t *testing.T) {
+	k := newKinfolk(t, 100)
+	owner, child := k.one("o"), k.one("c", "o")
+	stays := func() {
+		out := Outcome{Object: &owner, Event: Blocked, Cause: FollowersOf("o"), RetryAfter: time.Second}
+		k.table.Report(k.now, owner.ID, out)
+		require.Empty(t, k.take())
+
+		at, ok := k.table.Next()
+		require.True(t, ok)
+		require.Equal(t, k.now.Add(time.Second), at)
+	}
+
+	k.table.Gathered("o")
+	k.seen(owner)
+	k.take()
+	stays()
+
+	k.seen(child)
+	require.Contains(t, k.take(), "c")
+	k.done(child)
+	require.Contains(t, k.take(), "o")
+	stays()
+
+	k.now = k.now.Add(time.Second)
+	require.Contains(t, k.take(), "o")
+	k.done(owner)
+	require.True(t, k.table.Empty())
+}
+
 // An object that has waited for its followers goes before all followers: owners move one after another, and not all at the end.
 func TestOwnersDoNotWaitForEachOther(t *testing.T) {
 	k := newKinfolk(t, 100)

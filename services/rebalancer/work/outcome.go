@@ -22,6 +22,8 @@ type Outcome struct {
 	Stale bool
 	// Brief reports whether the next attempt is likely to succeed, so that pauses stay short.
 	Brief bool
+	// Full reports whether an attempt has failed because the annotation of a hand-over does not fit into the object.
+	Full bool
 }
 
 // Late is a drain that was not acknowledged in time.
@@ -46,6 +48,7 @@ const (
 // fail records another failure in a row.
 func (e *entry) fail(out Outcome) {
 	e.failures++
+	e.plain = e.plain || out.Full
 	e.failing, e.reason = e.failures >= many && !out.Brief, out.Reason
 }
 

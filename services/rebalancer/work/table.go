@@ -39,6 +39,8 @@ type Job struct {
 	Object feed.Object
 	// Stale reports whether the object has changed since in an unknown way, so that the worker has to read it.
 	Stale bool
+	// Plain reports whether the annotation of a hand-over was found not to fit into the object.
+	Plain bool
 }
 
 // Table holds the obligations of one ring. It is not safe for concurrent use.
@@ -103,6 +105,8 @@ type entry struct {
 	// failures counts consecutive failed attempts. failing reports whether they were many, and no change of the object explains the last one.
 	failures int
 	failing  bool
+	// plain reports whether a hand-over was found not to fit into the object.
+	plain bool
 	// holds is the shard of which it holds a slot. since is when it got the slot, and late reports whether the drain is late.
 	holds string
 	since time.Time
@@ -333,7 +337,7 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 			t.move(e, Taken)
 			e.again, e.inPlace, e.doubted = false, false, false
 
-			return Job{Object: e.object, Stale: e.stale}, true
+			return Job{Object: e.object, Stale: e.stale, Plain: e.plain}, true
 		}
 	}
 

@@ -29,7 +29,7 @@ import (
 //	free SHARD                     the shard was found not to work on its objects
 //	take                           a worker takes what is due
 //	grant NAME SHARD               the worker asks for a slot
-//	report NAME EVENT [OBJECT] [for CAUSE] [retry=D] [stale] [brief]
+//	report NAME EVENT [OBJECT] [for CAUSE] [retry=D] [stale] [brief] [full]
 //	                               the worker reports; "gone" is an object that does not exist
 //	work EVENT ...                 both: the worker reports the same of whatever is due
 //	wait                           time passes
@@ -188,6 +188,10 @@ func (p *player) take() string {
 		stale = ", to be read"
 	}
 
+	if job.Plain {
+		stale += ", plain"
+	}
+
 	p.say("takes %s %s%s", job.Object.Name, describe(job.Object), stale)
 
 	return job.Object.Name
@@ -227,6 +231,8 @@ func (p *player) report(name string, words []string) {
 			out.Stale = true
 		case word == "brief":
 			out.Brief = true
+		case word == "full":
+			out.Full = true
 		}
 	}
 

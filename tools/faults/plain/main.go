@@ -1,6 +1,7 @@
 // Command plain is a shard of the example's ring without pkg/shard. It holds its Lease by the leader election of client-go, caches the objects
-// with its label, and releases an object by removing both labels at once. It ignores the handover annotation. It behaves like shards of
-// kubernetes-controller-sharding v0.8.0, the prior art.
+// with its label, and releases an object by removing both labels at once. It announces nothing, and ignores the handover
+// annotation. Except that it holds off after it has taken its Lease, it behaves like shards of kubernetes-controller-sharding
+// v0.8.0, the prior art.
 package main
 
 import (
@@ -9,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
+	"time"
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +22,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,6 +36,9 @@ import (
 	"github.com/clusterring/clusterring/tools/example/website"
 	"github.com/clusterring/clusterring/tools/faults/program"
 )
+
+// holdOff is how long the contract demands that a shard waits which has taken a free Lease.
+const holdOff = 1500 * time.Millisecond
 
 func main() {
 	o := program.Flags()
@@ -81,6 +88,10 @@ func add(ctx context.Context, mgr ctrl.Manager, o *program.Options, recorder pro
 		return fmt.Errorf("index the ships of fleets: %w", err)
 	}
 
+	// Controllers reconcile nothing before the process has taken the Lease.
+	clk := clock.RealClock{}
+	works := sync.OnceValue(func() time.Time { return clk.Now().Add(holdOff) })
+
 	for _, controller := range []struct {
 		name      string
 		main, own client.Object
@@ -92,7 +103,10 @@ func add(ctx context.Context, mgr ctrl.Manager, o *program.Options, recorder pro
 		recorded := recorder.Reconciler(history.Subject{Controller: controller.name, Object: controller.main, Reader: c}, controller.inner)
 
 		err := ctrl.NewControllerManagedBy(mgr).Named(controller.name).For(controller.main).Owns(controller.own).
-			Complete(&sharded{client: c, empty: controller.main, shard: o.Name, ring: o.Ring, inner: recorded})
+			Complete(&sharded{
+				client: c, empty: controller.main, shard: o.Name, ring: o.Ring, inner: recorded,
+				holdsOff: func() time.Duration { return works().Sub(clk.Now()) },
+			})
 		if err != nil {
 			return fmt.Errorf("set up the controller %s: %w", controller.name, err)
 		}
@@ -107,10 +121,16 @@ type sharded struct {
 	empty       client.Object
 	shard, ring string
 	inner       reconcile.Reconciler
+	// holdsOff returns how long the shard still holds off.
+	holdsOff func() time.Duration
 }
 
 // Reconcile implements reconcile.Reconciler.
 func (s *sharded) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if wait := s.holdsOff(); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+
 	obj, _ := s.empty.DeepCopyObject().(client.Object)
 	if err := s.client.Get(ctx, req.NamespacedName, obj); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)

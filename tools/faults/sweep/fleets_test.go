@@ -83,12 +83,12 @@ func TestFleets(t *testing.T) {
 	})
 }
 
-// TestFleetsOfPlainShards moves them between shards that use no library of ours, and wait for nothing: what the order of the moves alone is worth.
-// The log says how many Ships were made in excess.
+// TestFleetsOfPlainShards moves them between shards that use no library of ours, and have no barrier. The order of the moves, and
+// the pause before an owner comes, leave no Ship in excess, although they cannot guarantee it.
 func TestFleetsOfPlainShards(t *testing.T) {
 	s := theSuite(t)
 	if os.Getenv(variable) != "all" {
-		t.Skip("is counted, not judged: FAULTS=all runs it")
+		t.Skip("depends on how far caches lag: FAULTS=all runs it")
 	}
 
 	m := moving{rounds: 12, ring: faultrun.RingSpec{
@@ -97,7 +97,7 @@ func TestFleetsOfPlainShards(t *testing.T) {
 	moves := 0
 	results := s.run(t, faultrun.Case{
 		Name: "50 Fleets while plain shards go and come back", Rings: []faultrun.RingSpec{m.ring}, WorkDuration: time.Millisecond,
-		Phases: []faultrun.Phase{faultrun.Join}, Uncounted: []string{"I1", "I9"},
+		Phases: []faultrun.Phase{faultrun.Join}, Uncounted: []string{"I1"},
 		After: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) error {
 			err := m.play(ctx, run)
 			versions, errOfVersions := run.Versions()

@@ -243,6 +243,7 @@ func (f *Fleet) lease(name string) *coordinationv1.Lease {
 		TypeMeta: metav1.TypeMeta{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: f.Ring.Namespace, Labels: map[string]string{contract.LabelClusterRing: f.Ring.Name},
+			Annotations: map[string]string{contract.AnnotationHoldOff: "2s"}, // as shards of our library do
 		},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: new(name), LeaseDurationSeconds: new(int32(longest / time.Second)),
