@@ -68,7 +68,7 @@ func TestMoveOfAMainObject(t *testing.T) {
 		"drained":                {shard: "a", expected: expected{"a 10 drain", is(work.Asked), asked}},
 		"not released yet":       {shard: "a", drain: true, expected: expected{"a 1 drain", is(work.Asked), nil}},
 		"no longer to be given":  {shard: "b", drain: true, expected: expected{"b 10", is(work.SeenInPlace), []string{patch, "moved " + name + ": withdraw"}}},
-		"no slot":                {shard: "a", prepare: func(a *api, _ feed.ID) { a.noSlots = true }, expected: expected{"a 1", work.Outcome{Event: work.Blocked, Cause: work.SlotOf("a")}, nil}},
+		"no permit":              {shard: "a", prepare: func(a *api, _ feed.ID) { a.noPermits = true }, expected: expected{"a 1", work.Outcome{Event: work.Blocked, Cause: work.PermitOf("a")}, nil}},
 		"read, and in place":     {stale: true, prepare: func(a *api, id feed.ID) { a.stored[id].Labels[shardKey] = "b" }, expected: expected{"b 1", is(work.SeenInPlace), []string{get}}},
 		"read, and gone":         {stale: true, prepare: func(a *api, id feed.ID) { delete(a.stored, id) }, expected: expected{"-", is(work.SeenInPlace), []string{get}}},
 		"not read":               {stale: true, prepare: fails("get configmaps", errors.New("etcd")), expected: expected{"-", unknown, []string{get}}},

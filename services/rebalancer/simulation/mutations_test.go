@@ -30,7 +30,7 @@ const (
 	table    = "rebalancer/work/table.go"
 	outcome  = "rebalancer/work/outcome.go"
 	cause    = "rebalancer/work/cause.go"
-	slots    = "rebalancer/work/slots.go"
+	permits  = "rebalancer/work/permits.go"
 	passes   = "rebalancer/engine/passes.go"
 	state    = "rebalancer/engine/state.go"
 	report   = "rebalancer/engine/report.go"
@@ -80,7 +80,7 @@ var mutations = []mutation{
 	}},
 	{name: "404 says that an object is gone", edits: []replacement{{gone, "!apierrors.HasStatusCause(err,", "(true || apierrors.HasStatusCause(err,"}, {gone, "ServerResponse)", "ServerResponse))"}}},
 	{name: "a forced move may take a second", edits: []replacement{{move, "w.until.Sub(m.Clock.Now())", "time.Second"}}},
-	{name: "a drain that hangs holds a slot of all", edits: []replacement{{slots, "t.slots.own[shard] < t.limits.PerShard && t.slots.inTime", "len(t.slots.late) == 0 && t.slots.inTime"}}},
+	{name: "a drain that hangs holds a permit of all", edits: []replacement{{permits, "p.own[shard] < t.limits.PerShard && p.inTime", "len(p.late) == 0 && p.inTime"}}},
 	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\twanted := sets.New[sourceID]()\n", "\twanted := sets.New[sourceID]()\n\tfor id, f := range s.all {\n\t\ts.drop(id, f)\n\t}\n"}}},
 	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n\t\tout.RetryAfter = 50e6\n"}}},
 	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
@@ -99,7 +99,7 @@ var mutations = []mutation{
 	{name: "a waiting child is not woken", edits: []replacement{
 		{table, "\tt.wake(OwnerOf(e.object.ID))\n", ""}, {table, "\tif changed && (before.Shard != o.Shard || before.Draining) {\n\t\tt.wake(OwnerOf(o.ID))\n\t}\n", ""},
 	}},
-	{name: "slots are not handed on", edits: []replacement{{table, "\tt.window.end(now, e)\n\tt.wakeSlots(now)\n", "\tt.window.end(now, e)\n"}}},
+	{name: "permits are not handed on", edits: []replacement{{table, "\tt.permits.leave(e)\n\tt.grantNext(now)\n", "\tt.permits.leave(e)\n"}}},
 	{name: "history that is gone is waited for", edits: []replacement{{stream, "\tif history(err) {\n\t\treturn nil, errRelist\n\t}\n", ""}, {stream, "\t\tif history(err) {\n\t\t\treturn version, errRelist\n\t\t}\n", ""}}},
 	{name: "a list ends with its first page", edits: []replacement{{client, "\t\tif list.Continue == \"\" {\n", "\t\tif true {\n"}}},
 	{name: "what changes its namespace's labels is not looked for", edits: []replacement{{placing, "t.Revision != o.Revision ||", ""}}},

@@ -24,7 +24,7 @@ type Cause struct {
 // The kinds of causes.
 const (
 	kindHeld      = "held"
-	kindSlot      = "slot"
+	kindPermit    = "permit"
 	kindOwner     = "owner"
 	kindFollowers = "followers"
 	kindTurn      = "turn"
@@ -34,8 +34,8 @@ const (
 // HeldBy is the cause that a shard which is not available may still work on its objects.
 func HeldBy(shard string) Cause { return Cause{kind: kindHeld, shard: shard} }
 
-// SlotOf is the cause that no more objects of a shard may be drained now. The table itself wakes it.
-func SlotOf(shard string) Cause { return Cause{kind: kindSlot, shard: shard} }
+// PermitOf is the cause that no more objects of a shard may be drained now. The table itself wakes it.
+func PermitOf(shard string) Cause { return Cause{kind: kindPermit, shard: shard} }
 
 // Ready returns the number of obligations that are due now.
 func (t *Table) Ready() int { return t.tally.phases[Due] }
@@ -62,7 +62,7 @@ func (c Cause) String() string {
 	switch c.kind {
 	case kindHeld:
 		return "shard " + c.shard + " may still work on it"
-	case kindSlot:
+	case kindPermit:
 		return "shard " + c.shard + " is already releasing as many objects as it may at a time"
 	case kindOwner:
 		return "its owner " + c.owner.String() + " is on the move"
@@ -122,8 +122,8 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	}
 
 	switch c := out.Cause; {
-	case c.kind == kindSlot && t.free(c.shard):
-		t.wakeSlots(now)
+	case c.kind == kindPermit && t.free(c.shard):
+		t.grantNext(now)
 	case c.kind == kindOwner && !t.known(c.owner):
 		t.wake(c)
 	case c.kind == kindFollowers && t.together(e):
@@ -221,8 +221,8 @@ func (t *Table) waitingFor(c Cause) *waiting {
 		w = &waiting{}
 		t.parked[c] = w
 
-		if c.kind == kindSlot {
-			t.slots.wanted[c.shard] = struct{}{}
+		if c.kind == kindPermit {
+			t.permits.wanted[c.shard] = struct{}{}
 		}
 	}
 
@@ -233,8 +233,8 @@ func (t *Table) waitingFor(c Cause) *waiting {
 func (t *Table) forget(c Cause) {
 	delete(t.parked, c)
 
-	if c.kind == kindSlot {
-		delete(t.slots.wanted, c.shard)
+	if c.kind == kindPermit {
+		delete(t.permits.wanted, c.shard)
 	}
 }
 
@@ -308,7 +308,7 @@ func (t *Table) repay(c Cause, w *waiting) {
 	switch c.kind {
 	case kindHeld:
 		t.debt.lose(c.shard)
-	case kindSlot:
+	case kindPermit:
 		t.debt.misplace(c.shard)
 	default:
 		w.others = true
@@ -331,51 +331,6 @@ func (w *waiting) take() (all []*entry) {
 	w.entries = nil
 
 	return all
-}
-
-// wakeSlots wakes as many obligations as there are free slots, the shards in turn. They hold their slots from now on.
-func (t *Table) wakeSlots(now time.Time) {
-	if len(t.slots.wanted) == 0 || !t.window.open() {
-		return
-	}
-
-	shards := slices.DeleteFunc(slices.Collect(maps.Keys(t.slots.wanted)), func(s string) bool { return !t.free(s) })
-	slices.Sort(shards)
-
-	for len(shards) > 0 && t.slots.inTime < t.limits.Drains && t.window.open() {
-		i, found := slices.BinarySearch(shards, t.slots.turn)
-		if found {
-			i++
-		}
-
-		shard := shards[i%len(shards)]
-		t.slots.turn = shard
-
-		if !t.wakeSlot(now, shard) || !t.free(shard) {
-			shards = slices.DeleteFunc(shards, func(s string) bool { return s == shard })
-		}
-	}
-}
-
-// wakeSlot gives a slot of the shard to one obligation that waits for it, and reports whether there was one.
-func (t *Table) wakeSlot(now time.Time, shard string) bool {
-	c := SlotOf(shard)
-
-	w, ok := t.parked[c]
-	if !ok {
-		return false
-	}
-
-	e := w.first()
-	if e == nil {
-		t.repay(c, w)
-		return false
-	}
-
-	t.hold(now, e, shard)
-	t.move(e, Woken)
-
-	return true
 }
 
 // first removes and returns the first obligation that waits; nil if none does.
@@ -402,8 +357,8 @@ func (t *Table) Expire(now time.Time) {
 		t.Pause(now, time.Time{})
 	}
 
-	if t.window.expire(now) {
-		t.wakeSlots(now)
+	if t.permits.expire(now) {
+		t.grantNext(now)
 	}
 
 	for {
@@ -467,14 +422,14 @@ func (t *Table) Again(id feed.ID) {
 // Next returns when the next obligation will become due; ok is false if none will.
 func (t *Table) Next() (at time.Time, ok bool) {
 	next, ok := t.firstTimer()
-	if len(t.slots.wanted) == 0 {
+	if len(t.permits.wanted) == 0 {
 		return next.at, ok
 	}
 
 	at = next.at
 
-	if opens, closed := t.window.next(); closed && (!ok || opens.Before(at)) {
-		at, ok = opens, true
+	if ends, closed := t.permits.next(); closed && !t.permits.open() && (!ok || ends.Before(at)) {
+		at, ok = ends, true
 	}
 
 	if !t.paused.IsZero() && (!ok || t.paused.Before(at)) {

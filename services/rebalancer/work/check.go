@@ -1,6 +1,8 @@
 package work
 
 import (
+	"container/list"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -23,7 +25,7 @@ func (t *Table) check() {
 
 // verify recounts everything and returns the first violated invariant.
 func (t *Table) verify() error {
-	n := count{tally: newTally(), slots: newSlots(), following: byUID[*entry]{}, queued: map[*entry]int{}, waits: map[Cause]int{}}
+	n := count{tally: newTally(), permits: newPermits(), following: byUID[*entry]{}, queued: map[*entry]int{}, moves: sets.New[*list.Element](), waits: map[Cause]int{}}
 
 	for _, q := range []*queue{&t.ready, &t.urgent, &t.regular} {
 		for spot := q.entries.Front(); spot != nil; spot = spot.Next() {
@@ -48,15 +50,17 @@ func (t *Table) verify() error {
 			return fmt.Errorf("7: %s is urgent, and waits among others", id)
 		}
 
-		if err := e.verifySlot(); err != nil {
+		if err := e.verifyPermit(); err != nil {
 			return err
 		}
 
 		n.add(e, t.countedAs(e))
 	}
 
-	if t.window.running.Len() != n.running {
-		return fmt.Errorf("4: %d planned moves count, not %d", n.running, t.window.running.Len())
+	for move := t.permits.moves.Front(); move != nil; move = move.Next() {
+		if !n.moves.Has(move) {
+			return errors.New("4: a planned move counts that no obligation is in")
+		}
 	}
 
 	if len(t.moving) != n.tally.phases[Moving] {
@@ -72,8 +76,8 @@ func (t *Table) verifyCounts(n *count) error {
 
 	for c, w := range t.parked {
 		n.tally.dropped += w.roomless()
-		if c.kind == kindSlot {
-			n.slots.wanted[c.shard] = struct{}{}
+		if c.kind == kindPermit {
+			n.permits.wanted[c.shard] = struct{}{}
 		}
 
 		if err := t.verifyWaiting(c, w, n.waits[c]); err != nil {
@@ -87,13 +91,13 @@ func (t *Table) verifyCounts(n *count) error {
 		}
 	}
 
-	n.slots.turn = t.slots.turn
+	n.permits.turn, n.permits.moves = t.permits.turn, t.permits.moves
 
 	switch {
 	case !reflect.DeepEqual(n.tally, t.tally):
 		return fmt.Errorf("6: the recount is %+v, not %+v", n.tally, t.tally)
-	case !reflect.DeepEqual(n.slots, t.slots):
-		return fmt.Errorf("4: the recount is %+v, not %+v", n.slots, t.slots)
+	case !reflect.DeepEqual(n.permits, t.permits):
+		return fmt.Errorf("4: the recount is %+v, not %+v", n.permits, t.permits)
 	case !maps.EqualFunc(n.following, t.families.following, sets.Set[*entry].Equal):
 		return fmt.Errorf("6: the recount of followers is %d, not %d", len(n.following), len(t.families.following))
 	}
@@ -104,10 +108,10 @@ func (t *Table) verifyCounts(n *count) error {
 // count contains the recounted values of a table.
 type count struct {
 	tally     tally
-	slots     slots
+	permits   permits
 	following byUID[*entry]
 	queued    map[*entry]int
-	running   int
+	moves     sets.Set[*list.Element]
 	waits     map[Cause]int
 }
 
@@ -115,12 +119,10 @@ func (n *count) add(e *entry, as counted) {
 	n.tally.add(e.object.ID, as, 1)
 
 	if e.holds != "" {
-		n.slots.count(e.holds, e.late, 1)
+		n.permits.count(e.holds, e.late, 1)
 	}
 
-	if e.planned.running != nil {
-		n.running++
-	}
+	n.moves.Insert(e.move)
 
 	if e.phase == Parked {
 		n.waits[e.cause]++
@@ -132,16 +134,16 @@ func (n *count) add(e *entry, as counted) {
 	}
 }
 
-// verifySlot verifies invariant 4: an obligation with a slot carries the drain label, or is about to get it.
-func (e *entry) verifySlot() error {
+// verifyPermit verifies invariant 4: an obligation with a permit carries the drain label, or is about to get it.
+func (e *entry) verifyPermit() error {
 	o := e.object
 
 	switch {
 	case e.holds != "" && e.since.IsZero():
-		return fmt.Errorf("4: %s holds a slot without a start time", e.object.ID)
+		return fmt.Errorf("4: %s holds a permit without a start time", e.object.ID)
 	case e.phase == Moving:
 	case o.Draining && o.Shard != "" && e.holds != o.Shard, !o.Draining && e.holds != "" && e.phase != Due:
-		return fmt.Errorf("4: %s is %s at %q, drain: %t, and holds a slot of %q", o.ID, e.phase, o.Shard, o.Draining, e.holds)
+		return fmt.Errorf("4: %s is %s at %q, drain: %t, and holds a permit of %q", o.ID, e.phase, o.Shard, o.Draining, e.holds)
 	}
 
 	return nil
@@ -155,8 +157,8 @@ func (t *Table) verifyWaiting(c Cause, w *waiting, n int) error {
 	case w.n+w.roomless() <= 0:
 		return fmt.Errorf("5: nothing waits because %s", c)
 	case w.n == 0:
-	case c.kind == kindSlot && t.free(c.shard):
-		return fmt.Errorf("5: %d wait for a slot of %s, and one is free", w.n, c.shard)
+	case c.kind == kindPermit && t.free(c.shard):
+		return fmt.Errorf("5: %d wait for a permit of %s, and one is free", w.n, c.shard)
 	case c.kind == kindOwner && !t.known(c.owner):
 		return fmt.Errorf("5: %d wait for %s, which is no obligation", w.n, c.owner)
 	}

@@ -25,14 +25,14 @@ func TestCorruptTableIsFound(t *testing.T) {
 		"3: two workers may have an object": func(x *Table, e *entry) { x.urgent.push(e) },
 		"3: what a worker has is not due":   func(x *Table, e *entry) { x.moving[e] = struct{}{} },
 		"3: an object is kept as another":   func(_ *Table, e *entry) { e.object.Name = "other" },
-		"4: a slot is held without a drain": func(x *Table, e *entry) {
+		"4: a permit is held without a drain": func(x *Table, e *entry) {
 			x.move(e, Taken)
 			e.phase, e.holds = Draining, "a"
 			delete(x.moving, e)
 			x.count(e)
 		},
-		"4: a slot is not given back":        func(x *Table, _ *entry) { x.slots.count("a", false, 1) },
-		"4: a move counts that is none":      func(x *Table, _ *entry) { x.window.begin(now, &entry{}) },
+		"4: a permit is not given back":      func(x *Table, _ *entry) { x.permits.count("a", false, 1) },
+		"4: a move counts that is none":      func(x *Table, _ *entry) { x.permits.begin(now, &entry{}) },
 		"5: nothing waits for a cause":       func(x *Table, _ *entry) { x.waitingFor(HeldBy("a")) },
 		"5: a cause wakes not all":           func(x *Table, _ *entry) { x.waitingFor(HeldBy("a")).n = 1 },
 		"6: the counts are wrong":            func(x *Table, _ *entry) { x.tally.blocked++ },

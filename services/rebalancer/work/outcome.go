@@ -123,7 +123,7 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	}
 
 	t.move(e, out.Event)
-	t.slot(now, e)
+	t.permit(now, e)
 
 	switch e.phase { //nolint:exhaustive // nothing to do in other phases
 	case Delayed, Due:
@@ -179,7 +179,7 @@ func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
 		t.move(e, Woken)
 	}
 
-	t.slot(now, e)
+	t.permit(now, e)
 }
 
 // await schedules a check of a drain for when it becomes late, and then repeatedly.
@@ -196,11 +196,11 @@ func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
 		return Late{}, false
 	}
 
-	t.slots.count(e.holds, false, -1)
+	t.permits.count(e.holds, false, -1)
 	e.late = true
-	t.slots.count(e.holds, true, 1)
+	t.permits.count(e.holds, true, 1)
 	t.count(e)
-	t.wakeSlots(now) // it no longer holds a slot of the total
+	t.grantNext(now) // it no longer holds a permit of the total
 
 	return Late{ID: e.object.ID, Shard: e.holds, After: now.Sub(e.since).Round(time.Second)}, true
 }

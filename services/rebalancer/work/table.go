@@ -51,8 +51,8 @@ type Job struct {
 //     obligation, whether it succeeds or fails.
 //  2. An earlier sight never replaces a later one, by the resource version.
 //  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards.
-//  4. An object holds a slot of its shard exactly while it carries the drain label, as far as is known, or is about to
-//     get the label: it was woken because the slot is free, or it was granted the slot and is with the worker.
+//  4. An object holds a permit of its shard exactly while it carries the drain label, as far as is known, or is about to
+//     get the label: it was woken because the permit is free, or it was granted the permit and is with the worker.
 //  5. Parked obligations cost nothing until [Table.Wake] names their cause, or a retry is due. In a retry, one of all
 //     obligations with the same cause goes first.
 //  6. All counts are correct.
@@ -70,8 +70,7 @@ type Table struct {
 	regular  queue // due, all others
 	timers   timers
 	parked   map[Cause]*waiting
-	slots    slots
-	window   window
+	permits  permits
 	families families
 	tally    tally
 	debt     Debt
@@ -103,12 +102,12 @@ type entry struct {
 	// failures counts consecutive failed attempts. failing reports whether they were many, and no change of the object explains the last one.
 	failures int
 	failing  bool
-	// holds is the shard of which it holds a slot. since is when it got the slot, and late reports whether the drain is late.
+	// holds is the shard of which it holds a permit. since is when it got the permit, and late reports whether the drain is late.
 	holds string
 	since time.Time
 	late  bool
-	// planned is its planned move, if it is in one.
-	planned planned
+	// move is its place among the planned moves, if it is or was in one.
+	move *list.Element
 	// timer is the number of its current timer, and place is the number of its place among the obligations with the same
 	// cause. Other numbers are obsolete.
 	timer, place int
@@ -128,7 +127,7 @@ type entry struct {
 // New returns an empty table, for a ring without shards.
 func New(l Limits) *Table {
 	return &Table{
-		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, slots: newSlots(), window: newWindow(l.Drains), families: newFamilies(), tally: newTally(),
+		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, permits: newPermits(), families: newFamilies(), tally: newTally(),
 		available: func(string) bool { return false },
 	}
 }
@@ -163,7 +162,7 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	default:
 		t.move(e, SeenMisplaced)
 		t.hasten(e)
-		t.slot(now, e)
+		t.permit(now, e)
 	}
 }
 
@@ -407,8 +406,8 @@ func (t *Table) end(now time.Time, e *entry) {
 	delete(t.entries, e.object.ID)
 	e.timer++
 	t.hold(now, e, "")
-	t.window.end(now, e)
-	t.wakeSlots(now)
+	t.permits.leave(e)
+	t.grantNext(now)
 	t.wake(OwnerOf(e.object.ID))
 	t.follow(e, feed.Lineage{})
 

@@ -149,7 +149,7 @@ func (t *Table) count(e *entry) {
 }
 
 // beyondFailing reports whether an obligation that has failed finds no room, because too many others of its resource are failing. A drain does: it
-// holds a slot.
+// holds a permit.
 func (t *Table) beyondFailing(e *entry) bool {
 	return t.tally.failed >= t.limits.Failing && t.tally.failing[e.object.GVR.GroupResource()] > 0 && !e.counted.failing && !e.object.Draining
 }

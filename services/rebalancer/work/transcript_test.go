@@ -28,7 +28,7 @@ import (
 //	                               other notifications of the table
 //	free SHARD                     the shard was found not to work on its objects
 //	take                           a worker takes what is due
-//	grant NAME SHARD               the worker asks for a slot
+//	grant NAME SHARD               the worker asks for a permit
 //	report NAME EVENT [OBJECT] [for CAUSE] [retry=D] [stale] [brief]
 //	                               the worker reports; "gone" is an object that does not exist
 //	work EVENT ...                 both: the worker reports the same of whatever is due
@@ -42,7 +42,9 @@ func TestTranscripts(t *testing.T) {
 		p := &player{T: t, start: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 
 		return transcript.Player{
-			Header:  func() string { return fmt.Sprintf(layout, "time", "event", "then the object", "all", "slots", "says") },
+			Header: func() string {
+				return fmt.Sprintf(layout, "time", "event", "then the object", "all", "permits", "says")
+			},
 			Setting: "limits", Set: p.limits,
 			Step: func(at, event string) string { return strings.TrimRight(p.step(at, event), " ") },
 		}
@@ -118,7 +120,7 @@ func (p *player) step(at, event string) string {
 		p.says = append(p.says[:1], fmt.Sprintf("… (%d)", len(p.says)), p.says[len(p.says)-1])
 	}
 
-	return fmt.Sprintf(layout, at, event, p.object(name), p.counts(), p.slots(), strings.Join(p.says, "; "))
+	return fmt.Sprintf(layout, at, event, p.object(name), p.counts(), p.permits(), strings.Join(p.says, "; "))
 }
 
 // happen executes an event, and returns the name of its object.
@@ -328,12 +330,12 @@ func (p *player) counts() string {
 	return none(strings.Join(all, ", "))
 }
 
-func (p *player) slots() string {
+func (p *player) permits() string {
 	var all []string
 
-	for _, shard := range slices.Sorted(maps.Keys(p.table.slots.own)) {
-		s := fmt.Sprintf("%s %d", shard, p.table.slots.own[shard])
-		if late := p.table.slots.late[shard]; late > 0 {
+	for _, shard := range slices.Sorted(maps.Keys(p.table.permits.own)) {
+		s := fmt.Sprintf("%s %d", shard, p.table.permits.own[shard])
+		if late := p.table.permits.late[shard]; late > 0 {
 			s += fmt.Sprintf(" (%d late)", late)
 		}
 
@@ -372,8 +374,8 @@ func cause(kind, of string) Cause {
 	switch kind {
 	case kindHeld:
 		return HeldBy(of)
-	case kindSlot:
-		return SlotOf(of)
+	case kindPermit:
+		return PermitOf(of)
 	case kindOwner:
 		return OwnerOf(id(of))
 	}
