@@ -319,7 +319,7 @@ func (m *Mover) gather(_ context.Context, w *walk) *work.Outcome {
 // grant takes a permit for a drain.
 func (m *Mover) grant(_ context.Context, w *walk) *work.Outcome {
 	if w.action.Verb == plan.Drain && !m.Obligations.Grant(w.object.ID, w.object.Shard) {
-		return w.blocked(work.PermitOf(w.object.Shard))
+		return w.blocked(work.PermitOf(w.object.Shard, w.object.GVR.GroupResource()))
 	}
 
 	return nil

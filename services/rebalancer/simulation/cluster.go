@@ -65,6 +65,7 @@ type Cluster struct {
 	changed    map[types.UID]time.Time // the last write of a user
 	givenUp    map[types.UID]time.Time // when an object last lost its shard
 	noWebhook  time.Time
+	stuck      apiserver.ID // the object that its shard does not release
 	buried     map[apiserver.ID]*metav1.PartialObjectMetadata
 	violations []string
 	over       bool

@@ -34,8 +34,13 @@ const (
 // HeldBy is the cause that a shard which is not available may still work on its objects.
 func HeldBy(shard string) Cause { return Cause{kind: kindHeld, shard: shard} }
 
-// PermitOf is the cause that no more objects of a shard may be drained now. The table itself wakes it.
-func PermitOf(shard string) Cause { return Cause{kind: kindPermit, shard: shard} }
+// PermitOf is the cause that no more objects of a resource may be drained at a shard now. The table itself wakes it.
+func PermitOf(shard string, of schema.GroupResource) Cause {
+	return Cause{kind: kindPermit, shard: shard, owner: feed.ID{GVR: of.WithVersion("")}}
+}
+
+// lane returns the lane of a permit that is waited for.
+func (c Cause) lane() lane { return lane{c.shard, c.owner.GVR.GroupResource()} }
 
 // Ready returns the number of obligations that are due now.
 func (t *Table) Ready() int { return t.tally.phases[Due] }
@@ -63,7 +68,7 @@ func (c Cause) String() string {
 	case kindHeld:
 		return "shard " + c.shard + " may still work on it"
 	case kindPermit:
-		return "shard " + c.shard + " is already releasing as many objects as it may at a time"
+		return "shard " + c.shard + " is already releasing as many " + c.lane().of.String() + " as it may at a time"
 	case kindOwner:
 		return "its owner " + c.owner.String() + " is on the move"
 	case kindAnswer:
@@ -122,7 +127,7 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	}
 
 	switch c := out.Cause; {
-	case c.kind == kindPermit && t.free(c.shard):
+	case c.kind == kindPermit && t.free(c.lane()):
 		t.grantNext(now)
 	case c.kind == kindOwner && !t.known(c.owner):
 		t.wake(c)
@@ -222,7 +227,7 @@ func (t *Table) waitingFor(c Cause) *waiting {
 		t.parked[c] = w
 
 		if c.kind == kindPermit {
-			t.permits.wanted[c.shard] = struct{}{}
+			t.permits.wanted.Insert(c.lane())
 		}
 	}
 
@@ -234,7 +239,7 @@ func (t *Table) forget(c Cause) {
 	delete(t.parked, c)
 
 	if c.kind == kindPermit {
-		delete(t.permits.wanted, c.shard)
+		t.permits.wanted.Delete(c.lane())
 	}
 }
 

@@ -77,7 +77,7 @@ func (t *Table) verifyCounts(n *count) error {
 	for c, w := range t.parked {
 		n.tally.dropped += w.roomless()
 		if c.kind == kindPermit {
-			n.permits.wanted[c.shard] = struct{}{}
+			n.permits.wanted.Insert(c.lane())
 		}
 
 		if err := t.verifyWaiting(c, w, n.waits[c]); err != nil {
@@ -93,11 +93,19 @@ func (t *Table) verifyCounts(n *count) error {
 
 	n.permits.turn, n.permits.moves = t.permits.turn, t.permits.moves
 
+	for shard, lanes := range n.permits.lanes {
+		for of, h := range lanes {
+			if known := t.permits.lanes[shard][of]; known != nil {
+				h.silent, h.since = known.silent, known.since
+			}
+		}
+	}
+
 	switch {
 	case !reflect.DeepEqual(n.tally, t.tally):
 		return fmt.Errorf("6: the recount is %+v, not %+v", n.tally, t.tally)
 	case !reflect.DeepEqual(n.permits, t.permits):
-		return fmt.Errorf("4: the recount is %+v, not %+v", n.permits, t.permits)
+		return fmt.Errorf("4: the recount is %d permits of %v, not %d of %v", n.permits.inTime, n.permits.lanes, t.permits.inTime, t.permits.lanes)
 	case !maps.EqualFunc(n.following, t.families.following, sets.Set[*entry].Equal):
 		return fmt.Errorf("6: the recount of followers is %d, not %d", len(n.following), len(t.families.following))
 	}
@@ -119,7 +127,7 @@ func (n *count) add(e *entry, as counted) {
 	n.tally.add(e.object.ID, as, 1)
 
 	if e.holds != "" {
-		n.permits.count(e.holds, e.late, 1)
+		n.permits.count(laneOf(e.holds, e), e.late, 1)
 	}
 
 	n.moves.Insert(e.move)
@@ -157,8 +165,8 @@ func (t *Table) verifyWaiting(c Cause, w *waiting, n int) error {
 	case w.n+w.roomless() <= 0:
 		return fmt.Errorf("5: nothing waits because %s", c)
 	case w.n == 0:
-	case c.kind == kindPermit && t.free(c.shard):
-		return fmt.Errorf("5: %d wait for a permit of %s, and one is free", w.n, c.shard)
+	case c.kind == kindPermit && t.free(c.lane()):
+		return fmt.Errorf("5: %d wait because %s, and a permit is free", w.n, c)
 	case c.kind == kindOwner && !t.known(c.owner):
 		return fmt.Errorf("5: %d wait for %s, which is no obligation", w.n, c.owner)
 	}

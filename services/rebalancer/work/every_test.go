@@ -315,7 +315,7 @@ func (s *single) act(carriedOut, answered bool) *Outcome {
 		return &Outcome{Object: &o, Event: Asked}
 	case s.reached[o.Shard] && o.Shard != s.wants:
 		if !s.table.Grant(s.now, o.ID, o.Shard) {
-			return &Outcome{Object: &o, Event: Blocked, Cause: PermitOf(o.Shard)}
+			return &Outcome{Object: &o, Event: Blocked, Cause: PermitOf(o.Shard, o.GVR.GroupResource())}
 		}
 
 		shard, drain = o.Shard, true

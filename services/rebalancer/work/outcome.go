@@ -190,15 +190,14 @@ func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
 		return Late{}, false
 	}
 
-	t.after(now, e, t.limits.DrainTimeout)
+	t.after(now, e, max(t.limits.DrainTimeout, now.Sub(e.since)/2)) // its watch reports the answer earlier
 
 	if e.late {
 		return Late{}, false
 	}
 
-	t.permits.count(e.holds, false, -1)
 	e.late = true
-	t.permits.count(e.holds, true, 1)
+	t.permits.late(laneOf(e.holds, e), e.since)
 	t.count(e)
 	t.grantNext(now) // it no longer holds a permit of the total
 

@@ -48,7 +48,7 @@ func (p *planner) drain() (drained []string) {
 
 		o := job.Object
 		if !p.table.Grant(p.now, o.ID, "from") {
-			p.table.Report(p.now, o.ID, Outcome{Object: &o, Event: Blocked, Cause: PermitOf("from")})
+			p.table.Report(p.now, o.ID, Outcome{Object: &o, Event: Blocked, Cause: PermitOf("from", o.GVR.GroupResource())})
 			continue
 		}
 

@@ -314,7 +314,7 @@ func (w *reference) decides(t *rapid.T, k *worker) {
 	case o.Draining:
 		k.out = Outcome{Object: &o, Event: Asked}
 	case !w.table.Grant(w.now, o.ID, o.Shard):
-		k.out = Outcome{Object: &o, Event: Blocked, Cause: PermitOf(o.Shard)}
+		k.out = Outcome{Object: &o, Event: Blocked, Cause: PermitOf(o.Shard, o.GVR.GroupResource())}
 	default:
 		w.write(t, k, o.Shard, true)
 	}

@@ -253,6 +253,7 @@ func (t *Table) Released(now time.Time, id feed.ID, resourceVersion string) bool
 
 	t.debt.Unseen = true
 	t.moved++
+	e.object.Shard = "" // as far as is known
 	t.end(now, e)
 
 	return true

@@ -15,9 +15,12 @@ type Summary struct {
 	// Unassigned is the number of objects without an available shard. Misplaced is the number of objects at the wrong
 	// available shard that are not being drained. Draining is the number of objects that carry the drain label.
 	Unassigned, Misplaced, Draining int
-	// Late is the number of drains that were not acknowledged in time. LateExample is one of them, with its shard.
+	// Late is the number of drains that were not acknowledged in time. LateExample is one of them, with its shard; one that is not among
+	// the Silent if there is one.
 	Late        int
 	LateExample string
+	// Silent are the shards that acknowledge no drains of a resource, those with the most late drains first.
+	Silent []Silent
 	// Blocked is the number of objects that cannot move now. BlockedExample is one of them, with the reason, and one that does not only
 	// wait for its owner if there is one.
 	Blocked        int
@@ -123,6 +126,12 @@ type tally struct {
 
 func newTally() tally {
 	return tally{lost: map[string]int{}, asked: map[string]int{}, resources: map[schema.GroupResource]int{}, failing: map[schema.GroupResource]int{}, owners: map[feed.ID]int{}}
+}
+
+func add[K comparable](counts map[K]int, key K, n int) {
+	if counts[key] += n; counts[key] == 0 {
+		delete(counts, key)
+	}
 }
 
 // active returns the number of obligations in progress. This includes objects that wait for their followers: a search or a
@@ -244,6 +253,7 @@ func (t *Table) Summary() Summary {
 	s := Summary{
 		Unassigned: y.classes[unassigned], Misplaced: y.classes[misplaced], Draining: y.classes[draining],
 		Late: y.late, Blocked: y.blocked + y.dropped - t.beyond.roomless(), Failing: y.failed + t.beyond.roomless(),
+		Silent:    t.permits.silent(),
 		Resources: shares(y.resources, schema.GroupResource.String),
 		Asked:     shares(y.asked, func(shard string) string { return shard }),
 	}
@@ -259,7 +269,9 @@ func (t *Table) Summary() Summary {
 	s.Lost = slices.Sorted(maps.Keys(lost))
 
 	if s.Late > 0 {
-		e := t.least(func(e *entry) bool { return e.late })
+		e := cmp.Or(
+			t.least(func(e *entry) bool { return e.late && !t.permits.deaf(laneOf(e.holds, e)) }),
+			t.least(func(e *entry) bool { return e.late }))
 		s.LateExample = e.object.String() + " at shard " + e.holds
 	}
 

@@ -222,7 +222,7 @@ func (p *player) report(name string, words []string) {
 	for i, word := range words {
 		switch {
 		case word == "for":
-			out.Cause = cause(words[i+1], words[i+2])
+			out.Cause = cause(words[i+1], words[i+2], id(name).GVR.GroupResource())
 		case strings.HasPrefix(word, "retry="):
 			out.RetryAfter = p.duration(strings.TrimPrefix(word, "retry="))
 		case word == "stale":
@@ -333,16 +333,37 @@ func (p *player) counts() string {
 func (p *player) permits() string {
 	var all []string
 
-	for _, shard := range slices.Sorted(maps.Keys(p.table.permits.own)) {
-		s := fmt.Sprintf("%s %d", shard, p.table.permits.own[shard])
-		if late := p.table.permits.late[shard]; late > 0 {
-			s += fmt.Sprintf(" (%d late)", late)
+	for _, shard := range slices.Sorted(maps.Keys(p.table.permits.lanes)) {
+		inTime, late, silent := 0, 0, ""
+
+		for _, l := range p.lanes(shard) {
+			h := p.table.permits.lanes[shard][l.of]
+			inTime, late = inTime+h.inTime, late+h.late
+
+			if p.table.permits.deaf(l) {
+				silent += ", no " + l.of.Resource
+			}
+		}
+
+		s := fmt.Sprintf("%s %d", shard, inTime+late)
+		if late > 0 {
+			s += fmt.Sprintf(" (%d late%s)", late, silent)
 		}
 
 		all = append(all, s)
 	}
 
 	return none(strings.Join(all, ", "))
+}
+
+func (p *player) lanes(shard string) (all []lane) {
+	for of := range p.table.permits.lanes[shard] {
+		all = append(all, lane{shard, of})
+	}
+
+	slices.SortFunc(all, compareLanes)
+
+	return all
 }
 
 func none(s string) string {
@@ -367,15 +388,20 @@ func describe(o feed.Object) string {
 }
 
 func id(name string) feed.ID {
-	return feed.ID{GVR: schema.GroupVersionResource{Group: "g", Version: "v1", Resource: "things"}, Namespace: "n", Name: name}
+	resource := "things"
+	if of, _, named := strings.Cut(name, "/"); named {
+		resource = of
+	}
+
+	return feed.ID{GVR: schema.GroupVersionResource{Group: "g", Version: "v1", Resource: resource}, Namespace: "n", Name: name}
 }
 
-func cause(kind, of string) Cause {
+func cause(kind, of string, resource schema.GroupResource) Cause {
 	switch kind {
 	case kindHeld:
 		return HeldBy(of)
 	case kindPermit:
-		return PermitOf(of)
+		return PermitOf(of, resource)
 	case kindOwner:
 		return OwnerOf(id(of))
 	}
