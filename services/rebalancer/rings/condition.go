@@ -103,7 +103,12 @@ func counts(r engine.Report) string {
 		return "looking for objects that are out of place"
 	}
 
-	return fmt.Sprintf("%d objects unassigned, %d misplaced, %d draining", r.Unassigned, r.Misplaced, r.Draining)
+	text := fmt.Sprintf("%d objects unassigned, %d misplaced, %d draining", r.Unassigned, r.Misplaced, r.Draining)
+	if r.More {
+		text = "at least " + text
+	}
+
+	return text
 }
 
 // hint returns what to do about failures that have a usual cause.

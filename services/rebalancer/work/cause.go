@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
@@ -84,10 +85,8 @@ func (c Cause) String() string {
 type waiting struct {
 	entries []place // in order, including those that no longer wait
 	n       int     // the number of those that wait
-	// dropped counts the obligations that found no room since the last pass over all objects began. before is the count
-	// until then. The cause determines where these objects are, unless others is set.
-	dropped, before int
-	others          bool
+	// dropped reports whether obligations found no room that waited for a shard: the cause determines where they are.
+	dropped bool
 	// try is the time of the next retry; zero if there is none. probe is the obligation that is retrying now.
 	try   time.Time
 	probe *entry
@@ -134,76 +133,77 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	case c.kind == kindFollowers && t.together(e):
 		t.wake(c)
 	case c.kind == kindFollowers && e.follows != (feed.Lineage{}) && t.tally.between > t.limits.Parked:
-		t.scatter(now, e)
+		t.drop(now, e)
 	case c.kind == kindHeld && w.try.IsZero() && w.probe == nil:
 		t.try(c, w) // otherwise none would retry
-	case c.kind != kindFollowers && t.tally.parked-t.tally.first > t.limits.Parked && (w.n > 1 || c.shard == ""):
-		t.drop(now, e, w)
+	case c.kind != kindFollowers && t.stuck() > t.limits.Parked && (w.n > 1 || c.shard == ""):
+		t.drop(now, e)
 	}
 }
 
-// drop stores only the cause of an obligation, and drops the obligations that wait for it too: its end would wake them, and
-// they would wait for it again, repeatedly.
-func (t *Table) drop(now time.Time, e *entry, w *waiting) {
-	t.without(w, 1)
+// stuck returns the number of stored obligations of which nobody knows when they can move.
+func (t *Table) stuck() int { return t.tally.parked - t.tally.first + t.tally.failed }
 
-	if c := OwnerOf(e.object.ID); t.Waits(c) {
-		followers := t.parked[c]
-		w.others = true
-		t.without(w, t.found(followers))
+// drop drops an obligation that finds no room, and those that wait for it: its end would wake them, and they would wait for it
+// again, repeatedly. It does not wake the objects that it follows either. If it waits for a shard, its objects are searched
+// when the shard wakes it; otherwise, see [Table.Search].
+func (t *Table) drop(now time.Time, e *entry) {
+	below := t.parked[OwnerOf(e.object.ID)]
 
-		for _, o := range followers.take() {
-			t.without(w, 1)
-			t.scatter(now, o)
+	if w := t.parked[e.cause]; e.phase == Parked && e.cause.shard != "" && below == nil && e.follows == (feed.Lineage{}) {
+		w.dropped = true
+	} else {
+		t.dropped = true
+	}
+
+	if below != nil {
+		for _, o := range below.take() {
+			t.drop(now, o)
 		}
-
-		t.forget(c)
 	}
 
-	t.scatter(now, e)
+	t.noRoom(e.follows)
+	t.recount(e, feed.Lineage{})
+	t.end(now, e)
 }
 
-// roomless returns how many obligations found no room, as far as is known. Each pass sees them again.
-func (w *waiting) roomless() int { return max(w.dropped, w.before) }
-
-// without counts n more obligations that found no room.
-func (t *Table) without(w *waiting, n int) {
-	t.tally.dropped -= w.roomless()
-	w.dropped += n
-	t.tally.dropped += w.roomless()
-}
-
-// found resets this count, and returns it.
-func (t *Table) found(w *waiting) (n int) {
-	n = w.roomless()
-	w.dropped, w.before = 0, 0
-	t.tally.dropped -= n
-
-	return n
-}
-
-// Recount records that a pass is about to see all labeled objects again, including those that found no room.
-func (t *Table) Recount() {
+// Search requests another search for the obligations that found no room, because a pass is about to see all labeled objects.
+func (t *Table) Search() {
 	if invariants.Enabled {
 		defer t.check()
 	}
 
-	for _, w := range t.parked {
-		t.recountRoomless(w)
-	}
-
-	if t.beyond.roomless() > 0 {
-		t.debt.Relist = true // the pass does not see those without a label
-	}
-
-	t.recountRoomless(&t.beyond)
+	t.search()
 }
 
-func (t *Table) recountRoomless(w *waiting) {
-	if w.dropped > 0 {
-		t.tally.dropped -= w.roomless()
-		w.dropped, w.before = 0, w.dropped
-		t.tally.dropped += w.roomless()
+func (t *Table) search() {
+	if !t.dropped {
+		return
+	}
+
+	t.dropped = false
+	t.debt.Relist = true // a pass does not see objects without a label
+
+	for _, uid := range sets.List(t.families.roomless) {
+		t.families.roomless.Delete(uid)
+		t.families.known.Delete(uid)
+
+		if w, ok := t.parked[FollowersOf(uid)]; ok {
+			for _, p := range w.entries {
+				t.families.known.Delete(p.follows[:]...)
+			}
+		}
+
+		t.wake(FollowersOf(uid))
+	}
+}
+
+// searchIfRoom requests a search for the obligations that found no room, if half of the room is free: earlier, most of them
+// would find none again.
+func (t *Table) searchIfRoom() {
+	if t.dropped && t.stuck()+t.Ready() <= t.limits.Parked/2 && t.tally.between <= t.limits.Parked/2 {
+		t.debt.All = true
+		t.search()
 	}
 }
 
@@ -263,7 +263,7 @@ func (t *Table) unpark(e *entry) {
 		t.waitsBelow(e, false)
 	}
 
-	if w.n == 0 && w.roomless() == 0 {
+	if w.n == 0 && !w.dropped {
 		t.forget(e.cause)
 	}
 }
@@ -302,26 +302,18 @@ func (t *Table) wake(c Cause) {
 
 // repay requests a search for the objects that found no room while they waited for the cause.
 func (t *Table) repay(c Cause, w *waiting) {
-	if t.found(w) == 0 {
+	if !w.dropped {
 		return
 	}
 
-	if w.n == 0 {
+	if w.dropped = false; w.n == 0 {
 		t.forget(c)
 	}
 
-	switch c.kind {
-	case kindHeld:
+	if c.kind == kindHeld {
 		t.debt.lose(c.shard)
-	case kindPermit:
+	} else {
 		t.debt.misplace(c.shard)
-	default:
-		w.others = true
-	}
-
-	if w.others {
-		t.debt.All, t.debt.Relist = true, true
-		w.others = false
 	}
 }
 
@@ -454,4 +446,7 @@ func (t *Table) repayAll() {
 	for c, w := range t.parked {
 		t.repay(c, w)
 	}
+
+	t.debt.All = t.debt.All || t.dropped
+	t.search()
 }

@@ -40,7 +40,7 @@ func TestCorruptTableIsFound(t *testing.T) {
 		"6: more follow an owner than there": func(x *Table, e *entry) { x.families.following["owner"] = sets.New(e) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := New(Limits{Drains: 1, PerShard: 1, DrainTimeout: time.Minute, Active: 10, Parked: 10, Failing: 10})
+			x := New(Limits{Drains: 1, PerShard: 1, DrainTimeout: time.Minute, Active: 10, Parked: 10})
 			o := feed.Object{ID: id("o"), ResourceVersion: "1", Shard: "a"}
 			x.See(now, o, false)
 			require.NoError(t, x.verify())

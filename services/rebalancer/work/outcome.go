@@ -109,7 +109,7 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 		return Late{}, false
 	case Failed:
 		if !out.Brief && t.beyondFailing(e) {
-			t.drop(now, e, &t.beyond)
+			t.drop(now, e)
 			return Late{}, false
 		}
 

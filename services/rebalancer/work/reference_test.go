@@ -78,7 +78,7 @@ func newWorld(t *rapid.T) *reference {
 	}
 	w.table = New(Limits{
 		Drains: rapid.IntRange(1, 3).Draw(t, "drains"), PerShard: rapid.IntRange(1, 2).Draw(t, "per shard"),
-		DrainTimeout: 10 * time.Second, Active: 100, Parked: rapid.IntRange(1, 5).Draw(t, "parked"), Failing: 100,
+		DrainTimeout: 10 * time.Second, Active: 100, Parked: rapid.IntRange(1, 5).Draw(t, "parked"),
 	})
 
 	for _, name := range names {

@@ -25,12 +25,10 @@ type Limits struct {
 	DrainTimeout time.Duration
 	// Active is the number of obligations in progress at which [Table.Full] makes sources wait.
 	Active int
-	// Parked is the number of obligations that are stored while they wait for their causes. Beyond it, only the cause is
-	// stored. If the cause is a shard, one obligation is also stored, which retries.
+	// Parked is the number of obligations that are stored while they wait for their causes, or have failed again and again.
+	// Beyond it, they are dropped, and a pass finds them again. One of those that wait for a shard stays, and retries.
+	// Obligations that fail are dropped only if others of their resource are failing.
 	Parked int
-	// Failing is the number of obligations that are stored although they have failed again and again. They do not count as active. Beyond
-	// it, each further one of their resources is tried once, and only counted if that fails. The next pass tries it again.
-	Failing int
 }
 
 // Job is an obligation that a worker processes.
@@ -47,7 +45,8 @@ type Job struct {
 //
 //  1. An obligation ends only when its object was seen in its place, seen not to concern the ring, or seen not to exist;
 //     or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has to begin
-//     after it. An object that finds no room in the table also leaves a debt, when there is room. A write never ends an
+//     after it. An object that finds no room in the table also leaves a debt, when half of
+//     the room is free. A write never ends an
 //     obligation, whether it succeeds or fails.
 //  2. An earlier sight never replaces a later one, by the resource version.
 //  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards.
@@ -74,9 +73,9 @@ type Table struct {
 	families families
 	tally    tally
 	debt     Debt
-	// beyond counts the objects that found no room because others are failing.
-	beyond waiting
-	moved  uint64
+	// dropped reports whether obligations found no room, so that a pass has to find them again.
+	dropped bool
+	moved   uint64
 	// paused is until when no further object may be drained; zero if objects may be.
 	paused time.Time
 
@@ -428,8 +427,8 @@ func (t *Table) Full() bool { return t.tally.active() >= t.limits.Active }
 // [Table.Full], because the objects that wait for followers count there.
 func (t *Table) FullOfFollowers() bool { return t.tally.follows >= t.limits.Active }
 
-// Empty reports whether there is no obligation, including those of which only the cause is stored.
-func (t *Table) Empty() bool { return len(t.entries) == 0 && len(t.parked) == 0 }
+// Empty reports whether there is no obligation, including those that found no room.
+func (t *Table) Empty() bool { return len(t.entries) == 0 && len(t.parked) == 0 && !t.dropped }
 
 // Has reports whether there is an obligation for the object, and returns the object as it was last seen.
 func (t *Table) Has(id feed.ID) (feed.Object, bool) {

@@ -61,7 +61,7 @@ type player struct {
 	says       []string
 }
 
-var defaults = Limits{Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100_000, Parked: 100_000, Failing: 100_000}
+var defaults = Limits{Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100_000, Parked: 100_000}
 
 func (p *player) limits(line string) {
 	l := defaults
@@ -323,8 +323,8 @@ func (p *player) counts() string {
 		}
 	}
 
-	if n := p.table.tally.dropped; n > 0 {
-		all = append(all, fmt.Sprintf("%d dropped", n))
+	if p.table.Summary().More {
+		all = append(all, "and more")
 	}
 
 	return none(strings.Join(all, ", "))
