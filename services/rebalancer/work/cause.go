@@ -1,7 +1,6 @@
 package work
 
 import (
-	"container/heap"
 	"maps"
 	"slices"
 	"time"
@@ -83,41 +82,30 @@ func (c Cause) String() string {
 
 // waiting contains the obligations that wait for one cause.
 type waiting struct {
-	entries []place // in order, including those that no longer wait
-	n       int     // the number of those that wait
+	queue
 	// dropped reports whether obligations found no room that waited for a shard: the cause determines where they are.
 	dropped bool
-	// try is the time of the next retry; zero if there is none. probe is the obligation that is retrying now.
-	try   time.Time
+	// timer is the time of the next retry. probe is the obligation that is retrying now.
+	timer timer
 	probe *entry
 	// reason is a text that is more specific than the cause.
 	reason string
 }
-
-// place is the place of an obligation among those that wait for a cause.
-type place struct {
-	*entry
-
-	number int
-}
-
-// waits reports whether the obligation has not left its place.
-func (p place) waits() bool { return p.phase == Parked && p.place == p.number }
 
 // park makes an obligation wait for its cause, unless the cause has changed since the worker checked it.
 func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	w := t.waitingFor(out.Cause)
 
 	if out.RetryAfter > 0 {
-		w.try = now.Add(out.RetryAfter)
-		t.set(timer{at: w.try, cause: out.Cause})
+		w.timer.cause = out.Cause
+		t.timers.set(&w.timer, now.Add(out.RetryAfter))
 	}
 
 	if out.Reason != "" {
 		w.reason = out.Reason // others wait without having checked, and have no reason
 	}
 
-	w.add(e)
+	w.push(e)
 	t.tally.parked++
 
 	if out.Cause.kind == kindFollowers {
@@ -134,9 +122,9 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 		t.wake(c)
 	case c.kind == kindFollowers && e.follows != (feed.Lineage{}) && t.tally.between > t.limits.Parked:
 		t.drop(now, e)
-	case c.kind == kindHeld && w.try.IsZero() && w.probe == nil:
+	case c.kind == kindHeld && !w.timer.set() && w.probe == nil:
 		t.try(c, w) // otherwise none would retry
-	case c.kind != kindFollowers && t.stuck() > t.limits.Parked && (w.n > 1 || c.shard == ""):
+	case c.kind != kindFollowers && t.stuck() > t.limits.Parked && (w.entries.Len() > 1 || c.shard == ""):
 		t.drop(now, e)
 	}
 }
@@ -157,7 +145,7 @@ func (t *Table) drop(now time.Time, e *entry) {
 	}
 
 	if below != nil {
-		for _, o := range below.take() {
+		for _, o := range slices.Collect(below.all) {
 			t.drop(now, o)
 		}
 	}
@@ -189,8 +177,8 @@ func (t *Table) search() {
 		t.families.known.Delete(uid)
 
 		if w, ok := t.parked[FollowersOf(uid)]; ok {
-			for _, p := range w.entries {
-				t.families.known.Delete(p.follows[:]...)
+			for e := range w.all {
+				t.families.known.Delete(e.follows[:]...)
 			}
 		}
 
@@ -236,6 +224,7 @@ func (t *Table) waitingFor(c Cause) *waiting {
 
 // forget drops a cause that no obligation waits for.
 func (t *Table) forget(c Cause) {
+	t.timers.stop(&t.parked[c].timer)
 	delete(t.parked, c)
 
 	if c.kind == kindPermit {
@@ -243,27 +232,17 @@ func (t *Table) forget(c Cause) {
 	}
 }
 
-func (w *waiting) add(e *entry) {
-	if len(w.entries) > 2*w.n+64 { // most of them no longer wait
-		w.entries = slices.DeleteFunc(w.entries, func(p place) bool { return !p.waits() })
-	}
-
-	w.entries = append(w.entries, place{e, e.place})
-	w.n++
-}
-
 // unpark records that an obligation no longer waits.
 func (t *Table) unpark(e *entry) {
 	w := t.parked[e.cause]
-	w.n--
-	e.place++
+	e.unqueue()
 	t.tally.parked--
 
 	if e.cause.kind == kindFollowers {
 		t.waitsBelow(e, false)
 	}
 
-	if w.n == 0 && !w.dropped {
+	if w.entries.Len() == 0 && !w.dropped {
 		t.forget(e.cause)
 	}
 }
@@ -275,7 +254,7 @@ func (t *Table) Waits(c Cause) bool { return t.parked[c] != nil }
 func (t *Table) Held(shard string) bool {
 	w, ok := t.parked[HeldBy(shard)]
 
-	return ok && !w.try.IsZero()
+	return ok && w.timer.set()
 }
 
 // Wake wakes all obligations that wait for the cause.
@@ -293,8 +272,10 @@ func (t *Table) wake(c Cause) {
 		return
 	}
 
-	for _, e := range w.take() {
-		t.move(e, Woken)
+	for _, e := range slices.Collect(w.all) {
+		if e.queue == &w.queue { // or another wake has taken it along
+			t.move(e, Woken)
+		}
 	}
 
 	t.repay(c, w)
@@ -306,7 +287,7 @@ func (t *Table) repay(c Cause, w *waiting) {
 		return
 	}
 
-	if w.dropped = false; w.n == 0 {
+	if w.dropped = false; w.entries.Len() == 0 {
 		t.forget(c)
 	}
 
@@ -315,33 +296,6 @@ func (t *Table) repay(c Cause, w *waiting) {
 	} else {
 		t.debt.misplace(c.shard)
 	}
-}
-
-// take removes and returns all obligations that wait.
-func (w *waiting) take() (all []*entry) {
-	for _, p := range w.entries {
-		if p.waits() {
-			all = append(all, p.entry)
-		}
-	}
-
-	w.entries = nil
-
-	return all
-}
-
-// first removes and returns the first obligation that waits; nil if none does.
-func (w *waiting) first() *entry {
-	for len(w.entries) > 0 {
-		p := w.entries[0]
-		w.entries = w.entries[1:]
-
-		if p.waits() {
-			return p.entry
-		}
-	}
-
-	return nil
 }
 
 // Expire wakes everything whose time has come.
@@ -359,12 +313,12 @@ func (t *Table) Expire(now time.Time) {
 	}
 
 	for {
-		next, ok := t.firstTimer()
-		if !ok || next.at.After(now) {
+		next := t.timers.first()
+		if next == nil || next.at.After(now) {
 			return
 		}
 
-		heap.Pop(&t.timers.all)
+		t.timers.stop(next)
 
 		if e := next.entry; e != nil {
 			e.stale = e.stale || e.phase == Draining
@@ -373,9 +327,7 @@ func (t *Table) Expire(now time.Time) {
 			continue
 		}
 
-		w := t.parked[next.cause]
-		w.try = time.Time{}
-		t.try(next.cause, w)
+		t.try(next.cause, t.parked[next.cause])
 	}
 }
 
@@ -397,7 +349,7 @@ func (t *Table) tried(e *entry) {
 	e.probes = Cause{}
 
 	if w, ok := t.parked[c]; ok && w.probe == e {
-		if w.probe = nil; w.try.IsZero() {
+		if w.probe = nil; !w.timer.set() {
 			t.try(c, w)
 		}
 	}
@@ -418,12 +370,13 @@ func (t *Table) Again(id feed.ID) {
 
 // Next returns when the next obligation will become due; ok is false if none will.
 func (t *Table) Next() (at time.Time, ok bool) {
-	next, ok := t.firstTimer()
-	if len(t.permits.wanted) == 0 {
-		return next.at, ok
+	if next := t.timers.first(); next != nil {
+		at, ok = next.at, true
 	}
 
-	at = next.at
+	if t.permits.wanted.Len() == 0 {
+		return at, ok
+	}
 
 	if ends, closed := t.permits.next(); closed && !t.permits.open() && (!ok || ends.Before(at)) {
 		at, ok = ends, true

@@ -28,8 +28,8 @@ func (t *Table) verify() error {
 	n := count{tally: newTally(), permits: newPermits(), following: byUID[*entry]{}, queued: map[*entry]int{}, moves: sets.New[*list.Element](), waits: map[Cause]int{}}
 
 	for _, q := range []*queue{&t.ready, &t.urgent, &t.regular} {
-		for spot := q.entries.Front(); spot != nil; spot = spot.Next() {
-			n.queued[spot.Value.(*entry)]++ //nolint:forcetypeassert // push adds nothing else
+		for e := range q.all {
+			n.queued[e]++
 		}
 	}
 
@@ -55,6 +55,12 @@ func (t *Table) verify() error {
 		}
 
 		n.add(e, t.countedAs(e))
+	}
+
+	for i, n := range t.timers.all {
+		if n.place != i+1 || n.entry != nil && t.entries[n.entry.object.ID] != n.entry {
+			return fmt.Errorf("5: timer %d is in place %d, of %v", i, n.place, n.entry)
+		}
 	}
 
 	for move := t.permits.moves.Front(); move != nil; move = move.Next() {
@@ -157,15 +163,15 @@ func (e *entry) verifyPermit() error {
 // verifyWaiting verifies invariant 5: every parked obligation will be woken.
 func (t *Table) verifyWaiting(c Cause, w *waiting, n int) error {
 	switch {
-	case w.n != n:
-		return fmt.Errorf("5: %d wait because %s, not %d", n, c, w.n)
-	case w.n == 0 && !w.dropped:
+	case w.entries.Len() != n:
+		return fmt.Errorf("5: %d wait because %s, not %d", n, c, w.entries.Len())
+	case w.entries.Len() == 0 && !w.dropped:
 		return fmt.Errorf("5: nothing waits because %s", c)
-	case w.n == 0:
+	case w.entries.Len() == 0:
 	case c.kind == kindPermit && t.free(c.lane()):
-		return fmt.Errorf("5: %d wait because %s, and a permit is free", w.n, c)
+		return fmt.Errorf("5: %d wait because %s, and a permit is free", w.entries.Len(), c)
 	case c.kind == kindOwner && !t.known(c.owner):
-		return fmt.Errorf("5: %d wait for %s, which is no obligation", w.n, c.owner)
+		return fmt.Errorf("5: %d wait for %s, which is no obligation", w.entries.Len(), c.owner)
 	}
 
 	return nil

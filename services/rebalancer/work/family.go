@@ -170,8 +170,15 @@ func (t *Table) noRoom(follows feed.Lineage) {
 // reunite wakes an object if all its followers have moved.
 func (t *Table) reunite(owner types.UID) {
 	w, ok := t.parked[FollowersOf(owner)]
-	if ok && slices.ContainsFunc(w.entries, func(p place) bool { return p.waits() && t.together(p.entry) }) {
-		t.wake(FollowersOf(owner))
+	if !ok {
+		return
+	}
+
+	for e := range w.all {
+		if t.together(e) {
+			t.wake(FollowersOf(owner))
+			return
+		}
 	}
 }
 

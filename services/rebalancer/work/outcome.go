@@ -114,7 +114,7 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 		}
 
 		e.fail(out)
-		t.after(now, e, e.pause(out.Brief))
+		t.at(e, now.Add(e.pause(out.Brief)))
 	case Blocked:
 		e.cause = out.Cause
 		e.succeed()
@@ -173,7 +173,7 @@ func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
 
 	if out.Event == Failed { // otherwise it would be retried without a pause while the object changes
 		e.fail(out)
-		t.after(now, e, e.pause(out.Brief))
+		t.at(e, now.Add(e.pause(out.Brief)))
 		t.move(e, Failed)
 	} else {
 		t.move(e, Woken)
@@ -190,7 +190,7 @@ func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
 		return Late{}, false
 	}
 
-	t.after(now, e, max(t.limits.DrainTimeout, now.Sub(e.since)/2)) // its watch reports the answer earlier
+	t.at(e, now.Add(max(t.limits.DrainTimeout, now.Sub(e.since)/2))) // its watch reports the answer earlier
 
 	if e.late {
 		return Late{}, false

@@ -107,14 +107,14 @@ type entry struct {
 	late  bool
 	// move is its place among the planned moves, if it is or was in one.
 	move *list.Element
-	// timer is the number of its current timer, and place is the number of its place among the obligations with the same
-	// cause. Other numbers are obsolete.
-	timer, place int
+	// timer is when it is due again.
+	timer timer
 	// probes is the cause for which it retries on behalf of all obligations with that cause.
 	probes Cause
 	// follows are the objects for which it is counted as a follower.
 	follows feed.Lineage
-	// queue is the queue that it is in, and spot is its place there; nil if it is in none.
+	// queue is the queue that it is in, of those that are due or that wait for its cause, and spot is its place there; nil if
+	// it is in none.
 	queue *queue
 	spot  *list.Element
 	// reason is the last failure in a row; empty if there was none.
@@ -344,23 +344,26 @@ func (t *Table) move(e *entry, event Event) {
 	before := e.phase
 	e.phase = next(before, event)
 
-	if e.phase == Due && before != Due {
-		e.timer++
-		t.queue(e)
+	if e.phase == before {
+		t.count(e)
+		return
 	}
 
-	if e.phase != Due {
+	switch before { //nolint:exhaustive // nothing to leave
+	case Due:
 		e.unqueue()
-	}
-
-	if e.phase == Moving {
-		t.moving[e] = struct{}{}
-	} else {
+	case Moving:
 		delete(t.moving, e)
+	case Parked:
+		t.unpark(e)
 	}
 
-	if before == Parked && e.phase != Parked {
-		t.unpark(e)
+	switch e.phase { //nolint:exhaustive // the caller does the rest
+	case Due:
+		t.timers.stop(&e.timer)
+		t.queue(e)
+	case Moving:
+		t.moving[e] = struct{}{}
 	}
 
 	t.count(e)
@@ -404,7 +407,7 @@ func (t *Table) hasten(e *entry) {
 func (t *Table) end(now time.Time, e *entry) {
 	t.move(e, SeenInPlace)
 	delete(t.entries, e.object.ID)
-	e.timer++
+	t.timers.stop(&e.timer)
 	t.hold(now, e, "")
 	t.permits.leave(e)
 	t.grantNext(now)

@@ -110,7 +110,7 @@ func (w *reference) check(t *rapid.T) {
 	require.LessOrEqual(t, w.table.tally.parked, limit)
 
 	for c, p := range w.table.parked {
-		if c.kind != kindHeld || p.n == 0 || !p.try.IsZero() {
+		if c.kind != kindHeld || p.entries.Len() == 0 || p.timer.set() {
 			continue
 		}
 

@@ -304,11 +304,7 @@ func (p *player) object(name string) string {
 	}
 
 	if e.phase == Delayed || e.phase == Draining {
-		for _, n := range p.table.timers.all {
-			if n.entry == e && n.number == e.timer {
-				s += " until " + n.at.Sub(p.start).String()
-			}
-		}
+		s += " until " + e.timer.at.Sub(p.start).String()
 	}
 
 	return s
