@@ -39,13 +39,14 @@
 //     its place. A successful write may be reverted, a failed write may have been executed, and a change of the ring
 //     makes both worthless.
 //   - An item that cannot be processed returns after a pause of its own. An obligation is parked by its cause (a shard,
-//     an owner, a slot) and costs no request until the cause changes. If no event reports the change, one obligation
+//     an owner, a permit) and costs no request until the cause changes. If no event reports the change, one obligation
 //     checks for all others with the same cause.
 //   - Such a queue has no order between items. Here, objects that are one write away from their place go first, then
-//     objects that no shard works on. An owner and the objects that follow it take turns. The shards of a ring get slots
+//     objects that no shard works on. An owner and the objects that follow it take turns. The shards of a ring get permits
 //     in turn. Rings share the API server equally.
-//   - Such a queue grows with the work to do. Here, sources pause while too much work is pending. Beyond a limit, only
-//     the cause of parked obligations is kept. A million objects of a lost shard take the memory of twenty thousand.
+//   - Such a queue grows with the work to do. Here, sources pause while too much work is pending. Beyond a limit,
+//     what cannot move is dropped, and searched again when there is room. A million objects of a lost shard take the memory
+//     of twenty thousand.
 //   - Such a queue does not show convergence when it is empty. A ring has converged only if there is no obligation, no
 //     source fails, and a pass over all objects has found nothing since the last change. This can be determined only
 //     because all of it is in one state.

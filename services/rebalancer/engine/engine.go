@@ -22,11 +22,10 @@ import (
 )
 
 const (
-	// maxActive is the number of undecided objects at which their sources pause. maxParked is the number of parked objects
-	// that are stored one by one, and maxFailing of those whose requests fail again and again. Each takes about 10 MB.
-	maxActive  = 20_000
-	maxParked  = 20_000
-	maxFailing = 20_000
+	// maxActive is the number of undecided objects at which their sources pause. maxParked is the number of objects that are
+	// stored while they wait, or their requests fail again and again. Each takes about 10 MB.
+	maxActive = 20_000
+	maxParked = 20_000
 	// maxBetween limits the number of objects for which the engine remembers whom they follow, if other objects follow them
 	// in turn: 60 MB. Beyond it, the engine reads this from the API server when needed. Each pass renews the memory, so
 	// entries may be old.

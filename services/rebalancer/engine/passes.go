@@ -168,7 +168,7 @@ func (p *passes) begin(now time.Time, k kind, table *work.Table, t *Target) (sha
 
 	if p.began = (time.Time{}); all && !owners {
 		p.began, p.moved = now, table.Moved()
-		table.Recount()
+		table.Search()
 	}
 
 	return shards, all, owners

@@ -60,7 +60,7 @@ func newState(c Config, ancestors *ancestry.Book) *state {
 		clock: c.Clock,
 		table: work.New(work.Limits{
 			Drains: c.Limits.Total, PerShard: c.Limits.PerShard, DrainTimeout: c.Limits.DrainTimeout,
-			Active: maxActive, Parked: maxParked, Failing: maxFailing,
+			Active: maxActive, Parked: maxParked,
 		}),
 		passes:   newPasses(c.Ring, c.Limits),
 		lost:     sets.New[string](),

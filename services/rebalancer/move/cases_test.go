@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -68,7 +69,7 @@ func TestMoveOfAMainObject(t *testing.T) {
 		"drained":                {shard: "a", expected: expected{"a 10 drain", is(work.Asked), asked}},
 		"not released yet":       {shard: "a", drain: true, expected: expected{"a 1 drain", is(work.Asked), nil}},
 		"no longer to be given":  {shard: "b", drain: true, expected: expected{"b 10", is(work.SeenInPlace), []string{patch, "moved " + name + ": withdraw"}}},
-		"no slot":                {shard: "a", prepare: func(a *api, _ feed.ID) { a.noSlots = true }, expected: expected{"a 1", work.Outcome{Event: work.Blocked, Cause: work.SlotOf("a")}, nil}},
+		"no permit":              {shard: "a", prepare: func(a *api, _ feed.ID) { a.noPermits = true }, expected: expected{"a 1", work.Outcome{Event: work.Blocked, Cause: work.PermitOf("a", schema.GroupResource{Resource: "configmaps"})}, nil}},
 		"read, and in place":     {stale: true, prepare: func(a *api, id feed.ID) { a.stored[id].Labels[shardKey] = "b" }, expected: expected{"b 1", is(work.SeenInPlace), []string{get}}},
 		"read, and gone":         {stale: true, prepare: func(a *api, id feed.ID) { delete(a.stored, id) }, expected: expected{"-", is(work.SeenInPlace), []string{get}}},
 		"not read":               {stale: true, prepare: fails("get configmaps", errors.New("etcd")), expected: expected{"-", unknown, []string{get}}},

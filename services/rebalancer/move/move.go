@@ -41,7 +41,7 @@ type Obligations interface {
 	See(o feed.Object)
 	// Has returns an object that is not in its place, as it was last seen; false if there is no obligation for it.
 	Has(id feed.ID) (feed.Object, bool)
-	// Grant gives an object a slot of its shard. It reports whether a slot was free.
+	// Grant gives an object a permit of its shard. It reports whether one was free.
 	Grant(id feed.ID, shard string) bool
 	// Held reports whether objects of the shard wait because the shard may still work on them, and a retry is scheduled.
 	Held(shard string) bool
@@ -327,10 +327,10 @@ func (m *Mover) gather(_ context.Context, w *walk) *work.Outcome {
 	return nil
 }
 
-// grant takes a slot for a drain.
+// grant takes a permit for a drain.
 func (m *Mover) grant(_ context.Context, w *walk) *work.Outcome {
 	if w.action.Verb == plan.Drain && !m.Obligations.Grant(w.object.ID, w.object.Shard) {
-		return w.blocked(work.SlotOf(w.object.Shard))
+		return w.blocked(work.PermitOf(w.object.Shard, w.object.GVR.GroupResource()))
 	}
 
 	return nil

@@ -63,10 +63,10 @@ type api struct {
 	entered func()
 	inside  int
 
-	others  map[feed.ID]feed.Object // obligations
-	noSlots bool
-	noTurn  bool
-	held    map[string]bool
+	others    map[feed.ID]feed.Object // obligations
+	noPermits bool
+	noTurn    bool
+	held      map[string]bool
 	// scattered reports whether followers are not where the object goes. handover is since when they are there.
 	scattered bool
 	handover  contract.Handover
@@ -190,7 +190,7 @@ func (a *api) Has(id feed.ID) (feed.Object, bool) {
 	return o, ok
 }
 
-func (a *api) Grant(feed.ID, string) bool     { return !a.noSlots }
+func (a *api) Grant(feed.ID, string) bool     { return !a.noPermits }
 func (a *api) Held(shard string) bool         { return a.held[shard] }
 func (a *api) Grace() (time.Duration, string) { return a.grace, "others may follow" }
 func (a *api) Free(shard string)              { a.requests = append(a.requests, "free "+shard) }

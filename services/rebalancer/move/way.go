@@ -27,7 +27,7 @@
 // # Rejected alternative
 //
 // The alternative is to collect all facts first, and to decide once. Almost all objects need only a few of the facts, and most
-// facts cost a request. Some have side effects: a slot is taken, or a search for followers begins. Therefore, a stage asks for
+// facts cost a request. Some have side effects: a permit is taken, or a search for followers begins. Therefore, a stage asks for
 // its fact only when all previous stages have passed.
 package move
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -72,16 +73,42 @@ func assigned(s situation) metav1.Condition {
 	return c
 }
 
+// late returns what shards have not released in time: first those that release no objects of a resource, and three of them at most.
 func late(r engine.Report) string {
-	return fmt.Sprintf("%d were not released in time, such as %s; check whether that shard is working", r.Late, r.LateExample)
+	var all []string
+
+	others := r.Late
+
+	for i, s := range r.Silent {
+		others -= s.Objects
+
+		if i < mostSilent {
+			all = append(all, fmt.Sprintf("shard %s has acknowledged no drain of %s since %s (%d objects): it may run no controller for them, "+
+				"or may not patch them; it is asked for one more at a time", s.Shard, s.Resource, s.Since.UTC().Format(time.RFC3339), s.Objects))
+		}
+	}
+
+	if others > 0 {
+		all = append(all, fmt.Sprintf("%d were not released in time, such as %s; check whether that shard is working", others, r.LateExample))
+	}
+
+	return strings.Join(all, "; ")
 }
+
+// mostSilent is the number of shards that a condition names because they acknowledge no drains of a resource.
+const mostSilent = 3
 
 func counts(r engine.Report) string {
 	if r.Unassigned == 0 && r.Misplaced == 0 && r.Draining == 0 {
 		return "looking for objects that are out of place"
 	}
 
-	return fmt.Sprintf("%d objects unassigned, %d misplaced, %d draining", r.Unassigned, r.Misplaced, r.Draining)
+	text := fmt.Sprintf("%d objects unassigned, %d misplaced, %d draining", r.Unassigned, r.Misplaced, r.Draining)
+	if r.More {
+		text = "at least " + text
+	}
+
+	return text
 }
 
 // hint returns what to do about failures that have a usual cause.

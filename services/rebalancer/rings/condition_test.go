@@ -2,6 +2,7 @@ package rings
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -58,4 +59,19 @@ func TestObjectsThatCannotBeWrittenAreAFailure(t *testing.T) {
 	c := assigned(situation{shards: 2, report: report})
 	require.Equal(t, v1alpha1.ReasonAssignmentFailed, c.Reason)
 	require.Contains(t, c.Message, "requests for 2 have failed for seconds, such as pods x/a: forbidden: User cannot patch; grant get, list, watch and patch")
+}
+
+// A shard that releases no objects of a resource is named, with the resource, before a single object that is late.
+func TestSilentShardsAreNamed(t *testing.T) {
+	report := engine.Report{Summary: work.Summary{
+		Draining: 13, Late: 13, LateExample: "pods x/a at shard b",
+		Silent: []work.Silent{{
+			Shard: "b", Resource: schema.GroupResource{Resource: "configmaps"}, Objects: 12, Since: time.Date(2030, 1, 1, 15, 4, 5, 0, time.UTC),
+		}},
+	}}
+	c := assigned(situation{shards: 2, report: report})
+	require.Equal(t, v1alpha1.ReasonDrainsLate, c.Reason)
+	require.Equal(t, "0 objects unassigned, 0 misplaced, 13 draining: shard b has acknowledged no drain of configmaps since "+
+		"2030-01-01T15:04:05Z (12 objects): it may run no controller for them, or may not patch them; it is asked for one more at a time; "+
+		"1 were not released in time, such as pods x/a at shard b; check whether that shard is working", c.Message)
 }

@@ -304,7 +304,7 @@ func (w *Cluster) lies(since map[apiserver.ID]time.Time) {
 func (w *Cluster) calm() bool {
 	now := w.now()
 
-	return (w.h.Lasting == Fine || w.h.Lasting == HungShard) && !slices.ContainsFunc(w.h.Steps, func(s Step) bool {
+	return (w.h.Lasting == Fine || w.h.Lasting == HungShard || w.h.Lasting == Stuck) && !slices.ContainsFunc(w.h.Steps, func(s Step) bool {
 		after := prompt
 
 		switch {
@@ -348,7 +348,8 @@ func (w *Cluster) shouldMove(id apiserver.ID, f facts) bool {
 		return !waits && (ownerAt == nil || ownerAt.Labels[shardLabel] == "" || f.view.Works(ownerAt.Labels[shardLabel]))
 	}
 
-	hangs := w.h.Lasting == HungShard && (is == w.h.Whom || ownerAt != nil && ownerAt.Labels[shardLabel] == w.h.Whom)
+	hangs := w.h.Lasting == HungShard && (is == w.h.Whom || ownerAt != nil && ownerAt.Labels[shardLabel] == w.h.Whom) ||
+		w.h.Lasting == Stuck && slices.Contains(append(line, id), w.stuck)
 
 	if ownerAt != nil && !f.view.Works(ownerAt.Labels[shardLabel]) {
 		return false // the owner is about to get a shard, or is late itself
@@ -482,7 +483,7 @@ func (w *Cluster) allowed(what string) int {
 		return int(resting/time.Second) + 8*audits // lists of Leases
 	case w.h.Lasting == Namesakes && verb == "get":
 		return int(resting / time.Second) // one of all objects that wait checks whether it can move
-	case w.h.Lasting == HungShard && verb == "get":
+	case (w.h.Lasting == HungShard || w.h.Lasting == Stuck) && verb == "get":
 		return 20 * int(resting/limits.DrainTimeout)
 	case w.h.Lasting == Refused:
 		return 12 * int(resting/(30*time.Second))

@@ -66,6 +66,7 @@ type Cluster struct {
 	givenUp    map[types.UID]time.Time // when an object last lost its shard
 	moved      map[types.UID]time.Time // when the rebalancer has last given an object another shard
 	noWebhook  time.Time
+	stuck      apiserver.ID // the object that its shard does not release
 	buried     map[apiserver.ID]*metav1.PartialObjectMetadata
 	violations []string
 	over       bool

@@ -25,6 +25,8 @@ const (
 	SlowAdmission Condition = "admission is slow"
 	// HungShard makes a shard acknowledge nothing.
 	HungShard Condition = "a shard hangs"
+	// Stuck makes a shard acknowledge no drain of one object: the first that it is asked for.
+	Stuck Condition = "an object is stuck"
 	// Namesakes makes two processes use the same name, in two namespaces.
 	Namesakes Condition = "two shards have one name"
 	// Refused makes the API server refuse the rebalancer's requests for a resource.
@@ -51,6 +53,14 @@ func (w *Cluster) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f fac
 	case HungShard:
 		return func(r engine.Report) bool { return r.Late > 0 }, w.concerns(id, o, func(_ apiserver.ID, o *metav1.PartialObjectMetadata) bool {
 			return o.Labels[shardLabel] == w.h.Whom
+		})
+	case Stuck:
+		w.mu.Lock()
+		stuck := w.stuck
+		w.mu.Unlock()
+
+		return func(r engine.Report) bool { return r.Late > 0 }, w.concerns(id, o, func(id apiserver.ID, _ *metav1.PartialObjectMetadata) bool {
+			return id == stuck
 		})
 	case Namesakes:
 		held := func(_ apiserver.ID, o *metav1.PartialObjectMetadata) bool { return o.Labels[shardLabel] == w.h.Whom }
@@ -111,15 +121,23 @@ func (d *drawing) last() {
 
 	fault := func(f apiserver.Fault) { lasts(Step{Act: Disturb, For: forever, Fault: f}) }
 
-	switch d.h.Lasting = pick(d, Fine, Fine, Fine, Fine, SlowAdmission, SlowAdmission, HungShard, HungShard, Namesakes, Refused, Flapping); d.h.Lasting {
+	d.h.Lasting = pick(d, Fine, Fine, Fine, Fine, SlowAdmission, SlowAdmission, HungShard, HungShard, Namesakes, Refused, Flapping)
+	if d.h.Lasting == HungShard && chance(d.h.Seed, "stuck", 0)%2 == 0 {
+		d.h.Lasting = Stuck
+	}
+
+	switch d.h.Lasting {
 	case SlowAdmission:
 		for gr := range served {
 			fault(apiserver.Fault{Effect: apiserver.Slow, Verb: "write", Resource: gr.String(), Client: "rebalancer", Delay: 1200 * time.Millisecond})
 		}
-	case HungShard:
+	case HungShard, Stuck:
 		d.h.Whom = d.shards[0]
 		lasts(Step{Act: Join, Who: d.h.Whom})
-		lasts(Step{Act: Hang, Who: d.h.Whom, For: forever})
+
+		if d.h.Lasting == HungShard {
+			lasts(Step{Act: Hang, Who: d.h.Whom, For: forever})
+		}
 
 		// These shards make the others release objects, while drains of this one are late.
 		for i := range d.IntN(3) {

@@ -30,7 +30,7 @@ const (
 	table    = "rebalancer/work/table.go"
 	outcome  = "rebalancer/work/outcome.go"
 	cause    = "rebalancer/work/cause.go"
-	slots    = "rebalancer/work/slots.go"
+	permits  = "rebalancer/work/permits.go"
 	passes   = "rebalancer/engine/passes.go"
 	state    = "rebalancer/engine/state.go"
 	report   = "rebalancer/engine/report.go"
@@ -67,10 +67,10 @@ const (
 // count (TestGrandchildrenComeBeforeChildren of package engine), and what follows an object goes by the key that the object had
 // (TestChangeOfTheLabelMoves of package rebalancer).
 var mutations = []mutation{
-	{name: "a write that fails is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\t\tt.end(now, e)\n\t\treturn Late{}, false\n\tcase Blocked:"}}},
-	{name: "a conflict is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn Late{}, false\n\t\t}\n\t\te.fail(out)\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:"}}},
+	{name: "a write that fails is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:", "\t\tt.end(now, e)\n\t\treturn Late{}, false\n\tcase Blocked:"}}},
+	{name: "a conflict is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:", "\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn Late{}, false\n\t\t}\n\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:"}}},
 	{name: "a write that has failed is sent again as it was", edits: []replacement{{outcome, "\te.stale = out.Stale\n", "\te.stale = false\n"}}},
-	{name: "an acknowledged drain leaves no debt, nor is there an audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = true\n\tt.moved++\n\tt.end(now, e)", "\tt.end(now, e)"}}},
+	{name: "an acknowledged drain leaves no debt, nor is there an audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = true\n\tt.moved++\n", ""}}},
 	{name: "a drain that nobody wants is not withdrawn", edits: []replacement{{plan, "\tcase o.Draining:\n\t\treturn Action{Verb: Withdraw}\n\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees", "\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees"}}},
 	{name: "a source that cannot be read says nothing", edits: []replacement{{state, "\t\tif err != nil {\n\t\t\ts.failures[id] = err.Error()", "\t\tif false {\n\t\t\ts.failures[id] = err.Error()"}}},
 	{name: "silence is believed", edits: []replacement{{stream, "silence = 150 * time.Second", "silence = 150 * time.Hour"}}},
@@ -81,7 +81,8 @@ var mutations = []mutation{
 	}},
 	{name: "404 says that an object is gone", edits: []replacement{{gone, "!apierrors.HasStatusCause(err,", "(true || apierrors.HasStatusCause(err,"}, {gone, "ServerResponse)", "ServerResponse))"}}},
 	{name: "a forced move may take a second", edits: []replacement{{move, "w.until.Sub(m.Clock.Now())", "time.Second"}}},
-	{name: "a drain that hangs holds a slot of all", edits: []replacement{{slots, "t.slots.own[shard] < t.limits.PerShard && t.slots.inTime", "len(t.slots.late) == 0 && t.slots.inTime"}}},
+	{name: "a drain that hangs holds a permit of all", edits: []replacement{{permits, "inTime < most && p.inTime", "inTime < most && !all && p.inTime"}, {permits, "\tinTime, late := 0, 0\n", "\tinTime, late, all := 0, 0, false\n\n\tfor _, lanes := range p.lanes {\n\t\tfor _, h := range lanes {\n\t\t\tall = all || h.late > 0\n\t\t}\n\t}\n"}}},
+	{name: "a late drain stops its shard", edits: []replacement{{permits, "inTime < most && p.inTime", "inTime < most && late == 0 && p.inTime"}}},
 	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\twanted := sets.New[sourceID]()\n", "\twanted := sets.New[sourceID]()\n\tfor id, f := range s.all {\n\t\ts.drop(id, f)\n\t}\n"}}},
 	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n\t\tout.RetryAfter = 50e6\n"}}},
 	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
@@ -100,7 +101,7 @@ var mutations = []mutation{
 	{name: "a waiting child is not woken", edits: []replacement{
 		{table, "\tt.wake(OwnerOf(e.object.ID))\n", ""}, {table, "\tif changed && (before.Shard != o.Shard || before.Draining) {\n\t\tt.wake(OwnerOf(o.ID))\n\t}\n", ""},
 	}},
-	{name: "slots are not handed on", edits: []replacement{{table, "\tt.window.end(now, e)\n\tt.wakeSlots(now)\n", "\tt.window.end(now, e)\n"}}},
+	{name: "permits are not handed on", edits: []replacement{{table, "\tt.permits.leave(e)\n\tt.grantNext(now)\n", "\tt.permits.leave(e)\n"}}},
 	{name: "history that is gone is waited for", edits: []replacement{{stream, "\tif history(err) {\n\t\treturn nil, errRelist\n\t}\n", ""}, {stream, "\t\tif history(err) {\n\t\t\treturn version, errRelist\n\t\t}\n", ""}}},
 	{name: "a list ends with its first page", edits: []replacement{{client, "\t\tif list.Continue == \"\" {\n", "\t\tif true {\n"}}},
 	{name: "what changes its namespace's labels is not looked for", edits: []replacement{{placing, "t.Revision != o.Revision ||", ""}}},
@@ -111,7 +112,8 @@ var mutations = []mutation{
 	{name: "a Lease is taken once more than can be counted", edits: []replacement{{leasing, "transitions = -1", "transitions = math.MaxInt32"}}},
 	{name: "a Lease in deletion is left alone", edits: []replacement{{judging, "\tage = max(age, 0)\n", "\tage = max(age, 0)\n\tif s.Deleting {\n\t\treturn Decision{State: Ready, CheckAfter: time.Minute}\n\t}\n"}}},
 	{name: "one Lease of a day has all others waited for two", edits: []replacement{{guard, "longestWait = 5 * time.Minute", "longestWait = 500 * time.Hour"}}},
-	{name: "what waits counts against a bound", edits: []replacement{{wiring, "maxActive  = 20_000", "maxActive = 2"}, {tally, "y.phases[Delayed] + y.first - y.failed\n", "y.phases[Delayed] + y.phases[Parked]\n"}}},
+	{name: "what waits counts against a bound", edits: []replacement{{wiring, "maxActive = 20_000", "maxActive = 2"}, {tally, "y.phases[Delayed] + y.first - y.failed\n", "y.phases[Delayed] + y.phases[Parked]\n"}}},
+	{name: "what finds no room is forgotten", edits: []replacement{{wiring, "maxParked = 20_000", "maxParked = 1"}, {cause, "\t\tw.dropped = true\n", "\t\tw.dropped = false\n"}, {cause, "\t\tt.dropped = true\n", ""}}},
 	{name: "an owner goes before what follows it", edits: []replacement{{asked, "\treturn maps.Clone(f.handover), f.moved, known && n == 0\n", "\treturn maps.Clone(f.handover), f.moved, true || known && n == 0\n"}}},
 	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{asked, "\treturn maps.Clone(f.handover), f.moved, known && n == 0\n", "\treturn maps.Clone(f.handover), f.moved, n == 0\n"}}},
 	{name: "an owner goes right after what follows it to a shard that asks nothing", edits: []replacement{{deciding, "behindPlain = 250 * time.Millisecond", "behindPlain = 0"}}},

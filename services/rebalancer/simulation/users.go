@@ -71,7 +71,7 @@ func (w *Cluster) shardStep(ctx context.Context, s Step) {
 		return
 	}
 
-	if w.h.Lasting == HungShard && w.h.Whom == s.Who && s.Value == "" && s.Act != Hang || w.h.Lasting == Namesakes && w.h.Whom == s.Who {
+	if (w.h.Lasting == HungShard || w.h.Lasting == Stuck) && w.h.Whom == s.Who && s.Value == "" && s.Act != Hang || w.h.Lasting == Namesakes && w.h.Whom == s.Who {
 		return // the shard stays
 	}
 

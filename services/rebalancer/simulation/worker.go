@@ -268,6 +268,16 @@ func (p *process) toGive(id apiserver.ID) (o *metav1.PartialObjectMetadata, wait
 		return nil, wait
 	}
 
+	if p.w.h.Lasting == Stuck && p.w.h.Whom == p.id.Name {
+		if p.w.stuck.Name == "" {
+			p.w.stuck = id
+		}
+
+		if p.w.stuck == id {
+			return nil, time.Minute
+		}
+	}
+
 	if p.guards() && p.makes[id] > 0 {
 		return nil, time.Millisecond
 	}

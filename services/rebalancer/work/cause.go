@@ -1,13 +1,13 @@
 package work
 
 import (
-	"container/heap"
 	"maps"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
@@ -24,7 +24,7 @@ type Cause struct {
 // The kinds of causes.
 const (
 	kindHeld      = "held"
-	kindSlot      = "slot"
+	kindPermit    = "permit"
 	kindOwner     = "owner"
 	kindFollowers = "followers"
 	kindTurn      = "turn"
@@ -34,8 +34,13 @@ const (
 // HeldBy is the cause that a shard which is not available may still work on its objects.
 func HeldBy(shard string) Cause { return Cause{kind: kindHeld, shard: shard} }
 
-// SlotOf is the cause that no more objects of a shard may be drained now. The table itself wakes it.
-func SlotOf(shard string) Cause { return Cause{kind: kindSlot, shard: shard} }
+// PermitOf is the cause that no more objects of a resource may be drained at a shard now. The table itself wakes it.
+func PermitOf(shard string, of schema.GroupResource) Cause {
+	return Cause{kind: kindPermit, shard: shard, owner: feed.ID{GVR: of.WithVersion("")}}
+}
+
+// lane returns the lane of a permit that is waited for.
+func (c Cause) lane() lane { return lane{c.shard, c.owner.GVR.GroupResource()} }
 
 // Ready returns the number of obligations that are due now.
 func (t *Table) Ready() int { return t.tally.phases[Due] }
@@ -62,8 +67,8 @@ func (c Cause) String() string {
 	switch c.kind {
 	case kindHeld:
 		return "shard " + c.shard + " may still work on it"
-	case kindSlot:
-		return "shard " + c.shard + " is already releasing as many objects as it may at a time"
+	case kindPermit:
+		return "shard " + c.shard + " is already releasing as many " + c.lane().of.String() + " as it may at a time"
 	case kindOwner:
 		return "its owner " + c.owner.String() + " is on the move"
 	case kindAnswer:
@@ -77,43 +82,30 @@ func (c Cause) String() string {
 
 // waiting contains the obligations that wait for one cause.
 type waiting struct {
-	entries []place // in order, including those that no longer wait
-	n       int     // the number of those that wait
-	// dropped counts the obligations that found no room since the last pass over all objects began. before is the count
-	// until then. The cause determines where these objects are, unless others is set.
-	dropped, before int
-	others          bool
-	// try is the time of the next retry; zero if there is none. probe is the obligation that is retrying now.
-	try   time.Time
+	queue
+	// dropped reports whether obligations found no room that waited for a shard: the cause determines where they are.
+	dropped bool
+	// timer is the time of the next retry. probe is the obligation that is retrying now.
+	timer timer
 	probe *entry
 	// reason is a text that is more specific than the cause.
 	reason string
 }
-
-// place is the place of an obligation among those that wait for a cause.
-type place struct {
-	*entry
-
-	number int
-}
-
-// waits reports whether the obligation has not left its place.
-func (p place) waits() bool { return p.phase == Parked && p.place == p.number }
 
 // park makes an obligation wait for its cause, unless the cause has changed since the worker checked it.
 func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	w := t.waitingFor(out.Cause)
 
 	if out.RetryAfter > 0 {
-		w.try = now.Add(out.RetryAfter)
-		t.set(timer{at: w.try, cause: out.Cause})
+		w.timer.cause = out.Cause
+		t.timers.set(&w.timer, now.Add(out.RetryAfter))
 	}
 
 	if out.Reason != "" {
 		w.reason = out.Reason // others wait without having checked, and have no reason
 	}
 
-	w.add(e)
+	w.push(e)
 	t.tally.parked++
 
 	if out.Cause.kind == kindFollowers {
@@ -122,83 +114,84 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	}
 
 	switch c := out.Cause; {
-	case c.kind == kindSlot && t.free(c.shard):
-		t.wakeSlots(now)
+	case c.kind == kindPermit && t.free(c.lane()):
+		t.grantNext(now)
 	case c.kind == kindOwner && !t.known(c.owner):
 		t.wake(c)
 	case c.kind == kindFollowers && out.RetryAfter == 0 && t.together(e):
 		t.wake(c)
 	case c.kind == kindFollowers && e.follows != (feed.Lineage{}) && t.tally.between > t.limits.Parked:
-		t.scatter(now, e)
-	case c.kind == kindHeld && w.try.IsZero() && w.probe == nil:
+		t.drop(now, e)
+	case c.kind == kindHeld && !w.timer.set() && w.probe == nil:
 		t.try(c, w) // otherwise none would retry
-	case c.kind != kindFollowers && t.tally.parked-t.tally.first > t.limits.Parked && (w.n > 1 || c.shard == ""):
-		t.drop(now, e, w)
+	case c.kind != kindFollowers && t.stuck() > t.limits.Parked && (w.entries.Len() > 1 || c.shard == ""):
+		t.drop(now, e)
 	}
 }
 
-// drop stores only the cause of an obligation, and drops the obligations that wait for it too: its end would wake them, and
-// they would wait for it again, repeatedly.
-func (t *Table) drop(now time.Time, e *entry, w *waiting) {
-	t.without(w, 1)
+// stuck returns the number of stored obligations of which nobody knows when they can move.
+func (t *Table) stuck() int { return t.tally.parked - t.tally.first + t.tally.failed }
 
-	if c := OwnerOf(e.object.ID); t.Waits(c) {
-		followers := t.parked[c]
-		w.others = true
-		t.without(w, t.found(followers))
+// drop drops an obligation that finds no room, and those that wait for it: its end would wake them, and they would wait for it
+// again, repeatedly. It does not wake the objects that it follows either. If it waits for a shard, its objects are searched
+// when the shard wakes it; otherwise, see [Table.Search].
+func (t *Table) drop(now time.Time, e *entry) {
+	below := t.parked[OwnerOf(e.object.ID)]
 
-		for _, o := range followers.take() {
-			t.without(w, 1)
-			t.scatter(now, o)
+	if w := t.parked[e.cause]; e.phase == Parked && e.cause.shard != "" && below == nil && e.follows == (feed.Lineage{}) {
+		w.dropped = true
+	} else {
+		t.dropped = true
+	}
+
+	if below != nil {
+		for _, o := range slices.Collect(below.all) {
+			t.drop(now, o)
 		}
-
-		t.forget(c)
 	}
 
-	t.scatter(now, e)
+	t.noRoom(e.follows)
+	t.recount(e, feed.Lineage{})
+	t.end(now, e)
 }
 
-// roomless returns how many obligations found no room, as far as is known. Each pass sees them again.
-func (w *waiting) roomless() int { return max(w.dropped, w.before) }
-
-// without counts n more obligations that found no room.
-func (t *Table) without(w *waiting, n int) {
-	t.tally.dropped -= w.roomless()
-	w.dropped += n
-	t.tally.dropped += w.roomless()
-}
-
-// found resets this count, and returns it.
-func (t *Table) found(w *waiting) (n int) {
-	n = w.roomless()
-	w.dropped, w.before = 0, 0
-	t.tally.dropped -= n
-
-	return n
-}
-
-// Recount records that a pass is about to see all labeled objects again, including those that found no room.
-func (t *Table) Recount() {
+// Search requests another search for the obligations that found no room, because a pass is about to see all labeled objects.
+func (t *Table) Search() {
 	if invariants.Enabled {
 		defer t.check()
 	}
 
-	for _, w := range t.parked {
-		t.recountRoomless(w)
-	}
-
-	if t.beyond.roomless() > 0 {
-		t.debt.Relist = true // the pass does not see those without a label
-	}
-
-	t.recountRoomless(&t.beyond)
+	t.search()
 }
 
-func (t *Table) recountRoomless(w *waiting) {
-	if w.dropped > 0 {
-		t.tally.dropped -= w.roomless()
-		w.dropped, w.before = 0, w.dropped
-		t.tally.dropped += w.roomless()
+func (t *Table) search() {
+	if !t.dropped {
+		return
+	}
+
+	t.dropped = false
+	t.debt.Relist = true // a pass does not see objects without a label
+
+	for _, uid := range sets.List(t.families.roomless) {
+		t.families.roomless.Delete(uid)
+		t.families.known.Delete(uid)
+
+		if w, ok := t.parked[FollowersOf(uid)]; ok {
+			for e := range w.all {
+				t.families.known.Delete(e.follows[:]...)
+			}
+		}
+
+		t.wake(FollowersOf(uid))
+	}
+}
+
+// searchIfRoom requests a search for the obligations that found no room, if half of the room is free: earlier, most of them
+// would find none again.
+func (t *Table) searchIfRoom() {
+	if t.dropped && t.stuck()+t.Ready() <= t.limits.Parked/2 && t.tally.between <= t.limits.Parked/2 {
+		t.debt.All = true
+		t.search()
 	}
 }
 
@@ -221,8 +214,8 @@ func (t *Table) waitingFor(c Cause) *waiting {
 		w = &waiting{}
 		t.parked[c] = w
 
-		if c.kind == kindSlot {
-			t.slots.wanted[c.shard] = struct{}{}
+		if c.kind == kindPermit {
+			t.permits.wanted.Insert(c.lane())
 		}
 	}
 
@@ -231,34 +224,25 @@ func (t *Table) waitingFor(c Cause) *waiting {
 
 // forget drops a cause that no obligation waits for.
 func (t *Table) forget(c Cause) {
+	t.timers.stop(&t.parked[c].timer)
 	delete(t.parked, c)
 
-	if c.kind == kindSlot {
-		delete(t.slots.wanted, c.shard)
+	if c.kind == kindPermit {
+		t.permits.wanted.Delete(c.lane())
 	}
-}
-
-func (w *waiting) add(e *entry) {
-	if len(w.entries) > 2*w.n+64 { // most of them no longer wait
-		w.entries = slices.DeleteFunc(w.entries, func(p place) bool { return !p.waits() })
-	}
-
-	w.entries = append(w.entries, place{e, e.place})
-	w.n++
 }
 
 // unpark records that an obligation no longer waits.
 func (t *Table) unpark(e *entry) {
 	w := t.parked[e.cause]
-	w.n--
-	e.place++
+	e.unqueue()
 	t.tally.parked--
 
 	if e.cause.kind == kindFollowers {
 		t.waitsBelow(e, false)
 	}
 
-	if w.n == 0 && w.roomless() == 0 {
+	if w.entries.Len() == 0 && !w.dropped {
 		t.forget(e.cause)
 	}
 }
@@ -270,7 +254,7 @@ func (t *Table) Waits(c Cause) bool { return t.parked[c] != nil }
 func (t *Table) Held(shard string) bool {
 	w, ok := t.parked[HeldBy(shard)]
 
-	return ok && !w.try.IsZero()
+	return ok && w.timer.set()
 }
 
 // Wake wakes all obligations that wait for the cause.
@@ -288,8 +272,10 @@ func (t *Table) wake(c Cause) {
 		return
 	}
 
-	for _, e := range w.take() {
-		t.move(e, Woken)
+	for _, e := range slices.Collect(w.all) {
+		if e.queue == &w.queue { // or another wake has taken it along
+			t.move(e, Woken)
+		}
 	}
 
 	t.repay(c, w)
@@ -297,99 +283,19 @@ func (t *Table) wake(c Cause) {
 
 // repay requests a search for the objects that found no room while they waited for the cause.
 func (t *Table) repay(c Cause, w *waiting) {
-	if t.found(w) == 0 {
+	if !w.dropped {
 		return
 	}
 
-	if w.n == 0 {
+	if w.dropped = false; w.entries.Len() == 0 {
 		t.forget(c)
 	}
 
-	switch c.kind {
-	case kindHeld:
+	if c.kind == kindHeld {
 		t.debt.lose(c.shard)
-	case kindSlot:
+	} else {
 		t.debt.misplace(c.shard)
-	default:
-		w.others = true
 	}
-
-	if w.others {
-		t.debt.All, t.debt.Relist = true, true
-		w.others = false
-	}
-}
-
-// take removes and returns all obligations that wait.
-func (w *waiting) take() (all []*entry) {
-	for _, p := range w.entries {
-		if p.waits() {
-			all = append(all, p.entry)
-		}
-	}
-
-	w.entries = nil
-
-	return all
-}
-
-// wakeSlots wakes as many obligations as there are free slots, the shards in turn. They hold their slots from now on.
-func (t *Table) wakeSlots(now time.Time) {
-	if len(t.slots.wanted) == 0 || !t.window.open() {
-		return
-	}
-
-	shards := slices.DeleteFunc(slices.Collect(maps.Keys(t.slots.wanted)), func(s string) bool { return !t.free(s) })
-	slices.Sort(shards)
-
-	for len(shards) > 0 && t.slots.inTime < t.limits.Drains && t.window.open() {
-		i, found := slices.BinarySearch(shards, t.slots.turn)
-		if found {
-			i++
-		}
-
-		shard := shards[i%len(shards)]
-		t.slots.turn = shard
-
-		if !t.wakeSlot(now, shard) || !t.free(shard) {
-			shards = slices.DeleteFunc(shards, func(s string) bool { return s == shard })
-		}
-	}
-}
-
-// wakeSlot gives a slot of the shard to one obligation that waits for it, and reports whether there was one.
-func (t *Table) wakeSlot(now time.Time, shard string) bool {
-	c := SlotOf(shard)
-
-	w, ok := t.parked[c]
-	if !ok {
-		return false
-	}
-
-	e := w.first()
-	if e == nil {
-		t.repay(c, w)
-		return false
-	}
-
-	t.hold(now, e, shard)
-	t.move(e, Woken)
-
-	return true
-}
-
-// first removes and returns the first obligation that waits; nil if none does.
-func (w *waiting) first() *entry {
-	for len(w.entries) > 0 {
-		p := w.entries[0]
-		w.entries = w.entries[1:]
-
-		if p.waits() {
-			return p.entry
-		}
-	}
-
-	return nil
 }
 
 // Expire wakes everything whose time has come.
@@ -402,17 +308,17 @@ func (t *Table) Expire(now time.Time) {
 		t.Pause(now, time.Time{})
 	}
 
-	if t.window.expire(now) {
-		t.wakeSlots(now)
+	if t.permits.expire(now) {
+		t.grantNext(now)
 	}
 
 	for {
-		next, ok := t.firstTimer()
-		if !ok || next.at.After(now) {
+		next := t.timers.first()
+		if next == nil || next.at.After(now) {
 			return
 		}
 
-		heap.Pop(&t.timers.all)
+		t.timers.stop(next)
 
 		if e := next.entry; e != nil {
 			e.stale = e.stale || e.phase == Draining
@@ -421,9 +327,7 @@ func (t *Table) Expire(now time.Time) {
 			continue
 		}
 
-		w := t.parked[next.cause]
-		w.try = time.Time{}
-		t.try(next.cause, w)
+		t.try(next.cause, t.parked[next.cause])
 	}
 }
 
@@ -445,7 +349,7 @@ func (t *Table) tried(e *entry) {
 	e.probes = Cause{}
 
 	if w, ok := t.parked[c]; ok && w.probe == e {
-		if w.probe = nil; w.try.IsZero() {
+		if w.probe = nil; !w.timer.set() {
 			t.try(c, w)
 		}
 	}
@@ -466,15 +370,16 @@ func (t *Table) Again(id feed.ID) {
 
 // Next returns when the next obligation will become due; ok is false if none will.
 func (t *Table) Next() (at time.Time, ok bool) {
-	next, ok := t.firstTimer()
-	if len(t.slots.wanted) == 0 {
-		return next.at, ok
+	if next := t.timers.first(); next != nil {
+		at, ok = next.at, true
 	}
 
-	at = next.at
+	if t.permits.wanted.Len() == 0 {
+		return at, ok
+	}
 
-	if opens, closed := t.window.next(); closed && (!ok || opens.Before(at)) {
-		at, ok = opens, true
+	if ends, closed := t.permits.next(); closed && !t.permits.open() && (!ok || ends.Before(at)) {
+		at, ok = ends, true
 	}
 
 	if !t.paused.IsZero() && (!ok || t.paused.Before(at)) {
@@ -494,4 +399,7 @@ func (t *Table) repayAll() {
 	for c, w := range t.parked {
 		t.repay(c, w)
 	}
+
+	t.debt.All = t.debt.All || t.dropped
+	t.search()
 }

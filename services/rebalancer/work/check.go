@@ -1,6 +1,8 @@
 package work
 
 import (
+	"container/list"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -23,11 +25,11 @@ func (t *Table) check() {
 
 // verify recounts everything and returns the first violated invariant.
 func (t *Table) verify() error {
-	n := count{tally: newTally(), slots: newSlots(), following: byUID[*entry]{}, queued: map[*entry]int{}, waits: map[Cause]int{}}
+	n := count{tally: newTally(), permits: newPermits(), following: byUID[*entry]{}, queued: map[*entry]int{}, moves: sets.New[*list.Element](), waits: map[Cause]int{}}
 
 	for _, q := range []*queue{&t.ready, &t.urgent, &t.regular} {
-		for spot := q.entries.Front(); spot != nil; spot = spot.Next() {
-			n.queued[spot.Value.(*entry)]++ //nolint:forcetypeassert // push adds nothing else
+		for e := range q.all {
+			n.queued[e]++
 		}
 	}
 
@@ -48,15 +50,23 @@ func (t *Table) verify() error {
 			return fmt.Errorf("7: %s is urgent, and waits among others", id)
 		}
 
-		if err := e.verifySlot(); err != nil {
+		if err := e.verifyPermit(); err != nil {
 			return err
 		}
 
 		n.add(e, t.countedAs(e))
 	}
 
-	if t.window.running.Len() != n.running {
-		return fmt.Errorf("4: %d planned moves count, not %d", n.running, t.window.running.Len())
+	for i, n := range t.timers.all {
+		if n.place != i+1 || n.entry != nil && t.entries[n.entry.object.ID] != n.entry {
+			return fmt.Errorf("5: timer %d is in place %d, of %v", i, n.place, n.entry)
+		}
+	}
+
+	for move := t.permits.moves.Front(); move != nil; move = move.Next() {
+		if !n.moves.Has(move) {
+			return errors.New("4: a planned move counts that no obligation is in")
+		}
 	}
 
 	if len(t.moving) != n.tally.phases[Moving] {
@@ -68,12 +78,9 @@ func (t *Table) verify() error {
 
 // verifyCounts compares the recounted values with the stored ones.
 func (t *Table) verifyCounts(n *count) error {
-	n.tally.dropped = t.beyond.roomless()
-
 	for c, w := range t.parked {
-		n.tally.dropped += w.roomless()
-		if c.kind == kindSlot {
-			n.slots.wanted[c.shard] = struct{}{}
+		if c.kind == kindPermit {
+			n.permits.wanted.Insert(c.lane())
 		}
 
 		if err := t.verifyWaiting(c, w, n.waits[c]); err != nil {
@@ -87,13 +94,21 @@ func (t *Table) verifyCounts(n *count) error {
 		}
 	}
 
-	n.slots.turn = t.slots.turn
+	n.permits.turn, n.permits.moves = t.permits.turn, t.permits.moves
+
+	for shard, lanes := range n.permits.lanes {
+		for of, h := range lanes {
+			if known := t.permits.lanes[shard][of]; known != nil {
+				h.silent, h.since = known.silent, known.since
+			}
+		}
+	}
 
 	switch {
 	case !reflect.DeepEqual(n.tally, t.tally):
 		return fmt.Errorf("6: the recount is %+v, not %+v", n.tally, t.tally)
-	case !reflect.DeepEqual(n.slots, t.slots):
-		return fmt.Errorf("4: the recount is %+v, not %+v", n.slots, t.slots)
+	case !reflect.DeepEqual(n.permits, t.permits):
+		return fmt.Errorf("4: the recount is %d permits of %v, not %d of %v", n.permits.inTime, n.permits.lanes, t.permits.inTime, t.permits.lanes)
 	case !maps.EqualFunc(n.following, t.families.following, sets.Set[*entry].Equal):
 		return fmt.Errorf("6: the recount of followers is %d, not %d", len(n.following), len(t.families.following))
 	}
@@ -104,10 +119,10 @@ func (t *Table) verifyCounts(n *count) error {
 // count contains the recounted values of a table.
 type count struct {
 	tally     tally
-	slots     slots
+	permits   permits
 	following byUID[*entry]
 	queued    map[*entry]int
-	running   int
+	moves     sets.Set[*list.Element]
 	waits     map[Cause]int
 }
 
@@ -115,12 +130,10 @@ func (n *count) add(e *entry, as counted) {
 	n.tally.add(e.object.ID, as, 1)
 
 	if e.holds != "" {
-		n.slots.count(e.holds, e.late, 1)
+		n.permits.count(laneOf(e.holds, e), e.late, 1)
 	}
 
-	if e.planned.running != nil {
-		n.running++
-	}
+	n.moves.Insert(e.move)
 
 	if e.phase == Parked {
 		n.waits[e.cause]++
@@ -132,16 +145,16 @@ func (n *count) add(e *entry, as counted) {
 	}
 }
 
-// verifySlot verifies invariant 4: an obligation with a slot carries the drain label, or is about to get it.
-func (e *entry) verifySlot() error {
+// verifyPermit verifies invariant 4: an obligation with a permit carries the drain label, or is about to get it.
+func (e *entry) verifyPermit() error {
 	o := e.object
 
 	switch {
 	case e.holds != "" && e.since.IsZero():
-		return fmt.Errorf("4: %s holds a slot without a start time", e.object.ID)
+		return fmt.Errorf("4: %s holds a permit without a start time", e.object.ID)
 	case e.phase == Moving:
 	case o.Draining && o.Shard != "" && e.holds != o.Shard, !o.Draining && e.holds != "" && e.phase != Due:
-		return fmt.Errorf("4: %s is %s at %q, drain: %t, and holds a slot of %q", o.ID, e.phase, o.Shard, o.Draining, e.holds)
+		return fmt.Errorf("4: %s is %s at %q, drain: %t, and holds a permit of %q", o.ID, e.phase, o.Shard, o.Draining, e.holds)
 	}
 
 	return nil
@@ -150,15 +163,15 @@ func (e *entry) verifySlot() error {
 // verifyWaiting verifies invariant 5: every parked obligation will be woken.
 func (t *Table) verifyWaiting(c Cause, w *waiting, n int) error {
 	switch {
-	case w.n != n:
-		return fmt.Errorf("5: %d wait because %s, not %d", n, c, w.n)
-	case w.n+w.roomless() <= 0:
+	case w.entries.Len() != n:
+		return fmt.Errorf("5: %d wait because %s, not %d", n, c, w.entries.Len())
+	case w.entries.Len() == 0 && !w.dropped:
 		return fmt.Errorf("5: nothing waits because %s", c)
-	case w.n == 0:
-	case c.kind == kindSlot && t.free(c.shard):
-		return fmt.Errorf("5: %d wait for a slot of %s, and one is free", w.n, c.shard)
+	case w.entries.Len() == 0:
+	case c.kind == kindPermit && t.free(c.lane()):
+		return fmt.Errorf("5: %d wait because %s, and a permit is free", w.entries.Len(), c)
 	case c.kind == kindOwner && !t.known(c.owner):
-		return fmt.Errorf("5: %d wait for %s, which is no obligation", w.n, c.owner)
+		return fmt.Errorf("5: %d wait for %s, which is no obligation", w.entries.Len(), c.owner)
 	}
 
 	return nil

@@ -25,22 +25,23 @@ func TestCorruptTableIsFound(t *testing.T) {
 		"3: two workers may have an object": func(x *Table, e *entry) { x.urgent.push(e) },
 		"3: what a worker has is not due":   func(x *Table, e *entry) { x.moving[e] = struct{}{} },
 		"3: an object is kept as another":   func(_ *Table, e *entry) { e.object.Name = "other" },
-		"4: a slot is held without a drain": func(x *Table, e *entry) {
+		"4: a permit is held without a drain": func(x *Table, e *entry) {
 			x.move(e, Taken)
 			e.phase, e.holds = Draining, "a"
 			delete(x.moving, e)
 			x.count(e)
 		},
-		"4: a slot is not given back":        func(x *Table, _ *entry) { x.slots.count("a", false, 1) },
-		"4: a move counts that is none":      func(x *Table, _ *entry) { x.window.begin(now, &entry{}) },
+		"4: a permit is not given back":      func(x *Table, _ *entry) { x.permits.count(lane{shard: "a"}, false, 1) },
+		"4: a move counts that is none":      func(x *Table, _ *entry) { x.permits.begin(now, &entry{}) },
 		"5: nothing waits for a cause":       func(x *Table, _ *entry) { x.waitingFor(HeldBy("a")) },
-		"5: a cause wakes not all":           func(x *Table, _ *entry) { x.waitingFor(HeldBy("a")).n = 1 },
+		"5: a cause wakes not all":           func(x *Table, e *entry) { x.waitingFor(HeldBy("a")).entries.PushBack(e) },
+		"5: a timer is of what is over":      func(x *Table, _ *entry) { x.at(&entry{}, now) },
 		"6: the counts are wrong":            func(x *Table, _ *entry) { x.tally.blocked++ },
 		"7: no shard works on what waits":    func(x *Table, e *entry) { e.unqueue(); x.regular.push(e) },
 		"6: more follow an owner than there": func(x *Table, e *entry) { x.families.following["owner"] = sets.New(e) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := New(Limits{Drains: 1, PerShard: 1, DrainTimeout: time.Minute, Active: 10, Parked: 10, Failing: 10})
+			x := New(Limits{Drains: 1, PerShard: 1, DrainTimeout: time.Minute, Active: 10, Parked: 10})
 			o := feed.Object{ID: id("o"), ResourceVersion: "1", Shard: "a"}
 			x.See(now, o, false)
 			require.NoError(t, x.verify())

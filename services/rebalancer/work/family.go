@@ -2,7 +2,6 @@ package work
 
 import (
 	"slices"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -121,29 +120,11 @@ func (t *Table) hastenBelow(owner types.UID) {
 }
 
 // follow updates the objects that an obligation is counted as following. If the last follower of an object is gone, the object
-// is woken; if followers found no room, they are searched again instead.
+// is woken.
 func (t *Table) follow(e *entry, now feed.Lineage) {
 	for _, uid := range t.recount(e, now) {
-		if t.families.roomless.Has(uid) {
-			t.lookAgain(uid)
-		} else {
-			t.reunite(uid)
-		}
+		t.reunite(uid)
 	}
-}
-
-// lookAgain requests another search for the followers of an object, because some found no room.
-func (t *Table) lookAgain(uid types.UID) {
-	t.families.roomless.Delete(uid)
-	t.families.known.Delete(uid)
-
-	if w, ok := t.parked[FollowersOf(uid)]; ok {
-		for _, p := range w.entries {
-			t.families.known.Delete(p.follows[:]...)
-		}
-	}
-
-	t.wake(FollowersOf(uid))
 }
 
 // recount updates the counts for [Table.follow], wakes nothing, and returns the objects that have lost their last follower.
@@ -177,14 +158,6 @@ func (t *Table) recount(e *entry, now feed.Lineage) (alone []types.UID) {
 	return alone
 }
 
-// scatter drops an obligation that finds no room. It does not wake the objects that it follows: otherwise all followers would
-// immediately be searched again.
-func (t *Table) scatter(now time.Time, e *entry) {
-	t.noRoom(e.follows)
-	t.recount(e, feed.Lineage{})
-	t.end(now, e)
-}
-
 // noRoom records that a follower of these objects found no room.
 func (t *Table) noRoom(follows feed.Lineage) {
 	for _, uid := range follows {
@@ -197,8 +170,15 @@ func (t *Table) noRoom(follows feed.Lineage) {
 // reunite wakes an object if all its followers have moved.
 func (t *Table) reunite(owner types.UID) {
 	w, ok := t.parked[FollowersOf(owner)]
-	if ok && slices.ContainsFunc(w.entries, func(p place) bool { return p.waits() && t.together(p.entry) }) {
-		t.wake(FollowersOf(owner))
+	if !ok {
+		return
+	}
+
+	for e := range w.all {
+		if t.together(e) {
+			t.wake(FollowersOf(owner))
+			return
+		}
 	}
 }
 

@@ -112,12 +112,12 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 		return Late{}, false
 	case Failed:
 		if !out.Brief && t.beyondFailing(e) {
-			t.drop(now, e, &t.beyond)
+			t.drop(now, e)
 			return Late{}, false
 		}
 
 		e.fail(out)
-		t.after(now, e, e.pause(out.Brief))
+		t.at(e, now.Add(e.pause(out.Brief)))
 	case Blocked:
 		e.cause = out.Cause
 		e.succeed()
@@ -126,7 +126,7 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	}
 
 	t.move(e, out.Event)
-	t.slot(now, e)
+	t.permit(now, e)
 
 	switch e.phase { //nolint:exhaustive // nothing to do in other phases
 	case Delayed, Due:
@@ -176,13 +176,13 @@ func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
 
 	if out.Event == Failed { // otherwise it would be retried without a pause while the object changes
 		e.fail(out)
-		t.after(now, e, e.pause(out.Brief))
+		t.at(e, now.Add(e.pause(out.Brief)))
 		t.move(e, Failed)
 	} else {
 		t.move(e, Woken)
 	}
 
-	t.slot(now, e)
+	t.permit(now, e)
 }
 
 // await schedules a check of a drain for when it becomes late, and then repeatedly.
@@ -193,17 +193,16 @@ func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
 		return Late{}, false
 	}
 
-	t.after(now, e, t.limits.DrainTimeout)
+	t.at(e, now.Add(max(t.limits.DrainTimeout, now.Sub(e.since)/2))) // its watch reports the answer earlier
 
 	if e.late {
 		return Late{}, false
 	}
 
-	t.slots.count(e.holds, false, -1)
 	e.late = true
-	t.slots.count(e.holds, true, 1)
+	t.permits.late(laneOf(e.holds, e), e.since)
 	t.count(e)
-	t.wakeSlots(now) // it no longer holds a slot of the total
+	t.grantNext(now) // it no longer holds a permit of the total
 
 	return Late{ID: e.object.ID, Shard: e.holds, After: now.Sub(e.since).Round(time.Second)}, true
 }

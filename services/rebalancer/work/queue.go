@@ -3,11 +3,11 @@ package work
 import (
 	"container/heap"
 	"container/list"
-	"slices"
 	"time"
 )
 
-// queue contains obligations in the order in which they became due. The zero value is empty.
+// queue contains obligations in order: those that are due, or those that wait for one cause. An obligation is in one queue at
+// most. The zero value is empty.
 type queue struct{ entries list.List }
 
 // push adds an obligation that is in no queue.
@@ -15,12 +15,20 @@ func (q *queue) push(e *entry) { e.queue, e.spot = q, q.entries.PushBack(e) }
 
 // first returns the first obligation; nil if there is none.
 func (q *queue) first() *entry {
-	first := q.entries.Front()
-	if first == nil {
-		return nil
+	for e := range q.all {
+		return e
 	}
 
-	return first.Value.(*entry) //nolint:forcetypeassert // push adds nothing else
+	return nil
+}
+
+// all visits the obligations in order. None may leave the queue meanwhile.
+func (q *queue) all(visit func(*entry) bool) {
+	for spot := q.entries.Front(); spot != nil; spot = spot.Next() {
+		if !visit(spot.Value.(*entry)) { //nolint:forcetypeassert // push adds nothing else
+			return
+		}
+	}
 }
 
 // unqueue removes an obligation from its queue, if it is in one.
@@ -35,70 +43,56 @@ func (e *entry) unqueue() {
 type timer struct {
 	at    time.Time
 	entry *entry // nil for a cause
-	// number is the number of the entry's timer. If the entry has another one, this timer is obsolete.
-	number int
-	cause  Cause
-	order  int
+	cause Cause
+	order int
+	// place is one more than its index in the heap; 0 if it is not set.
+	place int
 }
 
-// timers are sorted by time, and then by insertion order.
+// set reports whether the time is still to come.
+func (n *timer) set() bool { return n.place > 0 }
+
+// timers are sorted by time, and then by the order in which they were set.
 type timers struct {
 	all    timerHeap
 	orders int
-	// room is the number of timers at which obsolete ones are dropped.
-	room int
 }
 
-// fewTimers is the number of timers up to which obsolete ones are not dropped.
-const fewTimers = 1024
-
-// set sets a timer. It drops obsolete timers whenever they may be half of all.
-func (t *Table) set(next timer) {
-	x := &t.timers
-	if len(x.all) >= max(x.room, fewTimers) {
-		x.all = slices.DeleteFunc(x.all, t.over)
-		x.room = 2 * len(x.all)
-		heap.Init(&x.all)
-	}
-
+// set sets a timer, or sets it to another time.
+func (x *timers) set(n *timer, at time.Time) {
 	x.orders++
-	next.order = x.orders
-	heap.Push(&x.all, next)
+	n.at, n.order = at, x.orders
+
+	if n.set() {
+		heap.Fix(&x.all, n.place-1)
+	} else {
+		heap.Push(&x.all, n)
+	}
 }
 
-// over reports whether a timer is obsolete.
-func (t *Table) over(n timer) bool {
-	if n.entry != nil {
-		return n.entry.timer != n.number
+// stop stops a timer, if it is set.
+func (x *timers) stop(n *timer) {
+	if n.set() {
+		heap.Remove(&x.all, n.place-1)
+	}
+}
+
+// first returns the next timer; nil if none is set.
+func (x *timers) first() *timer {
+	if len(x.all) == 0 {
+		return nil
 	}
 
-	w, ok := t.parked[n.cause]
-
-	return !ok || !w.try.Equal(n.at)
+	return x.all[0]
 }
 
-// firstTimer returns the next timer that is not obsolete.
-func (t *Table) firstTimer() (timer, bool) {
-	for len(t.timers.all) > 0 {
-		if next := t.timers.all[0]; !t.over(next) {
-			return next, true
-		}
-
-		heap.Pop(&t.timers.all)
-	}
-
-	return timer{}, false
-}
-
-// after sets the timer of an obligation.
-func (t *Table) after(now time.Time, e *entry, d time.Duration) { t.at(e, now.Add(d)) }
-
+// at sets the timer of an obligation.
 func (t *Table) at(e *entry, at time.Time) {
-	e.timer++
-	t.set(timer{at: at, entry: e, number: e.timer})
+	e.timer.entry = e
+	t.timers.set(&e.timer, at)
 }
 
-type timerHeap []timer
+type timerHeap []*timer
 
 // Len implements [heap.Interface], as do the others.
 func (h *timerHeap) Len() int { return len(*h) }
@@ -112,14 +106,21 @@ func (h *timerHeap) Less(i, j int) bool {
 	return a.at.Before(b.at)
 }
 
-func (h *timerHeap) Swap(i, j int) { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
+func (h *timerHeap) Swap(i, j int) {
+	(*h)[i], (*h)[j] = (*h)[j], (*h)[i]
+	(*h)[i].place, (*h)[j].place = i+1, j+1
+}
 
-func (h *timerHeap) Push(x any) { *h = append(*h, x.(timer)) } //nolint:forcetypeassert // heap is given timers alone
+func (h *timerHeap) Push(x any) {
+	n := x.(*timer) //nolint:forcetypeassert // heap is given timers alone
+	*h = append(*h, n)
+	n.place = len(*h)
+}
 
 func (h *timerHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]
-	old[len(old)-1] = timer{}
+	last.place, old[len(old)-1] = 0, nil
 	*h = old[:len(old)-1]
 
 	return last

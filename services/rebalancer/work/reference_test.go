@@ -78,7 +78,7 @@ func newWorld(t *rapid.T) *reference {
 	}
 	w.table = New(Limits{
 		Drains: rapid.IntRange(1, 3).Draw(t, "drains"), PerShard: rapid.IntRange(1, 2).Draw(t, "per shard"),
-		DrainTimeout: 10 * time.Second, Active: 100, Parked: rapid.IntRange(1, 5).Draw(t, "parked"), Failing: 100,
+		DrainTimeout: 10 * time.Second, Active: 100, Parked: rapid.IntRange(1, 5).Draw(t, "parked"),
 	})
 
 	for _, name := range names {
@@ -314,7 +314,7 @@ func (w *reference) decides(t *rapid.T, k *worker) {
 	case o.Draining:
 		k.out = Outcome{Object: &o, Event: Asked}
 	case !w.table.Grant(w.now, o.ID, o.Shard):
-		k.out = Outcome{Object: &o, Event: Blocked, Cause: SlotOf(o.Shard)}
+		k.out = Outcome{Object: &o, Event: Blocked, Cause: PermitOf(o.Shard, o.GVR.GroupResource())}
 	default:
 		w.write(t, k, o.Shard, true)
 	}

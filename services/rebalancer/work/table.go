@@ -25,12 +25,10 @@ type Limits struct {
 	DrainTimeout time.Duration
 	// Active is the number of obligations in progress at which [Table.Full] makes sources wait.
 	Active int
-	// Parked is the number of obligations that are stored while they wait for their causes. Beyond it, only the cause is
-	// stored. If the cause is a shard, one obligation is also stored, which retries.
+	// Parked is the number of obligations that are stored while they wait for their causes, or have failed again and again.
+	// Beyond it, they are dropped, and a pass finds them again. One of those that wait for a shard stays, and retries.
+	// Obligations that fail are dropped only if others of their resource are failing.
 	Parked int
-	// Failing is the number of obligations that are stored although they have failed again and again. They do not count as active. Beyond
-	// it, each further one of their resources is tried once, and only counted if that fails. The next pass tries it again.
-	Failing int
 }
 
 // Job is an obligation that a worker processes.
@@ -49,12 +47,13 @@ type Job struct {
 //
 //  1. An obligation ends only when its object was seen in its place, seen not to concern the ring, or seen not to exist;
 //     or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has to begin
-//     after it. An object that finds no room in the table also leaves a debt, when there is room. A write never ends an
+//     after it. An object that finds no room in the table also leaves a debt, when half of
+//     the room is free. A write never ends an
 //     obligation, whether it succeeds or fails.
 //  2. An earlier sight never replaces a later one, by the resource version.
 //  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards.
-//  4. An object holds a slot of its shard exactly while it carries the drain label, as far as is known, or is about to
-//     get the label: it was woken because the slot is free, or it was granted the slot and is with the worker.
+//  4. An object holds a permit of its shard exactly while it carries the drain label, as far as is known, or is about to
+//     get the label: it was woken because the permit is free, or it was granted the permit and is with the worker.
 //  5. Parked obligations cost nothing until [Table.Wake] names their cause, or a retry is due. In a retry, one of all
 //     obligations with the same cause goes first.
 //  6. All counts are correct.
@@ -72,14 +71,13 @@ type Table struct {
 	regular  queue // due, all others
 	timers   timers
 	parked   map[Cause]*waiting
-	slots    slots
-	window   window
+	permits  permits
 	families families
 	tally    tally
 	debt     Debt
-	// beyond counts the objects that found no room because others are failing.
-	beyond waiting
-	moved  uint64
+	// dropped reports whether obligations found no room, so that a pass has to find them again.
+	dropped bool
+	moved   uint64
 	// paused is until when no further object may be drained; zero if objects may be.
 	paused time.Time
 
@@ -107,20 +105,20 @@ type entry struct {
 	failing  bool
 	// plain reports whether a hand-over was found not to fit into the object.
 	plain bool
-	// holds is the shard of which it holds a slot. since is when it got the slot, and late reports whether the drain is late.
+	// holds is the shard of which it holds a permit. since is when it got the permit, and late reports whether the drain is late.
 	holds string
 	since time.Time
 	late  bool
-	// planned is its planned move, if it is in one.
-	planned planned
-	// timer is the number of its current timer, and place is the number of its place among the obligations with the same
-	// cause. Other numbers are obsolete.
-	timer, place int
+	// move is its place among the planned moves, if it is or was in one.
+	move *list.Element
+	// timer is when it is due again.
+	timer timer
 	// probes is the cause for which it retries on behalf of all obligations with that cause.
 	probes Cause
 	// follows are the objects for which it is counted as a follower.
 	follows feed.Lineage
-	// queue is the queue that it is in, and spot is its place there; nil if it is in none.
+	// queue is the queue that it is in, of those that are due or that wait for its cause, and spot is its place there; nil if
+	// it is in none.
 	queue *queue
 	spot  *list.Element
 	// reason is the last failure in a row; empty if there was none.
@@ -132,7 +130,7 @@ type entry struct {
 // New returns an empty table, for a ring without shards.
 func New(l Limits) *Table {
 	return &Table{
-		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, slots: newSlots(), window: newWindow(l.Drains), families: newFamilies(), tally: newTally(),
+		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, permits: newPermits(), families: newFamilies(), tally: newTally(),
 		available: func(string) bool { return false },
 	}
 }
@@ -167,7 +165,7 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	default:
 		t.move(e, SeenMisplaced)
 		t.hasten(e)
-		t.slot(now, e)
+		t.permit(now, e)
 	}
 }
 
@@ -258,6 +256,7 @@ func (t *Table) Released(now time.Time, id feed.ID, resourceVersion string) bool
 
 	t.debt.Unseen = true
 	t.moved++
+	e.object.Shard = "" // as far as is known
 	t.end(now, e)
 
 	return true
@@ -349,23 +348,26 @@ func (t *Table) move(e *entry, event Event) {
 	before := e.phase
 	e.phase = next(before, event)
 
-	if e.phase == Due && before != Due {
-		e.timer++
-		t.queue(e)
+	if e.phase == before {
+		t.count(e)
+		return
 	}
 
-	if e.phase != Due {
+	switch before { //nolint:exhaustive // nothing to leave
+	case Due:
 		e.unqueue()
-	}
-
-	if e.phase == Moving {
-		t.moving[e] = struct{}{}
-	} else {
+	case Moving:
 		delete(t.moving, e)
+	case Parked:
+		t.unpark(e)
 	}
 
-	if before == Parked && e.phase != Parked {
-		t.unpark(e)
+	switch e.phase { //nolint:exhaustive // the caller does the rest
+	case Due:
+		t.timers.stop(&e.timer)
+		t.queue(e)
+	case Moving:
+		t.moving[e] = struct{}{}
 	}
 
 	t.count(e)
@@ -409,10 +411,10 @@ func (t *Table) hasten(e *entry) {
 func (t *Table) end(now time.Time, e *entry) {
 	t.move(e, SeenInPlace)
 	delete(t.entries, e.object.ID)
-	e.timer++
+	t.timers.stop(&e.timer)
 	t.hold(now, e, "")
-	t.window.end(now, e)
-	t.wakeSlots(now)
+	t.permits.leave(e)
+	t.grantNext(now)
 	t.wake(OwnerOf(e.object.ID))
 	t.follow(e, feed.Lineage{})
 
@@ -432,8 +434,8 @@ func (t *Table) Full() bool { return t.tally.active() >= t.limits.Active }
 // [Table.Full], because the objects that wait for followers count there.
 func (t *Table) FullOfFollowers() bool { return t.tally.follows >= t.limits.Active }
 
-// Empty reports whether there is no obligation, including those of which only the cause is stored.
-func (t *Table) Empty() bool { return len(t.entries) == 0 && len(t.parked) == 0 }
+// Empty reports whether there is no obligation, including those that found no room.
+func (t *Table) Empty() bool { return len(t.entries) == 0 && len(t.parked) == 0 && !t.dropped }
 
 // Has reports whether there is an obligation for the object, and returns the object as it was last seen.
 func (t *Table) Has(id feed.ID) (feed.Object, bool) {

@@ -15,9 +15,12 @@ type Summary struct {
 	// Unassigned is the number of objects without an available shard. Misplaced is the number of objects at the wrong
 	// available shard that are not being drained. Draining is the number of objects that carry the drain label.
 	Unassigned, Misplaced, Draining int
-	// Late is the number of drains that were not acknowledged in time. LateExample is one of them, with its shard.
+	// Late is the number of drains that were not acknowledged in time. LateExample is one of them, with its shard; one that is not among
+	// the Silent if there is one.
 	Late        int
 	LateExample string
+	// Silent are the shards that acknowledge no drains of a resource, those with the most late drains first.
+	Silent []Silent
 	// Blocked is the number of objects that cannot move now. BlockedExample is one of them, with the reason, and one that does not only
 	// wait for its owner if there is one.
 	Blocked        int
@@ -25,6 +28,8 @@ type Summary struct {
 	// Failing is the number of objects whose requests have failed for seconds. FailingExample is one of them, with the last error.
 	Failing        int
 	FailingExample string
+	// More reports whether there are more objects than the table stores.
+	More bool
 	// Resources are the numbers of all these objects by resource. Asked are the numbers of objects with the drain label by the available
 	// shards that they are at. The largest numbers come first.
 	Resources, Asked []Share
@@ -106,14 +111,14 @@ type counted struct {
 
 // tally counts obligations, so that a summary does not visit them.
 type tally struct {
-	phases          [Delayed + 1]int
-	classes         [draining + 1]int
-	late, blocked   int
-	first, follows  int
-	between         int
-	lost, asked     map[string]int
-	resources       map[schema.GroupResource]int
-	parked, dropped int
+	phases         [Delayed + 1]int
+	classes        [draining + 1]int
+	late, blocked  int
+	first, follows int
+	between        int
+	lost, asked    map[string]int
+	resources      map[schema.GroupResource]int
+	parked         int
 	// failing counts obligations that are failing, by resource, and failed counts all of them. active does not contain those in progress.
 	failing map[schema.GroupResource]int
 	failed  int
@@ -123,6 +128,12 @@ type tally struct {
 
 func newTally() tally {
 	return tally{lost: map[string]int{}, asked: map[string]int{}, resources: map[schema.GroupResource]int{}, failing: map[schema.GroupResource]int{}, owners: map[feed.ID]int{}}
+}
+
+func add[K comparable](counts map[K]int, key K, n int) {
+	if counts[key] += n; counts[key] == 0 {
+		delete(counts, key)
+	}
 }
 
 // active returns the number of obligations in progress. This includes objects that wait for their followers: a search or a
@@ -141,17 +152,13 @@ func (t *Table) count(e *entry) {
 	t.tally.add(e.object.ID, e.counted, -1)
 	t.tally.add(e.object.ID, now, 1)
 	e.counted = now
-
-	if t.beyond.roomless() > 0 && t.tally.failed <= t.limits.Failing/2 {
-		t.found(&t.beyond)
-		t.debt.All, t.debt.Relist = true, true
-	}
+	t.searchIfRoom()
 }
 
 // beyondFailing reports whether an obligation that has failed finds no room, because too many others of its resource are failing. A drain does: it
-// holds a slot.
+// holds a permit.
 func (t *Table) beyondFailing(e *entry) bool {
-	return t.tally.failed >= t.limits.Failing && t.tally.failing[e.object.GVR.GroupResource()] > 0 && !e.counted.failing && !e.object.Draining
+	return t.stuck() >= t.limits.Parked && t.tally.failing[e.object.GVR.GroupResource()] > 0 && !e.counted.failing && !e.object.Draining
 }
 
 func (t *Table) countedAs(e *entry) counted {
@@ -243,23 +250,28 @@ func (t *Table) Summary() Summary {
 	y := &t.tally
 	s := Summary{
 		Unassigned: y.classes[unassigned], Misplaced: y.classes[misplaced], Draining: y.classes[draining],
-		Late: y.late, Blocked: y.blocked + y.dropped - t.beyond.roomless(), Failing: y.failed + t.beyond.roomless(),
+		Late: y.late, Blocked: y.blocked, Failing: y.failed, More: t.dropped,
+		Silent:    t.permits.silent(),
 		Resources: shares(y.resources, schema.GroupResource.String),
 		Asked:     shares(y.asked, func(shard string) string { return shard }),
 	}
 
 	lost := maps.Clone(y.lost)
 
-	for c := range t.parked {
+	for c, w := range t.parked {
 		if c.kind == kindHeld {
 			lost[c.shard]++
 		}
+
+		s.More = s.More || w.dropped
 	}
 
 	s.Lost = slices.Sorted(maps.Keys(lost))
 
 	if s.Late > 0 {
-		e := t.least(func(e *entry) bool { return e.late })
+		e := cmp.Or(
+			t.least(func(e *entry) bool { return e.late && !t.permits.deaf(laneOf(e.holds, e)) }),
+			t.least(func(e *entry) bool { return e.late }))
 		s.LateExample = e.object.String() + " at shard " + e.holds
 	}
 
@@ -272,8 +284,6 @@ func (t *Table) Summary() Summary {
 		s.BlockedExample = t.why(cmp.Or(
 			t.least(func(e *entry) bool { return e.counted.blocked && (e.phase != Parked || e.cause.kind != kindOwner) }),
 			t.least(func(e *entry) bool { return e.counted.blocked })))
-	} else if s.Blocked > 0 {
-		s.BlockedExample = "objects that wait because " + t.droppedCause()
 	}
 
 	return s
@@ -290,18 +300,6 @@ func (t *Table) why(e *entry) string {
 	}
 
 	return e.object.String() + ": " + reason
-}
-
-func (t *Table) droppedCause() string {
-	var all []string
-
-	for c, w := range t.parked {
-		if w.roomless() > 0 {
-			all = append(all, c.String())
-		}
-	}
-
-	return slices.Min(all)
 }
 
 // least returns the first obligation, by name, for which the condition holds. A summary of the same state is therefore always the same.

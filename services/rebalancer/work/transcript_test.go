@@ -28,7 +28,7 @@ import (
 //	                               other notifications of the table
 //	free SHARD                     the shard was found not to work on its objects
 //	take                           a worker takes what is due
-//	grant NAME SHARD               the worker asks for a slot
+//	grant NAME SHARD               the worker asks for a permit
 //	report NAME EVENT [OBJECT] [for CAUSE] [retry=D] [stale] [brief] [full]
 //	                               the worker reports; "gone" is an object that does not exist
 //	work EVENT ...                 both: the worker reports the same of whatever is due
@@ -42,7 +42,9 @@ func TestTranscripts(t *testing.T) {
 		p := &player{T: t, start: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 
 		return transcript.Player{
-			Header:  func() string { return fmt.Sprintf(layout, "time", "event", "then the object", "all", "slots", "says") },
+			Header: func() string {
+				return fmt.Sprintf(layout, "time", "event", "then the object", "all", "permits", "says")
+			},
 			Setting: "limits", Set: p.limits,
 			Step: func(at, event string) string { return strings.TrimRight(p.step(at, event), " ") },
 		}
@@ -59,7 +61,7 @@ type player struct {
 	says       []string
 }
 
-var defaults = Limits{Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100_000, Parked: 100_000, Failing: 100_000}
+var defaults = Limits{Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100_000, Parked: 100_000}
 
 func (p *player) limits(line string) {
 	l := defaults
@@ -118,7 +120,7 @@ func (p *player) step(at, event string) string {
 		p.says = append(p.says[:1], fmt.Sprintf("… (%d)", len(p.says)), p.says[len(p.says)-1])
 	}
 
-	return fmt.Sprintf(layout, at, event, p.object(name), p.counts(), p.slots(), strings.Join(p.says, "; "))
+	return fmt.Sprintf(layout, at, event, p.object(name), p.counts(), p.permits(), strings.Join(p.says, "; "))
 }
 
 // happen executes an event, and returns the name of its object.
@@ -224,7 +226,7 @@ func (p *player) report(name string, words []string) {
 	for i, word := range words {
 		switch {
 		case word == "for":
-			out.Cause = cause(words[i+1], words[i+2])
+			out.Cause = cause(words[i+1], words[i+2], id(name).GVR.GroupResource())
 		case strings.HasPrefix(word, "retry="):
 			out.RetryAfter = p.duration(strings.TrimPrefix(word, "retry="))
 		case word == "stale":
@@ -308,11 +310,7 @@ func (p *player) object(name string) string {
 	}
 
 	if e.phase == Delayed || e.phase == Draining {
-		for _, n := range p.table.timers.all {
-			if n.entry == e && n.number == e.timer {
-				s += " until " + n.at.Sub(p.start).String()
-			}
-		}
+		s += " until " + e.timer.at.Sub(p.start).String()
 	}
 
 	return s
@@ -327,26 +325,47 @@ func (p *player) counts() string {
 		}
 	}
 
-	if n := p.table.tally.dropped; n > 0 {
-		all = append(all, fmt.Sprintf("%d dropped", n))
+	if p.table.Summary().More {
+		all = append(all, "and more")
 	}
 
 	return none(strings.Join(all, ", "))
 }
 
-func (p *player) slots() string {
+func (p *player) permits() string {
 	var all []string
 
-	for _, shard := range slices.Sorted(maps.Keys(p.table.slots.own)) {
-		s := fmt.Sprintf("%s %d", shard, p.table.slots.own[shard])
-		if late := p.table.slots.late[shard]; late > 0 {
-			s += fmt.Sprintf(" (%d late)", late)
+	for _, shard := range slices.Sorted(maps.Keys(p.table.permits.lanes)) {
+		inTime, late, silent := 0, 0, ""
+
+		for _, l := range p.lanes(shard) {
+			h := p.table.permits.lanes[shard][l.of]
+			inTime, late = inTime+h.inTime, late+h.late
+
+			if p.table.permits.deaf(l) {
+				silent += ", no " + l.of.Resource
+			}
+		}
+
+		s := fmt.Sprintf("%s %d", shard, inTime+late)
+		if late > 0 {
+			s += fmt.Sprintf(" (%d late%s)", late, silent)
 		}
 
 		all = append(all, s)
 	}
 
 	return none(strings.Join(all, ", "))
+}
+
+func (p *player) lanes(shard string) (all []lane) {
+	for of := range p.table.permits.lanes[shard] {
+		all = append(all, lane{shard, of})
+	}
+
+	slices.SortFunc(all, compareLanes)
+
+	return all
 }
 
 func none(s string) string {
@@ -371,15 +390,20 @@ func describe(o feed.Object) string {
 }
 
 func id(name string) feed.ID {
-	return feed.ID{GVR: schema.GroupVersionResource{Group: "g", Version: "v1", Resource: "things"}, Namespace: "n", Name: name}
+	resource := "things"
+	if of, _, named := strings.Cut(name, "/"); named {
+		resource = of
+	}
+
+	return feed.ID{GVR: schema.GroupVersionResource{Group: "g", Version: "v1", Resource: resource}, Namespace: "n", Name: name}
 }
 
-func cause(kind, of string) Cause {
+func cause(kind, of string, resource schema.GroupResource) Cause {
 	switch kind {
 	case kindHeld:
 		return HeldBy(of)
-	case kindSlot:
-		return SlotOf(of)
+	case kindPermit:
+		return PermitOf(of, resource)
 	case kindOwner:
 		return OwnerOf(id(of))
 	}

@@ -1,0 +1,335 @@
+package work
+
+import (
+	"cmp"
+	"container/list"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/clusterring/clusterring/services/internal/invariants"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
+)
+
+const (
+	// movesAtOnce is how many planned moves run at a time. The more run, the longer each object is without a shard, because
+	// writes wait for the API server; with fewer, the API server is idle while shards acknowledge. Of 8, 16, 32, and 64, from 16
+	// on a join is about as fast as with more, and owners of 30 objects are without a shard for half as long as with 32.
+	movesAtOnce = 16
+	// moveCounts is how long a planned move counts. A shard may work on an object for long before it releases it; others
+	// need not wait for that.
+	moveCounts = time.Second
+)
+
+// tooSilent is the number of late drains in a row after which a shard is taken to release no objects of a resource.
+const tooSilent = 2
+
+// lane is a resource at a shard: a shard may have a controller for one resource, and none for another.
+type lane struct {
+	shard string
+	of    schema.GroupResource
+}
+
+func laneOf(shard string, e *entry) lane { return lane{shard, e.object.GVR.GroupResource()} }
+
+func compareLanes(a, b lane) int {
+	return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.of.Resource, b.of.Resource), cmp.Compare(a.of.Group, b.of.Group))
+}
+
+// permits counts the obligations that hold a permit to be drained: it was granted to them, or they carry the drain label.
+type permits struct {
+	// inTime counts all of them, except late drains.
+	inTime int
+	// lanes counts them by shard and resource. There is no entry without any.
+	lanes map[string]map[schema.GroupResource]*held
+	// wanted are the lanes with obligations that wait for a permit.
+	wanted sets.Set[lane]
+	// turn is the lane that got the last free permit, so that the next one goes to another lane.
+	turn lane
+	// moves are the times at which planned moves began that still count. A move runs from the moment at which the object may
+	// be drained, until the object is in its place.
+	moves list.List
+}
+
+// held counts the permits of a lane.
+type held struct {
+	inTime, late int
+	// silent counts the drains that have become late since the shard last acknowledged one; since is when the first of these
+	// began.
+	silent int
+	since  time.Time
+}
+
+func newPermits() permits {
+	return permits{lanes: map[string]map[schema.GroupResource]*held{}, wanted: sets.New[lane]()}
+}
+
+// count adds n drains or grants of a lane; n is 1 or -1.
+func (s *permits) count(l lane, late bool, n int) {
+	if s.lanes[l.shard] == nil {
+		s.lanes[l.shard] = map[schema.GroupResource]*held{}
+	}
+
+	h := s.lanes[l.shard][l.of]
+	if h == nil {
+		h = &held{}
+		s.lanes[l.shard][l.of] = h
+	}
+
+	if late {
+		h.late += n
+	} else {
+		h.inTime += n
+		s.inTime += n
+	}
+
+	if h.inTime+h.late == 0 {
+		delete(s.lanes[l.shard], l.of)
+	}
+
+	if len(s.lanes[l.shard]) == 0 {
+		delete(s.lanes, l.shard)
+	}
+}
+
+// late records that a drain in time has become late.
+func (s *permits) late(l lane, since time.Time) {
+	s.count(l, true, 1) // first, so that the lane is not forgotten
+	s.count(l, false, -1)
+
+	h := s.lanes[l.shard][l.of]
+	if h.silent++; h.silent == 1 {
+		h.since = since
+	}
+}
+
+// deaf reports whether the shard acknowledges no drains of the resource.
+func (s *permits) deaf(l lane) bool {
+	h := s.lanes[l.shard][l.of]
+
+	return h != nil && h.silent >= tooSilent
+}
+
+// acknowledged records that a shard has released an object.
+func (s *permits) acknowledged(l lane) {
+	if h := s.lanes[l.shard][l.of]; h != nil {
+		h.silent = 0
+	}
+}
+
+// open reports whether one more planned move may begin.
+func (s *permits) open() bool { return s.moves.Len() < movesAtOnce }
+
+// begin records that an object may be drained, or that it is.
+func (s *permits) begin(now time.Time, e *entry) {
+	s.leave(e)
+	e.move = s.moves.PushBack(now)
+}
+
+// leave makes the planned move of an obligation no longer count, if it does.
+func (s *permits) leave(e *entry) {
+	if e.move != nil {
+		s.moves.Remove(e.move) // it does nothing if the move has expired
+	}
+}
+
+// next returns when the first planned move no longer counts; ok is false if none counts.
+func (s *permits) next() (at time.Time, ok bool) {
+	first := s.moves.Front()
+	if first == nil {
+		return time.Time{}, false
+	}
+
+	return first.Value.(time.Time).Add(moveCounts), true //nolint:forcetypeassert // begin adds nothing else
+}
+
+// expire makes the moves no longer count that have counted for long enough, and reports whether there were any.
+func (s *permits) expire(now time.Time) (some bool) {
+	for at, ok := s.next(); ok && !now.Before(at); at, ok = s.next() {
+		s.moves.Remove(s.moves.Front())
+
+		some = true
+	}
+
+	return some
+}
+
+// free reports whether one more object of a lane may be drained. A late drain costs its shard one permit, and all late drains
+// of a shard together cost at most three quarters of its permits: nobody knows whether the shard works on these objects. A
+// lane that acknowledges nothing gets one permit at a time, until that drain is late too, and holds none of the shard's for
+// late drains: there is no controller for the resource, or it does not work, and others are not affected.
+func (t *Table) free(l lane) bool {
+	p := &t.permits
+	inTime, late := 0, 0
+
+	for of, h := range p.lanes[l.shard] {
+		inTime += h.inTime
+
+		switch {
+		case h.silent < tooSilent:
+			late += h.late
+		case of == l.of && h.inTime > 0:
+			return false
+		}
+	}
+
+	most := max(t.limits.PerShard-late, (t.limits.PerShard+3)/4) //nolint:mnd // a quarter, rounded up
+
+	return t.paused.IsZero() && inTime < most && p.inTime < t.limits.Drains && p.open()
+}
+
+// Pause lets no further object be drained until a time; the zero time ends that. It reports whether drains have begun or
+// ceased to be paused. Objects that are drained already are not affected.
+func (t *Table) Pause(now, until time.Time) (changed bool) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
+	changed = t.paused.IsZero() != until.IsZero()
+	if t.paused = until; until.IsZero() {
+		t.grantNext(now)
+	}
+
+	return changed
+}
+
+// Grant gives the object, which a worker has, a permit of its shard. It reports whether one was free.
+func (t *Table) Grant(now time.Time, id feed.ID, shard string) bool {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
+	e, ok := t.entries[id]
+	if !ok || e.phase != Moving || e.holds != shard && !t.free(laneOf(shard, e)) {
+		return false
+	}
+
+	if e.holds != shard {
+		t.hold(now, e, shard)
+		t.count(e)
+		t.grantNext(now) // it may have given back a permit of another shard
+	}
+
+	e.since = now
+
+	return true
+}
+
+// permit ensures that an object which no worker has holds a permit exactly while it carries the drain label.
+func (t *Table) permit(now time.Time, e *entry) {
+	shard := ""
+	if e.object.Draining {
+		if shard = e.object.Shard; shard == "" {
+			shard = e.holds
+		}
+	}
+
+	if e.holds != shard {
+		t.hold(now, e, shard)
+		t.grantNext(now)
+	}
+
+	t.count(e)
+}
+
+// hold gives an obligation a permit of the shard; "" takes its permit away.
+func (t *Table) hold(now time.Time, e *entry, shard string) {
+	if e.holds == shard {
+		return
+	}
+
+	if l := laneOf(e.holds, e); e.holds != "" {
+		if e.object.Shard != e.holds {
+			t.permits.acknowledged(l)
+		}
+
+		t.permits.count(l, e.late, -1)
+	}
+
+	switch {
+	case e.holds == "":
+		t.permits.begin(now, e)
+	case shard == "" && e.object.Shard == e.holds: // it was not drained after all
+		t.permits.leave(e)
+	}
+
+	e.late, e.since = false, now
+
+	if e.holds = shard; shard != "" {
+		t.permits.count(laneOf(shard, e), false, 1)
+	}
+}
+
+// grantNext wakes as many obligations as there are free permits, the lanes in turn. They hold their permits from now on.
+func (t *Table) grantNext(now time.Time) {
+	if t.permits.wanted.Len() == 0 || !t.permits.open() {
+		return
+	}
+
+	lanes := slices.DeleteFunc(t.permits.wanted.UnsortedList(), func(l lane) bool { return !t.free(l) })
+	slices.SortFunc(lanes, compareLanes)
+
+	for len(lanes) > 0 && t.permits.inTime < t.limits.Drains && t.permits.open() {
+		i, found := slices.BinarySearchFunc(lanes, t.permits.turn, compareLanes)
+		if found {
+			i++
+		}
+
+		i %= len(lanes)
+		t.permits.turn = lanes[i]
+
+		if !t.free(lanes[i]) || !t.grantOne(now, lanes[i]) {
+			lanes = slices.Delete(lanes, i, i+1)
+		}
+	}
+}
+
+// grantOne gives a permit of the lane to one obligation that waits for it, and reports whether there was one.
+func (t *Table) grantOne(now time.Time, l lane) bool {
+	c := PermitOf(l.shard, l.of)
+
+	w, ok := t.parked[c]
+	if !ok {
+		return false
+	}
+
+	e := w.first()
+	if e == nil {
+		t.repay(c, w)
+		return false
+	}
+
+	t.hold(now, e, l.shard)
+	t.move(e, Woken)
+
+	return true
+}
+
+// Silent is a shard that acknowledges no drains of a resource.
+type Silent struct {
+	Shard    string
+	Resource schema.GroupResource
+	// Objects is the number of its objects with late drains, and Since is when the first of these drains began that the shard
+	// has not acknowledged since it last acknowledged one.
+	Objects int
+	Since   time.Time
+}
+
+// silent returns the shards that acknowledge no drains of a resource, those with the most objects first.
+func (s *permits) silent() (all []Silent) {
+	for shard, lanes := range s.lanes {
+		for of, h := range lanes {
+			if h.silent >= tooSilent {
+				all = append(all, Silent{Shard: shard, Resource: of, Objects: h.late, Since: h.since})
+			}
+		}
+	}
+
+	slices.SortFunc(all, func(a, b Silent) int {
+		return cmp.Or(cmp.Compare(b.Objects, a.Objects), compareLanes(lane{a.Shard, a.Resource}, lane{b.Shard, b.Resource}))
+	})
+
+	return all
+}
