@@ -15,8 +15,8 @@ import (
 
 const (
 	// movesAtOnce is how many planned moves run at a time. The more run, the longer each object is without a shard, because
-	// writes wait for the API server; with fewer, the API server is idle while shards acknowledge. Of 8, 16, 32, and 64, from 16
-	// on a join is about as fast as with more, and owners of 30 objects are without a shard for half as long as with 32.
+	// writes wait for the API server: with 32, objects that others follow are without one for longer, and joins are no faster.
+	// The fewer run, the slower are moves between shards that take long to acknowledge: as many begin in a second.
 	movesAtOnce = 16
 	// moveCounts is how long a planned move counts. A shard may work on an object for long before it releases it; others
 	// need not wait for that.
