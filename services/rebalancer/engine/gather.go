@@ -383,11 +383,7 @@ func (e *Engine) gatherOf(ctx context.Context, r resources.Resource, namespace s
 		return errors.Join(e.gatherOne(ctx, o, missing.has), ctx.Err())
 	}
 
-	if e.few() {
-		_, err = e.Objects.Few(ctx, scope, one)
-	} else {
-		_, err = e.Objects.All(ctx, e.Clock, scope, one)
-	}
+	_, err = e.Objects.All(ctx, e.Clock, scope, one)
 
 	return seen, err
 }

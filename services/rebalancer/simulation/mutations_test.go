@@ -50,7 +50,6 @@ const (
 	modelled = "rebalancer/simulation/shard.go"
 	plan     = "internal/plan/plan.go"
 	sight    = "internal/lease/sight.go"
-	client   = "rebalancer/feed/objects.go"
 	gone     = "internal/resources/gone.go"
 	listing  = "rebalancer/feed/list.go"
 	kin      = "rebalancer/engine/families.go"
@@ -101,7 +100,7 @@ var mutations = []mutation{
 	}},
 	{name: "slots are not handed on", edits: []replacement{{table, "\tt.window.end(now, e)\n\tt.wakeSlots(now)\n", "\tt.window.end(now, e)\n"}}},
 	{name: "history that is gone is waited for", edits: []replacement{{stream, "\tif history(err) {\n\t\treturn nil, errRelist\n\t}\n", ""}, {stream, "\t\tif history(err) {\n\t\t\treturn version, errRelist\n\t\t}\n", ""}}},
-	{name: "a list ends with its first page", edits: []replacement{{client, "\t\tif list.Continue == \"\" {\n", "\t\tif true {\n"}}},
+	{name: "a list ends with its first page", edits: []replacement{{listing, "\t\tif list.Continue == \"\" {\n", "\t\tif true {\n"}}},
 	{name: "what changes its namespace's labels is not looked for", edits: []replacement{{placing, "t.Revision != o.Revision ||", ""}}},
 	{name: "a typo is taken for what cannot be found out", edits: []replacement{{snapshot, "\t\treturn Resource{}, &NotServedError{GroupResource: gr, Suggestion: s.suggest(gr)}", "\t\tif meant := s.suggest(gr); meant != \"\" {\n\t\t\treturn Resource{}, fmt.Errorf(\"did you mean %s?\", meant)\n\t\t}\n\n\t\treturn Resource{}, &NotServedError{GroupResource: gr}"}}},
 	{name: "pauses between attempts at an object have no bound", edits: []replacement{{outcome, "longestPause = 30 * time.Second", "longestPause = 1000 * time.Second"}}},
