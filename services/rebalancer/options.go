@@ -23,7 +23,7 @@ type options struct {
 func newOptions() *options {
 	return &options{
 		limits: engine.Limits{
-			Workers: 16, Total: 500, PerShard: 100, DrainTimeout: time.Minute, Settle: 5 * time.Second, AuditBudget: 0.01, Searches: 1,
+			Workers: 16, Total: 500, PerShard: 100, DrainTimeout: time.Minute, Settle: 5 * time.Second, AuditBudget: 0.01,
 		},
 		bounds: feed.Bounds{PerSecond: 2000, AtOnce: 64},
 	}

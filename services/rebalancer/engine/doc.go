@@ -24,7 +24,8 @@
 //	package work           which objects are out of place, what each waits for, and which are due
 //	package move           the steps of one object, in three files
 //	obligations.go         what a move asks the engine
-//	families.go, gather.go the objects that follow an object and move before it: which they are, and how they are found
+//	families.go            the objects that follow an object and move before it: which they are, and when all are known
+//	followers.go           which watches find them, and what these watches have proven
 //	state.go               what the goroutines share, under one lock
 //
 // # Rejected alternative

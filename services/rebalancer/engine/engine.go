@@ -47,9 +47,6 @@ type Limits struct {
 	Settle time.Duration
 	// AuditBudget is the share of a core that the audit may use, API server and rebalancer together. 0 means 0.01.
 	AuditBudget float64
-	// Searches is how many searches for followers run, one after the other, before their resources are watched. 0: the first search starts
-	// the watch.
-	Searches int
 }
 
 // Namespaces reports which namespaces a selector selects.

@@ -208,29 +208,36 @@ func TestHangingDrainDoesNotStopTheChildrenOfOthers(t *testing.T) {
 	require.False(t, w.e.Report().Converged)
 }
 
-// If a search fails and the watch finds the followers meanwhile, nothing is left of the failure: no search would ever succeed.
+// While followers cannot be listed, their objects wait, and the ring says so. Afterwards, nothing is left of the failure.
 func TestFailureOfASearchIsForgotten(t *testing.T) {
-	w := newMeddled(t, func(_ *meddled, c *Config) { c.Limits.Searches = 1 })
+	w := newMeddled(t)
 	owner := w.owners("owner", "a", 1)[0]
 	child := w.child(owner, "child", "a")
 
-	var searches counter
-
-	w.e.SetTarget(w.target)
+	w.e.SetTarget(w.targetOf("a"))
 	w.run()
-	w.comes(owner, "a", true)
-	w.await(w.e.few, "the first pass should count the objects")
+	w.converges()
 	w.meddle(func(r asked) (*http.Response, error) {
-		if r.of("LIST", "secrets") && searches.up("") == 1 {
+		if r.of("LIST", "secrets") && r.selector == w.e.Objects.ShardLabel() {
 			return refusedAsInternal()
 		}
 
 		return nil, nil
 	})
+	w.e.SetTarget(w.target)
+	w.comes(owner, "a", true)
 	w.acknowledge(owner)
+	w.await(func() bool {
+		w.e.mu.Lock()
+		defer w.e.mu.Unlock()
+
+		return w.e.failures[idOf(forFollowers, w.target.Set.Controlled()[0])] != ""
+	}, "the failure should be reported")
+	require.True(t, w.placed(owner, "", false), "the owner should wait")
+
+	w.meddle(nil)
 	w.comes(child, "b", false)
 	w.comes(owner, "b", false)
-	require.Positive(t, searches.least(""))
 	w.converges()
 	require.Empty(t, w.e.Report().Failures)
 }

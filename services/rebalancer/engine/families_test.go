@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
@@ -58,9 +58,11 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 	w.await(func() bool { _, moves := w.e.Has(before.ID); return !moves && w.has("secrets/second") }, "its move should be seen")
 
 	w.e.mu.Lock()
-	missing := search{owner.UID: sought{family: w.e.families.byUID[owner.UID]}}
+	id := w.e.followers.at(resources.Resource{GVR: before.GVR}, w.ns)
+	watch := w.e.followers.watches[id]
 	w.e.mu.Unlock()
-	require.NoError(t, w.e.gatherOne(t.Context(), before, missing.has))
+	(&followed{e: w.e, id: id, watch: watch}).Present(t.Context(), before)
+
 	_, moves := w.e.Has(before.ID)
 	require.False(t, moves)
 
@@ -85,37 +87,72 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 		t.Run(source.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := New(Config{Ring: "ring", Clock: clock.RealClock{}})
-				followAtOnce(e, target("ring", "secrets"))
+				ring := target("ring", "secrets")
+				followAtOnce(e, ring)
 
-				look := func() (over *atomic.Bool) {
-					over = &atomic.Bool{}
+				owner, among := configMap("owner", ""), ring.Set.Controlled()
+				require.True(t, e.saw(ring, sight{object: owner}))
+				e.followers.watches[idOf(forFollowers, among[0])] = &watch{proven: 2}
 
-					go func() {
-						e.gatherAll(t.Context())
-						over.Store(true)
-					}()
-					synctest.Wait()
+				waitsFor := func() bool {
+					e.Gathered(owner, "a")
+					e.mu.Lock()
+					missing := e.ungathered(e.clock.Now())
+					e.mu.Unlock()
+					require.True(t, e.record(t.Context(), missing, among))
+					e.found(missing, among)
 
-					return over
+					_, _, all := e.Gathered(owner, "a")
+
+					return !all
 				}
 
 				e.listing(source)
-
-				over := look()
-				require.Equal(t, !waits, over.Load())
+				require.Equal(t, waits, waitsFor())
 				e.listed(source)
-				synctest.Wait()
-				require.True(t, over.Load())
+				require.False(t, waitsFor())
 
+				e.arrived(owner.ID)
 				e.listing(source)
-
-				over = look()
+				require.Equal(t, waits, waitsFor())
 				time.Sleep(withoutThem) //nolint:forbidigo // the time of the bubble is not real
-				synctest.Wait()
-				require.True(t, over.Load())
+				require.False(t, waitsFor())
 			})
 		})
 	}
+}
+
+// Another next shard makes the followers move there, but they are not looked for again, however often it changes. If a shard
+// may have worked on the object meanwhile, they are: it may have created more of them.
+func TestAnotherShardNeedsNoOtherList(t *testing.T) {
+	e := New(Config{Ring: "ring", Clock: clock.RealClock{}})
+	ring := target("ring", "secrets")
+	followAtOnce(e, ring)
+
+	owner := configMap("owner", "")
+	require.True(t, e.saw(ring, sight{object: owner}))
+
+	_, w := watchOf()
+	e.followers.watches[idOf(forFollowers, ring.Set.Controlled()[0])] = w
+
+	number := func(to string) int {
+		e.Gathered(owner, to)
+
+		return e.families.byUID[owner.UID].number
+	}
+
+	require.Equal(t, 1, number("a"))
+	require.Equal(t, 1, number("b"))
+
+	worked := owner
+	worked.Shard, worked.ResourceVersion = "a", "2"
+	e.follows(worked)
+	require.Equal(t, 2, number("c"))
+	require.Equal(t, 2, number("a"))
+
+	w.index = nil
+
+	require.Equal(t, 3, number("b"), "nothing else knows what follows the object")
 }
 
 // Followers move first at every level: a ServiceAccount before the Secret that controls it, and the Secret before its owner.

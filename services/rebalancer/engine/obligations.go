@@ -2,13 +2,10 @@ package engine
 
 import (
 	"fmt"
-	"maps"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
@@ -33,7 +30,11 @@ func (s *state) Has(id feed.ID) (feed.Object, bool) {
 
 // Grant implements [move.Obligations].
 func (s *state) Grant(id feed.ID, shard string) (granted bool) {
-	s.update(func(now time.Time) { granted = s.table.Grant(now, id, shard) })
+	s.update(func(now time.Time) {
+		if granted = s.table.Grant(now, id, shard); granted {
+			s.need(id, now)
+		}
+	})
 
 	return granted
 }
@@ -60,49 +61,6 @@ func (s *state) Free(shard string) {
 // answered wakes what waits until writes of a resource are answered again.
 func (s *state) answered(of schema.GroupResource) {
 	s.update(func(time.Time) { s.table.Wake(work.AnswerTo(of)) })
-}
-
-// Gathered implements [move.Obligations].
-func (s *state) Gathered(o feed.Object, to string) (h contract.Handover, since time.Time, all bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	uid, f := s.familyOf(o)
-
-	switch {
-	case f == nil && o.Controller != nil && !s.ancestors.Between(o.GVR.GroupResource()):
-		return nil, time.Time{}, true // nothing has ever followed an object of this kind
-	case f == nil:
-		s.kin.begun++
-		uid, f = o.UID, &family{owner: o.ID, since: s.clock.Now(), number: s.kin.begun, members: map[feed.ID]feed.Object{}}
-		s.arrived(o.ID) // another object of that name
-		s.families.byUID[uid], s.families.byName[o.ID] = f, uid
-		s.table.Given(o)
-	case uid == o.UID && f.owner != o.ID: // the resource is served in another version
-		delete(s.families.byName, f.owner)
-		f.owner, s.families.byName[o.ID] = o.ID, uid
-	}
-
-	if f.to != to {
-		f.to = to
-		s.redirect(uid, f)
-		s.changed()
-	}
-
-	n, known := s.table.Followers(o)
-	if !known {
-		notify(s.gather)
-	}
-
-	return maps.Clone(f.handover), f.moved, known && n == 0
-}
-
-// Given implements [move.Obligations].
-func (s *state) Given(owner feed.ID, uid types.UID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.families.byUID[uid] != nil && s.families.byName[owner] == uid
 }
 
 // Grace implements [move.Obligations].

@@ -173,3 +173,77 @@ func (s *drains) Failed(err error) {
 
 	s.e.troubled(s.id, err)
 }
+
+// followed receives what a watch of followers shows.
+type followed struct {
+	e     *Engine
+	id    sourceID
+	watch *watch
+}
+
+// update changes the watch. News wakes the search for followers.
+func (s *followed) update(change func(w *watch) (news bool)) {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+
+	if change(s.watch) {
+		notify(s.e.gather)
+	}
+}
+
+func (s *followed) Begin() {
+	s.update(func(w *watch) bool {
+		w.begin(s.e.followers.begun)
+
+		return false
+	})
+}
+
+func (s *followed) Present(ctx context.Context, o feed.Object) {
+	s.e.ancestors.Saw(o.GVR.GroupResource(), o.UID, o.Controller)
+
+	waits := false
+
+	s.update(func(w *watch) bool {
+		if w.listing {
+			w.seen++
+		}
+
+		waits = w.show(o) && len(s.e.families.byUID) > 0
+
+		return false
+	})
+
+	missed := waits && s.e.gatherOne(ctx, o) != nil
+
+	s.update(func(w *watch) bool {
+		w.missed = w.missed || missed
+
+		return w.reach(o.ResourceVersion)
+	})
+}
+
+func (s *followed) Gone(id feed.ID, version string) {
+	s.update(func(w *watch) bool {
+		w.show(feed.Object{ID: id})
+
+		return w.reach(version)
+	})
+}
+
+func (s *followed) Listed() {
+	s.update(func(w *watch) bool {
+		w.end(s.e.clock.Now())
+
+		return true
+	})
+}
+
+func (s *followed) Failed(err error) {
+	s.update(func(w *watch) bool {
+		w.failing = err != nil
+
+		return true
+	})
+	s.e.troubled(s.id, err)
+}

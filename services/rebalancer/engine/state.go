@@ -22,7 +22,7 @@ import (
 //
 //  1. If the ring is verified, no pass has to look for misplaced objects.
 //  2. The table is checked at every time that it has requested.
-//  3. A family has one name and one UID, and both identify it. The number of stored members stays within its limit.
+//  3. A family has one name and one UID, and both identify it.
 type state struct {
 	clock clock.WithTicker
 	pace  invariants.Pace
@@ -41,7 +41,7 @@ type state struct {
 	// families are the objects that move after their followers. ancestors know which objects can be followed.
 	families  families
 	ancestors *ancestry.Book
-	kin       kin
+	followers followers
 	// failures are the sources that cannot be read, with the reason. unlisted are the sources that have not completed their
 	// list yet.
 	failures map[sourceID]string
@@ -65,7 +65,7 @@ func newState(c Config, ancestors *ancestry.Book) *state {
 		passes:   newPasses(c.Ring, c.Limits),
 		lost:     sets.New[string](),
 		history:  newHistory(),
-		families: newFamilies(), ancestors: ancestors,
+		families: newFamilies(), followers: newFollowers(), ancestors: ancestors,
 		failures: map[sourceID]string{},
 		unlisted: sets.New[sourceID](),
 		timer:    make(chan struct{}, 1), news: make(chan struct{}, 1), poke: make(chan struct{}, 1), owed: make(chan struct{}, 1),
@@ -195,6 +195,7 @@ func (s *state) report(id feed.ID, out work.Outcome) (late work.Late, news bool)
 	s.update(func(now time.Time) {
 		if late, news = s.table.Report(now, id, out); out.Object != nil {
 			s.history.note(id.GVR, out.Object.ResourceVersion)
+			s.followers.note(*out.Object)
 			s.follows(*out.Object)
 		}
 
@@ -304,13 +305,13 @@ func (s *state) retarget(t *Target) (differs bool) {
 		s.passes.retarget(now, extentOf(old, t))
 		s.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
 		maps.DeleteFunc(s.failures, func(id sourceID, _ string) bool { // the next pass shows whether they persist
-			return id.looksFor == forMisplaced || id.looksFor == forFollowers
+			return id.looksFor == forMisplaced
 		})
 		s.table.Recheck(now, t.View.Works, func(id feed.ID) bool {
 			r, _, ok := t.Set.Find(id.GVR.GroupResource())
 			return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")
 		})
-		s.awaitKin(now)
+		s.awaitFollowers(now)
 	})
 
 	return true
@@ -326,6 +327,7 @@ func (s *state) followed(t *Target) {
 			s.unlisted.Delete(newTarget)
 		}
 	})
+	notify(s.gather)
 }
 
 // lostShards returns the shards that were available before and are not available after, and those that worked before and do not work after; none
@@ -363,6 +365,7 @@ func (s *state) listing(id sourceID) {
 // listed records that a source has reported all objects.
 func (s *state) listed(id sourceID) {
 	s.update(func(time.Time) { s.unlisted.Delete(id) })
+	notify(s.gather)
 }
 
 // forget drops a source that no longer exists.

@@ -253,7 +253,6 @@ func TestStreamDoesNotSpin(t *testing.T) {
 			b.last().events <- watch.Event{Type: watch.Error, Object: new(apierrors.NewInternalError(errors.New("no")).Status())}
 		},
 		"unknown": func(b *bubble) { b.last().events <- watch.Event{Type: watch.Error, Object: &metav1.Status{}} },
-		"asked":   func(b *bubble) { b.stream.Relist() },
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
@@ -355,19 +354,39 @@ func (b *bubble) opened() bool {
 	return news
 }
 
-// A requested list does not wait until the API server accepts watches.
-func TestStreamListsWhileItMayNotWatch(t *testing.T) {
+// A requested list waits for nothing, not even until the API server accepts watches.
+func TestStreamListsAtOnceWhenAsked(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		err := refusals["503"]
 
 		b.begins()
+
+		for range 3 {
+			b.stream.Relist()
+			b.expect("stop one from 10, list one, watch one from 10", "begin, present x 10, listed, well, well")
+		}
+
 		b.pass(time.Minute)
 		b.set("watch", err)
 		close(b.last().events)
 		b.expect("stop one from 10, watch one from 10", "failed: watch configmaps: "+err.Error())
 
 		b.stream.Relist()
-		b.pass(250 * time.Millisecond)
 		b.expect("list one, watch one from 10", "begin, present x 10, listed, well, failed: watch configmaps: "+err.Error())
+	})
+}
+
+// A list that fails is not repeated because it is requested.
+func TestStreamPausesAfterAListHoweverOftenItIsAsked(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.begins()
+		b.set("list", refusals["503"])
+
+		for range 6000 { // ten minutes
+			b.stream.Relist()
+			b.pass(100 * time.Millisecond)
+		}
+
+		require.Less(t, b.count(), 2*(10*2+10), "there should be only the requests of a minute or two")
 	})
 }

@@ -78,7 +78,8 @@ func (s *Stream) Select(selector string) {
 	s.selected <- selector
 }
 
-// Relist requests another list. It returns immediately and is safe for concurrent use.
+// Relist requests another list, which begins at once unless the last one has failed: the caller limits how many there
+// are. It returns immediately and is safe for concurrent use.
 func (s *Stream) Relist() {
 	select {
 	case s.again <- struct{}{}:
@@ -125,7 +126,7 @@ func (s *Stream) Run(ctx context.Context) {
 		}
 
 		switch {
-		case ctx.Err() != nil || err == nil && (listing || lasted):
+		case ctx.Err() != nil || err == nil && (listing || lasted || version == ""):
 			continue
 		case errors.Is(err, errRelist):
 			version = ""
@@ -134,8 +135,15 @@ func (s *Stream) Run(ctx context.Context) {
 			s.sink.Failed(err)
 		}
 
+		again := s.again
+		if version == "" { // a list that fails is not repeated because it is requested
+			again = nil
+		}
+
 		select {
 		case <-ctx.Done():
+		case <-again:
+			version = ""
 		case <-s.clock.After(next.Next()):
 		}
 	}

@@ -51,12 +51,10 @@ const (
 	modelled = "rebalancer/simulation/shard.go"
 	plan     = "internal/plan/plan.go"
 	sight    = "internal/lease/sight.go"
-	client   = "rebalancer/feed/objects.go"
 	gone     = "internal/resources/gone.go"
 	listing  = "rebalancer/feed/list.go"
 	kin      = "rebalancer/engine/families.go"
-	gather   = "rebalancer/engine/gather.go"
-	asked    = "rebalancer/engine/obligations.go"
+	proofs   = "rebalancer/engine/followers.go"
 	lineage  = "rebalancer/work/family.go"
 	decides  = "internal/admission/decide.go"
 	rule     = "internal/key/rule.go"
@@ -91,7 +89,7 @@ var mutations = []mutation{
 	{name: "converged without a look at all", edits: []replacement{{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified {"}}},
 	{name: "a change and another one back are not seen during an audit", from: 400, edits: []replacement{{passes, "!known && p.e.undisturbed() {", "!known && p.e.Target().Same(p.t) {"}}},
 	{name: "shards that come and go put off a look at all", from: 4100, edits: []replacement{{passes, "if k == change && now.Before(p.ended.Add(overdue*p.pace())) {", "if k == change {"}}},
-	{name: "an owner goes before unassigned objects were looked for", from: 8700, edits: []replacement{{gather, "return !e.unseen(controlled) || e.table.Full()", "return true"}}},
+	{name: "an owner goes before unassigned objects were looked for", from: 8700, edits: []replacement{{kin, "(without || !s.unseen(among) || s.table.Full())", "true"}}},
 	{name: "a deleted Lease does not count beside another of its name", from: 8700, edits: []replacement{{guard, "namespace == nowhere && len(leases) > 0", "len(leases) > 0"}}},
 	{name: "a pass that failed has seen all", edits: []replacement{{passes, "e.finish(k, p, owed, errors.Join(errs...))", "e.finish(k, p, owed, errors.Join(errs[:0]...))"}}},
 	{name: "a Lease that nobody saw is taken as one that nobody renewed", edits: []replacement{{sight, "gaps = [...]time.Duration{3 * time.Second, 5 * time.Second, 10 * time.Second}", "gaps = [...]time.Duration{3 * time.Hour, 5 * time.Hour, 10 * time.Hour}"}}},
@@ -103,7 +101,7 @@ var mutations = []mutation{
 	}},
 	{name: "permits are not handed on", edits: []replacement{{table, "\tt.permits.leave(e)\n\tt.grantNext(now)\n", "\tt.permits.leave(e)\n"}}},
 	{name: "history that is gone is waited for", edits: []replacement{{stream, "\tif history(err) {\n\t\treturn nil, errRelist\n\t}\n", ""}, {stream, "\t\tif history(err) {\n\t\t\treturn version, errRelist\n\t\t}\n", ""}}},
-	{name: "a list ends with its first page", edits: []replacement{{client, "\t\tif list.Continue == \"\" {\n", "\t\tif true {\n"}}},
+	{name: "a list ends with its first page", edits: []replacement{{listing, "\t\tif list.Continue == \"\" {\n", "\t\tif true {\n"}}},
 	{name: "what changes its namespace's labels is not looked for", edits: []replacement{{placing, "t.Revision != o.Revision ||", ""}}},
 	{name: "a typo is taken for what cannot be found out", edits: []replacement{{snapshot, "\t\treturn Resource{}, &NotServedError{GroupResource: gr, Suggestion: s.suggest(gr)}", "\t\tif meant := s.suggest(gr); meant != \"\" {\n\t\t\treturn Resource{}, fmt.Errorf(\"did you mean %s?\", meant)\n\t\t}\n\n\t\treturn Resource{}, &NotServedError{GroupResource: gr}"}}},
 	{name: "pauses between attempts at an object have no bound", edits: []replacement{{outcome, "longestPause = 30 * time.Second", "longestPause = 1000 * time.Second"}}},
@@ -114,17 +112,19 @@ var mutations = []mutation{
 	{name: "one Lease of a day has all others waited for two", edits: []replacement{{guard, "longestWait = 5 * time.Minute", "longestWait = 500 * time.Hour"}}},
 	{name: "what waits counts against a bound", edits: []replacement{{wiring, "maxActive = 20_000", "maxActive = 2"}, {tally, "y.phases[Delayed] + y.first - y.failed\n", "y.phases[Delayed] + y.phases[Parked]\n"}}},
 	{name: "what finds no room is forgotten", edits: []replacement{{wiring, "maxParked = 20_000", "maxParked = 1"}, {cause, "\t\tw.dropped = true\n", "\t\tw.dropped = false\n"}, {cause, "\t\tt.dropped = true\n", ""}}},
-	{name: "an owner goes before what follows it", edits: []replacement{{asked, "\treturn maps.Clone(f.handover), f.moved, known && n == 0\n", "\treturn maps.Clone(f.handover), f.moved, true || known && n == 0\n"}}},
-	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{asked, "\treturn maps.Clone(f.handover), f.moved, known && n == 0\n", "\treturn maps.Clone(f.handover), f.moved, n == 0\n"}}},
+	{name: "an owner goes before what follows it", edits: []replacement{{kin, "\treturn maps.Clone(f.handover), f.moved, known && n == 0\n", "\treturn maps.Clone(f.handover), f.moved, true || known && n == 0\n"}}},
+	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{kin, "\treturn maps.Clone(f.handover), f.moved, known && n == 0\n", "\treturn maps.Clone(f.handover), f.moved, n == 0\n"}}},
+	{name: "a write that began before an owner waited proves what follows it", edits: []replacement{{kin, "\t\tif s.followers.wrote(of, begun, version) {", "\t\tif s.followers.wrote(of, max(begun, s.followers.begun), version) {"}}},
+	{name: "an owner whose followers nothing proves is not looked for again", edits: []replacement{{kin, "\t\t\t\t\tlists = append(lists, s.followers.at(r, f.owner.Namespace))\n", ""}}},
 	{name: "an owner goes right after what follows it to a shard that asks nothing", edits: []replacement{{deciding, "behindPlain = 250 * time.Millisecond", "behindPlain = 0"}}},
 	{name: "an owner that waits for what follows it goes right after the last", edits: []replacement{{kin, "\t\t\tf.moved = now\n", ""}}},
 	{name: "an old sight of an owner forgets what follows it", edits: []replacement{{kin, "\t_, still := s.table.Has(id)\n\tif !still {\n", "\to, still := s.table.Has(id)\n\tif !still || o.Shard == \"\" {\n"}}},
-	{name: "an owner that is served in another version is somebody else", edits: []replacement{{asked, "\tcase uid == o.UID && f.owner != o.ID:", "\tcase uid == o.UID && f.owner != o.ID && uid == \"\":"}}},
+	{name: "an owner that is served in another version is somebody else", edits: []replacement{{kin, "\tcase uid == o.UID && f.owner != o.ID:", "\tcase uid == o.UID && f.owner != o.ID && uid == \"\":"}}},
 	{name: "a shard works by what it saw before it lost its Lease", edits: []replacement{{modelled, "\tp.cache = nil\n\tp.settle()\n", "\tstale := p.cache\n\tp.cache = nil\n\tp.settle()\n\n\tif len(stale) > 0 {\n\t\tp.cache = stale\n\t}\n"}, {modelled, "\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n", "\tif p.cache == nil {\n\t\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\t}\n\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n\tp.settle()\n"}}},
 	{name: "a shard that stops and has stopped is taken for one that stops", edits: []replacement{{placing, " && slices.Equal(t.View.WorkingShards(), o.View.WorkingShards())\n", "\n"}, {placing, "\t\"slices\"\n", ""}}, from: 500},
 	{name: "admission does not see that the key of an object changes", edits: []replacement{{decides, "answer.Drain = next", "_ = next"}}},
 	{name: "a change of the keys of a ring is no change", edits: []replacement{{"internal/resources/resources.go", "return slices.Equal(s.main, o.main) &&", "return slices.EqualFunc(s.main, o.main, func(a, b Resource) bool { return a.GVR == b.GVR && a.Kind == b.Kind && a.Namespaced == b.Namespaced && a.Controls == b.Controls }) &&"}}},
-	{name: "what follows an object that comes into the selection of a ring is not looked for", edits: []replacement{{gather, "if e.Target().Set.Selector() != \"\" {\n", "if e.Target().Set.Selector() == \"none\" {\n"}}, from: 250},
+	{name: "what follows an object that comes into the selection of a ring is not looked for", edits: []replacement{{sources, "if s.e.Target().Set.Selector() != \"\" {", "if s.e.Target().Set.Selector() == \"none\" {"}}, from: 250},
 	{name: "objects that leave the selection of a ring are not watched", edits: []replacement{{sources, "range r.Unselecting() {\n", "range r.Unselecting()[:0] {\n"}}, from: 340},
 	{name: "objects of one namespace have keys of their own", edits: []replacement{{rule, "\t\treturn OfNamespace(byName.Namespace), true\n", "\t\treturn byName, true\n"}}},
 	{name: "a shard works before its hold-off is over", edits: []replacement{{modelled, "\t\t\tpause(term, p.w.clock, holdOff, nil)\n", ""}}},

@@ -17,7 +17,5 @@ func (h History) limits() engine.Limits {
 		l.Workers, l.Total, l.PerShard = 1, 8, 3
 	}
 
-	l.Searches = int(chance(h.Seed, "searches", 0) % 2) //nolint:gosec // 0 or 1
-
 	return l
 }

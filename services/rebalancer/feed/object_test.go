@@ -124,23 +124,48 @@ func TestPagesHoldOnePageAtATime(t *testing.T) {
 
 	w.create("other", nil)
 
-	var pages []int
+	var (
+		server = &listed{Server: w.c.server}
+		n      = 0
+	)
 
-	version, err := w.c.Pages(t.Context(), Scope{GVR: configMaps, Namespace: w.ns, Selector: "of=many"}, func(page []Object) error {
-		pages = append(pages, len(page))
+	scope := Scope{GVR: configMaps, Namespace: w.ns, Selector: "of=many"}
+	version, err := NewClient(server, keys).pages(t.Context(), scope, func(Object) error {
+		n++
+		require.LessOrEqual(t, server.items, (n+PageSize-1)/PageSize*PageSize, "the next page should come when this one is over")
+
 		return nil
 	})
 	require.NoError(t, err)
 	require.NotEmpty(t, version)
-	require.Equal(t, []int{PageSize, 1}, pages, "a list at resource version 0 would come in one piece")
+	require.Equal(t, PageSize+1, n)
+	require.Equal(t, 2, server.pages, "a list at resource version 0 would come in one piece")
 
 	w.streams(Scope{GVR: configMaps, Namespace: w.ns, Selector: "of=many"}, PageSize+1)
+}
+
+// listed is an API server that counts the pages and the items of its lists.
+type listed struct {
+	Server
+
+	pages, items int
+}
+
+func (l *listed) List(
+	ctx context.Context, gvr schema.GroupVersionResource, namespace string, o metav1.ListOptions,
+) (*metav1.PartialObjectMetadataList, error) {
+	list, err := l.Server.List(ctx, gvr, namespace, o)
+	if err == nil {
+		l.pages, l.items = l.pages+1, l.items+len(list.Items)
+	}
+
+	return list, err
 }
 
 // Pages grow in long lists, because each page costs the API server more than its objects.
 func TestPagesGrow(t *testing.T) {
 	p := &pages{left: 7}
-	_, err := NewClient(p, keys).Pages(t.Context(), Scope{GVR: configMaps}, func([]Object) error { return nil })
+	_, err := NewClient(p, keys).pages(t.Context(), Scope{GVR: configMaps}, func(Object) error { return nil })
 	require.NoError(t, err)
 	require.Equal(t, []int64{PageSize, PageSize, PageSize, PageSize, PageSize, largePage, largePage}, p.asked)
 }
@@ -166,10 +191,10 @@ func TestPagesEndWithTheErrorOfTheReader(t *testing.T) {
 	w := newNamespace(t)
 	w.create("a", nil)
 
-	_, err := w.c.Pages(t.Context(), Scope{GVR: configMaps, Namespace: w.ns}, func([]Object) error { return context.Canceled })
+	_, err := w.c.pages(t.Context(), Scope{GVR: configMaps, Namespace: w.ns}, func(Object) error { return context.Canceled })
 	require.ErrorIs(t, err, context.Canceled)
 
-	_, err = w.c.Pages(t.Context(), Scope{GVR: configMaps, Selector: "not a selector"}, nil)
+	_, err = w.c.pages(t.Context(), Scope{GVR: configMaps, Selector: "not a selector"}, nil)
 	require.True(t, apierrors.IsBadRequest(err), "%v", err)
 }
 
@@ -177,13 +202,7 @@ func TestContinuation(t *testing.T) {
 	expired := apierrors.NewResourceExpired("too old")
 	expired.ErrStatus.Continue = "go on here"
 
-	token, is := continuation(fmt.Errorf("wrapped: %w", expired))
-	require.True(t, is)
-	require.Equal(t, "go on here", token)
-
-	_, is = continuation(apierrors.NewConflict(configMaps.GroupResource(), "a", nil))
-	require.False(t, is)
-
-	_, is = continuation(nil)
-	require.False(t, is)
+	require.Equal(t, "go on here", continuation(fmt.Errorf("wrapped: %w", expired)))
+	require.Empty(t, continuation(apierrors.NewConflict(configMaps.GroupResource(), "a", nil)))
+	require.Empty(t, continuation(nil))
 }
