@@ -135,6 +135,7 @@ func TestSourceThatIsRefusedIsReported(t *testing.T) {
 				w.e.SetTarget(w.target)
 
 				var troubles atomic.Int32
+
 				w.e.Trouble = func() { troubles.Add(1) }
 
 				if verb == "WATCH" {
