@@ -206,6 +206,7 @@ func (s *state) ungathered(now time.Time) (missing []types.UID) {
 		}
 
 		s.followers.needed[f.owner.Namespace] = now
+
 		missing = append(missing, uid)
 	}
 
@@ -271,12 +272,11 @@ func (e *Engine) record(ctx context.Context, missing []types.UID, among []resour
 			continue
 		}
 
-		e.mu.Lock()
-		defer e.mu.Unlock()
-
-		for _, f := range fresh {
-			f.recorded = time.Time{}
-		}
+		e.update(func(time.Time) {
+			for _, f := range fresh {
+				f.recorded = time.Time{}
+			}
+		})
 
 		return false
 	}
@@ -317,6 +317,7 @@ func (s *state) found(missing []types.UID, among []resources.Resource) (lists []
 					later(at)
 				} else {
 					w.listing = true
+
 					lists = append(lists, s.followers.at(r, f.owner.Namespace))
 				}
 			}

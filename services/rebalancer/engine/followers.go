@@ -106,7 +106,7 @@ func (f *followers) complete(of []resources.Resource, namespace string, without 
 	return !slices.ContainsFunc(of, func(r resources.Resource) bool {
 		w := f.over(r, namespace)
 
-		return w == nil || w.listing && !(without && w.failing)
+		return w == nil || w.listing && (!without || !w.failing)
 	})
 }
 

@@ -76,6 +76,7 @@ func TestWritesProveWhatAWatchHasShown(t *testing.T) {
 	require.Empty(t, w.proofs)
 
 	third := wait()
+
 	for range 10 {
 		s.Writing(secrets.GroupResource())("50")
 	}
@@ -178,6 +179,7 @@ func TestWhereFollowersAreWatched(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFollowers()
+
 			for i, namespace := range c.needed {
 				if len(c.needed) > fewNamespaces {
 					namespace = fmt.Sprint(i)

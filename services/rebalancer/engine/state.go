@@ -211,14 +211,6 @@ func (s *state) report(id feed.ID, out work.Outcome) (late work.Late, news bool)
 	return late, news
 }
 
-// queued reports whether there is more work than the workers are doing.
-func (s *state) queued() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.table.Ready() > 0
-}
-
 func (s *state) again(id feed.ID) {
 	s.update(func(time.Time) { s.table.Again(id) })
 }
