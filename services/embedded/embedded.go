@@ -159,7 +159,7 @@ func (o Options) complete(read func(string) ([]byte, error)) (Options, error) {
 type runnable struct {
 	embedding *kit.Embedding
 	log       logr.Logger
-	clock     clock.WithTicker
+	clock     clock.WithTickerAndDelayedExecution
 	ended     func()
 }
 

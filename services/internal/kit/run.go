@@ -24,7 +24,7 @@ type running struct {
 	options  *Options
 	flags    *pflag.FlagSet
 	log      logr.Logger
-	clock    clock.WithTicker
+	clock    clock.WithTickerAndDelayedExecution
 	manager  manager.Manager
 	phases   *phases
 	leader   *leadership // nil without leader election

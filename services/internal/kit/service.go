@@ -46,7 +46,7 @@ type Runtime struct {
 	// Log carries the service's name.
 	Log logr.Logger
 	// Clock is the real clock. Pass it on, so that tests can pass another one.
-	Clock clock.WithTicker
+	Clock clock.WithTickerAndDelayedExecution
 
 	draining <-chan struct{}
 	checks   []namedCheck // what /readyz asks

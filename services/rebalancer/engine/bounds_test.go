@@ -22,7 +22,7 @@ import (
 func (w *meddled) smallTable(active, parked int) {
 	l := w.e.Limits
 	w.e.table = work.New(work.Limits{
-		Drains: l.Total, PerShard: l.PerShard, DrainTimeout: l.DrainTimeout, Active: active, Parked: parked,
+		Workers: 1000, Drains: l.Total, PerShard: l.PerShard, DrainTimeout: l.DrainTimeout, Active: active, Parked: parked,
 	})
 }
 

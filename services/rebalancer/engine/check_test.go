@@ -26,7 +26,7 @@ func TestCorruptEnginePanics(t *testing.T) {
 		"3: a family has no name": func(s *state) { s.families.byUID["uid"] = &family{} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := New(Config{Ring: "ring", Clock: clock.RealClock{}})
+			e := New(Config{Ring: "ring", Clock: clock.RealClock{}, Limits: Limits{Workers: 1}})
 			require.NotPanics(t, func() { e.update(func(time.Time) {}) })
 
 			corrupt(e.state)

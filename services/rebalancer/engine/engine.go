@@ -63,7 +63,7 @@ type Config struct {
 	Guard      *takeover.Guard
 	Namespaces Namespaces
 	Limits     Limits
-	Clock      clock.WithTicker
+	Clock      clock.WithTickerAndDelayedExecution
 	// Changed is called, at most a few times a second, when [Engine.Report] may return something new. It must not block.
 	Changed func()
 	// Late is called when a drain was not acknowledged in time. It must not block.
@@ -90,8 +90,7 @@ func New(c Config) *Engine {
 	e.state = newState(c, ancestry.New(ancestry.Options{Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock}))
 	e.turns = move.NewTurns(e.again)
 	e.mover = &move.Mover{
-		Answers: move.NewAnswers(e.answered),
-		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin,
+		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin, Hangs: e.hangs,
 		Moved: func(o feed.Object, verb plan.Verb) { countMove(c.Ring, o.GVR.GroupResource(), verb) },
 	}
 
@@ -143,10 +142,7 @@ func (e *Engine) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 
-	for range e.Limits.Workers {
-		wg.Go(func() { e.work(ctx) })
-	}
-
+	wg.Go(func() { e.dispatch(ctx) })
 	wg.Go(func() { e.tell(ctx) })
 	wg.Go(func() { e.tick(ctx) })
 	wg.Go(func() { e.pass(ctx) })
@@ -166,27 +162,30 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 }
 
-// work moves objects until ctx ends.
-func (e *Engine) work(ctx context.Context) {
-	for {
-		job, ok := e.next(ctx)
-		if !ok {
-			return
-		}
+// dispatch begins the jobs that are due, until ctx ends. The table limits how many are in progress.
+func (e *Engine) dispatch(ctx context.Context) {
+	var jobs sync.WaitGroup
+	defer jobs.Wait()
 
-		out := e.mover.Move(ctx, e.Target, job)
-		if ctx.Err() != nil {
-			return
-		}
+	for job, ok := e.next(ctx); ok; job, ok = e.next(ctx) {
+		jobs.Go(func() { e.work(ctx, job) })
+	}
+}
 
-		if out.Event == work.Failed && !out.Brief {
-			e.failed(ctx, job.Object.ID, out.Reason)
-		}
+// work moves an object one step.
+func (e *Engine) work(ctx context.Context, job work.Job) {
+	out := e.mover.Move(ctx, e.Target, job)
+	if ctx.Err() != nil {
+		return
+	}
 
-		if late, news := e.report(job.Object.ID, out); news {
-			countLate(e.Ring)
-			e.Late(late.ID, late.Shard, late.After)
-		}
+	if out.Event == work.Failed && !out.Brief {
+		e.failed(ctx, job.Object.ID, out.Reason)
+	}
+
+	if late, news := e.report(job.Object.ID, out); news {
+		countLate(e.Ring)
+		e.Late(late.ID, late.Shard, late.After)
 	}
 }
 

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
@@ -58,9 +56,9 @@ func (s *state) Free(shard string) {
 	}
 }
 
-// answered wakes what waits until writes of a resource are answered again.
-func (s *state) answered(of schema.GroupResource) {
-	s.update(func(time.Time) { s.table.Wake(work.AnswerTo(of)) })
+// hangs records that the write of an object hangs.
+func (s *state) hangs(id feed.ID) {
+	s.update(func(now time.Time) { s.table.Hangs(now, id) })
 }
 
 // Grace implements [move.Obligations].

@@ -463,7 +463,7 @@ func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := New(Config{Ring: "urgent", Clock: clock.RealClock{}, Limits: Limits{Total: 10, PerShard: 10}})
+				e := New(Config{Ring: "urgent", Clock: clock.RealClock{}, Limits: Limits{Workers: 1, Total: 10, PerShard: 10}})
 				followAtOnce(e, of(target("urgent"), "a", "b"))
 
 				ctx, cancel := context.WithCancel(t.Context())

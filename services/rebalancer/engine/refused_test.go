@@ -62,7 +62,7 @@ func TestObjectsThatAreRefusedHinderNoOther(t *testing.T) {
 
 	w := newMeddled(t, byHand)
 	w.e.table = work.New(work.Limits{
-		Drains: 100, PerShard: 100, DrainTimeout: time.Minute, Active: failing, Parked: failing,
+		Workers: 1000, Drains: 100, PerShard: 100, DrainTimeout: time.Minute, Active: failing, Parked: failing,
 	})
 
 	refused := w.many("refused", "lost", n)

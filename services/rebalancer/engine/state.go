@@ -24,7 +24,7 @@ import (
 //  2. The table is checked at every time that it has requested.
 //  3. A family has one name and one UID, and both identify it.
 type state struct {
-	clock clock.WithTicker
+	clock clock.WithTickerAndDelayedExecution
 	pace  invariants.Pace
 
 	mu     sync.Mutex
@@ -59,7 +59,7 @@ func newState(c Config, ancestors *ancestry.Book) *state {
 	s := &state{
 		clock: c.Clock,
 		table: work.New(work.Limits{
-			Drains: c.Limits.Total, PerShard: c.Limits.PerShard, DrainTimeout: c.Limits.DrainTimeout,
+			Workers: c.Limits.Workers, Drains: c.Limits.Total, PerShard: c.Limits.PerShard, DrainTimeout: c.Limits.DrainTimeout,
 			Active: maxActive, Parked: maxParked,
 		}),
 		passes:   newPasses(c.Ring, c.Limits),
@@ -102,7 +102,7 @@ func (s *state) changed() {
 		notify(s.owed)
 	}
 
-	if s.table.Ready() > 0 {
+	if s.table.Due() {
 		s.due.Signal()
 	}
 
@@ -182,9 +182,8 @@ func (s *state) await(ctx context.Context, on *sync.Cond, condition func() bool)
 func (s *state) next(ctx context.Context) (job work.Job, ok bool) {
 	return job, s.await(ctx, s.due, func() bool {
 		var taken bool
-		if job, taken = s.table.Take(s.clock.Now()); taken && s.table.Ready() > 0 {
-			s.due.Signal()
-		}
+
+		job, taken = s.table.Take(s.clock.Now())
 
 		return taken
 	})

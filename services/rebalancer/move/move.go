@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,10 +23,10 @@ import (
 )
 
 const (
-	// patience is the timeout of one request. The next read of the object shows the effect of a request that has timed out.
-	patience = 30 * time.Second
-	// answerSoon is the pause between two looks at whether a write that hangs has ended.
-	answerSoon = 100 * time.Millisecond
+	// requestTimeout is the timeout of one request. The next read of the object shows the effect of one that has timed out.
+	requestTimeout = 30 * time.Second
+	// unansweredAfter is how long a failed write must have taken to count as unanswered: half of the least time that it has.
+	unansweredAfter = 500 * time.Millisecond
 	// ownerSoon is the pause between two reads of an owner, if no event reports when the owner gets a shard.
 	ownerSoon = time.Second
 	// askAgain is the pause after a Lease could not be read.
@@ -68,11 +69,11 @@ type Mover struct {
 	Lookup      placement.Lookup
 	Obligations Obligations
 	// Clock is the clock of the guard.
-	Clock clock.PassiveClock
+	Clock clock.WithDelayedExecution
 	// Turn requests the turn to decide about an object: see [Turns.Begin].
 	Turn func(owner, id feed.ID) (end func(), ok bool)
-	// Answers limits writes that the API server does not answer.
-	Answers *Answers
+	// Hangs is called while a write of the object hangs. It may be called late, when the move has ended.
+	Hangs func(id feed.ID)
 	// Moved is called after each successful write.
 	Moved func(o feed.Object, verb plan.Verb)
 }
@@ -94,7 +95,8 @@ func (m *Mover) enter(ctx context.Context, w *walk) *work.Outcome {
 		return failed(nil, err)
 	}
 
-	w.atEnd(leave)
+	w.leave = sync.OnceFunc(leave)
+	w.atEnd(w.leave)
 
 	return nil
 }
@@ -148,24 +150,6 @@ func (m *Mover) followed(w *walk) (f followed) {
 	f.given = m.Obligations.Given(id, w.at.Owner.UID)
 
 	return f
-}
-
-// room lets the object wait while writes of its resource hang.
-func (m *Mover) room(_ context.Context, w *walk) *work.Outcome {
-	of := w.object.GVR.GroupResource()
-
-	patience, end, ok := m.Answers.Begin(of)
-	if !ok {
-		out := w.blocked(work.AnswerTo(of))
-		out.RetryAfter = answerSoon
-
-		return out
-	}
-
-	w.patience = patience
-	w.atEnd(end)
-
-	return nil
 }
 
 // turn requests the turn to decide about the object.
@@ -361,21 +345,38 @@ func (m *Mover) act(ctx context.Context, w *walk) *work.Outcome {
 // The API server gives up a write that takes long, such as one whose webhook does not answer, and the move waits until it says so. Even a write
 // that is executed after that does no harm: it requires the version of the object that it was decided for. If it is executed before the next read, the
 // read shows it; if after, it or the next write finds another version and fails. A write that must end at a time is given up earlier.
+// A write that hangs leaves its turn at the API server to others.
 func (m *Mover) write(ctx context.Context, w *walk, change feed.Change) *work.Outcome {
-	began, within := m.Clock.Now(), w.patience
+	began, within := m.Clock.Now(), w.within
 	if !w.until.IsZero() {
 		within = min(within, w.until.Sub(began)*9/10) //nolint:mnd // a tenth for the way of the answer
 	}
 
-	limited, cancel := context.WithTimeout(feed.Within(ctx, max(within, time.Millisecond)), patience)
+	limited, cancel := context.WithTimeout(feed.Within(ctx, max(within, time.Millisecond)), requestTimeout)
 	defer cancel()
 
-	of := w.object.GVR.GroupResource()
-	written := m.Obligations.Writing(of)
+	written := m.Obligations.Writing(w.object.GVR.GroupResource())
+	hangs := m.Clock.AfterFunc(w.hung, w.hangs(m.Hangs))
 
 	now, err := m.Objects.Label(limited, w.object, change)
-	m.Answers.Answer(of, within, m.Clock.Since(began), err)
 
+	hangs.Stop()
+
+	took := m.Clock.Since(began)
+
+	if err == nil && now.ResourceVersion != w.object.ResourceVersion {
+		written(now.ResourceVersion)
+	}
+
+	out := m.wrote(ctx, w, now, err)
+	out.Full = err != nil && change.Handover != nil && *change.Handover != "" && tooLong(err)
+	out.Wrote, out.Took, out.Unanswered = true, took, err != nil && took >= unansweredAfter
+
+	return out
+}
+
+// wrote returns the outcome of a write that the API server has answered, or has given up.
+func (m *Mover) wrote(ctx context.Context, w *walk, now feed.Object, err error) *work.Outcome {
 	if apierrors.IsConflict(err) {
 		return &work.Outcome{Object: &w.object, Event: work.Failed, Stale: true, Brief: true, Reason: "the object keeps changing"}
 	}
@@ -383,13 +384,8 @@ func (m *Mover) write(ctx context.Context, w *walk, change feed.Change) *work.Ou
 	if err != nil {
 		out := failed(&w.object, err)
 		out.Stale = true // the write may have been executed anyway
-		out.Full = change.Handover != nil && *change.Handover != "" && tooLong(err)
 
 		return out
-	}
-
-	if now.ResourceVersion != w.object.ResourceVersion {
-		written(now.ResourceVersion)
 	}
 
 	m.Moved(w.object, w.action.Verb)
@@ -403,7 +399,7 @@ func (m *Mover) write(ctx context.Context, w *walk, change feed.Change) *work.Ou
 }
 
 func (m *Mover) get(ctx context.Context, id feed.ID) (feed.Object, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 
 	return m.Objects.Get(ctx, id)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -218,14 +219,13 @@ func newAPI(t *testing.T) *api {
 }
 
 func (a *api) mover() *Mover {
-	clk := testclock.NewFakePassiveClock(start)
+	clk := testclock.NewFakeClock(start)
 
 	guard := takeover.New(ring, reader{a}, clk)
 	guard.Observe(viewOf("a", "b", "dead"))
 	clk.SetTime(start.Add(time.Hour))
 
 	return &Mover{
-		Answers: NewAnswers(func(schema.GroupResource) {}),
 		Objects: feed.NewClient(server{a}, contract.LabelKeysOf(ring, "")), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Obligations: a, Clock: clk,
 		Turn: func(feed.ID, feed.ID) (func(), bool) { return func() {}, !a.noTurn },
 		Moved: func(o feed.Object, verb plan.Verb) {
@@ -338,6 +338,16 @@ func (a *api) expect(want expected, out work.Outcome) {
 		require.Contains(a, out.Reason, want.out.Reason)
 	}
 
-	out.Object, want.out.Object, out.Reason, want.out.Reason = nil, nil, "", ""
+	last := ""
+
+	for _, r := range a.requests {
+		if !strings.HasPrefix(r, "moved") {
+			last = r
+		}
+	}
+
+	require.Equal(a, strings.HasPrefix(last, "patch"), out.Wrote)
+
+	out.Object, want.out.Object, out.Reason, want.out.Reason, out.Wrote = nil, nil, "", "", false
 	require.Equal(a, want.out, out)
 }

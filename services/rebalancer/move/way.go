@@ -11,7 +11,6 @@
 //	enter    the API server queue  the object may be read and written; later results do not become outdated in a queue
 //	read     the API server        the object exists; it is read only if it has changed since it was seen
 //	place    nothing               the same as for glance, for the current target
-//	room     [Answers]             no write hangs, as far as is known, or no other object of the resource is processed
 //	turn     [Turns]               no decision is in progress about the object's owner, or about its followers
 //	owner    the API server        the shard of a controlled object's owner is known, or the owner is about to get one
 //	decide   [plan.Decide]         always
@@ -52,7 +51,6 @@ var way = [...]stage{
 	(*Mover).enter,
 	(*Mover).read,
 	(*Mover).place,
-	(*Mover).room,
 	(*Mover).turn,
 	(*Mover).owner,
 	(*Mover).decide,
@@ -69,6 +67,10 @@ type walk struct {
 	stale   bool
 	// plain reports whether the annotation of a hand-over does not fit into the object.
 	plain bool
+	// within is how long the API server may take for a write. hung is after how long the write counts as hanging.
+	within, hung time.Duration
+	// leave is the result of enter: it ends the turn at the API server, at the latest when the move ends.
+	leave func()
 
 	object feed.Object
 	// glance sets target, at, kept and follows, and place sets them again.
@@ -77,8 +79,6 @@ type walk struct {
 	// kept reports whether the object is at a shard that may still work on it, and other objects wait for the same shard.
 	kept    bool
 	follows followed
-	// patience is the result of room: how long the API server may take for a write.
-	patience time.Duration
 	// action is the result of decide.
 	action plan.Action
 	// owned is the result of owner.
@@ -102,7 +102,7 @@ type followed struct {
 
 // Move moves an object one step. It asks for the target again when the object may be read and written.
 func (m *Mover) Move(ctx context.Context, target func() *placement.Target, job work.Job) work.Outcome {
-	w := &walk{present: target, stale: job.Stale, plain: job.Plain, object: job.Object}
+	w := &walk{present: target, stale: job.Stale, plain: job.Plain, object: job.Object, within: job.Within, hung: job.Hung}
 	defer w.end()
 
 	for _, next := range way {
@@ -112,6 +112,17 @@ func (m *Mover) Move(ctx context.Context, target func() *placement.Target, job w
 	}
 
 	return *m.act(ctx, w)
+}
+
+// hangs returns what happens when the write hangs: others get the turn at the API server.
+func (w *walk) hangs(report func(feed.ID)) func() {
+	id := w.object.ID
+
+	return func() {
+		w.leave()
+
+		go report(id) // fake clocks call this with their lock held
+	}
 }
 
 // atEnd registers a function that is called when the move ends.

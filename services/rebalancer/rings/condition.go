@@ -13,6 +13,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/scope"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // situation is the input of the condition Assigned.
@@ -51,6 +52,9 @@ func assigned(s situation) metav1.Condition {
 		c.Reason, c.Message = v1alpha1.ReasonResourcesMissing, s.missing
 	case s.shards == 0:
 		c.Reason, c.Message = v1alpha1.ReasonNoShards, "no shard is available; objects keep the shard they have"
+	case len(r.Hanging) > 0:
+		c.Reason = v1alpha1.ReasonAssignmentFailed
+		c.Message = counts(r) + ": " + hanging(r.Hanging)
 	case r.Failing > 0:
 		c.Reason = v1alpha1.ReasonAssignmentFailed
 		c.Message = fmt.Sprintf("%s: requests for %d have failed for seconds, such as %s", counts(r), r.Failing, r.FailingExample) +
@@ -71,6 +75,17 @@ func assigned(s situation) metav1.Condition {
 	}
 
 	return c
+}
+
+// hanging returns which writes hang, since when, and why.
+func hanging(all []work.Hanging) string {
+	var text []string
+	for _, h := range all[:min(len(all), maxNamed)] {
+		text = append(text, fmt.Sprintf("writes of %s have not been answered since %s: %s; %d objects wait",
+			h.Resource, h.Since.UTC().Format(time.TimeOnly), clip(h.Reason), h.Objects))
+	}
+
+	return strings.Join(text, "; ")
 }
 
 // late returns what shards have not released in time: first those that release no objects of a resource, and three of them at most.

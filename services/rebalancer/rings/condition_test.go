@@ -1,6 +1,7 @@
 package rings
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -74,4 +75,22 @@ func TestSilentShardsAreNamed(t *testing.T) {
 	require.Equal(t, "0 objects unassigned, 0 misplaced, 13 draining: shard b has acknowledged no drain of configmaps since "+
 		"2030-01-01T15:04:05Z (12 objects): it may run no controller for them, or may not patch them; it is asked for one more at a time; "+
 		"1 were not released in time, such as pods x/a at shard b; check whether that shard is working", c.Message)
+}
+
+// Writes that hang are a failure, which names at most three resources, and comes before what fails because of it.
+func TestWritesThatHangAreAFailure(t *testing.T) {
+	report := engine.Report{Summary: work.Summary{Unassigned: 9, Failing: 1}}
+
+	for i := range 4 {
+		report.Hanging = append(report.Hanging, work.Hanging{
+			Resource: schema.GroupResource{Resource: fmt.Sprintf("things%d", i)}, Since: time.Unix(0, 0), Reason: "no answer", Objects: i + 1,
+		})
+	}
+
+	c := assigned(situation{shards: 1, report: report})
+	require.Equal(t, v1alpha1.ReasonAssignmentFailed, c.Reason)
+	require.Contains(t, c.Message, "9 objects unassigned")
+	require.Contains(t, c.Message, "writes of things0 have not been answered since 00:00:00: no answer; 1 objects wait; ")
+	require.NotContains(t, c.Message, "things3")
+	require.Contains(t, deleting(situation{report: report}), "writes of things0 have not been answered")
 }

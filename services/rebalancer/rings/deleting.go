@@ -33,6 +33,10 @@ func deleting(s situation) string {
 		all = append(all, fmt.Sprintf("not to be released yet: %d, such as %s", r.Blocked, clip(r.BlockedExample))+hint([]string{r.BlockedExample}))
 	}
 
+	if len(r.Hanging) > 0 {
+		all = append(all, hanging(r.Hanging))
+	}
+
 	if len(r.Failures) > 0 {
 		all = append(all, "its labels cannot be removed: "+failures(r.Failures)+hint(r.Failures))
 	}

@@ -69,7 +69,7 @@ type Config struct {
 	Index *membership.Index
 	// Limits apply to each engine.
 	Limits   engine.Limits
-	Clock    clock.WithTicker
+	Clock    clock.WithTickerAndDelayedExecution
 	Recorder events.EventRecorder
 	// Sharder is who this process works for, of the two that may shard a ring. The zero value is the services.
 	Sharder sharder.Identity

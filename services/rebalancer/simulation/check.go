@@ -304,12 +304,12 @@ func (w *Cluster) lies(since map[apiserver.ID]time.Time) {
 func (w *Cluster) calm() bool {
 	now := w.now()
 
-	return (w.h.Lasting == Fine || w.h.Lasting == HungShard || w.h.Lasting == Stuck) && !slices.ContainsFunc(w.h.Steps, func(s Step) bool {
+	return (w.h.Lasting == Fine || w.h.Lasting == HungShard || w.h.Lasting == Stuck || w.h.Lasting == Hanging) && !slices.ContainsFunc(w.h.Steps, func(s Step) bool {
 		after := prompt
 
 		switch {
-		case s.Act == Hang && s.For == forever:
-			after = prompt - forever // all objects except its own have to move anyway
+		case s.For == forever && (s.Act == Hang || s.Act == Disturb && s.Fault.Effect == apiserver.Hang):
+			after = prompt - forever // all objects except those of the shard or the resource have to move anyway
 		case s.Act == Disturb && s.Fault.Client != "" && s.Fault.Client != "rebalancer":
 		case s.Act == Disturb && (s.Fault.Effect == apiserver.Blind || s.Fault.Effect == apiserver.Hang || s.Fault.Effect == apiserver.Stall):
 			after = silence
@@ -324,7 +324,7 @@ func (w *Cluster) calm() bool {
 // shouldMove reports whether nothing prevents the move of an object that is out of place, and no audit is needed to find it.
 func (w *Cluster) shouldMove(id apiserver.ID, f facts) bool {
 	o := w.server.Object(id)
-	if o == nil || f.ring == nil {
+	if o == nil || f.ring == nil || w.hangs(id, o) {
 		return false
 	}
 
@@ -392,7 +392,7 @@ func (w *Cluster) final() {
 	}
 
 	calm := w.h.Lasting == Fine || w.h.Lasting == SlowAdmission ||
-		w.h.Lasting != Flapping && excused == 0 && len(report.Failures) == 0 && report.Late == 0 && report.Blocked == 0
+		w.h.Lasting != Flapping && excused == 0 && len(report.Failures) == 0 && len(report.Hanging) == 0 && report.Late == 0 && report.Blocked == 0
 
 	switch {
 	case f.ring != nil && f.ring.DeletionTimestamp != nil && calm:
@@ -485,6 +485,8 @@ func (w *Cluster) allowed(what string) int {
 		return int(resting / time.Second) // one of all objects that wait checks whether it can move
 	case (w.h.Lasting == HungShard || w.h.Lasting == Stuck) && verb == "get":
 		return 20 * int(resting/limits.DrainTimeout)
+	case w.h.Lasting == Hanging && strings.HasSuffix(what, " "+w.h.Whom) && verb != "list":
+		return 8 * int(resting/(30*time.Second)) // a few of all objects try
 	case w.h.Lasting == Refused:
 		return 12 * int(resting/(30*time.Second))
 	case verb == "list":

@@ -31,6 +31,8 @@ const (
 	Namesakes Condition = "two shards have one name"
 	// Refused makes the API server refuse the rebalancer's requests for a resource.
 	Refused Condition = "a resource is refused"
+	// Hanging makes the API server answer no write of the rebalancer to a resource.
+	Hanging Condition = "writes of a resource hang"
 	// Flapping makes a shard join and leave every few seconds, while lists take a while.
 	Flapping Condition = "a shard comes and goes"
 )
@@ -71,6 +73,8 @@ func (w *Cluster) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f fac
 		return func(r engine.Report) bool { return len(r.Failures) > 0 }, w.concerns(id, o, func(id apiserver.ID, _ *metav1.PartialObjectMetadata) bool {
 			return id.GroupResource.String() == w.h.Whom
 		})
+	case Hanging:
+		return func(r engine.Report) bool { return len(r.Hanging) > 0 }, w.hangs(id, o)
 	case Flapping:
 		others := slices.DeleteFunc(f.view.AvailableShards(), func(name string) bool { return name == flapper })
 
@@ -84,6 +88,16 @@ func (w *Cluster) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f fac
 	}
 
 	return nil, false
+}
+
+// hangs reports whether writes of an object hang, of one that it follows, or of one that moves before it.
+func (w *Cluster) hangs(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
+	is := func(id apiserver.ID, _ *metav1.PartialObjectMetadata) bool {
+		return id.GroupResource.String() == w.h.Whom
+	}
+
+	return w.h.Lasting == Hanging && (w.concerns(id, o, is) ||
+		slices.ContainsFunc(append(w.line(id, o), id), func(id apiserver.ID) bool { return w.followed(id, is) }))
 }
 
 // concerns reports whether a condition affects an object: the object itself, or an object that it follows.
@@ -127,6 +141,14 @@ func (d *drawing) last() {
 	}
 
 	switch d.h.Lasting {
+	case Fine:
+		if chance(d.h.Seed, "hanging", 0)%4 != 0 { // not drawn, so that the draws of other histories stay as they are
+			break
+		}
+
+		gr := []schema.GroupResource{websites, configMaps, secrets, databases}[chance(d.h.Seed, "what hangs", 0)%4]
+		d.h.Lasting, d.h.Whom = Hanging, gr.String()
+		fault(apiserver.Fault{Effect: apiserver.Hang, Verb: "write", Resource: gr.String(), Client: "rebalancer"})
 	case SlowAdmission:
 		for gr := range served {
 			fault(apiserver.Fault{Effect: apiserver.Slow, Verb: "write", Resource: gr.String(), Client: "rebalancer", Delay: 1200 * time.Millisecond})
@@ -161,7 +183,7 @@ func (d *drawing) last() {
 		}
 
 		lasts(Step{Act: Flap, Who: flapper})
-	case Fine:
+	case Hanging: // drawn with Fine
 	}
 }
 

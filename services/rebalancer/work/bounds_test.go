@@ -45,7 +45,7 @@ func TestNothingGrowsWithChanges(t *testing.T) {
 	require.Len(t, x.entries, 2, "only the drain and the first of the others should be stored")
 	require.Len(t, x.timers.all, 2, "those of the obligations that are left")
 	require.Empty(t, x.parked)
-	require.Zero(t, x.urgent.entries.Len()+x.regular.entries.Len(), "nothing is due")
+	require.Zero(t, x.lanes.all[0].waiting(), "nothing is due")
 
 	for i := range 20_000 { // with an object that stays
 		o := feed.Object{ID: id("z"), ResourceVersion: fmt.Sprint(i), Shard: "c"}

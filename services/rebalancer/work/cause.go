@@ -28,7 +28,6 @@ const (
 	kindOwner     = "owner"
 	kindFollowers = "followers"
 	kindTurn      = "turn"
-	kindAnswer    = "answer"
 )
 
 // HeldBy is the cause that a shard which is not available may still work on its objects.
@@ -42,11 +41,8 @@ func PermitOf(shard string, of schema.GroupResource) Cause {
 // lane returns the lane of a permit that is waited for.
 func (c Cause) lane() lane { return lane{c.shard, c.owner.GVR.GroupResource()} }
 
-// Ready returns the number of obligations that are due now.
-func (t *Table) Ready() int { return t.tally.phases[Due] }
-
-// Busy returns the number of obligations that are due, or with a worker.
-func (t *Table) Busy() int { return t.tally.phases[Due] + t.tally.phases[Moving] }
+// Busy returns the number of obligations that are due, or with a worker, without those whose writes hang.
+func (t *Table) Busy() int { return t.Ready() + t.tally.phases[Moving] - t.lanes.hung }
 
 // OwnerOf is the cause that the owner of a controlled object is not in its place. The table itself wakes it when the
 // obligation of the owner ends, or when the labels of the owner change.
@@ -57,11 +53,6 @@ func OwnerOf(owner feed.ID) Cause {
 // TurnOf is the cause that a worker is processing the object, an object that follows it, or an object that it follows.
 func TurnOf(id feed.ID) Cause { return Cause{kind: kindTurn, owner: id} }
 
-// AnswerTo is the cause that the API server does not answer writes of a resource in time.
-func AnswerTo(writesOf schema.GroupResource) Cause {
-	return Cause{kind: kindAnswer, owner: feed.ID{GVR: writesOf.WithVersion("")}}
-}
-
 // String returns the cause as a text for messages.
 func (c Cause) String() string {
 	switch c.kind {
@@ -71,8 +62,6 @@ func (c Cause) String() string {
 		return "shard " + c.shard + " is already releasing as many " + c.lane().of.String() + " as it may at a time"
 	case kindOwner:
 		return "its owner " + c.owner.String() + " is on the move"
-	case kindAnswer:
-		return "writes of " + c.owner.GVR.GroupResource().String() + " take too long: a webhook that the API server calls during a write may not answer"
 	case kindFollowers:
 		return "objects that follow it have to move first"
 	}
@@ -130,7 +119,7 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 }
 
 // stuck returns the number of stored obligations of which nobody knows when they can move.
-func (t *Table) stuck() int { return t.tally.parked - t.tally.first + t.tally.failed }
+func (t *Table) stuck() int { return t.tally.parked - t.tally.first + t.tally.failed + t.behindHung() }
 
 // drop drops an obligation that finds no room, and those that wait for it: its end would wake them, and they would wait for it
 // again, repeatedly. It does not wake the objects that it follows either. If it waits for a shard, its objects are searched

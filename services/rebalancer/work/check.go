@@ -27,9 +27,11 @@ func (t *Table) check() {
 func (t *Table) verify() error {
 	n := count{tally: newTally(), permits: newPermits(), following: byUID[*entry]{}, queued: map[*entry]int{}, moves: sets.New[*list.Element](), waits: map[Cause]int{}}
 
-	for _, q := range []*queue{&t.ready, &t.urgent, &t.regular} {
-		for e := range q.all {
-			n.queued[e]++
+	for _, l := range t.lanes.all {
+		for i := range l.due {
+			for e := range l.due[i].all {
+				n.queued[e]++
+			}
 		}
 	}
 
@@ -46,7 +48,7 @@ func (t *Table) verify() error {
 			return fmt.Errorf("3: %s is %s, is stored as %s, and is queued %d times", e.object.ID, e.phase, id, n.queued[e])
 		}
 
-		if e.queue == &t.regular && t.fitting(e) == &t.urgent {
+		if e.queue == &e.lane.due[regular] && t.fitting(e) == &e.lane.due[urgent] {
 			return fmt.Errorf("7: %s is urgent, and waits among others", id)
 		}
 

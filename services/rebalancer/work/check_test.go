@@ -21,8 +21,8 @@ func TestCorruptTableIsFound(t *testing.T) {
 	now := time.Unix(1_000_000_000, 0)
 
 	for name, corrupt := range map[string]func(x *Table, e *entry){
-		"3: no worker takes what is due":    func(x *Table, _ *entry) { x.regular, x.urgent = queue{}, queue{} },
-		"3: two workers may have an object": func(x *Table, e *entry) { x.urgent.push(e) },
+		"3: no worker takes what is due":    func(x *Table, _ *entry) { x.lanes.all[0].due = [ranks]queue{} },
+		"3: two workers may have an object": func(x *Table, e *entry) { e.lane.due[urgent].push(e) },
 		"3: what a worker has is not due":   func(x *Table, e *entry) { x.moving[e] = struct{}{} },
 		"3: an object is kept as another":   func(_ *Table, e *entry) { e.object.Name = "other" },
 		"4: a permit is held without a drain": func(x *Table, e *entry) {
@@ -37,11 +37,11 @@ func TestCorruptTableIsFound(t *testing.T) {
 		"5: a cause wakes not all":           func(x *Table, e *entry) { x.waitingFor(HeldBy("a")).entries.PushBack(e) },
 		"5: a timer is of what is over":      func(x *Table, _ *entry) { x.at(&entry{}, now) },
 		"6: the counts are wrong":            func(x *Table, _ *entry) { x.tally.blocked++ },
-		"7: no shard works on what waits":    func(x *Table, e *entry) { e.unqueue(); x.regular.push(e) },
+		"7: no shard works on what waits":    func(x *Table, e *entry) { e.unqueue(); e.lane.due[regular].push(e) },
 		"6: more follow an owner than there": func(x *Table, e *entry) { x.families.following["owner"] = sets.New(e) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := New(Limits{Drains: 1, PerShard: 1, DrainTimeout: time.Minute, Active: 10, Parked: 10})
+			x := New(Limits{Workers: 1000, Drains: 1, PerShard: 1, DrainTimeout: time.Minute, Active: 10, Parked: 10})
 			o := feed.Object{ID: id("o"), ResourceVersion: "1", Shard: "a"}
 			x.See(now, o, false)
 			require.NoError(t, x.verify())

@@ -111,7 +111,7 @@ type telling struct {
 
 func replay(all budget, path []string) *single {
 	s := &single{
-		table: New(Limits{Drains: 1, PerShard: 1, DrainTimeout: 10 * time.Second, Active: 10, Parked: 10}), now: time.Unix(1_000_000_000, 0), left: all,
+		table: New(Limits{Workers: 1000, Drains: 1, PerShard: 1, DrainTimeout: 10 * time.Second, Active: 10, Parked: 10}), now: time.Unix(1_000_000_000, 0), left: all,
 		desired: "a", available: map[string]bool{"a": true, "b": true},
 	}
 	s.table.Recheck(s.now, s.isAvailable, func(feed.ID) bool { return true })

@@ -24,6 +24,10 @@ type Outcome struct {
 	Brief bool
 	// Full reports whether an attempt has failed because the annotation of a hand-over does not fit into the object.
 	Full bool
+	// Wrote reports whether a write was sent, and Took how long the API server took for it. Unanswered reports whether it
+	// failed so late that the API server has probably waited for somebody in vain.
+	Wrote, Unanswered bool
+	Took              time.Duration
 }
 
 // Late is a drain that was not acknowledged in time.
@@ -90,6 +94,8 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	if !ok || e.phase != Moving {
 		return Late{}, false // the ring no longer has the resource
 	}
+
+	t.answered(now, e.lane, out)
 
 	switch {
 	case e.left:

@@ -22,7 +22,7 @@ type planner struct {
 func newPlanner(t *testing.T, waiting int) *planner {
 	t.Helper()
 
-	p := &planner{T: t, now: time.Unix(1e9, 0), table: New(Limits{Drains: 500, PerShard: 100, DrainTimeout: time.Minute, Active: 10_000, Parked: 10_000})}
+	p := &planner{T: t, now: time.Unix(1e9, 0), table: New(Limits{Workers: 1000, Drains: 500, PerShard: 100, DrainTimeout: time.Minute, Active: 10_000, Parked: 10_000})}
 	p.table.Recheck(p.now, func(shard string) bool { return shard != "" }, func(feed.ID) bool { return true })
 
 	for i := range waiting {
@@ -66,6 +66,8 @@ func (p *planner) handOn(names []string) {
 	}
 
 	for range names {
+		p.table.lanes.jobs = 0 // in order
+
 		_, ok := p.table.Take(p.now)
 		require.True(p, ok)
 	}

@@ -77,7 +77,7 @@ func newWorld(t *rapid.T) *reference {
 		held: map[string]bool{}, turns: map[string]bool{},
 	}
 	w.table = New(Limits{
-		Drains: rapid.IntRange(1, 3).Draw(t, "drains"), PerShard: rapid.IntRange(1, 2).Draw(t, "per shard"),
+		Workers: 1000, Drains: rapid.IntRange(1, 3).Draw(t, "drains"), PerShard: rapid.IntRange(1, 2).Draw(t, "per shard"),
 		DrainTimeout: 10 * time.Second, Active: 100, Parked: rapid.IntRange(1, 5).Draw(t, "parked"),
 	})
 

@@ -6,6 +6,7 @@
 package work
 
 import (
+	"cmp"
 	"container/list"
 	"time"
 
@@ -18,6 +19,8 @@ import (
 
 // Limits are the limits on what a table stores and hands out. All fields are positive.
 type Limits struct {
+	// Workers is the number of jobs in progress, without those that hang.
+	Workers int
 	// Drains is the number of drains in flight. PerShard is the number of drains in flight of one shard. A late drain counts
 	// only against its shard.
 	Drains, PerShard int
@@ -39,6 +42,8 @@ type Job struct {
 	Stale bool
 	// Plain reports whether the annotation of a hand-over was found not to fit into the object.
 	Plain bool
+	// Within is how long the API server may take for a write. Hung is after how long a write counts as hanging.
+	Within, Hung time.Duration
 }
 
 // Table holds the obligations of one ring. It is not safe for concurrent use.
@@ -57,7 +62,9 @@ type Job struct {
 //  5. Parked obligations cost nothing until [Table.Wake] names their cause, or a retry is due. In a retry, one of all
 //     obligations with the same cause goes first.
 //  6. All counts are correct.
-//  7. An obligation that has become urgent while it was due is not processed after those that are not urgent.
+//  7. An obligation that has become urgent while it was due is not queued with those that are not urgent. Every fourth job
+//     comes from the queue that would go last, and resources take turns.
+//  8. A resource whose writes hang has at most a quarter of the workers. It holds up no other.
 //
 // Rejected alternative: to end an obligation with the write, and to leave the rest to a later pass. A pass that finds many
 // objects cannot distinguish dropped objects from new ones, and a ring at rest has no pass.
@@ -66,9 +73,7 @@ type Table struct {
 	pace     invariants.Pace
 	entries  map[feed.ID]*entry
 	moving   map[*entry]struct{}
-	ready    queue // due, with followers that have all moved
-	urgent   queue // due, without a shard that works on them, or awaited by an object without one
-	regular  queue // due, all others
+	lanes    lanes
 	timers   timers
 	parked   map[Cause]*waiting
 	permits  permits
@@ -113,6 +118,9 @@ type entry struct {
 	move *list.Element
 	// timer is when it is due again.
 	timer timer
+	// lane is what is due of its resource. hung reports whether a worker has it, and its write hangs.
+	lane *line
+	hung bool
 	// probes is the cause for which it retries on behalf of all obligations with that cause.
 	probes Cause
 	// follows are the objects for which it is counted as a follower.
@@ -147,7 +155,7 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	case !known && inPlace:
 		return
 	case !known:
-		e = &entry{object: o, seen: o.ResourceVersion}
+		e = &entry{object: o, seen: o.ResourceVersion, lane: t.lane(o.GVR.GroupResource())}
 		t.entries[o.ID] = e
 	case feed.Older(o.ResourceVersion, e.seen), o.ResourceVersion == e.object.ResourceVersion && (e.stale || !inPlace):
 		return // this state is already known
@@ -166,6 +174,10 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 		t.move(e, SeenMisplaced)
 		t.hasten(e)
 		t.permit(now, e)
+
+		if !known && !o.Draining && !e.lane.hanging.IsZero() && e.lane.waiting() > t.limits.Parked {
+			t.drop(now, e)
+		}
 	}
 }
 
@@ -323,7 +335,7 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 
 // Take hands out an obligation that is due. Objects whose followers have all moved come first, because they are one write away
 // from their place: this completes owners one after another, and not all at the end. Objects that no shard works on come
-// second. ok is false if nothing is due.
+// second. ok is false if nothing may be handed out now.
 func (t *Table) Take(now time.Time) (job Job, ok bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -331,16 +343,20 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 
 	t.Expire(now)
 
-	for _, q := range []*queue{&t.ready, &t.urgent, &t.regular} {
-		if e := q.first(); e != nil {
-			t.move(e, Taken)
-			e.again, e.inPlace, e.doubted = false, false, false
-
-			return Job{Object: e.object, Stale: e.stale, Plain: e.plain}, true
-		}
+	e, turn := t.first()
+	if e == nil {
+		return Job{}, false
 	}
 
-	return Job{}, false
+	t.lanes.turn = turn
+	t.lanes.jobs++
+
+	t.move(e, Taken)
+	e.again, e.inPlace, e.doubted = false, false, false
+
+	return Job{
+		Object: e.object, Stale: e.stale, Plain: e.plain, Within: cmp.Or(e.lane.within, firstWithin), Hung: max(hungAfter, 2*e.lane.usual),
+	}, true
 }
 
 // move changes the phase of an obligation and updates what depends on it.
@@ -358,6 +374,7 @@ func (t *Table) move(e *entry, event Event) {
 		e.unqueue()
 	case Moving:
 		delete(t.moving, e)
+		t.works(e, false)
 	case Parked:
 		t.unpark(e)
 	}
@@ -368,6 +385,7 @@ func (t *Table) move(e *entry, event Event) {
 		t.queue(e)
 	case Moving:
 		t.moving[e] = struct{}{}
+		t.works(e, true)
 	}
 
 	t.count(e)
@@ -390,18 +408,18 @@ func (t *Table) queue(e *entry) { t.fitting(e).push(e) }
 func (t *Table) fitting(e *entry) *queue {
 	switch {
 	case e.cause.kind == kindFollowers && t.together(e):
-		return &t.ready
+		return &e.lane.due[ready]
 	case t.available(e.object.Shard) && !t.awaited(e):
-		return &t.regular
+		return &e.lane.due[regular]
 	default:
-		return &t.urgent
+		return &e.lane.due[urgent]
 	}
 }
 
 // hasten moves an obligation that is due already to the urgent queue, if it has become urgent. Otherwise it would be processed after everything
 // that became due before it.
 func (t *Table) hasten(e *entry) {
-	if e.queue == &t.regular && t.fitting(e) != e.queue {
+	if e.queue == &e.lane.due[regular] && t.fitting(e) != e.queue {
 		e.unqueue()
 		t.queue(e)
 	}
@@ -412,6 +430,11 @@ func (t *Table) end(now time.Time, e *entry) {
 	t.move(e, SeenInPlace)
 	delete(t.entries, e.object.ID)
 	t.timers.stop(&e.timer)
+
+	if t.tally.resources[e.lane.of] == 0 {
+		e.lane.hanging, e.lane.reason = time.Time{}, "" // the next write shows it
+	}
+
 	t.hold(now, e, "")
 	t.permits.leave(e)
 	t.grantNext(now)
@@ -427,12 +450,12 @@ func (t *Table) end(now time.Time, e *entry) {
 	t.tried(e)
 }
 
-// Full reports whether so many obligations are in progress that sources should wait.
-func (t *Table) Full() bool { return t.tally.active() >= t.limits.Active }
+// Full reports whether so many obligations are in progress that sources should wait. Those whose writes hang do not count.
+func (t *Table) Full() bool { return t.tally.active()-t.behindHung() >= t.limits.Active }
 
 // FullOfFollowers reports whether so many followers are in progress that the search for more should wait. It is separate from
 // [Table.Full], because the objects that wait for followers count there.
-func (t *Table) FullOfFollowers() bool { return t.tally.follows >= t.limits.Active }
+func (t *Table) FullOfFollowers() bool { return t.tally.follows-t.behindHung() >= t.limits.Active }
 
 // Empty reports whether there is no obligation, including those that found no room.
 func (t *Table) Empty() bool { return len(t.entries) == 0 && len(t.parked) == 0 && !t.dropped }

@@ -30,6 +30,8 @@ type Summary struct {
 	FailingExample string
 	// More reports whether there are more objects than the table stores.
 	More bool
+	// Hanging are the resources whose writes the API server does not answer, the one that has hung for longest first.
+	Hanging []Hanging
 	// Resources are the numbers of all these objects by resource. Asked are the numbers of objects with the drain label by the available
 	// shards that they are at. The largest numbers come first.
 	Resources, Asked []Share
@@ -181,7 +183,7 @@ func (t *Table) countedAs(e *entry) counted {
 	progresses := e.phase == Due || e.phase == Moving || e.phase == Delayed
 	c.late = e.late
 	c.failing = e.failing && progresses
-	c.blocked = e.phase == Delayed || e.phase == Parked && (e.cause.kind == kindHeld || e.cause.kind == kindOwner || e.cause.kind == kindAnswer)
+	c.blocked = e.phase == Delayed || e.phase == Parked && (e.cause.kind == kindHeld || e.cause.kind == kindOwner)
 
 	if !available {
 		c.lost = e.object.Shard
@@ -254,6 +256,7 @@ func (t *Table) Summary() Summary {
 		Silent:    t.permits.silent(),
 		Resources: shares(y.resources, schema.GroupResource.String),
 		Asked:     shares(y.asked, func(shard string) string { return shard }),
+		Hanging:   t.hanging(),
 	}
 
 	lost := maps.Clone(y.lost)
@@ -275,7 +278,7 @@ func (t *Table) Summary() Summary {
 		s.LateExample = e.object.String() + " at shard " + e.holds
 	}
 
-	if s.Failing > 0 {
+	if y.failed > 0 {
 		e := t.least(func(e *entry) bool { return e.counted.failing })
 		s.FailingExample = t.why(e)
 	}

@@ -13,7 +13,7 @@ import (
 
 // A summary says of which resources the objects are and which shards were asked for them, in any order of events.
 func TestSummaryNamesResourcesAndShards(t *testing.T) {
-	x := New(Limits{Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100, Parked: 100})
+	x := New(Limits{Workers: 1000, Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100, Parked: 100})
 	x.Recheck(time.Unix(1e9, 0), func(shard string) bool { return shard != "gone" }, func(feed.ID) bool { return true })
 
 	see := func(resource, name, shard string, drained bool) {
@@ -43,7 +43,7 @@ func TestSummaryNamesResourcesAndShards(t *testing.T) {
 // A summary names what somebody may have to act on, rather than what only waits for that.
 func TestSummaryNamesTheCause(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	x := New(Limits{Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100, Parked: 100})
+	x := New(Limits{Workers: 1000, Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100, Parked: 100})
 
 	blocked := func(name string, out Outcome) {
 		x.See(now, feed.Object{ID: id(name), ResourceVersion: "1"}, false)
@@ -99,7 +99,7 @@ func TestObjectsThatFailHinderNoOther(t *testing.T) {
 		return schema.GroupVersionResource{Version: "v1", Resource: resource}
 	}
 	f := &failer{T: t, now: time.Unix(1e9, 0), refused: gvr("secrets"), table: New(Limits{
-		Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: few, Parked: few,
+		Workers: 1000, Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: few, Parked: few,
 	})}
 	see := func(resource string, n int) {
 		for i := range n {

@@ -22,17 +22,21 @@ import (
 //
 // The events:
 //
-//	limits drains=N per-shard=N timeout=D parked=N   begins with an empty table that has these limits
+//	limits drains=N per-shard=N timeout=D parked=N workers=N
+//	                               begins with an empty table that has these limits
 //	see NAME OBJECT [in place]     a source has seen the object
 //	unsure NAME vN, released NAME vN, unlisted NAME, again NAME, recheck SHARD... [without NAME]
 //	                               other notifications of the table
 //	free SHARD                     the shard was found not to work on its objects
 //	take                           a worker takes what is due
+//	hangs NAME                     the worker's write hangs
 //	grant NAME SHARD               the worker asks for a permit
-//	report NAME EVENT [OBJECT] [for CAUSE] [retry=D] [stale] [brief] [full]
+//	report NAME EVENT [OBJECT] [for CAUSE] [retry=D] [stale] [brief] [full] [unanswered=D] [answered=D]
 //	                               the worker reports; "gone" is an object that does not exist
 //	work EVENT ...                 both: the worker reports the same of whatever is due
 //	wait                           time passes
+//
+// A name is one of a thing, and "pods/x" one of a pod.
 //
 // "N times" before an event repeats it, with 1 to N in place of "#". "says" is what the table returns and owes.
 func TestTranscripts(t *testing.T) {
@@ -61,7 +65,7 @@ type player struct {
 	says       []string
 }
 
-var defaults = Limits{Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100_000, Parked: 100_000}
+var defaults = Limits{Workers: 1000, Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100_000, Parked: 100_000}
 
 func (p *player) limits(line string) {
 	l := defaults
@@ -75,6 +79,8 @@ func (p *player) limits(line string) {
 			l.Drains = number
 		case "per-shard":
 			l.PerShard = number
+		case "workers":
+			l.Workers = number
 		case "parked":
 			l.Parked = number
 		case "timeout":
@@ -158,6 +164,8 @@ func (p *player) happen(words []string) (name string) {
 		p.report(name, words)
 	case "report":
 		p.report(name, words[1:])
+	case "hangs":
+		p.table.Hangs(p.now, id(name))
 	case "wait":
 		p.table.Expire(p.now)
 		return ""
@@ -194,7 +202,12 @@ func (p *player) take() string {
 		stale += ", plain"
 	}
 
-	p.say("takes %s %s%s", job.Object.Name, describe(job.Object), stale)
+	within := ""
+	if job.Within != firstWithin {
+		within = ", within " + job.Within.String()
+	}
+
+	p.say("takes %s %s%s%s", job.Object.Name, describe(job.Object), stale, within)
 
 	return job.Object.Name
 }
@@ -235,6 +248,10 @@ func (p *player) report(name string, words []string) {
 			out.Brief = true
 		case word == "full":
 			out.Full = true
+		case strings.HasPrefix(word, "answered="), strings.HasPrefix(word, "unanswered="):
+			how, took, _ := strings.Cut(word, "=")
+			out.Wrote, out.Unanswered, out.Took = true, how == "unanswered", p.duration(took)
+			out.Reason = "no answer"
 		}
 	}
 
@@ -318,6 +335,10 @@ func (p *player) object(name string) string {
 
 func (p *player) counts() string {
 	var all []string
+
+	for _, h := range p.table.hanging() {
+		p.say("%d %s hang since %s: %s", h.Objects, h.Resource.Resource, h.Since.Sub(p.start), h.Reason)
+	}
 
 	for phase, n := range p.table.tally.phases {
 		if n > 0 {

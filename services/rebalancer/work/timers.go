@@ -2,42 +2,8 @@ package work
 
 import (
 	"container/heap"
-	"container/list"
 	"time"
 )
-
-// queue contains obligations in order: those that are due, or those that wait for one cause. An obligation is in one queue at
-// most. The zero value is empty.
-type queue struct{ entries list.List }
-
-// push adds an obligation that is in no queue.
-func (q *queue) push(e *entry) { e.queue, e.spot = q, q.entries.PushBack(e) }
-
-// first returns the first obligation; nil if there is none.
-func (q *queue) first() *entry {
-	for e := range q.all {
-		return e
-	}
-
-	return nil
-}
-
-// all visits the obligations in order. None may leave the queue meanwhile.
-func (q *queue) all(visit func(*entry) bool) {
-	for spot := q.entries.Front(); spot != nil; spot = spot.Next() {
-		if !visit(spot.Value.(*entry)) { //nolint:forcetypeassert // push adds nothing else
-			return
-		}
-	}
-}
-
-// unqueue removes an obligation from its queue, if it is in one.
-func (e *entry) unqueue() {
-	if e.queue != nil {
-		e.queue.entries.Remove(e.spot)
-		e.queue, e.spot = nil, nil
-	}
-}
 
 // timer is a time at which an obligation, or one of all obligations with a cause, is due again.
 type timer struct {
