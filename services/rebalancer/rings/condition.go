@@ -34,36 +34,18 @@ type situation struct {
 	report engine.Report
 }
 
-// assigned returns the condition Assigned. If there are several problems, it reports the one that blocks the others, and that
-// an operator can fix.
+// assigned returns the condition Assigned. If there are several problems, its reason is that of the first clause.
 func assigned(s situation) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse}
-	r := s.report
+	all := clauses(s)
 
 	switch {
 	case s.deleting:
-		c.Reason, c.Message = v1alpha1.ReasonDeleting, deleting(s)
-	case len(r.Failures) > 0:
-		c.Reason = v1alpha1.ReasonAssignmentFailed
-		c.Message = failures(r.Failures) + hint(r.Failures)
-	case s.missing != "":
-		c.Reason, c.Message = v1alpha1.ReasonResourcesMissing, s.missing
-	case s.shards == 0:
-		c.Reason, c.Message = v1alpha1.ReasonNoShards, "no shard is available; objects keep the shard they have"
-	case r.Failing > 0:
-		c.Reason = v1alpha1.ReasonAssignmentFailed
-		c.Message = fmt.Sprintf("%s: requests for %d have failed for seconds, such as %s", counts(r), r.Failing, r.FailingExample) +
-			hint([]string{r.FailingExample}) + s.mutating
-	case r.Late > 0:
-		c.Reason = v1alpha1.ReasonDrainsLate
-		c.Message = counts(r) + ": " + late(r)
-	case s.unwatched != "":
-		c.Reason, c.Message = v1alpha1.ReasonNamespacesNotWatched, s.unwatched
-	case r.Blocked > 0:
-		c.Reason = v1alpha1.ReasonMoving
-		c.Message = fmt.Sprintf("%s: %d cannot move yet, such as %s", counts(r), r.Blocked, r.BlockedExample)
-	case !r.Converged:
-		c.Reason, c.Message = v1alpha1.ReasonMoving, counts(r)
+		c.Reason, c.Message = v1alpha1.ReasonDeleting, deleting(s, all)
+	case len(all) > 0:
+		c.Reason, c.Message = all[0].reason, all[0].text
+	case !s.report.Converged:
+		c.Reason, c.Message = v1alpha1.ReasonMoving, counts(s.report)
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonAllAssigned
 		c.Message = "every object is at the shard it belongs to"
@@ -72,8 +54,70 @@ func assigned(s situation) metav1.Condition {
 	return c
 }
 
-func late(r engine.Report) string {
-	return fmt.Sprintf("%d were not released in time, such as %s; check whether that shard is working", r.Late, r.LateExample)
+// clause is one thing that keeps objects from their places, or a deleted ring from its end.
+type clause struct {
+	// reason is the reason of the condition Assigned.
+	reason string
+	// text says what is wrong, and what helps. Its length is limited.
+	text string
+	// ending is the text for a ring that is being deleted; empty if it is the same.
+	ending string
+}
+
+// clauses returns what keeps objects from their places. What blocks the others, and what an operator can fix, comes first.
+func clauses(s situation) []clause {
+	r := s.report
+
+	var all []clause
+
+	add := func(applies bool, c func() clause) {
+		if applies {
+			all = append(all, c())
+		}
+	}
+
+	add(len(r.Failures) > 0, func() clause {
+		text := failures(r.Failures) + hint(r.Failures)
+
+		return clause{v1alpha1.ReasonAssignmentFailed, text, "its labels cannot be removed: " + text}
+	})
+	add(s.missing != "", func() clause {
+		ending := "its labels may be on objects that cannot be read: " + clip(s.missing)
+
+		return clause{v1alpha1.ReasonResourcesMissing, s.missing, ending}
+	})
+	add(s.shards == 0 && !s.deleting, func() clause {
+		return clause{reason: v1alpha1.ReasonNoShards, text: "no shard is available; objects keep the shard they have"}
+	})
+	add(r.Failing > 0 && !s.deleting, func() clause {
+		text := fmt.Sprintf("%s: requests for %d have failed for seconds, such as %s", counts(r), r.Failing, r.FailingExample)
+
+		return clause{reason: v1alpha1.ReasonAssignmentFailed, text: text + hint([]string{r.FailingExample}) + s.mutating}
+	})
+	add(r.Late > 0, func() clause {
+		return clause{
+			v1alpha1.ReasonDrainsLate, fmt.Sprintf("%s: %d were not released in time, such as %s; check whether that shard is working",
+				counts(r), r.Late, r.LateExample),
+			fmt.Sprintf("not released in time: %d, such as %s: find out why that shard still works on it, or stop the shard",
+				r.Late, r.LateExample),
+		}
+	})
+	add(s.unwatched != "" && !s.deleting, func() clause {
+		return clause{reason: v1alpha1.ReasonNamespacesNotWatched, text: s.unwatched}
+	})
+	add(r.Blocked > 0, func() clause {
+		return clause{
+			v1alpha1.ReasonMoving,
+			fmt.Sprintf("%s: %d cannot move yet, such as %s", counts(r), r.Blocked, r.BlockedExample),
+			fmt.Sprintf("not to be released yet: %d, such as %s", r.Blocked, clip(r.BlockedExample)) +
+				hint([]string{r.BlockedExample}),
+		}
+	})
+	add(s.invalid != "" && s.deleting, func() clause {
+		return clause{ending: clip(s.invalid) + " (it selects nothing, so that all labels are removed)"}
+	})
+
+	return all
 }
 
 func counts(r engine.Report) string {
