@@ -191,15 +191,11 @@ func (r *Ring) withoutOwner(req *Request, resource resources.Resource, role reso
 	return Answer{Outcome: Moving}, role == resources.Controlled && !r.settled
 }
 
-// creator returns the shard that creates a controlled object, if the object goes to that shard: whoever creates the object works on its owner. An owner
-// that drains is still at its shard, which ends its work before it releases the owner, so the rebalancer finds the new object among those that go
-// before the owner. If the key of the owner is known without a request, and nothing moves, the key decides: a process can also create objects for
-// owners of other shards.
+// creator returns the shard that creates a controlled object. The object goes there: the creator works on its owner. An
+// owner that drains is still at its shard, which ends its work before it releases the owner, so the rebalancer finds the new
+// object among those that go before the owner. The owner is not looked at, and a process can also create objects for owners
+// of other shards: the audit moves these.
 func (r *Ring) creator(req *Request) (shard string, ok bool) {
-	if r.settled && !r.keysRead {
-		return "", false
-	}
-
 	shard, ok = r.facts.View.RunBy(req.Writer)
 
 	return shard, ok && r.facts.View.Watches(shard, req.Object.Namespace)

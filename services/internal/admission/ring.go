@@ -17,7 +17,6 @@ package admission
 
 import (
 	"fmt"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -59,8 +58,6 @@ type Ring struct {
 	drainLabel string
 	// settled is true if no object is known to be at another shard than its key's.
 	settled bool
-	// keysRead is true if labels of an owner, which must be read, decide: one can be its key, or the ring selects objects by them.
-	keysRead bool
 }
 
 // NewRing prepares facts for decisions. It builds the table, so that no request has to wait for it. The resources and the view of
@@ -68,13 +65,10 @@ type Ring struct {
 func NewRing(f Facts) *Ring {
 	keys := contract.LabelKeysOf(f.Name, f.ShardLabel)
 
-	read := func(r resources.Resource) bool { return r.Controls && r.NeedsLabels() }
-
 	return &Ring{
 		facts:      f,
 		shardLabel: keys.Shard,
 		drainLabel: keys.Drain,
-		keysRead:   slices.ContainsFunc(f.Resources.Main(), read),
 		settled:    f.View.Fingerprint() == f.AssignedFingerprint && !f.Rekeying && !f.View.Paused(),
 	}
 }
