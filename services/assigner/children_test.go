@@ -10,6 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -141,6 +142,51 @@ func TestChildrenOfShards(t *testing.T) {
 
 	require.NoError(t, f.shard("a").Release(t.Context()))
 	eventually(t, func() bool { return f.childBy(pods["a"], owner) == "" }, "a shard that has released its Lease gets nothing")
+}
+
+// A child that somebody else creates waits only while objects of its owner's resource may move. The status says that of each
+// resource alone, whatever keeps the ring from converging; TestBadResourceKeepsNoOtherFromConverging shows what it says.
+func TestChildrenWaitForTheirOwnersResourceOnly(t *testing.T) {
+	f := newFixture(t, "alone", "a", "b", "c")
+	other := schema.GroupVersionKind{Group: f.kind.Group, Version: "v1", Kind: "Ship"}
+	f.serve(other)
+	f.changeRing(func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: other.Group, Resource: "ships"})
+	})
+	f.record(f.ring().Spec.Resources...)
+	start(t, f.Plane)
+	f.registered()
+
+	ship := f.website("blog")
+	ship.SetGroupVersionKind(other)
+	f.create(ship)
+
+	owner := f.create(f.website("blog"))
+	require.Empty(t, f.childBy(f.Client, owner), "nothing is known about any object yet")
+
+	settled := func(resource string, shards ...string) {
+		ring := f.ring()
+		before := ring.DeepCopy()
+
+		for i := range ring.Status.Assignment.Resources {
+			if r := &ring.Status.Assignment.Resources[i]; r.Resource == resource {
+				r.Fingerprint = fingerprint(shards)
+			}
+		}
+
+		require.NoError(t, f.Client.Status().Patch(t.Context(), ring, client.MergeFrom(before)))
+	}
+
+	settled("websites", "a", "b", "c")
+	eventually(t, func() bool { return f.childBy(f.Client, owner) != "" }, "objects of its owner's resource do not move")
+
+	for range 30 {
+		require.Equal(t, f.owner("blog"), f.childBy(f.Client, owner))
+		require.Empty(t, f.childBy(f.Client, ship), "objects of that resource may move")
+	}
+
+	settled("websites", "a", "b")
+	eventually(t, func() bool { return f.childBy(f.Client, owner) == "" }, "they move, because a shard has joined since")
 }
 
 // If the key of owners is a label, nobody reads the owner of a child that a shard creates.

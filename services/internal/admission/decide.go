@@ -158,7 +158,7 @@ func (o *Object) meta(r resources.Resource) *metav1.ObjectMeta {
 // withoutOwner answers for an object without a shard label after the write if the answer does not depend on what the object follows: to find out may cost
 // a request.
 func (r *Ring) withoutOwner(req *Request, resource resources.Resource, role resources.Role, meta metav1.Object) (a Answer, decided bool) {
-	_, its, ok := r.facts.Resources.ControllerOf(meta)
+	owner, its, ok := r.facts.Resources.ControllerOf(meta)
 	if role == resources.Controlled && !ok {
 		return Answer{Outcome: ForeignOwner}, true
 	}
@@ -186,9 +186,13 @@ func (r *Ring) withoutOwner(req *Request, resource resources.Resource, role reso
 		}
 	}
 
-	// While objects are moving, the owner may still be at another shard than its key's, and two shards must not work on an owner
-	// and its child. Only the rebalancer can read where the owner is.
-	return Answer{Outcome: Moving}, role == resources.Controlled && !r.settled
+	// While owners of a resource move, any of them may still be at another shard than its key's, and two shards must not work on
+	// an owner and its child. Only the rebalancer can read where the owner is.
+	if role == resources.Controlled && (r.settled.Len() == 0 || its == resources.Main && !r.inPlace(owner)) {
+		return Answer{Outcome: Moving}, true
+	}
+
+	return a, false
 }
 
 // creator returns the shard that creates a controlled object. The object goes there: the creator works on its owner. An
@@ -234,7 +238,7 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 		return Answer{Outcome: Handover}
 	}
 
-	if role == resources.Controlled && !r.ownerIsAt(shard, kin) {
+	if role == resources.Controlled && !(r.inPlace(kin.Owner) && r.ownerIsAt(shard, kin)) {
 		return Answer{Outcome: Moving}
 	}
 
@@ -249,7 +253,7 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 // ownerIsAt reports whether a controlled object that goes to the shard finds its owner there. A change of a label moves one owner, or brings it into the
 // ring, and the ring's status shows it late, so the labels of the owner decide if its key is a label, or the ring selects objects by labels.
 func (r *Ring) ownerIsAt(shard string, kin resources.Kin) bool {
-	if kin.Owner == nil || !kin.Owner.Resource.NeedsLabels() {
+	if !kin.Owner.Resource.NeedsLabels() {
 		return true
 	}
 

@@ -31,7 +31,7 @@ func mainly(name string, controlled ...string) v1alpha1.RingResource {
 }
 
 func kept(name string, controlled ...string) v1alpha1.AssignedResource {
-	return v1alpha1.AssignedResource(mainly(name, controlled...))
+	return v1alpha1.AssignedResource{Resource: name, ControlledResources: mainly(name, controlled...).ControlledResources}
 }
 
 func TestOf(t *testing.T) {
