@@ -238,7 +238,7 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 		return Answer{Outcome: Handover}
 	}
 
-	if role == resources.Controlled && !(r.inPlace(kin.Owner) && r.ownerIsAt(shard, kin)) {
+	if role == resources.Controlled && (!r.inPlace(kin.Owner) || !r.ownerIsAt(shard, kin)) {
 		return Answer{Outcome: Moving}
 	}
 

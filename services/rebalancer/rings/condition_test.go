@@ -43,7 +43,9 @@ func TestATypoHoldsUpNothingElse(t *testing.T) {
 
 	a := assignment(r, reached, engine.Report{Converged: true})
 	require.Empty(t, a.Fingerprint, "a resource is missing")
-	require.Equal(t, []v1alpha1.AssignedResource{{Resource: "pods", ControlledResources: []v1alpha1.ControlledResource{{Resource: "services"}}}}, a.Resources)
+	require.Equal(t, []v1alpha1.AssignedResource{{
+		Resource: "pods", ControlledResources: []v1alpha1.ControlledResource{{Resource: "services"}}, Fingerprint: reached.View.Fingerprint(),
+	}}, a.Resources)
 
 	a = assignment(r, reached, engine.Report{})
 	require.Len(t, a.Resources, 2, "resources that have left may still carry labels")

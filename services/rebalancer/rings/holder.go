@@ -104,6 +104,10 @@ func (r *Reconciler) release(ctx context.Context, ring *v1alpha1.ClusterRing) er
 	if a := ring.Status.Assignment; a != nil {
 		part.Assignment = a.DeepCopy()
 		part.Assignment.Fingerprint = ""
+
+		for i := range part.Assignment.Resources {
+			part.Assignment.Resources[i].Fingerprint = ""
+		}
 	}
 
 	if err := client.IgnoreNotFound(r.status.Write(ctx, ring, part)); err != nil {

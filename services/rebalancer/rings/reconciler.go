@@ -256,9 +256,8 @@ func (r *Reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 
 	ring = latest
 
-	report := e.Report()
+	report := e.Report().Unsettled()
 	report.Publish(ring.Name)
-	report.Converged = false
 	report.Lost = sets.List(sets.New(report.Lost...).Insert(e.Lost(t.Target)...).Delete(t.View.WorkingShards()...))
 	e.reported = lastReport{}
 

@@ -9,6 +9,7 @@ import (
 	"container/list"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -77,7 +78,8 @@ type Table struct {
 	debt     Debt
 	// beyond counts the objects that found no room because others are failing.
 	beyond waiting
-	moved  uint64
+	// moved counts by resource how often objects of live shards have moved or were asked for.
+	moved map[schema.GroupResource]uint64
 	// paused is until when no further object may be drained; zero if objects may be.
 	paused time.Time
 
@@ -129,6 +131,7 @@ type entry struct {
 func New(l Limits) *Table {
 	return &Table{
 		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, slots: newSlots(), window: newWindow(l.Drains), families: newFamilies(), tally: newTally(),
+		moved:     map[schema.GroupResource]uint64{},
 		available: func(string) bool { return false },
 	}
 }
@@ -183,7 +186,7 @@ func (t *Table) Doubt(id feed.ID) {
 func (t *Table) replace(e *entry, o feed.Object) {
 	changed := e.object.Shard != o.Shard || e.object.Draining != o.Draining
 	if changed && t.available(e.object.Shard) {
-		t.moved++
+		t.moved[o.GVR.GroupResource()]++
 	}
 
 	before := e.object
@@ -252,8 +255,8 @@ func (t *Table) Released(now time.Time, id feed.ID, resourceVersion string) bool
 		return false
 	}
 
-	t.debt.Unseen = true
-	t.moved++
+	t.debt.Unseen = t.debt.Unseen.Union(sets.New(id.GVR.GroupResource()))
+	t.moved[id.GVR.GroupResource()]++
 	t.end(now, e)
 
 	return true

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
@@ -52,9 +53,11 @@ func shares[K comparable](counts map[K]int, name func(K) string) []Share {
 
 // Debt is what has to be searched again, because it was not stored or not seen.
 type Debt struct {
-	// All requests a pass over all labeled objects. Unseen requests the same, because drains were acknowledged and their
-	// objects not seen.
-	All, Unseen bool
+	// All requests a pass over all labeled objects.
+	All bool
+	// Unseen are the resources of which a pass has to visit all labeled objects, because drains were acknowledged and their objects
+	// not seen.
+	Unseen sets.Set[schema.GroupResource]
 	// Relist requests a list of the objects without an available shard.
 	Relist bool
 	// Lost are shards whose objects have to be listed. Misplaced are shards at which a pass has to look.
@@ -72,12 +75,18 @@ func (t *Table) Debt() (d Debt, ok bool) {
 	slices.Sort(d.Lost)
 	slices.Sort(d.Misplaced)
 
-	return d, d.All || d.Unseen || d.Relist || len(d.Lost) > 0 || len(d.Misplaced) > 0
+	return d, d.All || d.Unseen.Len() > 0 || d.Relist || len(d.Lost) > 0 || len(d.Misplaced) > 0
 }
 
-// Moved counts how often objects of live shards have moved or were asked for. If two counts are equal, no object moved in
-// between.
-func (t *Table) Moved() uint64 { return t.moved }
+// Moved counts how often objects of a resource have moved from live shards, or were asked for there. If two counts are equal, none of
+// its objects moved in between.
+func (t *Table) Moved(of schema.GroupResource) uint64 { return t.moved[of] }
+
+// Still reports whether there is no obligation of a resource. It is false while any obligation is not stored, because that may be one of
+// the resource.
+func (t *Table) Still(of schema.GroupResource) bool {
+	return t.tally.resources[of] == 0 && t.tally.dropped == 0 && t.beyond.roomless() == 0
+}
 
 // class is the class in which an obligation is counted.
 type class uint8
