@@ -1,6 +1,7 @@
 package rebalancer
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -89,7 +90,7 @@ func TestBadResourceKeepsNoOtherFromConverging(t *testing.T) {
 	}
 }
 
-// The status of a deleted ring names only the resources that keep it.
+// A deleted ring waits only for the resources that keep it, and names these, with what helps.
 func TestDeletedRingNamesItsResources(t *testing.T) {
 	w := alone(t)
 	w.Join("a")
@@ -101,4 +102,13 @@ func TestDeletedRingNamesItsResources(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return w.recorded("configmaps") == nil && w.recorded("limitranges") != nil
 	}, noticed, 20*time.Millisecond, "no ConfigMap has a label: %+v", w.Ring.Status.Assignment)
+
+	var c metav1.Condition
+
+	require.Eventually(t, func() bool {
+		c = w.Assigned(v1alpha1.ReasonDeleting)
+
+		return strings.Contains(c.Message, "(1 of limitranges, since ")
+	}, noticed, 20*time.Millisecond, "the ring reports %+v", &c)
+	require.Contains(t, c.Message, "grant get, list, watch and patch")
 }

@@ -4,14 +4,17 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/scope"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // situation is the input of the condition Assigned.
@@ -30,6 +33,8 @@ type situation struct {
 	unwatched string
 	// mutating says what may change more in the writes of the rebalancer, as [Reconciler.mutating] does.
 	mutating string
+	// since is since when objects of a resource have had a problem; resources without one are absent.
+	since map[schema.GroupResource]time.Time
 	// report is the progress of the engine.
 	report engine.Report
 }
@@ -90,7 +95,8 @@ func clauses(s situation) []clause {
 		return clause{reason: v1alpha1.ReasonNoShards, text: "no shard is available; objects keep the shard they have"}
 	})
 	add(r.Failing > 0 && !s.deleting, func() clause {
-		text := fmt.Sprintf("%s: requests for %d have failed for seconds, such as %s", counts(r), r.Failing, r.FailingExample)
+		text := fmt.Sprintf("%s: requests for %d have failed for seconds, such as %s%s",
+			counts(r), r.Failing, r.FailingExample, worst(s))
 
 		return clause{reason: v1alpha1.ReasonAssignmentFailed, text: text + hint([]string{r.FailingExample}) + s.mutating}
 	})
@@ -108,8 +114,8 @@ func clauses(s situation) []clause {
 	add(r.Blocked > 0, func() clause {
 		return clause{
 			v1alpha1.ReasonMoving,
-			fmt.Sprintf("%s: %d cannot move yet, such as %s", counts(r), r.Blocked, r.BlockedExample),
-			fmt.Sprintf("not to be released yet: %d, such as %s", r.Blocked, clip(r.BlockedExample)) +
+			fmt.Sprintf("%s: %d cannot move yet, such as %s%s", counts(r), r.Blocked, r.BlockedExample, worst(s)),
+			fmt.Sprintf("not to be released yet: %d, such as %s%s", r.Blocked, clip(r.BlockedExample), worst(s)) +
 				hint([]string{r.BlockedExample}),
 		}
 	})
@@ -118,6 +124,40 @@ func clauses(s situation) []clause {
 	})
 
 	return all
+}
+
+// worst names the resources with most objects that have a problem, and since when they have; empty if there are none.
+func worst(s situation) string {
+	var all []string
+
+	for _, p := range s.report.Problems[:min(len(s.report.Problems), maxNamed)] {
+		since := s.since[p.Resource].UTC().Format(time.RFC3339)
+		all = append(all, fmt.Sprintf("%d of %s, since %s", p.Objects, p.Resource, since))
+	}
+
+	if len(all) == 0 {
+		return ""
+	}
+
+	if n := len(s.report.Problems) - maxNamed; n > 0 {
+		all = append(all, fmt.Sprintf("and %d more resources", n))
+	}
+
+	return " (" + strings.Join(all, "; ") + ")"
+}
+
+// began records since when objects of resources have had problems.
+func began(since map[schema.GroupResource]time.Time, now time.Time, problems []work.Problem) map[schema.GroupResource]time.Time {
+	next := map[schema.GroupResource]time.Time{}
+
+	for _, p := range problems {
+		next[p.Resource] = now
+		if before, known := since[p.Resource]; known {
+			next[p.Resource] = before
+		}
+	}
+
+	return next
 }
 
 func counts(r engine.Report) string {

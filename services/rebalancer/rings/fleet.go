@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -60,6 +61,8 @@ type running struct {
 	// failures are the failures that it last reported. stuck is the last announced reason why a deleted ring waits.
 	failures []string
 	stuck    string
+	// since is since when objects of a resource have had a problem.
+	since map[schema.GroupResource]time.Time
 }
 
 // Start runs the engines until ctx ends, and returns when all of them have stopped.

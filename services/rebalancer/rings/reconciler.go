@@ -288,7 +288,9 @@ type progress struct {
 // report writes the status, and an event when a problem begins. If only numbers have changed since a recent write, it writes
 // nothing and returns how long to wait.
 func (r *Reconciler) report(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, s progress) (wait time.Duration, err error) {
+	e.since = began(e.since, r.status.Clock.Now(), s.report.Problems)
 	is := situation{
+		since:    e.since,
 		deleting: !ring.DeletionTimestamp.IsZero(),
 		shards:   len(s.View.AvailableShards()),
 		missing:  resources.Message(s.missing()),
