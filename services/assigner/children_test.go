@@ -10,6 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -64,9 +65,22 @@ func (f *fixture) childBy(c client.Client, owner *unstructured.Unstructured) str
 	return u.GetLabels()[f.shardLabel()]
 }
 
-// A child that a shard creates gets that shard while objects move, and before anything else is known. Children of other writers wait.
+// grandchildBy returns the shard of a new object that the client creates, which follows a child; empty for none.
+func (f *fixture) grandchildBy(c client.Client, between *unstructured.Unstructured) string {
+	f.t.Helper()
+
+	u := f.child(unique("grandchild"), between)
+	u.SetKind("Secret")
+	require.NoError(f.t, c.Create(f.t.Context(), u))
+
+	return u.GetLabels()[f.shardLabel()]
+}
+
+// A child that a shard creates gets that shard: while objects move, before anything else is known, and after the ring has
+// converged, whatever the key of the owner says. Nobody reads what it follows: the assigner has no right to do that here.
+// Children of other writers wait while objects move.
 func TestChildrenOfShards(t *testing.T) {
-	f := newFixture(t, "by-shard", "a", "b", "c")
+	f := newFixtureOf(t, "by-shard", []v1alpha1.ControlledResource{{Resource: "configmaps"}, {Resource: "secrets"}}, "a", "b", "c")
 	tenant := f.Namespace(t)
 	f.writers(f.namespace)
 	f.writers(tenant)
@@ -88,12 +102,26 @@ func TestChildrenOfShards(t *testing.T) {
 	require.Empty(t, f.ring().Status.Assignment.Fingerprint)
 
 	owner := f.create(f.website("blog"))
-
-	for pod, want := range map[string]string{"a": "a", "b": "b", "c": "c", "runs-slot-0": "slot-0"} {
-		require.Equal(t, want, f.childBy(f.pod(f.namespace, pod), owner))
+	between := f.create(f.child("between", owner))
+	pods := map[string]client.Client{
+		"a": f.pod(f.namespace, "a"), "b": f.pod(f.namespace, "b"), "c": f.pod(f.namespace, "c"),
+		"slot-0": f.pod(f.namespace, "runs-slot-0"),
 	}
 
-	require.Equal(t, 4, count(t, f.name, "by_shard"))
+	byShards := func(when string) {
+		t.Helper()
+
+		before := count(t, f.name, "by_shard")
+
+		for want, c := range pods {
+			require.Equal(t, want, f.childBy(c, owner), when)
+			require.Equal(t, want, f.grandchildBy(c, between), when)
+		}
+
+		require.Equal(t, before+8, count(t, f.name, "by_shard"), when)
+		require.Zero(t, count(t, f.name, "owner_unread"), when)
+	}
+	byShards("while objects move")
 
 	for what, c := range map[string]client.Client{
 		"a Pod that holds no Lease":                           f.pod(f.namespace, "stranger"),
@@ -106,11 +134,59 @@ func TestChildrenOfShards(t *testing.T) {
 		require.Empty(t, f.childBy(c, owner), what)
 	}
 
-	require.Equal(t, 6, count(t, f.name, "moving"))
+	require.Equal(t, 7, count(t, f.name, "moving"), "the one between is of a person, too")
+
+	f.settle("a", "b", "c", "slot-0")
+	eventually(t, func() bool { return f.childBy(f.Client, owner) != "" }, "children of others need not wait any more")
+	byShards("after the ring has converged")
 
 	require.NoError(t, f.shard("a").Release(t.Context()))
-	a := f.pod(f.namespace, "a")
-	eventually(t, func() bool { return f.childBy(a, owner) == "" }, "a shard that has released its Lease gets nothing")
+	eventually(t, func() bool { return f.childBy(pods["a"], owner) == "" }, "a shard that has released its Lease gets nothing")
+}
+
+// A child that somebody else creates waits only while objects of its owner's resource may move. The status says that of each
+// resource alone, whatever keeps the ring from converging; TestBadResourceKeepsNoOtherFromConverging shows what it says.
+func TestChildrenWaitForTheirOwnersResourceOnly(t *testing.T) {
+	f := newFixture(t, "alone", "a", "b", "c")
+	other := schema.GroupVersionKind{Group: f.kind.Group, Version: "v1", Kind: "Ship"}
+	f.serve(other)
+	f.changeRing(func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: other.Group, Resource: "ships"})
+	})
+	f.record(f.ring().Spec.Resources...)
+	start(t, f.Plane)
+	f.registered()
+
+	ship := f.website("blog")
+	ship.SetGroupVersionKind(other)
+	f.create(ship)
+
+	owner := f.create(f.website("blog"))
+	require.Empty(t, f.childBy(f.Client, owner), "nothing is known about any object yet")
+
+	settled := func(resource string, shards ...string) {
+		ring := f.ring()
+		before := ring.DeepCopy()
+
+		for i := range ring.Status.Assignment.Resources {
+			if r := &ring.Status.Assignment.Resources[i]; r.Resource == resource {
+				r.Fingerprint = fingerprint(shards)
+			}
+		}
+
+		require.NoError(t, f.Client.Status().Patch(t.Context(), ring, client.MergeFrom(before)))
+	}
+
+	settled("websites", "a", "b", "c")
+	eventually(t, func() bool { return f.childBy(f.Client, owner) != "" }, "objects of its owner's resource do not move")
+
+	for range 30 {
+		require.Equal(t, f.owner("blog"), f.childBy(f.Client, owner))
+		require.Empty(t, f.childBy(f.Client, ship), "objects of that resource may move")
+	}
+
+	settled("websites", "a", "b")
+	eventually(t, func() bool { return f.childBy(f.Client, owner) == "" }, "they move, because a shard has joined since")
 }
 
 // If the key of owners is a label, nobody reads the owner of a child that a shard creates.

@@ -317,7 +317,9 @@ func (f *fixture) record(resources ...v1alpha1.RingResource) {
 	ring.Status.Assignment = &v1alpha1.AssignmentStatus{}
 
 	for _, r := range resources {
-		ring.Status.Assignment.Resources = append(ring.Status.Assignment.Resources, v1alpha1.AssignedResource(r))
+		ring.Status.Assignment.Resources = append(ring.Status.Assignment.Resources, v1alpha1.AssignedResource{
+			Group: r.Group, Resource: r.Resource, ControlledResources: r.ControlledResources, Key: r.Key,
+		})
 	}
 
 	require.NoError(f.t, f.Client.Status().Patch(f.t.Context(), ring, client.MergeFrom(before)))

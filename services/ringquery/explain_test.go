@@ -367,7 +367,9 @@ func TestExplainRemembersResources(t *testing.T) {
 
 	r.Status.Assignment.Resources = nil
 	for _, resource := range slices.Concat(configMaps().Resources, r.Spec.Resources) {
-		r.Status.Assignment.Resources = append(r.Status.Assignment.Resources, v1alpha1.AssignedResource(resource))
+		r.Status.Assignment.Resources = append(r.Status.Assignment.Resources, v1alpha1.AssignedResource{
+			Group: resource.Group, Resource: resource.Resource, ControlledResources: resource.ControlledResources, Key: resource.Key,
+		})
 	}
 	require.NoError(t, x.plane.Client.Status().Update(t.Context(), r))
 	require.Eventually(t, func() bool { res, err = ask(); return err == nil }, patience, interval)

@@ -146,14 +146,15 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 
 	k.Store.index.Rule(ring.Name, membership.RulesOf(ring))
 	k.Store.put(admission.Facts{
-		Name:                ring.Name,
-		ShardLabel:          ring.Spec.ShardLabel,
-		Refusal:             refusal,
-		Resources:           set,
-		Recorded:            resources.Recorded(ring.Status.Assignment),
-		AssignedFingerprint: fingerprint,
-		Rekeying:            !set.KeysRecorded(ring.Status.Assignment),
-		Deleting:            !ring.DeletionTimestamp.IsZero(),
+		Name:                 ring.Name,
+		ShardLabel:           ring.Spec.ShardLabel,
+		Refusal:              refusal,
+		Resources:            set,
+		Recorded:             resources.Recorded(ring.Status.Assignment),
+		AssignedFingerprint:  fingerprint,
+		ResourceFingerprints: resources.Fingerprints(ring.Status.Assignment),
+		Rekeying:             !set.KeysRecorded(ring.Status.Assignment),
+		Deleting:             !ring.DeletionTimestamp.IsZero(),
 	}, ring.UID, ring.Generation)
 
 	return reconcile.Result{}, nil

@@ -159,7 +159,7 @@ func (o *Object) meta(r resources.Resource) *metav1.ObjectMeta {
 // withoutOwner answers for an object without a shard label after the write if the answer does not depend on what the object follows: to find out may cost
 // a request.
 func (r *Ring) withoutOwner(req *Request, resource resources.Resource, role resources.Role, meta metav1.Object) (a Answer, decided bool) {
-	_, its, ok := r.facts.Resources.ControllerOf(meta)
+	owner, its, ok := r.facts.Resources.ControllerOf(meta)
 	if role == resources.Controlled && !ok {
 		return Answer{Outcome: ForeignOwner}, true
 	}
@@ -187,20 +187,20 @@ func (r *Ring) withoutOwner(req *Request, resource resources.Resource, role reso
 		}
 	}
 
-	// While objects are moving, the owner may still be at another shard than its key's, and two shards must not work on an owner
-	// and its child. Only the rebalancer can read where the owner is.
-	return Answer{Outcome: Moving}, role == resources.Controlled && !r.settled
-}
-
-// creator returns the shard that creates a controlled object, if the object goes to that shard: whoever creates the object works on its owner. An owner
-// that drains is still at its shard, which ends its work before it releases the owner, so the rebalancer finds the new object among those that go
-// before the owner. If the key of the owner is known without a request, and nothing moves, the key decides: a process can also create objects for
-// owners of other shards.
-func (r *Ring) creator(req *Request) (shard string, ok bool) {
-	if r.settled && !r.keysRead {
-		return "", false
+	// While owners of a resource move, any of them may still be at another shard than its key's, and two shards must not work on
+	// an owner and its child. Only the rebalancer can read where the owner is.
+	if role == resources.Controlled && (r.settled.Len() == 0 || its == resources.Main && !r.inPlace(owner)) {
+		return Answer{Outcome: Moving}, true
 	}
 
+	return a, false
+}
+
+// creator returns the shard that creates a controlled object. The object goes there: the creator works on its owner. An
+// owner that drains is still at its shard, which ends its work before it releases the owner, so the rebalancer finds the new
+// object among those that go before the owner. The owner is not looked at, and a process can also create objects for owners
+// of other shards: the audit moves these.
+func (r *Ring) creator(req *Request) (shard string, ok bool) {
 	shard, ok = r.facts.View.RunBy(req.Writer)
 
 	return shard, ok && r.facts.View.Watches(shard, req.Object.Namespace)
@@ -239,7 +239,7 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 		return Answer{Outcome: Handover}
 	}
 
-	if role == resources.Controlled && !r.ownerIsAt(shard, kin) {
+	if role == resources.Controlled && (!r.inPlace(kin.Owner) || !r.ownerIsAt(shard, kin)) {
 		return Answer{Outcome: Moving}
 	}
 
@@ -254,7 +254,7 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 // ownerIsAt reports whether a controlled object that goes to the shard finds its owner there. A change of a label moves one owner, or brings it into the
 // ring, and the ring's status shows it late, so the labels of the owner decide if its key is a label, or the ring selects objects by labels.
 func (r *Ring) ownerIsAt(shard string, kin resources.Kin) bool {
-	if kin.Owner == nil || !kin.Owner.Resource.NeedsLabels() {
+	if !kin.Owner.Resource.NeedsLabels() {
 		return true
 	}
 

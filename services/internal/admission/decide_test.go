@@ -115,6 +115,14 @@ func moving(shards ...string) *admission.Ring {
 	return admission.NewRing(f)
 }
 
+// settledAlone is a ring in which only objects of the resource do not move.
+func settledAlone(of schema.GroupResource, shards ...string) *admission.Ring {
+	f := moving(shards...).Facts()
+	f.ResourceFingerprints = map[schema.GroupResource]string{of: f.View.Fingerprint()}
+
+	return admission.NewRing(f)
+}
+
 // paused is a ring in which objects may be elsewhere than their keys say.
 func paused(shards ...string) *admission.Ring {
 	f := state(shards...).Facts()
@@ -263,11 +271,16 @@ func examples() []example {
 		{"a new child of a cluster-scoped owner", abc, create(configmaps, ofCluster), admission.Assigned},
 		{"a new child in a paused ring", paused("a", "b", "c"), create(configmaps, child(nil)), admission.Moving},
 		{"a new child while objects move", moving("a", "b", "c"), create(configmaps, child(nil)), admission.Moving},
+		{"a new child while only objects of other resources move", settledAlone(websites, "a", "b", "c"), create(configmaps, child(nil)), admission.Assigned},
+		{"a new child while only objects of its owner's resource move", settledAlone(clusters, "a", "b", "c"), create(configmaps, child(nil)), admission.Moving},
 		{"an object of a controlled resource with a foreign controller", abc, create(configmaps, foreign), admission.ForeignOwner},
 		{"an object of a controlled resource with an owner that does not control it", abc, create(configmaps, unowned), admission.ForeignOwner},
 
 		{"a new grandchild", abc, create(configmaps, grandchild("2", nil)), admission.Assigned},
 		{"a new grandchild while objects move", moving("a", "b", "c"), create(configmaps, grandchild("2", nil)), admission.Moving},
+		{"a new grandchild while only objects of other resources move", settledAlone(websites, "a", "b", "c"), create(configmaps, grandchild("2", nil)), admission.Assigned},
+		{"a new grandchild while only objects of its owner's resource move", settledAlone(clusters, "a", "b", "c"), create(configmaps, grandchild("2", nil)), admission.Moving},
+		{"a new grandchild whose controller is no more while objects of some resource move", settledAlone(websites, "a", "b", "c"), create(configmaps, grandchild("5", nil)), admission.Moving},
 		{"a new grandchild whose controller nobody controls", abc, create(configmaps, grandchild("3", nil)), admission.ForeignOwner},
 		{"a new grandchild whose controller cannot be read", abc, create(configmaps, grandchild("4", nil)), admission.OwnerUnread},
 		{"a new grandchild whose controller is no more", abc, create(configmaps, grandchild("5", nil)), admission.Assigned},

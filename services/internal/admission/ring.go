@@ -17,7 +17,6 @@ package admission
 
 import (
 	"fmt"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -45,6 +44,9 @@ type Facts struct {
 	// AssignedFingerprint is status.assignment.fingerprint of the ring: the set of shards for which every object was last found
 	// in its place. Empty if that is not known.
 	AssignedFingerprint string
+	// ResourceFingerprints are the same for each main resource alone, from status.assignment.resources. If the fingerprint of the ring or
+	// that of a resource is that of the view, no object of the resource moves. Versions that know only the former leave the others empty.
+	ResourceFingerprints map[schema.GroupResource]string
 	// Rekeying is true if the ring's status does not record the keys of the resources yet: objects are moving to the shards of their
 	// new keys.
 	Rekeying bool
@@ -57,10 +59,8 @@ type Ring struct {
 	facts      Facts
 	shardLabel string
 	drainLabel string
-	// settled is true if no object is known to be at another shard than its key's.
-	settled bool
-	// keysRead is true if labels of an owner, which must be read, decide: one can be its key, or the ring selects objects by them.
-	keysRead bool
+	// settled are the main resources of which no object is known to be at another shard than its key's.
+	settled sets.Set[schema.GroupResource]
 	// empty is true if no shard is available.
 	empty bool
 }
@@ -70,16 +70,36 @@ type Ring struct {
 func NewRing(f Facts) *Ring {
 	keys := contract.LabelKeysOf(f.Name, f.ShardLabel)
 
-	read := func(r resources.Resource) bool { return r.Controls && r.NeedsLabels() }
-
 	return &Ring{
-		facts:      f,
-		shardLabel: keys.Shard,
-		drainLabel: keys.Drain,
-		empty:      len(f.View.AvailableShards()) == 0,
-		keysRead:   slices.ContainsFunc(f.Resources.Main(), read),
-		settled:    f.View.Fingerprint() == f.AssignedFingerprint && !f.Rekeying && !f.View.Paused(),
+		facts: f, shardLabel: keys.Shard, drainLabel: keys.Drain, settled: f.settled(), empty: len(f.View.AvailableShards()) == 0,
 	}
+}
+
+// settled returns the main resources of which no object is known to be at another shard than its key's.
+func (f *Facts) settled() sets.Set[schema.GroupResource] {
+	all := sets.New[schema.GroupResource]()
+	if f.Rekeying || f.View.Paused() {
+		return all
+	}
+
+	now := f.View.Fingerprint()
+	for _, r := range f.Resources.Main() {
+		if f.AssignedFingerprint == now || f.ResourceFingerprints[r.GroupResource()] == now {
+			all.Insert(r.GroupResource())
+		}
+	}
+
+	return all
+}
+
+// inPlace reports whether the owner is at the shard of its key, as far as is known. An object between others that no longer exists
+// may have followed any main object.
+func (r *Ring) inPlace(owner *resources.Owner) bool {
+	if _, role, _ := r.facts.Resources.Find(owner.Resource.GroupResource()); role == resources.Main {
+		return r.settled.Has(owner.Resource.GroupResource())
+	}
+
+	return r.settled.Len() == len(r.facts.Resources.Main())
 }
 
 // Facts returns what the ring was created from.

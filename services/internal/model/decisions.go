@@ -421,14 +421,14 @@ func (d *decisions) answer(w write) {
 }
 
 // admit returns the labels of an object after a write, given what the assigner believes about the Leases and about whether
-// everything is in its place.
+// every main object is in its place.
 func (d *decisions) admit(w write, view int8, settled bool) labels {
 	facts := admission.Facts{
 		Name: ringName, Resources: d.set, View: d.views[view], Deleting: w.deleting,
 		Recorded: sets.New(mainResource, childResource),
 	}
 	if settled {
-		facts.AssignedFingerprint = facts.View.Fingerprint()
+		facts.ResourceFingerprints = map[schema.GroupResource]string{mainResource: facts.View.Fingerprint()}
 	}
 
 	req := &admission.Request{

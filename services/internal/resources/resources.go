@@ -90,20 +90,42 @@ func Recorded(status *v1alpha1.AssignmentStatus) sets.Set[schema.GroupResource] 
 		return sets.New[schema.GroupResource]()
 	}
 
-	return Named(status.Resources)
+	all := sets.New[schema.GroupResource]()
+	for i := range status.Resources {
+		name(all, status.Resources[i].Group, status.Resources[i].Resource, status.Resources[i].ControlledResources)
+	}
+
+	return all
 }
 
 // Named returns all resources that a list names, main and controlled ones.
-func Named[R v1alpha1.RingResource | v1alpha1.AssignedResource](list []R) sets.Set[schema.GroupResource] {
+func Named(list []v1alpha1.RingResource) sets.Set[schema.GroupResource] {
 	all := sets.New[schema.GroupResource]()
-
 	for i := range list {
-		r := v1alpha1.RingResource(list[i])
-		all.Insert(schema.GroupResource{Group: r.Group, Resource: r.Resource})
+		name(all, list[i].Group, list[i].Resource, list[i].ControlledResources)
+	}
 
-		for _, c := range r.ControlledResources {
-			all.Insert(schema.GroupResource{Group: c.Group, Resource: c.Resource})
-		}
+	return all
+}
+
+func name(all sets.Set[schema.GroupResource], group, resource string, controlled []v1alpha1.ControlledResource) {
+	all.Insert(schema.GroupResource{Group: group, Resource: resource})
+
+	for _, c := range controlled {
+		all.Insert(schema.GroupResource{Group: c.Group, Resource: c.Resource})
+	}
+}
+
+// Fingerprints returns the fingerprints of the main resources in the status of a ring; none if the status is nil.
+func Fingerprints(status *v1alpha1.AssignmentStatus) map[schema.GroupResource]string {
+	all := map[schema.GroupResource]string{}
+	if status == nil {
+		return all
+	}
+
+	for i := range status.Resources {
+		r := &status.Resources[i]
+		all[schema.GroupResource{Group: r.Group, Resource: r.Resource}] = r.Fingerprint
 	}
 
 	return all

@@ -196,7 +196,7 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 
 	w.e.mu.Lock()
 	_, timers := w.e.table.Next()
-	empty, looks := w.e.table.Empty(), w.e.passes.extent.any()
+	empty, looks := w.e.table.Empty(), w.e.passes.looks[0].extent.any()
 	w.e.mu.Unlock()
 
 	require.True(t, empty)

@@ -10,8 +10,10 @@ func (s *state) check() {
 		return
 	}
 
-	if s.passes.verified && s.passes.extent.any() {
-		invariants.Violated("1: the ring is verified, but a pass has to look for misplaced objects")
+	for _, l := range s.passes.looks {
+		if l.verified && l.extent.any() {
+			invariants.Violated("1: %s is verified, but a pass has to look for misplaced objects", l.resource.GroupResource())
+		}
 	}
 
 	if at, ok := s.table.Next(); ok && (s.armed.IsZero() || s.armed.After(at)) {

@@ -7,7 +7,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
-// extent is where a pass has to look: the available shards that may have misplaced objects. It grows with each new target. It
+// extent is where a pass has to look for objects of a resource: the available shards that may have misplaced ones. It grows with each new target. It
 // is empty after a pass over all objects has found nothing.
 //
 // Consider an object that was in its place at that time, or that was moved to its place since. It is misplaced in two cases:
@@ -18,9 +18,6 @@ type extent struct {
 	// notAll limits the extent to shards. The zero value is therefore everywhere.
 	notAll bool
 	shards sets.Set[string]
-	// kin reports whether objects that follow others may be misplaced there independently of their owners. When partitions
-	// move between shards, these objects follow their owners, whose moves search for them.
-	kin bool
 }
 
 // extentOf returns where objects may be misplaced after the target has changed.
@@ -45,22 +42,15 @@ func extentOf(before, after *Target) extent {
 func (x *extent) add(other extent) {
 	x.notAll = x.notAll && other.notAll
 	x.shards = x.shards.Union(other.shards)
-	x.kin = x.kin || other.kin
 }
 
 // addAll extends it to everywhere.
 func (x *extent) addAll() { *x = extent{} }
 
-// addShards adds shards, with all kinds of objects.
+// addShards adds shards.
 func (x *extent) addShards(names []string) {
-	if len(names) > 0 {
-		x.shards = x.shards.Union(sets.New(names...))
-		x.kin = true
-	}
+	x.shards = x.shards.Union(sets.New(names...))
 }
-
-// owners reports whether only main objects may be misplaced.
-func (x *extent) owners() bool { return x.notAll && !x.kin }
 
 // any reports whether a pass has to look anywhere.
 func (x *extent) any() bool { return !x.notAll || x.shards.Len() > 0 }

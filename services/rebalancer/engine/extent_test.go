@@ -126,27 +126,6 @@ func TestExtentIsEnough(t *testing.T) {
 	require.Positive(t, named)
 }
 
-// A change of shards misplaces main objects, and their followers move with them. After other changes, anything may be misplaced.
-func TestExtentOfOwners(t *testing.T) {
-	base := target("r")
-	joined := extentOf(of(base, "a"), of(base, "a", "b"))
-	require.True(t, joined.owners())
-	require.False(t, new(extent).owners(), "the zero value should be everywhere")
-
-	joined.addShards(nil)
-	require.True(t, joined.owners())
-	joined.addShards([]string{"a"})
-	require.False(t, joined.owners(), "some objects found no room, or were not seen")
-
-	others := extentOf(of(base, "a"), of(base, "a", "b"))
-	others.add(joined)
-	require.False(t, others.owners())
-	others.clear()
-	require.True(t, others.owners())
-	others.addAll()
-	require.False(t, others.owners())
-}
-
 // A shard is lost when it is no longer available, even if it still works, and once more when it no longer works.
 func TestLostShards(t *testing.T) {
 	with := func(stopping bool, holder string) *Target {

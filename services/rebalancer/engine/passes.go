@@ -6,12 +6,10 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/controller-runtime/pkg/log"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
@@ -35,64 +33,125 @@ const (
 //
 // Invariants:
 //
-//  1. The ring becomes verified only by a pass over all objects that ended without an error. It began when the target had
-//     not changed for the settle period. No object moved from its start until there was no obligation.
+//  1. A resource becomes verified only by a pass over all its objects that ended without an error. It began when the target had
+//     not changed for the settle period. None of the objects moved from its start until there was no obligation of the resource.
+//     For a controlled resource, the same holds for all main resources, because their moves concern what follows them.
 //  2. A debt is dropped only when a pass that began after it has ended.
-//  3. The intervals between failing passes, and between passes that find something repeatedly, grow up to half a minute.
+//  3. The intervals between failing passes over a resource, and between passes that find something repeatedly, grow up to half a
+//     minute.
 type passes struct {
+	ring   string
 	settle time.Duration
 	budget float64
 
-	// extent is where a pass has to look.
-	extent extent
 	// since is the time of the last change of the target.
-	since    time.Time
-	verified bool
-	// began is when the last pass over all objects began; zero if that pass proves nothing. moved is the table's count of
-	// moves then.
-	began time.Time
-	moved uint64
+	since time.Time
+	// looks are about the resources of the target, in its order.
+	looks []*look
 	// ended is when the last pass over all objects ended, or when the first was due. objects is the number of objects that it
 	// saw.
 	ended   time.Time
 	objects int
 	// keyless are the objects without a key that this pass saw.
 	keyless keyless
+}
+
+// look is what passes know about one resource.
+type look struct {
+	resource resources.Resource
+	// among are the resources whose moves concern its objects: itself, and all main resources if it is controlled.
+	among []schema.GroupResource
+	// extent is where a pass has to look.
+	extent   extent
+	verified bool
+	// began is when the last pass over all its objects began; zero if that pass proves nothing. moved is the table's count of
+	// moves then.
+	began time.Time
+	moved uint64
 	// next is when the next pass may begin.
 	next    time.Time
 	backoff feed.Pauses
 }
 
-// newPasses returns the passes of a ring that no pass has visited yet. The intervals between failing passes, and between
-// passes that find something repeatedly, grow from 0.1 s to 30 s.
+// newPasses returns the passes of a ring that no pass has visited yet.
 func newPasses(ring string, l Limits) passes {
-	return passes{settle: l.Settle, budget: l.AuditBudget, backoff: feed.NewPauses("passes of "+ring, 100*time.Millisecond, 30*time.Second)}
+	return passes{ring: ring, settle: l.Settle, budget: l.AuditBudget}
 }
 
-// retarget records that the target has changed, and where objects may therefore be misplaced.
-func (p *passes) retarget(now time.Time, more extent) {
-	p.extent.add(more)
-	p.since, p.verified, p.began = now, false, time.Time{}
-	p.next = time.Time{}
+// retarget records that the target has changed, and where objects may therefore be misplaced. When partitions move between
+// shards, objects that follow others move with their owners, whose moves search for them.
+func (p *passes) retarget(now time.Time, before, after *Target) {
+	var (
+		more  = extentOf(before, after)
+		mains []schema.GroupResource
+		looks []*look
+	)
 
-	if p.ended.IsZero() {
-		p.ended = now
+	for i, r := range everything(after.Set) {
+		of, main := r.GroupResource(), i < len(after.Set.Main())
+		if main {
+			mains = append(mains, of)
+		}
+
+		l := p.look(of)
+		if l == nil {
+			l = &look{backoff: feed.NewPauses("passes of "+p.ring+" "+of.String(), 100*time.Millisecond, 30*time.Second)}
+		}
+
+		if l.resource, l.among = r, []schema.GroupResource{of}; !main {
+			l.among = append(l.among, mains...)
+		}
+
+		if main || !more.notAll {
+			l.extent.add(more)
+		}
+
+		l.doubt()
+		l.backoff.Reset()
+		l.next = time.Time{}
+		looks = append(looks, l)
 	}
 
-	p.backoff.Reset()
+	if p.looks, p.since = looks, now; p.ended.IsZero() {
+		p.ended = now
+	}
+}
+
+// look returns what is known about a resource; nil if it is not one of the target.
+func (p *passes) look(of schema.GroupResource) *look {
+	for _, l := range p.looks {
+		if l.resource.GroupResource() == of {
+			return l
+		}
+	}
+
+	return nil
 }
 
 // owe records what passes have to look for.
 func (p *passes) owe(d work.Debt) {
-	if d.All {
-		p.extent.addAll()
+	for _, l := range p.looks {
+		if d.All {
+			l.extent.addAll()
+		}
+
+		l.extent.addShards(d.Misplaced)
+
+		if d.All || len(d.Misplaced) > 0 || d.Unseen.HasAny(l.among...) {
+			l.doubt()
+		}
+	}
+}
+
+// verified returns the number of verified resources, and whether these are all.
+func (p *passes) verified() (n int, all bool) {
+	for _, l := range p.looks {
+		if l.verified {
+			n++
+		}
 	}
 
-	p.extent.addShards(d.Misplaced)
-
-	if d.All || d.Unseen || len(d.Misplaced) > 0 {
-		p.verified, p.began = false, time.Time{}
-	}
+	return n, n == len(p.looks)
 }
 
 // kind is the reason for a pass.
@@ -109,33 +168,58 @@ const (
 	audit
 )
 
-// due decides which pass is due now, or when to ask again. at is zero if only a change can make a pass due. The table must
-// belong to the same ring. listing reports whether some source may still find objects.
-func (p *passes) due(now time.Time, t *work.Table, listing bool) (k kind, at time.Time) {
-	still := t.Empty() && !listing
+// doubt records that no pass has proved anything about the resource.
+func (l *look) doubt() { l.verified, l.began = false, time.Time{} }
 
-	if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {
-		p.verified = true
-		p.backoff.Reset()
+// still reports whether no object of the resource is out of its place, as far as is known.
+func (l *look) still(s *state) bool {
+	return !slices.ContainsFunc(l.among, func(of schema.GroupResource) bool { return !s.table.Still(of) || s.lookingFor(of) })
+}
+
+// moves counts the moves that concern the resource.
+func (l *look) moves(t *work.Table) (n uint64) {
+	for _, of := range l.among {
+		n += t.Moved(of)
 	}
 
-	later := func(at time.Time) time.Time {
-		if at.Before(p.next) {
-			return p.next
-		}
+	return n
+}
 
-		return at
+// due decides which pass over the resource is due, and when. The lock must be held.
+func (l *look) due(s *state) (k kind, at time.Time) {
+	p := &s.passes
+	still := !l.verified && l.still(s)
+
+	if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() && !l.began.Before(p.since.Add(p.settle)) {
+		l.verified = true
+		l.backoff.Reset()
 	}
-
-	auditAt := later(p.ended.Add(p.pace()))
 
 	switch {
-	case p.extent.any():
-		k, at = change, later(p.since)
-	case !p.verified && still:
-		k, at = check, later(p.since.Add(p.settle))
-	default:
-		k, at = audit, auditAt
+	case l.extent.any():
+		k, at = change, p.since
+	case !l.verified && still:
+		k, at = check, p.since.Add(p.settle)
+	}
+
+	if at.Before(l.next) {
+		at = l.next
+	}
+
+	return k, at
+}
+
+// dueNow decides which pass is due now, or when to ask again. at is zero if only a change can make a pass due. The lock must be
+// held.
+func (s *state) dueNow() (k kind, at time.Time) {
+	now := s.clock.Now()
+	k, at = audit, s.passes.ended.Add(s.passes.pace())
+
+	for _, l := range s.passes.looks {
+		// Pauses of one resource do not put off the audit of all.
+		if of, then := l.due(s); of != noPass && (k == audit && !l.next.After(now) || then.Before(at)) {
+			k, at = of, then
+		}
 	}
 
 	if at.After(now) {
@@ -155,23 +239,55 @@ func (p *passes) pace() time.Duration {
 	return max(auditEvery, time.Duration(float64(p.objects)*float64(perObject)/budget))
 }
 
-// begin records that a pass begins. It returns where the pass has to look: at some shards or at all, and at main objects only
-// or at all objects.
-func (p *passes) begin(now time.Time, k kind, table *work.Table, t *Target) (shards []string, all, owners bool) {
-	all = true
-	if k == change && now.Before(p.ended.Add(overdue*p.pace())) {
-		shards, all = p.extent.among(t.View)
-		owners = p.extent.owners() && len(t.Set.Controlled()) > 0
+// visit is a part of a pass: the objects of one resource, of some shards or of all.
+type visit struct {
+	*look
+
+	shards []string
+	all    bool
+	// owed is where the pass has to look.
+	owed extent
+	// audited reports whether the pass is an audit, and the resource was settled when it began.
+	audited bool
+}
+
+// begin records that a pass begins. It returns what the pass has to visit, and whether that is everything. The lock must be held.
+func (s *state) begin(k kind) (visits []visit, full bool) {
+	now, p := s.clock.Now(), &s.passes
+	full = k == audit || k == change && !now.Before(p.ended.Add(overdue*p.pace()))
+	everywhere := 0
+
+	for _, l := range p.looks {
+		v := visit{look: l, all: true, owed: l.extent, audited: k == audit && s.settled(l)}
+
+		if of, at := l.due(s); !full {
+			if of == noPass || at.After(now) {
+				continue
+			}
+
+			if of == change {
+				v.shards, v.all = l.extent.among(s.target.View)
+			}
+		}
+
+		if l.extent.clear(); v.all {
+			everywhere++
+		}
+
+		visits = append(visits, v)
 	}
 
-	p.extent.clear()
-
-	if p.began = (time.Time{}); all && !owners {
-		p.began, p.moved = now, table.Moved()
-		table.Search()
+	for _, v := range visits {
+		if v.began = (time.Time{}); v.all {
+			v.began, v.moved = now, v.moves(s.table)
+		}
 	}
 
-	return shards, all, owners
+	if full = everywhere == len(p.looks); full {
+		s.table.Search()
+	}
+
+	return visits, full
 }
 
 // pass visits labeled objects whenever a pass is due.
@@ -185,9 +301,14 @@ func (e *Engine) pass(ctx context.Context) {
 		e.mu.Lock()
 
 		if e.target != nil {
-			before := e.passes.verified
-			if k, at = e.passes.due(e.Clock.Now(), e.table, e.looking()); e.passes.verified != before {
-				e.grace = grace{known: len(e.target.View.AvailableShards())}
+			before, _ := e.passes.verified()
+			k, at = e.dueNow()
+
+			if n, all := e.passes.verified(); n != before {
+				if all {
+					e.grace = grace{known: len(e.target.View.AvailableShards())}
+				}
+
 				notify(e.news)
 			}
 		}
@@ -231,59 +352,56 @@ func (e *Engine) once(ctx context.Context, k kind) {
 
 	e.mu.Lock()
 	t := e.target
-	owed := e.passes.extent
-	converged := e.passes.verified && e.table.Empty()
-	shards, all, owners := e.passes.begin(e.Clock.Now(), k, e.table, t)
+	visits, full := e.begin(k)
 	e.mu.Unlock()
 
-	p := &round{e: e, t: t, full: all && !owners, audited: k == audit && converged, keyless: keyless{target: t}}
+	p := &round{e: e, t: t, full: full, keyless: keyless{target: t}}
 	if k == change { // many objects may have to move; other passes find nothing
 		p.held = calmHeld
 	}
 
-	var errs []error
+	errs := make([]error, len(visits))
 
-	among := everything(t.Set)
-	if owners {
-		among = t.Set.Main()
-	}
-
-	for _, r := range among {
-		if all || len(shards) > 0 {
-			errs = append(errs, p.over(ctx, r, shards, all))
+	for i, v := range visits {
+		if v.all || len(v.shards) > 0 {
+			errs[i] = p.over(ctx, v)
 		}
 	}
 
 	if ctx.Err() == nil {
-		e.finish(k, p, owed, errors.Join(errs...))
+		e.finish(k, p, visits, errs)
 	}
 }
 
-// finish records the result of a pass.
-func (e *Engine) finish(k kind, p *round, owed extent, err error) {
+// finish records the result of a pass: the error of each visit.
+func (e *Engine) finish(k kind, p *round, visits []visit, errs []error) {
 	e.update(func(now time.Time) {
-		ps := &e.passes
+		ps, failed := &e.passes, errors.Join(errs...) != nil
 
-		if p.full && err == nil {
+		if p.full && !failed {
 			ps.ended, ps.objects, ps.keyless = now, p.objects, p.keyless
 		}
 
-		switch {
-		case !e.target.Same(p.t):
-			// The extent now contains what was owed then, if it still concerns this ring.
-			ps.extent.add(owed)
-			ps.began = time.Time{}
-		case err != nil:
-			ps.extent.add(owed)
-			ps.began = time.Time{}
-			ps.verified = ps.verified && k == audit
-			ps.next = now.Add(ps.backoff.Next())
+		if k == audit && failed {
+			ps.ended = now
+		}
 
-			if k == audit {
-				ps.ended = now
+		same := e.target.Same(p.t)
+
+		for i, v := range visits {
+			switch {
+			case !same:
+				// The extent now contains what was owed then, if it still concerns this ring.
+				v.extent.add(v.owed)
+				v.began = time.Time{}
+			case errs[i] != nil:
+				v.extent.add(v.owed)
+				v.began = time.Time{}
+				v.verified = v.verified && k == audit
+				v.next = now.Add(v.backoff.Next())
+			case k != audit:
+				v.next = now.Add(v.backoff.Next())
 			}
-		case k == check || k == change:
-			ps.next = now.Add(ps.backoff.Next())
 		}
 	})
 }
@@ -311,108 +429,4 @@ func (e *Engine) urgent(ctx context.Context) (left int) {
 	})
 
 	return left
-}
-
-// round is one pass.
-type round struct {
-	e *Engine
-	t *Target
-	// held is how long misplaced objects are held back.
-	held time.Duration
-	// full reports whether it visits all objects.
-	full bool
-	// audited reports whether it is an audit, and the ring was converged when it began.
-	audited bool
-	objects int
-	keyless keyless
-}
-
-// over visits the labeled objects of one resource, of some shards or of all.
-func (p *round) over(ctx context.Context, r resources.Resource, shards []string, all bool) error {
-	scope := feed.Scope{GVR: r.GVR, Selector: p.e.Objects.ShardLabel()}
-	chunks := [][]string{nil}
-
-	if !all {
-		chunks = slices.Collect(slices.Chunk(shards, namedAtOnce))
-	}
-
-	lookup := p.e.lookup()
-	lookup.Namespaces = &remembered{Namespaces: p.e.Namespaces}
-
-	var err error
-
-	for _, names := range chunks {
-		if names != nil {
-			scope.Selector = selector(p.e.Objects.ShardLabel(), "in", names)
-		}
-
-		var version string
-
-		if version, err = p.e.hold(lookup, p.held).list(ctx, scope, func(s sight) { p.look(ctx, lookup, s) }); err != nil {
-			break
-		}
-
-		p.e.reached(r.GVR, version)
-	}
-
-	if ctx.Err() == nil && p.e.Target().Same(p.t) {
-		p.e.troubled(idOf(forMisplaced, r), err)
-	}
-
-	return err
-}
-
-func (p *round) look(ctx context.Context, lookup placement.Lookup, s sight) {
-	o := s.object
-	p.objects++
-
-	known := false
-	if p.audited {
-		_, known = p.e.Has(o.ID)
-	}
-
-	at, inPlace := p.e.observed(ctx, lookup, s)
-	if at.Keyless {
-		p.keyless.add(o)
-	}
-
-	if p.audited && !inPlace && !known && p.e.undisturbed() {
-		countAudited(p.e.Ring)
-		log.FromContext(ctx).Info("The audit has found a misplaced object", "object", o.String(), "shard", o.Shard, "desired", at.Desired)
-	}
-}
-
-// undisturbed reports whether nothing has changed, and nothing was owed, since the ring was verified. A ring that changes and
-// changes back may have misplaced objects.
-func (e *Engine) undisturbed() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	return e.passes.verified
-}
-
-// remembered caches the answer for each namespace for a while: a pass visits many objects in few namespaces.
-type remembered struct {
-	Namespaces
-
-	known map[string]bool
-	asked int
-}
-
-// Selects implements [Namespaces].
-func (m *remembered) Selects(ctx context.Context, namespace string, selector labels.Selector) (bool, error) {
-	if m.asked++; m.asked%1000 == 1 {
-		m.known = map[string]bool{}
-	}
-
-	if selected, ok := m.known[namespace]; ok {
-		return selected, nil
-	}
-
-	selected, err := m.Namespaces.Selects(ctx, namespace, selector)
-	if err == nil {
-		m.known[namespace] = selected
-	}
-
-	return selected, err
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 
@@ -29,15 +31,17 @@ type goingOver struct {
 
 // pass is a pass in progress.
 type pass struct {
-	g     *goingOver
-	kind  kind
-	round *round
-	owed  extent
+	g      *goingOver
+	kind   kind
+	round  *round
+	visits []visit
 	// shards are the shards at which it looks; nil means everywhere.
 	shards []string
 }
 
 const settlePeriod = 5 * time.Second
+
+var configMaps = schema.GroupResource{Resource: "configmaps"}
 
 func newGoingOver(t *testing.T, budget float64) *goingOver {
 	t.Helper()
@@ -66,7 +70,7 @@ func followAtOnce(e *Engine, t *Target) {
 }
 
 func (g *goingOver) due() (kind, time.Duration) {
-	k, at := g.e.passes.due(g.clock.Now(), g.e.table, g.e.looking())
+	k, at := g.e.dueNow()
 
 	return k, at.Sub(g.clock.Now())
 }
@@ -88,24 +92,28 @@ func (g *goingOver) begin(want kind) *pass {
 	k, _ := g.due()
 	require.Equal(g, want, k)
 
-	p := &pass{g: g, kind: k, owed: g.e.passes.extent, round: &round{e: g.e, t: g.e.Target()}}
-	shards, all, owners := g.e.passes.begin(g.clock.Now(), k, g.e.table, g.e.Target())
-
-	p.round.full = all && !owners
-	if !all {
-		p.shards = append([]string{}, shards...)
+	p := &pass{g: g, kind: k, round: &round{e: g.e, t: g.e.Target()}}
+	if p.visits, p.round.full = g.e.begin(k); !p.visits[0].all {
+		p.shards = append([]string{}, p.visits[0].shards...)
 	}
 
 	return p
 }
 
-func (p *pass) end(err error) { p.g.e.finish(p.kind, p.round, p.owed, err) }
+// end ends the pass. A resource of which no error is given has none.
+func (p *pass) end(errs ...error) {
+	p.g.e.finish(p.kind, p.round, p.visits, append(errs, make([]error, len(p.visits)-len(errs))...))
+}
 
 func (g *goingOver) verified() bool {
 	g.due()
+	_, all := g.e.passes.verified()
 
-	return g.e.passes.verified
+	return all
 }
+
+// first is what is known about the first resource.
+func (g *goingOver) first() *look { return g.e.passes.looks[0] }
 
 // verify makes the ring verified.
 func (g *goingOver) verify() {
@@ -218,7 +226,7 @@ func TestPassesForgetNothing(t *testing.T) {
 	}{
 		"a pass":           {owe: owes(work.Debt{All: true}), kind: change},
 		"a look at shards": {owe: owes(work.Debt{Misplaced: []string{"b"}}), shards: []string{"b"}, kind: change},
-		"a check":          {owe: owes(work.Debt{Unseen: true}), kind: check},
+		"a check":          {owe: owes(work.Debt{Unseen: sets.New(configMaps)}), kind: check},
 	} {
 		t.Run(what, func(t *testing.T) {
 			g := newGoingOver(t, 0)
@@ -245,7 +253,7 @@ func TestPassesForgetNothing(t *testing.T) {
 			g.ring("a", "b", "c", "d", "e")
 			g.ring("a", "b", "c", "d")
 			p.end(nil)
-			require.True(t, g.e.passes.extent.any())
+			require.True(t, g.first().extent.any())
 			require.False(t, g.verified())
 
 			g.begin(change).end(nil)
@@ -304,13 +312,13 @@ func TestPassesAreSpacedOut(t *testing.T) {
 		"failing": func(g *goingOver) { g.begin(change).end(errors.New("503")) },
 		"finding": func(g *goingOver) { g.begin(change).end(nil); g.e.passes.owe(work.Debt{All: true}) },
 		"failing to check": func(g *goingOver) {
-			g.e.passes.extent.clear()
+			g.first().extent.clear()
 			g.begin(check).end(errors.New("503"))
 		},
 		"moving": func(g *goingOver) {
-			g.e.passes.extent.clear()
+			g.first().extent.clear()
 			p := g.begin(check)
-			g.e.passes.owe(work.Debt{Unseen: true})
+			g.e.passes.owe(work.Debt{Unseen: sets.New(configMaps)})
 			p.end(nil)
 		},
 	} {
@@ -324,6 +332,7 @@ func TestPassesAreSpacedOut(t *testing.T) {
 				once(g)
 
 				n++
+				g.e.passes.ended = g.clock.Now() // the audit is not the subject here
 
 				k, in := g.due()
 				require.Equal(t, noPass, k)
@@ -347,6 +356,7 @@ func TestPassesOfAVerifiedRingBeginAnew(t *testing.T) {
 	g := newGoingOver(t, 0)
 	for range 12 {
 		g.begin(change).end(errors.New("503"))
+		g.e.passes.ended = g.clock.Now() // the audit is not the subject here
 		_, in := g.due()
 		g.clock.Step(in)
 	}
@@ -354,7 +364,7 @@ func TestPassesOfAVerifiedRingBeginAnew(t *testing.T) {
 	g.begin(change).end(nil)
 	require.True(t, g.verified())
 	g.clock.Step(time.Minute)
-	g.e.passes.owe(work.Debt{Unseen: true})
+	g.e.passes.owe(work.Debt{Unseen: sets.New(configMaps)})
 	g.begin(check).end(errors.New("503"))
 
 	_, in := g.due()
@@ -383,39 +393,15 @@ func TestAudit(t *testing.T) {
 	g.nothing(time.Minute)
 	g.begin(audit).end(nil)
 
-	g.e.passes.owe(work.Debt{Unseen: true})
+	g.e.passes.owe(work.Debt{Unseen: sets.New(configMaps)})
 	require.False(t, g.verified())
 	g.nothing(time.Minute)
 	g.begin(audit).end(nil)
 	g.put()
-	require.NotEqual(t, g.e.passes.moved, g.e.table.Moved(), "it has moved since")
+	require.NotEqual(t, g.first().moved, g.e.table.Moved(configMaps), "it has moved since")
 	require.False(t, g.verified())
 	g.begin(check).end(nil)
 	require.True(t, g.verified())
-}
-
-// If a pass over all objects had to wait for urgent objects for longer than the settle period, no other pass has to follow it,
-// because no object of this ring follows another.
-func TestLateLookIsEnough(t *testing.T) {
-	g := newGoingOver(t, 1)
-	g.verify()
-	g.ring("a", "b", "c", "d")
-	g.clock.Step(settlePeriod)
-
-	late := g.begin(change)
-	require.Nil(t, late.shards)
-	late.end(nil)
-	require.True(t, g.verified())
-
-	g.base = target("passes", "secrets")
-	g.ring("a", "b", "c", "d", "e")
-	g.begin(change).end(nil)
-	g.clock.Step(settlePeriod)
-	g.begin(check).end(nil)
-	g.ring("a", "b", "c", "d", "e", "f")
-	g.clock.Step(settlePeriod)
-	g.begin(change).end(nil)
-	require.False(t, g.verified(), "it has visited only main objects")
 }
 
 // Shards that continuously come and go do not prevent a pass over all objects.

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/rebalancer/work"
@@ -12,11 +13,16 @@ import (
 // Report is the progress of an engine towards its target.
 type Report struct {
 	work.Summary
+	// Problems are the resources with objects that are late, failing, or blocked, the worst first.
+	Problems []work.Problem
 	// Failures are messages about resources that cannot be read, sorted.
 	Failures []string
 	// Converged reports whether there is no obligation, every source is healthy, and a pass over all labeled objects has
 	// found nothing. The pass began after the last change and after the settle period.
 	Converged bool
+	// Settled are the resources of which the same is true alone: there is no obligation of the resource, its sources are healthy,
+	// and a pass has found nothing. For a controlled resource, it is also true for all main resources.
+	Settled sets.Set[schema.GroupResource]
 	// Keyless are the objects without the label that is their key, as the last pass over all objects has counted them, by the names of
 	// their resources. KeylessKnown is false if no such pass has ended since the keys changed.
 	Keyless      []Keyless
@@ -29,10 +35,20 @@ func (e *Engine) Report() Report {
 	defer e.mu.Unlock()
 
 	r := Report{
-		Summary:   e.table.Summary(),
-		Failures:  slices.Compact(slices.Sorted(maps.Values(e.failures))),
-		Converged: e.passes.verified && e.table.Empty() && len(e.failures) == 0 && !e.looking(),
+		Summary:  e.table.Summary(),
+		Problems: e.table.Problems(),
+		Failures: slices.Compact(slices.Sorted(maps.Values(e.failures))),
+		Settled:  sets.New[schema.GroupResource](),
 	}
+
+	for _, l := range e.passes.looks {
+		if e.settled(l) {
+			r.Settled.Insert(l.resource.GroupResource())
+		}
+	}
+
+	_, all := e.passes.verified()
+	r.Converged = e.target != nil && all && e.table.Empty() && len(e.failures) == 0 && !e.looking()
 
 	r.Keyless, r.KeylessKnown = e.passes.keyless.report(e.target)
 
@@ -41,4 +57,40 @@ func (e *Engine) Report() Report {
 	}
 
 	return r
+}
+
+// ConvergedFor reports whether every object of a resource is in its place.
+func (r Report) ConvergedFor(of schema.GroupResource) bool { return r.Converged || r.Settled.Has(of) }
+
+// Unsettled returns the report of a ring that is about to get another target: nothing is known about the places of its objects.
+func (r Report) Unsettled() Report {
+	r.Converged, r.Settled = false, nil
+
+	return r
+}
+
+// settled reports whether every object of a resource was found in its place, and nothing else is known. The lock must be held.
+func (s *state) settled(l *look) bool {
+	if !l.verified || !l.still(s) {
+		return false
+	}
+
+	for id := range s.failures {
+		if slices.Contains(l.among, id.resource) {
+			return false
+		}
+	}
+
+	return true
+}
+
+// lookingFor reports whether some source may still find objects of a resource that it has not reported. The lock must be held.
+func (s *state) lookingFor(of schema.GroupResource) bool {
+	for id := range s.unlisted {
+		if id.resource == of || id.resource.Empty() { // a source of all resources
+			return true
+		}
+	}
+
+	return s.lost.Len() > 0 || s.relist
 }

@@ -20,7 +20,7 @@ import (
 //
 // Invariants while the lock is free:
 //
-//  1. If the ring is verified, no pass has to look for misplaced objects.
+//  1. If a resource is verified, no pass has to look for misplaced objects of it.
 //  2. The table is checked at every time that it has requested.
 //  3. A family has one name and one UID, and both identify it.
 type state struct {
@@ -293,7 +293,7 @@ func (s *state) retarget(t *Target) (differs bool) {
 		s.lost = s.lost.Union(lost)
 		s.history.lose(lost)
 		s.relist = s.relist || old != nil && !old.Covers(t) // the ring may now include objects that it did not include before
-		s.passes.retarget(now, extentOf(old, t))
+		s.passes.retarget(now, old, t)
 		s.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
 		maps.DeleteFunc(s.failures, func(id sourceID, _ string) bool { // the next pass shows whether they persist
 			return id.looksFor == forMisplaced

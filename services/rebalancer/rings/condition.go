@@ -7,6 +7,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -32,43 +33,24 @@ type situation struct {
 	unwatched string
 	// mutating says what may change more in the writes of the rebalancer, as [Reconciler.mutating] does.
 	mutating string
+	// since is since when objects of a resource have had a problem; resources without one are absent.
+	since map[schema.GroupResource]time.Time
 	// report is the progress of the engine.
 	report engine.Report
 }
 
-// assigned returns the condition Assigned. If there are several problems, it reports the one that blocks the others, and that
-// an operator can fix.
+// assigned returns the condition Assigned. If there are several problems, its reason is that of the first clause.
 func assigned(s situation) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse}
-	r := s.report
+	all := clauses(s)
 
 	switch {
 	case s.deleting:
-		c.Reason, c.Message = v1alpha1.ReasonDeleting, deleting(s)
-	case len(r.Failures) > 0:
-		c.Reason = v1alpha1.ReasonAssignmentFailed
-		c.Message = failures(r.Failures) + hint(r.Failures)
-	case s.missing != "":
-		c.Reason, c.Message = v1alpha1.ReasonResourcesMissing, s.missing
-	case s.shards == 0:
-		c.Reason, c.Message = v1alpha1.ReasonNoShards, "no shard is available; objects keep the shard they have"
-	case len(r.Hanging) > 0:
-		c.Reason = v1alpha1.ReasonAssignmentFailed
-		c.Message = counts(r) + ": " + hanging(r.Hanging)
-	case r.Failing > 0:
-		c.Reason = v1alpha1.ReasonAssignmentFailed
-		c.Message = fmt.Sprintf("%s: requests for %d have failed for seconds, such as %s", counts(r), r.Failing, r.FailingExample) +
-			hint([]string{r.FailingExample}) + s.mutating
-	case r.Late > 0:
-		c.Reason = v1alpha1.ReasonDrainsLate
-		c.Message = counts(r) + ": " + late(r)
-	case s.unwatched != "":
-		c.Reason, c.Message = v1alpha1.ReasonNamespacesNotWatched, s.unwatched
-	case r.Blocked > 0:
-		c.Reason = v1alpha1.ReasonMoving
-		c.Message = fmt.Sprintf("%s: %d cannot move yet, such as %s", counts(r), r.Blocked, r.BlockedExample)
-	case !r.Converged:
-		c.Reason, c.Message = v1alpha1.ReasonMoving, counts(r)
+		c.Reason, c.Message = v1alpha1.ReasonDeleting, deleting(s, all)
+	case len(all) > 0:
+		c.Reason, c.Message = all[0].reason, all[0].text
+	case !s.report.Converged:
+		c.Reason, c.Message = v1alpha1.ReasonMoving, counts(s.report)
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonAllAssigned
 		c.Message = "every object is at the shard it belongs to"
@@ -86,6 +68,111 @@ func hanging(all []work.Hanging) string {
 	}
 
 	return strings.Join(text, "; ")
+}
+
+// clause is one thing that keeps objects from their places, or a deleted ring from its end.
+type clause struct {
+	// reason is the reason of the condition Assigned.
+	reason string
+	// text says what is wrong, and what helps. Its length is limited.
+	text string
+	// ending is the text for a ring that is being deleted; empty if it is the same.
+	ending string
+}
+
+// clauses returns what keeps objects from their places. What blocks the others, and what an operator can fix, comes first.
+func clauses(s situation) []clause {
+	r := s.report
+
+	var all []clause
+
+	add := func(applies bool, c func() clause) {
+		if applies {
+			all = append(all, c())
+		}
+	}
+
+	add(len(r.Failures) > 0, func() clause {
+		text := failures(r.Failures) + hint(r.Failures)
+
+		return clause{v1alpha1.ReasonAssignmentFailed, text, "its labels cannot be removed: " + text}
+	})
+	add(s.missing != "", func() clause {
+		ending := "its labels may be on objects that cannot be read: " + clip(s.missing)
+
+		return clause{v1alpha1.ReasonResourcesMissing, s.missing, ending}
+	})
+	add(s.shards == 0 && !s.deleting, func() clause {
+		return clause{reason: v1alpha1.ReasonNoShards, text: "no shard is available; objects keep the shard they have"}
+	})
+	add(len(r.Hanging) > 0, func() clause {
+		text := hanging(r.Hanging)
+
+		return clause{v1alpha1.ReasonAssignmentFailed, counts(r) + ": " + text, text}
+	})
+	add(r.Failing > 0 && !s.deleting, func() clause {
+		text := fmt.Sprintf("%s: requests for %d have failed for seconds, such as %s%s",
+			counts(r), r.Failing, r.FailingExample, worst(s))
+
+		return clause{reason: v1alpha1.ReasonAssignmentFailed, text: text + hint([]string{r.FailingExample}) + s.mutating}
+	})
+	add(r.Late > 0, func() clause {
+		return clause{
+			v1alpha1.ReasonDrainsLate, counts(r) + ": " + late(r),
+			fmt.Sprintf("not released in time: %d, such as %s: find out why that shard still works on it, or stop the shard",
+				r.Late, r.LateExample),
+		}
+	})
+	add(s.unwatched != "" && !s.deleting, func() clause {
+		return clause{reason: v1alpha1.ReasonNamespacesNotWatched, text: s.unwatched}
+	})
+	add(r.Blocked > 0, func() clause {
+		return clause{
+			v1alpha1.ReasonMoving,
+			fmt.Sprintf("%s: %d cannot move yet, such as %s%s", counts(r), r.Blocked, r.BlockedExample, worst(s)),
+			fmt.Sprintf("not to be released yet: %d, such as %s%s", r.Blocked, clip(r.BlockedExample), worst(s)) +
+				hint([]string{r.BlockedExample}),
+		}
+	})
+	add(s.invalid != "" && s.deleting, func() clause {
+		return clause{ending: clip(s.invalid) + " (it selects nothing, so that all labels are removed)"}
+	})
+
+	return all
+}
+
+// worst names the resources with most objects that have a problem, and since when they have; empty if there are none.
+func worst(s situation) string {
+	var all []string
+
+	for _, p := range s.report.Problems[:min(len(s.report.Problems), maxNamed)] {
+		since := s.since[p.Resource].UTC().Format(time.RFC3339)
+		all = append(all, fmt.Sprintf("%d of %s, since %s", p.Objects, p.Resource, since))
+	}
+
+	if len(all) == 0 {
+		return ""
+	}
+
+	if n := len(s.report.Problems) - maxNamed; n > 0 {
+		all = append(all, fmt.Sprintf("and %d more resources", n))
+	}
+
+	return " (" + strings.Join(all, "; ") + ")"
+}
+
+// began records since when objects of resources have had problems.
+func began(since map[schema.GroupResource]time.Time, now time.Time, problems []work.Problem) map[schema.GroupResource]time.Time {
+	next := map[schema.GroupResource]time.Time{}
+
+	for _, p := range problems {
+		next[p.Resource] = now
+		if before, known := since[p.Resource]; known {
+			next[p.Resource] = before
+		}
+	}
+
+	return next
 }
 
 // late returns what shards have not released in time: first those that release no objects of a resource, and three of them at most.
@@ -158,11 +245,7 @@ func lost(t *target, r engine.Report) []string {
 func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{
 		Unassigned: int32(r.Unassigned), Misplaced: int32(r.Misplaced), Draining: int32(r.Draining), //nolint:gosec // far below
-		LostShards: lost(t, r), Resources: t.scope.Remember(t.Set),
-	}
-
-	if r.Converged {
-		a.Resources = scope.Converged(ring, t.Set)
+		LostShards: lost(t, r), Resources: scope.Converged(ring, t.Set, r.ConvergedFor, t.View.Fingerprint()),
 	}
 
 	if r.Converged && len(t.missing()) == 0 {

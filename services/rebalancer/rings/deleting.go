@@ -1,6 +1,7 @@
 package rings
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,38 +16,18 @@ const (
 	maxFailure = 500
 )
 
-// deleting returns what a ring that is being deleted waits for: what is left, and then what somebody has to act on, with what helps. Its
+// deleting returns what a ring that is being deleted waits for: what is left, and then what somebody has to act on. Its
 // length is limited.
-func deleting(s situation) string {
-	r := s.report
-	all := []string{"the ring is being deleted: " + left(r)}
+func deleting(s situation, waits []clause) string {
+	all := []string{"the ring is being deleted: " + left(s.report)}
 
-	if len(r.Asked) > 0 {
-		all = append(all, "shards were asked to release "+named(r.Asked, " at shard ")+", and do so when they have finished their work on them")
+	if asked := s.report.Asked; len(asked) > 0 {
+		all = append(all, "shards were asked to release "+named(asked, " at shard ")+
+			", and do so when they have finished their work on them")
 	}
 
-	if r.Late > 0 {
-		all = append(all, fmt.Sprintf("not released in time: %d, such as %s: find out why that shard still works on it, or stop the shard", r.Late, r.LateExample))
-	}
-
-	if r.Blocked > 0 {
-		all = append(all, fmt.Sprintf("not to be released yet: %d, such as %s", r.Blocked, clip(r.BlockedExample))+hint([]string{r.BlockedExample}))
-	}
-
-	if len(r.Hanging) > 0 {
-		all = append(all, hanging(r.Hanging))
-	}
-
-	if len(r.Failures) > 0 {
-		all = append(all, "its labels cannot be removed: "+failures(r.Failures)+hint(r.Failures))
-	}
-
-	if s.missing != "" {
-		all = append(all, "its labels may be on objects that cannot be read: "+clip(s.missing))
-	}
-
-	if s.invalid != "" {
-		all = append(all, clip(s.invalid)+" (it selects nothing, so that all labels are removed)")
+	for _, c := range waits {
+		all = append(all, cmp.Or(c.ending, c.text))
 	}
 
 	return strings.Join(all, "; ")

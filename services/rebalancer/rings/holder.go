@@ -88,6 +88,10 @@ func (r *Reconciler) release(ctx context.Context, ring *v1alpha1.ClusterRing) er
 	assignment := ring.Status.Assignment.DeepCopy()
 	if assignment != nil {
 		assignment.Fingerprint = ""
+
+		for i := range assignment.Resources {
+			assignment.Resources[i].Fingerprint = ""
+		}
 	}
 
 	message := fmt.Sprintf("spec.sharder is %s: %s have stopped, and the ring waits for %s; "+

@@ -277,8 +277,7 @@ func (r *Reconciler) redirect(ctx context.Context, e *running, t *target) (wait 
 
 	t.ring = latest
 
-	report := e.Report()
-	report.Converged = false
+	report := e.Report().Unsettled()
 	report.Lost = sets.List(sets.New(report.Lost...).Insert(e.Lost(t.Target)...).Delete(t.View.WorkingShards()...))
 	e.reported = lastReport{}
 
@@ -307,7 +306,9 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 	ring := t.ring
 	report.Publish(ring.Name)
 
+	e.since = began(e.since, r.status.Clock.Now(), report.Problems)
 	is := situation{
+		since:     e.since,
 		deleting:  !ring.DeletionTimestamp.IsZero(),
 		shards:    len(t.View.AvailableShards()),
 		missing:   resources.Message(t.missing()),

@@ -84,25 +84,41 @@ func (s *Scope) keep(old v1alpha1.AssignedResource, present sets.Set[schema.Grou
 	s.Spec.Resources[i].ControlledResources = append(s.Spec.Resources[i].ControlledResources, controlled...)
 }
 
-// Converged returns the resources that the status lists as possibly labeled after a pass over all served resources has found
-// every object in its place: the resources of the ring's spec, and remembered resources that cannot be read. The set is the
-// set of the ring's scope.
-func Converged(ring *v1alpha1.ClusterRing, set *resources.Set) []v1alpha1.AssignedResource {
-	unseen := map[schema.GroupResource]bool{}
-	leaving := Of(ring).Leaving
+// Converged returns the resources that the status lists as possibly labeled, given those of which a pass has found every object in
+// its place: the resources of the ring's spec, and remembered ones that have left it, without those that are converged and can be
+// read, or are gone. A converged main resource of the spec gets the fingerprint. The set is the set of the ring's scope.
+func Converged(
+	ring *v1alpha1.ClusterRing, set *resources.Set, converged func(schema.GroupResource) bool, fingerprint string,
+) []v1alpha1.AssignedResource {
+	leaving, keep := Of(ring).Leaving, map[schema.GroupResource]bool{}
+	for gr := range leaving {
+		keep[gr] = !converged(gr)
+	}
 
 	for _, m := range set.Missing() {
-		unseen[m.GroupResource] = !leaving[m.GroupResource] || !m.Gone()
+		keep[m.GroupResource] = !leaving[m.GroupResource] || !m.Gone() || keep[m.GroupResource]
 	}
 
 	ring = ring.DeepCopy()
 	if a := ring.Status.Assignment; a != nil {
-		a.Resources = keptOf(a.Resources, unseen)
+		a.Resources = keptOf(a.Resources, keep)
 	}
 
 	s := Of(ring)
+	all := s.Remember(set)
 
-	return s.Remember(set)
+	if !ring.DeletionTimestamp.IsZero() {
+		return keptOf(all, keep)
+	}
+
+	for i := range all {
+		gr := schema.GroupResource{Group: all[i].Group, Resource: all[i].Resource}
+		if _, _, served := set.Find(gr); served && !leaving[gr] && converged(gr) {
+			all[i].Fingerprint = fingerprint
+		}
+	}
+
+	return all
 }
 
 // keptOf returns the remembered resources that are in which, and a main resource for each of them that is controlled.

@@ -31,7 +31,7 @@ func mainly(name string, controlled ...string) v1alpha1.RingResource {
 }
 
 func kept(name string, controlled ...string) v1alpha1.AssignedResource {
-	return v1alpha1.AssignedResource(mainly(name, controlled...))
+	return v1alpha1.AssignedResource{Resource: name, ControlledResources: mainly(name, controlled...).ControlledResources}
 }
 
 func TestOf(t *testing.T) {
@@ -106,7 +106,7 @@ func TestClean(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := ring(tc.spec, tc.recorded...)
 			s := Of(r)
-			got := Converged(r, resources.Resolve(away{mapper}, s.Spec))
+			got := Converged(r, resources.Resolve(away{mapper}, s.Spec), func(schema.GroupResource) bool { return true }, "")
 
 			for i := range got {
 				if len(got[i].ControlledResources) == 0 {

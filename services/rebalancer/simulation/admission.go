@@ -68,7 +68,8 @@ func (a *assigner) learn(change func()) {
 	if a.ring != nil {
 		a.decides = admission.NewRing(admission.Facts{
 			Name: ringName, ShardLabel: ownLabel, Resources: a.known.Resolve(a.ring.Spec), Recorded: resources.Recorded(a.ring.Status.Assignment), View: viewOf(a.leases),
-			AssignedFingerprint: fingerprintOf(a.ring), Rekeying: !a.known.Resolve(a.ring.Spec).KeysRecorded(a.ring.Status.Assignment), Deleting: a.ring.DeletionTimestamp != nil,
+			AssignedFingerprint: fingerprintOf(a.ring), ResourceFingerprints: resources.Fingerprints(a.ring.Status.Assignment),
+			Rekeying: !a.known.Resolve(a.ring.Spec).KeysRecorded(a.ring.Status.Assignment), Deleting: a.ring.DeletionTimestamp != nil,
 		})
 	}
 }

@@ -257,9 +257,9 @@ const (
 	resting = 4 * time.Minute
 )
 
-// lies checks whether a ring claims convergence wrongly. since contains when each object was first seen out of place.
+// lies checks whether a ring claims convergence wrongly, of all or of one resource. since contains when each object was first seen out of place.
 func (w *Cluster) lies(since map[apiserver.ID]time.Time) {
-	f, converged := w.steward.claim()
+	f, claims := w.steward.claim()
 	if f.ring == nil {
 		clear(since)
 		return
@@ -284,7 +284,7 @@ func (w *Cluster) lies(since map[apiserver.ID]time.Time) {
 			unseen = silence
 		}
 
-		if converged && now.Sub(since[id]) > unseen && w.h.Lasting != Flapping {
+		if claims.ConvergedFor(id.GroupResource) && now.Sub(since[id]) > unseen && w.h.Lasting != Flapping {
 			w.mu.Lock()
 			w.violate(Honest, "%s is %s, since %s", id, wrong[id], since[id].Sub(w.begun))
 			w.mu.Unlock()
@@ -371,7 +371,7 @@ func (w *Cluster) hampered() bool {
 func (w *Cluster) final() {
 	f := w.actual()
 	wrong := w.outOfPlace(f)
-	_, converged := w.steward.claim()
+	_, claims := w.steward.claim()
 	report, running := w.steward.report()
 	excused := 0
 
@@ -397,7 +397,7 @@ func (w *Cluster) final() {
 	switch {
 	case f.ring != nil && f.ring.DeletionTimestamp != nil && calm:
 		w.fail(NoLabel, "the engine runs: %t; it reports: %+v", running, report)
-	case f.ring != nil && f.ring.DeletionTimestamp == nil && !converged && calm:
+	case f.ring != nil && f.ring.DeletionTimestamp == nil && !claims.Converged && calm:
 		w.fail(Converged, "the engine reports: %+v", report)
 	case f.ring != nil && f.ring.DeletionTimestamp == nil && calm && !f.misspelt() && fingerprintOf(f.ring) != f.view.Fingerprint():
 		w.fail(Converged, "the status does not say so")
@@ -411,7 +411,7 @@ func (w *Cluster) final() {
 		}
 	}
 
-	if f.ring != nil && f.ring.DeletionTimestamp == nil && converged && calm {
+	if f.ring != nil && f.ring.DeletionTimestamp == nil && claims.Converged && calm {
 		w.together(f)
 	}
 

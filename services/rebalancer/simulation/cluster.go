@@ -300,9 +300,9 @@ func (w *Cluster) concerned(gr schema.GroupResource) bool {
 	return names && resources.Recorded(w.ring.Status.Assignment).Has(gr)
 }
 
-func roleIn[R v1alpha1.RingResource | v1alpha1.AssignedResource](list []R, gr schema.GroupResource) (role resources.Role, ok bool) {
+func roleIn(list []v1alpha1.RingResource, gr schema.GroupResource) (role resources.Role, ok bool) {
 	for i := range list {
-		r := v1alpha1.RingResource(list[i])
+		r := &list[i]
 		if (schema.GroupResource{Group: r.Group, Resource: r.Resource}) == gr {
 			return resources.Main, true
 		}

@@ -33,6 +33,7 @@ const (
 	permits  = "rebalancer/work/permits.go"
 	lanes    = "rebalancer/work/lanes.go"
 	passes   = "rebalancer/engine/passes.go"
+	round    = "rebalancer/engine/round.go"
 	state    = "rebalancer/engine/state.go"
 	report   = "rebalancer/engine/report.go"
 	sources  = "rebalancer/engine/sources.go"
@@ -69,7 +70,7 @@ var mutations = []mutation{
 	{name: "a write that fails is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:", "\t\tt.end(now, e)\n\t\treturn Late{}, false\n\tcase Blocked:"}}},
 	{name: "a conflict is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:", "\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn Late{}, false\n\t\t}\n\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:"}}},
 	{name: "a write that has failed is sent again as it was", edits: []replacement{{outcome, "\te.stale = out.Stale\n", "\te.stale = false\n"}}},
-	{name: "an acknowledged drain leaves no debt, nor is there an audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = true\n\tt.moved++\n", ""}}},
+	{name: "an acknowledged drain leaves no debt, nor is there an audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = t.debt.Unseen.Union(sets.New(id.GVR.GroupResource()))\n\tt.moved[id.GVR.GroupResource()]++\n", ""}}},
 	{name: "a drain that nobody wants is not withdrawn", edits: []replacement{{plan, "\tcase o.Draining:\n\t\treturn Action{Verb: Withdraw}\n\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees", "\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees"}}},
 	{name: "a source that cannot be read says nothing", edits: []replacement{{state, "\t\tif err != nil {\n\t\t\ts.failures[id] = err.Error()", "\t\tif false {\n\t\t\ts.failures[id] = err.Error()"}}},
 	{name: "silence is believed", edits: []replacement{{stream, "silence = 150 * time.Second", "silence = 150 * time.Hour"}}},
@@ -87,13 +88,15 @@ var mutations = []mutation{
 	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n\t\tout.RetryAfter = 50e6\n"}}},
 	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
 	{name: "there is no audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
-	{name: "only what a change concerns is gone over", edits: []replacement{{passes, "shards, all = p.extent.among(t.View)\n", "shards, all = p.extent.among(t.View)\n\t\tall = false\n"}, {passes, "\tcase !p.verified && still:\n\t\tk, at = check", "\tcase !p.verified && still && p.verified:\n\t\tk, at = check"}, {passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.extent.any() {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
-	{name: "converged without a look at all", edits: []replacement{{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified {"}}},
-	{name: "a change and another one back are not seen during an audit", from: 400, edits: []replacement{{passes, "!known && p.e.undisturbed() {", "!known && p.e.Target().Same(p.t) {"}}},
-	{name: "shards that come and go put off a look at all", from: 4100, edits: []replacement{{passes, "if k == change && now.Before(p.ended.Add(overdue*p.pace())) {", "if k == change {"}}},
+	{name: "only what a change concerns is gone over", edits: []replacement{{passes, "v.shards, v.all = l.extent.among(s.target.View)\n", "v.shards, v.all = l.extent.among(s.target.View)\n\t\t\t\tv.all = false\n"}, {passes, "\tcase !l.verified && still:\n\t\tk, at = check", "\tcase !l.verified && still && l.verified:\n\t\tk, at = check"}, {passes, "if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() && !l.began.Before(p.since.Add(p.settle)) {", "if still && !l.extent.any() {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
+	{name: "converged without a look at all", edits: []replacement{{passes, "if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() && !l.began.Before(p.since.Add(p.settle)) {", "if !l.verified {"}}},
+	{name: "a resource is verified while one of its objects moves", edits: []replacement{{report, "if !l.verified || !l.still(s) {", "if !l.verified {"}}},
+	{name: "the status keeps a resource's fingerprint in redirect", edits: []replacement{{report, "r.Converged, r.Settled = false, nil", "r.Converged = false"}}},
+	{name: "a change and another one back are not seen during an audit", from: 400, edits: []replacement{{round, "!known && p.e.undisturbed(v.look) {", "!known && p.e.Target().Same(p.t) {"}}},
+	{name: "shards that come and go put off a look at all", from: 4100, edits: []replacement{{passes, "full = k == audit || k == change && !now.Before(p.ended.Add(overdue*p.pace()))", "full = k == audit"}}},
 	{name: "an owner goes before unassigned objects were looked for", from: 8700, edits: []replacement{{kin, "(without || !s.unseen(among) || s.table.Full())", "true"}}},
 	{name: "a deleted Lease does not count beside another of its name", from: 8700, edits: []replacement{{guard, "namespace == nowhere && len(leases) > 0", "len(leases) > 0"}}},
-	{name: "a pass that failed has seen all", edits: []replacement{{passes, "e.finish(k, p, owed, errors.Join(errs...))", "e.finish(k, p, owed, errors.Join(errs[:0]...))"}}},
+	{name: "a pass that failed has seen all", edits: []replacement{{passes, "e.finish(k, p, visits, errs)", "e.finish(k, p, visits, make([]error, len(errs)))"}}},
 	{name: "a Lease that nobody saw is taken as one that nobody renewed", edits: []replacement{{sight, "gaps = [...]time.Duration{3 * time.Second, 5 * time.Second, 10 * time.Second}", "gaps = [...]time.Duration{3 * time.Hour, 5 * time.Hour, 10 * time.Hour}"}}},
 	{name: "what was seen earlier replaces what was seen later", edits: []replacement{{table, "\tcase feed.Older(o.ResourceVersion, e.seen), o.Res", "\tcase o.Res"}}},
 	{name: "objects are taken without a look at the Lease", edits: []replacement{{guard, "rec.Holder == name, rec.Duration}", "rec.Holder == name && false, rec.Duration}"}}},

@@ -209,7 +209,7 @@ func (s *steward) reconcile(ctx context.Context) error {
 		return s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
 	}
 
-	t, sc, held := s.aimAt(ring)
+	t, held := s.aimAt(ring)
 
 	if s.engine == nil {
 		s.begin(ctx, ring)
@@ -219,11 +219,10 @@ func (s *steward) reconcile(ctx context.Context) error {
 		s.engine.Observe(t.View)
 		s.guard(held)
 
-		report := s.engine.Report()
-		report.Converged = false
+		report := s.engine.Report().Unsettled()
 		report.Lost = sets.List(sets.New(report.Lost...).Insert(s.engine.Lost(t)...).Delete(t.View.WorkingShards()...))
 
-		if err := s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, sc, t, report) }); err != nil {
+		if err := s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, t, report) }); err != nil {
 			return err
 		}
 
@@ -236,7 +235,7 @@ func (s *steward) reconcile(ctx context.Context) error {
 	s.guard(held)
 
 	report := s.engine.Report()
-	if err := s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, sc, t, report) }); err != nil {
+	if err := s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, t, report) }); err != nil {
 		return err
 	}
 
@@ -330,7 +329,7 @@ func (s *steward) guards(id types.NamespacedName, l *coordinationv1.Lease) bool 
 }
 
 // aimAt returns the target of the engine, and the Leases that are held there.
-func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, *scope.Scope, map[types.NamespacedName]types.UID) {
+func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, map[types.NamespacedName]types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -362,7 +361,7 @@ func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, *scope.Scop
 	return &engine.Target{
 		Narrow: placement.Narrow(before, covered),
 		View:   viewOf(s.leases), Set: s.known.Resolve(sc.Spec), Leaving: sc.Leaving, Selector: selector, Revision: s.revision,
-	}, &sc, held
+	}, held
 }
 
 // missing reports whether a resource of the ring is not served. A resource that has left the ring is not missing once it is gone.
@@ -371,11 +370,9 @@ func missing(t *engine.Target) bool {
 }
 
 // assignment returns the assignment for the status of the ring.
-func assignment(ring *v1alpha1.ClusterRing, sc *scope.Scope, t *engine.Target, report engine.Report) *v1alpha1.AssignmentStatus {
-	a := &v1alpha1.AssignmentStatus{LostShards: report.Lost, Resources: sc.Remember(t.Set)}
-
-	if report.Converged {
-		a.Resources = scope.Converged(ring, t.Set)
+func assignment(ring *v1alpha1.ClusterRing, t *engine.Target, report engine.Report) *v1alpha1.AssignmentStatus {
+	a := &v1alpha1.AssignmentStatus{
+		LostShards: report.Lost, Resources: scope.Converged(ring, t.Set, report.ConvergedFor, t.View.Fingerprint()),
 	}
 
 	if report.Converged && !missing(t) {
@@ -429,17 +426,17 @@ func spoken(r *v1alpha1.ClusterRing) string {
 	return "not converged"
 }
 
-// claim returns what the steward knows, and whether the engine claims convergence for it.
-func (s *steward) claim() (f facts, converged bool) {
+// claim returns what the steward knows, and what the engine claims for it: about nothing if it has another target.
+func (s *steward) claim() (f facts, claims engine.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	f = facts{ring: s.ring, view: viewOf(s.leases), teams: maps.Clone(s.teams), served: s.w.server.Resources()}
-	if s.engine == nil || s.engine.Target() == nil || s.ring == nil {
-		return f, false
+	if s.engine == nil || s.engine.Target() == nil || s.ring == nil || s.engine.Target().View.Fingerprint() != f.view.Fingerprint() {
+		return f, claims
 	}
 
-	return f, s.engine.Target().View.Fingerprint() == f.view.Fingerprint() && s.engine.Report().Converged
+	return f, s.engine.Report()
 }
 
 // looked returns the number of reconciles of the ring.

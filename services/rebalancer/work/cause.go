@@ -128,6 +128,10 @@ func (t *Table) drop(now time.Time, e *entry) {
 	below := t.parked[OwnerOf(e.object.ID)]
 
 	if w := t.parked[e.cause]; e.phase == Parked && e.cause.shard != "" && below == nil && e.follows == (feed.Lineage{}) {
+		if !w.dropped {
+			t.owing++
+		}
+
 		w.dropped = true
 	} else {
 		t.dropped = true
@@ -275,6 +279,8 @@ func (t *Table) repay(c Cause, w *waiting) {
 	if !w.dropped {
 		return
 	}
+
+	t.owing--
 
 	if w.dropped = false; w.entries.Len() == 0 {
 		t.forget(c)

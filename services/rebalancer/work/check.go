@@ -80,7 +80,13 @@ func (t *Table) verify() error {
 
 // verifyCounts compares the recounted values with the stored ones.
 func (t *Table) verifyCounts(n *count) error {
+	owing := 0
+
 	for c, w := range t.parked {
+		if w.dropped {
+			owing++
+		}
+
 		if c.kind == kindPermit {
 			n.permits.wanted.Insert(c.lane())
 		}
@@ -88,6 +94,10 @@ func (t *Table) verifyCounts(n *count) error {
 		if err := t.verifyWaiting(c, w, n.waits[c]); err != nil {
 			return err
 		}
+	}
+
+	if owing != t.owing {
+		return fmt.Errorf("10: %d causes owe a search, not %d", owing, t.owing)
 	}
 
 	for c, waiting := range n.waits {

@@ -10,6 +10,7 @@ import (
 	"container/list"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -82,7 +83,10 @@ type Table struct {
 	debt     Debt
 	// dropped reports whether obligations found no room, so that a pass has to find them again.
 	dropped bool
-	moved   uint64
+	// owing counts the causes whose obligations found no room, and are searched when it wakes them.
+	owing int
+	// moved counts by resource how often objects of live shards have moved or were asked for.
+	moved map[schema.GroupResource]uint64
 	// paused is until when no further object may be drained; zero if objects may be.
 	paused time.Time
 
@@ -139,6 +143,7 @@ type entry struct {
 func New(l Limits) *Table {
 	return &Table{
 		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, permits: newPermits(), families: newFamilies(), tally: newTally(),
+		moved:     map[schema.GroupResource]uint64{},
 		available: func(string) bool { return false },
 	}
 }
@@ -197,7 +202,7 @@ func (t *Table) Doubt(id feed.ID) {
 func (t *Table) replace(e *entry, o feed.Object) {
 	changed := e.object.Shard != o.Shard || e.object.Draining != o.Draining
 	if changed && t.available(e.object.Shard) {
-		t.moved++
+		t.moved[o.GVR.GroupResource()]++
 	}
 
 	before := e.object
@@ -266,8 +271,8 @@ func (t *Table) Released(now time.Time, id feed.ID, resourceVersion string) bool
 		return false
 	}
 
-	t.debt.Unseen = true
-	t.moved++
+	t.debt.Unseen = t.debt.Unseen.Union(sets.New(id.GVR.GroupResource()))
+	t.moved[id.GVR.GroupResource()]++
 	e.object.Shard = "" // as far as is known
 	t.end(now, e)
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
@@ -59,9 +60,11 @@ func shares[K comparable](counts map[K]int, name func(K) string) []Share {
 
 // Debt is what has to be searched again, because it was not stored or not seen.
 type Debt struct {
-	// All requests a pass over all labeled objects. Unseen requests the same, because drains were acknowledged and their
-	// objects not seen.
-	All, Unseen bool
+	// All requests a pass over all labeled objects.
+	All bool
+	// Unseen are the resources of which a pass has to visit all labeled objects, because drains were acknowledged and their objects
+	// not seen.
+	Unseen sets.Set[schema.GroupResource]
 	// Relist requests a list of the objects without an available shard.
 	Relist bool
 	// Lost are shards whose objects have to be listed. Misplaced are shards at which a pass has to look.
@@ -79,12 +82,18 @@ func (t *Table) Debt() (d Debt, ok bool) {
 	slices.Sort(d.Lost)
 	slices.Sort(d.Misplaced)
 
-	return d, d.All || d.Unseen || d.Relist || len(d.Lost) > 0 || len(d.Misplaced) > 0
+	return d, d.All || d.Unseen.Len() > 0 || d.Relist || len(d.Lost) > 0 || len(d.Misplaced) > 0
 }
 
-// Moved counts how often objects of live shards have moved or were asked for. If two counts are equal, no object moved in
-// between.
-func (t *Table) Moved() uint64 { return t.moved }
+// Moved counts how often objects of a resource have moved from live shards, or were asked for there. If two counts are equal, none of
+// its objects moved in between.
+func (t *Table) Moved(of schema.GroupResource) uint64 { return t.moved[of] }
+
+// Still reports whether there is no obligation of a resource. It is false while any obligation is not stored, because that may be one of
+// the resource.
+func (t *Table) Still(of schema.GroupResource) bool {
+	return t.tally.resources[of] == 0 && !t.dropped && t.owing == 0
+}
 
 // class is the class in which an obligation is counted.
 type class uint8
@@ -252,7 +261,7 @@ func (t *Table) Summary() Summary {
 	y := &t.tally
 	s := Summary{
 		Unassigned: y.classes[unassigned], Misplaced: y.classes[misplaced], Draining: y.classes[draining],
-		Late: y.late, Blocked: y.blocked, Failing: y.failed, More: t.dropped,
+		Late: y.late, Blocked: y.blocked, Failing: y.failed, More: t.dropped || t.owing > 0,
 		Silent:    t.permits.silent(),
 		Resources: shares(y.resources, schema.GroupResource.String),
 		Asked:     shares(y.asked, func(shard string) string { return shard }),
@@ -261,12 +270,10 @@ func (t *Table) Summary() Summary {
 
 	lost := maps.Clone(y.lost)
 
-	for c, w := range t.parked {
+	for c := range t.parked {
 		if c.kind == kindHeld {
 			lost[c.shard]++
 		}
-
-		s.More = s.More || w.dropped
 	}
 
 	s.Lost = slices.Sorted(maps.Keys(lost))

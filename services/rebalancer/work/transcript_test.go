@@ -100,10 +100,19 @@ func (p *player) duration(s string) time.Duration {
 	return d
 }
 
+// moves returns how often objects of all resources have moved.
+func (p *player) moves() (n uint64) {
+	for _, of := range p.table.moved {
+		n += of
+	}
+
+	return n
+}
+
 // step executes a line, and returns the line with its results.
 func (p *player) step(at, event string) string {
 	p.now, p.says = p.start.Add(p.duration(at)), nil
-	times, each, moves := 1, event, p.table.Moved()
+	times, each, moves := 1, event, p.moves()
 
 	if n, rest, ok := strings.Cut(event, " times "); ok {
 		each = rest
@@ -115,7 +124,7 @@ func (p *player) step(at, event string) string {
 		name = p.happen(strings.Fields(strings.ReplaceAll(each, "#", strconv.Itoa(i+1))))
 	}
 
-	if n := p.table.Moved() - moves; n > 0 {
+	if n := p.moves() - moves; n > 0 {
 		p.say("%d moved", n)
 	}
 
@@ -287,7 +296,7 @@ func (p *player) owed() {
 
 	var owes []string
 
-	for what, is := range map[string]bool{"a pass": d.All, "a check": d.Unseen, "a list of the unassigned": d.Relist} {
+	for what, is := range map[string]bool{"a pass": d.All, "a check": len(d.Unseen) > 0, "a list of the unassigned": d.Relist} {
 		if is {
 			owes = append(owes, what)
 		}

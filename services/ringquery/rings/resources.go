@@ -80,7 +80,9 @@ func (r *Resources) Remembered(ring Ring) *resources.Set {
 
 	all := slices.Clone(ring.Spec.Resources)
 	for _, a := range st.Resources {
-		all = append(all, v1alpha1.RingResource(a))
+		all = append(all, v1alpha1.RingResource{
+			Group: a.Group, Resource: a.Resource, ControlledResources: a.ControlledResources, Key: a.Key,
+		})
 	}
 
 	return r.known.Resolve(v1alpha1.ClusterRingSpec{Resources: all})

@@ -371,4 +371,8 @@ type AssignedResource struct {
 	// Key is the key by which objects of the main resource are assigned, or are moving to; absent for the name. While it differs from
 	// the key in the spec, objects are about to move.
 	Key *ObjectKey `json:"key,omitempty"`
+	// Fingerprint identifies the set of available shards for which every object of the main resource was last found in its place, as
+	// the fingerprint of the assignment does for all resources. While it differs from that of the currently available shards, objects
+	// that others follow may be moving.
+	Fingerprint string `json:"fingerprint,omitempty"`
 }
