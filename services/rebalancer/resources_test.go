@@ -237,6 +237,7 @@ func TestTypoIsRepaired(t *testing.T) {
 	w.AtRest()
 	require.Equal(t, []v1alpha1.AssignedResource{{
 		Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}},
+		Fingerprint: w.Ring.Status.Assignment.Fingerprint,
 	}}, w.Ring.Status.Assignment.Resources)
 }
 
