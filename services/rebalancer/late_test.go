@@ -118,6 +118,7 @@ func TestShardWithoutAController(t *testing.T) {
 	since, _, _ = strings.Cut(since, " ")
 	at, err := time.Parse(time.RFC3339, since)
 	require.NoError(t, err, message)
+
 	created := w.Ring.CreationTimestamp.Time
 	require.WithinRange(t, at, created, created.Add(time.Minute), message)
 

@@ -298,6 +298,16 @@ func (s *state) retarget(t *Target) (differs bool) {
 		maps.DeleteFunc(s.failures, func(id sourceID, _ string) bool { // the next pass shows whether they persist
 			return id.looksFor == forMisplaced
 		})
+
+		owners := sets.New[schema.GroupResource]()
+
+		for _, r := range t.Set.Main() {
+			if r.Controls {
+				owners.Insert(r.GroupResource())
+			}
+		}
+
+		s.table.Owners(now, owners)
 		s.table.Recheck(now, t.View.Works, func(id feed.ID) bool {
 			r, _, ok := t.Set.Find(id.GVR.GroupResource())
 			return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")

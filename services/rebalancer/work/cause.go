@@ -373,7 +373,7 @@ func (t *Table) Next() (at time.Time, ok bool) {
 		return at, ok
 	}
 
-	if ends, closed := t.permits.next(); closed && !t.permits.open() && (!ok || ends.Before(at)) {
+	if ends, closed := t.permits.next(); closed && (!ok || ends.Before(at)) {
 		at, ok = ends, true
 	}
 

@@ -65,9 +65,11 @@ func (t *Table) verify() error {
 		}
 	}
 
-	for move := t.permits.moves.Front(); move != nil; move = move.Next() {
-		if !n.moves.Has(move) {
-			return errors.New("4: a planned move counts that no obligation is in")
+	for _, moves := range t.permits.moves {
+		for move := moves.Front(); move != nil; move = move.Next() {
+			if !n.moves.Has(move) {
+				return errors.New("4: a planned move counts that no obligation is in")
+			}
 		}
 	}
 
@@ -106,7 +108,7 @@ func (t *Table) verifyCounts(n *count) error {
 		}
 	}
 
-	n.permits.turn, n.permits.moves = t.permits.turn, t.permits.moves
+	n.permits.turn, n.permits.moves, n.permits.owners = t.permits.turn, t.permits.moves, t.permits.owners
 
 	for shard, lanes := range n.permits.lanes {
 		for of, h := range lanes {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
@@ -86,6 +87,20 @@ func TestSomeObjectsMoveAtATime(t *testing.T) {
 	require.Len(t, drained, movesAtOnce)
 	p.handOn(drained[:10])
 	require.Len(t, p.drain(), 10)
+}
+
+// Fewer objects that others may follow move at a time, beside the others.
+func TestFewOwnersMoveAtATime(t *testing.T) {
+	p := newPlanner(t, 2*movesAtOnce)
+	p.table.Owners(p.now, sets.New(p.version("0", "", false).GVR.GroupResource()))
+
+	drained := p.drain()
+	require.Len(t, drained, ownersAtOnce)
+	p.handOn(drained[:2])
+	require.Len(t, p.drain(), 2)
+
+	p.table.Owners(p.now, nil)
+	require.Len(t, p.drain(), movesAtOnce)
 }
 
 // A shard that works on objects for long does not keep others from being drained.
