@@ -243,6 +243,8 @@ func (p *passes) pace() time.Duration {
 type visit struct {
 	*look
 
+	// resource is that of the look when the pass began: another target may change it.
+	resource resources.Resource
 	shards []string
 	all    bool
 	// owed is where the pass has to look.
@@ -258,7 +260,7 @@ func (s *state) begin(k kind) (visits []visit, full bool) {
 	everywhere := 0
 
 	for _, l := range p.looks {
-		v := visit{look: l, all: true, owed: l.extent, audited: k == audit && s.settled(l)}
+		v := visit{look: l, resource: l.resource, all: true, owed: l.extent, audited: k == audit && s.settled(l)}
 
 		if of, at := l.due(s); !full {
 			if of == noPass || at.After(now) {
