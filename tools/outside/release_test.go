@@ -194,7 +194,6 @@ func installs(t *testing.T, c checkout) {
 
 	for name, images := range map[string][]string{
 		"crds.yaml": nil, "install.yaml": {"assigner", "leasemonitor", "rebalancer", "ringquery"}, "example.yaml": {"example"},
-		"install-cert-manager.yaml": {"assigner", "leasemonitor", "rebalancer", "ringquery"},
 	} {
 		var found []string
 

@@ -17,32 +17,34 @@ type Keyless struct {
 	Example string
 }
 
-// keyless counts the objects that a pass over all objects has seen without their key.
+// keyless counts the objects of a resource that a pass over all of them has seen without their key.
 type keyless struct {
+	Keyless
+
 	// target is the target of the pass; nil if there was none yet.
 	target *Target
-	found  []Keyless
 }
 
 func (k *keyless) add(o feed.Object) {
-	gr := o.GVR.GroupResource()
-
-	i := slices.IndexFunc(k.found, func(of Keyless) bool { return of.Resource == gr })
-	if i < 0 {
-		i = len(k.found)
-		k.found = append(k.found, Keyless{Resource: gr, Example: o.String()})
+	if k.Objects++; k.Objects == 1 {
+		k.Resource, k.Example = o.GVR.GroupResource(), o.String()
 	}
-
-	k.found[i].Objects++
 }
 
-// report returns what was counted for a target, by the names of the resources; known is false if no pass has ended that counts for it.
-func (k *keyless) report(t *Target) (found []Keyless, known bool) {
-	if !k.target.Covers(t) {
-		return nil, false
+// withoutKey returns what was counted for a target, by the names of the resources; known is false if a resource of it has not been counted
+// for it.
+func (p *passes) withoutKey(t *Target) (found []Keyless, known bool) {
+	for _, l := range p.looks {
+		if !l.keyless.target.Covers(t) {
+			return nil, false
+		}
+
+		if l.keyless.Objects > 0 {
+			found = append(found, l.keyless.Keyless)
+		}
 	}
 
-	return slices.SortedFunc(slices.Values(k.found), func(a, b Keyless) int {
-		return cmp.Compare(a.Resource.String(), b.Resource.String())
-	}), true
+	slices.SortFunc(found, func(a, b Keyless) int { return cmp.Compare(a.Resource.String(), b.Resource.String()) })
+
+	return found, len(p.looks) > 0
 }

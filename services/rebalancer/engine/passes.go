@@ -52,8 +52,6 @@ type passes struct {
 	// saw.
 	ended   time.Time
 	objects int
-	// keyless are the objects without a key that this pass saw.
-	keyless keyless
 }
 
 // look is what passes know about one resource.
@@ -71,6 +69,8 @@ type look struct {
 	// next is when the next pass may begin.
 	next    time.Time
 	backoff feed.Pauses
+	// keyless are the objects without a key that the last pass over all its objects saw.
+	keyless keyless
 }
 
 // newPasses returns the passes of a ring that no pass has visited yet.
@@ -245,12 +245,14 @@ type visit struct {
 
 	// resource is that of the look when the pass began: another target may change it.
 	resource resources.Resource
-	shards []string
-	all    bool
+	shards   []string
+	all      bool
 	// owed is where the pass has to look.
 	owed extent
 	// audited reports whether the pass is an audit, and the resource was settled when it began.
 	audited bool
+	// without are the objects without a key that it sees.
+	without keyless
 }
 
 // begin records that a pass begins. It returns what the pass has to visit, and whether that is everything. The lock must be held.
@@ -357,15 +359,16 @@ func (e *Engine) once(ctx context.Context, k kind) {
 	visits, full := e.begin(k)
 	e.mu.Unlock()
 
-	p := &round{e: e, t: t, full: full, keyless: keyless{target: t}}
+	p := &round{e: e, t: t, full: full}
 	if k == change { // many objects may have to move; other passes find nothing
 		p.held = calmHeld
 	}
 
 	errs := make([]error, len(visits))
 
-	for i, v := range visits {
-		if v.all || len(v.shards) > 0 {
+	for i := range visits {
+		if v := &visits[i]; v.all || len(v.shards) > 0 {
+			v.without.target = t
 			errs[i] = p.over(ctx, v)
 		}
 	}
@@ -381,7 +384,7 @@ func (e *Engine) finish(k kind, p *round, visits []visit, errs []error) {
 		ps, failed := &e.passes, errors.Join(errs...) != nil
 
 		if p.full && !failed {
-			ps.ended, ps.objects, ps.keyless = now, p.objects, p.keyless
+			ps.ended, ps.objects = now, p.objects
 		}
 
 		if k == audit && failed {
@@ -391,6 +394,10 @@ func (e *Engine) finish(k kind, p *round, visits []visit, errs []error) {
 		same := e.target.Same(p.t)
 
 		for i, v := range visits {
+			if v.all && errs[i] == nil {
+				v.keyless = v.without
+			}
+
 			switch {
 			case !same:
 				// The extent now contains what was owed then, if it still concerns this ring.

@@ -50,7 +50,7 @@ func (e *Engine) Report() Report {
 	_, all := e.passes.verified()
 	r.Converged = e.target != nil && all && e.table.Empty() && len(e.failures) == 0 && !e.looking()
 
-	r.Keyless, r.KeylessKnown = e.passes.keyless.report(e.target)
+	r.Keyless, r.KeylessKnown = e.passes.withoutKey(e.target)
 
 	if e.target != nil {
 		r.Lost = sets.List(sets.New(r.Lost...).Union(e.lost).Difference(sets.New(e.target.View.WorkingShards()...)))

@@ -21,11 +21,10 @@ type round struct {
 	// full reports whether it visits all objects.
 	full    bool
 	objects int
-	keyless keyless
 }
 
 // over makes one visit.
-func (p *round) over(ctx context.Context, v visit) error {
+func (p *round) over(ctx context.Context, v *visit) error {
 	r := v.resource
 	scope := feed.Scope{GVR: r.GVR, Selector: p.e.Objects.ShardLabel()}
 	chunks := [][]string{nil}
@@ -60,7 +59,7 @@ func (p *round) over(ctx context.Context, v visit) error {
 	return err
 }
 
-func (p *round) see(ctx context.Context, lookup placement.Lookup, v visit, s sight) {
+func (p *round) see(ctx context.Context, lookup placement.Lookup, v *visit, s sight) {
 	o := s.object
 	p.objects++
 
@@ -71,7 +70,7 @@ func (p *round) see(ctx context.Context, lookup placement.Lookup, v visit, s sig
 
 	at, inPlace := p.e.observed(ctx, lookup, s)
 	if at.Keyless {
-		p.keyless.add(o)
+		v.without.add(o)
 	}
 
 	if v.audited && !inPlace && !known && p.e.undisturbed(v.look) {

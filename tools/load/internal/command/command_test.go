@@ -68,9 +68,9 @@ func TestRun(t *testing.T) {
 	text, err := build.CombinedOutput()
 	require.NoError(t, err, string(text))
 
-	table, progress, err := load(t, "run", "--bin-dir="+bin, "--out="+out, "--only=^admission-(cpu-3|creates-3|foreign-calls)$", "--rounds=1", "--profile")
+	table, progress, err := load(t, "run", "--bin-dir="+bin, "--out="+out, "--only=^admission-(cpu-50|creates-50|foreign-calls)$", "--rounds=1", "--profile")
 	require.NoError(t, err, progress)
-	require.Contains(t, table, "assigner CPU per admission, 3 shards")
+	require.Contains(t, table, "assigner CPU per admission, 50 shards")
 
 	file, err := os.Open(filepath.Join(out, "report.json"))
 
