@@ -48,7 +48,10 @@ var (
 	brown  = color.RGBA{R: 0xB4, G: 0x53, B: 0x09, A: 0xFF}
 )
 
-var dark = map[color.RGBA]string{ground: "#0F172A", ink: "#CBD5E1", lines: "#283548", blue: "#60A5FA", band: "#1E3A6E", brown: "#FBBF24"}
+var themes = []struct {
+	light color.RGBA
+	dark  string
+}{{ground, "#0F172A"}, {ink, "#CBD5E1"}, {lines, "#283548"}, {blue, "#60A5FA"}, {band, "#1E3A6E"}, {brown, "#FBBF24"}}
 
 // SVG returns the plot of a series. The result does not depend on the order of the points. Points without a value are omitted. It returns
 // an error if no point remains, or if a figure is negative or not finite.
@@ -347,10 +350,10 @@ func svg(title string, head *plot.Plot, each vg.Length, plots ...*plot.Plot) str
 	body = strings.ReplaceAll(body, "font-family:Liberation Sans", "font-family:Liberation Sans,Arial,sans-serif") // equally wide
 	light, night := "", ""
 
-	for _, c := range []color.RGBA{ground, ink, lines, blue, band, brown} {
-		hex := fmt.Sprintf("#%02X%02X%02X", c.R, c.G, c.B)
+	for _, c := range themes {
+		hex := fmt.Sprintf("#%02X%02X%02X", c.light.R, c.light.G, c.light.B)
 		body = strings.ReplaceAll(body, hex, "var(--c"+hex[1:]+")")
-		light, night = light+"--c"+hex[1:]+":"+hex+";", night+"--c"+hex[1:]+":"+dark[c]+";"
+		light, night = light+"--c"+hex[1:]+":"+hex+";", night+"--c"+hex[1:]+":"+c.dark+";"
 	}
 
 	return start + "xlink\">\n<title>" + html.EscapeString(title) + "</title>\n<style>svg{" + light + "}@media(prefers-color-scheme:dark){svg{" + night + "}}</style>\n" + body
