@@ -13,8 +13,6 @@ import (
 // Report is the progress of an engine towards its target.
 type Report struct {
 	work.Summary
-	// Problems are the resources with objects that are late, failing, or blocked, the worst first.
-	Problems []work.Problem
 	// Failures are messages about resources that cannot be read, sorted.
 	Failures []string
 	// Converged reports whether there is no obligation, every source is healthy, and a pass over all labeled objects has
@@ -36,7 +34,6 @@ func (e *Engine) Report() Report {
 
 	r := Report{
 		Summary:  e.table.Summary(),
-		Problems: e.table.Problems(),
 		Failures: slices.Compact(slices.Sorted(maps.Values(e.failures))),
 		Settled:  sets.New[schema.GroupResource](),
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -33,8 +32,8 @@ type situation struct {
 	unwatched string
 	// mutating says what may change more in the writes of the rebalancer, as [Reconciler.mutating] does.
 	mutating string
-	// since is since when objects of a resource have had a problem; resources without one are absent.
-	since map[schema.GroupResource]time.Time
+	// since is since when objects of a resource have had a problem, by its name; resources without one are absent.
+	since map[string]time.Time
 	// report is the progress of the engine.
 	report engine.Report
 }
@@ -146,8 +145,7 @@ func worst(s situation) string {
 	var all []string
 
 	for _, p := range s.report.Problems[:min(len(s.report.Problems), maxNamed)] {
-		since := s.since[p.Resource].UTC().Format(time.RFC3339)
-		all = append(all, fmt.Sprintf("%d of %s, since %s", p.Objects, p.Resource, since))
+		all = append(all, fmt.Sprintf("%d of %s, since %s", p.N, p.Of, s.since[p.Of].UTC().Format(time.RFC3339)))
 	}
 
 	if len(all) == 0 {
@@ -162,13 +160,13 @@ func worst(s situation) string {
 }
 
 // began records since when objects of resources have had problems.
-func began(since map[schema.GroupResource]time.Time, now time.Time, problems []work.Problem) map[schema.GroupResource]time.Time {
-	next := map[schema.GroupResource]time.Time{}
+func began(since map[string]time.Time, now time.Time, problems []work.Share) map[string]time.Time {
+	next := map[string]time.Time{}
 
 	for _, p := range problems {
-		next[p.Resource] = now
-		if before, known := since[p.Resource]; known {
-			next[p.Resource] = before
+		next[p.Of] = now
+		if before, known := since[p.Of]; known {
+			next[p.Of] = before
 		}
 	}
 
@@ -184,7 +182,7 @@ func late(r engine.Report) string {
 	for i, s := range r.Silent {
 		others -= s.Objects
 
-		if i < mostSilent {
+		if i < maxNamed {
 			all = append(all, fmt.Sprintf("shard %s has acknowledged no drain of %s since %s (%d objects): it may run no controller for them, "+
 				"or may not patch them; it is asked for one more at a time", s.Shard, s.Resource, s.Since.UTC().Format(time.RFC3339), s.Objects))
 		}
@@ -196,9 +194,6 @@ func late(r engine.Report) string {
 
 	return strings.Join(all, "; ")
 }
-
-// mostSilent is the number of shards that a condition names because they acknowledge no drains of a resource.
-const mostSilent = 3
 
 func counts(r engine.Report) string {
 	if r.Unassigned == 0 && r.Misplaced == 0 && r.Draining == 0 {

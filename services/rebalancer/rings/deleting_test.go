@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -21,25 +20,15 @@ import (
 
 func share(n int, of string) work.Share { return work.Share{Of: of, N: n} }
 
-func problems(all ...any) (list []work.Problem) {
-	for i := 0; i < len(all); i += 2 {
-		list = append(list, work.Problem{Objects: all[i].(int), Resource: schema.GroupResource{Resource: all[i+1].(string)}})
-	}
-
-	return list
-}
-
 // A problem keeps the time of its begin until it ends.
 func TestProblemsBegin(t *testing.T) {
 	at := func(s int64) time.Time { return time.Unix(s, 0) }
-	a, b := schema.GroupResource{Resource: "as"}, schema.GroupResource{Resource: "bs"}
+	since := began(nil, at(1), []work.Share{share(1, "as")})
+	since = began(since, at(2), []work.Share{share(1, "bs"), share(2, "as")})
+	require.Equal(t, map[string]time.Time{"as": at(1), "bs": at(2)}, since)
 
-	since := began(nil, at(1), problems(1, "as"))
-	since = began(since, at(2), problems(1, "bs", 2, "as"))
-	require.Equal(t, map[schema.GroupResource]time.Time{a: at(1), b: at(2)}, since)
-
-	since = began(since, at(3), problems(1, "bs"))
-	require.Equal(t, map[schema.GroupResource]time.Time{b: at(2)}, since)
+	since = began(since, at(3), []work.Share{share(1, "bs")})
+	require.Equal(t, map[string]time.Time{"bs": at(2)}, since)
 }
 
 // At each stage, the message says what is left, what the ring waits for, and what helps.
@@ -83,9 +72,10 @@ func TestMessageOfADeletedRing(t *testing.T) {
 			"objects with its labels, as far as is known: 1 (1 configmaps); not to be released yet: 1, such as configmaps x/a: " + rbac + rights,
 		},
 		"of several resources": {
-			situation{report: engine.Report{Problems: problems(9, "as", 4, "bs", 2, "cs", 1, "ds", 1, "es"), Summary: work.Summary{
+			situation{report: engine.Report{Summary: work.Summary{
+				Problems:  []work.Share{share(9, "as"), share(4, "bs"), share(2, "cs"), share(1, "ds"), share(1, "es")},
 				Misplaced: 17, Blocked: 17, BlockedExample: "as x/a: 503", Resources: one,
-			}}, since: map[schema.GroupResource]time.Time{{Resource: "as"}: time.Unix(0, 0)}},
+			}}, since: map[string]time.Time{"as": time.Unix(0, 0)}},
 			"objects with its labels, as far as is known: 17 (1 configmaps); not to be released yet: 17, such as as x/a: 503 (9 of as, " +
 				"since 1970-01-01T00:00:00Z; 4 of bs, since 0001-01-01T00:00:00Z; 2 of cs, since 0001-01-01T00:00:00Z; and 2 more resources)",
 		},

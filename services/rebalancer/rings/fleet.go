@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -58,8 +57,8 @@ type running struct {
 	// reported is what the reconciler last wrote. stuck is the last announced reason why a deleted ring waits.
 	reported lastReport
 	stuck    string
-	// since is since when objects of a resource have had a problem.
-	since map[schema.GroupResource]time.Time
+	// since is since when objects of a resource have had a problem, by its name.
+	since map[string]time.Time
 }
 
 // Start runs the engines until ctx ends, and returns when all of them have stopped.

@@ -39,7 +39,7 @@ func PermitOf(shard string, of schema.GroupResource) Cause {
 }
 
 // lane returns the lane of a permit that is waited for.
-func (c Cause) lane() lane { return lane{c.shard, c.owner.GVR.GroupResource()} }
+func (c Cause) lane() shardLane { return shardLane{c.shard, c.owner.GVR.GroupResource()} }
 
 // Busy returns the number of obligations that are due, or with a worker, without those whose writes hang.
 func (t *Table) Busy() int { return t.Ready() + t.tally.phases[Moving] - t.lanes.hung }

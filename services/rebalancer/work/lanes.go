@@ -38,12 +38,12 @@ const (
 	ranks
 )
 
-// line contains what is due of one resource, and determines how long writes of the resource may take.
+// lane contains what is due of one resource, and determines how long writes of the resource may take.
 //
 // A write that was not answered doubles the time for later writes, and a successful one adapts it to the time that it took:
 // writes that are always slow succeed. From a write that hangs to the next answer, the lane gets only its share of the
 // workers. A job that hangs counts in its lane, and not among the jobs that are limited for all lanes together.
-type line struct {
+type lane struct {
 	of  schema.GroupResource
 	due [ranks]queue
 	// working counts the jobs in progress.
@@ -58,7 +58,7 @@ type line struct {
 
 // lanes are the lanes of a table. Resources take turns, in the order in which they were first seen.
 type lanes struct {
-	all []*line
+	all []*lane
 	// turn is the index of the lane of the last job, and jobs counts the jobs. hung counts the jobs in progress that hang.
 	turn, jobs, hung int
 }
@@ -74,21 +74,21 @@ type Hanging struct {
 }
 
 // lane returns the lane of a resource.
-func (t *Table) lane(of schema.GroupResource) *line {
+func (t *Table) lane(of schema.GroupResource) *lane {
 	for _, l := range t.lanes.all {
 		if l.of == of {
 			return l
 		}
 	}
 
-	l := &line{of: of}
+	l := &lane{of: of}
 	t.lanes.all = append(t.lanes.all, l)
 
 	return l
 }
 
 // limit returns how many jobs of the lane may be in progress.
-func (l *line) limit(workers int) int {
+func (l *lane) limit(workers int) int {
 	if l.hanging.IsZero() && l.took < slowAfter {
 		return workers
 	}
@@ -97,7 +97,7 @@ func (l *line) limit(workers int) int {
 }
 
 // waiting returns how many obligations are due.
-func (l *line) waiting() (n int) {
+func (l *lane) waiting() (n int) {
 	for i := range l.due {
 		n += l.due[i].entries.Len()
 	}
@@ -186,7 +186,7 @@ func (t *Table) works(e *entry, now bool) {
 }
 
 // answered records how long a write took, and whether it was given up.
-func (t *Table) answered(now time.Time, l *line, out Outcome) {
+func (t *Table) answered(now time.Time, l *lane, out Outcome) {
 	switch {
 	case !out.Wrote:
 		return

@@ -28,15 +28,15 @@ const (
 // tooSilent is the number of late drains in a row after which a shard is taken to release no objects of a resource.
 const tooSilent = 2
 
-// lane is a resource at a shard: a shard may have a controller for one resource, and none for another.
-type lane struct {
+// shardLane is a resource at a shard: a shard may have a controller for one resource, and none for another.
+type shardLane struct {
 	shard string
 	of    schema.GroupResource
 }
 
-func laneOf(shard string, e *entry) lane { return lane{shard, e.object.GVR.GroupResource()} }
+func laneOf(shard string, e *entry) shardLane { return shardLane{shard, e.object.GVR.GroupResource()} }
 
-func compareLanes(a, b lane) int {
+func compareLanes(a, b shardLane) int {
 	return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.of.Resource, b.of.Resource), cmp.Compare(a.of.Group, b.of.Group))
 }
 
@@ -47,9 +47,9 @@ type permits struct {
 	// lanes counts them by shard and resource. There is no entry without any.
 	lanes map[string]map[schema.GroupResource]*held
 	// wanted are the lanes with obligations that wait for a permit.
-	wanted sets.Set[lane]
+	wanted sets.Set[shardLane]
 	// turn is the lane that got the last free permit, so that the next one goes to another lane.
-	turn lane
+	turn shardLane
 	// moves are the times at which planned moves began that still count, of objects that others may follow (true), and of
 	// other ones. A move runs from the moment at which the object may be drained, until the object is in its place.
 	moves map[bool]*list.List
@@ -68,13 +68,13 @@ type held struct {
 
 func newPermits() permits {
 	return permits{
-		lanes: map[string]map[schema.GroupResource]*held{}, wanted: sets.New[lane](),
+		lanes: map[string]map[schema.GroupResource]*held{}, wanted: sets.New[shardLane](),
 		moves: map[bool]*list.List{true: list.New(), false: list.New()},
 	}
 }
 
 // count adds n drains or grants of a lane; n is 1 or -1.
-func (s *permits) count(l lane, late bool, n int) {
+func (s *permits) count(l shardLane, late bool, n int) {
 	if s.lanes[l.shard] == nil {
 		s.lanes[l.shard] = map[schema.GroupResource]*held{}
 	}
@@ -102,7 +102,7 @@ func (s *permits) count(l lane, late bool, n int) {
 }
 
 // late records that a drain in time has become late.
-func (s *permits) late(l lane, since time.Time) {
+func (s *permits) late(l shardLane, since time.Time) {
 	s.count(l, true, 1) // first, so that the lane is not forgotten
 	s.count(l, false, -1)
 
@@ -113,14 +113,14 @@ func (s *permits) late(l lane, since time.Time) {
 }
 
 // deaf reports whether the shard acknowledges no drains of the resource.
-func (s *permits) deaf(l lane) bool {
+func (s *permits) deaf(l shardLane) bool {
 	h := s.lanes[l.shard][l.of]
 
 	return h != nil && h.silent >= tooSilent
 }
 
 // acknowledged records that a shard has released an object.
-func (s *permits) acknowledged(l lane) {
+func (s *permits) acknowledged(l shardLane) {
 	if h := s.lanes[l.shard][l.of]; h != nil {
 		h.silent = 0
 	}
@@ -194,7 +194,7 @@ func (s *permits) expire(now time.Time) (some bool) {
 // of a shard together cost at most three quarters of its permits: nobody knows whether the shard works on these objects. A
 // lane that acknowledges nothing gets one permit at a time, until that drain is late too, and holds none of the shard's for
 // late drains: there is no controller for the resource, or it does not work, and others are not affected.
-func (t *Table) free(l lane) bool {
+func (t *Table) free(l shardLane) bool {
 	p := &t.permits
 	inTime, late := 0, 0
 
@@ -302,7 +302,7 @@ func (t *Table) grantNext(now time.Time) {
 		return
 	}
 
-	lanes := slices.DeleteFunc(t.permits.wanted.UnsortedList(), func(l lane) bool { return !t.free(l) })
+	lanes := slices.DeleteFunc(t.permits.wanted.UnsortedList(), func(l shardLane) bool { return !t.free(l) })
 	slices.SortFunc(lanes, compareLanes)
 
 	for len(lanes) > 0 && t.permits.inTime < t.limits.Drains {
@@ -321,7 +321,7 @@ func (t *Table) grantNext(now time.Time) {
 }
 
 // grantOne gives a permit of the lane to one obligation that waits for it, and reports whether there was one.
-func (t *Table) grantOne(now time.Time, l lane) bool {
+func (t *Table) grantOne(now time.Time, l shardLane) bool {
 	c := PermitOf(l.shard, l.of)
 
 	w, ok := t.parked[c]
@@ -362,7 +362,7 @@ func (s *permits) silent() (all []Silent) {
 	}
 
 	slices.SortFunc(all, func(a, b Silent) int {
-		return cmp.Or(cmp.Compare(b.Objects, a.Objects), compareLanes(lane{a.Shard, a.Resource}, lane{b.Shard, b.Resource}))
+		return cmp.Or(cmp.Compare(b.Objects, a.Objects), compareLanes(shardLane{a.Shard, a.Resource}, shardLane{b.Shard, b.Resource}))
 	})
 
 	return all

@@ -123,7 +123,7 @@ type entry struct {
 	// timer is when it is due again.
 	timer timer
 	// lane is what is due of its resource. hung reports whether a worker has it, and its write hangs.
-	lane *line
+	lane *lane
 	hung bool
 	// probes is the cause for which it retries on behalf of all obligations with that cause.
 	probes Cause

@@ -33,9 +33,9 @@ type Summary struct {
 	More bool
 	// Hanging are the resources whose writes the API server does not answer, the one that has hung for longest first.
 	Hanging []Hanging
-	// Resources are the numbers of all these objects by resource. Asked are the numbers of objects with the drain label by the available
-	// shards that they are at. The largest numbers come first.
-	Resources, Asked []Share
+	// Resources are the numbers of all these objects by resource, and Problems of those that are late, blocked, or failing. Asked are the
+	// numbers of objects with the drain label by the available shards that they are at. The largest numbers come first.
+	Resources, Problems, Asked []Share
 	// Lost are the shards that are not available and still have objects, as far as is known; sorted.
 	Lost []string
 }
@@ -129,6 +129,7 @@ type tally struct {
 	between        int
 	lost, asked    map[string]int
 	resources      map[schema.GroupResource]int
+	problems       map[schema.GroupResource]int
 	parked         int
 	// failing counts obligations that are failing, by resource, and failed counts all of them. active does not contain those in progress.
 	failing map[schema.GroupResource]int
@@ -138,7 +139,10 @@ type tally struct {
 }
 
 func newTally() tally {
-	return tally{lost: map[string]int{}, asked: map[string]int{}, resources: map[schema.GroupResource]int{}, failing: map[schema.GroupResource]int{}, owners: map[feed.ID]int{}}
+	return tally{
+		lost: map[string]int{}, asked: map[string]int{}, owners: map[feed.ID]int{},
+		resources: map[schema.GroupResource]int{}, problems: map[schema.GroupResource]int{}, failing: map[schema.GroupResource]int{},
+	}
 }
 
 func add[K comparable](counts map[K]int, key K, n int) {
@@ -228,6 +232,10 @@ func (y *tally) add(id feed.ID, c counted, n int) {
 		add(y.failing, id.GVR.GroupResource(), n)
 	}
 
+	if c.late || c.blocked || c.failing {
+		add(y.problems, id.GVR.GroupResource(), n)
+	}
+
 	if c.first {
 		y.first += n
 	}
@@ -264,6 +272,7 @@ func (t *Table) Summary() Summary {
 		Late: y.late, Blocked: y.blocked, Failing: y.failed, More: t.dropped || t.owing > 0,
 		Silent:    t.permits.silent(),
 		Resources: shares(y.resources, schema.GroupResource.String),
+		Problems:  shares(y.problems, schema.GroupResource.String),
 		Asked:     shares(y.asked, func(shard string) string { return shard }),
 		Hanging:   t.hanging(),
 	}

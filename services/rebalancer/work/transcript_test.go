@@ -388,9 +388,9 @@ func (p *player) permits() string {
 	return none(strings.Join(all, ", "))
 }
 
-func (p *player) lanes(shard string) (all []lane) {
+func (p *player) lanes(shard string) (all []shardLane) {
 	for of := range p.table.permits.lanes[shard] {
-		all = append(all, lane{shard, of})
+		all = append(all, shardLane{shard, of})
 	}
 
 	slices.SortFunc(all, compareLanes)
