@@ -31,7 +31,7 @@ PINS        = $(wildcard tools/dev/pins/*.mod)
 TOOLCHAIN  := go1.26.8
 # The modules that are tagged in each release: those that others import or install, and the modules that these require.
 # tools/outside reads this line.
-RELEASED   := pkg proto services/internal services/leasemonitor services/rebalancer services/embedded tools tools/example tools/kubectl-ring
+RELEASED   := pkg proto services/internal services/leasemonitor services/rebalancer services/embedded tools/testkit tools/kubectl-ring
 SERVICES  := leasemonitor assigner rebalancer ringquery
 # Operators of others that tools/operators runs as shards.
 OPERATORS := jobset trust-manager client-go
@@ -46,7 +46,7 @@ RACE       = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 packages   = $(patsubst %,./%/...,$(1))
 # What others run or import: the services, their libraries, the example, and the kubectl plugin. The go command finds them from
 # any directory of the workspace.
-SHIPPED    = $(patsubst %,$(PATHS)/%/...,$(filter-out tools,$(MODULES)))
+SHIPPED    = $(patsubst %,$(PATHS)/%/...,$(filter-out tools tools/testkit,$(MODULES)))
 
 # Both print a path to standard output, and print progress to standard error while they build.
 CONTROLPLANE := GOWORK=off go run -C tools/controlplane .

@@ -8,6 +8,7 @@ require (
 	github.com/clusterring/clusterring/pkg v0.1.0
 	github.com/clusterring/clusterring/proto v0.1.0
 	github.com/clusterring/clusterring/tools/example v0.1.0
+	github.com/clusterring/clusterring/tools/testkit v0.1.0
 	github.com/go-logr/logr v1.4.4
 	github.com/prometheus/procfs v0.22.0
 	github.com/spf13/cobra v1.10.2
@@ -24,7 +25,6 @@ require (
 	gonum.org/v1/plot v0.17.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
-	gotest.tools/v3 v3.5.2
 	k8s.io/api v0.37.1
 	k8s.io/apiextensions-apiserver v0.37.1
 	k8s.io/apimachinery v0.37.1
@@ -73,7 +73,6 @@ require (
 	github.com/golang/freetype v0.0.0-20170609003504-e2365dfdc4a0 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
-	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
@@ -117,4 +116,5 @@ replace (
 	github.com/clusterring/clusterring/services/leasemonitor => ../services/leasemonitor
 	github.com/clusterring/clusterring/services/rebalancer => ../services/rebalancer
 	github.com/clusterring/clusterring/tools/example => ./example
+	github.com/clusterring/clusterring/tools/testkit => ./testkit
 )

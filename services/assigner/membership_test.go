@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 )
 
 // A tenant who may create Leases gets no object if the ring names the namespaces of its shards. Without that, the tenant gets

@@ -9,7 +9,7 @@ require (
 	github.com/clusterring/clusterring/services/internal v0.1.0
 	github.com/clusterring/clusterring/services/leasemonitor v0.1.0
 	github.com/clusterring/clusterring/services/rebalancer v0.1.0
-	github.com/clusterring/clusterring/tools v0.1.0
+	github.com/clusterring/clusterring/tools/testkit v0.1.0
 	github.com/go-logr/logr v1.4.4
 	github.com/spf13/cobra v1.10.2
 	github.com/stretchr/testify v1.12.1
@@ -91,6 +91,5 @@ replace (
 	github.com/clusterring/clusterring/services/internal => ../internal
 	github.com/clusterring/clusterring/services/leasemonitor => ../leasemonitor
 	github.com/clusterring/clusterring/services/rebalancer => ../rebalancer
-	github.com/clusterring/clusterring/tools => ../../tools
-	github.com/clusterring/clusterring/tools/example => ../../tools/example
+	github.com/clusterring/clusterring/tools/testkit => ../../tools/testkit
 )

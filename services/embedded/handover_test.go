@@ -24,7 +24,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/leasemonitor"
 	"github.com/clusterring/clusterring/services/rebalancer"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // services runs lease monitor and rebalancer, with their own rights, until the test ends.

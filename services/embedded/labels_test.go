@@ -35,9 +35,9 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	labprocess "github.com/clusterring/clusterring/tools/lab/process"
-	lab "github.com/clusterring/clusterring/tools/lab/services"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	labprocess "github.com/clusterring/clusterring/tools/testkit/process"
+	lab "github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 // TestLabelsOfTheRingAreNotTheOperators puts a ring over an operator that clones the labels of its objects into a StatefulSet, with its selector and

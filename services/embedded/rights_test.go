@@ -10,12 +10,12 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // TestShardsDoNotChangeTheirRing: the API server refuses a shard with the rights of deploy/example-embedded all that its sharder does not write.
 func TestShardsDoNotChangeTheirRing(t *testing.T) {
-	plane, err := localplane.Start(localplane.Options{})
+	plane, err := localplane.Start(localplane.Options{Knows: v1alpha1.AddToScheme})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
 	require.NoError(t, plane.Install(t.Context(), "deploy/base/crd")) // a ring without services needs nothing else

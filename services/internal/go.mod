@@ -6,6 +6,7 @@ toolchain go1.26.8
 
 require (
 	github.com/clusterring/clusterring/pkg v0.1.0
+	github.com/clusterring/clusterring/tools/testkit v0.1.0
 	github.com/go-logr/logr v1.4.4
 	github.com/go-logr/zapr v1.3.0
 	github.com/google/cel-go v0.29.2
@@ -41,7 +42,6 @@ require (
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/clusterring/clusterring/tools v0.1.0
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/emicklei/go-restful/v3 v3.13.0 // indirect
 	github.com/evanphx/json-patch/v5 v5.9.11 // indirect
@@ -102,6 +102,5 @@ replace (
 	github.com/clusterring/clusterring/services/embedded => ../embedded
 	github.com/clusterring/clusterring/services/leasemonitor => ../leasemonitor
 	github.com/clusterring/clusterring/services/rebalancer => ../rebalancer
-	github.com/clusterring/clusterring/tools => ../../tools
-	github.com/clusterring/clusterring/tools/example => ../../tools/example
+	github.com/clusterring/clusterring/tools/testkit => ../../tools/testkit
 )

@@ -7,7 +7,7 @@ toolchain go1.26.8
 require (
 	github.com/clusterring/clusterring/pkg v0.1.0
 	github.com/clusterring/clusterring/services/internal v0.1.0
-	github.com/clusterring/clusterring/tools v0.1.0
+	github.com/clusterring/clusterring/tools/testkit v0.1.0
 	github.com/go-logr/logr v1.4.4
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
@@ -89,6 +89,5 @@ replace (
 	github.com/clusterring/clusterring/services/embedded => ../embedded
 	github.com/clusterring/clusterring/services/internal => ../internal
 	github.com/clusterring/clusterring/services/rebalancer => ../rebalancer
-	github.com/clusterring/clusterring/tools => ../../tools
-	github.com/clusterring/clusterring/tools/example => ../../tools/example
+	github.com/clusterring/clusterring/tools/testkit => ../../tools/testkit
 )

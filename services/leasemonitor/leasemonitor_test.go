@@ -29,11 +29,11 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/testkit/leasetest"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
-func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) }
 
 // Tests wait for conditions, this long at most and looking this often.
 const (

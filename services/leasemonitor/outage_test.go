@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	testclock "k8s.io/utils/clock/testing"
 
-	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 )
 
 // line is how an instance reaches the API server. It can be cut, which leaves requests without an answer until it is mended.

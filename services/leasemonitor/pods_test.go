@@ -11,8 +11,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	"github.com/clusterring/clusterring/tools/lab/localplane/kubelettest"
+	"github.com/clusterring/clusterring/tools/testkit/kubelettest"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // pod creates a Pod that runs.

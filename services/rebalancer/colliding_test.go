@@ -7,7 +7,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/ringtest"
+	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
 // TestCollidingRings: two names with the same label, which somebody has searched. The younger ring moves nothing.
@@ -15,16 +15,16 @@ func TestCollidingRings(t *testing.T) {
 	const first, second = "colliding-rings-of-a-very-long-name-abcdef-27184", "colliding-rings-of-a-very-long-name-abcdef-727"
 	require.Equal(t, contract.ShardLabel(first), contract.ShardLabel(second))
 
-	w := &testRing{Fixture: ringtest.New(t, func(r *v1alpha1.ClusterRing) { r.Name = first })}
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) { r.Name = first })
 	w.Join("a")
 	object := w.Main("object", "")
 	w.start()
 	w.Eventually(ringtest.Placed{Shard: "a"}, object)
 	w.AtRest()
 
-	younger := &testRing{Fixture: ringtest.New(t, func(r *v1alpha1.ClusterRing) {
+	younger := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Name, r.Spec.NamespaceSelector = second, w.Ring.Spec.NamespaceSelector
-	})}
+	})
 	younger.Join("y")
 
 	c := younger.Assigned(v1alpha1.ReasonShardLabelInUse)

@@ -7,7 +7,7 @@ toolchain go1.26.8
 require (
 	github.com/clusterring/clusterring/pkg v0.1.0
 	github.com/clusterring/clusterring/services/internal v0.1.0
-	github.com/clusterring/clusterring/tools v0.1.0
+	github.com/clusterring/clusterring/tools/testkit v0.1.0
 	github.com/go-logr/logr v1.4.4
 	github.com/prometheus/client_golang v1.25.0
 	github.com/spf13/cobra v1.10.2
@@ -92,6 +92,5 @@ replace (
 	github.com/clusterring/clusterring/services/embedded => ../embedded
 	github.com/clusterring/clusterring/services/internal => ../internal
 	github.com/clusterring/clusterring/services/leasemonitor => ../leasemonitor
-	github.com/clusterring/clusterring/tools => ../../tools
-	github.com/clusterring/clusterring/tools/example => ../../tools/example
+	github.com/clusterring/clusterring/tools/testkit => ../../tools/testkit
 )

@@ -22,7 +22,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/tools/lab/ringtest"
+	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
 var gadgets = schema.GroupVersionKind{Group: "mutated.example.com", Version: "v1", Kind: "Gadget"}

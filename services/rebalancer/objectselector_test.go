@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/ringtest"
+	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
 const operatedBy = "example.org/operator"
@@ -197,9 +197,9 @@ func TestTwoRingsShareAKind(t *testing.T) {
 	w.Join("a")
 	w.start()
 
-	other := &testRing{ringtest.New(t, selecting("theirs"), func(r *v1alpha1.ClusterRing) {
+	other := newTestRing(t, selecting("theirs"), func(r *v1alpha1.ClusterRing) {
 		r.Spec.NamespaceSelector = w.Ring.Spec.NamespaceSelector.DeepCopy()
-	})}
+	})
 	other.Join("z")
 
 	ours, theirs := w.of("ours", "ours", ""), w.of("theirs", "theirs", "")

@@ -30,7 +30,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/pkg/shard/ordinal"
-	"github.com/clusterring/clusterring/tools/lab/ringtest"
+	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
 // controllerVersion is a version of a controller that goes from ordinals to a ring.

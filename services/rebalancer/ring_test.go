@@ -4,29 +4,49 @@ import (
 	"context"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	"github.com/clusterring/clusterring/tools/lab/ringtest"
+	"github.com/clusterring/clusterring/tools/testkit/leasetest"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
 // controller-runtime leaves a goroutine for a watch of metadata that ends while there is an event.
 func TestMain(m *testing.M) {
-	os.Exit(localplane.Main(m, goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop")))
+	os.Exit(localplane.Main(m, v1alpha1.AddToScheme, goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop")))
 }
 
+// clusterRings is what a ring is.
+var clusterRings = ringtest.Kind[*v1alpha1.ClusterRing]{
+	New: func(name string, namespaces map[string]string) *v1alpha1.ClusterRing {
+		return &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ClusterRingSpec{
+			Resources: []v1alpha1.RingResource{{
+				Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}},
+			}},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: namespaces},
+		}}
+	},
+	Labels:     func(r *v1alpha1.ClusterRing) (shard, drain string) { return r.LabelKeys().Shard, r.LabelKeys().Drain },
+	Conditions: func(r *v1alpha1.ClusterRing) []metav1.Condition { return r.Status.Conditions },
+}
+
+type fixture = ringtest.Fixture[*v1alpha1.ClusterRing]
+
 // testRing is a ring whose rebalancer runs with the permissions of its service account.
-type testRing struct{ *ringtest.Fixture }
+type testRing struct{ *fixture }
 
 func newTestRing(t *testing.T, change ...func(*v1alpha1.ClusterRing)) *testRing {
 	t.Helper()
 
-	return &testRing{Fixture: ringtest.New(t, change...)}
+	return &testRing{ringtest.New(t, clusterRings, change...)}
 }
 
 // View returns the view of the ring's current Leases.
@@ -47,7 +67,7 @@ func (w *testRing) Owner(name string) string {
 func (w *testRing) NamesOf(shard string, n int) []string {
 	w.Helper()
 
-	return w.Fixture.NamesOf(shard, n, w.ownerIn(w.View()))
+	return w.fixture.NamesOf(shard, n, w.ownerIn(w.View()))
 }
 
 // ownerIn returns a function that returns the shard of the named ConfigMap in a view.
@@ -58,6 +78,38 @@ func (w *testRing) ownerIn(view *membership.View) func(name string) string {
 
 		return shard
 	}
+}
+
+// Shard returns a shard that has not joined, and selects its objects as the ring wants. If d is 0, its Lease has the usual duration.
+func (w *testRing) Shard(name string, d time.Duration) *leasetest.Shard {
+	s := w.fixture.Shard(name, d)
+	s.ShardLabel = w.Ring.Spec.ShardLabel
+
+	return s
+}
+
+// Join makes shards acquire their Leases.
+func (w *testRing) Join(names ...string) {
+	w.Helper()
+
+	for _, name := range names {
+		if w.Shards[name] == nil {
+			w.Shards[name] = w.Shard(name, 0)
+		}
+	}
+
+	w.fixture.Join(names...)
+}
+
+// Converged waits until the status of the ring reports that every object is at its shard among those of the fingerprint.
+func (w *testRing) Converged(fingerprint string) {
+	w.Helper()
+
+	require.Eventually(w, func() bool {
+		require.NoError(w, w.Client.Get(w.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+
+		return w.Ring.Status.Assignment != nil && w.Ring.Status.Assignment.Fingerprint == fingerprint
+	}, 30*time.Second, 20*time.Millisecond, "the ring should converge: %+v", w.Ring.Status)
 }
 
 // AtRest waits until the ring has converged for the current shards.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/ringtest"
+	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
 // labelledBy gives a ring a label of its own.
@@ -105,9 +105,9 @@ func TestYoungerRingLeavesTheLabelsOfTheOlder(t *testing.T) {
 	w.Join("a")
 	object := w.Main("object", "")
 
-	younger := &testRing{Fixture: ringtest.New(t, labelledBy(label), func(r *v1alpha1.ClusterRing) {
+	younger := newTestRing(t, labelledBy(label), func(r *v1alpha1.ClusterRing) {
 		r.Name, r.Spec.NamespaceSelector = "z-"+w.Ring.Name, w.Ring.Spec.NamespaceSelector // of rings of the same second, the name decides
-	})}
+	})
 	younger.Join("y")
 
 	w.start()
@@ -161,7 +161,7 @@ func TestEngineEndsWhenAnOlderRingAppears(t *testing.T) {
 	w.start()
 	w.AtRest()
 
-	twin := &testRing{Fixture: ringtest.New(t, labelledBy(label), func(r *v1alpha1.ClusterRing) { r.Name = "a-" + w.Ring.Name })}
+	twin := newTestRing(t, labelledBy(label), func(r *v1alpha1.ClusterRing) { r.Name = "a-" + w.Ring.Name })
 	twin.Join("t")
 
 	refused, free := twin, w

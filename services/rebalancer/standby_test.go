@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/ringtest"
+	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
 // With one active shard, the others stand by: an object moves only by a drain while its shard works, and at once when the shard is lost.

@@ -18,7 +18,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/status"
-	"github.com/clusterring/clusterring/tools/lab/ringtest"
+	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
 var counted = regexp.MustCompile(`(?m)^apiserver_request_total{.*resource="componentstatuses".*} (\S+)$`)

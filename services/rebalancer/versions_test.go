@@ -18,7 +18,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/tools/lab/ringtest"
+	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
 const travellers = "versions.example.clusterring.dev"

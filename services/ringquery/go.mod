@@ -8,7 +8,7 @@ require (
 	github.com/clusterring/clusterring/pkg v0.1.0
 	github.com/clusterring/clusterring/proto v0.1.0
 	github.com/clusterring/clusterring/services/internal v0.1.0
-	github.com/clusterring/clusterring/tools v0.1.0
+	github.com/clusterring/clusterring/tools/testkit v0.1.0
 	github.com/go-logr/logr v1.4.4
 	github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus v1.1.1
 	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.4
@@ -97,6 +97,5 @@ replace (
 	github.com/clusterring/clusterring/services/internal => ../internal
 	github.com/clusterring/clusterring/services/leasemonitor => ../leasemonitor
 	github.com/clusterring/clusterring/services/rebalancer => ../rebalancer
-	github.com/clusterring/clusterring/tools => ../../tools
-	github.com/clusterring/clusterring/tools/example => ../../tools/example
+	github.com/clusterring/clusterring/tools/testkit => ../../tools/testkit
 )

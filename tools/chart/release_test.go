@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // ringCRD is the definition of rings, and category what a former version of it has.
@@ -80,7 +80,7 @@ func (r release) guarded(namespace *unstructured.Unstructured, want bool) {
 // TestRelease installs the chart on an empty cluster, upgrades it from a former version with another definition of rings, rolls it back, and
 // removes it, which is refused while there is a ring. The definitions and the namespace stay. Then it takes over what kustomize has installed.
 func TestRelease(t *testing.T) {
-	plane, err := localplane.Start(localplane.Options{Log: os.Stderr})
+	plane, err := localplane.Start(localplane.Options{Knows: v1alpha1.AddToScheme, Log: os.Stderr})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
 

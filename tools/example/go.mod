@@ -6,12 +6,11 @@ toolchain go1.26.8
 
 require (
 	github.com/clusterring/clusterring/pkg v0.1.0
-	github.com/clusterring/clusterring/tools v0.1.0
+	github.com/clusterring/clusterring/tools/testkit v0.1.0
 	github.com/go-logr/logr v1.4.4
 	github.com/spf13/pflag v1.0.10
 	github.com/stretchr/testify v1.12.1
 	go.uber.org/zap v1.28.0
-	golang.org/x/sys v0.48.0
 	k8s.io/api v0.37.1
 	k8s.io/apimachinery v0.37.1
 	k8s.io/client-go v0.37.1
@@ -26,6 +25,7 @@ require (
 	github.com/clusterring/clusterring/services/rebalancer v0.1.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
+	golang.org/x/sys v0.48.0 // indirect
 )
 
 require (
@@ -94,4 +94,5 @@ replace (
 	github.com/clusterring/clusterring/services/leasemonitor => ../../services/leasemonitor
 	github.com/clusterring/clusterring/services/rebalancer => ../../services/rebalancer
 	github.com/clusterring/clusterring/tools => ..
+	github.com/clusterring/clusterring/tools/testkit => ../testkit
 )

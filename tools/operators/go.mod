@@ -5,6 +5,7 @@ go 1.26.0
 toolchain go1.26.8
 
 require (
+	github.com/clusterring/clusterring/tools/testkit v0.1.0
 	github.com/cert-manager/trust-manager v0.25.0
 	github.com/clusterring/clusterring/pkg v0.1.0
 	github.com/clusterring/clusterring/tools/example v0.1.0
@@ -83,6 +84,7 @@ require (
 )
 
 replace (
+	github.com/clusterring/clusterring/tools/testkit => ../testkit
 	github.com/clusterring/clusterring/pkg => ../../pkg
 	github.com/clusterring/clusterring/tools/example => ../example
 )

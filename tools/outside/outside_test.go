@@ -73,7 +73,7 @@ func others(t *testing.T, tagged checkout) {
 	guide, err := os.ReadFile(filepath.Join(root, "tools", "guide", "cmd", "guide", "main.go"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(o.dir, "main.go"), guide, 0o600))
-	o.run("get", repository+"pkg/shard/compat/controller@"+version, repository+"pkg/shard/compat/lease@"+version, repository+"tools/example/history@"+version)
+	o.run("get", repository+"pkg/shard/compat/controller@"+version, repository+"pkg/shard/compat/lease@"+version, repository+"tools/testkit/history@"+version)
 	o.run("build", "-trimpath", "-mod=mod", "-o", "guide", ".")
 
 	o.run("install", "-trimpath", repository+"tools/kubectl-ring@"+version)

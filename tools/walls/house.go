@@ -55,7 +55,7 @@ var (
 )
 
 // shared is what the tests of services and of what they share may import.
-var shared = []string{"tools/lab/localplane", "tools/lab/output", "tools/lab/ringtest", "tools/lab/transcript"}
+var shared = []string{"tools/testkit"}
 
 // house is the specification. If several zones match, the most specific one applies.
 var house = slices.Concat([]zone{
@@ -69,23 +69,23 @@ var house = slices.Concat([]zone{
 	},
 	{
 		dir: "services/internal", may: []string{"pkg"}, tests: shared,
-		rule: "services/internal imports pkg (its tests also tools/lab/localplane, output, ringtest, and transcript), so that every service can use it",
+		rule: "services/internal imports pkg (its tests also tools/testkit), so that every service can use it",
 		bans: []ban{heavy, testHelp},
 	},
 	{
 		dir: "services/*", may: []string{"pkg", "proto", "services/internal"}, tests: shared,
-		rule: "a service imports pkg, proto and services/internal (its tests also tools/lab/localplane, output, ringtest, and transcript), and no other service",
+		rule: "a service imports pkg, proto and services/internal (its tests also tools/testkit), and no other service",
 		bans: []ban{heavy, testHelp},
 	},
 	{
 		dir: "services/embedded", may: []string{"pkg", "services/internal", "services/leasemonitor", "services/rebalancer"},
-		tests: append(slices.Clone(shared), "tools/lab/process", "tools/lab/services"), // they compare it with the services
-		rule:  "the embedded sharder imports pkg, services/internal, and the two services that it consists of (its tests also the processes of tools/lab)",
+		tests: shared,
+		rule:  "the embedded sharder imports pkg, services/internal, and the two services that it consists of (its tests also tools/testkit)",
 		bans:  []ban{heavy, testHelp},
 	},
 	{
-		dir: "services/ringquery/auth", may: []string{"pkg", "services/internal/quota"}, tests: []string{"services/internal/certtest", "tools/lab/localplane"},
-		rule: "access to the ring query service imports pkg and quota alone (its tests also certtest and tools/lab/localplane)",
+		dir: "services/ringquery/auth", may: []string{"pkg", "services/internal/quota"}, tests: []string{"services/internal/certtest", "tools/testkit"},
+		rule: "access to the ring query service imports pkg and quota alone (its tests also certtest and tools/testkit)",
 		bans: []ban{heavy, testHelp},
 		// What aggregated API servers authenticate by.
 		spares: []string{"k8s.io/apiserver/pkg/authentication", "k8s.io/apiserver/pkg/server/dynamiccertificates"},
@@ -114,8 +114,11 @@ var house = slices.Concat([]zone{
 		rule: "tools import pkg, proto and tools; they use the services' binaries, never their code",
 	},
 	{
-		dir: "tools/example", may: []string{"pkg", "services/embedded"}, tests: []string{"tools/lab/localplane"},
-		rule: "the example imports pkg and services/embedded alone (its tests also tools/lab/localplane), as its readers would",
+		dir: "tools/testkit", rule: "the test kit knows nothing of the product, so that everything can be tested with it",
+	},
+	{
+		dir: "tools/example", may: []string{"pkg", "services/embedded", "tools/testkit/history"}, tests: []string{"tools/testkit"},
+		rule: "the example imports pkg and services/embedded, as its readers would, and testkit/history (its tests also the rest of tools/testkit)",
 		bans: []ban{heavy, testHelp},
 	},
 }, pure("fence", "key", "hashring", "invariants", "lease", "membership", "plan", "sharder"))
@@ -130,8 +133,8 @@ func pure(names ...string) []zone {
 	var zones []zone
 	for _, name := range names {
 		zones = append(zones, zone{
-			dir: "services/internal/" + name, may: domain, tests: []string{"tools/lab/transcript"},
-			rule: "the domain imports pkg/apis and the domain (" + strings.Join(names, ", ") + ") alone (its tests also tools/lab/transcript)",
+			dir: "services/internal/" + name, may: domain, tests: []string{"tools/testkit/transcript"},
+			rule: "the domain imports pkg/apis and the domain (" + strings.Join(names, ", ") + ") alone (its tests also tools/testkit/transcript)",
 			bans: []ban{outside, clocks, logs, metrics, heavy, testHelp},
 		})
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/clusterring/clusterring/services/assigner/webhook"
 	"github.com/clusterring/clusterring/services/internal/certtest"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // serve runs a server with a certificate of the authority until the test ends.

@@ -21,9 +21,10 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	"github.com/clusterring/clusterring/tools/lab/output"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/output"
 )
 
 // TestMistakes shows the one line that each mistake gives.
@@ -159,7 +160,7 @@ func TestPortTakenLater(t *testing.T) {
 }
 
 func TestMissingCRD(t *testing.T) {
-	bare, err := localplane.Start(localplane.Options{})
+	bare, err := localplane.Start(localplane.Options{Knows: v1alpha1.AddToScheme})
 
 	require.NoError(t, err)
 	defer func() { require.NoError(t, bare.Stop()) }()

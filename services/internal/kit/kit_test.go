@@ -15,11 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/shardleases"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	"github.com/clusterring/clusterring/tools/lab/output"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/output"
 )
 
 // asService, set in the environment, makes the test binary a service: signals and exit codes need a process.
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asService) != "" {
 		os.Exit(kit.Main(kit.NewCommand(kit.Service{Name: service, LeaderElection: true, Setup: watch})))
 	}
-	os.Exit(localplane.Main(m))
+	os.Exit(localplane.Main(m, v1alpha1.AddToScheme))
 }
 
 const (

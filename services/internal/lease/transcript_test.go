@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/services/internal/lease"
-	"github.com/clusterring/clusterring/tools/lab/transcript"
+	"github.com/clusterring/clusterring/tools/testkit/transcript"
 )
 
 const shard = "web-0"

@@ -18,12 +18,12 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/leasemonitor/pods"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	"github.com/clusterring/clusterring/tools/lab/localplane/kubelettest"
-	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/testkit/kubelettest"
+	"github.com/clusterring/clusterring/tools/testkit/leasetest"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
-func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) }
 
 const (
 	patience = 30 * time.Second

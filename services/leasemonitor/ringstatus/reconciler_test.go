@@ -18,11 +18,11 @@ import (
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
 	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/testkit/leasetest"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
-func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) }
 
 // fixture is a ring, and a reconciler with the rights of the service.
 type fixture struct {

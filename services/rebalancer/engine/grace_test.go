@@ -11,7 +11,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 )
 
 func TestGrace(t *testing.T) {

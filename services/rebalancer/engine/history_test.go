@@ -10,7 +10,7 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 )
 
 // When a shard is lost, the watch for objects without an available shard continues from its position. Repeated events about

@@ -15,7 +15,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
-	"github.com/clusterring/clusterring/tools/lab/ringtest"
+	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
 func share(n int, of string) work.Share { return work.Share{Of: of, N: n} }
@@ -122,7 +122,7 @@ func TestMessageOfADeletedRingIsBounded(t *testing.T) {
 
 // While a ring is being deleted, its status says what is left, at most once a second.
 func TestMessageOfADeletedRingFollowsItsObjects(t *testing.T) {
-	w := ringtest.New(t)
+	w := ringtest.New(t, clusterRings)
 	w.Join("a", "b")
 
 	var all []client.Object

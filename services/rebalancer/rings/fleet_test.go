@@ -13,12 +13,12 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
-	"github.com/clusterring/clusterring/tools/lab/ringtest"
+	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
 // A namespace may be deleted and made anew with labels that the ring selects.
 func TestNamespacesThatAreMadeAnewAreSeen(t *testing.T) {
-	w := ringtest.New(t)
+	w := ringtest.New(t, clusterRings)
 	s := newStepped(w, interceptor.Funcs{})
 	s.settle()
 
@@ -40,7 +40,7 @@ func TestNamespacesThatAreMadeAnewAreSeen(t *testing.T) {
 
 // A namespace whose label flaps does not keep the ring in passes. The first change counts at once, and so does one after a calm hour.
 func TestNamespaceThatFlaps(t *testing.T) {
-	w := ringtest.New(t)
+	w := ringtest.New(t, clusterRings)
 	s := newStepped(w, interceptor.Funcs{})
 	s.settle()
 

@@ -21,11 +21,11 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/status"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	"github.com/clusterring/clusterring/tools/lab/ringtest"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) }
 
 // unwritable fails writes of the status while it is broken.
 func unwritable(broken *atomic.Bool) interceptor.Funcs {
@@ -43,17 +43,17 @@ func unwritable(broken *atomic.Bool) interceptor.Funcs {
 // While status.assignment.fingerprint matches the current shards, the assigner assigns children to the shards of their owners'
 // keys. The fingerprint must therefore be removed before the first owner is drained.
 func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
-	for what, change := range map[string]func(*ringtest.Fixture){
-		"shards": func(w *ringtest.Fixture) { w.Join("b") },
-		"selector": func(w *ringtest.Fixture) {
+	for what, change := range map[string]func(*fixture){
+		"shards": func(w *fixture) { w.Join("b") },
+		"selector": func(w *fixture) {
 			w.Ring.Spec.NamespaceSelector.MatchLabels = map[string]string{"ring": "another"}
 		},
-		"resources": func(w *ringtest.Fixture) {
+		"resources": func(w *fixture) {
 			w.Ring.Spec.Resources = []v1alpha1.RingResource{{Group: "networking.k8s.io", Resource: "ingressclasses"}}
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := ringtest.New(t)
+			w := ringtest.New(t, clusterRings)
 			w.Join("a", "b")
 
 			cm := w.Main(namesOf(w, "b", 1)[0], "a") // leaves a, whatever changes
@@ -101,7 +101,7 @@ func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
 // An assigner may act on a change of the shards that the engine has never seen, because the status could not be written until the shards had
 // changed back.
 func TestChangeThatWasNotSetIsLookedInto(t *testing.T) {
-	w := ringtest.New(t)
+	w := ringtest.New(t, clusterRings)
 	w.Join("a", "b")
 	require.NoError(t, w.Shards["b"].Release(t.Context()))
 
@@ -131,7 +131,7 @@ func TestChangeThatWasNotSetIsLookedInto(t *testing.T) {
 
 // An outdated copy of the ring does not show what the status already contains.
 func TestOldCopyOfTheRingRedirectsNothing(t *testing.T) {
-	w := ringtest.New(t)
+	w := ringtest.New(t, clusterRings)
 	w.Join("a", "b")
 
 	var old atomic.Pointer[v1alpha1.ClusterRing]
@@ -167,7 +167,7 @@ func TestOldCopyOfTheRingRedirectsNothing(t *testing.T) {
 
 // When a shard leaves, the lease monitor writes this into the status at the same moment. Objects do not wait for that.
 func TestCopyThatOthersHaveWrittenSinceRedirects(t *testing.T) {
-	w := ringtest.New(t)
+	w := ringtest.New(t, clusterRings)
 	w.Join("a", "b")
 
 	var old atomic.Pointer[v1alpha1.ClusterRing]
@@ -193,7 +193,7 @@ func TestCopyThatOthersHaveWrittenSinceRedirects(t *testing.T) {
 
 // When hundreds of shards join or die, each change of a Lease would otherwise cause a target of its own.
 func TestTargetsTakeAThirdOfTheTime(t *testing.T) {
-	w := ringtest.New(t)
+	w := ringtest.New(t, clusterRings)
 	w.Join("a", "b", "c")
 
 	const took = 100 * time.Millisecond
@@ -236,7 +236,7 @@ func TestTargetsTakeAThirdOfTheTime(t *testing.T) {
 
 // Each write of a ring's status costs as much as moving about ten objects, and would trigger the next one.
 func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
-	w := ringtest.New(t)
+	w := ringtest.New(t, clusterRings)
 	w.Join("a", "b")
 
 	names := namesOf(w, "b", 2)
@@ -291,7 +291,7 @@ func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
 
 // The cache may not contain a recent write yet. The reconciler does not repeat the write because of that.
 func TestOldCopyOfTheRingWritesNothingAgain(t *testing.T) {
-	w := ringtest.New(t)
+	w := ringtest.New(t, clusterRings)
 	w.Join("a", "b")
 	w.Main(namesOf(w, "b", 1)[0], "b")
 
@@ -319,7 +319,7 @@ func TestOldCopyOfTheRingWritesNothingAgain(t *testing.T) {
 
 // A conflicting write of another client is not an error.
 func TestConflictIsNoError(t *testing.T) {
-	w := ringtest.New(t)
+	w := ringtest.New(t, clusterRings)
 	w.Join("a")
 
 	var old atomic.Pointer[v1alpha1.ClusterRing]

@@ -8,6 +8,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
@@ -25,26 +26,42 @@ import (
 	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/tools/lab/ringtest"
+	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
+
+// clusterRings is what a ring is.
+var clusterRings = ringtest.Kind[*v1alpha1.ClusterRing]{
+	New: func(name string, namespaces map[string]string) *v1alpha1.ClusterRing {
+		return &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ClusterRingSpec{
+			Resources: []v1alpha1.RingResource{{
+				Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}},
+			}},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: namespaces},
+		}}
+	},
+	Labels:     func(r *v1alpha1.ClusterRing) (shard, drain string) { return r.LabelKeys().Shard, r.LabelKeys().Drain },
+	Conditions: func(r *v1alpha1.ClusterRing) []metav1.Condition { return r.Status.Conditions },
+}
+
+type fixture = ringtest.Fixture[*v1alpha1.ClusterRing]
 
 // stepped is a reconciler with the permissions of its service, which only the test calls. The test can interfere with
 // the requests of its client.
 type stepped struct {
 	*Reconciler
-	*ringtest.Fixture
+	*fixture
 	live client.WithWatch
 }
 
 // view returns the view of the current Leases of a ring.
-func view(w *ringtest.Fixture) *membership.View {
+func view(w *fixture) *membership.View {
 	w.Helper()
 
 	return membership.RulesOf(w.Ring).View(w.Ring.Name, w.Leases(), nil)
 }
 
 // namesOf returns n names of ConfigMaps whose keys the shard currently owns.
-func namesOf(w *ringtest.Fixture, shard string, n int) []string {
+func namesOf(w *fixture, shard string, n int) []string {
 	w.Helper()
 
 	v := view(w)
@@ -56,7 +73,7 @@ func namesOf(w *ringtest.Fixture, shard string, n int) []string {
 	})
 }
 
-func newStepped(w *ringtest.Fixture, interfere interceptor.Funcs) *stepped {
+func newStepped(w *fixture, interfere interceptor.Funcs) *stepped {
 	w.Helper()
 
 	cfg, err := clientcmd.BuildConfigFromFlags("", w.Plane.ServiceKubeconfig(w, "rebalancer"))
@@ -104,7 +121,7 @@ func newStepped(w *ringtest.Fixture, interfere interceptor.Funcs) *stepped {
 		return r.fleet.ctx != nil
 	}, 30*time.Second, time.Millisecond)
 
-	return &stepped{Fixture: w, live: live, Reconciler: r}
+	return &stepped{fixture: w, live: live, Reconciler: r}
 }
 
 func (s *stepped) reconcileOnce() (reconcile.Result, error) {
@@ -125,7 +142,7 @@ func (s *stepped) reconcileOnce() (reconcile.Result, error) {
 func (s *stepped) settle() {
 	s.Helper()
 
-	want := view(s.Fixture).Fingerprint()
+	want := view(s.fixture).Fingerprint()
 	require.Eventually(s, func() bool {
 		_, err := s.reconcileOnce()
 		require.NoError(s, err)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/tools/lab/transcript"
+	"github.com/clusterring/clusterring/tools/testkit/transcript"
 )
 
 // TestTranscripts plays each file of testdata: at a given time, an event happens to a table, and the test compares the result

@@ -21,7 +21,7 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/certtest"
 	"github.com/clusterring/clusterring/services/ringquery/auth"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 const (

@@ -32,14 +32,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/certtest"
 	"github.com/clusterring/clusterring/services/ringquery/auth"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // The library creates its queue before it reads the file with the CA certificates, and leaks the queue if there is no file.
 func TestMain(m *testing.M) {
-	os.Exit(localplane.Main(m, goleak.IgnoreTopFunction("k8s.io/client-go/util/workqueue.(*delayingType[...]).waitingLoop")))
+	os.Exit(localplane.Main(m, v1alpha1.AddToScheme, goleak.IgnoreTopFunction("k8s.io/client-go/util/workqueue.(*delayingType[...]).waitingLoop")))
 }
 
 // Tests wait at most this long for a condition, and check it this often.

@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/clusterring/clusterring/tools/lab/localplane/metrics"
+	"github.com/clusterring/clusterring/tools/testkit/metrics"
 )
 
 // metricsPort is the port on which every program of the project serves /metrics.

@@ -23,9 +23,10 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/check"
-	"github.com/clusterring/clusterring/tools/lab/localplane/kubelettest"
-	"github.com/clusterring/clusterring/tools/lab/record"
+	"github.com/clusterring/clusterring/tools/lab/ringstatus"
+	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/kubelettest"
+	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 // Example is the installed example. Other rings are modeled on it.
@@ -297,17 +298,18 @@ func (c *Cluster) Objects(ctx context.Context, ring Ring, asked Asked) ([]check.
 
 	var objects []check.Version
 
+	labels := record.Labels{Shard: contract.ShardLabel(ring.Name), Drain: contract.DrainLabel(ring.Name)}
 	known := map[string]bool{}
 
 	for i := range sites.Items {
 		site := &sites.Items[i]
-		object := record.Labelled(ring.Name, check.Website, site)
+		object := record.Labelled(labels, check.Website, site)
 		object.Complete = asked.done(site)
 		known[object.UID], objects = true, append(objects, object)
 	}
 
 	for i := range pages.Items {
-		if object := record.Labelled(ring.Name, check.ConfigMap, &pages.Items[i]); known[object.Owner] { // others have no owner, or their owner is gone
+		if object := record.Labelled(labels, check.ConfigMap, &pages.Items[i]); known[object.Owner] { // others have no owner, or their owner is gone
 			objects = append(objects, object)
 		}
 	}
@@ -366,7 +368,7 @@ func (c *Cluster) content(ctx context.Context, ring Ring, shards int) error {
 		return fmt.Errorf("read ring %s: %w", ring.Name, err)
 	}
 
-	if problems := check.Status(stored, shards); len(problems) > 0 {
+	if problems := ringstatus.Problems(stored, shards); len(problems) > 0 {
 		return fmt.Errorf("ring %s: %s", ring.Name, strings.Join(problems, "; "))
 	}
 

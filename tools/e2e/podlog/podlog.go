@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/tools/example/history"
+	"github.com/clusterring/clusterring/tools/testkit/history"
 )
 
 // again is the interval between lists of pods, and the pause before a broken log is read again.

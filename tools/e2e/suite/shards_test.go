@@ -13,14 +13,15 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/podlog"
 	"github.com/clusterring/clusterring/tools/e2e/report"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
-	"github.com/clusterring/clusterring/tools/example/history"
-	"github.com/clusterring/clusterring/tools/lab/check"
 	"github.com/clusterring/clusterring/tools/lab/continuity"
-	"github.com/clusterring/clusterring/tools/lab/record"
+	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/history"
+	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 // stirring is the time between two changes of Websites.
@@ -181,7 +182,7 @@ func (s *suite) withShards(t *testing.T, ring cluster.Ring, events func(cluster.
 func (s *suite) continuity(t *testing.T, ring cluster.Ring) (since func(time.Duration) continuity.Report) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	recorder, err := record.Start(ctx, s.Config, record.Options{Ring: ring.Name, Objects: []record.Objects{
+	recorder, err := record.Start(ctx, s.Config, record.Options{Labels: record.Labels{Shard: contract.ShardLabel(ring.Name), Drain: contract.DrainLabel(ring.Name)}, Objects: []record.Objects{
 		{Kind: check.Website, Namespace: ring.Namespace()}, {Kind: check.ConfigMap, Namespace: ring.Namespace()},
 	}})
 	require.NoError(t, err)
@@ -200,7 +201,7 @@ func (s *suite) continuity(t *testing.T, ring cluster.Ring) (since func(time.Dur
 func (s *suite) sail(t *testing.T, ring cluster.Ring) (noneTwice func(*testing.T)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	recorder, err := record.Start(ctx, s.Config, record.Options{Ring: ring.Name, Objects: []record.Objects{
+	recorder, err := record.Start(ctx, s.Config, record.Options{Labels: record.Labels{Shard: contract.ShardLabel(ring.Name), Drain: contract.DrainLabel(ring.Name)}, Objects: []record.Objects{
 		{Kind: check.Fleet, Namespace: ring.Namespace()}, {Kind: check.Ship, Namespace: ring.Namespace()},
 	}})
 	require.NoError(t, err)

@@ -16,10 +16,10 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
-	"github.com/clusterring/clusterring/tools/lab/check"
-	"github.com/clusterring/clusterring/tools/lab/process"
-	"github.com/clusterring/clusterring/tools/lab/record"
-	"github.com/clusterring/clusterring/tools/lab/services"
+	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/process"
+	"github.com/clusterring/clusterring/tools/testkit/record"
+	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 // again is the pause before a process that exited by itself is restarted.
@@ -110,7 +110,8 @@ func (s *Runner) enter(ctx context.Context, dir string, c Case) (*Run, error) {
 
 	for _, spec := range c.rings() {
 		recorder, err := record.Start(recording, s.plane.Config, record.Options{
-			Ring: spec.Name, LeaseNamespace: shardNamespace, Objects: spec.recorded(),
+			Ring: spec.Name, Labels: record.Labels{Shard: contract.ShardLabel(spec.Name), Drain: contract.DrainLabel(spec.Name)},
+			LeaseNamespace: shardNamespace, Objects: spec.recorded(),
 		})
 		if err != nil {
 			return run, fmt.Errorf("begin to record: %w", err)

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/check"
-	"github.com/clusterring/clusterring/tools/lab/record"
+	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 // OwnersAgree waits until every replica of ringquery agrees with the labels of all objects of the remaining rings (I3).

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/tools/lab/localplane/kubelettest"
+	"github.com/clusterring/clusterring/tools/testkit/kubelettest"
 )
 
 // authenticate gives a shard a token that is bound to its Pod, which is created if it does not exist.

@@ -21,12 +21,13 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
-	"github.com/clusterring/clusterring/tools/example/history"
 	"github.com/clusterring/clusterring/tools/example/website"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
-	"github.com/clusterring/clusterring/tools/lab/check"
-	"github.com/clusterring/clusterring/tools/lab/process"
-	"github.com/clusterring/clusterring/tools/lab/record"
+	"github.com/clusterring/clusterring/tools/lab/ringstatus"
+	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/history"
+	"github.com/clusterring/clusterring/tools/testkit/process"
+	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 const (
@@ -292,7 +293,7 @@ func (run *Run) Newest() []check.Version {
 
 // ringProblems returns the problems of a ring's status, given that all objects are in place.
 func ringProblems(ring *v1alpha1.ClusterRing, shards string) []string {
-	problems := check.Status(ring, len(strings.Fields(shards)))
+	problems := ringstatus.Problems(ring, len(strings.Fields(shards)))
 	if a := ring.Status.Assignment; a == nil || a.Fingerprint == "" || a.Unassigned+a.Misplaced+a.Draining > 0 {
 		problems = append(problems, fmt.Sprintf("the ring's assignment: %+v", a))
 	}

@@ -32,9 +32,9 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/fleet"
-	"github.com/clusterring/clusterring/tools/example/history"
 	"github.com/clusterring/clusterring/tools/example/website"
 	"github.com/clusterring/clusterring/tools/faults/program"
+	"github.com/clusterring/clusterring/tools/testkit/history"
 )
 
 // holdOff is how long the contract demands that a shard waits which has taken a free Lease.

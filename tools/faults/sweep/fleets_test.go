@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/clusterring/clusterring/tools/faults/faultrun"
-	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/testkit/check"
 )
 
 // moving has shards stop, die, stay frozen and come back, one after the other, while there is work on all Fleets.

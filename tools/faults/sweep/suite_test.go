@@ -24,8 +24,9 @@ import (
 	"golang.org/x/sys/unix"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/faults/faultrun"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // variable asks for the runs, which take minutes. FAULTS=all tries every write, not the first and last of its kind.
@@ -181,7 +182,7 @@ func (s *suite) take(ctx context.Context) (*faultrun.Runner, error) {
 }
 
 func (s *suite) newRunner(ctx context.Context) (*faultrun.Runner, error) {
-	plane, err := localplane.Start(localplane.Options{Log: os.Stderr})
+	plane, err := localplane.Start(localplane.Options{Knows: v1alpha1.AddToScheme, Log: os.Stderr})
 	if err != nil {
 		return nil, err
 	}

@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/tools/example/history"
 	"github.com/clusterring/clusterring/tools/faults/program"
+	"github.com/clusterring/clusterring/tools/testkit/history"
 )
 
 // options are the flags.

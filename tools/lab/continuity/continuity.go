@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/testkit/check"
 )
 
 // Work is the work on one change of a main object.

@@ -22,9 +22,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	"github.com/clusterring/clusterring/tools/lab/process"
-	"github.com/clusterring/clusterring/tools/lab/services"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/process"
+	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 const (
@@ -39,7 +40,7 @@ const (
 var built string
 
 func TestMain(m *testing.M) {
-	code := localplane.Main(m)
+	code := localplane.Main(m, v1alpha1.AddToScheme)
 
 	if err := os.RemoveAll(built); err != nil {
 		panic(err)

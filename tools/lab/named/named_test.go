@@ -25,9 +25,9 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	"github.com/clusterring/clusterring/tools/lab/process"
-	"github.com/clusterring/clusterring/tools/lab/services"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/process"
+	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 const (
@@ -48,7 +48,7 @@ const (
 var built string
 
 func TestMain(m *testing.M) {
-	code := localplane.Main(m)
+	code := localplane.Main(m, v1alpha1.AddToScheme)
 
 	if err := os.RemoveAll(built); err != nil {
 		panic(err)

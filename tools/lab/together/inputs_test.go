@@ -18,7 +18,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/inputs"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // rendered is what a shard has made of a Website.

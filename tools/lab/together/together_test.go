@@ -28,9 +28,9 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	"github.com/clusterring/clusterring/tools/lab/process"
-	"github.com/clusterring/clusterring/tools/lab/services"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/process"
+	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 const (
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 		panic(runShard(args[0], args[1], args[2]))
 	}
 
-	os.Exit(localplane.Main(m))
+	os.Exit(localplane.Main(m, v1alpha1.AddToScheme))
 }
 
 // world is a ring of ConfigMaps that control Secrets, and of Services, in a new namespace, with the services that it needs.

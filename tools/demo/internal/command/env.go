@@ -12,7 +12,7 @@ import (
 
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
-	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/testkit/process"
 )
 
 func (c *common) newEnv() *cobra.Command {

@@ -18,7 +18,7 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
-	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/testkit/process"
 )
 
 const (

@@ -13,11 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/balance"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	"github.com/clusterring/clusterring/tools/lab/process"
-	"github.com/clusterring/clusterring/tools/lab/services"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/process"
+	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 const (
@@ -87,7 +88,7 @@ func Run(ctx context.Context, o Options, use func(context.Context, *System) erro
 	begin := time.Now()
 	o.Console.Progress("waiting for etcd, the API server and the controller manager")
 
-	plane, err := localplane.Start(localplane.Options{Dir: o.StateDir, BinDir: o.Assets, ControllerManager: true, Log: os.Stderr})
+	plane, err := localplane.Start(localplane.Options{Knows: v1alpha1.AddToScheme, Dir: o.StateDir, BinDir: o.Assets, ControllerManager: true, Log: os.Stderr})
 	if err != nil {
 		return fmt.Errorf("start the control plane: %w", err)
 	}

@@ -7,7 +7,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/testkit/check"
 )
 
 // Objects are the existing objects of a ring by UID, each in its newest version. ConfigMaps without an owner are not among them.

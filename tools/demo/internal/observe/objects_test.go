@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
-	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/testkit/check"
 )
 
 // site is a version of the Website x, child of a ConfigMap that it controls.

@@ -17,10 +17,11 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
-	"github.com/clusterring/clusterring/tools/example/history"
 	"github.com/clusterring/clusterring/tools/example/website"
-	"github.com/clusterring/clusterring/tools/lab/check"
-	"github.com/clusterring/clusterring/tools/lab/record"
+	"github.com/clusterring/clusterring/tools/lab/ringstatus"
+	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/history"
+	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 const (
@@ -77,7 +78,7 @@ func (s *Story) awaitReady(ctx context.Context) error {
 			available = min(available, int(*limit))
 		}
 
-		if problems := check.Status(ring, available); len(problems) > 0 {
+		if problems := ringstatus.Problems(ring, available); len(problems) > 0 {
 			return problems[0], nil
 		}
 

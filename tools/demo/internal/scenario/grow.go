@@ -9,7 +9,7 @@ import (
 
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
-	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/testkit/check"
 )
 
 // grow lets two shards join while users edit their Websites.

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/testkit/check"
 )
 
 // keys keeps the objects of a namespace together while a shard joins.

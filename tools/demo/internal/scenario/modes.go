@@ -13,7 +13,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/testkit/check"
 )
 
 // Mode is one of the ways to share the objects of a controller, as docs/modes.md lists them, with the step that shows it. The steps do not depend

@@ -15,17 +15,18 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
-	"github.com/clusterring/clusterring/tools/example/history"
-	"github.com/clusterring/clusterring/tools/lab/check"
-	"github.com/clusterring/clusterring/tools/lab/process"
-	"github.com/clusterring/clusterring/tools/lab/record"
-	"github.com/clusterring/clusterring/tools/lab/services"
+	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/history"
+	"github.com/clusterring/clusterring/tools/testkit/process"
+	"github.com/clusterring/clusterring/tools/testkit/record"
+	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 // Options set the size of the story.
@@ -94,7 +95,10 @@ func New(ctx context.Context, s *localsystem.System, console *report.Console, o 
 		return nil, fmt.Errorf("add the example to the client's scheme: %w", err)
 	}
 
-	recorded := record.Options{Ring: localsystem.Ring, LeaseNamespace: localsystem.ShardNamespace}
+	recorded := record.Options{
+		Ring: localsystem.Ring, Labels: record.Labels{Shard: contract.ShardLabel(localsystem.Ring), Drain: contract.DrainLabel(localsystem.Ring)},
+		LeaseNamespace: localsystem.ShardNamespace,
+	}
 	for _, kind := range kinds {
 		recorded.Objects = append(recorded.Objects, record.Objects{Kind: kind})
 	}

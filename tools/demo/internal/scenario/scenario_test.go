@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/tools/example/history"
+	"github.com/clusterring/clusterring/tools/testkit/history"
 )
 
 func TestExcerpt(t *testing.T) {

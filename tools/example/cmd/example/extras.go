@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/tools/example/history"
+	"github.com/clusterring/clusterring/tools/testkit/history"
 )
 
 // lastWrites is how long the end of the process waits for careless workers.

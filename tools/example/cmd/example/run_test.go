@@ -24,12 +24,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
-	"github.com/clusterring/clusterring/tools/example/history"
 	"github.com/clusterring/clusterring/tools/example/setup"
 	"github.com/clusterring/clusterring/tools/example/website"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/history"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 const (
@@ -40,7 +41,7 @@ const (
 	interval  = 20 * time.Millisecond
 )
 
-func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m, shardingv1alpha1.AddToScheme)) }
 
 // suite is one running shard. No service runs: the test assigns objects itself.
 type suite struct {

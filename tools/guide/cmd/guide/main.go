@@ -36,7 +36,7 @@ import (
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	shardcontroller "github.com/clusterring/clusterring/pkg/shard/compat/controller"
 	shardlease "github.com/clusterring/clusterring/pkg/shard/compat/lease"
-	"github.com/clusterring/clusterring/tools/example/history"
+	"github.com/clusterring/clusterring/tools/testkit/history"
 )
 
 // workers is how many objects a shard works on at a time.

@@ -24,7 +24,7 @@ import (
 
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/advise"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/command"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // again is how soon a reconciled object is reconciled again.

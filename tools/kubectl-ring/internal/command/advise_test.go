@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/command"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // metricsPage is the page of a process with one controller, after some seconds of which it was busy with reconciles of 50 ms.

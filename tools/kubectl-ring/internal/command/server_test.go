@@ -24,7 +24,7 @@ import (
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/command"
-	"github.com/clusterring/clusterring/tools/lab/output"
+	"github.com/clusterring/clusterring/tools/testkit/output"
 )
 
 // now is the time in all tests.

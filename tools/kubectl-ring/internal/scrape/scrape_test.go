@@ -23,15 +23,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/advise"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/scrape"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 const soon = 30 * time.Second
 
-func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) }
 
 // handler serves a native histogram as programs do, to those that have the token.
 func handler(token string, seen *http.Header) http.Handler {

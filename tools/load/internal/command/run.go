@@ -13,7 +13,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/tools/lab/commandline"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/load/internal/machine"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/admission"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/balance"
@@ -25,6 +24,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/target"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // Version is the version of the binaries. The linker sets it.

@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/clusterring/clusterring/tools/lab/process"
-	"github.com/clusterring/clusterring/tools/lab/services"
 	"github.com/clusterring/clusterring/tools/load/internal/floor"
+	"github.com/clusterring/clusterring/tools/testkit/process"
+	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

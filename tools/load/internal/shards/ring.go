@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/localplane/kubelettest"
+	"github.com/clusterring/clusterring/tools/testkit/kubelettest"
 )
 
 const (

@@ -9,12 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/store"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
-func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) }
 
 // What is put into the storage is, to everybody who asks the API server, as if that had created it.
 func TestObjectsComeAndGoBehindTheAPIServersBack(t *testing.T) {

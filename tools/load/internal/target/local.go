@@ -19,11 +19,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	"github.com/clusterring/clusterring/tools/lab/process"
-	"github.com/clusterring/clusterring/tools/lab/services"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/process"
+	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 const (
@@ -88,7 +89,7 @@ func Start(ctx context.Context, o Options) (*Local, error) {
 func (l *Local) startPlane(context.Context) error {
 	fmt.Fprintln(l.options.Progress, "==> starting etcd and the API server")
 
-	plane, err := localplane.Start(localplane.Options{Dir: l.stateDir, BinDir: l.options.Assets, Log: l.options.Progress})
+	plane, err := localplane.Start(localplane.Options{Knows: v1alpha1.AddToScheme, Dir: l.stateDir, BinDir: l.options.Assets, Log: l.options.Progress})
 	if err != nil {
 		return fmt.Errorf("start the control plane: %w", err)
 	}

@@ -17,10 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/tools/lab/localplane"
-	"github.com/clusterring/clusterring/tools/lab/localplane/metrics"
-	"github.com/clusterring/clusterring/tools/lab/services"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/metrics"
+	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 // Names of what is measured, as in the results of [Local.Usage]. The others are those of [Services], and etcd.
@@ -61,7 +62,7 @@ func newSystem(config *rest.Config) (s *System, err error) {
 	s = &System{Config: rest.CopyConfig(config)}
 
 	s.Config.QPS = -1
-	if s.Client, err = localplane.NewClient(s.Config); err != nil {
+	if s.Client, err = localplane.NewClient(s.Config, v1alpha1.AddToScheme); err != nil {
 		return nil, err
 	}
 

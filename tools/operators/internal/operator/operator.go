@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/tools/example/history"
+	"github.com/clusterring/clusterring/tools/testkit/history"
 )
 
 // workers is how many objects a shard works on at a time.

@@ -14,14 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/lab/continuity"
-	"github.com/clusterring/clusterring/tools/lab/record"
-	"github.com/clusterring/clusterring/tools/lab/services"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/target"
+	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/record"
+	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 const (
@@ -112,7 +113,7 @@ func (c *crew) addPod(ctx context.Context, name string) (types.UID, error) {
 func (c *crew) record(ctx context.Context) error {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 
-	recorder, err := record.Start(ctx, c.bench.System.Config, record.Options{Ring: c.fleet.Ring.Name, Objects: []record.Objects{
+	recorder, err := record.Start(ctx, c.bench.System.Config, record.Options{Labels: record.Labels{Shard: contract.ShardLabel(c.fleet.Ring.Name), Drain: contract.DrainLabel(c.fleet.Ring.Name)}, Objects: []record.Objects{
 		{Kind: check.Website, Namespace: c.fleet.Ring.Namespace}, {Kind: check.ConfigMap, Namespace: c.fleet.Ring.Namespace},
 	}})
 	if err != nil {

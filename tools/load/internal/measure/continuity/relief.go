@@ -6,11 +6,11 @@ import (
 	"time"
 
 	"github.com/clusterring/clusterring/tools/lab/continuity"
-	"github.com/clusterring/clusterring/tools/lab/record"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/target"
+	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 const (

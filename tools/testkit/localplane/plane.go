@@ -1,0 +1,249 @@
+package localplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/clusterring/clusterring/tools/testkit/process"
+)
+
+// etcdQuota limits the size of etcd's database. The default of 2 GiB is tight for a million objects and their history.
+const etcdQuota = "8589934592"
+
+// processTimeout is how long etcd and the API server may take to start, and to stop, on a machine that also compiles.
+const processTimeout = 2 * time.Minute
+
+// Options configure a control plane. The zero value starts etcd and an API server in a temporary directory.
+type Options struct {
+	// Dir is the state directory for data, certificates, logs, and kubeconfigs. It is created if necessary, must not contain another
+	// control plane, and remains after Stop. If it is empty, a temporary directory is used, which Stop removes.
+	Dir string
+	// BinDir contains the binaries. If it is empty, Binaries finds or builds them.
+	BinDir string
+	// ControllerManager adds kube-controller-manager with some controllers: garbage collection, deletion of namespaces, default service
+	// accounts, and aggregation of cluster roles.
+	ControllerManager bool
+	// Log receives the progress of a first build. It may be nil.
+	Log io.Writer
+	// Knows adds types to the scheme of the client beside those of Kubernetes; nil for none.
+	Knows func(*runtime.Scheme) error
+}
+
+// Plane is a running control plane. Create it with Start. It is safe for concurrent use.
+type Plane struct {
+	// Config and Client have administrator rights. Client does not cache, and knows the types of Kubernetes and of
+	// [Options.Knows].
+	Config *rest.Config
+	Client client.Client
+
+	dir, binDir string
+	temporary   bool
+	env         *envtest.Environment
+	logs        []*os.File
+	manager     *process.Process // nil without kube-controller-manager
+
+	stop    sync.Once
+	stopErr error
+}
+
+// Start starts a control plane and returns when its API server is ready, after two to four seconds if the binaries exist.
+func Start(opts Options) (*Plane, error) {
+	p := &Plane{dir: opts.Dir, binDir: opts.BinDir}
+	if p.binDir == "" {
+		dir, err := Binaries(context.Background(), opts.Log)
+		if err != nil {
+			return nil, err
+		}
+
+		p.binDir = dir
+	}
+
+	if err := p.prepareDir(); err != nil {
+		return nil, err
+	}
+
+	if err := p.start(opts); err != nil {
+		return nil, errors.Join(err, p.Stop())
+	}
+
+	return p, nil
+}
+
+// Dir returns the absolute path of the state directory.
+func (p *Plane) Dir() string { return p.dir }
+
+// BinDir returns the directory of the binaries.
+func (p *Plane) BinDir() string { return p.binDir }
+
+// Etcd returns the URL of etcd, which requires no authentication. Writes to etcd bypass the API server.
+func (p *Plane) Etcd() string { return p.env.ControlPlane.Etcd.URL.String() }
+
+// Stop stops all processes of the control plane and removes a temporary state directory. Further calls return the same result.
+func (p *Plane) Stop() error {
+	p.stop.Do(func() { p.stopErr = p.stopAll() })
+	return p.stopErr
+}
+
+func (p *Plane) stopAll() error {
+	var errs []error
+
+	if p.manager != nil {
+		if err := p.manager.Stop(stopTimeout); p.manager.Running() { // a killed process has stopped, too
+			errs = append(errs, err)
+		}
+	}
+
+	if p.env != nil {
+		if err := p.env.Stop(); err != nil {
+			errs = append(errs, fmt.Errorf("stop the control plane: %w", err))
+		}
+	}
+
+	for _, f := range p.logs {
+		errs = append(errs, f.Close())
+	}
+
+	if p.temporary {
+		errs = append(errs, os.RemoveAll(p.dir))
+	}
+
+	return errors.Join(errs...)
+}
+
+func (p *Plane) prepareDir() error {
+	if p.dir == "" {
+		dir, err := os.MkdirTemp("", temporaryPrefix+"*")
+		if err != nil {
+			return fmt.Errorf("make a state directory: %w", err)
+		}
+
+		p.dir, p.temporary = dir, true
+
+		owner := []byte(strconv.Itoa(os.Getpid()))
+		if err := os.WriteFile(filepath.Join(dir, ownerFile), owner, 0o600); err != nil {
+			return fmt.Errorf("mark the state directory: %w", err)
+		}
+	}
+
+	dir, err := filepath.Abs(p.dir)
+	if err != nil {
+		return fmt.Errorf("find the state directory: %w", err)
+	}
+
+	p.dir = dir
+	if _, err := os.Stat(p.path("etcd")); err == nil {
+		return fmt.Errorf("state directory %s already contains a control plane: stop it and remove the directory, or choose another one", p.dir)
+	}
+
+	for _, sub := range []string{"etcd", "apiserver", "controller-manager", "kubeconfig", "logs"} {
+		if err := os.MkdirAll(p.path(sub), 0o700); err != nil {
+			return fmt.Errorf("make the state directory: %w", err)
+		}
+	}
+
+	return nil
+}
+
+func (p *Plane) path(elem ...string) string {
+	return filepath.Join(append([]string{p.dir}, elem...)...)
+}
+
+func (p *Plane) start(opts Options) error {
+	if err := p.startAPIServer(); err != nil {
+		return err
+	}
+
+	c, err := NewClient(p.Config, opts.Knows)
+	if err != nil {
+		return err
+	}
+
+	p.Client = c
+	if err := os.WriteFile(p.Kubeconfig(), p.env.KubeConfig, 0o600); err != nil {
+		return fmt.Errorf("write the administrator's kubeconfig: %w", err)
+	}
+
+	if opts.ControllerManager {
+		return p.startControllerManager()
+	}
+
+	return nil
+}
+
+// NewClient returns a client that does not cache, and knows the types of Kubernetes and those that knows adds, if it is not nil.
+func NewClient(config *rest.Config, knows func(*runtime.Scheme) error) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	if knows == nil {
+		knows = func(*runtime.Scheme) error { return nil }
+	}
+
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), knows(scheme)); err != nil {
+		return nil, fmt.Errorf("make a scheme: %w", err)
+	}
+
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+
+	return c, nil
+}
+
+func (p *Plane) startAPIServer() error {
+	etcdLog, err := p.log("etcd")
+	if err != nil {
+		return err
+	}
+
+	serverLog, err := p.log("kube-apiserver")
+	if err != nil {
+		return err
+	}
+
+	env := &envtest.Environment{
+		BinaryAssetsDirectory: p.binDir, ControlPlaneStartTimeout: processTimeout, ControlPlaneStopTimeout: processTimeout,
+	}
+	env.ControlPlane.Etcd = &envtest.Etcd{
+		Path: filepath.Join(p.binDir, "etcd"), DataDir: p.path("etcd"), Out: etcdLog, Err: etcdLog,
+	}
+	env.ControlPlane.Etcd.Configure().Set("quota-backend-bytes", etcdQuota)
+	server := env.ControlPlane.GetAPIServer()
+	server.Path, server.CertDir = filepath.Join(p.binDir, "kube-apiserver"), p.path("apiserver")
+	server.Out, server.Err = serverLog, serverLog
+
+	p.env = env
+	if p.Config, err = env.Start(); err != nil {
+		return fmt.Errorf("start the control plane (logs in %s):\n%s%w", p.path("logs"), tail(serverLog.Name(), etcdLog.Name()), err)
+	}
+	// Unused certificates for webhooks outside of the state directory.
+	if err := os.RemoveAll(env.WebhookInstallOptions.LocalServingCertDir); err != nil {
+		return fmt.Errorf("remove unused certificates: %w", err)
+	}
+
+	return nil
+}
+
+// log creates the log file of one process.
+func (p *Plane) log(name string) (*os.File, error) {
+	f, err := os.Create(p.path("logs", name+".log"))
+	if err != nil {
+		return nil, fmt.Errorf("create a log file: %w", err)
+	}
+
+	p.logs = append(p.logs, f)
+
+	return f, nil
+}

@@ -1,0 +1,386 @@
+// Package services runs the four services, shards, and other programs as processes on this machine. Each service and shard has the
+// permissions of its service account and its own ports.
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/process"
+)
+
+// Names of the services: of their binaries, and of their service accounts in the system namespace.
+const (
+	LeaseMonitor = "leasemonitor"
+	Assigner     = "assigner"
+	Rebalancer   = "rebalancer"
+	RingQuery    = "ringquery"
+)
+
+// All are the names of the services.
+var All = []string{LeaseMonitor, Assigner, Rebalancer, RingQuery}
+
+// SettlePeriod is a short --settle-period for the rebalancer: the time between a change of shards and the last pass.
+const SettlePeriod = time.Second
+
+// stopTimeout limits the time for a graceful stop.
+const stopTimeout = 20 * time.Second
+
+// Webhook returns the arguments of an assigner that listens on one address, and is called by the API server at another or the same address.
+func Webhook(listens, called string) []string {
+	return []string{"--webhook-bind-address=" + listens, "--webhook-mode=url", "--webhook-url=https://" + called}
+}
+
+// OpenQueries returns the arguments of a ringquery without TLS and authentication.
+func OpenQueries(address string) []string {
+	return []string{"--grpc-bind-address=" + address, "--plaintext", "--authentication=none"}
+}
+
+// Spec is a service or a shard.
+type Spec struct {
+	// Name is the name of the process, Binary the name of its program.
+	Name, Binary string
+	// Namespace and Account identify the service account; empty for the account of the service. With an account, the process has the
+	// identity of a Pod with the process's name.
+	Namespace, Account string
+	// Args are arguments in addition to the common ones.
+	Args []string
+}
+
+// Options configure a Group.
+type Options struct {
+	Plane *localplane.Plane
+	// BinDir contains the binaries, LogDir the logs.
+	BinDir, LogDir string
+	// Profile makes services and shards serve profiles.
+	Profile bool
+	// ShownLines is the number of log lines in errors that a process has caused.
+	ShownLines int
+	// Waiting, unless nil, is called with each readiness response of a starting process.
+	Waiting func(name, answer string)
+}
+
+// Addresses are the listen addresses of a service or a shard.
+type Addresses struct {
+	Health, Metrics string
+	// Profiles is empty without [Options].Profile.
+	Profiles string
+}
+
+// member is a service or a shard, whether it runs or not.
+type member struct {
+	Addresses
+	binary string
+	args   []string
+}
+
+// Group is a group of services, shards, and other programs. Create it with [New]. It is safe for concurrent use, except Stop, which must be
+// called last.
+type Group struct {
+	options Options
+	death   chan error
+
+	accounts    sync.Mutex        // held while a kubeconfig is made
+	kubeconfigs map[string]string // by namespace and name of the account
+
+	mu      sync.Mutex
+	members map[string]*member
+	running map[string]*process.Process
+	started []*process.Process
+}
+
+// New returns an empty group.
+func New(o Options) *Group {
+	return &Group{
+		options: o, death: make(chan error, 1), kubeconfigs: map[string]string{}, members: map[string]*member{}, running: map[string]*process.Process{},
+	}
+}
+
+// Start adds services or shards, starts all of them, and waits until they are ready.
+func (g *Group) Start(ctx context.Context, specs ...Spec) error {
+	var names []string
+
+	for _, s := range specs {
+		m, err := g.prepare(ctx, s)
+		if err != nil {
+			return err
+		}
+		g.mu.Lock()
+		g.members[s.Name] = m
+		g.mu.Unlock()
+
+		names = append(names, s.Name)
+	}
+
+	return g.Resume(ctx, names...)
+}
+
+// prepare creates the kubeconfig and chooses the ports of a service or a shard.
+func (g *Group) prepare(ctx context.Context, s Spec) (*member, error) {
+	var (
+		kubeconfig string
+		err        error
+	)
+
+	if s.Account == "" {
+		kubeconfig, err = g.Kubeconfig(ctx, localplane.SystemNamespace, s.Binary)
+	} else {
+		kubeconfig, err = g.options.Plane.PodKubeconfig(ctx, s.Namespace, s.Account, s.Name)
+	}
+
+	if cause := context.Cause(ctx); cause != nil {
+		return nil, cause
+	}
+
+	if err != nil {
+		return nil, err
+	}
+
+	const ports = 3
+
+	free, err := process.FreePorts(ports)
+	if err != nil {
+		return nil, err
+	}
+
+	m := &member{binary: s.Binary, Addresses: Addresses{Health: free[0], Metrics: free[1]}}
+
+	m.args = []string{
+		"--kubeconfig=" + kubeconfig, "--log-format=json", "--health-probe-bind-address=" + m.Health, "--metrics-bind-address=" + m.Metrics,
+	}
+	if g.options.Profile {
+		m.Profiles = free[2]
+		m.args = append(m.args, "--pprof-bind-address="+m.Profiles)
+	}
+
+	m.args = append(m.args, s.Args...)
+
+	return m, nil
+}
+
+// Kubeconfig returns the path of the kubeconfig of an existing service account.
+func (g *Group) Kubeconfig(ctx context.Context, namespace, account string) (string, error) {
+	g.accounts.Lock()
+	defer g.accounts.Unlock()
+
+	name := namespace + "/" + account
+	if g.kubeconfigs[name] == "" {
+		path, err := g.options.Plane.ServiceAccountKubeconfig(ctx, namespace, account)
+		if err != nil {
+			return "", err
+		}
+
+		g.kubeconfigs[name] = path
+	}
+
+	return g.kubeconfigs[name], nil
+}
+
+// Resume starts stopped services or shards again, and waits until they are ready.
+func (g *Group) Resume(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if err := g.begin(name); err != nil {
+			return err
+		}
+	}
+
+	for _, name := range names {
+		if err := g.awaitReady(ctx, g.Process(name), g.readiness(name)); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// Restart stops a service, starts it with additional arguments, and returns when it is ready.
+func (g *Group) Restart(ctx context.Context, name string, more ...string) error {
+	if err := g.End(name); err != nil {
+		return err
+	}
+
+	if err := g.begin(name, more...); err != nil {
+		return err
+	}
+
+	return g.awaitReady(ctx, g.Process(name), g.readiness(name))
+}
+
+// begin starts a prepared service or shard.
+func (g *Group) begin(name string, more ...string) error {
+	g.mu.Lock()
+	m, known := g.members[name]
+	g.mu.Unlock()
+
+	if !known {
+		return fmt.Errorf("there is no service %s on this machine", name)
+	}
+
+	_, err := g.launch(process.Spec{Name: name, Path: filepath.Join(g.options.BinDir, m.binary), Args: slices.Concat(m.args, more), LogFile: g.LogFile(name)})
+
+	return err
+}
+
+// Launch starts another program, and returns when it is ready.
+func (g *Group) Launch(ctx context.Context, spec process.Spec, r process.Readiness) error {
+	spec.LogFile = g.LogFile(spec.Name)
+
+	p, err := g.launch(spec)
+	if err != nil {
+		return err
+	}
+
+	return g.awaitReady(ctx, p, r)
+}
+
+func (g *Group) launch(spec process.Spec) (*process.Process, error) {
+	p, err := process.Start(spec, func(p *process.Process) {
+		select {
+		case g.death <- g.blame(p, fmt.Errorf("%s has ended by itself: %w", p.Name, p.End())):
+		default: // only the first one counts
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	g.running[spec.Name] = p
+	g.started = append(g.started, p)
+
+	return p, nil
+}
+
+// readiness returns the readiness probe of a service or a shard.
+func (g *Group) readiness(name string) process.Readiness {
+	r := process.Readiness{URL: "http://" + g.Addresses(name).Health + "/readyz?verbose"}
+	if g.options.Waiting != nil {
+		r.Waiting = func(answer string) { g.options.Waiting(name, answer) }
+	}
+
+	return r
+}
+
+func (g *Group) awaitReady(ctx context.Context, p *process.Process, r process.Readiness) error {
+	err := p.AwaitReady(ctx, r)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+
+	return g.blame(p, err)
+}
+
+// blame returns an error that the process has caused.
+func (g *Group) blame(p *process.Process, err error) error {
+	if g.options.ShownLines > 0 {
+		err = fmt.Errorf("%w\n%s", err, process.Tail(p.LogFile, g.options.ShownLines))
+	}
+
+	return &FaultError{Process: p.Name, Err: err}
+}
+
+// Ready returns an error for each of the services or shards that is not ready.
+func (g *Group) Ready(ctx context.Context, names ...string) error {
+	var errs []error
+
+	for _, name := range names {
+		if ok, answer := g.readiness(name).Ask(ctx); !ok {
+			errs = append(errs, &FaultError{Process: name, Err: fmt.Errorf("%s is not ready: %s", name, answer)})
+		}
+	}
+
+	return errors.Join(errs...)
+}
+
+// End terminates processes, and waits until they have exited.
+func (g *Group) End(names ...string) error {
+	var (
+		errs []error
+		told []*process.Process
+	)
+
+	for _, name := range names {
+		p := g.Process(name)
+		if p == nil {
+			errs = append(errs, fmt.Errorf("there is no process %s", name))
+			continue
+		}
+
+		told = append(told, p)
+		errs = append(errs, p.Terminate())
+	}
+
+	for _, p := range told {
+		errs = append(errs, p.AwaitExit(stopTimeout))
+	}
+
+	return errors.Join(errs...)
+}
+
+// Stop stops all processes that were ever started.
+func (g *Group) Stop() error {
+	all := g.Started()
+	errs := make([]error, len(all))
+
+	var stopping sync.WaitGroup
+	for i, p := range all {
+		stopping.Go(func() { errs[i] = p.Stop(stopTimeout) })
+	}
+	stopping.Wait()
+
+	return errors.Join(errs...)
+}
+
+// Died returns a channel that receives an error when a process exits by itself.
+func (g *Group) Died() <-chan error { return g.death }
+
+// Process returns the latest process with the name, nil if there is none.
+func (g *Group) Process(name string) *process.Process {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	return g.running[name]
+}
+
+// Started returns all processes that were ever started.
+func (g *Group) Started() []*process.Process {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	return slices.Clone(g.started)
+}
+
+// Addresses returns the listen addresses of a service or a shard.
+func (g *Group) Addresses(name string) Addresses {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	if m, known := g.members[name]; known {
+		return m.Addresses
+	}
+
+	return Addresses{}
+}
+
+// LogFile returns the path of the log of a process.
+func (g *Group) LogFile(name string) string { return filepath.Join(g.options.LogDir, name+".log") }
+
+// FaultError is an error that a process has caused.
+type FaultError struct {
+	// Process is the name of the process. Its log contains details.
+	Process string
+	Err     error
+}
+
+// Error implements error.
+func (f *FaultError) Error() string { return f.Err.Error() }
+
+// Unwrap returns the underlying error.
+func (f *FaultError) Unwrap() error { return f.Err }
