@@ -17,7 +17,7 @@ test-kubernetes: go-present ## Run the demo on another version of Kubernetes, wh
 test-simulation: go-present ## Simulate faults on virtual time, and verify that every object reaches its place (SEEDS=n, starting at FROM=x; SEED=x for one; MUTATIONS=. reintroduces faults)
 	$(call step,$(if $(MUTATIONS),simulation of a source with faults; some seed finds each of them,simulation; a history that fails is shrunk and printed))
 	@SEEDS=$(or $(SEEDS),1000) FROM=$(FROM) SEED=$(SEED) MUTATIONS='$(MUTATIONS)' $(NOCGO) \
-		exec go test -C services/rebalancer/simulation -tags invariants -count=1 -timeout 6h -v -run '^Test$(if $(MUTATIONS),Mutations,Seeds)$$' $(ARGS) .
+		exec go test -C services/lab/simulation -tags invariants -count=1 -timeout 6h -v -run '^Test$(if $(MUTATIONS),Mutations,Seeds)$$' $(ARGS) .
 
 .PHONY: test-faults
 test-faults: go-present ## Kill, freeze, and disconnect every service and shard, one fault per run (FAULTS=all: at every write)

@@ -76,6 +76,11 @@ func others(t *testing.T, tagged checkout) {
 	o.run("get", repository+"pkg/shard/compat/controller@"+version, repository+"pkg/shard/compat/lease@"+version, repository+"tools/testkit/history@"+version)
 	o.run("build", "-trimpath", "-mod=mod", "-o", "guide", ".")
 
+	// A program with the embedded sharder has no laboratory among its modules, and nothing of the test kit in it.
+	o.run("get", repository+"services/embedded@"+version)
+	require.NotRegexp(t, repository+"(tools|tools/example|services/lab) ", o.run("list", "-m", "all"))
+	require.NotContains(t, o.run("list", "-mod=mod", "-deps", repository+"services/embedded"), "/testkit")
+
 	o.run("install", "-trimpath", repository+"tools/kubectl-ring@"+version)
 
 	out, err = exec.CommandContext(t.Context(), filepath.Join(o.dir, "bin", "kubectl-ring"), "version").Output()
@@ -163,10 +168,12 @@ func publish(t *testing.T, tagged checkout) string {
 	return proxy
 }
 
-// run runs the go command.
-func (o outsider) run(args ...string) {
+// run runs the go command, and returns what it prints.
+func (o outsider) run(args ...string) string {
 	cmd := exec.CommandContext(o.Context(), "go", args...)
 	cmd.Dir, cmd.Env = o.dir, o.env
 	out, err := cmd.CombinedOutput()
 	require.NoError(o, err, "go %s:\n%s", strings.Join(args, " "), out)
+
+	return string(out)
 }

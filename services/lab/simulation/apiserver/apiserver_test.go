@@ -17,8 +17,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
 var (

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 )
 
 // Act is the kind of a step.

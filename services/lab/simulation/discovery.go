@@ -12,7 +12,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources/resourcestest"
-	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 )
 
 // discovery is the discovery API of the API server for one client. It implements resources.Discovery.

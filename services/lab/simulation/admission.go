@@ -14,7 +14,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/admission"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 )
 
 // assigner is one replica of the assigner. Its knowledge is as old as its watches are.

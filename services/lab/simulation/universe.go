@@ -11,7 +11,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 )
 
 // ringName is the name of the ring.

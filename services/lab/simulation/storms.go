@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 )
 
 // storm draws several disturbances that are harmful only in combination.

@@ -50,7 +50,7 @@ const (
 	snapshot = "internal/resources/snapshot.go"
 	leasing  = "internal/lease/lease.go"
 	judging  = "internal/lease/next.go"
-	modelled = "rebalancer/simulation/shard.go"
+	modelled = "lab/simulation/shard.go"
 	plan     = "internal/plan/plan.go"
 	sight    = "internal/lease/sight.go"
 	gone     = "internal/resources/gone.go"

@@ -14,8 +14,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
 // follow maintains the cache of one resource.

@@ -17,7 +17,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 )
 
 // The properties. Each violation begins with one of them.

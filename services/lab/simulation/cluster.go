@@ -22,8 +22,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 	"github.com/clusterring/clusterring/services/rebalancer/scope"
-	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
 // tables are the hash rings of all clusters: they depend only on the names of shards, of which there are few.

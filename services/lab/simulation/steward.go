@@ -24,11 +24,11 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/takeover"
+	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 	"github.com/clusterring/clusterring/services/rebalancer/scope"
-	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
 // steward plays the part of the rebalancer around an engine: it gives the engine its target, and writes the ring's status.

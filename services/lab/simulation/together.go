@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 )
 
 // together checks that main objects with the same value of the label, or in the same namespace, are at one shard, if that is their key.

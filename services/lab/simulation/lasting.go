@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
 // Condition is a fault that lasts forever. Everything that it does not affect must recover anyway, and the ring must report

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 )
 
 // run runs a history in a bubble of its own. It fails t only in case of a deadlock of the bubble.

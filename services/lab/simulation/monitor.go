@@ -12,7 +12,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
-	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 )
 
 // monitor is the loop around lease.Next: it takes the Leases of shards that have failed, and deletes the Leases of shards that are gone.

@@ -80,7 +80,7 @@ func TestThrottledShardsKeepTheirLeases(t *testing.T) {
 		}))
 	}
 
-	require.NoError(t, h.plane.Install(t.Context(), "tools/lab/floods/testdata/one-seat.yaml"))
+	require.NoError(t, h.plane.Install(t.Context(), "services/lab/floods/testdata/one-seat.yaml"))
 
 	leases := func() (all []*coordinationv1.Lease) {
 		for _, name := range shards {
