@@ -34,8 +34,8 @@ const (
 //
 // # Rejected alternatives
 //
-//   - Waiting until the informers have reached the list's version: this takes up to a minute where nothing happens, because
-//     informers learn the version from bookmarks.
+//   - Waiting until the informers have reached the list's version: this takes up to a minute where nothing happens,
+//     because informers learn the version from bookmarks.
 //   - Reading each object before the first work on it: this takes as many requests as there are objects.
 type inventory struct {
 	shard *Shard
