@@ -29,10 +29,14 @@ const (
 //	F3  While the API server does not answer, the shard keeps its Lease and works on nothing that was not confirmed before.
 //	F4  A cache that is behind costs no requests: its next event, or another look after a while, shows the state.
 //
-// The cost is one request per 500 objects. Two alternatives were refused. Waiting until the informers have reached the list's
-// version takes up to a minute where nothing happens, because informers learn the version from bookmarks. Reading each object
-// before the first work on it takes as many requests as there are objects. The shard reads single objects only where necessary:
-// for versions that are not numbers, and for an object that was listed and is not in the cache.
+// The cost is one request per 500 objects. The shard reads single objects only where necessary: for versions that are not
+// numbers, and for an object that was listed and is not in the cache.
+//
+// # Rejected alternatives
+//
+//   - Waiting until the informers have reached the list's version: this takes up to a minute where nothing happens,
+//     because informers learn the version from bookmarks.
+//   - Reading each object before the first work on it: this takes as many requests as there are objects.
 type inventory struct {
 	shard *Shard
 	kind  *kind

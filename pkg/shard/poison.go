@@ -41,7 +41,8 @@ const (
 //	O3  That one is held back. An annotation on the object says so to whichever shard gets it next. It contains a digest of the object, and has no
 //	    effect when the object has changed. Whoever removes it releases the object.
 //
-// Notes in the Lease were refused: a reconcile that ends the process after a few milliseconds would need a write to the API server before it begins.
+// Rejected alternative: notes in the Lease. A reconcile that ends the process after a few milliseconds would need a write to
+// the API server before it begins.
 type poison struct {
 	keys  ringKeys
 	clock clock.PassiveClock

@@ -2,8 +2,6 @@ package manifests_test
 
 import (
 	"flag"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,25 +11,11 @@ import (
 	"github.com/clusterring/clusterring/tools/manifests"
 )
 
-var update = flag.Bool("update", false, "write the tables of flags anew")
+var update = flag.Bool("update", false, "write the generated parts of docs")
 
 // TestFlagsAreDocumented compares the tables in docs/installation.md with what each service says itself.
 func TestFlagsAreDocumented(t *testing.T) {
-	page := filepath.Join(root, "docs/installation.md")
-	content, err := os.ReadFile(page)
-	require.NoError(t, err)
-
-	before, rest, ok := strings.Cut(string(content), "<!-- flags -->\n")
-	require.True(t, ok, "there is no mark for the tables")
-	_, after, ok := strings.Cut(rest, "<!-- end of flags -->\n")
-	require.True(t, ok, "there is no mark for the end of the tables")
-
-	want := before + "<!-- flags -->\n" + tables(t) + "<!-- end of flags -->\n" + after
-	if *update {
-		require.NoError(t, os.WriteFile(page, []byte(want), 0o644)) //nolint:gosec // a page of documentation
-		return
-	}
-	require.Equal(t, want, string(content), "docs/installation.md is out of date: go test -C tools/manifests -run TestFlagsAreDocumented -update")
+	replaceBlock(t, "docs/installation.md", "flags", tables(t))
 }
 
 // tables returns one table for each service, with what all have, and what the leaders have, in tables of their own.

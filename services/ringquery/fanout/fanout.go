@@ -26,7 +26,8 @@ const fresh = time.Second
 //  3. A change only wakes the readers of the topic. It does not block the caller.
 //  4. A state is read on demand, at most once per change, and all readers share it. They must not change it.
 //
-// We rejected a queue per reader: a queue needs a limit, and beyond the limit, the state must be read again anyway.
+// Rejected alternative: a queue per reader. A queue needs a limit, and beyond the limit, the state must be read again
+// anyway.
 type Hub[T any] struct {
 	read  func(ctx context.Context, name string) (T, error)
 	same  func(a, b T) bool

@@ -4,7 +4,7 @@
 // reconciles that shards recorded. Its output is a list of [Violation]s. It is pure: the same records give the same result, so a failed run
 // can be checked again.
 //
-// The invariants, by the numbers of docs/how-it-works.md:
+// The invariants, by the numbers of docs/guarantees.md:
 //
 //	I1  At most one process at a time works on a main object and on the objects that it controls. No process begins a reconcile
 //	    after its Lease was seen with another holder.
