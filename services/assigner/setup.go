@@ -23,12 +23,11 @@ import (
 	"github.com/clusterring/clusterring/services/assigner/registration"
 	"github.com/clusterring/clusterring/services/assigner/rings"
 	"github.com/clusterring/clusterring/services/assigner/webhook"
-	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/internal/certs"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/leases"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/shardleases"
 	"github.com/clusterring/clusterring/services/internal/status"
 )
 
@@ -66,7 +65,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		return err
 	}
 
-	if _, err := shardleases.Follow(rt, index); err != nil {
+	if _, err := leases.Follow(mgr, rt.AddReady, index); err != nil {
 		return err
 	}
 
@@ -168,7 +167,7 @@ const (
 )
 
 // ancestorsOf returns who finds out whom objects follow.
-func ancestorsOf(mgr manager.Manager, clk clock.PassiveClock) (*ancestry.Book, error) {
+func ancestorsOf(mgr manager.Manager, clk clock.PassiveClock) (*resources.Book, error) {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.QPS, config.RateLimiter = -1, nil // a write must not queue behind others'
 
@@ -181,7 +180,7 @@ func ancestorsOf(mgr manager.Manager, clk clock.PassiveClock) (*ancestry.Book, e
 		return live.Resource(gvr).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	}
 
-	return ancestry.New(ancestry.Options{Read: read, Size: maxBetween, Remember: rememberFor, LabelsAnew: true, Patience: ownerWithin, Clock: clk}), nil
+	return resources.NewBook(resources.BookOptions{Read: read, Size: maxBetween, Remember: rememberFor, LabelsAnew: true, Patience: ownerWithin, Clock: clk}), nil
 }
 
 // certificates returns where the serving certificate comes from.

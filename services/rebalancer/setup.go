@@ -4,13 +4,14 @@ import (
 	"context"
 	"fmt"
 
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/leases"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/sharder"
-	"github.com/clusterring/clusterring/services/internal/shardleases"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/rings"
@@ -30,7 +31,7 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 	mgr := rt.Manager
 	index := membership.NewIndex()
 
-	leases, err := follow(ctx, rt, index)
+	synced, err := follow(ctx, rt, index)
 	if err != nil {
 		return fmt.Errorf("set up the rebalancer: %w", err)
 	}
@@ -53,14 +54,14 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		Recorder: mgr.GetEventRecorder(name), Sharder: o.sharder,
 	})
 
-	return r.SetupWithManager(mgr, leases)
+	return r.SetupWithManager(mgr, synced)
 }
 
 // follow keeps the index up to date. Beside a lease monitor, whose cache has the Leases, it reads them from there.
-func follow(ctx context.Context, rt *kit.Runtime, index *membership.Index) (*shardleases.Synced, error) {
+func follow(ctx context.Context, rt *kit.Runtime, index *membership.Index) (toolscache.DoneChecker, error) {
 	if rt.Embedded() {
-		return shardleases.Watch(ctx, rt, index)
+		return leases.Watch(ctx, rt.Manager, rt.AddReady, index)
 	}
 
-	return shardleases.Follow(rt, index)
+	return leases.Follow(rt.Manager, rt.AddReady, index)
 }

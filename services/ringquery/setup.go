@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/leases"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/shardleases"
 	"github.com/clusterring/clusterring/services/ringquery/api"
 	"github.com/clusterring/clusterring/services/ringquery/auth"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
@@ -105,13 +105,13 @@ func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Ser
 
 	rt.AddReady("resources", func(*http.Request) error { return known.Known() })
 
-	index, leases := membership.NewIndex(), rings.NewLeases(rt.Clock)
+	index, states := membership.NewIndex(), rings.NewLeases(rt.Clock)
 	service := &api.Service{
 		Rings: &rings.Rings{
 			Reader:    rt.Manager.GetClient(),
 			Index:     index,
 			Resources: rings.NewResources(known),
-			Leases:    leases,
+			Leases:    states,
 			Objects:   objects,
 		},
 		Ready: ready,
@@ -121,13 +121,13 @@ func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Ser
 
 	index.Subscribe(service.RingChanged)
 
-	if _, err := shardleases.Watch(ctx, rt, index); err != nil {
+	if _, err := leases.Watch(ctx, rt.Manager, rt.AddReady, index); err != nil {
 		return nil, err
 	}
 
 	// This also fills the cache of rings at startup. Otherwise, the first call would fill it and wait, although the service is
 	// ready.
-	synced, err := leases.Follow(ctx, rt.Manager.GetCache(), service.RingChanged)
+	synced, err := states.Follow(ctx, rt.Manager.GetCache(), service.RingChanged)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -126,7 +125,7 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 	kin, ok, err := ring.facts.Resources.KinOf(ctx, resources.Subject{Resource: resource, Role: role, Object: meta}, ancestors)
 
 	switch {
-	case errors.Is(err, ancestry.ErrBusy):
+	case errors.Is(err, resources.ErrBusy):
 		return Answer{Outcome: OwnerUnread} // no user can do anything about it
 	case err != nil:
 		return Answer{Outcome: OwnerUnread, Warning: ring.ownerUnread(err)}

@@ -16,8 +16,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/lease"
-	"github.com/clusterring/clusterring/services/internal/leaselist"
+	"github.com/clusterring/clusterring/services/internal/leases"
 )
 
 // newScheme returns a scheme that knows Kubernetes' own types and ClusterRings. Every manager gets its own.
@@ -40,13 +39,13 @@ func newScheme() (*runtime.Scheme, error) {
 //
 // Rings without a namespace selector get the given one, which may be nil.
 func cacheOptions(namespaces *metav1.LabelSelector) cache.Options {
-	leases := OfRing()
-	leases.Transform = slimLease
+	ofShards := OfRing()
+	ofShards.Transform = leases.Slim
 
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&coordinationv1.Lease{}: leases, &v1alpha1.ClusterRing{}: {Transform: selectNamespaces(namespaces)},
+			&coordinationv1.Lease{}: ofShards, &v1alpha1.ClusterRing{}: {Transform: selectNamespaces(namespaces)},
 		},
 		NewInformer: newInformer,
 	}
@@ -64,17 +63,8 @@ func newInformer(
 	source toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers,
 ) toolscache.SharedIndexInformer {
 	if _, ok := example.(*coordinationv1.Lease); ok {
-		source = leaselist.Source(source)
+		source = leases.Source(source)
 	}
 
 	return toolscache.NewSharedIndexInformer(source, example, resync, indexers)
-}
-
-// slimLease is [lease.Slim] for a cache.
-func slimLease(obj any) (any, error) {
-	if l, ok := obj.(*coordinationv1.Lease); ok {
-		return lease.Slim(l), nil
-	}
-
-	return obj, nil
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/clusterring/clusterring/services/internal/leaselist"
+	"github.com/clusterring/clusterring/services/internal/leases"
 )
 
 // restConfig finds out how to reach the API server: --kubeconfig, else $KUBECONFIG, else the Pod's service account.
@@ -23,7 +23,7 @@ func restConfig(o *Options, userAgent string) (*rest.Config, error) {
 	config.QPS, config.Burst, config.UserAgent = o.KubeAPIQPS, o.KubeAPIBurst, userAgent
 	// Near the API server its network is cheaper than its time, as Kubernetes' own controllers see it.
 	config.DisableCompression = true
-	config.Wrap(leaselist.Bound)
+	config.Wrap(leases.Bound)
 
 	return config, nil
 }

@@ -21,7 +21,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/leaselist"
+	"github.com/clusterring/clusterring/services/internal/leases"
 )
 
 const (
@@ -74,7 +74,7 @@ func (e *Embedding) Run(ctx context.Context) error {
 	config := rest.CopyConfig(e.Config)
 	config.QPS, config.Burst, config.RateLimiter = embeddedQPS, embeddedBurst, nil
 	config.UserAgent = e.Name + "/" + Version
-	config.Wrap(leaselist.Bound)
+	config.Wrap(leases.Bound)
 
 	r := &running{
 		service: Service{Name: e.Name, LeaderElection: true, Setup: e.Setup}, options: e.options(),
@@ -131,7 +131,7 @@ func (e *Embedding) restrict(config *rest.Config, o *manager.Options, leader *le
 		&coordinationv1.Lease{}: {
 			Namespaces: map[string]cache.Config{e.Namespace: {}},
 			Label:      labels.SelectorFromSet(labels.Set{contract.LabelClusterRing: e.Ring}),
-			Transform:  slimLease,
+			Transform:  leases.Slim,
 		},
 		&v1alpha1.ClusterRing{}: {Field: fields.OneTermEqualSelector("metadata.name", e.Ring), Transform: selectNamespaces(nil)},
 	}
@@ -147,7 +147,7 @@ type oneNamespace struct {
 
 // List implements [client.Reader].
 func (r oneNamespace) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	if _, leases := list.(*coordinationv1.LeaseList); leases {
+	if _, ok := list.(*coordinationv1.LeaseList); ok {
 		opts = append(slices.Clip(opts), client.InNamespace(r.namespace))
 	}
 

@@ -17,8 +17,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/leases"
 	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/services/internal/shardleases"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/output"
 )
@@ -43,7 +43,7 @@ const (
 
 // watch is the least that a service does.
 func watch(ctx context.Context, rt *kit.Runtime) error {
-	_, err := shardleases.Watch(ctx, rt, membership.NewIndex())
+	_, err := leases.Watch(ctx, rt.Manager, rt.AddReady, membership.NewIndex())
 	return err
 }
 

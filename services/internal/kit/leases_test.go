@@ -9,12 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/leases"
 	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/services/internal/shardleases"
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
@@ -46,14 +47,14 @@ func TestOnlyLeasesOfShardsAreWatched(t *testing.T) {
 	s := kit.Service{Name: service, Setup: func(ctx context.Context, rt *kit.Runtime) error {
 		cached <- rt.Manager.GetCache()
 
-		leases, err := shardleases.Watch(ctx, rt, index)
+		synced, err := leases.Watch(ctx, rt.Manager, rt.AddReady, index)
 		if err != nil {
 			return err
 		}
 
 		return rt.Manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
-			if err := leases.Await(ctx); err != nil {
-				return err
+			if !toolscache.WaitFor(ctx, "", synced) {
+				return ctx.Err()
 			}
 			awaited <- index.View(ring).AvailableShards()
 
@@ -75,11 +76,11 @@ func TestOnlyLeasesOfShardsAreWatched(t *testing.T) {
 	require.NoError(t, a.Delete(t.Context()))
 	require.Eventually(t, func() bool { return len(index.View(ring).Shards()) == 1 }, soon, tick)
 
-	var leases coordinationv1.LeaseList
-	require.NoError(t, receive(t, cached, "setup").List(t.Context(), &leases))
+	var list coordinationv1.LeaseList
+	require.NoError(t, receive(t, cached, "setup").List(t.Context(), &list))
 
 	names := map[string]bool{}
-	for _, l := range leases.Items {
+	for _, l := range list.Items {
 		names[l.Namespace+"/"+l.Name] = true
 		require.Contains(t, l.Labels, "alpha.sharding.timebertt.dev/clusterring")
 		require.Less(t, l.Size(), 1000, "only what is used is kept")
@@ -101,14 +102,16 @@ func TestFollowedLeasesAreNotKept(t *testing.T) {
 	index := membership.NewIndex()
 	first := make(chan []string, 1)
 	s := kit.Service{Name: service, Setup: func(_ context.Context, rt *kit.Runtime) error {
-		leases, err := shardleases.Follow(rt, index)
+		synced, err := leases.Follow(rt.Manager, rt.AddReady, index)
 		if err != nil {
 			return err
 		}
 
 		return rt.Manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			first <- index.View(ring).AvailableShards()
-			return leases.Await(ctx)
+			toolscache.WaitFor(ctx, "", synced)
+
+			return ctx.Err()
 		}))
 	}}
 	i := start(t, s, kubeconfig(t))

@@ -27,3 +27,12 @@ func TestIsGone(t *testing.T) {
 		require.False(t, IsGone(err), name)
 	}
 }
+
+func TestContinuation(t *testing.T) {
+	expired := apierrors.NewResourceExpired("too old")
+	expired.ErrStatus.Continue = "go on here"
+
+	require.Equal(t, "go on here", Continuation(fmt.Errorf("wrapped: %w", expired)))
+	require.Empty(t, Continuation(apierrors.NewConflict(schema.GroupResource{}, "a", nil)))
+	require.Empty(t, Continuation(nil))
+}

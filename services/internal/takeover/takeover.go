@@ -21,7 +21,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/internal/lease"
-	"github.com/clusterring/clusterring/services/internal/leaselist"
+	"github.com/clusterring/clusterring/services/internal/leases"
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
@@ -350,7 +350,7 @@ func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 
 // list reads Leases of the ring from the API server's storage.
 func (g *Guard) list(ctx context.Context, opts ...client.ListOption) ([]coordinationv1.Lease, error) {
-	return leaselist.Read(ctx, g.reader, append(opts, client.MatchingLabels{contract.LabelClusterRing: g.ring})...)
+	return leases.Read(ctx, g.reader, append(opts, client.MatchingLabels{contract.LabelClusterRing: g.ring})...)
 }
 
 // counted returns the Leases that count for the ring, according to the last view. The caller holds g.mu.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
-	"github.com/clusterring/clusterring/services/internal/leaselist"
+	"github.com/clusterring/clusterring/services/internal/leases"
 )
 
 // offerFor is how long a slot whose Pod has ended is offered to the Pods that wait for one, before its Lease is taken and its objects move.
@@ -94,7 +94,7 @@ func (r *Reconciler) offer(ctx context.Context, judged *judgement) (time.Duratio
 // somebodyWaits reports whether a Pod waits for this slot. It reads from the API server: this happens only when a Pod has ended. If that
 // fails, nobody waits, because an offer only saves moves.
 func (r *Reconciler) somebodyWaits(ctx context.Context, judged *judgement, now time.Time) bool {
-	standbys, err := leaselist.Read(ctx, r.Live, client.InNamespace(judged.lease.Namespace), client.MatchingLabels{contract.LabelStandby: judged.ring()})
+	standbys, err := leases.Read(ctx, r.Live, client.InNamespace(judged.lease.Namespace), client.MatchingLabels{contract.LabelStandby: judged.ring()})
 	if err != nil {
 		ctrllog.FromContext(ctx).Error(err, "Cannot look for Pods that wait for a slot: the Lease is taken at once", "ring", judged.ring())
 		return false

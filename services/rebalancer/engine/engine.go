@@ -9,7 +9,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/plan"
@@ -87,7 +86,7 @@ type Engine struct {
 // New returns an engine without a target.
 func New(c Config) *Engine {
 	e := &Engine{Config: c, wake: make(chan struct{}, 1)}
-	e.state = newState(c, ancestry.New(ancestry.Options{Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock}))
+	e.state = newState(c, resources.NewBook(resources.BookOptions{Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock}))
 	e.turns = move.NewTurns(e.again)
 	e.mover = &move.Mover{
 		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin, Hangs: e.hangs,
@@ -106,7 +105,7 @@ func (e *Engine) lookup() placement.Lookup {
 // that what follows an object goes where the object goes.
 func (e *Engine) met(o feed.Object) {
 	of := resources.Resource{Key: key.Rule{Label: o.KeyLabel}, Selector: o.Selector}
-	e.ancestors.SawLabels(of, ancestry.Sight{UID: o.UID, Value: o.KeyValue, Selected: !o.Unselected, Version: o.ResourceVersion})
+	e.ancestors.SawLabels(of, resources.Sight{UID: o.UID, Value: o.KeyValue, Selected: !o.Unselected, Version: o.ResourceVersion})
 }
 
 // Pursues reports whether the current target of the engine is equivalent to t.

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/internal/invariants"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
@@ -40,7 +40,7 @@ type state struct {
 	history history
 	// families are the objects that move after their followers. ancestors know which objects can be followed.
 	families  families
-	ancestors *ancestry.Book
+	ancestors *resources.Book
 	followers followers
 	// failures are the sources that cannot be read, with the reason. unlisted are the sources that have not completed their
 	// list yet.
@@ -55,7 +55,7 @@ type state struct {
 	news, poke, owed, gather chan struct{}
 }
 
-func newState(c Config, ancestors *ancestry.Book) *state {
+func newState(c Config, ancestors *resources.Book) *state {
 	s := &state{
 		clock: c.Clock,
 		table: work.New(work.Limits{

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -18,7 +19,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/ringrequest"
-	"github.com/clusterring/clusterring/services/internal/shardleases"
 )
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -28,7 +28,7 @@ const ringsAtOnce = 4
 
 // SetupWithManager adds the engines and a controller to the manager. It calls the reconciler for every ring that
 // changes, and whenever a dependency of the ring changes. It starts when the Leases of shards have been read.
-func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases *shardleases.Synced) error {
+func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases toolscache.DoneChecker) error {
 	if err := mgr.Add(r.fleet); err != nil {
 		return fmt.Errorf("set up the engines: %w", err)
 	}
@@ -46,9 +46,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases *shardleases.S
 			r.Index.Subscribe(enqueue)
 			r.Resources.Subscribe(func() { addAll(q, ringrequest.All(ctx, r.Client)) })
 
-			if err := leases.Await(ctx); err != nil {
-				return fmt.Errorf("wait for Leases: %w", err)
-			}
+			toolscache.WaitFor(ctx, "", leases)
 
 			_ = r.Resources.Await(ctx) // the conditions of rings report a failure
 

@@ -18,8 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/services/internal/ancestry"
-	"github.com/clusterring/clusterring/services/internal/leaselist"
+	"github.com/clusterring/clusterring/services/internal/leases"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -73,10 +72,10 @@ func (o *Objects) Get(ctx context.Context, gvr schema.GroupVersionResource, id t
 func (o *Objects) List(
 	ctx context.Context, gvr schema.GroupVersionResource, namespace string, options metav1.ListOptions,
 ) (*metav1.PartialObjectMetadataList, error) {
-	list, err := o.client.Resource(gvr).Namespace(namespace).List(leaselist.Bounded(ctx), options)
-	for errors.Is(err, leaselist.ErrTooLarge) && options.Limit > 1 {
-		options.Limit = leaselist.Smaller(options.Limit)
-		list, err = o.client.Resource(gvr).Namespace(namespace).List(leaselist.Bounded(ctx), options)
+	list, err := o.client.Resource(gvr).Namespace(namespace).List(leases.Bounded(ctx), options)
+	for errors.Is(err, leases.ErrTooLarge) && options.Limit > 1 {
+		options.Limit = leases.Smaller(options.Limit)
+		list, err = o.client.Resource(gvr).Namespace(namespace).List(leases.Bounded(ctx), options)
 	}
 
 	if err != nil {
@@ -98,7 +97,7 @@ func (o *Objects) Pages(
 
 	for {
 		page, err := o.List(ctx, gvr, "", options)
-		if next := continuation(err); next != "" && next != options.Continue {
+		if next := resources.Continuation(err); next != "" && next != options.Continue {
 			options.Continue = next
 			continue
 		}
@@ -119,16 +118,6 @@ func (o *Objects) Pages(
 	}
 }
 
-// continuation returns the token with which an expired list can continue. Empty: it cannot.
-func continuation(err error) string {
-	var status apierrors.APIStatus
-	if !errors.Is(err, ErrExpired) || !errors.As(err, &status) {
-		return ""
-	}
-
-	return status.Status().Continue
-}
-
 // NamespaceLabels returns the labels of a namespace, not nil. It fails as [Objects.Get] does.
 func (o *Objects) NamespaceLabels(ctx context.Context, namespace string) (map[string]string, error) {
 	object, err := o.Get(ctx, Namespaces, types.NamespacedName{Name: namespace})
@@ -144,7 +133,7 @@ const between = 1000
 
 // Ancestors returns a finder of the objects that others follow. Its cache is for one answer.
 func (o *Objects) Ancestors() resources.Ancestors {
-	return ancestry.New(ancestry.Options{Read: o.Get, Size: between, Remember: time.Hour, Clock: clock.RealClock{}})
+	return resources.NewBook(resources.BookOptions{Read: o.Get, Size: between, Remember: time.Hour, Clock: clock.RealClock{}})
 }
 
 // The ways in which a request to the API server fails. An error wraps exactly one of these and the error of the API server, or the error of

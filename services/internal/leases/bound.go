@@ -1,4 +1,4 @@
-package leaselist
+package leases
 
 import (
 	"context"

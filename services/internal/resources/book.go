@@ -1,13 +1,4 @@
-// Package ancestry remembers who controls the objects that stand between a main object and the objects that follow it, such as the
-// ReplicaSets between a Deployment and its Pods, and the labels of main objects that are the keys of those that follow them.
-//
-// When it is first asked about such an object, it reads the object's metadata from the API server, and remembers the controller for
-// some time, because a controller hardly ever changes. A service that passes over all objects reports what it sees, so that most of
-// these reads are not necessary. The package writes nothing.
-//
-// A label changes more often than a controller. A service that does not see every change reads it each time: see
-// [Options].LabelsAnew.
-package ancestry
+package resources
 
 import (
 	"cmp"
@@ -22,22 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
-
-	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-const (
-	// absent is how long the absence of an object is remembered. No other object can get its UID, but a reader may be ahead of
-	// others. It holds only for the name under which the object was looked for: anybody can make an owner reference of a UID and another
-	// name.
-	absent = 5 * time.Second
-)
+// absent is how long the absence of an object is remembered. No other object can get its UID, but a reader may be ahead of
+// others. It holds only for the name under which the object was looked for: anybody can make an owner reference of a UID and
+// another name.
+const absent = 5 * time.Second
 
-// Options configure a [Book]. Read, Size, Remember, and Clock are required.
-type Options struct {
+// BookOptions configure a [Book]. Read, Size, Remember, and Clock are required.
+type BookOptions struct {
 	// Read reads the metadata of an object. Its error is NotFound if the object does not exist.
 	Read func(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error)
 	// Size is the maximum number of remembered objects, at some 300 bytes each, and Remember is how long they are remembered. The
@@ -53,9 +39,17 @@ type Options struct {
 	Clock      clock.PassiveClock
 }
 
-// Book implements [resources.Ancestors]. Create it with [New]. It may be used by several goroutines.
+// Book remembers who controls the objects that stand between a main object and the objects that follow it, such as the
+// ReplicaSets between a Deployment and its Pods, and the labels of main objects that are the keys of those that follow them.
+//
+// When it is first asked about such an object, it reads the object's metadata from the API server, and remembers the
+// controller for some time, because a controller hardly ever changes. A service that passes over all objects reports what it
+// sees, so that most of these reads are not necessary. A label changes more often than a controller. A service that does not
+// see every change reads it each time: see [BookOptions].LabelsAnew.
+//
+// Book implements [Ancestors]. Create it with [NewBook]. It may be used by several goroutines.
 type Book struct {
-	options Options
+	options BookOptions
 	entries *cache.LRUExpireCache
 	reads   singleflight.Group
 	reading chan struct{} // full while as many reads run as may
@@ -65,8 +59,8 @@ type Book struct {
 	between sets.Set[schema.GroupResource]
 }
 
-// entry is what is remembered about an object that exists.
-type entry struct {
+// controlledBy is what is remembered about an object that exists.
+type controlledBy struct {
 	controller *metav1.OwnerReference
 	found      bool
 }
@@ -78,7 +72,7 @@ type named struct {
 	uid      types.UID
 }
 
-func nameOf(of resources.Owner) named {
+func nameOf(of Owner) named {
 	return named{of.Resource.GroupResource(), of.NamespacedName, of.UID}
 }
 
@@ -88,26 +82,26 @@ type keyOf struct {
 	label, selector string
 }
 
-// keyed is what is remembered of the labels of a main object.
-type keyed struct {
+// labelled is what is remembered of the labels of a main object.
+type labelled struct {
 	value    string
 	selected bool
 	version  string
 }
 
-// New returns an empty book.
-func New(o Options) *Book {
+// NewBook returns an empty book.
+func NewBook(o BookOptions) *Book {
 	o.Patience, o.AtOnce = cmp.Or(o.Patience, 2*time.Second), cmp.Or(o.AtOnce, 32)
 
 	return &Book{options: o, reading: make(chan struct{}, o.AtOnce), entries: cache.NewLRUExpireCacheWithClock(o.Size, o.Clock), between: sets.New[schema.GroupResource]()}
 }
 
-// ControllerOf implements [resources.Ancestors].
-func (b *Book) ControllerOf(ctx context.Context, of resources.Owner) (controller *metav1.OwnerReference, found bool, err error) {
+// ControllerOf implements [Ancestors].
+func (b *Book) ControllerOf(ctx context.Context, of Owner) (controller *metav1.OwnerReference, found bool, err error) {
 	b.asked(of.Resource.GroupResource())
 
 	if known, ok := b.entries.Get(of.UID); ok {
-		e, _ := known.(entry)
+		e, _ := known.(controlledBy)
 		return e.controller, e.found, nil
 	}
 
@@ -120,13 +114,13 @@ func (b *Book) ControllerOf(ctx context.Context, of resources.Owner) (controller
 		return nil, false, fmt.Errorf("determine who controls %s %s: %w", of.Resource.GroupResource(), of.NamespacedName, err)
 	}
 
-	e, _ := read.(entry)
+	e, _ := read.(controlledBy)
 
 	return e.controller, e.found, nil
 }
 
 // absent reports whether the object was looked for lately, and did not exist.
-func (b *Book) absent(of resources.Owner) bool {
+func (b *Book) absent(of Owner) bool {
 	_, absent := b.entries.Get(nameOf(of))
 
 	return absent
@@ -154,16 +148,16 @@ func (b *Book) Between(gr schema.GroupResource) bool {
 // Saw records the controller of an object; nil if it has none. It ignores resources that nobody has asked for.
 func (b *Book) Saw(gr schema.GroupResource, uid types.UID, controller *metav1.OwnerReference) {
 	if b.Between(gr) {
-		b.entries.Add(uid, entry{controller: slim(controller), found: true}, b.options.Remember)
+		b.entries.Add(uid, controlledBy{controller: slim(controller), found: true}, b.options.Remember)
 	}
 }
 
-// LabelsOf implements [resources.Ancestors].
-func (b *Book) LabelsOf(ctx context.Context, of resources.Owner) (labels resources.Labels, found bool, err error) {
+// LabelsOf implements [Ancestors].
+func (b *Book) LabelsOf(ctx context.Context, of Owner) (labels Labels, found bool, err error) {
 	id := keyOf{of.UID, of.Resource.Key.Label, of.Resource.Selector}
 
 	if known, ok := b.entries.Get(id); ok && !b.options.LabelsAnew {
-		e, _ := known.(keyed)
+		e, _ := known.(labelled)
 		return e.labels(id.label), true, nil
 	}
 
@@ -184,25 +178,25 @@ func (b *Book) LabelsOf(ctx context.Context, of resources.Owner) (labels resourc
 	case b.options.LabelsAnew && obj == nil:
 		return labels, false, nil
 	case b.options.LabelsAnew:
-		return resources.Labels{All: obj.Labels, Selected: of.Resource.Selects(obj.Labels)}, true, nil
+		return Labels{All: obj.Labels, Selected: of.Resource.Selects(obj.Labels)}, true, nil
 	case obj == nil:
 		b.entries.Add(nameOf(of), struct{}{}, absent)
 
 		return labels, false, nil
 	}
 
-	now := keyed{obj.Labels[id.label], of.Resource.Selects(obj.Labels), obj.ResourceVersion}
+	now := labelled{obj.Labels[id.label], of.Resource.Selects(obj.Labels), obj.ResourceVersion}
 	b.saw(id, now)
 
 	return now.labels(id.label), true, nil
 }
 
-func (k keyed) labels(label string) resources.Labels {
+func (k labelled) labels(label string) Labels {
 	if k.value == "" {
-		return resources.Labels{Selected: k.selected}
+		return Labels{Selected: k.selected}
 	}
 
-	return resources.Labels{All: map[string]string{label: k.value}, Selected: k.selected}
+	return Labels{All: map[string]string{label: k.value}, Selected: k.selected}
 }
 
 // Sight is what the labels of a main object decide in a version of the object.
@@ -217,15 +211,15 @@ type Sight struct {
 }
 
 // SawLabels records a sight of a main object of the resource. It ignores versions that are older than the recorded one.
-func (b *Book) SawLabels(of resources.Resource, is Sight) {
-	b.saw(keyOf{is.UID, of.Key.Label, of.Selector}, keyed{is.Value, is.Selected, is.Version})
+func (b *Book) SawLabels(of Resource, is Sight) {
+	b.saw(keyOf{is.UID, of.Key.Label, of.Selector}, labelled{is.Value, is.Selected, is.Version})
 }
-func (b *Book) saw(id keyOf, now keyed) {
+func (b *Book) saw(id keyOf, now labelled) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	if known, ok := b.entries.Get(id); ok {
-		if e, _ := known.(keyed); older(now.version, e.version) {
+		if e, _ := known.(labelled); Older(now.version, e.version) {
 			return
 		}
 	}
@@ -233,15 +227,8 @@ func (b *Book) saw(id keyOf, now keyed) {
 	b.entries.Add(id, now, b.options.Remember)
 }
 
-// older reports whether the resource version a of an object precedes b; false if they are not comparable.
-func older(a, b string) bool {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-
-	return err == nil && order < 0
-}
-
 // object reads an object; nil if it does not exist. It calls the function before.
-func (b *Book) object(ctx context.Context, of resources.Owner, begin func()) (*metav1.PartialObjectMetadata, error) {
+func (b *Book) object(ctx context.Context, of Owner, begin func()) (*metav1.PartialObjectMetadata, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.options.Patience, fmt.Errorf("%w within %s", ErrBusy, b.options.Patience))
 	defer cancel()
 
@@ -255,7 +242,7 @@ func (b *Book) object(ctx context.Context, of resources.Owner, begin func()) (*m
 	begin()
 
 	obj, err := b.options.Read(ctx, of.Resource.GVR, of.NamespacedName)
-	if resources.IsGone(err) || err == nil && obj.UID != of.UID {
+	if IsGone(err) || err == nil && obj.UID != of.UID {
 		return nil, nil //nolint:nilnil // that it does not exist is an answer
 	}
 
@@ -269,18 +256,18 @@ func (b *Book) object(ctx context.Context, of resources.Owner, begin func()) (*m
 // ErrBusy is the error of a read that was given up.
 var ErrBusy = errors.New("the API server has not answered")
 
-func (b *Book) read(ctx context.Context, of resources.Owner) (entry, error) {
+func (b *Book) read(ctx context.Context, of Owner) (controlledBy, error) {
 	obj, err := b.object(ctx, of, func() {})
 
 	switch {
 	case err != nil:
-		return entry{}, err
+		return controlledBy{}, err
 	case obj == nil:
 		b.entries.Add(nameOf(of), struct{}{}, absent)
-		return entry{}, nil
+		return controlledBy{}, nil
 	}
 
-	e := entry{controller: slim(metav1.GetControllerOfNoCopy(obj)), found: true}
+	e := controlledBy{controller: slim(metav1.GetControllerOfNoCopy(obj)), found: true}
 	b.entries.Add(of.UID, e, b.options.Remember)
 
 	return e, nil

@@ -1,9 +1,12 @@
-// Package leaselist reads Leases from the API server in a bounded amount of memory, however large and many they are.
+// Package leases reads the Leases of shards from the API server: all of them, in a bounded amount of memory.
 //
-// Whoever may write Leases decides on their size, up to the limit of the API server. Therefore, a list is read in pages, the bytes
-// of a page are bounded by [Bound], and of a page only what [lease.Slim] keeps remains. A page that is too large is read again in
-// parts. A watch, also one that begins with the current state, decodes one Lease at a time and needs no such care.
-package leaselist
+// Writers of Leases choose their size, up to the API server's limit. Therefore, [Read] and [Source] list Leases in pages, the
+// bytes of a page are bounded by [Bound], and of a page only what [lease.Slim] keeps remains. A page that is too large is read
+// again in parts. A watch, also one that begins with the current state, decodes one Lease at a time and needs no such care.
+//
+// [Watch] and [Follow] keep a [membership.Index] up to date with the Leases that carry a ring's label, and make /readyz wait
+// until the index has seen all that there were at first. They send requests only to read.
+package leases
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package leaselist_test
+package leases_test
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/leaselist"
+	"github.com/clusterring/clusterring/services/internal/leases"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
@@ -92,7 +92,7 @@ func bounded(t *testing.T) (client.WithWatch, *pages) {
 		read.next = next
 		return read
 	})
-	config.Wrap(leaselist.Bound)
+	config.Wrap(leases.Bound)
 
 	c, err := client.NewWithWatch(config, client.Options{Scheme: plane.Client.Scheme()})
 	require.NoError(t, err)
@@ -123,13 +123,13 @@ func flood(t *testing.T) (namespace string, names []string) {
 }
 
 // check requires that the Leases are those, without what makes them large, and were read in pages of bounded size.
-func (p *pages) check(t *testing.T, leases []coordinationv1.Lease, want []string) {
+func (p *pages) check(t *testing.T, list []coordinationv1.Lease, want []string) {
 	t.Helper()
 
-	names := make([]string, 0, len(leases))
-	for i := range leases {
-		names = append(names, leases[i].Name)
-		require.Less(t, leases[i].Size(), 1000)
+	names := make([]string, 0, len(list))
+	for i := range list {
+		names = append(names, list[i].Name)
+		require.Less(t, list[i].Size(), 1000)
 	}
 
 	require.Equal(t, want, names)
@@ -144,13 +144,13 @@ func TestLargeLeasesAreReadInParts(t *testing.T) {
 	namespace, names := flood(t)
 
 	c, read := bounded(t)
-	leases, err := leaselist.Read(t.Context(), c, client.InNamespace(namespace), client.MatchingLabels{contract.LabelClusterRing: ring})
+	all, err := leases.Read(t.Context(), c, client.InNamespace(namespace), client.MatchingLabels{contract.LabelClusterRing: ring})
 	require.NoError(t, err)
-	read.check(t, leases, names)
+	read.check(t, all, names)
 
 	// A reflector that cannot stream gets the same, also if it would take a list from the cache of the API server.
 	c, read = bounded(t)
-	source := leaselist.Source(&toolscache.ListWatch{
+	source := leases.Source(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			var list coordinationv1.LeaseList
 			return &list, c.List(ctx, &list, &client.ListOptions{Namespace: namespace, Limit: opts.Limit, Continue: opts.Continue, Raw: &opts})
@@ -169,7 +169,7 @@ func TestLargeLeasesAreReadInParts(t *testing.T) {
 type endless struct{ client.Reader }
 
 func (endless) List(ctx context.Context, _ client.ObjectList, _ ...client.ListOption) error {
-	transport := leaselist.Bound(roundTrip(func(*http.Request) (*http.Response, error) {
+	transport := leases.Bound(roundTrip(func(*http.Request) (*http.Response, error) {
 		return &http.Response{Body: io.NopCloser(zeros{})}, nil
 	}))
 
@@ -198,6 +198,6 @@ type zeros struct{}
 func (zeros) Read(into []byte) (int, error) { return len(into), nil }
 
 func TestLeaseThatIsTooLargeIsAnError(t *testing.T) {
-	_, err := leaselist.Read(t.Context(), endless{})
+	_, err := leases.Read(t.Context(), endless{})
 	require.ErrorContains(t, err, "the page has more than 8 MiB")
 }

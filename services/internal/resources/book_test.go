@@ -1,4 +1,4 @@
-package ancestry_test
+package resources_test
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -70,10 +69,10 @@ func the(name, uid string) resources.Owner {
 	}
 }
 
-func newBook(s *server, size int) (*ancestry.Book, *clocktesting.FakePassiveClock) {
+func newBook(s *server, size int) (*resources.Book, *clocktesting.FakePassiveClock) {
 	clk := clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))
 
-	return ancestry.New(ancestry.Options{Read: s.read, Size: size, Remember: time.Minute, Patience: time.Second, AtOnce: 2, Clock: clk}), clk
+	return resources.NewBook(resources.BookOptions{Read: s.read, Size: size, Remember: time.Minute, Patience: time.Second, AtOnce: 2, Clock: clk}), clk
 }
 
 // An object is read when it is first asked for, and again after some time.
@@ -224,11 +223,11 @@ func TestLabelsAreRemembered(t *testing.T) {
 	requireTenant("acme")
 	require.Equal(t, 1, s.times())
 
-	b.SawLabels(keyed("web", "web").Resource, ancestry.Sight{UID: "web", Value: "beta", Selected: true, Version: "11"})
+	b.SawLabels(keyed("web", "web").Resource, resources.Sight{UID: "web", Value: "beta", Selected: true, Version: "11"})
 	requireTenant("beta")
-	b.SawLabels(keyed("web", "web").Resource, ancestry.Sight{UID: "web", Value: "acme", Selected: true, Version: "9"})
+	b.SawLabels(keyed("web", "web").Resource, resources.Sight{UID: "web", Value: "acme", Selected: true, Version: "9"})
 	requireTenant("beta")
-	b.SawLabels(keyed("web", "web").Resource, ancestry.Sight{UID: "web", Value: "", Selected: true, Version: "12"})
+	b.SawLabels(keyed("web", "web").Resource, resources.Sight{UID: "web", Value: "", Selected: true, Version: "12"})
 	requireTenant("")
 	require.Equal(t, 1, s.times())
 
@@ -272,9 +271,9 @@ func TestSelectionIsRemembered(t *testing.T) {
 	}
 
 	requireSelected(true, 1)
-	b.SawLabels(of.Resource, ancestry.Sight{UID: "web", Value: "acme", Selected: false, Version: "11"})
+	b.SawLabels(of.Resource, resources.Sight{UID: "web", Value: "acme", Selected: false, Version: "11"})
 	requireSelected(false, 1)
-	b.SawLabels(of.Resource, ancestry.Sight{UID: "web", Value: "acme", Selected: true, Version: "9"})
+	b.SawLabels(of.Resource, resources.Sight{UID: "web", Value: "acme", Selected: true, Version: "9"})
 	requireSelected(false, 1)
 
 	of.Resource.Selector = "!other"
@@ -300,8 +299,8 @@ func TestLabelsAnew(t *testing.T) {
 type reads func(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error)
 
 // anew returns a book that reads labels anew.
-func anew(read reads, atOnce int) *ancestry.Book {
-	return ancestry.New(ancestry.Options{
+func anew(read reads, atOnce int) *resources.Book {
+	return resources.NewBook(resources.BookOptions{
 		Read: read, Size: 10, Remember: time.Minute, LabelsAnew: true, Patience: 100 * time.Millisecond, AtOnce: atOnce,
 		Clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0)),
 	})
@@ -358,7 +357,7 @@ func TestReadsAreSharedBeforeTheyBegin(t *testing.T) {
 		<-ctx.Done()
 		synctest.Wait()
 		require.Empty(t, results)
-		require.ErrorIs(t, <-results, ancestry.ErrBusy)
-		require.ErrorIs(t, <-results, ancestry.ErrBusy)
+		require.ErrorIs(t, <-results, resources.ErrBusy)
+		require.ErrorIs(t, <-results, resources.ErrBusy)
 	})
 }
