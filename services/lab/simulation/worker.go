@@ -238,7 +238,7 @@ func (p *process) acknowledge(id apiserver.ID, drained int64) {
 		limited, cancel := context.WithTimeout(ctx, 30*time.Second)
 		after, err := p.client.Patch(limited, feed.ID{
 			GVR: id.WithVersion(how.Version), Namespace: id.Namespace, Name: id.Name,
-		}, acknowledgement(o))
+		}, acknowledgement(o), "")
 
 		cancel()
 		p.see(func() {

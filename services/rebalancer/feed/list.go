@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
+
+	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
 const (
@@ -44,20 +46,6 @@ type Scope struct {
 
 func (s Scope) options() metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: s.Selector, FieldSelector: s.Fields}
-}
-
-// Watch watches from a resource version on, with bookmarks. Stopping the watch waits until the watch has ended.
-func (c *Client) Watch(ctx context.Context, scope Scope, resourceVersion string) (watch.Interface, error) {
-	opts := scope.options()
-	opts.AllowWatchBookmarks = true
-	opts.ResourceVersion = resourceVersion
-
-	w, err := c.server.Watch(ctx, scope.GVR, scope.Namespace, opts)
-	if err != nil {
-		return nil, fmt.Errorf("watch %s: %w", scope.GVR.GroupResource(), err)
-	}
-
-	return w, nil
 }
 
 // All passes the objects that match a scope to yield, one after another, and returns the resource version from which a watch
@@ -103,41 +91,25 @@ func (c *Client) streamed(ctx context.Context, clk clock.Clock, scope Scope, yie
 		case <-silence.C():
 			return "", errNoStream
 		case event, open := <-w.ResultChan():
-			if !open {
-				return "", errNoStream
-			}
+			m, ok := event.Object.(*metav1.PartialObjectMetadata)
 
-			if version, err := c.listed(scope, event, yield); version != "" || err != nil {
-				return version, err
+			switch {
+			case !open:
+				return "", errNoStream
+			case event.Type == watch.Error:
+				return "", fmt.Errorf("list %s: %w", scope.GVR.GroupResource(), apierrors.FromObject(event.Object))
+			case !ok:
+			case event.Type == watch.Bookmark && m.Annotations[metav1.InitialEventsAnnotationKey] == "true":
+				return m.ResourceVersion, nil
+			case event.Type == watch.Added, event.Type == watch.Modified:
+				if err := yield(c.Object(scope.GVR, m)); err != nil {
+					return "", err
+				}
 			}
 
 			silence.Reset(stalled) // yield may have taken some time
 		}
 	}
-}
-
-// listed processes one event of a streaming list. The event that ends the list returns its version.
-func (c *Client) listed(scope Scope, event watch.Event, yield func(Object) error) (version string, err error) {
-	if event.Type == watch.Error {
-		return "", fmt.Errorf("list %s: %w", scope.GVR.GroupResource(), apierrors.FromObject(event.Object))
-	}
-
-	m, ok := event.Object.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return "", nil
-	}
-
-	//exhaustive:ignore
-	switch event.Type {
-	case watch.Added, watch.Modified:
-		return "", yield(c.Object(scope.GVR, m))
-	case watch.Bookmark:
-		if m.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
-			return m.ResourceVersion, nil
-		}
-	}
-
-	return "", nil
 }
 
 // pages does the same as [Client.All] in pages, of which it holds one at a time. They come from the storage: a list at
@@ -155,7 +127,7 @@ func (c *Client) pages(ctx context.Context, scope Scope, yield func(Object) erro
 
 		list, err := c.server.List(ctx, scope.GVR, scope.Namespace, opts)
 
-		switch next := continuation(err); {
+		switch next := resources.Continuation(err); {
 		case next != "" && next != opts.Continue:
 			opts.Continue = next
 			continue
@@ -177,13 +149,4 @@ func (c *Client) pages(ctx context.Context, scope Scope, yield func(Object) erro
 
 		opts.Continue = list.Continue
 	}
-}
-
-// continuation returns the token that an API server includes in the error for an expired list; empty for other errors.
-func continuation(err error) (token string) {
-	if status := apierrors.APIStatus(nil); apierrors.IsResourceExpired(err) && errors.As(err, &status) {
-		return status.Status().Continue
-	}
-
-	return ""
 }

@@ -192,7 +192,7 @@ func (w *namespace) streams(scope Scope, n int) {
 	slices.Sort(names)
 	require.Len(w, slices.Compact(names), n)
 
-	later, err := c.Watch(w.Context(), scope, version)
+	later, err := NewStream(c, scope, nil, nil).open(w.Context(), version)
 	require.NoError(w, err)
 
 	defer later.Stop()

@@ -10,7 +10,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -18,9 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
 // ID identifies an object.
@@ -100,7 +99,7 @@ type Client struct {
 type reads struct {
 	// keys are the labels that are the keys of resources.
 	keys map[schema.GroupResource]string
-	// text is the selector of the ring's main objects; selector is the same, nil if it is empty.
+	// text is the selector of the ring's main objects, and selector is the same.
 	text     string
 	selector labels.Selector
 }
@@ -116,30 +115,20 @@ func (c *Client) ShardLabel() string { return c.shardLabel }
 // DrainLabel returns the key of the ring's drain label. The key is also a label selector for the presence of the label.
 func (c *Client) DrainLabel() string { return c.drainLabel }
 
-// Reads sets the labels that are the keys of resources, and the selector of the ring's main objects, empty for all. Objects that are read from now on
-// contain what these decide. A selector that is not valid selects nothing.
+// Reads sets the labels that are the keys of resources, and the selector of the ring's main objects, empty for all. Objects
+// that are read from now on contain what these decide. A selector that is not valid selects nothing.
 func (c *Client) Reads(keys map[schema.GroupResource]string, selector string) {
-	next := &reads{keys: keys, text: selector}
-
-	if selector != "" {
-		next.selector = labels.Nothing()
-		if parsed, err := labels.Parse(selector); err == nil {
-			next.selector = parsed
-		}
+	parsed, err := labels.Parse(selector)
+	if err != nil {
+		parsed = labels.Nothing()
 	}
 
-	c.reads.Store(next)
+	c.reads.Store(&reads{keys: keys, text: selector, selector: parsed})
 }
 
 // Enter waits until one more object may be read and written, counted over all rings that share the API server; leave ends
 // that.
-func (c *Client) Enter(ctx context.Context) (leave func(), err error) {
-	if leave, err = c.server.Enter(ctx); err != nil {
-		return nil, fmt.Errorf("wait for a turn to read and write an object: %w", err)
-	}
-
-	return leave, nil
-}
+func (c *Client) Enter(ctx context.Context) (leave func(), err error) { return c.server.Enter(ctx) }
 
 // Metadata reads the metadata of one object from the API server's storage, not from a cache. If there is none, the error is NotFound.
 func (c *Client) Metadata(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
@@ -167,30 +156,16 @@ func (c *Client) Object(gvr schema.GroupVersionResource, m *metav1.PartialObject
 		Shard:           shard,
 		Labelled:        labelled,
 		Draining:        draining,
+		Controller:      metav1.GetControllerOf(m),
 	}
 
 	if r := c.reads.Load(); r != nil {
-		if o.KeyLabel = r.keys[gvr.GroupResource()]; o.KeyLabel != "" {
-			o.KeyValue = m.Labels[o.KeyLabel]
-		}
-
-		if o.Selector = r.text; r.selector != nil {
-			o.Unselected = !r.selector.Matches(labels.Set(m.Labels))
-		}
-	}
-
-	i := slices.IndexFunc(m.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Controller != nil && *r.Controller })
-	if i >= 0 {
-		ref := m.OwnerReferences[i]
-		o.Controller = &ref
+		o.KeyLabel, o.Selector = r.keys[gvr.GroupResource()], r.text
+		o.KeyValue, o.Unselected = m.Labels[o.KeyLabel], !r.selector.Matches(labels.Set(m.Labels))
 	}
 
 	return o
 }
 
-// Older reports whether the resource version a of an object precedes b; false if they are not comparable.
-func Older(a, b string) bool {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-
-	return err == nil && order < 0
-}
+// Older is [resources.Older].
+func Older(a, b string) bool { return resources.Older(a, b) }

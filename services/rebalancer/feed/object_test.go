@@ -68,17 +68,17 @@ func TestLabelChangesJustTheTwoLabels(t *testing.T) {
 	require.Equal(t, Object{ID: w.a(), UID: cm.UID, ResourceVersion: cm.ResourceVersion}, o)
 
 	for _, step := range []struct {
-		change Change
-		want   map[string]string
+		to   Labels
+		want map[string]string
 	}{
-		{Change{Shard: "one"}, map[string]string{"mine": "stays", contract.ShardLabel(ring): "one"}},
-		{Change{Drain: contract.DrainValue}, map[string]string{
+		{Labels{Shard: "one"}, map[string]string{"mine": "stays", contract.ShardLabel(ring): "one"}},
+		{Labels{Shard: "one", Drain: contract.DrainValue}, map[string]string{
 			"mine": "stays", contract.ShardLabel(ring): "one", contract.DrainLabel(ring): "true",
 		}},
-		{Change{Shard: "two", RemoveDrain: true}, map[string]string{"mine": "stays", contract.ShardLabel(ring): "two"}},
-		{Change{RemoveShard: true}, map[string]string{"mine": "stays"}},
+		{Labels{Shard: "two"}, map[string]string{"mine": "stays", contract.ShardLabel(ring): "two"}},
+		{Labels{}, map[string]string{"mine": "stays"}},
 	} {
-		written, err := w.c.Label(t.Context(), o, step.change)
+		written, err := w.c.Label(t.Context(), o, step.to)
 		require.NoError(t, err)
 		o, err = w.c.Get(t.Context(), w.a())
 		require.NoError(t, err)
@@ -102,17 +102,17 @@ func TestLabelFailsIfTheObjectIsAnother(t *testing.T) {
 	cm.Data = map[string]string{"changed": "meanwhile"}
 	require.NoError(t, w.plain.Update(t.Context(), cm))
 
-	_, err = w.c.Label(t.Context(), old, Change{Shard: "one"})
+	_, err = w.c.Label(t.Context(), old, Labels{Shard: "one"})
 	require.True(t, apierrors.IsConflict(err), "changed: %v", err)
 
 	require.NoError(t, w.plain.Delete(t.Context(), cm))
 
-	_, err = w.c.Label(t.Context(), old, Change{Shard: "one"})
+	_, err = w.c.Label(t.Context(), old, Labels{Shard: "one"})
 	require.True(t, apierrors.IsNotFound(err), "gone: %v", err)
 
 	w.create("a", nil)
 
-	_, err = w.c.Label(t.Context(), old, Change{Shard: "one"})
+	_, err = w.c.Label(t.Context(), old, Labels{Shard: "one"})
 	require.True(t, apierrors.IsConflict(err), "another of the same name: %v", err)
 }
 
@@ -197,13 +197,4 @@ func TestPagesEndWithTheErrorOfTheReader(t *testing.T) {
 
 	_, err = w.c.pages(t.Context(), Scope{GVR: configMaps, Selector: "not a selector"}, nil)
 	require.True(t, apierrors.IsBadRequest(err), "%v", err)
-}
-
-func TestContinuation(t *testing.T) {
-	expired := apierrors.NewResourceExpired("too old")
-	expired.ErrStatus.Continue = "go on here"
-
-	require.Equal(t, "go on here", continuation(fmt.Errorf("wrapped: %w", expired)))
-	require.Empty(t, continuation(apierrors.NewConflict(configMaps.GroupResource(), "a", nil)))
-	require.Empty(t, continuation(nil))
 }

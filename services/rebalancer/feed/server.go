@@ -29,10 +29,9 @@ type Server interface {
 	List(ctx context.Context, gvr schema.GroupVersionResource, namespace string, opts metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
 	// Watch watches objects in one namespace; "" means all namespaces.
 	Watch(ctx context.Context, gvr schema.GroupVersionResource, namespace string, opts metav1.ListOptions) (watch.Interface, error)
-	// Patch sends a JSON merge patch and returns the patched object.
-	Patch(ctx context.Context, id ID, body []byte) (*metav1.PartialObjectMetadata, error)
-	// Apply sends the whole configuration of a manager, which takes its fields from other managers, and returns the object.
-	Apply(ctx context.Context, id ID, body []byte, manager string) (*metav1.PartialObjectMetadata, error)
+	// Patch sends a JSON merge patch and returns the patched object. With a manager, it applies body instead: the whole
+	// configuration of the manager, which takes its fields from other managers.
+	Patch(ctx context.Context, id ID, body []byte, manager string) (*metav1.PartialObjectMetadata, error)
 }
 
 // Bounds limit the requests of all rings of a service together. Both are positive.
@@ -92,16 +91,15 @@ func (t timeouts) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r) //nolint:wrapcheck // as it is
 }
 
-//nolint:wrapcheck // Client adds the context
 func (a *api) Enter(ctx context.Context) (leave func(), err error) {
 	if err := a.turns.Acquire(ctx, 1); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("wait for a turn to read and write an object: %w", err)
 	}
 
 	return func() { a.turns.Release(1) }, nil
 }
 
-//nolint:wrapcheck // as above
+//nolint:wrapcheck // Client adds the context
 func (a *api) Get(ctx context.Context, id ID) (*metav1.PartialObjectMetadata, error) {
 	return a.meta.Resource(id.GVR).Namespace(id.Namespace).Get(ctx, id.Name, metav1.GetOptions{})
 }
@@ -117,33 +115,15 @@ func (a *api) List(
 func (a *api) Watch(
 	ctx context.Context, gvr schema.GroupVersionResource, namespace string, opts metav1.ListOptions,
 ) (watch.Interface, error) {
-	w, err := a.meta.Resource(gvr).Namespace(namespace).Watch(ctx, opts)
-	if err != nil {
-		return nil, err
-	}
-
-	return drained{w}, nil
-}
-
-// drained is a watch that leaves no goroutine behind when it stops: the metadata client passes every event through a channel
-// without a buffer, and would wait forever for a receiver of the last one.
-type drained struct{ watch.Interface }
-
-func (d drained) Stop() {
-	d.Interface.Stop()
-
-	for range d.ResultChan() { // The remaining events are discarded.
-	}
+	return a.meta.Resource(gvr).Namespace(namespace).Watch(ctx, opts)
 }
 
 //nolint:wrapcheck // as above
-func (a *api) Patch(ctx context.Context, id ID, body []byte) (*metav1.PartialObjectMetadata, error) {
-	return a.meta.Resource(id.GVR).Namespace(id.Namespace).Patch(ctx, id.Name, types.MergePatchType, body, metav1.PatchOptions{})
-}
+func (a *api) Patch(ctx context.Context, id ID, body []byte, manager string) (*metav1.PartialObjectMetadata, error) {
+	as, opts := types.MergePatchType, metav1.PatchOptions{}
+	if manager != "" {
+		as, opts = types.ApplyPatchType, metav1.PatchOptions{FieldManager: manager, Force: new(true)}
+	}
 
-//nolint:wrapcheck // as above
-func (a *api) Apply(ctx context.Context, id ID, body []byte, manager string) (*metav1.PartialObjectMetadata, error) {
-	force := metav1.PatchOptions{FieldManager: manager, Force: new(true)}
-
-	return a.meta.Resource(id.GVR).Namespace(id.Namespace).Patch(ctx, id.Name, types.ApplyPatchType, body, force)
+	return a.meta.Resource(id.GVR).Namespace(id.Namespace).Patch(ctx, id.Name, as, body, opts)
 }

@@ -87,31 +87,26 @@ func (s *Stream) Relist() {
 	}
 }
 
-// asked reports whether another list was requested and has not begun.
-func (s *Stream) asked() bool {
-	select {
-	case <-s.again:
-		return true
-	default:
-		return false
-	}
-}
-
 // errRelist ends a watch if the API server no longer has its history, or if the history belongs to another state of the storage.
 var errRelist = errors.New("the history is gone")
 
 // Run follows the stream until ctx ends.
 func (s *Stream) Run(ctx context.Context) {
-	next := Attempts(s.scope.GVR.String() + " " + s.scope.Selector)
-	version := ""
+	next, version := Attempts(s.scope.GVR.String()+" "+s.scope.Selector), ""
 
 	for ctx.Err() == nil {
-		began := s.clock.Now()
-		if s.asked() { // even if the API server accepts no watch for a long time
+		select {
+		case <-s.again: // even if the API server accepts no watch for a long time
 			version = ""
+		default:
 		}
 
-		listing := version == ""
+		select {
+		case s.scope.Selector = <-s.selected:
+		default:
+		}
+
+		began, listing := s.clock.Now(), version == ""
 
 		var err error
 		if listing {
@@ -151,7 +146,6 @@ func (s *Stream) Run(ctx context.Context) {
 
 // list reports all objects that match, and returns the version from which to watch.
 func (s *Stream) list(ctx context.Context) (version string, err error) {
-	s.take()
 	s.sink.Begin()
 
 	version, err = s.client.All(ctx, s.clock, s.scope, func(o Object) error {
@@ -183,18 +177,8 @@ func (s *Stream) well() {
 		s.scope.GVR.GroupResource(), calm))
 }
 
-// take takes the latest selector.
-func (s *Stream) take() {
-	select {
-	case s.scope.Selector = <-s.selected:
-	default:
-	}
-}
-
 // follow watches until the watch ends, and returns the version from which to continue.
 func (s *Stream) follow(ctx context.Context, version string) (string, error) {
-	s.take()
-
 	w, err := s.open(ctx, version)
 	if err != nil {
 		return version, err
@@ -245,13 +229,22 @@ func (s *Stream) follow(ctx context.Context, version string) (string, error) {
 	}
 }
 
+// open watches from a resource version on, with bookmarks.
 func (s *Stream) open(ctx context.Context, version string) (watch.Interface, error) {
-	w, err := s.client.Watch(ctx, s.scope, version)
+	opts := s.scope.options()
+	opts.AllowWatchBookmarks, opts.ResourceVersion = true, version
+
+	w, err := s.client.server.Watch(ctx, s.scope.GVR, s.scope.Namespace, opts)
+
 	if history(err) {
 		return nil, errRelist
 	}
 
-	return w, err
+	if err != nil {
+		return nil, fmt.Errorf("watch %s: %w", s.scope.GVR.GroupResource(), err)
+	}
+
+	return w, nil
 }
 
 // history reports whether the API server cannot continue from a resource version: the version is too old, or newer than all

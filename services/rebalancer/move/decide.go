@@ -73,32 +73,31 @@ func (w *walk) planned() plan.Action {
 // works reports whether the shard may work on the object, or on the one that it follows.
 func (w *walk) works(shard string) bool { return w.target.View.In(w.at.In).Works(shard) }
 
-// change returns the change that the action writes; ok is false if it writes nothing.
-func (w *walk) change() (c feed.Change, ok bool) {
+// labels returns the labels that the action writes; ok is false if it writes nothing.
+func (w *walk) labels() (to feed.Labels, ok bool) {
 	switch w.action.Verb {
 	case plan.Assign:
-		c = feed.Change{Shard: w.action.To, RemoveDrain: w.object.Draining}
+		to.Shard = w.action.To
 		if w.plain {
 			w.handover = nil
 		}
 
 		if w.action.ChildrenFirst {
-			c.Handover = new(w.handover.String())
+			to.Handover = new(w.handover.String())
 		}
 	case plan.Withdraw:
-		c = feed.Change{RemoveDrain: true}
+		to.Shard = w.object.Shard
 	case plan.Release:
-		c = feed.Change{RemoveShard: w.object.Labelled, RemoveDrain: w.object.Draining}
 	case plan.Drain:
-		c = feed.Change{Drain: cmp.Or(w.action.To, contract.DrainValue)}
+		to.Shard, to.Drain = w.object.Shard, cmp.Or(w.action.To, contract.DrainValue)
 	case plan.AwaitAcknowledgement, plan.AwaitShard, plan.None:
-		return c, false
+		return to, false
 	}
 
 	resource, _, _ := w.target.Set.Find(w.object.GVR.GroupResource())
-	c.Kind = resource.Kind.Kind
+	to.Kind = resource.Kind.Kind
 
-	return c, true
+	return to, true
 }
 
 // behind returns how long the object stays behind the last of those that follow it.

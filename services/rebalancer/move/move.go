@@ -322,7 +322,7 @@ func (m *Mover) grant(_ context.Context, w *walk) *work.Outcome {
 
 // act writes what the plan requests. If the plan writes nothing, act reports what the object waits for.
 func (m *Mover) act(ctx context.Context, w *walk) *work.Outcome {
-	change, ok := w.change()
+	to, ok := w.labels()
 	if !ok {
 		w.follows = m.followed(w)
 
@@ -336,7 +336,7 @@ func (m *Mover) act(ctx context.Context, w *walk) *work.Outcome {
 		defer cancel()
 	}
 
-	return m.write(ctx, w, change)
+	return m.write(ctx, w, to)
 }
 
 // write writes labels, and reports the object as it is afterwards. If the object has changed since it was seen, the outcome
@@ -346,7 +346,7 @@ func (m *Mover) act(ctx context.Context, w *walk) *work.Outcome {
 // that is executed after that does no harm: it requires the version of the object that it was decided for. If it is executed before the next read, the
 // read shows it; if after, it or the next write finds another version and fails. A write that must end at a time is given up earlier.
 // A write that hangs leaves its turn at the API server to others.
-func (m *Mover) write(ctx context.Context, w *walk, change feed.Change) *work.Outcome {
+func (m *Mover) write(ctx context.Context, w *walk, to feed.Labels) *work.Outcome {
 	began, within := m.Clock.Now(), w.within
 	if !w.until.IsZero() {
 		within = min(within, w.until.Sub(began)*9/10) //nolint:mnd // a tenth for the way of the answer
@@ -358,7 +358,7 @@ func (m *Mover) write(ctx context.Context, w *walk, change feed.Change) *work.Ou
 	written := m.Obligations.Writing(w.object.GVR.GroupResource())
 	hangs := m.Clock.AfterFunc(w.hung, w.hangs(m.Hangs))
 
-	now, err := m.Objects.Label(limited, w.object, change)
+	now, err := m.Objects.Label(limited, w.object, to)
 
 	hangs.Stop()
 
@@ -369,7 +369,7 @@ func (m *Mover) write(ctx context.Context, w *walk, change feed.Change) *work.Ou
 	}
 
 	out := m.wrote(ctx, w, now, err)
-	out.Full = err != nil && change.Handover != nil && *change.Handover != "" && tooLong(err)
+	out.Full = err != nil && to.Handover != nil && *to.Handover != "" && tooLong(err)
 	out.Wrote, out.Took, out.Unanswered = true, took, err != nil && took >= unansweredAfter
 
 	return out

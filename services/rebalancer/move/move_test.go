@@ -104,7 +104,7 @@ func (a *api) Get(_ context.Context, id feed.ID) (*metav1.PartialObjectMetadata,
 	return nil, apierrors.NewNotFound(id.GVR.GroupResource(), id.Name)
 }
 
-func (a *api) Patch(ctx context.Context, id feed.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
+func (a *api) Patch(ctx context.Context, id feed.ID, body []byte, _ string) (*metav1.PartialObjectMetadata, error) {
 	err := a.ask("patch "+id.GVR.Resource, id.Name)
 	if err != nil && !a.lost {
 		return nil, err

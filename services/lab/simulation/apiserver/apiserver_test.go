@@ -69,7 +69,7 @@ func (w *bubble) label(name, label string) {
 }
 
 func (w *bubble) patch(name, body string) (*metav1.PartialObjectMetadata, error) {
-	return w.c.Patch(w.Context(), objectID(name), []byte(body))
+	return w.c.Patch(w.Context(), objectID(name), []byte(body), "")
 }
 
 func (w *bubble) list(opts metav1.ListOptions) (*metav1.PartialObjectMetadataList, []string, error) {
@@ -461,7 +461,7 @@ func TestWritesOutliveTheirSender(t *testing.T) {
 			ctx, cancel := context.WithTimeout(w.Context(), time.Microsecond)
 			defer cancel()
 
-			_, err := w.c.Patch(ctx, objectID("a"), []byte(`{"metadata":{"labels":{"l":"two"}}}`))
+			_, err := w.c.Patch(ctx, objectID("a"), []byte(`{"metadata":{"labels":{"l":"two"}}}`), "")
 			require.ErrorIs(w, err, context.DeadlineExceeded)
 			w.server.Wait()
 
