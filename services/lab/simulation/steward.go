@@ -372,7 +372,7 @@ func missing(t *engine.Target) bool {
 // assignment returns the assignment for the status of the ring.
 func assignment(ring *v1alpha1.ClusterRing, t *engine.Target, report engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{
-		LostShards: report.Lost, Resources: scope.Converged(ring, t.Set, report.ConvergedFor, t.View.Fingerprint()),
+		LostShards: report.Lost, Resources: scope.Remember(ring, t.Set, report.ConvergedFor, t.View.Fingerprint()),
 	}
 
 	if report.Converged && !missing(t) {

@@ -240,7 +240,7 @@ func lost(t *target, r engine.Report) []string {
 func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{
 		Unassigned: int32(r.Unassigned), Misplaced: int32(r.Misplaced), Draining: int32(r.Draining), //nolint:gosec // far below
-		LostShards: lost(t, r), Resources: scope.Converged(ring, t.Set, r.ConvergedFor, t.View.Fingerprint()),
+		LostShards: lost(t, r), Resources: scope.Remember(ring, t.Set, r.ConvergedFor, t.View.Fingerprint()),
 	}
 
 	if r.Converged && len(t.missing()) == 0 {

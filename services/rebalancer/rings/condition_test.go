@@ -39,7 +39,7 @@ func TestATypoHoldsUpNothingElse(t *testing.T) {
 	r.Status.Assignment = &v1alpha1.AssignmentStatus{Resources: []v1alpha1.AssignedResource{{Resource: "pods"}, {Resource: "secrets"}}}
 
 	s := scope.Of(r)
-	reached := &target{scope: s, Target: &engine.Target{
+	reached := &target{Target: &engine.Target{
 		View: membership.NewView("r", nil, hashring.NewCache(1)), Set: resources.Resolve(served, s.Spec), Leaving: s.Leaving, Selector: labels.Everything(),
 	}}
 

@@ -39,6 +39,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/scope"
 )
 
 const (
@@ -160,7 +161,7 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	t, err := targetOf(ring, r.Resources, r.Index.ViewOf(ring))
 	if err != nil {
 		// The engine, if there is one, keeps its last target.
-		remembered := &v1alpha1.AssignmentStatus{Resources: t.scope.Remember(t.Set)}
+		remembered := &v1alpha1.AssignmentStatus{Resources: scope.Remember(ring, t.Set, nil, "")}
 
 		return reconcile.Result{}, r.explain(ctx, ring, remembered, notAssigned(v1alpha1.ReasonAssignmentFailed, err.Error()))
 	}

@@ -20,8 +20,7 @@ type target struct {
 	*engine.Target
 
 	// ring is the copy of the ring that this is the target of.
-	ring  *v1alpha1.ClusterRing
-	scope scope.Scope
+	ring *v1alpha1.ClusterRing
 	// covered says of each namespace whether the ring's selector selects it.
 	covered map[string]bool
 	// invalid is the reason why the ring is invalid; the target then contains what can be done anyway. It is nil if the
@@ -41,7 +40,7 @@ func targetOf(ring *v1alpha1.ClusterRing, known *resources.Resolver, view *membe
 
 	_, other := ring.Spec.ObjectRequirements()
 	t := &target{
-		ring: ring, scope: s, invalid: errors.Join(err, other),
+		ring: ring, invalid: errors.Join(err, other),
 		Target: &engine.Target{View: view, Set: known.Resolve(s.Spec), Leaving: s.Leaving, Selector: selector},
 	}
 

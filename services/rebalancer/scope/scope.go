@@ -20,18 +20,12 @@ type Scope struct {
 	Spec v1alpha1.ClusterRingSpec
 	// Leaving are the resources that have left the ring; all resources if the ring is being deleted.
 	Leaving map[schema.GroupResource]bool
-	// remembered are the resources that the status already lists.
-	remembered sets.Set[schema.GroupResource]
 }
 
 // Of returns the resources that may carry labels of a ring: the resources of its spec, and the resources that its status
 // remembers. It does not change the ring.
 func Of(ring *v1alpha1.ClusterRing) Scope {
-	s := Scope{
-		Spec:       *ring.Spec.DeepCopy(),
-		Leaving:    map[schema.GroupResource]bool{},
-		remembered: resources.Recorded(ring.Status.Assignment),
-	}
+	s := Scope{Spec: *ring.Spec.DeepCopy(), Leaving: map[schema.GroupResource]bool{}}
 	present := resources.Named(s.Spec.Resources)
 
 	if ring.Status.Assignment != nil {
@@ -73,10 +67,6 @@ func (s *Scope) keep(old v1alpha1.AssignedResource, present sets.Set[schema.Grou
 		return
 	}
 
-	if len(controlled) == 0 {
-		return
-	}
-
 	// The main resource stays, or has become controlled. Any entry may list what it controlled.
 	i := max(0, slices.IndexFunc(s.Spec.Resources, func(r v1alpha1.RingResource) bool {
 		return r.Group == old.Group && r.Resource == old.Resource
@@ -84,66 +74,30 @@ func (s *Scope) keep(old v1alpha1.AssignedResource, present sets.Set[schema.Grou
 	s.Spec.Resources[i].ControlledResources = append(s.Spec.Resources[i].ControlledResources, controlled...)
 }
 
-// Converged returns the resources that the status lists as possibly labeled, given those of which a pass has found every object in
-// its place: the resources of the ring's spec, and remembered ones that have left it, without those that are converged and can be
-// read, or are gone. A converged main resource of the spec gets the fingerprint. The set is the set of the ring's scope.
-func Converged(
+// Remember returns the resources that the status lists as possibly labeled: all resources of the ring's scope, whose set is
+// given, but not those that were never served, and not those that have left the ring and are converged, which means that a
+// pass has found every object in its place; nil: none is. Nothing has labeled objects of a resource that was never served. It may be a typo,
+// and the ring would wait for it even after a correction. A resource that has left stays while it is unknown whether it is
+// served. A converged main resource of the ring gets the fingerprint.
+func Remember(
 	ring *v1alpha1.ClusterRing, set *resources.Set, converged func(schema.GroupResource) bool, fingerprint string,
 ) []v1alpha1.AssignedResource {
-	leaving, keep := Of(ring).Leaving, map[schema.GroupResource]bool{}
-	for gr := range leaving {
-		keep[gr] = !converged(gr)
-	}
+	s, recorded := Of(ring), resources.Recorded(ring.Status.Assignment)
+	never, unknown := sets.New[schema.GroupResource](), sets.New[schema.GroupResource]()
 
 	for _, m := range set.Missing() {
-		keep[m.GroupResource] = !leaving[m.GroupResource] || !m.Gone() || keep[m.GroupResource]
-	}
+		if m.Absent() && !recorded.Has(m.GroupResource) {
+			never.Insert(m.GroupResource)
+		}
 
-	ring = ring.DeepCopy()
-	if a := ring.Status.Assignment; a != nil {
-		a.Resources = keptOf(a.Resources, keep)
-	}
-
-	s := Of(ring)
-	all := s.Remember(set)
-
-	if !ring.DeletionTimestamp.IsZero() {
-		return keptOf(all, keep)
-	}
-
-	for i := range all {
-		gr := schema.GroupResource{Group: all[i].Group, Resource: all[i].Resource}
-		if _, _, served := set.Find(gr); served && !leaving[gr] && converged(gr) {
-			all[i].Fingerprint = fingerprint
+		if !m.Gone() {
+			unknown.Insert(m.GroupResource)
 		}
 	}
 
-	return all
-}
-
-// keptOf returns the remembered resources that are in which, and a main resource for each of them that is controlled.
-func keptOf(remembered []v1alpha1.AssignedResource, which map[schema.GroupResource]bool) (kept []v1alpha1.AssignedResource) {
-	for _, r := range remembered {
-		r.ControlledResources = slices.DeleteFunc(slices.Clone(r.ControlledResources), func(c v1alpha1.ControlledResource) bool {
-			return !which[schema.GroupResource{Group: c.Group, Resource: c.Resource}]
-		})
-
-		if len(r.ControlledResources) > 0 || which[schema.GroupResource{Group: r.Group, Resource: r.Resource}] {
-			kept = append(kept, r)
-		}
-	}
-
-	return kept
-}
-
-// Remember returns the resources that the status lists as possibly labeled: all resources of the scope, except those that were
-// never served. Nothing has labeled objects of such a resource. It may be a typo, and the ring would wait for it even after a
-// correction.
-func (s *Scope) Remember(set *resources.Set) []v1alpha1.AssignedResource {
-	never := map[schema.GroupResource]bool{}
-
-	for _, m := range set.Missing() {
-		never[m.GroupResource] = m.Absent() && !s.remembered.Has(m.GroupResource)
+	done := func(gr schema.GroupResource) bool { return converged != nil && converged(gr) }
+	over := func(gr schema.GroupResource) bool {
+		return never.Has(gr) || s.Leaving[gr] && !unknown.Has(gr) && done(gr)
 	}
 
 	var (
@@ -152,16 +106,22 @@ func (s *Scope) Remember(set *resources.Set) []v1alpha1.AssignedResource {
 	)
 
 	for _, r := range s.Spec.Resources {
+		gr := schema.GroupResource{Group: r.Group, Resource: r.Resource}
 		controlled := slices.DeleteFunc(slices.Clone(r.ControlledResources), func(c v1alpha1.ControlledResource) bool {
-			return never[schema.GroupResource{Group: c.Group, Resource: c.Resource}]
+			return over(schema.GroupResource{Group: c.Group, Resource: c.Resource})
 		})
 
-		if never[schema.GroupResource{Group: r.Group, Resource: r.Resource}] {
+		if never.Has(gr) || over(gr) && len(controlled) == 0 {
 			orphans = append(orphans, controlled...)
 			continue
 		}
 
-		all = append(all, v1alpha1.AssignedResource{Group: r.Group, Resource: r.Resource, ControlledResources: controlled, Key: r.Key})
+		kept := v1alpha1.AssignedResource{Group: r.Group, Resource: r.Resource, ControlledResources: controlled, Key: r.Key}
+		if _, _, served := set.Find(gr); served && !s.Leaving[gr] && done(gr) {
+			kept.Fingerprint = fingerprint
+		}
+
+		all = append(all, kept)
 	}
 
 	if len(all) > 0 { // otherwise nothing of them follows anything

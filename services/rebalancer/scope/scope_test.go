@@ -106,7 +106,7 @@ func TestClean(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := ring(tc.spec, tc.recorded...)
 			s := Of(r)
-			got := Converged(r, resources.Resolve(away{mapper}, s.Spec), func(schema.GroupResource) bool { return true }, "")
+			got := Remember(r, resources.Resolve(away{mapper}, s.Spec), func(schema.GroupResource) bool { return true }, "")
 
 			for i := range got {
 				if len(got[i].ControlledResources) == 0 {
