@@ -114,7 +114,7 @@ func (e *Engine) Pursues(t *Target) bool { return e.Target().Same(t) }
 // SetTarget sets the target. It returns immediately and may be called at any time.
 func (e *Engine) SetTarget(t *Target) {
 	e.Observe(t.View)
-	e.Objects.Reads(t.KeyLabels(), t.Set.Selector())
+	e.Objects.Reads(t.Set)
 
 	if !e.retarget(t) {
 		return

@@ -115,15 +115,18 @@ func (c *Client) ShardLabel() string { return c.shardLabel }
 // DrainLabel returns the key of the ring's drain label. The key is also a label selector for the presence of the label.
 func (c *Client) DrainLabel() string { return c.drainLabel }
 
-// Reads sets the labels that are the keys of resources, and the selector of the ring's main objects, empty for all. Objects
-// that are read from now on contain what these decide. A selector that is not valid selects nothing.
-func (c *Client) Reads(keys map[schema.GroupResource]string, selector string) {
-	parsed, err := labels.Parse(selector)
-	if err != nil {
-		parsed = labels.Nothing()
+// Reads makes objects that are read from now on contain what their labels decide in a ring with these resources.
+func (c *Client) Reads(set *resources.Set) {
+	next := &reads{keys: map[schema.GroupResource]string{}, text: set.Selector(), selector: labels.Nothing()}
+	if parsed, err := labels.Parse(next.text); err == nil {
+		next.selector = parsed
 	}
 
-	c.reads.Store(&reads{keys: keys, text: selector, selector: parsed})
+	for _, r := range set.Main() {
+		next.keys[r.GroupResource()] = r.Key.Label
+	}
+
+	c.reads.Store(next)
 }
 
 // Enter waits until one more object may be read and written, counted over all rings that share the API server; leave ends

@@ -119,17 +119,19 @@ func (m *Mover) read(ctx context.Context, w *walk) *work.Outcome {
 
 // place determines where the object belongs, and whether something has to be done about it. It sends no request.
 func (m *Mover) place(ctx context.Context, w *walk) (out *work.Outcome) {
-	var err error
+	if t := w.present(); t != w.target { // otherwise, it is the object of the last time
+		var err error
 
-	w.target = w.present()
-	w.at, err = w.target.Assess(ctx, m.Lookup, w.object)
-	w.object.Above = w.at.Above
+		w.target = t
+		w.at, err = t.Assess(ctx, m.Lookup, w.object)
+		w.object.Above = w.at.Above
 
-	switch {
-	case errors.Is(err, placement.ErrKeyUnread):
-		return failed(nil, err)
-	case err != nil:
-		return failed(&w.object, err)
+		switch {
+		case errors.Is(err, placement.ErrKeyUnread):
+			return failed(nil, err)
+		case err != nil:
+			return failed(&w.object, err)
+		}
 	}
 
 	shard := w.object.Shard
@@ -182,6 +184,8 @@ func (m *Mover) owner(ctx context.Context, w *walk) *work.Outcome {
 
 	// The owner was read after the object was placed, and may have entered or left the ring.
 	if w.at.Owner.Resource.Selector != "" {
+		w.target = nil
+
 		if out := m.place(ctx, w); out != nil || !w.needsOwner() {
 			return cmp.Or(out, w.outcome(work.Woken))
 		}
@@ -390,10 +394,14 @@ func (m *Mover) wrote(ctx context.Context, w *walk, now feed.Object, err error) 
 
 	m.Moved(w.object, w.action.Verb)
 
-	at, err := w.target.Assess(ctx, m.Lookup, now)
-	if now.Above = at.Above; err != nil {
-		return failed(&now, err)
+	at, ok := w.at.After(w.object, now)
+	if !ok {
+		if at, err = w.target.Assess(ctx, m.Lookup, now); err != nil {
+			return failed(&now, err)
+		}
 	}
+
+	now.Above = at.Above
 
 	return w.written(now, at)
 }

@@ -59,6 +59,7 @@ type api struct {
 	admission func(labels map[string]string)
 	leases    []coordinationv1.Lease
 	within    time.Duration // the timeout of the last write
+	looked    int           // how often a namespace was looked up: once for each object of which a place is determined
 
 	// entered is called when a move asks for its turn at the API server. inside is the number of moves that have it.
 	entered func()
@@ -162,6 +163,8 @@ func (a *api) List(_ context.Context, list client.ObjectList, _ ...client.ListOp
 
 // Selects implements [placement.Namespaces].
 func (a *api) Selects(context.Context, string, labels.Selector) (bool, error) {
+	a.looked++
+
 	return true, a.fails["namespace"]
 }
 

@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,8 +38,7 @@ type Lookup struct {
 	Met func(feed.Object)
 }
 
-// ErrKeyUnread is the error for an object that was read when another label was the key of its resource, or the ring had another selector. Read it
-// again.
+// ErrKeyUnread is the error for an object for which [Target.Unread] is true. Read it again.
 var ErrKeyUnread = errors.New("the object was read before the key of its resource, or the object selector of the ring, has changed")
 
 // Target is the desired state of a ring. It is immutable and safe for concurrent use.
@@ -63,21 +64,15 @@ func (t *Target) Same(o *Target) bool {
 
 // Covers reports whether both targets are about the same objects. A nil target covers only the same as nil.
 func (t *Target) Covers(o *Target) bool {
-	if t == nil || o == nil || t.Revision != o.Revision || t.rescoped(o) || t.Selector.String() != o.Selector.String() ||
-		!t.Set.Equal(o.Set) || len(t.Leaving) != len(o.Leaving) {
+	if t == nil || o == nil || t.Revision != o.Revision || t.rescoped(o) {
 		return false
 	}
 
-	for gr := range t.Leaving {
-		if !o.Leaving[gr] {
-			return false
-		}
-	}
-
-	return true
+	return t.Selector.String() == o.Selector.String() && t.Set.Equal(o.Set) && maps.Equal(t.Leaving, o.Leaving)
 }
 
-// rescoped reports whether an object may have got a shard, or another one, because of the namespaces that shards watch. No watch reports such objects.
+// rescoped reports whether an object may have got a shard, or another one, because of the namespaces that shards watch. No
+// watch reports such objects.
 func (t *Target) rescoped(o *Target) bool {
 	return (t.View.Restricted() || o.View.Restricted()) && t.View.Fingerprint() != o.View.Fingerprint()
 }
@@ -92,8 +87,8 @@ type Assessment struct {
 	Belongs bool
 	// Keyless reports whether the object is a main object of the ring that lacks the label, or the namespace, that its key should be.
 	Keyless bool
-	// Desired is the shard that a main object belongs to, see [membership.View.Place], and that owns the key of another one; empty if the object does not belong to the ring, or no shard is
-	// available that watches its namespace.
+	// Desired is the shard that a main object belongs to, see [membership.View.Place], and that owns the key of another one;
+	// empty if the object does not belong to the ring, or no shard is available that watches its namespace.
 	Desired string
 	// In is the namespace that a shard must watch to work on the object: that of the main object.
 	In string
@@ -107,6 +102,11 @@ type Assessment struct {
 	// InPlace reports whether nothing has to be done about the object: it is in its place, or does not concern the ring, or
 	// no shard is available that watches its namespace.
 	InPlace bool
+
+	view *membership.View
+	kin  resources.Kin
+	// covered and ownerCovered report what Belongs and OwnerBelongs do, if only the ring's labels were not looked at.
+	covered, ownerCovered bool
 }
 
 // Assess determines where an object belongs. It returns an error if its namespace, or an object that it follows, cannot be looked up.
@@ -116,9 +116,9 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 		return Assessment{InPlace: true}, nil
 	}
 
-	a := Assessment{Role: role, Parent: r.Controls}
+	a := Assessment{Role: role, Parent: r.Controls, view: t.View}
 
-	if keyUnread(r, role, o) {
+	if t.Unread(o) {
 		return a, fmt.Errorf("%s: %w", o.ID, ErrKeyUnread)
 	}
 
@@ -142,26 +142,43 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 		return a, err
 	}
 
-	selected := role != resources.Main || !o.Unselected
-	a.Belongs, a.In = concerned && covered && selected, kin.In(o.Namespace)
-	a.Keyless = a.Belongs && role == resources.Main && kin.Keyless
+	a.covered, a.kin, a.In = concerned && covered && (role != resources.Main || !o.Unselected), kin, kin.In(o.Namespace)
+	a.Keyless = a.covered && role == resources.Main && kin.Keyless
 
 	if owner := kin.Owner; owner != nil {
 		a.Owner, a.Above = owner, above(kin)
-		if a.OwnerBelongs, err = t.covers(ctx, lookup, owner.Resource, owner.Namespace); err != nil {
+		if a.ownerCovered, err = t.covers(ctx, lookup, owner.Resource, owner.Namespace); err != nil {
 			return a, err
 		}
+	}
 
+	return a.labelled(o), nil
+}
+
+// After returns the assessment of the same object after a write; ok is false if the write has changed more than the ring's
+// labels. It looks nothing up.
+func (a Assessment) After(before, now feed.Object) (after Assessment, ok bool) {
+	before.ResourceVersion, before.Shard, before.Labelled, before.Draining = now.ResourceVersion, now.Shard, now.Labelled, now.Draining
+	before.Above = now.Above
+
+	return a.labelled(now), reflect.DeepEqual(before, now)
+}
+
+// labelled completes an assessment with what the ring's labels of the object decide.
+func (a Assessment) labelled(o feed.Object) Assessment {
+	a.Belongs, a.Desired = a.covered, ""
+
+	if a.Owner != nil {
 		// What has lost its owner keeps its shard, which may have to handle its finalizers.
-		a.OwnerBelongs = a.OwnerBelongs && !kin.Unselected && (!kin.Orphaned || o.Labelled)
+		a.OwnerBelongs = a.ownerCovered && !a.kin.Unselected && (!a.kin.Orphaned || o.Labelled)
 		a.Belongs = a.Belongs && a.OwnerBelongs
 	}
 
 	switch {
-	case a.Belongs && role == resources.Main:
-		a.Desired, _ = t.View.Place(a.In, kin.Key, o.Shard)
+	case a.Belongs && a.Role == resources.Main:
+		a.Desired, _ = a.view.Place(a.In, a.kin.Key, o.Shard)
 	case a.Belongs:
-		a.Desired, _ = t.View.OwnerIn(a.In, kin.Key)
+		a.Desired, _ = a.view.OwnerIn(a.In, a.kin.Key)
 	}
 
 	switch {
@@ -173,7 +190,7 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 		a.InPlace = o.Shard == a.Desired && !o.Draining
 	}
 
-	return a, nil
+	return a
 }
 
 // Input returns the input of the plan for an assessed object, without [plan.Object.Owner].
@@ -209,45 +226,22 @@ func (t *Target) Above(ctx context.Context, lookup Lookup, o feed.Object) (feed.
 
 // above returns the objects that the object's controller follows.
 func above(kin resources.Kin) (above feed.Above) {
-	if len(kin.Between) == 0 {
-		return above
+	for i := range kin.Between {
+		above[i] = kin.Owner.UID
+		if i > 0 {
+			above[i-1] = kin.Between[i].UID
+		}
 	}
-
-	n := 0
-	for _, o := range kin.Between[1:] {
-		above[n] = o.UID
-		n++
-	}
-
-	above[n] = kin.Owner.UID
 
 	return above
 }
 
-// keyUnread reports whether an object was read when another label was the key of its resource, or the ring had another selector.
-func keyUnread(r resources.Resource, role resources.Role, o feed.Object) bool {
-	return role == resources.Main && (r.Key.Label != "" && o.KeyLabel != r.Key.Label || o.Selector != r.Selector)
-}
-
-// Unread reports whether it is not known where the object belongs, because another label was the key of its resource when it was read, or the ring had
-// another selector.
+// Unread reports whether it is not known where the object belongs, because another label was the key of its resource when it
+// was read, or the ring had another selector.
 func (t *Target) Unread(o feed.Object) bool {
-	r, role, ok := t.Set.Find(o.GVR.GroupResource())
+	r, role, _ := t.Set.Find(o.GVR.GroupResource())
 
-	return ok && keyUnread(r, role, o)
-}
-
-// KeyLabels returns the labels that are the keys of resources.
-func (t *Target) KeyLabels() map[schema.GroupResource]string {
-	labels := map[schema.GroupResource]string{}
-
-	for _, r := range t.Set.Keyed() {
-		if r.Key.Label != "" {
-			labels[r.GroupResource()] = r.Key.Label
-		}
-	}
-
-	return labels
+	return role == resources.Main && (r.Key.Label != "" && o.KeyLabel != r.Key.Label || o.Selector != r.Selector)
 }
 
 // subject returns an object in the form that [resources.Set.KinOf] requires.
