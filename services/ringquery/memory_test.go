@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/certtest"
+	"github.com/clusterring/clusterring/tools/testkit/certtest"
 )
 
 // The load and the limit: watchers, connections, and memory.

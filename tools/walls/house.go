@@ -84,8 +84,8 @@ var house = slices.Concat([]zone{
 		bans:  []ban{heavy, testHelp},
 	},
 	{
-		dir: "services/ringquery/auth", may: []string{"pkg", "services/internal/quota"}, tests: []string{"services/internal/certtest", "tools/testkit"},
-		rule: "access to the ring query service imports pkg and quota alone (its tests also certtest and tools/testkit)",
+		dir: "services/ringquery/auth", may: []string{"pkg", "services/internal/quota"}, tests: shared,
+		rule: "access to the ring query service imports pkg and quota alone (its tests also tools/testkit)",
 		bans: []ban{heavy, testHelp},
 		// What aggregated API servers authenticate by.
 		spares: []string{"k8s.io/apiserver/pkg/authentication", "k8s.io/apiserver/pkg/server/dynamiccertificates"},

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/clusterring/clusterring/services/assigner/webhook"
-	"github.com/clusterring/clusterring/services/internal/certtest"
+	"github.com/clusterring/clusterring/tools/testkit/certtest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 

@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 	testclock "k8s.io/utils/clock/testing"
 
-	"github.com/clusterring/clusterring/services/internal/certtest"
 	"github.com/clusterring/clusterring/services/ringquery/auth"
+	"github.com/clusterring/clusterring/tools/testkit/certtest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 

@@ -33,8 +33,8 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/certtest"
 	"github.com/clusterring/clusterring/services/ringquery/auth"
+	"github.com/clusterring/clusterring/tools/testkit/certtest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/services/internal/certtest"
 	"github.com/clusterring/clusterring/services/ringquery/transport"
+	"github.com/clusterring/clusterring/tools/testkit/certtest"
 )
 
 // served returns the serial number of the certificate that a new connection gets.
