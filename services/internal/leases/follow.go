@@ -31,9 +31,9 @@ import (
 type AddReady func(name string, check healthz.Checker)
 
 // Watch keeps the index up to date with the Leases of shards, and makes /readyz wait until the index has seen all that
-// existed when the watch began, as the result reports: before, a caller could take an unread shard for a dead one. Call it
-// when the service is set up. It returns at once; the watch ends with the manager. It is for services that read Leases from
-// the manager's cache, too; for others there is [Follow].
+// existed when the watch began, as the result reports: before, a caller could take an unread shard for a dead one. Call
+// it when the service is set up. It returns at once; the watch ends with the manager. It is for services that read
+// Leases from the manager's cache, too; for others there is [Follow].
 func Watch(
 	ctx context.Context, mgr manager.Manager, ready AddReady, index *membership.Index,
 ) (toolscache.DoneChecker, error) {
@@ -78,8 +78,8 @@ func awaited(ready AddReady, leases toolscache.DoneChecker) toolscache.DoneCheck
 }
 
 // Follow does the same as [Watch], but keeps no Lease: the index stores a fraction of each Lease, and with thousands of
-// shards, a cache of Leases would be most of a service's memory. Nothing may then read Leases from the manager's client. Like
-// caches, the watch starts before the controllers, which wait for it, and ends after them.
+// shards, a cache of Leases would be most of a service's memory. Nothing may then read Leases from the manager's
+// client. Like caches, the watch starts before the controllers, which wait for it, and ends after them.
 func Follow(mgr manager.Manager, ready AddReady, index *membership.Index) (toolscache.DoneChecker, error) {
 	c, err := client.NewWithWatch(mgr.GetConfig(), client.Options{
 		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
@@ -98,8 +98,8 @@ func Follow(mgr manager.Manager, ready AddReady, index *membership.Index) (tools
 	return awaited(ready, f), nil
 }
 
-// follower tells an index of all Leases of shards. For the manager it is a cache, so that it is started and awaited as one. For a
-// reflector of client-go it is the store.
+// follower tells an index of all Leases of shards. For the manager it is a cache, so that it is started and awaited as
+// one. For a reflector of client-go it is the store.
 type follower struct {
 	cache.Cache
 
@@ -124,7 +124,8 @@ func (f *follower) Done() <-chan struct{} { return f.listed }
 // GetCache makes the manager treat the follower as a cache.
 func (f *follower) GetCache() cache.Cache { return f }
 
-// WaitForCacheSync waits until all Leases that existed at the start have been seen; it returns false if ctx ends before.
+// WaitForCacheSync waits until all Leases that existed at the start have been seen; it returns false if ctx ends
+// before.
 func (f *follower) WaitForCacheSync(ctx context.Context) bool { return toolscache.WaitFor(ctx, "", f) }
 
 // Start follows the Leases until ctx ends.
@@ -140,7 +141,8 @@ func (f *follower) Start(ctx context.Context) error {
 	})
 
 	toolscache.NewReflectorWithOptions(source, &coordinationv1.Lease{}, f, toolscache.ReflectorOptions{
-		Name: f.Name(), Backoff: &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 9, Cap: 30 * time.Second},
+		Name:    f.Name(),
+		Backoff: &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 9, Cap: 30 * time.Second},
 	}).RunWithContext(ctx)
 
 	return nil

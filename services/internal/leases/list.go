@@ -1,11 +1,12 @@
 // Package leases reads the Leases of shards from the API server: all of them, in a bounded amount of memory.
 //
-// Writers of Leases choose their size, up to the API server's limit. Therefore, [Read] and [Source] list Leases in pages, the
-// bytes of a page are bounded by [Bound], and of a page only what [lease.Slim] keeps remains. A page that is too large is read
-// again in parts. A watch, also one that begins with the current state, decodes one Lease at a time and needs no such care.
+// Writers of Leases choose their size, up to the API server's limit. Therefore, [Read] and [Source] list Leases in
+// pages, the bytes of a page are bounded by [Bound], and of a page only what [lease.Slim] keeps remains. A page that is
+// too large is read again in parts. A watch, also one that begins with the current state, decodes one Lease at a time
+// and needs no such care.
 //
-// [Watch] and [Follow] keep a [membership.Index] up to date with the Leases that carry a ring's label, and make /readyz wait
-// until the index has seen all that there were at first. They send requests only to read.
+// [Watch] and [Follow] keep a [membership.Index] up to date with the Leases that carry a ring's label, and make /readyz
+// wait until the index has seen all that there were at first. They send requests only to read.
 package leases
 
 import (
@@ -24,14 +25,15 @@ import (
 )
 
 const (
-	// mostPerPage is how many Leases are read at a time: those of a large ring, about a MiB if they are as shards write them.
+	// mostPerPage is how many Leases are read at a time: those of a large ring, about a MiB if they are as shards write
+	// them.
 	mostPerPage = 1000
 	// divisor is how much smaller the page is after one that is too large. Each page that is not doubles the next one.
 	divisor = 8
 )
 
-// Read returns the Leases that the options select, as they were at one moment. They are slim. The options must not set a limit. The
-// config of the reader must be wrapped by [Bound].
+// Read returns the Leases that the options select, as they were at one moment. They are slim. The options must not set
+// a limit. The config of the reader must be wrapped by [Bound].
 func Read(ctx context.Context, reader client.Reader, opts ...client.ListOption) ([]coordinationv1.Lease, error) {
 	list, err := inPages(metav1.ListOptions{}, func(page metav1.ListOptions) (*coordinationv1.LeaseList, error) {
 		list := &coordinationv1.LeaseList{}
@@ -46,8 +48,8 @@ func Read(ctx context.Context, reader client.Reader, opts ...client.ListOption) 
 	return list.Items, nil
 }
 
-// Source returns a source for a reflector of Leases that lists like [Read]. Reflectors list only where the API server cannot begin a
-// watch with the current state.
+// Source returns a source for a reflector of Leases that lists like [Read]. Reflectors list only where the API server
+// cannot begin a watch with the current state.
 func Source(of toolscache.ListerWatcher) toolscache.ListerWatcher {
 	from := toolscache.ToListerWatcherWithContext(of)
 

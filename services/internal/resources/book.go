@@ -17,39 +17,42 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// absent is how long the absence of an object is remembered. No other object can get its UID, but a reader may be ahead of
-// others. It holds only for the name under which the object was looked for: anybody can make an owner reference of a UID and
-// another name.
+// absent is how long the absence of an object is remembered. No other object can get its UID, but a reader may be ahead
+// of others. It holds only for the name under which the object was looked for: anybody can make an owner reference of a
+// UID and another name.
 const absent = 5 * time.Second
 
 // BookOptions configure a [Book]. Read, Size, Remember, and Clock are required.
 type BookOptions struct {
 	// Read reads the metadata of an object. Its error is NotFound if the object does not exist.
 	Read func(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error)
-	// Size is the maximum number of remembered objects, at some 300 bytes each, and Remember is how long they are remembered. The
-	// least recently used object is dropped first.
+	// Size is the maximum number of remembered objects, at some 300 bytes each, and Remember is how long they are
+	// remembered. The least recently used object is dropped first.
 	Size     int
 	Remember time.Duration
-	// Patience is how long a call may take that reads, and AtOnce is how many reads run at a time. Default: 2 seconds, and 32.
+	// Patience is how long a call may take that reads, and AtOnce is how many reads run at a time. Default: 2 seconds,
+	// and 32.
 	Patience time.Duration
 	AtOnce   int
-	// LabelsAnew makes [Book.LabelsOf] read all labels of the object for each call, and remember nothing. Otherwise, it returns only the
-	// label that is the key.
+	// LabelsAnew makes [Book.LabelsOf] read all labels of the object for each call, and remember nothing. Otherwise, it
+	// returns only the label that is the key.
 	LabelsAnew bool
 	Clock      clock.PassiveClock
 }
 
 // Book remembers who controls the objects that stand between a main object and the objects that follow it, such as the
-// ReplicaSets between a Deployment and its Pods, and the labels of main objects that are the keys of those that follow them.
+// ReplicaSets between a Deployment and its Pods, and the labels of main objects that are the keys of those that follow
+// them.
 //
 // When it is first asked about such an object, it reads the object's metadata from the API server, and remembers the
-// controller for some time, because a controller hardly ever changes. A service that passes over all objects reports what it
-// sees, so that most of these reads are not necessary. A label changes more often than a controller. A service that does not
-// see every change reads it each time: see [BookOptions].LabelsAnew.
+// controller for some time, because a controller hardly ever changes. A service that passes over all objects reports
+// what it sees, so that most of these reads are not necessary. A label changes more often than a controller. A service
+// that does not see every change reads it each time: see [BookOptions].LabelsAnew.
 //
 // Book implements [Ancestors]. Create it with [NewBook]. It may be used by several goroutines.
 type Book struct {
 	options BookOptions
+	// entries are by UID who controls an object, by keyOf what its labels decide, and by Owner that it did not exist.
 	entries *cache.LRUExpireCache
 	reads   singleflight.Group
 	reading chan struct{} // full while as many reads run as may
@@ -65,18 +68,8 @@ type controlledBy struct {
 	found      bool
 }
 
-// named identifies the remembered absence of an object.
-type named struct {
-	resource schema.GroupResource
-	name     types.NamespacedName
-	uid      types.UID
-}
-
-func nameOf(of Owner) named {
-	return named{of.Resource.GroupResource(), of.NamespacedName, of.UID}
-}
-
-// keyOf identifies what is remembered of the labels of a main object: the value of one, and whether a selector selects the object.
+// keyOf identifies what is remembered of the labels of a main object: the value of one, and whether a selector selects
+// the object.
 type keyOf struct {
 	uid             types.UID
 	label, selector string
@@ -93,12 +86,19 @@ type labelled struct {
 func NewBook(o BookOptions) *Book {
 	o.Patience, o.AtOnce = cmp.Or(o.Patience, 2*time.Second), cmp.Or(o.AtOnce, 32)
 
-	return &Book{options: o, reading: make(chan struct{}, o.AtOnce), entries: cache.NewLRUExpireCacheWithClock(o.Size, o.Clock), between: sets.New[schema.GroupResource]()}
+	return &Book{
+		options: o, reading: make(chan struct{}, o.AtOnce), between: sets.New[schema.GroupResource](),
+		entries: cache.NewLRUExpireCacheWithClock(o.Size, o.Clock),
+	}
 }
 
 // ControllerOf implements [Ancestors].
 func (b *Book) ControllerOf(ctx context.Context, of Owner) (controller *metav1.OwnerReference, found bool, err error) {
-	b.asked(of.Resource.GroupResource())
+	if gr := of.Resource.GroupResource(); !b.Between(gr) {
+		b.mu.Lock()
+		b.between.Insert(gr)
+		b.mu.Unlock()
+	}
 
 	if known, ok := b.entries.Get(of.UID); ok {
 		e, _ := known.(controlledBy)
@@ -109,7 +109,9 @@ func (b *Book) ControllerOf(ctx context.Context, of Owner) (controller *metav1.O
 		return nil, false, nil
 	}
 
-	read, err, _ := b.reads.Do(fmt.Sprint(nameOf(of)), func() (any, error) { return b.read(context.WithoutCancel(ctx), of) })
+	read, err, _ := b.reads.Do(fmt.Sprint(of.Resource.GVR, of.NamespacedName, of.UID), func() (any, error) {
+		return b.read(context.WithoutCancel(ctx), of)
+	})
 	if err != nil {
 		return nil, false, fmt.Errorf("determine who controls %s %s: %w", of.Resource.GroupResource(), of.NamespacedName, err)
 	}
@@ -121,20 +123,9 @@ func (b *Book) ControllerOf(ctx context.Context, of Owner) (controller *metav1.O
 
 // absent reports whether the object was looked for lately, and did not exist.
 func (b *Book) absent(of Owner) bool {
-	_, absent := b.entries.Get(nameOf(of))
+	_, absent := b.entries.Get(of)
 
 	return absent
-}
-
-func (b *Book) asked(gr schema.GroupResource) {
-	if b.Between(gr) {
-		return
-	}
-
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	b.between.Insert(gr)
 }
 
 // Between reports whether an object of the resource was ever asked for, because another object follows it.
@@ -166,7 +157,7 @@ func (b *Book) LabelsOf(ctx context.Context, of Owner) (labels Labels, found boo
 	}
 
 	// Together with a read that has not begun yet. One that has may not show what the caller knows to have happened.
-	name := "labels " + fmt.Sprint(nameOf(of))
+	name := fmt.Sprint("labels ", of.Resource.GVR, of.NamespacedName, of.UID)
 	read, err, _ := b.reads.Do(name, func() (any, error) {
 		return b.object(context.WithoutCancel(ctx), of, func() { b.reads.Forget(name) })
 	})
@@ -180,7 +171,7 @@ func (b *Book) LabelsOf(ctx context.Context, of Owner) (labels Labels, found boo
 	case b.options.LabelsAnew:
 		return Labels{All: obj.Labels, Selected: of.Resource.Selects(obj.Labels)}, true, nil
 	case obj == nil:
-		b.entries.Add(nameOf(of), struct{}{}, absent)
+		b.entries.Add(of, struct{}{}, absent)
 
 		return labels, false, nil
 	}
@@ -214,6 +205,7 @@ type Sight struct {
 func (b *Book) SawLabels(of Resource, is Sight) {
 	b.saw(keyOf{is.UID, of.Key.Label, of.Selector}, labelled{is.Value, is.Selected, is.Version})
 }
+
 func (b *Book) saw(id keyOf, now labelled) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -263,7 +255,7 @@ func (b *Book) read(ctx context.Context, of Owner) (controlledBy, error) {
 	case err != nil:
 		return controlledBy{}, err
 	case obj == nil:
-		b.entries.Add(nameOf(of), struct{}{}, absent)
+		b.entries.Add(of, struct{}{}, absent)
 		return controlledBy{}, nil
 	}
 

@@ -17,17 +17,18 @@ import (
 )
 
 const (
-	// PageSize is the number of objects in one page of a list. With 2 to 5 KiB of metadata per object, a page has 2 to 5 MiB.
+	// PageSize is the number of objects in one page of a list. With 2 to 5 KiB of metadata per object, a page has 2 to
+	// 5 MiB.
 	PageSize = 1000
 	// largePage is the size of further pages of a list after smallPages pages. To answer a page, an API server collects
-	// everything that is left to list: a million objects in pages of 1,000 cost it 70 s of CPU, and in large pages a fifth of
-	// that.
+	// everything that is left to list: a million objects in pages of 1,000 cost it 70 s of CPU, and in large pages a
+	// fifth of that.
 	largePage  = 5 * PageSize
 	smallPages = 5
 )
 
-// stalled is how long a streaming list may deliver nothing. An API server that does not know streaming lists delivers only
-// changes, and never ends the list.
+// stalled is how long a streaming list may deliver nothing. An API server that does not know streaming lists delivers
+// only changes, and never ends the list.
 const stalled = 30 * time.Second
 
 // errNoStream reports that the API server does not serve a list as a stream, or ended the stream early.
@@ -48,13 +49,13 @@ func (s Scope) options() metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: s.Selector, FieldSelector: s.Fields}
 }
 
-// All passes the objects that match a scope to yield, one after another, and returns the resource version from which a watch
-// can continue. It ends with the error of yield or of the API server. An object that changes meanwhile may be passed more than
-// once.
+// All passes the objects that match a scope to yield, one after another, and returns the resource version from which a
+// watch can continue. It ends with the error of yield or of the API server. An object that changes meanwhile may be
+// passed more than once.
 //
-// The API server sends the objects as a stream. Its cost per object does not depend on their number (https://kep.k8s.io/3157).
-// All uses pages if the API server does not serve streams, or ends the stream early. It does the latter if more is written
-// meanwhile than it keeps for one watcher; the next stream would also end early.
+// The API server sends the objects as a stream. Its cost per object does not depend on their number
+// (https://kep.k8s.io/3157). All uses pages if the API server does not serve streams, or ends the stream early. It does
+// the latter if more is written meanwhile than it keeps for one watcher; the next stream would also end early.
 func (c *Client) All(ctx context.Context, clk clock.Clock, scope Scope, yield func(Object) error) (resourceVersion string, err error) {
 	version, err := c.streamed(ctx, clk, scope, yield)
 	if !errors.Is(err, errNoStream) {

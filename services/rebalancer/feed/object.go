@@ -1,9 +1,10 @@
 // Package feed tells what is where: it lists, watches, reads, and labels the metadata of sharded objects of one ring.
 //
-// It lists objects as a stream or in pages, so that memory does not grow with the number of objects. A [Stream] follows the objects that
-// match a selector: it passes what it sees to a [Sink], reports its errors when they occur, and stops trusting a watch that has delivered
-// nothing for longer than an API server normally leaves a watch silent. A [Client] writes labels on the condition that the object has not
-// changed since it was read. The package stores no objects and decides nothing.
+// It lists objects as a stream or in pages, so that memory does not grow with the number of objects. A [Stream] follows
+// the objects that match a selector: it passes what it sees to a [Sink], reports its errors when they occur, and stops
+// trusting a watch that has delivered nothing for longer than an API server normally leaves a watch silent. A [Client]
+// writes labels on the condition that the object has not changed since it was read. The package stores no objects and
+// decides nothing.
 package feed
 
 import (
@@ -54,22 +55,22 @@ type Object struct {
 	Labelled bool
 	// Draining reports whether the ring's drain label is present.
 	Draining bool
-	// KeyLabel is the label that was the key of the object's resource when the object was read; empty if it was none. KeyValue is the
-	// value of the label; empty if the object lacks it.
+	// KeyLabel is the label that was the key of the object's resource when the object was read; empty if it was none.
+	// KeyValue is the value of the label; empty if the object lacks it.
 	KeyLabel, KeyValue string
-	// Selector is the selector of the ring's main objects when the object was read; empty for all. Unselected reports whether it did not select the
-	// object.
+	// Selector is the selector of the ring's main objects when the object was read; empty for all. Unselected reports
+	// whether it did not select the object.
 	Selector   string
 	Unselected bool
 	// Controller is the owner reference of the object's controller; nil if there is none.
 	Controller *metav1.OwnerReference
-	// Above are the objects that the controller follows. The object itself does not contain them; they are added when they
-	// have been determined.
+	// Above are the objects that the controller follows. The object itself does not contain them; they are added when
+	// they have been determined.
 	Above Above
 }
 
-// Above are the UIDs of the objects that an object's controller follows, up to the main object, nearest first. Unused elements
-// are empty.
+// Above are the UIDs of the objects that an object's controller follows, up to the main object, nearest first. Unused
+// elements are empty.
 type Above [contract.MaxDepth - 2]types.UID
 
 // Lineage returns the UIDs of the objects that an object follows, controller first. Unused elements are empty.
@@ -129,11 +130,12 @@ func (c *Client) Reads(set *resources.Set) {
 	c.reads.Store(next)
 }
 
-// Enter waits until one more object may be read and written, counted over all rings that share the API server; leave ends
-// that.
+// Enter waits until one more object may be read and written, counted over all rings that share the API server; leave
+// ends that.
 func (c *Client) Enter(ctx context.Context) (leave func(), err error) { return c.server.Enter(ctx) }
 
-// Metadata reads the metadata of one object from the API server's storage, not from a cache. If there is none, the error is NotFound.
+// Metadata reads the metadata of one object from the API server's storage, not from a cache. If there is none, the
+// error is NotFound.
 func (c *Client) Metadata(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
 	return c.server.Get(ctx, ID{GVR: gvr, Namespace: name.Namespace, Name: name.Name})
 }

@@ -17,11 +17,12 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// Server is an API server, limited to the metadata of objects. Its errors are those of k8s.io/apimachinery/pkg/api/errors. It
-// is safe for concurrent use.
+// Server is an API server, limited to the metadata of objects. Its errors are those of
+// k8s.io/apimachinery/pkg/api/errors. It is safe for concurrent use.
 type Server interface {
-	// Enter waits until one more object may be read and written; leave ends that. The wait may be long. Facts that are valid
-	// only for a short time, such as the state of a Lease, must be read after it. The error is the error of the context.
+	// Enter waits until one more object may be read and written; leave ends that. The wait may be long. Facts that are
+	// valid only for a short time, such as the state of a Lease, must be read after it. The error is the error of the
+	// context.
 	Enter(ctx context.Context) (leave func(), err error)
 	// Get reads one object from the API server's storage.
 	Get(ctx context.Context, id ID) (*metav1.PartialObjectMetadata, error)
@@ -38,8 +39,8 @@ type Server interface {
 type Bounds struct {
 	// PerSecond is the number of requests per second. Bursts may be twice as large.
 	PerSecond int
-	// AtOnce is the number of single objects that are read and written at a time. The queue is first come, first served: a
-	// busy ring has at most as many objects in the queue as it has workers, so rings get equal shares.
+	// AtOnce is the number of single objects that are read and written at a time. The queue is first come, first
+	// served: a busy ring has at most as many objects in the queue as it has workers, so rings get equal shares.
 	AtOnce int
 }
 
@@ -50,8 +51,8 @@ type api struct {
 	turns *semaphore.Weighted
 }
 
-// Connect returns the API server of the configuration. It uses the connections of c. The bounds apply to all users of the
-// result together.
+// Connect returns the API server of the configuration. It uses the connections of c. The bounds apply to all users of
+// the result together.
 func Connect(cfg *rest.Config, c *http.Client, b Bounds) (Server, error) {
 	bounded := metadata.ConfigFor(cfg)
 	bounded.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(float32(b.PerSecond), 2*b.PerSecond)
@@ -70,8 +71,8 @@ func Connect(cfg *rest.Config, c *http.Client, b Bounds) (Server, error) {
 // within is the key of a time limit in a context.
 type within struct{}
 
-// Within returns a context for writes for which the API server gives up after d, which is positive. It then returns an error, which shows what it was
-// waiting for. Otherwise, a webhook may take as long as it is registered with.
+// Within returns a context for writes for which the API server gives up after d, which is positive. It then returns an
+// error, which shows what it was waiting for. Otherwise, a webhook may take as long as it is registered with.
 func Within(ctx context.Context, d time.Duration) context.Context {
 	return context.WithValue(ctx, within{}, d)
 }

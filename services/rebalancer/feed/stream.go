@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// silence is how long a watch may deliver nothing until a list shows the current objects. API servers send a bookmark
-	// every minute to clients that request it. A busy API server may send one up to 90 s late. If an API
+	// silence is how long a watch may deliver nothing until a list shows the current objects. API servers send a
+	// bookmark every minute to clients that request it. A busy API server may send one up to 90 s late. If an API
 	// server sends no bookmarks, this costs a list now and then.
 	silence = 150 * time.Second
 	// calm is how long a watch must have lasted for the next one to be opened without a pause.
@@ -23,10 +23,11 @@ const (
 	brief = 5
 )
 
-// Sink receives what a [Stream] sees. One goroutine calls its methods in order. A call that blocks holds the stream back.
+// Sink receives what a [Stream] sees. One goroutine calls its methods in order. A call that blocks holds the stream
+// back.
 type Sink interface {
-	// Begin reports that a list begins, immediately or after a pause: earlier sights may be outdated. If the list begins
-	// after a pause, Begin is called again.
+	// Begin reports that a list begins, immediately or after a pause: earlier sights may be outdated. If the list
+	// begins after a pause, Begin is called again.
 	Begin()
 	// Present reports an object that matches: it was listed, or has changed.
 	Present(ctx context.Context, o Object)
@@ -34,12 +35,13 @@ type Sink interface {
 	Gone(id ID, resourceVersion string)
 	// Listed reports that the list is complete: later calls report changes since.
 	Listed()
-	// Failed reports that the stream cannot be read, and why; the stream retries. A nil error reports that it can be read.
+	// Failed reports that the stream cannot be read, and why; the stream retries. A nil error reports that it can be
+	// read.
 	Failed(err error)
 }
 
-// Stream follows the objects that match a label selector: it lists them, then watches from there, and lists again when the API
-// server no longer has the history. Create it with [NewStream].
+// Stream follows the objects that match a label selector: it lists them, then watches from there, and lists again when
+// the API server no longer has the history. Create it with [NewStream].
 //
 // Invariants:
 //
@@ -87,7 +89,8 @@ func (s *Stream) Relist() {
 	}
 }
 
-// errRelist ends a watch if the API server no longer has its history, or if the history belongs to another state of the storage.
+// errRelist ends a watch if the API server no longer has its history, or if the history belongs to another state of the
+// storage.
 var errRelist = errors.New("the history is gone")
 
 // Run follows the stream until ctx ends.
@@ -247,8 +250,8 @@ func (s *Stream) open(ctx context.Context, version string) (watch.Interface, err
 	return w, nil
 }
 
-// history reports whether the API server cannot continue from a resource version: the version is too old, or newer than all
-// existing versions, as after a restore of the storage.
+// history reports whether the API server cannot continue from a resource version: the version is too old, or newer than
+// all existing versions, as after a restore of the storage.
 func history(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }

@@ -17,9 +17,10 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
-// Mutating admission may change more of an object in the same write. The admission policy about the rebalancer then refuses
-// a patch, because it cannot tell who changed what. In server-side apply, the managed fields show what was sent, so the
-// policy allows it. Patches come first: they cost the API server less, and also remove labels of other field managers.
+// Mutating admission may change more of an object in the same write. The admission policy about the rebalancer then
+// refuses a patch, because it cannot tell who changed what. In server-side apply, the managed fields show what was
+// sent, so the policy allows it. Patches come first: they cost the API server less, and also remove labels of other
+// field managers.
 
 // policy is the name of that policy.
 const policy = "rebalancer.sharding.timebertt.dev"
@@ -30,8 +31,8 @@ const managerPrefix = "rebalancer-"
 // MentionsPolicy reports whether the text of an error says that the policy about the rebalancer has refused a write.
 func MentionsPolicy(text string) bool { return strings.Contains(text, "'"+policy+"'") }
 
-// manager returns the name by which the API server records what the ring applies. What a manager does not apply again is
-// removed, so each ring has one.
+// manager returns the name by which the API server records what the ring applies. What a manager does not apply again
+// is removed, so each ring has one.
 func manager(ring contract.LabelKeys) string {
 	if name := managerPrefix + ring.Shard; len(name) <= validation.FieldManagerMaxLength {
 		return name
@@ -42,23 +43,24 @@ func manager(ring contract.LabelKeys) string {
 
 // Labels are the ring's labels of an object, and its handover annotation, as they are after a write.
 type Labels struct {
-	// Shard is the value of the shard label, and Drain that of the drain label: contract.DrainValue, or the name of the next
-	// shard. Empty removes the label.
+	// Shard is the value of the shard label, and Drain that of the drain label: contract.DrainValue, or the name of the
+	// next shard. Empty removes the label.
 	Shard, Drain string
 	// Handover is the value of the handover annotation. Empty removes the annotation; nil does not change it.
 	Handover *string
-	// Kind is the kind of the object in the version of its resource. If it is empty, and mutating admission changes more in
-	// the same write, the write may be refused.
+	// Kind is the kind of the object in the version of its resource. If it is empty, and mutating admission changes
+	// more in the same write, the write may be refused.
 	Kind string
 }
 
-// Label gives an object these labels in one write, and returns the object afterwards, including what admission has added.
-// The write succeeds only if the object has not changed since it was read. The error is Conflict if it has changed, and
-// NotFound if it is gone. If the policy about the rebalancer refuses the write because admission changes more in it, the
-// labels are applied instead; a label is then removed in two writes.
+// Label gives an object these labels in one write, and returns the object afterwards, including what admission has
+// added. The write succeeds only if the object has not changed since it was read. The error is Conflict if it has
+// changed, and NotFound if it is gone. If the policy about the rebalancer refuses the write because admission changes
+// more in it, the labels are applied instead; a label is then removed in two writes.
 func (c *Client) Label(ctx context.Context, o Object, to Labels) (Object, error) {
+	// A resource version belongs to only one object, even among successive objects with the same name.
 	w := write{
-		version:     o.ResourceVersion, // it belongs to only one object, even among successive objects with the same name
+		version:     o.ResourceVersion,
 		labels:      map[string]*string{c.shardLabel: orNull(to.Shard), c.drainLabel: orNull(to.Drain)},
 		annotations: map[string]*string{},
 	}
@@ -79,8 +81,8 @@ func (c *Client) Label(ctx context.Context, o Object, to Labels) (Object, error)
 	return c.Object(o.GVR, now), nil
 }
 
-// write is one write of labels and annotations; nil removes one. It succeeds only for this version of the object. Without a
-// kind, it is a JSON merge patch, otherwise an apply.
+// write is one write of labels and annotations; nil removes one. It succeeds only for this version of the object.
+// Without a kind, it is a JSON merge patch, otherwise an apply.
 type write struct {
 	kind, version       string
 	labels, annotations map[string]*string
@@ -94,9 +96,9 @@ func orNull(value string) *string {
 	return &value
 }
 
-// apply writes with server-side apply. Labels are removed that the same manager has applied before and does not apply again,
-// unless they have other managers. So, to remove labels, it first changes only their values, which makes it their only
-// manager.
+// apply writes with server-side apply. Labels are removed that the same manager has applied before and does not apply
+// again, unless they have other managers. So, to remove labels, it first changes only their values, which makes it
+// their only manager.
 func (c *Client) apply(ctx context.Context, id ID, w write) (*metav1.PartialObjectMetadata, error) {
 	now, err := c.server.Get(ctx, id)
 	if err != nil {
@@ -129,8 +131,8 @@ func (c *Client) apply(ctx context.Context, id ID, w write) (*metav1.PartialObje
 	return c.applyOnce(ctx, id, w, now.Annotations[c.handover])
 }
 
-// applyOnce writes with one apply, which changes the handover annotation from what it was: the policy recognizes an apply by
-// that. If the value is to stay the same, only the text of its JSON changes.
+// applyOnce writes with one apply, which changes the handover annotation from what it was: the policy recognizes an
+// apply by that. If the value is to stay the same, only the text of its JSON changes.
 func (c *Client) applyOnce(ctx context.Context, id ID, w write, was string) (*metav1.PartialObjectMetadata, error) {
 	value, changes := w.annotations[c.handover]
 	if !changes {

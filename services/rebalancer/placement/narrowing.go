@@ -12,8 +12,8 @@ const (
 	fewLeftOut, fewCovered = 32, 4
 )
 
-// Narrowing describes which namespaces do not have to be watched for objects without a shard: a core resource has many objects
-// and changes that do not concern a ring. The zero value excludes no namespace.
+// Narrowing describes which namespaces do not have to be watched for objects without a shard: a core resource has many
+// objects and changes that do not concern a ring. The zero value excludes no namespace.
 type Narrowing struct {
 	// Except are the namespaces to exclude, sorted. The ring covers none of them.
 	Except []string
@@ -22,8 +22,8 @@ type Narrowing struct {
 	Single bool
 }
 
-// Narrow returns how to watch the namespaces that a ring covers. covered contains all existing namespaces by name. The result
-// of an earlier call is kept while it is correct, because a change costs a list.
+// Narrow returns how to watch the namespaces that a ring covers. covered contains all existing namespaces by name. The
+// result of an earlier call is kept while it is correct, because a change costs a list.
 func Narrow(before Narrowing, covered map[string]bool) Narrowing {
 	var only, except []string
 

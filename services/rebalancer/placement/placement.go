@@ -1,7 +1,7 @@
 // Package placement determines where an object of a ring belongs, as far as this is known without a request.
 //
-// It reads a [Target], which is the desired state of the ring, and an object's metadata; it returns an [Assessment]. It does
-// not know where the owner of a controlled object is: it assumes that the owner is in its place.
+// It reads a [Target], which is the desired state of the ring, and an object's metadata; it returns an [Assessment]. It
+// does not know where the owner of a controlled object is: it assumes that the owner is in its place.
 package placement
 
 import (
@@ -34,7 +34,8 @@ type Lookup struct {
 	// Ancestors return the objects that an object's controller follows. They are not asked if the controller is a main
 	// object.
 	resources.Ancestors
-	// Met is told of each main object that is assessed, if its labels decide about objects that may follow it; nil tells nobody.
+	// Met is told of each main object that is assessed, if its labels decide about objects that may follow it; nil
+	// tells nobody.
 	Met func(feed.Object)
 }
 
@@ -71,36 +72,39 @@ func (t *Target) Covers(o *Target) bool {
 	return t.Selector.String() == o.Selector.String() && t.Set.Equal(o.Set) && maps.Equal(t.Leaving, o.Leaving)
 }
 
-// rescoped reports whether an object may have got a shard, or another one, because of the namespaces that shards watch. No
-// watch reports such objects.
+// rescoped reports whether an object may have got a shard, or another one, because of the namespaces that shards watch.
+// No watch reports such objects.
 func (t *Target) rescoped(o *Target) bool {
 	return (t.View.Restricted() || o.View.Restricted()) && t.View.Fingerprint() != o.View.Fingerprint()
 }
 
 // Assessment is the result of an assessment of an object: where it belongs.
 type Assessment struct {
-	// Role is the role of the object's resource in the ring; empty if the ring does not have the resource, or it is not served.
+	// Role is the role of the object's resource in the ring; empty if the ring does not have the resource, or it is not
+	// served.
 	Role resources.Role
 	// Parent reports whether other objects may follow the object.
 	Parent bool
 	// Belongs reports whether the ring covers the object, and also its owner if it is a controlled object.
 	Belongs bool
-	// Keyless reports whether the object is a main object of the ring that lacks the label, or the namespace, that its key should be.
+	// Keyless reports whether the object is a main object of the ring that lacks the label, or the namespace, that its
+	// key should be.
 	Keyless bool
-	// Desired is the shard that a main object belongs to, see [membership.View.Place], and that owns the key of another one;
-	// empty if the object does not belong to the ring, or no shard is available that watches its namespace.
+	// Desired is the shard that a main object belongs to, see [membership.View.Place], and that owns the key of another
+	// one; empty if the object does not belong to the ring, or no shard is available that watches its namespace.
 	Desired string
 	// In is the namespace that a shard must watch to work on the object: that of the main object.
 	In string
-	// Owner is the main object that a controlled object follows, see [resources.Kin]. It is nil for a main object, and for an
-	// object that follows none.
+	// Owner is the main object that a controlled object follows, see [resources.Kin]. It is nil for a main object, and
+	// for an object that follows none.
 	Owner *resources.Owner
-	// Above are the objects that the object's controller follows, nearest first. It is empty if the controller is the owner.
+	// Above are the objects that the object's controller follows, nearest first. It is empty if the controller is the
+	// owner.
 	Above feed.Above
 	// OwnerBelongs reports whether the ring covers the owner.
 	OwnerBelongs bool
-	// InPlace reports whether nothing has to be done about the object: it is in its place, or does not concern the ring, or
-	// no shard is available that watches its namespace.
+	// InPlace reports whether nothing has to be done about the object: it is in its place, or does not concern the
+	// ring, or no shard is available that watches its namespace.
 	InPlace bool
 
 	view *membership.View
@@ -109,7 +113,8 @@ type Assessment struct {
 	covered, ownerCovered bool
 }
 
-// Assess determines where an object belongs. It returns an error if its namespace, or an object that it follows, cannot be looked up.
+// Assess determines where an object belongs. It returns an error if its namespace, or an object that it follows, cannot
+// be looked up.
 func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Assessment, error) {
 	r, role, ok := t.Set.Find(o.GVR.GroupResource())
 	if !ok {
@@ -155,11 +160,11 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 	return a.labelled(o), nil
 }
 
-// After returns the assessment of the same object after a write; ok is false if the write has changed more than the ring's
-// labels. It looks nothing up.
+// After returns the assessment of the same object after a write; ok is false if the write has changed more than the
+// ring's labels. It looks nothing up.
 func (a Assessment) After(before, now feed.Object) (after Assessment, ok bool) {
-	before.ResourceVersion, before.Shard, before.Labelled, before.Draining = now.ResourceVersion, now.Shard, now.Labelled, now.Draining
-	before.Above = now.Above
+	before.Shard, before.Labelled, before.Draining = now.Shard, now.Labelled, now.Draining
+	before.ResourceVersion, before.Above = now.ResourceVersion, now.Above
 
 	return a.labelled(now), reflect.DeepEqual(before, now)
 }
@@ -201,8 +206,8 @@ func (a Assessment) Input(o feed.Object) plan.Object {
 	}
 }
 
-// OwnerID returns the ID of the main object that an object follows. A main object, and an object that follows none, follows
-// itself.
+// OwnerID returns the ID of the main object that an object follows. A main object, and an object that follows none,
+// follows itself.
 func (a Assessment) OwnerID(o feed.Object) feed.ID {
 	if a.Owner == nil {
 		return o.ID
@@ -211,8 +216,8 @@ func (a Assessment) OwnerID(o feed.Object) feed.ID {
 	return feed.ID{GVR: a.Owner.Resource.GVR, Namespace: a.Owner.Namespace, Name: a.Owner.Name}
 }
 
-// Above returns the objects that the object's controller follows, like [Assessment.Above]; none if the object does not concern
-// the ring. It returns an error if they cannot be looked up.
+// Above returns the objects that the object's controller follows, like [Assessment.Above]; none if the object does not
+// concern the ring. It returns an error if they cannot be looked up.
 func (t *Target) Above(ctx context.Context, lookup Lookup, o feed.Object) (feed.Above, error) {
 	r, role, ok := t.Set.Find(o.GVR.GroupResource())
 	if !ok {
@@ -236,8 +241,8 @@ func above(kin resources.Kin) (above feed.Above) {
 	return above
 }
 
-// Unread reports whether it is not known where the object belongs, because another label was the key of its resource when it
-// was read, or the ring had another selector.
+// Unread reports whether it is not known where the object belongs, because another label was the key of its resource
+// when it was read, or the ring had another selector.
 func (t *Target) Unread(o feed.Object) bool {
 	r, role, _ := t.Set.Find(o.GVR.GroupResource())
 

@@ -1,7 +1,8 @@
-// Package scope determines which resources may carry labels of a ring: the resources of its spec, and those that have left the
-// spec and may still carry labels.
+// Package scope determines which resources may carry labels of a ring: the resources of its spec, and those that have
+// left the spec and may still carry labels.
 //
-// It reads a ClusterRing, whose status remembers the latter, and what the API server serves of them. It sends no requests.
+// It reads a ClusterRing, whose status remembers the latter, and what the API server serves of them. It sends no
+// requests.
 package scope
 
 import (
@@ -22,8 +23,8 @@ type Scope struct {
 	Leaving map[schema.GroupResource]bool
 }
 
-// Of returns the resources that may carry labels of a ring: the resources of its spec, and the resources that its status
-// remembers. It does not change the ring.
+// Of returns the resources that may carry labels of a ring: the resources of its spec, and the resources that its
+// status remembers. It does not change the ring.
 func Of(ring *v1alpha1.ClusterRing) Scope {
 	s := Scope{Spec: *ring.Spec.DeepCopy(), Leaving: map[schema.GroupResource]bool{}}
 	present := resources.Named(s.Spec.Resources)
@@ -74,11 +75,11 @@ func (s *Scope) keep(old v1alpha1.AssignedResource, present sets.Set[schema.Grou
 	s.Spec.Resources[i].ControlledResources = append(s.Spec.Resources[i].ControlledResources, controlled...)
 }
 
-// Remember returns the resources that the status lists as possibly labeled: all resources of the ring's scope, whose set is
-// given, but not those that were never served, and not those that have left the ring and are converged, which means that a
-// pass has found every object in its place; nil: none is. Nothing has labeled objects of a resource that was never served. It may be a typo,
-// and the ring would wait for it even after a correction. A resource that has left stays while it is unknown whether it is
-// served. A converged main resource of the ring gets the fingerprint.
+// Remember returns the resources that the status lists as possibly labeled: all resources of the ring's scope, whose
+// set is given, but not those that were never served, and not those that have left the ring and are converged, which
+// means that a pass has found every object in its place; nil: none is. Nothing has labeled objects of a resource that
+// was never served. It may be a typo, and the ring would wait for it even after a correction. A resource that has left
+// stays while it is unknown whether it is served. A converged main resource of the ring gets the fingerprint.
 func Remember(
 	ring *v1alpha1.ClusterRing, set *resources.Set, converged func(schema.GroupResource) bool, fingerprint string,
 ) []v1alpha1.AssignedResource {
@@ -116,7 +117,7 @@ func Remember(
 			continue
 		}
 
-		kept := v1alpha1.AssignedResource{Group: r.Group, Resource: r.Resource, ControlledResources: controlled, Key: r.Key}
+		kept := v1alpha1.AssignedResource{Group: r.Group, Resource: r.Resource, Key: r.Key, ControlledResources: controlled}
 		if _, _, served := set.Find(gr); served && !s.Leaving[gr] && done(gr) {
 			kept.Fingerprint = fingerprint
 		}
