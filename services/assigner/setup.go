@@ -25,11 +25,11 @@ import (
 	"github.com/clusterring/clusterring/services/assigner/webhook"
 	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/internal/certs"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/shardleases"
-	"github.com/clusterring/clusterring/services/internal/status"
 )
 
 // service is one run of the assigner.
@@ -91,7 +91,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		Rings:    store,
 		Bundle:   source,
 		Target:   target,
-		Status:   status.Writer{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
+		Status:   clusterring.StatusWriter{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
 		Reach:    reach,
 		Restores: kit.NewRestores(rt.Clock),
 	}

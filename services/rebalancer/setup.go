@@ -6,10 +6,10 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/internal/shardleases"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
@@ -19,7 +19,7 @@ import (
 func init() { metrics.Registry.MustRegister(engine.Collectors()...) }
 
 // Embed adds what the service does to the manager of another program, for the ring of the given sharder alone, with the service's default limits.
-func Embed(ctx context.Context, rt *kit.Runtime, self sharder.Identity) error {
+func Embed(ctx context.Context, rt *kit.Runtime, self clusterring.Identity) error {
 	o := newOptions()
 	o.sharder = self
 

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -24,17 +23,14 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/sharder"
-	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
@@ -42,8 +38,8 @@ import (
 )
 
 const (
-	// catchUp is how long the cache gets to receive concurrent writes.
-	catchUp = 50 * time.Millisecond
+	// askAgain is when the rebalancer asks again for a permission that it does not have.
+	askAgain = 5 * time.Second
 	// countsEvery is the interval at which the status reports how many objects are on the move while nothing else
 	// changes: every service reads each write, and a write to a ring costs the API server as much as ten writes to an
 	// object.
@@ -72,28 +68,28 @@ type Config struct {
 	Clock    clock.WithTickerAndDelayedExecution
 	Recorder events.EventRecorder
 	// Sharder is who this process works for, of the two that may shard a ring. The zero value is the services.
-	Sharder sharder.Identity
+	Sharder clusterring.Identity
 }
 
 // Reconciler gives the engine of every ring its target, and writes the reports of the engine into the status of the
 // ring. Create it with [New].
 type Reconciler struct {
 	Config
-	namespaces namespaces
+	namespaces clusterring.Namespaces
 	fleet      *fleet
+	tenure     *clusterring.Tenure
 	// enqueue requests another reconcile of a ring. The controller sets it before the first one.
 	enqueue func(ring string)
-	status  status.Writer
+	status  clusterring.StatusWriter
 	// counts limits writes that change only numbers, by the clock of status.
-	counts  *rate.Limiter
-	waiting sharder.Waiting
+	counts *rate.Limiter
 }
 
 // New returns a reconciler without engines. ctx ends when the service stops.
 func New(ctx context.Context, c Config) *Reconciler {
 	r := &Reconciler{
-		Config: c, namespaces: namespaces{cached: c.Client, live: c.Live},
-		status: status.Writer{Client: c.Client, Owner: c.Name, Clock: c.Clock},
+		Config: c, namespaces: clusterring.Namespaces{Cached: c.Client, Live: c.Live},
+		status: clusterring.StatusWriter{Client: c.Client, Owner: c.Name, Clock: c.Clock},
 		counts: rate.NewLimiter(countsPerSecond, countsPerSecond),
 	}
 	r.fleet = &fleet{create: func(ring string, keys contract.LabelKeys) *engine.Engine {
@@ -115,6 +111,12 @@ func New(ctx context.Context, c Config) *Reconciler {
 			},
 		})
 	}}
+	r.tenure = &clusterring.Tenure{
+		Sharder: c.Sharder, Client: c.Client, Live: c.Live, Clock: c.Clock, Recorder: c.Recorder,
+		Works:   func(ring *v1alpha1.ClusterRing) bool { return r.fleet.runs(ring.Name, ring.LabelKeys()) },
+		Stop:    r.fleet.stop,
+		Release: r.release,
+	}
 
 	return r
 }
@@ -126,7 +128,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if stopping := ctx.Err() != nil; stopping {
 		err = nil // requests that were cancelled by the stop have failed
 	} else if apierrors.IsConflict(err) {
-		result, err = reconcile.Result{RequeueAfter: catchUp}, nil // the cache was out of date
+		result, err = reconcile.Result{RequeueAfter: clusterring.CatchUp}, nil // the cache was out of date
 	}
 
 	return result, err
@@ -136,8 +138,7 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	ring := &v1alpha1.ClusterRing{}
 	if err := r.Client.Get(ctx, req.NamespacedName, ring); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.fleet.stop(req.Name)
-			r.waiting.End(req.Name)
+			r.tenure.Gone(req.Name)
 			r.Index.Rule(req.Name, membership.Rules{})
 
 			return reconcile.Result{}, nil
@@ -147,13 +148,18 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	// A ring that is refused is not claimed: it can be deleted at once.
-	if next := r.Sharder.Next(ring); next == sharder.Work || next == sharder.Claim {
-		if done, result, err := r.refuseLabel(ctx, ring); done || err != nil {
-			return result, err
+	if next := r.Sharder.Next(ring); next == clusterring.Work || next == clusterring.Claim {
+		reason, message, err := r.tenure.MayUseLabel(ctx, ring)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+
+		if reason != "" {
+			return r.refuse(ctx, ring, notAssigned(reason, message))
 		}
 	}
 
-	if holds, wait, err := r.hold(ctx, ring); !holds || err != nil {
+	if holds, wait, err := r.tenure.Hold(ctx, ring); !holds || err != nil {
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
 
@@ -179,12 +185,40 @@ func notAssigned(reason, message string) metav1.Condition {
 func (r *Reconciler) explain(
 	ctx context.Context, ring *v1alpha1.ClusterRing, remembered *v1alpha1.AssignmentStatus, c metav1.Condition,
 ) error {
-	err := r.status.Write(ctx, ring, status.Part{Assignment: remembered, Conditions: []metav1.Condition{c}})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("report that ring %s is not pursued: %w", ring.Name, err)
+	return r.status.Write(ctx, ring, clusterring.StatusPart{Assignment: remembered, Conditions: []metav1.Condition{c}})
+}
+
+// refuse leaves a ring alone whose label the rebalancer must not use. If another ring uses it, the labels on objects are
+// those of the other ring.
+func (r *Reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, c metav1.Condition) (reconcile.Result, error) {
+	if c.Reason != v1alpha1.ReasonShardLabelInUse {
+		return reconcile.Result{RequeueAfter: askAgain}, r.explain(ctx, ring, ring.Status.Assignment, c)
 	}
 
-	return nil
+	r.fleet.stop(ring.Name)
+
+	if !ring.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, r.tenure.Finish(ctx, ring)
+	}
+
+	return reconcile.Result{}, r.explain(ctx, ring, nil, c)
+}
+
+// release writes the status of a ring whose engine has stopped. Until the next holder has looked at all objects, the status
+// does not say that they are in their places, and the Leases of lost shards are kept from them.
+func (r *Reconciler) release(ctx context.Context, ring *v1alpha1.ClusterRing, next clusterring.Identity) error {
+	assignment := ring.Status.Assignment.DeepCopy()
+	if assignment != nil {
+		assignment.Fingerprint = ""
+
+		for i := range assignment.Resources {
+			assignment.Resources[i].Fingerprint = ""
+		}
+	}
+
+	return r.explain(ctx, ring, assignment, notAssigned(v1alpha1.ReasonHandedOver, fmt.Sprintf(
+		"spec.sharder is %s: %s have stopped, and the ring waits for %s; objects keep the shard they have",
+		ring.Spec.Sharder, r.Sharder, next)))
 }
 
 // pursue gives the engine of the ring its target, or reports its progress towards it.
@@ -204,7 +238,12 @@ func (r *Reconciler) pursue(ctx context.Context, t *target) (reconcile.Result, e
 	if e.Pursues(t.Target) {
 		e.SetTarget(t.Target) // what it knows of the shards may be newer
 
-		wait, err = r.progress(ctx, e, t)
+		report := e.Report()
+
+		wait, err = r.report(ctx, e, t, report)
+		if err == nil && !t.ring.DeletionTimestamp.IsZero() && report.Converged && len(t.missing()) == 0 {
+			return reconcile.Result{}, r.tenure.Finish(ctx, t.ring) // nothing carries its labels anymore
+		}
 	} else {
 		e.Observe(t.View) // immediately, even if the target has to wait, or the status cannot be written
 
@@ -241,19 +280,6 @@ func (r *Reconciler) revise(ctx context.Context, e *running, t *target) (wait ti
 	return wait, nil
 }
 
-// progress reports the progress of an engine, and lets a deleted ring go when nothing carries its labels. If it is too
-// early for a report, wait is for how long.
-func (r *Reconciler) progress(ctx context.Context, e *running, t *target) (wait time.Duration, err error) {
-	report := e.Report()
-
-	wait, err = r.report(ctx, e, t, report)
-	if err == nil && !t.ring.DeletionTimestamp.IsZero() && report.Converged && len(t.missing()) == 0 {
-		return 0, r.finish(ctx, t.ring)
-	}
-
-	return wait, err
-}
-
 // redirect gives the engine another target. Before that, it writes into the status that not all objects are in their
 // places, and which resources may carry labels from now on. The assigner relies on the former to know that objects
 // move. A restarted rebalancer relies on the latter to clean up. Until the status is written, the engine keeps its
@@ -266,13 +292,13 @@ func (r *Reconciler) redirect(ctx context.Context, e *running, t *target) (wait 
 	began := r.status.Clock.Now()
 	e.refused = true // until the target is set
 
-	latest, err := r.latest(ctx, t.ring)
+	latest, err := clusterring.Latest(ctx, r.Live, t.ring)
 	if err != nil {
 		return 0, err
 	}
 
 	if !alike(latest, t.ring) {
-		return catchUp, nil
+		return clusterring.CatchUp, nil
 	}
 
 	t.ring = latest
@@ -315,7 +341,11 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 		unknown:   resources.Message(slices.DeleteFunc(t.missing(), resources.Missing.Absent)),
 		unwatched: unwatched(t),
 		report:    report,
-		mutating:  r.mutating(ctx, t.Set, report.FailingExample),
+	}
+
+	// The policy about the rebalancer refuses writes in which others have changed more.
+	if feed.MentionsPolicy(report.FailingExample) {
+		is.mutating = clusterring.Mutating(ctx, r.Live, t.Set)
 	}
 
 	if t.invalid != nil {
@@ -323,7 +353,7 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 	}
 
 	c := assigned(is)
-	part := status.Part{Assignment: assignment(ring, t, report), Conditions: []metav1.Condition{c}}
+	part := clusterring.StatusPart{Assignment: assignment(ring, t, report), Conditions: []metav1.Condition{c}}
 
 	if keys := keysFound(t, report); keys != nil {
 		part.Conditions = append(part.Conditions, *keys)
@@ -350,8 +380,8 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 
 	r.announce(e, ring, is, c)
 
-	if err := r.status.Write(ctx, ring, part); err != nil && !apierrors.IsNotFound(err) {
-		return 0, fmt.Errorf("report: %w", err)
+	if err := r.status.Write(ctx, ring, part); err != nil {
+		return 0, err
 	}
 
 	e.reported = lastReport{at: now, generation: ring.Generation, condition: c, assignment: part.Assignment}
@@ -364,32 +394,24 @@ func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situati
 	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
 
 	if c.Reason == v1alpha1.ReasonAssignmentFailed && (old == nil || old.Reason != c.Reason) {
-		r.Recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", note(c.Message))
+		r.Recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", clip(c.Message, maxNote))
 	}
 
-	if grave, why := stuck(is); is.deleting && why != "" && why != e.stuck {
+	if !is.deleting {
+		return
+	}
+
+	kind := "Normal"
+
+	grave, why := stuck(is)
+	if grave {
+		kind = "Warning"
+	}
+
+	if why != "" && why != e.stuck {
 		e.stuck = why
-
-		kind := "Normal"
-		if grave {
-			kind = "Warning"
-		}
-
-		r.Recorder.Eventf(ring, nil, kind, c.Reason, "Release", "%s", note(c.Message))
+		r.Recorder.Eventf(ring, nil, kind, c.Reason, "Release", "%s", clip(c.Message, maxNote))
 	}
-}
-
-// note shortens a message to the maximum length of an event.
-func note(message string) string {
-	const most = 1024
-
-	if len(message) <= most {
-		return message
-	}
-
-	const more = "... (more in the ring's condition)"
-
-	return strings.ToValidUTF8(message[:most-len(more)], "") + more
 }
 
 // lastReport is the last written status of a ring. The cache may not contain it yet.
@@ -407,19 +429,4 @@ func (o lastReport) justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a
 		o.condition.Status == c.Status && o.condition.Reason == c.Reason &&
 		o.assignment.Fingerprint == a.Fingerprint && equality.Semantic.DeepEqual(o.assignment.Resources, a.Resources) &&
 		sets.New(o.assignment.LostShards...).HasAll(a.LostShards...)
-}
-
-// finish removes the finalizer of a deleted ring: nothing carries its labels anymore.
-func (r *Reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) error {
-	base := ring.DeepCopy()
-	controllerutil.RemoveFinalizer(ring, contract.FinalizerRebalancer)
-
-	if err := r.patchHolder(ctx, ring, base); err != nil {
-		return err
-	}
-
-	r.fleet.stop(ring.Name)
-	log.FromContext(ctx).Info("Ring deleted: no label of its own is left", "ring", ring.Name)
-
-	return nil
 }

@@ -20,10 +20,10 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/tools/testkit/ringtest"
@@ -135,7 +135,7 @@ func (s *stepped) reconcileOnce() (reconcile.Result, error) {
 		s.Index.Upsert(&list.Items[i])
 	}
 
-	return s.Reconcile(s.Context(), ringrequest.For(s.Ring.Name))
+	return s.Reconcile(s.Context(), clusterring.Request(s.Ring.Name))
 }
 
 // settle reconciles until the ring has converged.
