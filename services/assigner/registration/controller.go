@@ -38,7 +38,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("registration").
 		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(specChanged)).
-		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client), builder.WithPredicates(clusterring.RivalChanges)).
+		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
 		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
 		Watches(&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
 		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).

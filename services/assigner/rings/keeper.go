@@ -51,7 +51,7 @@ func (k *Keeper) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("rings").
 		For(&v1alpha1.ClusterRing{}).
-		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(k.Client), builder.WithPredicates(clusterring.RivalChanges)).
+		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(k.Client)).
 		WatchesRawSource(clusterring.Source(k.Client, func(_ context.Context, _ func(ring string), all func()) error {
 			k.Resources.Subscribe(all) // the API server serves something else than before
 			return nil

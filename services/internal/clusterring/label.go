@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -131,9 +130,10 @@ func (t *Tenure) MayUseLabel(ctx context.Context, ring *v1alpha1.ClusterRing) (r
 }
 
 // Rivals returns a handler that requests, for a ring that appears or disappears, all other rings with the same label or
-// suffix. Use it with [RivalChanges]. The reader is a cache.
+// suffix. Updates concern nobody else: spec.shardLabel and the age of a ring do not change, unless another ring has got
+// its name. The reader is a cache.
 func Rivals(rings client.Reader) handler.EventHandler {
-	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
+	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
 		ring, ok := obj.(*v1alpha1.ClusterRing)
 		if !ok {
 			return nil
@@ -154,10 +154,14 @@ func Rivals(rings client.Reader) handler.EventHandler {
 
 		return requests
 	})
-}
 
-// RivalChanges leaves out updates of rings: spec.shardLabel and the age of a ring do not change, unless another ring
-// has got its name.
-var RivalChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	return e.ObjectOld.GetUID() != e.ObjectNew.GetUID()
-}}
+	return handler.Funcs{
+		CreateFunc: all.Create,
+		DeleteFunc: all.Delete,
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			if e.ObjectOld.GetUID() != e.ObjectNew.GetUID() {
+				all.Update(ctx, e, q)
+			}
+		},
+	}
+}

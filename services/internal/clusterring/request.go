@@ -13,6 +13,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
 // Request returns the request for the ring of the given name, for controllers that work ring by ring.
 func Request(ring string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: ring}}
@@ -51,10 +53,10 @@ func ByLabel(_ context.Context, obj client.Object) []reconcile.Request {
 func Source(
 	rings client.Reader, start func(ctx context.Context, one func(ring string), all func()) error,
 ) source.Source {
-	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		return start(ctx, func(ring string) { queue.Add(Request(ring)) }, func() {
+	return source.Func(func(ctx context.Context, q queue) error {
+		return start(ctx, func(ring string) { q.Add(Request(ring)) }, func() {
 			for _, request := range Requests(ctx, rings) {
-				queue.Add(request)
+				q.Add(request)
 			}
 		})
 	})

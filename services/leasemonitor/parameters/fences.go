@@ -77,7 +77,7 @@ func (r *Fences) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("fences").
 		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(fenceChanged)).
-		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client), builder.WithPredicates(clusterring.RivalChanges)).
+		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
 		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel), builder.WithPredicates(ringstatus.ShardChanged)).
 		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).

@@ -96,7 +96,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("ringstatus").
 		For(&v1alpha1.ClusterRing{}).
-		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client), builder.WithPredicates(clusterring.RivalChanges)).
+		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
 		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel), builder.WithPredicates(ShardChanged)).
 		WatchesRawSource(clusterring.Source(r.Client, func(_ context.Context, one func(ring string), _ func()) error {
 			r.NotTaken.Subscribe(one)

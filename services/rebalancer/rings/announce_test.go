@@ -35,10 +35,16 @@ func TestWhatBeginsToFailIsToldOnce(t *testing.T) {
 
 	require.Zero(t, tell(situation{deleting: true}), "there is no problem yet")
 	require.Zero(t, tell(situation{deleting: true, missing: "a typo"}), "it will soon be known to be gone")
-	require.Equal(t, 1, tell(situation{deleting: true, report: engine.Report{Summary: work.Summary{Draining: 3}}}))
+	require.Zero(t, tell(situation{deleting: true, report: engine.Report{Summary: work.Summary{Draining: 3}}}))
 	require.Equal(t, 1, tell(situation{deleting: true, report: late}))
 	late.LateExample = "another"
 	require.Zero(t, tell(situation{deleting: true, report: late}))
 	require.Equal(t, 1, tell(situation{deleting: true, missing: "it", unknown: "it"}))
 	require.Equal(t, 1, tell(situation{deleting: true, report: engine.Report{Failures: []string{"gone"}}}))
+	require.Zero(t, tell(situation{deleting: true}))
+
+	failing := engine.Report{Summary: work.Summary{Failing: 1, FailingExample: "one"}}
+	require.Equal(t, 1, tell(situation{shards: 1, report: failing}))
+	require.Zero(t, tell(situation{shards: 1}), "it is solved")
+	require.Equal(t, 1, tell(situation{shards: 1, report: failing}))
 }

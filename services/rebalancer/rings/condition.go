@@ -20,8 +20,8 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
-// A message about a ring names at most so many resources, shards, and failures, each failure in at most so many bytes. An
-// event contains at most so many bytes of it.
+// A message about a ring names at most so many resources, shards, and failures, each failure in at most so many bytes.
+// An event contains at most so many bytes of it.
 const (
 	maxNamed   = 3
 	maxFailure = 500
@@ -77,9 +77,10 @@ type clause struct {
 	reason string
 	// text says what is wrong, and what helps. It is empty if that is said only of a ring that is being deleted.
 	text string
-	// ending is the text for a ring that is being deleted; empty if the ring does not wait for that. Its length is limited.
+	// ending is the text for a ring that is being deleted; empty if the ring does not wait for that. Its length is
+	// limited.
 	ending string
-	// needs says what a deleted ring needs from somebody, and stays the same while objects move; empty if nobody has to act.
+	// needs is different for each thing that a deleted ring needs from somebody; empty if nobody has to act.
 	needs string
 }
 
@@ -103,7 +104,8 @@ func clauses(s situation) []clause {
 		ending: "its labels may be on objects that cannot be read: " + clip(s.missing, maxFailure),
 		needs:  s.unknown, // a resource that is not served will soon be known to be gone
 	}, {
-		applies: s.shards == 0, reason: v1alpha1.ReasonNoShards, text: "no shard is available; objects keep the shard they have",
+		applies: s.shards == 0, reason: v1alpha1.ReasonNoShards,
+		text: "no shard is available; objects keep the shard they have",
 	}, {
 		applies: len(r.Hanging) > 0, reason: v1alpha1.ReasonAssignmentFailed, text: counts(r) + ": " + hung, ending: hung,
 	}, {
@@ -112,19 +114,20 @@ func clauses(s situation) []clause {
 			counts(r), r.Failing, r.FailingExample, worst(s)) + hint(r.FailingExample) + s.mutating,
 	}, {
 		applies: r.Late > 0, reason: v1alpha1.ReasonDrainsLate, text: counts(r) + ": " + late(r),
-		ending: fmt.Sprintf("not released in time: %d, such as %s: find out why that shard still works on it, or stop the shard",
-			r.Late, r.LateExample),
+		ending: fmt.Sprintf("not released in time: %d, such as %s: find out why that shard still works on it, "+
+			"or stop the shard", r.Late, r.LateExample),
 		needs: "late",
 	}, {
 		applies: s.unwatched != "", reason: v1alpha1.ReasonNamespacesNotWatched, text: s.unwatched,
 	}, {
 		applies: r.Blocked > 0, reason: v1alpha1.ReasonMoving,
 		text: fmt.Sprintf("%s: %d cannot move yet, such as %s%s", counts(r), r.Blocked, r.BlockedExample, worst(s)),
-		ending: fmt.Sprintf("not to be released yet: %d, such as %s%s", r.Blocked, clip(r.BlockedExample, maxFailure), worst(s)) +
-			hint(r.BlockedExample),
+		ending: fmt.Sprintf("not to be released yet: %d, such as %s%s%s",
+			r.Blocked, clip(r.BlockedExample, maxFailure), worst(s), hint(r.BlockedExample)),
 		needs: forbidden,
 	}, {
-		applies: s.invalid != "", ending: clip(s.invalid, maxFailure) + " (it selects nothing, so that all labels are removed)",
+		applies: s.invalid != "",
+		ending:  clip(s.invalid, maxFailure) + " (it selects nothing, so that all labels are removed)",
 	}}
 
 	return slices.DeleteFunc(all, func(c clause) bool {
@@ -149,20 +152,14 @@ func deleting(s situation, waits []clause) string {
 	return strings.Join(all, "; ")
 }
 
-// stuck returns what keeps a deleted ring, in a text that does not change while objects move; empty if nothing does.
-// grave reports whether the ring will wait until somebody acts.
-func stuck(s situation) (grave bool, why string) {
+// needs returns what a deleted ring needs from somebody, in a text that does not change while objects move; empty if it
+// needs nothing.
+func needs(s situation) (all string) {
 	for _, c := range clauses(s) {
-		if c.needs != "" {
-			why += c.needs + "\n"
-		}
+		all += c.needs
 	}
 
-	if grave = why != ""; !grave && s.report.Draining > 0 {
-		why = "draining"
-	}
-
-	return grave, why
+	return all
 }
 
 // left returns how many objects have labels of a ring that is being deleted, as far as is known.
@@ -262,8 +259,9 @@ func late(r engine.Report) string {
 	}
 
 	texts := some(r.Silent, func(s work.Silent) string {
-		return fmt.Sprintf("shard %s has acknowledged no drain of %s since %s (%d objects): it may run no controller for them, "+
-			"or may not patch them; it is asked for one more at a time", s.Shard, s.Resource, s.Since.UTC().Format(time.RFC3339), s.Objects)
+		return fmt.Sprintf("shard %s has acknowledged no drain of %s since %s (%d objects): it may run no controller for "+
+			"them, or may not patch them; it is asked for one more at a time",
+			s.Shard, s.Resource, s.Since.UTC().Format(time.RFC3339), s.Objects)
 	}, nil)
 
 	if others > 0 {
@@ -319,7 +317,8 @@ func clip(text string, most int) string {
 // assignment returns the assignment for the status of the ring.
 func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{
-		Unassigned: int32(r.Unassigned), Misplaced: int32(r.Misplaced), Draining: int32(r.Draining), //nolint:gosec // far below
+		//nolint:gosec // far below
+		Unassigned: int32(r.Unassigned), Misplaced: int32(r.Misplaced), Draining: int32(r.Draining),
 		LostShards: lost(t, r), Resources: scope.Converged(ring, t.Set, r.ConvergedFor, t.View.Fingerprint()),
 	}
 

@@ -33,7 +33,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases *shardleases.S
 
 	err := builder.ControllerManagedBy(mgr).Named(r.Name).
 		For(&v1alpha1.ClusterRing{}).
-		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client), builder.WithPredicates(clusterring.RivalChanges)).
+		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
 		Watches(&corev1.Namespace{}, concerned(r.fleet)).
 		WatchesRawSource(clusterring.Source(r.Client, func(ctx context.Context, one func(ring string), all func()) error {
 			r.enqueue = one

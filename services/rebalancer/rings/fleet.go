@@ -52,9 +52,10 @@ type running struct {
 	refused bool
 	// paced is when the next target may be set.
 	paced time.Time
-	// reported is what the reconciler last wrote. stuck is the last announced reason why a deleted ring waits.
-	reported lastReport
-	stuck    string
+	// reported is what the reconciler last wrote. announced is the problem that the last event was about; empty if it is
+	// solved.
+	reported  lastReport
+	announced string
 	// since is since when objects of a resource have had a problem, by its name.
 	since map[string]time.Time
 }

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -188,9 +187,11 @@ func (r *Reconciler) explain(
 	return r.status.Write(ctx, ring, clusterring.StatusPart{Assignment: remembered, Conditions: []metav1.Condition{c}})
 }
 
-// refuse leaves a ring alone whose label the rebalancer must not use. If another ring uses it, the labels on objects are
-// those of the other ring.
-func (r *Reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, c metav1.Condition) (reconcile.Result, error) {
+// refuse leaves a ring alone whose label the rebalancer must not use. If another ring uses it, the labels on objects
+// are those of the other ring.
+func (r *Reconciler) refuse(
+	ctx context.Context, ring *v1alpha1.ClusterRing, c metav1.Condition,
+) (reconcile.Result, error) {
 	if c.Reason != v1alpha1.ReasonShardLabelInUse {
 		return reconcile.Result{RequeueAfter: askAgain}, r.explain(ctx, ring, ring.Status.Assignment, c)
 	}
@@ -204,8 +205,8 @@ func (r *Reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, c m
 	return reconcile.Result{}, r.explain(ctx, ring, nil, c)
 }
 
-// release writes the status of a ring whose engine has stopped. Until the next holder has looked at all objects, the status
-// does not say that they are in their places, and the Leases of lost shards are kept from them.
+// release writes the status of a ring whose engine has stopped. Until the next holder has looked at all objects, the
+// status does not say that they are in their places, and the Leases of lost shards are kept from them.
 func (r *Reconciler) release(ctx context.Context, ring *v1alpha1.ClusterRing, next clusterring.Identity) error {
 	assignment := ring.Status.Assignment.DeepCopy()
 	if assignment != nil {
@@ -389,29 +390,22 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 	return 0, nil
 }
 
-// announce emits an event when a problem begins, or when a problem begins to keep a deleted ring.
+// announce emits an event when a problem begins that somebody has to act on.
 func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situation, c metav1.Condition) {
-	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
-
-	if c.Reason == v1alpha1.ReasonAssignmentFailed && (old == nil || old.Reason != c.Reason) {
-		r.Recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", clip(c.Message, maxNote))
+	why, action := "", "Assign"
+	if c.Reason == v1alpha1.ReasonAssignmentFailed {
+		why = c.Reason
 	}
 
-	if !is.deleting {
-		return
+	if is.deleting {
+		why, action = needs(is), "Release"
 	}
 
-	kind := "Normal"
-
-	grave, why := stuck(is)
-	if grave {
-		kind = "Warning"
+	if why != "" && why != e.announced {
+		r.Recorder.Eventf(ring, nil, "Warning", c.Reason, action, "%s", clip(c.Message, maxNote))
 	}
 
-	if why != "" && why != e.stuck {
-		e.stuck = why
-		r.Recorder.Eventf(ring, nil, kind, c.Reason, "Release", "%s", clip(c.Message, maxNote))
-	}
+	e.announced = why
 }
 
 // lastReport is the last written status of a ring. The cache may not contain it yet.
