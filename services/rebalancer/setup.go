@@ -46,11 +46,11 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 	}
 
 	r := rings.New(ctx, rings.Config{
-		Name:   name,
-		Client: mgr.GetClient(), Live: rt.Live(), Objects: api,
-		Resources: known, Index: index,
-		Limits: o.limits, Clock: rt.Clock,
-		Recorder: mgr.GetEventRecorder(name), Sharder: o.sharder,
+		Name: name, Objects: api, Resources: known, Index: index, Limits: o.limits, Clock: rt.Clock,
+		Tenure: &clusterring.Tenure{
+			Sharder: o.sharder, Client: mgr.GetClient(), Live: rt.Live(), Clock: rt.Clock,
+			Recorder: mgr.GetEventRecorder(name),
+		},
 	})
 
 	return r.SetupWithManager(mgr, leases)

@@ -85,10 +85,14 @@ func LabelInUseCondition(kind string, ring *v1alpha1.ClusterRing, older string) 
 }
 
 // MayUseLabel returns the reason and the message of the condition Assigned of a ring whose label the sharder must not
-// use, because an older ring uses it, or because the permission is missing; empty if it may use the label. Nobody can
-// change label and name of a ring, so it asks the API server only before it works on the ring, and only if the ring may
-// collide: the cache may not contain an older ring yet.
+// use, because an older ring uses it, or because the permission is missing; empty if it may use the label, or does not
+// need it. Nobody can change label and name of a ring, so it asks the API server only before the sharder works on the
+// ring, and only if the ring may collide: the cache may not contain an older ring yet.
 func (t *Tenure) MayUseLabel(ctx context.Context, ring *v1alpha1.ClusterRing) (reason, message string, err error) {
+	if next := t.Sharder.Next(ring); next != Work && next != Claim {
+		return "", "", nil
+	}
+
 	works, rings := t.Works(ring), client.Reader(t.Client)
 	if !works && mayCollide(ring) {
 		rings = t.Live

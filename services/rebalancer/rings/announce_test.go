@@ -7,6 +7,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
@@ -14,7 +15,7 @@ import (
 // A new problem is announced once.
 func TestWhatBeginsToFailIsToldOnce(t *testing.T) {
 	recorder := events.NewFakeRecorder(100)
-	r := &Reconciler{Config: Config{Recorder: recorder}}
+	r := &Reconciler{Config: Config{Tenure: &clusterring.Tenure{Recorder: recorder}}}
 	e, ring := &running{}, &v1alpha1.ClusterRing{}
 
 	tell := func(is situation) (told int) {

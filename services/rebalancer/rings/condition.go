@@ -38,8 +38,8 @@ type situation struct {
 	missing string
 	// unknown lists the resources of which it is unknown whether they are served; empty if there is none.
 	unknown string
-	// invalid is the reason why the spec of a ring that is being deleted is invalid; empty if it is valid.
-	invalid string
+	// invalid is the reason why the spec of a ring that is being deleted is invalid; nil if it is valid.
+	invalid error
 	// unwatched says which namespaces the ring covers and nobody watches; empty if there is none.
 	unwatched string
 	// mutating says what may change more in the writes of the rebalancer, see [clusterring.Mutating].
@@ -126,8 +126,8 @@ func clauses(s situation) []clause {
 			r.Blocked, clip(r.BlockedExample, maxFailure), worst(s), hint(r.BlockedExample)),
 		needs: forbidden,
 	}, {
-		applies: s.invalid != "",
-		ending:  clip(s.invalid, maxFailure) + " (it selects nothing, so that all labels are removed)",
+		applies: s.invalid != nil,
+		ending:  clip(fmt.Sprint(s.invalid), maxFailure) + " (it selects nothing, so that all labels are removed)",
 	}}
 
 	return slices.DeleteFunc(all, func(c clause) bool {

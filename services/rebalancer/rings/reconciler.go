@@ -19,9 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -48,14 +46,12 @@ const (
 	countsPerSecond = 5
 )
 
-// Config configures a reconciler. All fields but Sharder are required.
+// Config configures a reconciler. All fields are required.
 type Config struct {
+	// Tenure takes rings and gives them up. [New] sets its functions.
+	*clusterring.Tenure
 	// Name is the field manager of the status, and the name of the controller.
 	Name string
-	// Client writes, and reads from a cache.
-	Client client.Client
-	// Live reads from the API server.
-	Live client.Reader
 	// Objects reads and writes the sharded objects of all rings.
 	Objects feed.Server
 	// Resources knows what the API server serves.
@@ -63,11 +59,9 @@ type Config struct {
 	// Index contains the Leases of shards.
 	Index *membership.Index
 	// Limits apply to each engine.
-	Limits   engine.Limits
-	Clock    clock.WithTickerAndDelayedExecution
-	Recorder events.EventRecorder
-	// Sharder is who this process works for, of the two that may shard a ring. The zero value is the services.
-	Sharder clusterring.Identity
+	Limits engine.Limits
+	// Clock is that of the engines.
+	Clock clock.WithTickerAndDelayedExecution
 }
 
 // Reconciler gives the engine of every ring its target, and writes the reports of the engine into the status of the
@@ -76,7 +70,6 @@ type Reconciler struct {
 	Config
 	namespaces clusterring.Namespaces
 	fleet      *fleet
-	tenure     *clusterring.Tenure
 	// enqueue requests another reconcile of a ring. The controller sets it before the first one.
 	enqueue func(ring string)
 	status  clusterring.StatusWriter
@@ -110,12 +103,8 @@ func New(ctx context.Context, c Config) *Reconciler {
 			},
 		})
 	}}
-	r.tenure = &clusterring.Tenure{
-		Sharder: c.Sharder, Client: c.Client, Live: c.Live, Clock: c.Clock, Recorder: c.Recorder,
-		Works:   func(ring *v1alpha1.ClusterRing) bool { return r.fleet.runs(ring.Name, ring.LabelKeys()) },
-		Stop:    r.fleet.stop,
-		Release: r.release,
-	}
+	c.Works = func(ring *v1alpha1.ClusterRing) bool { return r.fleet.runs(ring.Name, ring.LabelKeys()) }
+	c.Stop, c.Release = r.fleet.stop, r.release
 
 	return r
 }
@@ -137,7 +126,7 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	ring := &v1alpha1.ClusterRing{}
 	if err := r.Client.Get(ctx, req.NamespacedName, ring); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.tenure.Gone(req.Name)
+			r.Gone(req.Name)
 			r.Index.Rule(req.Name, membership.Rules{})
 
 			return reconcile.Result{}, nil
@@ -146,19 +135,16 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
 	}
 
-	// A ring that is refused is not claimed: it can be deleted at once.
-	if next := r.Sharder.Next(ring); next == clusterring.Work || next == clusterring.Claim {
-		reason, message, err := r.tenure.MayUseLabel(ctx, ring)
-		if err != nil {
-			return reconcile.Result{}, err
-		}
-
-		if reason != "" {
-			return r.refuse(ctx, ring, notAssigned(reason, message))
-		}
+	reason, message, err := r.MayUseLabel(ctx, ring)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
 
-	if holds, wait, err := r.tenure.Hold(ctx, ring); !holds || err != nil {
+	if reason != "" { // the ring is not claimed: it can be deleted at once
+		return r.refuse(ctx, ring, notAssigned(reason, message))
+	}
+
+	if holds, wait, err := r.Hold(ctx, ring); !holds || err != nil {
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
 
@@ -199,7 +185,7 @@ func (r *Reconciler) refuse(
 	r.fleet.stop(ring.Name)
 
 	if !ring.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, r.tenure.Finish(ctx, ring)
+		return reconcile.Result{}, r.Finish(ctx, ring)
 	}
 
 	return reconcile.Result{}, r.explain(ctx, ring, nil, c)
@@ -243,7 +229,7 @@ func (r *Reconciler) pursue(ctx context.Context, t *target) (reconcile.Result, e
 
 		wait, err = r.report(ctx, e, t, report)
 		if err == nil && !t.ring.DeletionTimestamp.IsZero() && report.Converged && len(t.missing()) == 0 {
-			return reconcile.Result{}, r.tenure.Finish(ctx, t.ring) // nothing carries its labels anymore
+			return reconcile.Result{}, r.Finish(ctx, t.ring) // nothing carries its labels anymore
 		}
 	} else {
 		e.Observe(t.View) // immediately, even if the target has to wait, or the status cannot be written
@@ -341,16 +327,13 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 		missing:   resources.Message(t.missing()),
 		unknown:   resources.Message(slices.DeleteFunc(t.missing(), resources.Missing.Absent)),
 		unwatched: unwatched(t),
+		invalid:   t.invalid,
 		report:    report,
 	}
 
 	// The policy about the rebalancer refuses writes in which others have changed more.
 	if feed.MentionsPolicy(report.FailingExample) {
 		is.mutating = clusterring.Mutating(ctx, r.Live, t.Set)
-	}
-
-	if t.invalid != nil {
-		is.invalid = t.invalid.Error()
 	}
 
 	c := assigned(is)

@@ -94,10 +94,12 @@ func newStepped(w *fixture, interfere interceptor.Funcs) *stepped {
 
 	c := interceptor.NewClient(live, interfere)
 	r := New(w.Context(), Config{
-		Name: "rebalancer", Client: c, Live: live, Objects: api, Resources: known, Index: membership.NewIndex(),
-		Limits:   engine.Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
-		Clock:    clock.RealClock{},
-		Recorder: events.NewFakeRecorder(100),
+		Name: "rebalancer", Objects: api, Resources: known, Index: membership.NewIndex(),
+		Limits: engine.Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
+		Clock:  clock.RealClock{},
+		Tenure: &clusterring.Tenure{
+			Client: c, Live: live, Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(100),
+		},
 	})
 	r.status.Clock = testclock.NewFakePassiveClock(time.Unix(1_000_000_000, 0))
 	r.enqueue = func(string) {}
