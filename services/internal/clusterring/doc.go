@@ -1,10 +1,10 @@
 // Package clusterring says which ring an object is about, who may act for the ring, and what is known about it: the
 // same in every service.
 //
-// It reads ClusterRings and namespaces. It decides which of two sharders works on a ring, the services or the one that
-// the ring's own shards elect ([Identity], [Tenure]); which of the rings with one label may use it ([Older]); and what
-// the fence knows of a ring ([FenceParameter]). It writes the holder of a ring, its finalizer, and one service's part
-// of its status ([StatusWriter]).
+// It reads ClusterRings, namespaces, election Leases, and which webhooks and policies change objects. It decides which
+// of two sharders works on a ring, the services or the one that the ring's own shards elect ([Identity], [Tenure]);
+// which of the rings with one label may use it ([Older]); and what the fence knows of a ring ([FenceParameter]). It
+// writes the holder of a ring, its finalizer, and one service's part of its status ([StatusWriter]).
 //
 // # Invariants
 //

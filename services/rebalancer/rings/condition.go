@@ -90,11 +90,6 @@ func clauses(s situation) []clause {
 	unreadable := failures(r.Failures) + hint(r.Failures...)
 	hung := strings.Join(some(r.Hanging, hanging, nil), "; ")
 
-	forbidden := "" // a refusal that lasts until somebody grants the permission
-	if refused(r.BlockedExample) {
-		forbidden = "refused"
-	}
-
 	all := []clause{{
 		applies: len(r.Failures) > 0, reason: v1alpha1.ReasonAssignmentFailed, text: unreadable,
 		ending: "its labels cannot be removed: " + unreadable,
@@ -124,7 +119,7 @@ func clauses(s situation) []clause {
 		text: fmt.Sprintf("%s: %d cannot move yet, such as %s%s", counts(r), r.Blocked, r.BlockedExample, worst(s)),
 		ending: fmt.Sprintf("not to be released yet: %d, such as %s%s%s",
 			r.Blocked, clip(r.BlockedExample, maxFailure), worst(s), hint(r.BlockedExample)),
-		needs: forbidden,
+		needs: hint(r.BlockedExample),
 	}, {
 		applies: s.invalid != nil,
 		ending:  clip(fmt.Sprint(s.invalid), maxFailure) + " (it selects nothing, so that all labels are removed)",
