@@ -22,7 +22,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/fence"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 )
 
 // fenced is a ring with a fence whose shards have the account "controller" of the test's namespace.
@@ -83,7 +83,7 @@ func (f *fenced) parameter() *v1alpha1.PolicyParameter {
 func (f *fenced) describe(holders ...v1alpha1.ShardHolder) {
 	f.t.Helper()
 
-	want := fence.Parameter(f.ring(), holders)
+	want := clusterring.FenceParameter(f.ring(), holders)
 	if want == nil {
 		require.NoError(f.t, client.IgnoreNotFound(f.Client.Delete(f.t.Context(), f.parameter())))
 		return

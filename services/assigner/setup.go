@@ -24,11 +24,11 @@ import (
 	"github.com/clusterring/clusterring/services/assigner/rings"
 	"github.com/clusterring/clusterring/services/assigner/webhook"
 	"github.com/clusterring/clusterring/services/internal/certs"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/leases"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/status"
 )
 
 // service is one run of the assigner.
@@ -90,7 +90,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		Rings:    store,
 		Bundle:   source,
 		Target:   target,
-		Status:   status.Writer{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
+		Status:   clusterring.StatusWriter{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
 		Reach:    reach,
 		Restores: kit.NewRestores(rt.Clock),
 	}

@@ -30,8 +30,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
-	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/leasemonitor"
 	"github.com/clusterring/clusterring/services/rebalancer"
 )
@@ -84,7 +84,7 @@ func addTo(mgr manager.Manager, o Options) error {
 	}
 
 	log := mgr.GetLogger().WithName("sharder").WithValues("ring", o.Ring)
-	self := sharder.Embedded(o.Ring, o.Namespace)
+	self := clusterring.Embedded(o.Ring, o.Namespace)
 
 	e := &kit.Embedding{
 		Name: self.Lease.Name, Namespace: o.Namespace, Ring: o.Ring, Config: mgr.GetConfig(), Log: log,

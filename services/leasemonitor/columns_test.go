@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/status"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
@@ -26,8 +26,8 @@ func TestColumns(t *testing.T) {
 	ring.Spec.ActiveShards, ring.Spec.Sharder = new(int32(2)), v1alpha1.SharderServices
 	require.NoError(t, w.plane.Client.Update(t.Context(), ring))
 
-	others := status.Writer{Client: w.plane.Client, Owner: "others", Clock: clock.RealClock{}}
-	require.NoError(t, others.Write(t.Context(), ring, status.Part{ShardLabel: ring.LabelKeys().Shard, Conditions: []metav1.Condition{
+	others := clusterring.StatusWriter{Client: w.plane.Client, Owner: "others", Clock: clock.RealClock{}}
+	require.NoError(t, others.Write(t.Context(), ring, clusterring.StatusPart{ShardLabel: ring.LabelKeys().Shard, Conditions: []metav1.Condition{
 		{Type: v1alpha1.ConditionWebhookRegistered, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonRegistered},
 		{Type: v1alpha1.ConditionFenced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonFenceAudited},
 		{Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMoving, Message: "3 objects move"},

@@ -3,7 +3,7 @@ package leasemonitor
 import (
 	"github.com/spf13/pflag"
 
-	"github.com/clusterring/clusterring/services/internal/sharder"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 )
 
 // options are the values of the service's own flags.
@@ -11,7 +11,7 @@ type options struct {
 	pods         bool
 	shardMetrics bool
 	// sharder is whose rings the service monitors. No flag sets it.
-	sharder sharder.Identity
+	sharder clusterring.Identity
 }
 
 func (o *options) addFlags(flags *pflag.FlagSet) {

@@ -11,9 +11,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/fence"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
-	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/leasemonitor/parameters"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
@@ -52,7 +51,7 @@ func TestParameterOfAFence(t *testing.T) {
 			got, r := parameter(), ring()
 
 			return got.Labels[contract.LabelClusterRing] == w.ring && len(got.OwnerReferences) == 1 && got.OwnerReferences[0].UID == r.UID &&
-				maps.Equal(got.Data, fence.Parameter(r, holders).Data)
+				maps.Equal(got.Data, clusterring.FenceParameter(r, holders).Data)
 		}, patience, interval, because)
 	}
 
@@ -122,12 +121,12 @@ func TestStatusDoesNotChangeAFence(t *testing.T) {
 	require.NoError(t, c.Patch(t.Context(), l, client.MergeFrom(before)))
 
 	fences := &parameters.Fences{Writer: parameters.Writer{Client: c, Restores: kit.NewRestores(clock.RealClock{})}}
-	_, err := fences.Reconcile(t.Context(), ringrequest.For(w.ring))
+	_, err := fences.Reconcile(t.Context(), clusterring.Request(w.ring))
 	require.NoError(t, err)
 
 	parameter := &v1alpha1.PolicyParameter{}
 	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: contract.FenceName(w.ring)}, parameter))
-	require.Equal(t, fence.Parameter(ring, []v1alpha1.ShardHolder{{Shard: "slot-0", Pod: "pod-x"}}).Data, parameter.Data)
+	require.Equal(t, clusterring.FenceParameter(ring, []v1alpha1.ShardHolder{{Shard: "slot-0", Pod: "pod-x"}}).Data, parameter.Data)
 }
 
 // TestParameterOfADeletedRing removes what the garbage collector cannot, because the ring's kind may be gone.

@@ -12,10 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/lease"
-	"github.com/clusterring/clusterring/services/internal/sharder"
-	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/leasemonitor/parameters"
 	"github.com/clusterring/clusterring/services/leasemonitor/pods"
 	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
@@ -24,7 +23,7 @@ import (
 
 // Embed adds what the service does to the manager of another program, for the ring of the given sharder alone. Admission policies are none of its
 // concern: they need rights beyond the ring's.
-func Embed(ctx context.Context, rt *kit.Runtime, self sharder.Identity) error {
+func Embed(ctx context.Context, rt *kit.Runtime, self clusterring.Identity) error {
 	return setup(ctx, rt, &options{sharder: self})
 }
 
@@ -89,7 +88,7 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 	}
 
 	rings := &ringstatus.Reconciler{
-		Client: c, Status: status.Writer{Client: c, Owner: name, Clock: rt.Clock}, NotTaken: notTaken, Sharder: o.sharder,
+		Client: c, Status: clusterring.StatusWriter{Client: c, Owner: name, Clock: rt.Clock}, NotTaken: notTaken, Sharder: o.sharder,
 	}
 	if err := rings.SetupWithManager(rt.Manager); err != nil {
 		return err

@@ -34,7 +34,7 @@ func newGadgetRing(t *testing.T) *testRing {
 	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources[0].Group, r.Spec.Resources[0].Resource = gadgets.Group, "gadgets"
 	})
-	require.NoError(t, w.Plane.Install(t.Context(), "tools/lab/localplane/testdata/gadgets.yaml"))
+	require.NoError(t, w.Plane.Install(t.Context(), "tools/lab/policies/testdata/gadgets.yaml"))
 
 	return w
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/clusterring/clusterring/services/internal/sharder"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
@@ -16,7 +16,7 @@ type options struct {
 	limits engine.Limits
 	bounds feed.Bounds
 	// sharder is whose rings the service works on. No flag sets it.
-	sharder sharder.Identity
+	sharder clusterring.Identity
 }
 
 // newOptions returns the default options.

@@ -21,7 +21,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/status"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
@@ -247,8 +247,8 @@ func TestTypoThatIsRemembered(t *testing.T) {
 	w.Join("a")
 	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
 
-	earlier := status.Writer{Client: w.Client, Owner: name, Clock: clock.RealClock{}}
-	require.NoError(t, earlier.Write(t.Context(), w.Ring, status.Part{
+	earlier := clusterring.StatusWriter{Client: w.Client, Owner: name, Clock: clock.RealClock{}}
+	require.NoError(t, earlier.Write(t.Context(), w.Ring, clusterring.StatusPart{
 		Assignment: &v1alpha1.AssignmentStatus{Resources: []v1alpha1.AssignedResource{{Resource: "configmap"}}},
 	}))
 	w.start()

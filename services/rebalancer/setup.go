@@ -7,11 +7,11 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/leases"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/sharder"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/rings"
@@ -20,7 +20,7 @@ import (
 func init() { metrics.Registry.MustRegister(engine.Collectors()...) }
 
 // Embed adds what the service does to the manager of another program, for the ring of the given sharder alone, with the service's default limits.
-func Embed(ctx context.Context, rt *kit.Runtime, self sharder.Identity) error {
+func Embed(ctx context.Context, rt *kit.Runtime, self clusterring.Identity) error {
 	o := newOptions()
 	o.sharder = self
 
@@ -47,11 +47,11 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 	}
 
 	r := rings.New(ctx, rings.Config{
-		Name:   name,
-		Client: mgr.GetClient(), Live: rt.Live(), Objects: api,
-		Resources: known, Index: index,
-		Limits: o.limits, Clock: rt.Clock,
-		Recorder: mgr.GetEventRecorder(name), Sharder: o.sharder,
+		Name: name, Objects: api, Resources: known, Index: index, Limits: o.limits, Clock: rt.Clock,
+		Tenure: &clusterring.Tenure{
+			Sharder: o.sharder, Client: mgr.GetClient(), Live: rt.Live(), Clock: rt.Clock,
+			Recorder: mgr.GetEventRecorder(name),
+		},
 	})
 
 	return r.SetupWithManager(mgr, synced)

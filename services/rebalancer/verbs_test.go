@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/status"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
@@ -78,8 +78,8 @@ func TestResourceWithoutVerbsThatIsRemembered(t *testing.T) {
 	w.Join("a")
 	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
 
-	earlier := status.Writer{Client: w.Client, Owner: name, Clock: clock.RealClock{}}
-	require.NoError(t, earlier.Write(t.Context(), w.Ring, status.Part{
+	earlier := clusterring.StatusWriter{Client: w.Client, Owner: name, Clock: clock.RealClock{}}
+	require.NoError(t, earlier.Write(t.Context(), w.Ring, clusterring.StatusPart{
 		Assignment: &v1alpha1.AssignmentStatus{Resources: []v1alpha1.AssignedResource{{Resource: "configmaps"}, {Resource: "componentstatuses"}}},
 	}))
 	w.start()

@@ -12,7 +12,7 @@ const root = "github.com/clusterring/clusterring"
 
 // zone is a directory tree, except the parts that belong to a more specific zone.
 type zone struct {
-	// dir may end in "/*": then each directory there is a separate zone.
+	// dir may end in "/*": then each directory there is a separate zone. It may also be a single file.
 	dir string
 	// may lists other directories of the repository whose packages the zone may import.
 	may []string
@@ -125,7 +125,10 @@ var house = slices.Concat([]zone{
 		rule: "the example imports pkg and services/embedded, as its readers would, and testkit/history (its tests also the rest of tools/testkit)",
 		bans: []ban{heavy, testHelp},
 	},
-}, pure("fence", "key", "hashring", "invariants", "lease", "membership", "plan", "sharder"))
+}, pure(
+	"clusterring/fence.go", "clusterring/sharder.go", "clusterring/waiting.go",
+	"key", "hashring", "invariants", "lease", "membership", "plan",
+))
 
 // pure returns the zones of the domain, which makes decisions without clients, clocks, and logs.
 func pure(names ...string) []zone {
@@ -146,10 +149,10 @@ func pure(names ...string) []zone {
 	return zones
 }
 
-// zoneOf returns the most specific zone of a directory, and the matching directory.
-func zoneOf(dir string) (z zone, at string, ok bool) {
+// zoneOf returns the most specific zone of a directory or file, and the matching directory or file.
+func zoneOf(name string) (z zone, at string, ok bool) {
 	for _, candidate := range house {
-		match, matches := within(dir, candidate.dir)
+		match, matches := within(name, candidate.dir)
 		if matches && len(candidate.dir) > len(z.dir) {
 			z, at, ok = candidate, match, true
 		}
@@ -181,11 +184,11 @@ func under(path, prefix string) bool {
 }
 
 func checkImports(f file) []Violation {
-	dir := path.Dir(f.name)
-
-	z, at, ok := zoneOf(dir)
+	z, at, ok := zoneOf(f.name)
 	if !ok {
-		return []Violation{{f.name, f.line, fmt.Sprintf("directory %s is in no zone: add it to tools/walls/house.go", dir)}}
+		return []Violation{{
+			f.name, f.line, fmt.Sprintf("directory %s is in no zone: add it to tools/walls/house.go", path.Dir(f.name)),
+		}}
 	}
 
 	var found []Violation

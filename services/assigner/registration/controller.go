@@ -6,7 +6,6 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -15,13 +14,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
-	"github.com/clusterring/clusterring/services/internal/labelclaim"
-	"github.com/clusterring/clusterring/services/internal/ringrequest"
 )
 
 // catchUp is how long the cache gets to bring what somebody else has written meanwhile.
@@ -41,12 +38,12 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("registration").
 		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(specChanged)).
-		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(r.Client), builder.WithPredicates(labelclaim.Changes)).
-		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel)).
-		Watches(&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel)).
-		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel)).
+		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
+		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
+		Watches(&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
+		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
 		Watches(&admissionregistrationv1.ValidatingAdmissionPolicy{}, handler.EnqueueRequestsFromMapFunc(r.allRings)).
-		WatchesRawSource(source.Func(r.changes)).
+		WatchesRawSource(clusterring.Source(r.Client, r.changes)).
 		WithOptions(controller.Options{
 			RateLimiter: kit.RateLimiter[reconcile.Request](),
 			// Each ring may wait for a probe that is not answered.
@@ -68,21 +65,17 @@ var specChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		e.ObjectOld.GetAnnotations()[contract.AnnotationUnboundShards] != e.ObjectNew.GetAnnotations()[contract.AnnotationUnboundShards]
 }}
 
-// changes queues rings whose resources became known or changed, and all rings when the bundle has changed.
-func (r *Reconciler) changes(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+// changes requests rings whose resources became known or changed, and all rings when the bundle has changed.
+func (r *Reconciler) changes(_ context.Context, one func(ring string), all func()) error {
 	r.started = r.Status.Clock.Now()
 
-	r.Rings.Subscribe(func(ring string) { queue.Add(ringrequest.For(ring)) })
-	r.Bundle.Subscribe(func() {
-		for _, ring := range r.allRings(ctx, nil) {
-			queue.Add(ring)
-		}
-	})
+	r.Rings.Subscribe(one)
+	r.Bundle.Subscribe(all)
 
 	return nil
 }
 
 // allRings maps what concerns all rings to all rings.
 func (r *Reconciler) allRings(ctx context.Context, _ client.Object) []reconcile.Request {
-	return ringrequest.All(ctx, r.Client)
+	return clusterring.Requests(ctx, r.Client)
 }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/fence"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
@@ -96,7 +96,7 @@ func (r *Reconciler) parameterProblem(ctx context.Context, ring *v1alpha1.Cluste
 
 	err := r.Client.Get(ctx, key, parameter)
 	want := parameter.DeepCopy()
-	want.Data = fence.Corrected(parameter, ring)
+	want.Data = clusterring.CorrectedFence(parameter, ring)
 
 	switch {
 	case apierrors.IsNotFound(err):

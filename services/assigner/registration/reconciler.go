@@ -17,10 +17,9 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
-	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/status"
 )
 
 // Rings provides the resources of rings.
@@ -64,7 +63,7 @@ type Reconciler struct {
 	Bundle Bundle
 	Target Target
 	// Status writes the ring's condition.
-	Status status.Writer
+	Status clusterring.StatusWriter
 	// Reach finds out whether API servers reach the webhook.
 	Reach *Reach
 	// Restores paces what the reconciler restores.
@@ -83,7 +82,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
 	}
 
-	if holder, err := labelclaim.Find(ctx, r.Client, ring); err != nil || holder != "" {
+	if holder, err := clusterring.FindOlder(ctx, r.Client, ring); err != nil || holder != "" {
 		return kit.Later(err, r.refuse(ctx, ring, holder))
 	}
 
@@ -123,13 +122,13 @@ func (r *Reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, hol
 	}
 
 	err := errors.Join(r.remove(ctx, ring.Name), r.unfence(ctx, ring.Name))
-	part := status.Part{Conditions: []metav1.Condition{labelclaim.Condition(v1alpha1.ConditionWebhookRegistered, ring, holder)}}
+	part := clusterring.StatusPart{Conditions: []metav1.Condition{clusterring.LabelInUseCondition(v1alpha1.ConditionWebhookRegistered, ring, holder)}}
 
 	if ring.Spec.Fence != nil {
-		part.Conditions = append(part.Conditions, labelclaim.Condition(v1alpha1.ConditionFenced, ring, holder))
+		part.Conditions = append(part.Conditions, clusterring.LabelInUseCondition(v1alpha1.ConditionFenced, ring, holder))
 	}
 
-	return errors.Join(err, client.IgnoreNotFound(r.Status.Write(ctx, ring, part)))
+	return errors.Join(err, r.Status.Write(ctx, ring, part))
 }
 
 // webhook brings the ring's webhook into the state that it should have, and returns the condition about it, also with an error, and when to look
@@ -200,17 +199,12 @@ func (r *Reconciler) starting() bool { return r.Status.Clock.Since(r.started) < 
 
 // report writes the assigner's part of the ring's status.
 func (r *Reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, webhook metav1.Condition, fence *metav1.Condition) error {
-	part := status.Part{ShardLabel: ring.LabelKeys().Shard, Conditions: []metav1.Condition{webhook}}
+	part := clusterring.StatusPart{ShardLabel: ring.LabelKeys().Shard, Conditions: []metav1.Condition{webhook}}
 	if fence != nil {
 		part.Conditions = append(part.Conditions, *fence)
 	}
 
-	err := r.Status.Write(ctx, ring, part)
-	if apierrors.IsNotFound(err) {
-		return nil // the ring is gone
-	}
-
-	return err
+	return r.Status.Write(ctx, ring, part)
 }
 
 // register writes the ring's configuration if it is not as it should be. It returns what people should know about it although it is.

@@ -9,21 +9,18 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/admission"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
-	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/ringrequest"
 )
 
 // workers bounds the rings that are published at a time.
@@ -54,8 +51,11 @@ func (k *Keeper) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("rings").
 		For(&v1alpha1.ClusterRing{}).
-		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(k.Client), builder.WithPredicates(labelclaim.Changes)).
-		WatchesRawSource(source.Func(k.changedResources)).
+		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(k.Client)).
+		WatchesRawSource(clusterring.Source(k.Client, func(_ context.Context, _ func(ring string), all func()) error {
+			k.Resources.Subscribe(all) // the API server serves something else than before
+			return nil
+		})).
 		WithOptions(controller.Options{
 			NeedLeaderElection: new(false), MaxConcurrentReconciles: workers, RateLimiter: kit.RateLimiter[reconcile.Request](),
 		}).
@@ -66,7 +66,7 @@ func (k *Keeper) SetupWithManager(mgr manager.Manager) error {
 
 	err = builder.ControllerManagedBy(mgr).
 		Named("shards").
-		WatchesRawSource(source.Func(k.changedViews)).
+		WatchesRawSource(clusterring.Source(k.Client, k.changedViews)).
 		WithOptions(controller.Options{NeedLeaderElection: new(false), RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(reconcile.Func(k.refresh))
 	if err != nil {
@@ -76,25 +76,13 @@ func (k *Keeper) SetupWithManager(mgr manager.Manager) error {
 	return nil
 }
 
-// changedResources queues every ring when the API server serves something else than before.
-func (k *Keeper) changedResources(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	k.Resources.Subscribe(func() {
-		for _, ring := range ringrequest.All(ctx, k.Client) {
-			queue.Add(ring)
-		}
-	})
-
-	return nil
-}
-
-// changedViews queues every ring whose view changes. Rings that were published before it was called are queued too, as
-// their views may have changed meanwhile.
-func (k *Keeper) changedViews(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	add := func(ring string) { queue.Add(ringrequest.For(ring)) }
-	k.Store.index.Subscribe(add)
+// changedViews requests every ring whose view changes. It requests rings that were published before, too, as their views
+// may have changed meanwhile.
+func (k *Keeper) changedViews(_ context.Context, one func(ring string), _ func()) error {
+	k.Store.index.Subscribe(one)
 
 	for ring := range *k.Store.published.Load() {
-		add(ring)
+		one(ring)
 	}
 
 	return nil
@@ -125,14 +113,14 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		return reconcile.Result{}, fmt.Errorf("determine the resources of ring %s: %w", req.Name, err)
 	}
 
-	holder, err := labelclaim.Find(ctx, k.Client, ring)
+	holder, err := clusterring.FindOlder(ctx, k.Client, ring)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 
 	refusal := ""
 	if holder != "" {
-		refusal = labelclaim.Message(ring, holder)
+		refusal = clusterring.LabelInUse(ring, holder)
 	} else if _, err := ring.Spec.ObjectRequirements(); err != nil {
 		refusal = err.Error()
 	}

@@ -16,11 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/fence"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
-	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
 )
 
@@ -61,7 +59,7 @@ func (r *Fences) parameter(ctx context.Context, ring *v1alpha1.ClusterRing) (*v1
 		return nil, nil //nolint:nilnil // it needs none
 	}
 
-	if older, err := labelclaim.Find(ctx, r.Client, ring); err != nil || older != "" {
+	if older, err := clusterring.FindOlder(ctx, r.Client, ring); err != nil || older != "" {
 		return nil, err
 	}
 
@@ -70,7 +68,7 @@ func (r *Fences) parameter(ctx context.Context, ring *v1alpha1.ClusterRing) (*v1
 		return nil, err
 	}
 
-	return fence.Parameter(ring, fence.Holders(membership.RulesOf(ring).View(ring.Name, leases, nil), leases)), nil
+	return clusterring.FenceParameter(ring, clusterring.ShardHolders(membership.RulesOf(ring).View(ring.Name, leases, nil), leases)), nil
 }
 
 // SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, for every ring whose fence may need
@@ -79,9 +77,9 @@ func (r *Fences) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("fences").
 		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(fenceChanged)).
-		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(r.Client), builder.WithPredicates(labelclaim.Changes)).
-		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel), builder.WithPredicates(ringstatus.ShardChanged)).
-		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel)).
+		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
+		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel), builder.WithPredicates(ringstatus.ShardChanged)).
+		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(r)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/fence"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
 )
 
@@ -160,7 +160,7 @@ func described(ring *v1alpha1.ClusterRing) map[string]string {
 	for prefix, value := range map[string]string{
 		prefixNames:    strings.Join(ring.Spec.ShardNames, "\n"),
 		prefixLabel:    ring.Spec.ShardLabel,
-		prefixAccounts: strings.Join(fence.Accounts(ring), "\n"),
+		prefixAccounts: strings.Join(clusterring.FenceAccounts(ring), "\n"),
 	} {
 		if value != "" {
 			data[prefix+ring.Name] = value

@@ -16,10 +16,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/fence"
-	"github.com/clusterring/clusterring/services/internal/labelclaim"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/services/internal/status"
 )
 
 // maxProblems is the number of problems that a message names, so that it stays readable.
@@ -28,20 +26,20 @@ const maxProblems = 3
 // Of returns the lease monitor's part of the ring's status, for a view of its Leases. The conditions of other services come from the
 // ring. notTaken contains a message about each Lease that cannot be taken over. holder is the ring that uses the label of this one; empty if there is
 // none. Of changes no argument.
-func Of(ring *v1alpha1.ClusterRing, leases []*coordinationv1.Lease, notTaken []string, holder string) status.Part {
+func Of(ring *v1alpha1.ClusterRing, leases []*coordinationv1.Lease, notTaken []string, holder string) clusterring.StatusPart {
 	view := membership.RulesOf(ring).View(ring.Name, leases, nil)
 	shards, available := int32(len(view.Shards())), int32(len(view.AvailableShards()))
 	shardsAvailable := shardsAvailable(view, notTaken)
 	ready := ready(ring, shardsAvailable)
 
 	if holder != "" {
-		ready = labelclaim.Condition(v1alpha1.ConditionReady, ring, holder)
+		ready = clusterring.LabelInUseCondition(v1alpha1.ConditionReady, ring, holder)
 	}
 
 	shardsAvailable.Message += "; " + counted(view)
-	holders := fence.Holders(view, leases)
+	holders := clusterring.ShardHolders(view, leases)
 
-	return status.Part{
+	return clusterring.StatusPart{
 		ObservedGeneration: &ring.Generation,
 		Shards:             &shards,
 		AvailableShards:    &available,

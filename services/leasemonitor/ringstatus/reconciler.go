@@ -3,11 +3,9 @@ package ringstatus
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -16,16 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
-	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/services/internal/ringrequest"
-	"github.com/clusterring/clusterring/services/internal/sharder"
-	"github.com/clusterring/clusterring/services/internal/status"
 )
 
 // Reconciler writes the status of one ring. All fields but Sharder are required.
@@ -33,11 +27,11 @@ type Reconciler struct {
 	// Client reads ClusterRings and Leases from a cache.
 	Client client.Reader
 	// Status writes the status.
-	Status status.Writer
+	Status clusterring.StatusWriter
 	// NotTaken provides the Leases that cannot be taken over.
 	NotTaken NotTaken
 	// Sharder is whose rings it reports about. The zero value is the services.
-	Sharder sharder.Identity
+	Sharder clusterring.Identity
 }
 
 // NotTaken provides the Leases that cannot be taken over from shards that do not renew them.
@@ -68,14 +62,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 
-	holder, err := labelclaim.Find(ctx, r.Client, ring)
+	holder, err := clusterring.FindOlder(ctx, r.Client, ring)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 
 	err = r.Status.Write(ctx, ring, Of(ring, leases, r.NotTaken.Of(req.Name), holder))
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		err = nil // the ring is gone, or another one has its name: the watch brings it
+	if apierrors.IsConflict(err) {
+		err = nil // another ring has its name: the watch brings it
 	}
 
 	return reconcile.Result{}, err
@@ -99,15 +93,15 @@ func Leases(ctx context.Context, cache client.Reader, ring string) ([]*coordinat
 // SetupWithManager adds a controller to the manager that calls the reconciler for every ring that changes, and whenever the Leases of
 // its shards change otherwise than by a renewal or NotTaken says something else of them, while this replica leads.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
-	changes := &changes{}
-	r.NotTaken.Subscribe(changes.enqueue)
-
 	err := builder.ControllerManagedBy(mgr).
 		Named("ringstatus").
 		For(&v1alpha1.ClusterRing{}).
-		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(r.Client), builder.WithPredicates(labelclaim.Changes)).
-		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel), builder.WithPredicates(ShardChanged)).
-		WatchesRawSource(source.Func(changes.start)).
+		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
+		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel), builder.WithPredicates(ShardChanged)).
+		WatchesRawSource(clusterring.Source(r.Client, func(_ context.Context, one func(ring string), _ func()) error {
+			r.NotTaken.Subscribe(one)
+			return nil
+		})).
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(r)
 	if err != nil {
@@ -124,20 +118,3 @@ var ShardChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 
 	return !ok || !also || !membership.SameShard(before, after)
 }}
-
-// changes hands the names of rings to the queue of a controller, once that runs. Before, there is nothing to hand on: a
-// controller begins with all rings.
-type changes struct {
-	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
-}
-
-func (c *changes) start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	c.queue.Store(&queue)
-	return nil
-}
-
-func (c *changes) enqueue(ring string) {
-	if queue := c.queue.Load(); queue != nil {
-		(*queue).Add(ringrequest.For(ring))
-	}
-}

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/status"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
 	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
@@ -47,7 +47,7 @@ func newFixture(t *testing.T) *fixture {
 	clock := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	f := &fixture{
 		Reconciler: &ringstatus.Reconciler{
-			Client: own, Status: status.Writer{Client: own, Owner: "leasemonitor", Clock: clock}, NotTaken: &shardlease.NotTaken{},
+			Client: own, Status: clusterring.StatusWriter{Client: own, Owner: "leasemonitor", Clock: clock}, NotTaken: &shardlease.NotTaken{},
 		},
 		t: t, clock: clock, plane: plane, ns: plane.Namespace(t),
 	}
@@ -119,8 +119,8 @@ func TestReadySumsUpWhatOtherServicesSay(t *testing.T) {
 	require.True(t, meta.IsStatusConditionTrue(f.look().Status.Conditions, v1alpha1.ConditionReady))
 
 	say := func(state metav1.ConditionStatus, reason string) {
-		assigner := status.Writer{Client: f.plane.Client, Owner: "assigner", Clock: f.clock}
-		require.NoError(t, assigner.Write(t.Context(), f.ring(), status.Part{Conditions: []metav1.Condition{
+		assigner := clusterring.StatusWriter{Client: f.plane.Client, Owner: "assigner", Clock: f.clock}
+		require.NoError(t, assigner.Write(t.Context(), f.ring(), clusterring.StatusPart{Conditions: []metav1.Condition{
 			{Type: v1alpha1.ConditionWebhookRegistered, Status: state, Reason: reason, Message: "as the assigner says"},
 		}}))
 	}

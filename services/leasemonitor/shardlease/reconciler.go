@@ -36,8 +36,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/lease"
-	"github.com/clusterring/clusterring/services/internal/sharder"
 )
 
 // lookAgainAfter is when a Lease that was written to is looked at again, should the watch not have brought it by then.
@@ -70,7 +70,7 @@ type Reconciler struct {
 	Pods Pods
 	// Sharder is whose rings' Leases are kept; see [Strays] for those of rings that do not exist. Two monitors may work on one Lease, while
 	// a ring passes from one sharder to another: each takes only what it has itself seen silent for long enough, and only the first one succeeds.
-	Sharder sharder.Identity
+	Sharder clusterring.Identity
 
 	doubts doubts
 	offers offers

@@ -7,6 +7,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
@@ -14,7 +15,7 @@ import (
 // A new problem is announced once.
 func TestWhatBeginsToFailIsToldOnce(t *testing.T) {
 	recorder := events.NewFakeRecorder(100)
-	r := &Reconciler{Config: Config{Recorder: recorder}}
+	r := &Reconciler{Config: Config{Tenure: &clusterring.Tenure{Recorder: recorder}}}
 	e, ring := &running{}, &v1alpha1.ClusterRing{}
 
 	tell := func(is situation) (told int) {
@@ -35,10 +36,16 @@ func TestWhatBeginsToFailIsToldOnce(t *testing.T) {
 
 	require.Zero(t, tell(situation{deleting: true}), "there is no problem yet")
 	require.Zero(t, tell(situation{deleting: true, missing: "a typo"}), "it will soon be known to be gone")
-	require.Equal(t, 1, tell(situation{deleting: true, report: engine.Report{Summary: work.Summary{Draining: 3}}}))
+	require.Zero(t, tell(situation{deleting: true, report: engine.Report{Summary: work.Summary{Draining: 3}}}))
 	require.Equal(t, 1, tell(situation{deleting: true, report: late}))
 	late.LateExample = "another"
 	require.Zero(t, tell(situation{deleting: true, report: late}))
 	require.Equal(t, 1, tell(situation{deleting: true, missing: "it", unknown: "it"}))
 	require.Equal(t, 1, tell(situation{deleting: true, report: engine.Report{Failures: []string{"gone"}}}))
+	require.Zero(t, tell(situation{deleting: true}))
+
+	failing := engine.Report{Summary: work.Summary{Failing: 1, FailingExample: "one"}}
+	require.Equal(t, 1, tell(situation{shards: 1, report: failing}))
+	require.Zero(t, tell(situation{shards: 1}), "it is solved")
+	require.Equal(t, 1, tell(situation{shards: 1, report: failing}))
 }

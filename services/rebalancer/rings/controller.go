@@ -13,12 +13,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
-	"github.com/clusterring/clusterring/services/internal/labelclaim"
-	"github.com/clusterring/clusterring/services/internal/ringrequest"
 )
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -35,16 +33,12 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases toolscache.Don
 
 	err := builder.ControllerManagedBy(mgr).Named(r.Name).
 		For(&v1alpha1.ClusterRing{}).
-		Watches(&v1alpha1.ClusterRing{}, labelclaim.Rivals(r.Client), builder.WithPredicates(labelclaim.Changes)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: ringsAtOnce, RateLimiter: kit.RateLimiter[reconcile.Request](),
-		}).
+		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
 		Watches(&corev1.Namespace{}, concerned(r.fleet)).
-		WatchesRawSource(source.Func(func(ctx context.Context, q queue) error {
-			enqueue := func(ring string) { q.Add(ringrequest.For(ring)) }
-			r.enqueue = enqueue
-			r.Index.Subscribe(enqueue)
-			r.Resources.Subscribe(func() { addAll(q, ringrequest.All(ctx, r.Client)) })
+		WatchesRawSource(clusterring.Source(r.Client, func(ctx context.Context, one func(ring string), all func()) error {
+			r.enqueue = one
+			r.Index.Subscribe(one)
+			r.Resources.Subscribe(all)
 
 			toolscache.WaitFor(ctx, "", leases)
 
@@ -52,6 +46,9 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases toolscache.Don
 
 			return ctx.Err()
 		})).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: ringsAtOnce, RateLimiter: kit.RateLimiter[reconcile.Request](),
+		}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up the controller of rings: %w", err)
@@ -62,17 +59,17 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases toolscache.Don
 
 // concerned reconciles the rings that a change of a namespace concerns.
 func concerned(f *fleet) handler.EventHandler {
-	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { addAll(q, f.narrowed(e.Object)) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
-			addAll(q, f.relabelled(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()))
-		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { addAll(q, f.narrowed(e.Object)) },
+	add := func(q queue, rings []string) {
+		for _, ring := range rings {
+			q.Add(clusterring.Request(ring))
+		}
 	}
-}
 
-func addAll(q queue, requests []reconcile.Request) {
-	for _, request := range requests {
-		q.Add(request)
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { add(q, f.narrowed(e.Object)) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			add(q, f.relabelled(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()))
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { add(q, f.narrowed(e.Object)) },
 	}
 }

@@ -1,6 +1,7 @@
 package rings
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -88,7 +89,7 @@ func TestMessageOfADeletedRing(t *testing.T) {
 			"no object that can be read has its labels; its labels may be on objects that cannot be read: the API server does not serve x",
 		},
 		"it is invalid": {
-			situation{invalid: "spec.namespaceSelector: no"},
+			situation{invalid: errors.New("spec.namespaceSelector: no")},
 			"it looks for objects that have its labels; spec.namespaceSelector: no (it selects nothing, so that all labels are removed)",
 		},
 	} {
@@ -111,7 +112,7 @@ func TestMessageOfADeletedRingIsBounded(t *testing.T) {
 	}
 
 	message := assigned(situation{
-		deleting: true, missing: long, invalid: long,
+		deleting: true, missing: long, invalid: errors.New(long),
 		report: engine.Report{Failures: texts, Summary: work.Summary{
 			Misplaced: 500, Late: 1, LateExample: "x", Blocked: 1, BlockedExample: long, Resources: many, Asked: many,
 		}},

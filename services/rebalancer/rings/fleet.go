@@ -10,10 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
@@ -54,9 +52,10 @@ type running struct {
 	refused bool
 	// paced is when the next target may be set.
 	paced time.Time
-	// reported is what the reconciler last wrote. stuck is the last announced reason why a deleted ring waits.
-	reported lastReport
-	stuck    string
+	// reported is what the reconciler last wrote. announced is the problem that the last event was about; empty if it is
+	// solved.
+	reported  lastReport
+	announced string
 	// since is since when objects of a resource have had a problem, by its name.
 	since map[string]time.Time
 }
@@ -139,9 +138,9 @@ func (f *fleet) stop(ring string) {
 	}
 }
 
-// relabelled returns requests for the rings whose selector selects exactly one of the two label sets of a namespace.
+// relabelled returns the rings whose selector selects exactly one of the two label sets of a namespace.
 // Their engines will look for misplaced objects.
-func (f *fleet) relabelled(before, after labels.Set) []reconcile.Request {
+func (f *fleet) relabelled(before, after labels.Set) []string {
 	return f.which(func(r *running, t *placement.Target) bool {
 		differs := t.Selector.Matches(before) != t.Selector.Matches(after)
 		if differs {
@@ -152,30 +151,28 @@ func (f *fleet) relabelled(before, after labels.Set) []reconcile.Request {
 	})
 }
 
-// narrowed returns requests for the rings that cover a namespace which was created or deleted, and that watch the
+// narrowed returns the rings that cover a namespace which was created or deleted, and that watch the
 // namespaces they cover one by one, or exclude this one because they did not cover an earlier one of its name, or
 // whose shards do not watch all namespaces.
-func (f *fleet) narrowed(namespace client.Object) []reconcile.Request {
+func (f *fleet) narrowed(namespace client.Object) []string {
 	return f.which(func(_ *running, t *placement.Target) bool {
 		return t.Selector.Matches(labels.Set(namespace.GetLabels())) &&
 			(t.View.Restricted() || t.Narrow.Single || slices.Contains(t.Narrow.Except, namespace.GetName()))
 	})
 }
 
-// which returns requests for the rings with a target for which concerned returns true.
-func (f *fleet) which(concerned func(*running, *placement.Target) bool) []reconcile.Request {
+// which returns the rings with a target for which concerned returns true.
+func (f *fleet) which(concerned func(*running, *placement.Target) bool) (rings []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	var requests []reconcile.Request
-
 	for ring, r := range f.engines {
 		if t := r.Target(); t != nil && concerned(r, t) {
-			requests = append(requests, ringrequest.For(ring))
+			rings = append(rings, ring)
 		}
 	}
 
-	return requests
+	return rings
 }
 
 // look makes the engine look for misplaced objects if a namespace was relabelled, or returns how long that has to

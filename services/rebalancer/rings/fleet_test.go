@@ -9,9 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
@@ -29,7 +27,7 @@ func TestNamespacesThatAreMadeAnewAreSeen(t *testing.T) {
 
 	namespace := &corev1.Namespace{}
 	namespace.Name, namespace.Labels = "left-out", w.Ring.Spec.NamespaceSelector.MatchLabels
-	require.Equal(t, []reconcile.Request{ringrequest.For(w.Ring.Name)}, s.fleet.narrowed(namespace))
+	require.Equal(t, []string{w.Ring.Name}, s.fleet.narrowed(namespace))
 
 	namespace.Name = "other"
 	require.Empty(t, s.fleet.narrowed(namespace))
@@ -52,7 +50,7 @@ func TestNamespaceThatFlaps(t *testing.T) {
 	flap := func() (looks int64) {
 		before := e.Target().Revision
 
-		require.Equal(t, []reconcile.Request{ringrequest.For(w.Ring.Name)}, s.fleet.relabelled(in, out))
+		require.Equal(t, []string{w.Ring.Name}, s.fleet.relabelled(in, out))
 
 		in, out = out, in
 

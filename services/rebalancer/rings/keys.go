@@ -23,19 +23,17 @@ func keysFound(t *target, r engine.Report) *metav1.Condition {
 
 	var clusterScoped, lacking []string
 
-	for _, r := range keyed {
-		if r.Key.Namespace && !r.Namespaced && !r.IsNamespaces() {
-			clusterScoped = append(clusterScoped, r.GroupResource().String())
+	for _, resource := range keyed {
+		gr := resource.GroupResource()
+		if resource.Key.Namespace && !resource.Namespaced && !resource.IsNamespaces() {
+			clusterScoped = append(clusterScoped, gr.String())
 		}
-	}
 
-	for _, of := range r.Keyless {
-		i := slices.IndexFunc(keyed, func(r resources.Resource) bool {
-			return r.GroupResource() == of.Resource && r.Key.Label != ""
-		})
-		if i >= 0 {
-			lacking = append(lacking, fmt.Sprintf("%d objects of %s lack %s, such as %s",
-				of.Objects, of.Resource, keyed[i].Key, of.Example))
+		for _, of := range r.Keyless {
+			if of.Resource == gr && resource.Key.Label != "" {
+				lacking = append(lacking,
+					fmt.Sprintf("%d objects of %s lack %s, such as %s", of.Objects, gr, resource.Key, of.Example))
+			}
 		}
 	}
 

@@ -11,30 +11,23 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/sharder"
-	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
@@ -43,8 +36,8 @@ import (
 )
 
 const (
-	// catchUp is how long the cache gets to receive concurrent writes.
-	catchUp = 50 * time.Millisecond
+	// askAgain is when the rebalancer asks again for a permission that it does not have.
+	askAgain = 5 * time.Second
 	// countsEvery is the interval at which the status reports how many objects are on the move while nothing else
 	// changes: every service reads each write, and a write to a ring costs the API server as much as ten writes to an
 	// object.
@@ -54,14 +47,12 @@ const (
 	countsPerSecond = 5
 )
 
-// Config configures a reconciler. All fields but Sharder are required.
+// Config configures a reconciler. All fields are required.
 type Config struct {
+	// Tenure takes rings and gives them up. [New] sets its functions.
+	*clusterring.Tenure
 	// Name is the field manager of the status, and the name of the controller.
 	Name string
-	// Client writes, and reads from a cache.
-	Client client.Client
-	// Live reads from the API server.
-	Live client.Reader
 	// Objects reads and writes the sharded objects of all rings.
 	Objects feed.Server
 	// Resources knows what the API server serves.
@@ -69,32 +60,29 @@ type Config struct {
 	// Index contains the Leases of shards.
 	Index *membership.Index
 	// Limits apply to each engine.
-	Limits   engine.Limits
-	Clock    clock.WithTickerAndDelayedExecution
-	Recorder events.EventRecorder
-	// Sharder is who this process works for, of the two that may shard a ring. The zero value is the services.
-	Sharder sharder.Identity
+	Limits engine.Limits
+	// Clock is that of the engines.
+	Clock clock.WithTickerAndDelayedExecution
 }
 
 // Reconciler gives the engine of every ring its target, and writes the reports of the engine into the status of the
 // ring. Create it with [New].
 type Reconciler struct {
 	Config
-	namespaces namespaces
+	namespaces clusterring.Namespaces
 	fleet      *fleet
 	// enqueue requests another reconcile of a ring. The controller sets it before the first one.
 	enqueue func(ring string)
-	status  status.Writer
+	status  clusterring.StatusWriter
 	// counts limits writes that change only numbers, by the clock of status.
-	counts  *rate.Limiter
-	waiting sharder.Waiting
+	counts *rate.Limiter
 }
 
 // New returns a reconciler without engines. ctx ends when the service stops.
 func New(ctx context.Context, c Config) *Reconciler {
 	r := &Reconciler{
-		Config: c, namespaces: namespaces{cached: c.Client, live: c.Live},
-		status: status.Writer{Client: c.Client, Owner: c.Name, Clock: c.Clock},
+		Config: c, namespaces: clusterring.Namespaces{Cached: c.Client, Live: c.Live},
+		status: clusterring.StatusWriter{Client: c.Client, Owner: c.Name, Clock: c.Clock},
 		counts: rate.NewLimiter(countsPerSecond, countsPerSecond),
 	}
 	r.fleet = &fleet{create: func(ring string, keys contract.LabelKeys) *engine.Engine {
@@ -116,6 +104,8 @@ func New(ctx context.Context, c Config) *Reconciler {
 			},
 		})
 	}}
+	c.Works = func(ring *v1alpha1.ClusterRing) bool { return r.fleet.runs(ring.Name, ring.LabelKeys()) }
+	c.Stop, c.Release = r.fleet.stop, r.release
 
 	return r
 }
@@ -127,7 +117,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if stopping := ctx.Err() != nil; stopping {
 		err = nil // requests that were cancelled by the stop have failed
 	} else if apierrors.IsConflict(err) {
-		result, err = reconcile.Result{RequeueAfter: catchUp}, nil // the cache was out of date
+		result, err = reconcile.Result{RequeueAfter: clusterring.CatchUp}, nil // the cache was out of date
 	}
 
 	return result, err
@@ -137,8 +127,7 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	ring := &v1alpha1.ClusterRing{}
 	if err := r.Client.Get(ctx, req.NamespacedName, ring); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.fleet.stop(req.Name)
-			r.waiting.End(req.Name)
+			r.Gone(req.Name)
 			r.Index.Rule(req.Name, membership.Rules{})
 
 			return reconcile.Result{}, nil
@@ -147,14 +136,16 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
 	}
 
-	// A ring that is refused is not claimed: it can be deleted at once.
-	if next := r.Sharder.Next(ring); next == sharder.Work || next == sharder.Claim {
-		if done, result, err := r.refuseLabel(ctx, ring); done || err != nil {
-			return result, err
-		}
+	reason, message, err := r.MayUseLabel(ctx, ring)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
 
-	if holds, wait, err := r.hold(ctx, ring); !holds || err != nil {
+	if reason != "" { // the ring is not claimed: it can be deleted at once
+		return r.refuse(ctx, ring, notAssigned(reason, message))
+	}
+
+	if holds, wait, err := r.Hold(ctx, ring); !holds || err != nil {
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
 
@@ -180,12 +171,42 @@ func notAssigned(reason, message string) metav1.Condition {
 func (r *Reconciler) explain(
 	ctx context.Context, ring *v1alpha1.ClusterRing, remembered *v1alpha1.AssignmentStatus, c metav1.Condition,
 ) error {
-	err := r.status.Write(ctx, ring, status.Part{Assignment: remembered, Conditions: []metav1.Condition{c}})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("report that ring %s is not pursued: %w", ring.Name, err)
+	return r.status.Write(ctx, ring, clusterring.StatusPart{Assignment: remembered, Conditions: []metav1.Condition{c}})
+}
+
+// refuse leaves a ring alone whose label the rebalancer must not use. If another ring uses it, the labels on objects
+// are those of the other ring.
+func (r *Reconciler) refuse(
+	ctx context.Context, ring *v1alpha1.ClusterRing, c metav1.Condition,
+) (reconcile.Result, error) {
+	if c.Reason != v1alpha1.ReasonShardLabelInUse {
+		return reconcile.Result{RequeueAfter: askAgain}, r.explain(ctx, ring, ring.Status.Assignment, c)
 	}
 
-	return nil
+	r.fleet.stop(ring.Name)
+
+	if !ring.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, r.Finish(ctx, ring)
+	}
+
+	return reconcile.Result{}, r.explain(ctx, ring, nil, c)
+}
+
+// release writes the status of a ring whose engine has stopped. Until the next holder has looked at all objects, the
+// status does not say that they are in their places, and the Leases of lost shards are kept from them.
+func (r *Reconciler) release(ctx context.Context, ring *v1alpha1.ClusterRing, next clusterring.Identity) error {
+	assignment := ring.Status.Assignment.DeepCopy()
+	if assignment != nil {
+		assignment.Fingerprint = ""
+
+		for i := range assignment.Resources {
+			assignment.Resources[i].Fingerprint = ""
+		}
+	}
+
+	return r.explain(ctx, ring, assignment, notAssigned(v1alpha1.ReasonHandedOver, fmt.Sprintf(
+		"spec.sharder is %s: %s have stopped, and the ring waits for %s; objects keep the shard they have",
+		ring.Spec.Sharder, r.Sharder, next)))
 }
 
 // pursue gives the engine of the ring its target, or reports its progress towards it.
@@ -205,7 +226,12 @@ func (r *Reconciler) pursue(ctx context.Context, t *target) (reconcile.Result, e
 	if e.Pursues(t.Target) {
 		e.SetTarget(t.Target) // what it knows of the shards may be newer
 
-		wait, err = r.progress(ctx, e, t)
+		report := e.Report()
+
+		wait, err = r.report(ctx, e, t, report)
+		if err == nil && !t.ring.DeletionTimestamp.IsZero() && report.Converged && len(t.missing()) == 0 {
+			return reconcile.Result{}, r.Finish(ctx, t.ring) // nothing carries its labels anymore
+		}
 	} else {
 		e.Observe(t.View) // immediately, even if the target has to wait, or the status cannot be written
 
@@ -242,19 +268,6 @@ func (r *Reconciler) revise(ctx context.Context, e *running, t *target) (wait ti
 	return wait, nil
 }
 
-// progress reports the progress of an engine, and lets a deleted ring go when nothing carries its labels. If it is too
-// early for a report, wait is for how long.
-func (r *Reconciler) progress(ctx context.Context, e *running, t *target) (wait time.Duration, err error) {
-	report := e.Report()
-
-	wait, err = r.report(ctx, e, t, report)
-	if err == nil && !t.ring.DeletionTimestamp.IsZero() && report.Converged && len(t.missing()) == 0 {
-		return 0, r.finish(ctx, t.ring)
-	}
-
-	return wait, err
-}
-
 // redirect gives the engine another target. Before that, it writes into the status that not all objects are in their
 // places, and which resources may carry labels from now on. The assigner relies on the former to know that objects
 // move. A restarted rebalancer relies on the latter to clean up. Until the status is written, the engine keeps its
@@ -267,13 +280,13 @@ func (r *Reconciler) redirect(ctx context.Context, e *running, t *target) (wait 
 	began := r.status.Clock.Now()
 	e.refused = true // until the target is set
 
-	latest, err := r.latest(ctx, t.ring)
+	latest, err := clusterring.Latest(ctx, r.Live, t.ring)
 	if err != nil {
 		return 0, err
 	}
 
 	if !alike(latest, t.ring) {
-		return catchUp, nil
+		return clusterring.CatchUp, nil
 	}
 
 	t.ring = latest
@@ -315,16 +328,17 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 		missing:   resources.Message(t.missing()),
 		unknown:   resources.Message(slices.DeleteFunc(t.missing(), resources.Missing.Absent)),
 		unwatched: unwatched(t),
+		invalid:   t.invalid,
 		report:    report,
-		mutating:  r.mutating(ctx, t.Set, report.FailingExample),
 	}
 
-	if t.invalid != nil {
-		is.invalid = t.invalid.Error()
+	// The policy about the rebalancer refuses writes in which others have changed more.
+	if feed.MentionsPolicy(report.FailingExample) {
+		is.mutating = clusterring.Mutating(ctx, r.Live, t.Set)
 	}
 
 	c := assigned(is)
-	part := status.Part{Assignment: assignment(ring, t, report), Conditions: []metav1.Condition{c}}
+	part := clusterring.StatusPart{Assignment: assignment(ring, t, report), Conditions: []metav1.Condition{c}}
 
 	if keys := keysFound(t, report); keys != nil {
 		part.Conditions = append(part.Conditions, *keys)
@@ -351,8 +365,8 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 
 	r.announce(e, ring, is, c)
 
-	if err := r.status.Write(ctx, ring, part); err != nil && !apierrors.IsNotFound(err) {
-		return 0, fmt.Errorf("report: %w", err)
+	if err := r.status.Write(ctx, ring, part); err != nil {
+		return 0, err
 	}
 
 	e.reported = lastReport{at: now, generation: ring.Generation, condition: c, assignment: part.Assignment}
@@ -360,37 +374,22 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 	return 0, nil
 }
 
-// announce emits an event when a problem begins, or when a problem begins to keep a deleted ring.
+// announce emits an event when a problem begins that somebody has to act on.
 func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situation, c metav1.Condition) {
-	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
-
-	if c.Reason == v1alpha1.ReasonAssignmentFailed && (old == nil || old.Reason != c.Reason) {
-		r.Recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", note(c.Message))
+	why, action := "", "Assign"
+	if c.Reason == v1alpha1.ReasonAssignmentFailed {
+		why = c.Reason
 	}
 
-	if grave, why := stuck(is); is.deleting && why != "" && why != e.stuck {
-		e.stuck = why
-
-		kind := "Normal"
-		if grave {
-			kind = "Warning"
-		}
-
-		r.Recorder.Eventf(ring, nil, kind, c.Reason, "Release", "%s", note(c.Message))
-	}
-}
-
-// note shortens a message to the maximum length of an event.
-func note(message string) string {
-	const most = 1024
-
-	if len(message) <= most {
-		return message
+	if is.deleting {
+		why, action = needs(is), "Release"
 	}
 
-	const more = "... (more in the ring's condition)"
+	if why != "" && why != e.announced {
+		r.Recorder.Eventf(ring, nil, "Warning", c.Reason, action, "%s", clip(c.Message, maxNote))
+	}
 
-	return strings.ToValidUTF8(message[:most-len(more)], "") + more
+	e.announced = why
 }
 
 // lastReport is the last written status of a ring. The cache may not contain it yet.
@@ -408,19 +407,4 @@ func (o lastReport) justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a
 		o.condition.Status == c.Status && o.condition.Reason == c.Reason &&
 		o.assignment.Fingerprint == a.Fingerprint && equality.Semantic.DeepEqual(o.assignment.Resources, a.Resources) &&
 		sets.New(o.assignment.LostShards...).HasAll(a.LostShards...)
-}
-
-// finish removes the finalizer of a deleted ring: nothing carries its labels anymore.
-func (r *Reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) error {
-	base := ring.DeepCopy()
-	controllerutil.RemoveFinalizer(ring, contract.FinalizerRebalancer)
-
-	if err := r.patchHolder(ctx, ring, base); err != nil {
-		return err
-	}
-
-	r.fleet.stop(ring.Name)
-	log.FromContext(ctx).Info("Ring deleted: no label of its own is left", "ring", ring.Name)
-
-	return nil
 }

@@ -20,10 +20,10 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/tools/testkit/ringtest"
@@ -94,10 +94,12 @@ func newStepped(w *fixture, interfere interceptor.Funcs) *stepped {
 
 	c := interceptor.NewClient(live, interfere)
 	r := New(w.Context(), Config{
-		Name: "rebalancer", Client: c, Live: live, Objects: api, Resources: known, Index: membership.NewIndex(),
-		Limits:   engine.Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
-		Clock:    clock.RealClock{},
-		Recorder: events.NewFakeRecorder(100),
+		Name: "rebalancer", Objects: api, Resources: known, Index: membership.NewIndex(),
+		Limits: engine.Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
+		Clock:  clock.RealClock{},
+		Tenure: &clusterring.Tenure{
+			Client: c, Live: live, Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(100),
+		},
 	})
 	r.status.Clock = testclock.NewFakePassiveClock(time.Unix(1_000_000_000, 0))
 	r.enqueue = func(string) {}
@@ -135,7 +137,7 @@ func (s *stepped) reconcileOnce() (reconcile.Result, error) {
 		s.Index.Upsert(&list.Items[i])
 	}
 
-	return s.Reconcile(s.Context(), ringrequest.For(s.Ring.Name))
+	return s.Reconcile(s.Context(), clusterring.Request(s.Ring.Name))
 }
 
 // settle reconciles until the ring has converged.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/labelclaim"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
@@ -20,7 +20,7 @@ func (c *ringCase) coverage() bool {
 
 	switch {
 	case c.Holder != "":
-		c.uncovered(Error, ReasonLabelInUse, fmt.Sprintf("Ring %s shards nothing: %s.", c.Name, labelclaim.Message(c.ClusterRing, c.Holder)), "")
+		c.uncovered(Error, ReasonLabelInUse, fmt.Sprintf("Ring %s shards nothing: %s.", c.Name, clusterring.LabelInUse(c.ClusterRing, c.Holder)), "")
 	case !c.DeletionTimestamp.IsZero():
 		c.uncovered(Warning, ReasonRingDeleting, fmt.Sprintf("Ring %s has been in deletion for %s: it releases its objects and assigns none.",
 			c.Name, span(c.facts.Now.Sub(c.DeletionTimestamp.Time))), "")

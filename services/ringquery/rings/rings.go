@@ -22,9 +22,9 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/services/internal/labelclaim"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -71,7 +71,7 @@ func (r *Rings) Get(ctx context.Context, name string) (Ring, error) {
 		return Ring{}, fmt.Errorf("read ring %s: %w", name, err)
 	}
 
-	holder, err := labelclaim.Find(ctx, r.Reader, declared)
+	holder, err := clusterring.FindOlder(ctx, r.Reader, declared)
 	if err != nil {
 		return Ring{}, err
 	}
@@ -88,7 +88,7 @@ func (r *Rings) All(ctx context.Context) ([]Ring, error) {
 
 	all := make([]Ring, 0, len(list.Items))
 	for i := range list.Items {
-		all = append(all, r.ring(&list.Items[i], labelclaim.Holder(&list.Items[i], list.Items)))
+		all = append(all, r.ring(&list.Items[i], clusterring.Older(&list.Items[i], list.Items)))
 	}
 
 	slices.SortFunc(all, func(a, b Ring) int { return cmp.Compare(a.Name, b.Name) })
@@ -113,7 +113,7 @@ func (r Ring) CheckActive() error {
 	case !r.DeletionTimestamp.IsZero():
 		return fmt.Errorf("%w: ring %s is being deleted and assigns nothing", ErrNotAdded, r.Name)
 	case r.Holder != "":
-		return fmt.Errorf("%w: ring %s assigns nothing: %s", ErrNotAdded, r.Name, labelclaim.Message(r.ClusterRing, r.Holder))
+		return fmt.Errorf("%w: ring %s assigns nothing: %s", ErrNotAdded, r.Name, clusterring.LabelInUse(r.ClusterRing, r.Holder))
 	}
 
 	return nil

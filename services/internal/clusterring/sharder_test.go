@@ -1,4 +1,4 @@
-package sharder
+package clusterring
 
 import (
 	"fmt"
@@ -57,7 +57,7 @@ func everything() (rings []*v1alpha1.ClusterRing, texts []string) {
 	return rings, texts
 }
 
-var all = map[string]Identity{"services": Services, "here": Embedded("r", "here"), "there": Embedded("r", "there")}
+var sharders = map[string]Identity{"services": Services, "here": Embedded("r", "here"), "there": Embedded("r", "there")}
 
 // TestNext compares the decision for every ring with the table in testdata, which is its specification.
 func TestNext(t *testing.T) {
@@ -66,19 +66,20 @@ func TestNext(t *testing.T) {
 	rings, texts := everything()
 	for i, ring := range rings {
 		fmt.Fprintf(&out, "%-100s services: %-8s here: %-8s there: %s\n", texts[i],
-			all["services"].Next(ring), all["here"].Next(ring), all["there"].Next(ring))
+			sharders["services"].Next(ring), sharders["here"].Next(ring), sharders["there"].Next(ring))
 	}
 
 	golden.Assert(t, out.String(), "next.txt")
 }
 
-// TestOneHolder: of all sharders, at most one works on a ring or gives it up, whatever the ring says. Only a ring without a holder is claimed, by one.
+// TestOneHolder: of all sharders, at most one works on a ring or gives it up, whatever the ring says. Only a ring
+// without a holder is claimed, by one.
 func TestOneHolder(t *testing.T) {
 	rings, texts := everything()
 	for i, ring := range rings {
 		holders, claims := 0, 0
 
-		for _, self := range all {
+		for _, self := range sharders {
 			switch self.Next(ring) {
 			case Work, Release:
 				holders++
@@ -95,15 +96,15 @@ func TestOneHolder(t *testing.T) {
 	}
 }
 
-// TestEveryRingReachesTheSharderThatItWants, in three steps at most, and keeps its finalizer on the way. One that is being deleted reaches somebody, unless it has no
-// finalizer.
+// TestEveryRingReachesTheSharderThatItWants, in three steps at most, and keeps its finalizer on the way. One that is
+// being deleted reaches somebody, unless it has no finalizer.
 func TestEveryRingReachesTheSharderThatItWants(t *testing.T) {
 	rings, texts := everything()
 	for i, ring := range rings {
 		had := len(ring.Finalizers) > 0
 
 		for range 3 {
-			for _, self := range all {
+			for _, self := range sharders {
 				switch self.Next(ring) {
 				case Claim:
 					self.Take(ring)

@@ -1,8 +1,4 @@
-// Package fence is the parameter of a ring's fence: what the policy that is bound to the ring's resources knows of the ring.
-//
-// The lease monitor writes it, because it knows first which Pod runs which shard: the Leases say so. The assigner binds it. The policy is
-// deploy/base/guard/fence.yaml.
-package fence
+package clusterring
 
 import (
 	"cmp"
@@ -29,8 +25,9 @@ const (
 	prefixHolder = "holder."   // the name of a shard follows; the value is the name of its Pod
 )
 
-// Accounts returns the user names of the service accounts of the ring's shards; none if the ring has no fence, or if the fence is off.
-func Accounts(ring *v1alpha1.ClusterRing) []string {
+// FenceAccounts returns the user names of the service accounts of the ring's shards; none if the ring has no fence, or
+// if the fence is off.
+func FenceAccounts(ring *v1alpha1.ClusterRing) []string {
 	if ring.Spec.FenceMode() == v1alpha1.FenceOff {
 		return nil
 	}
@@ -43,9 +40,9 @@ func Accounts(ring *v1alpha1.ClusterRing) []string {
 	return accounts
 }
 
-// Holders returns the shards that work and have another name than their Pod, sorted by name; empty, and not nil, if there are none. The Leases are
-// those of the view.
-func Holders(view *membership.View, leases []*coordinationv1.Lease) []v1alpha1.ShardHolder {
+// ShardHolders returns the shards that work and have another name than their Pod, sorted by name; empty, and not nil,
+// if there are none. The Leases are those of the view.
+func ShardHolders(view *membership.View, leases []*coordinationv1.Lease) []v1alpha1.ShardHolder {
 	out := []v1alpha1.ShardHolder{}
 
 	for _, l := range leases {
@@ -60,9 +57,14 @@ func Holders(view *membership.View, leases []*coordinationv1.Lease) []v1alpha1.S
 	return out
 }
 
-// Parameter returns the parameter of the ring's fence, with the given [Holders]. It returns nil if the ring has no fence, or if the fence is off.
-// The status of the ring does not matter: who may write it must not decide who may write objects.
-func Parameter(ring *v1alpha1.ClusterRing, holders []v1alpha1.ShardHolder) *v1alpha1.PolicyParameter {
+// FenceParameter returns the parameter of the ring's fence, with the given [ShardHolders]: what the policy that is
+// bound to the ring's resources, deploy/base/guard/fence.yaml, knows of the ring. It returns nil if the ring has no
+// fence, or if the fence is off. The status of the ring does not matter: who may write it must not decide who may write
+// objects.
+//
+// The lease monitor writes it, because it knows first which Pod runs which shard: the Leases say so. The assigner binds
+// it.
+func FenceParameter(ring *v1alpha1.ClusterRing, holders []v1alpha1.ShardHolder) *v1alpha1.PolicyParameter {
 	if ring.Spec.FenceMode() == v1alpha1.FenceOff {
 		return nil
 	}
@@ -75,7 +77,7 @@ func Parameter(ring *v1alpha1.ClusterRing, holders []v1alpha1.ShardHolder) *v1al
 	data := map[string]string{
 		keyRing:      ring.Name,
 		keyLabel:     ring.LabelKeys().Shard,
-		keyAccounts:  strings.Join(Accounts(ring), "\n"),
+		keyAccounts:  strings.Join(FenceAccounts(ring), "\n"),
 		keyResources: strings.Join(resources, "\n"),
 	}
 	if !ring.DeletionTimestamp.IsZero() {
@@ -92,13 +94,13 @@ func Parameter(ring *v1alpha1.ClusterRing, holders []v1alpha1.ShardHolder) *v1al
 	}
 }
 
-// Corrected returns the data of a parameter with what the ring's spec says. The holders of shards and whether the ring is being deleted stay as they
-// are in the parameter: they change without the spec.
-func Corrected(parameter *v1alpha1.PolicyParameter, ring *v1alpha1.ClusterRing) map[string]string {
+// CorrectedFence returns the data of a parameter with what the ring's spec says. The holders of shards and whether the
+// ring is being deleted stay as they are in the parameter: they change without the spec.
+func CorrectedFence(parameter *v1alpha1.PolicyParameter, ring *v1alpha1.ClusterRing) map[string]string {
 	passing := func(key, _ string) bool { return key == keyDeleting || strings.HasPrefix(key, prefixHolder) }
 	out := map[string]string{}
 
-	if want := Parameter(ring, nil); want != nil {
+	if want := FenceParameter(ring, nil); want != nil {
 		maps.Copy(out, want.Data)
 		maps.DeleteFunc(out, passing)
 	}

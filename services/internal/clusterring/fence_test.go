@@ -1,4 +1,4 @@
-package fence_test
+package clusterring_test
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/fence"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 )
 
 func fenced() *v1alpha1.ClusterRing {
@@ -29,7 +29,7 @@ var holders = []v1alpha1.ShardHolder{{Shard: "example-0", Pod: "pod-x"}}
 
 func TestParameter(t *testing.T) {
 	ring := fenced()
-	got := fence.Parameter(ring, holders)
+	got := clusterring.FenceParameter(ring, holders)
 	require.Equal(t, "fence-clusterring-50d858e0-example", got.Name)
 	require.Equal(t, map[string]string{contract.LabelClusterRing: "example"}, got.Labels)
 
@@ -44,29 +44,29 @@ func TestParameter(t *testing.T) {
 
 	ring.DeletionTimestamp = new(metav1.NewTime(time.Unix(1, 0)))
 	want["deleting"] = "true"
-	require.Equal(t, want, fence.Parameter(ring, holders).Data)
+	require.Equal(t, want, clusterring.FenceParameter(ring, holders).Data)
 
 	ring.Spec.Fence.Mode = v1alpha1.FenceOff
-	require.Nil(t, fence.Parameter(ring, holders))
+	require.Nil(t, clusterring.FenceParameter(ring, holders))
 	ring.Spec.Fence = nil
-	require.Nil(t, fence.Parameter(ring, holders))
+	require.Nil(t, clusterring.FenceParameter(ring, holders))
 }
 
 func TestCorrected(t *testing.T) {
 	ring := fenced()
-	parameter := fence.Parameter(ring, holders)
-	require.Equal(t, parameter.Data, fence.Corrected(parameter, ring))
+	parameter := clusterring.FenceParameter(ring, holders)
+	require.Equal(t, parameter.Data, clusterring.CorrectedFence(parameter, ring))
 
 	ring.DeletionTimestamp = new(metav1.NewTime(time.Unix(1, 0)))
-	require.Equal(t, parameter.Data, fence.Corrected(parameter, ring), "this changes without the spec")
+	require.Equal(t, parameter.Data, clusterring.CorrectedFence(parameter, ring), "this changes without the spec")
 
 	ring.Spec.Fence.ServiceAccounts = ring.Spec.Fence.ServiceAccounts[:1]
-	require.Equal(t, "system:serviceaccount:one:controller", fence.Corrected(parameter, ring)["accounts"])
+	require.Equal(t, "system:serviceaccount:one:controller", clusterring.CorrectedFence(parameter, ring)["accounts"])
 
 	parameter.Data["more"], parameter.Data["deleting"] = "", "true"
-	require.NotContains(t, fence.Corrected(parameter, fenced()), "more")
-	require.Equal(t, "true", fence.Corrected(parameter, fenced())["deleting"])
+	require.NotContains(t, clusterring.CorrectedFence(parameter, fenced()), "more")
+	require.Equal(t, "true", clusterring.CorrectedFence(parameter, fenced())["deleting"])
 
 	ring.Spec.Fence = nil
-	require.NotEqual(t, parameter.Data, fence.Corrected(parameter, ring))
+	require.NotEqual(t, parameter.Data, clusterring.CorrectedFence(parameter, ring))
 }

@@ -1,4 +1,4 @@
-package rings
+package clusterring
 
 import (
 	"context"
@@ -11,20 +11,14 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 // maxMutating limits how many webhooks and policies a message names.
 const maxMutating = 5
 
-// mutating names the webhooks and policies that may change objects of the ring in updates, if the policy about the
-// rebalancer has refused a write because of such a change; otherwise, and if they cannot be read, it returns "".
-// Selectors and conditions are not evaluated.
-func (r *Reconciler) mutating(ctx context.Context, set *resources.Set, failure string) string {
-	if !feed.MentionsPolicy(failure) {
-		return ""
-	}
-
+// Mutating names the webhooks and policies that may change objects of the resources in updates. It returns "" if there
+// are none, and if the reader, which may list few of them, fails. Selectors and conditions are not evaluated.
+func Mutating(ctx context.Context, live client.Reader, set *resources.Set) string {
 	var (
 		webhooks admissionregistrationv1.MutatingWebhookConfigurationList
 		policies admissionregistrationv1.MutatingAdmissionPolicyList
@@ -33,7 +27,7 @@ func (r *Reconciler) mutating(ctx context.Context, set *resources.Set, failure s
 
 	// Not every API server has policies, and an embedded sharder may read neither.
 	for _, list := range []client.ObjectList{&webhooks, &policies} {
-		_ = r.Live.List(ctx, list)
+		_ = live.List(ctx, list)
 	}
 
 	for i := range webhooks.Items {

@@ -1,19 +1,4 @@
-// Package sharder decides which of two sharders works on a ring: the services, or the one that the ring's own shards elect.
-//
-// It reads a ClusterRing: spec.sharder says who is wanted, and the finalizer together with the annotation contract.AnnotationSharder says who
-// shards the ring now. Only the latter allows to work.
-//
-// # Invariants
-//
-//  1. A ring has at most one holder: who holds it is one value in one object, which is changed on the condition that the object has not changed.
-//  2. Only the holder gives a ring up, after it has stopped to work. The only exception is a holder whose leader Lease has run out.
-//  3. A ring whose labels must be removed before it is deleted has the finalizer, whoever holds it, and also between two holders.
-//
-// # Rejected alternatives
-//
-// A Lease for each ring, which both would have to hold, costs the services renewals for each ring. A switch that each sharder obeys when it sees it lets both
-// work while one has not seen it yet.
-package sharder
+package clusterring
 
 import (
 	"slices"
@@ -25,7 +10,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// Identity tells sharders apart: the zero value is the services, any other one the sharder that is elected by this Lease.
+// Identity tells sharders apart: the zero value is the services, any other one the sharder that is elected by this
+// Lease.
 type Identity struct {
 	// Lease is the election Lease of an embedded sharder.
 	Lease types.NamespacedName
@@ -116,7 +102,8 @@ func (i Identity) Next(ring *v1alpha1.ClusterRing) Step {
 	return Claim
 }
 
-// Take makes the sharder the holder of the ring, in the given copy. Write it on the condition that the ring has not changed since it was read.
+// Take makes the sharder the holder of the ring, in the given copy. Write it on the condition that the ring has not
+// changed since it was read.
 func (i Identity) Take(ring *v1alpha1.ClusterRing) {
 	if !slices.Contains(ring.Finalizers, contract.FinalizerRebalancer) {
 		ring.Finalizers = append(slices.Clone(ring.Finalizers), contract.FinalizerRebalancer)
@@ -130,7 +117,8 @@ func (i Identity) Take(ring *v1alpha1.ClusterRing) {
 	mark(ring, i.Lease.String())
 }
 
-// GiveUp leaves the ring without a holder, in the given copy. Write it on the condition that the ring has not changed since it was read.
+// GiveUp leaves the ring without a holder, in the given copy. Write it on the condition that the ring has not changed
+// since it was read.
 func GiveUp(ring *v1alpha1.ClusterRing) { mark(ring, contract.SharderNobody) }
 
 func mark(ring *v1alpha1.ClusterRing, value string) {

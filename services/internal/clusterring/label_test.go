@@ -1,4 +1,4 @@
-package labelclaim
+package clusterring
 
 import (
 	"math/rand/v2"
@@ -33,7 +33,7 @@ func TestHolder(t *testing.T) {
 	}
 	check := func() {
 		for i := range all {
-			require.Equal(t, want[all[i].Name], Holder(&all[i], all), all[i].Name)
+			require.Equal(t, want[all[i].Name], Older(&all[i], all), all[i].Name)
 		}
 	}
 	check()
@@ -44,14 +44,15 @@ func TestHolder(t *testing.T) {
 		check()
 	}
 
-	// When the oldest is gone, the next one may use the label. Of those that were created at the same time, the name decides.
+	// When the oldest is gone, the next one may use the label. Of those that were created at the same time, the name
+	// decides.
 	all = slices.DeleteFunc(all, func(r v1alpha1.ClusterRing) bool { return r.Name == "z-oldest" })
 	want["b"], want["c"], want["a-youngest"] = "", "b", "b"
 	check()
 
 	unseen := ringOf("a", label, 20)
-	require.Empty(t, Holder(&unseen, all))
-	require.Equal(t, "b", Holder(new(ringOf("d", label, 20)), all))
+	require.Empty(t, Older(&unseen, all))
+	require.Equal(t, "b", Older(new(ringOf("d", label, 20)), all))
 }
 
 // One ring of each label may use it, whatever rings there are.
@@ -69,7 +70,7 @@ func TestOneHolderPerLabel(t *testing.T) {
 		for i := range all {
 			labels[all[i].Spec.ShardLabel]++
 
-			if Holder(&all[i], all) == "" {
+			if Older(&all[i], all) == "" {
 				free[all[i].Spec.ShardLabel]++
 			}
 		}
@@ -85,7 +86,7 @@ func TestOneHolderPerLabel(t *testing.T) {
 }
 
 func TestMessage(t *testing.T) {
-	c := Condition(v1alpha1.ConditionReady, new(ringOf("b", "x/1", 1)), "a")
+	c := LabelInUseCondition(v1alpha1.ConditionReady, new(ringOf("b", "x/1", 1)), "a")
 	require.Equal(t, v1alpha1.ReasonShardLabelInUse, c.Reason)
 	require.Equal(t, "ring a, which is older, uses the same spec.shardLabel x/1, so no service acts for this ring: delete this ring and create it "+
 		"with another shardLabel, or delete ring a", c.Message)
@@ -97,17 +98,17 @@ func TestCollidingNames(t *testing.T) {
 	all := []v1alpha1.ClusterRing{older, younger, ringOf(older.Name[:wholeName], "", 0)}
 
 	require.Equal(t, older.LabelKeys(), younger.LabelKeys())
-	require.Equal(t, older.Name, Holder(&younger, all))
-	require.Empty(t, Holder(&older, all))
+	require.Equal(t, older.Name, Older(&younger, all))
+	require.Empty(t, Older(&older, all))
 	require.Equal(t, "ring "+older.Name+", which is older, has the same suffix clusterring-2d8ad6a8-colliding-rings-of-a-very-long-name-abcdef of labels and names, "+
-		"so no service acts for this ring: delete this ring and create it with another name, or delete ring "+older.Name, Message(&younger, older.Name))
+		"so no service acts for this ring: delete this ring and create it with another name, or delete ring "+older.Name, LabelInUse(&younger, older.Name))
 
 	// Its webhook and its fence would have the names of the other's.
 	younger.Spec.ShardLabel = "x/1"
-	require.Equal(t, older.Name, Holder(&younger, all))
+	require.Equal(t, older.Name, Older(&younger, all))
 
-	require.True(t, MayCollide(&younger))
+	require.True(t, mayCollide(&younger))
 	require.True(t, strings.HasSuffix(contract.RingSuffix(older.Name[:wholeName]), "-"+older.Name[:wholeName]), "a name of this length is whole")
 	require.False(t, strings.HasSuffix(contract.RingSuffix(older.Name[:wholeName]+"x"), "x"))
-	require.False(t, MayCollide(&all[2]))
+	require.False(t, mayCollide(&all[2]))
 }
