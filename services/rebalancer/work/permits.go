@@ -248,6 +248,10 @@ func (t *Table) Grant(now time.Time, id feed.ID, shard string) bool {
 
 	e.since = now
 
+	if t.permits.owners.Has(e.object.GVR.GroupResource()) {
+		t.followers.need(now, id)
+	}
+
 	return true
 }
 
