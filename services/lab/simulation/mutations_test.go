@@ -120,7 +120,7 @@ var mutations = []mutation{
 	{name: "an owner goes before what follows it", edits: []replacement{{kin, "\treturn maps.Clone(f.handover), f.moved, t.gathered(f)\n", "\treturn maps.Clone(f.handover), f.moved, true\n"}}},
 	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{kin, "f != nil && f.state == found && len", "f != nil && len"}}},
 	{name: "a write that began before an owner waited proves what follows it", edits: []replacement{{seeks, "s.table.Wrote(of, begun, version)", "s.table.Wrote(of, max(begun, s.table.Begun()), version)"}}},
-	{name: "an owner whose followers nothing proves is not looked for again", edits: []replacement{{finds, "\t\t\tlists = append(lists, at)\n", ""}, {finds, "at, w := t.followers.over(r, f", "_, w := t.followers.over(r, f"}}},
+	{name: "an owner whose followers nothing proves is not looked for again", edits: []replacement{{finds, "\t\t\tagain = append(again, at)\n", ""}, {finds, "at, w := t.followers.over(r, f", "_, w := t.followers.over(r, f"}}},
 	{name: "an owner goes right after what follows it to a shard that asks nothing", edits: []replacement{{deciding, "behindPlain = 250 * time.Millisecond", "behindPlain = 0"}}},
 	{name: "an owner that waits for what follows it goes right after the last", edits: []replacement{{kin, "\t\t\tf.moved = now\n", ""}}},
 	{name: "an old sight of an owner forgets what follows it", edits: []replacement{{table, "\tt.reached(o)\n\n\te, known := t.entries[o.ID]\n", "\tt.reached(o)\n\n\te, known := t.entries[o.ID]\n\tif known && e.family != nil && e.object.Shard == \"\" {\n\t\tt.disband(e.family)\n\t}\n"}}},

@@ -58,13 +58,9 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 	w.await(func() bool { _, moves := w.e.Has(before.ID); return !moves && w.has("secrets/second") }, "its move should be seen")
 
 	w.e.mu.Lock()
-	open, _ := w.e.table.Watched(time.Now(), w.e.hasFew()) //nolint:forbidigo // the engine has a real clock
+	watch := w.e.table.Watch(work.Place{Of: before.GVR.GroupResource()}) // it is open
 	w.e.mu.Unlock()
-	require.Len(t, open, 1)
-
-	for at := range open {
-		(&followed{e: w.e, watch: w.e.table.Watch(at)}).Present(t.Context(), before)
-	}
+	(&followed{e: w.e, watch: watch}).Present(t.Context(), before)
 
 	_, moves := w.e.Has(before.ID)
 	require.False(t, moves)
@@ -102,7 +98,7 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 					e.Gathered(owner, "a")
 					watch.Begin()
 					watch.Listed(e.clock.Now())
-					e.table.Find(e.clock.Now(), !e.unseen())
+					e.table.Seek(e.clock.Now(), true, !e.unseen())
 
 					_, _, all := e.Gathered(owner, "a")
 

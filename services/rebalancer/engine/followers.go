@@ -22,7 +22,8 @@ const fewObjects = 20_000
 // Gathered implements [move.Obligations].
 func (s *state) Gathered(o feed.Object, to string) (h contract.Handover, since time.Time, all bool) {
 	s.update(func(now time.Time) {
-		if all = o.Controller != nil && !s.ancestors.Between(o.GVR.GroupResource()) && !s.table.HasFamily(o); !all {
+		if all = o.Controller != nil && !s.ancestors.Between(o.GVR.GroupResource()) &&
+			!s.table.Given(o.ID, o.UID) && !s.table.Awaited(o.Lineage()); !all {
 			h, since, all = s.table.Gathered(now, o, to)
 		} // else, nothing has ever followed an object of this kind
 	})
@@ -72,52 +73,33 @@ func (e *Engine) gatherer(ctx context.Context) {
 	defer s.stop()
 
 	for ctx.Err() == nil {
-		var (
-			passed <-chan time.Time
-			stop   = func() bool { return false }
-		)
-
-		if next := e.find(ctx, s); !next.IsZero() {
-			timer := e.Clock.NewTimer(next.Sub(e.Clock.Now()))
-			passed, stop = timer.C(), timer.Stop
-		}
-
 		select {
 		case <-ctx.Done():
-		case <-passed:
 		case <-e.gather:
+			e.seek(ctx, s)
 		}
-
-		stop()
 	}
 }
 
-// find opens and closes watches of followers, and begins lists where nothing proves that they have shown everything. It
-// returns when it has to be called again, unless something is reported before; zero if never.
-func (e *Engine) find(ctx context.Context, s *sources) (next time.Time) {
+// seek opens and closes watches of followers, and begins lists where nothing proves that they have shown everything.
+func (e *Engine) seek(ctx context.Context, s *sources) {
 	if e.Target() == nil {
-		return time.Time{}
+		return
 	}
 
-	e.mu.Lock()
-	wanted, until := e.table.Watched(e.clock.Now(), e.hasFew())
-	e.mu.Unlock()
+	var (
+		watched map[work.Place]resources.Resource
+		again   []work.Place
+	)
 
-	s.followers(ctx, wanted)
+	e.update(func(now time.Time) { watched, again = e.table.Seek(now, e.hasFew(), !e.unseen()) })
+	s.followers(ctx, watched)
 
-	var lists []work.Place
-
-	e.update(func(now time.Time) { lists, next = e.table.Find(now, !e.unseen()) })
-
-	for _, at := range lists {
-		s.all[followersAt(at)].stream.Relist()
+	for _, at := range again {
+		if f := s.all[followersAt(at)]; f != nil {
+			f.stream.Relist()
+		}
 	}
-
-	if next.IsZero() || !until.IsZero() && until.Before(next) {
-		next = until
-	}
-
-	return next
 }
 
 // followersAt returns the ID of a watch of followers.

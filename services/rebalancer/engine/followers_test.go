@@ -41,13 +41,13 @@ func TestDrainsWaitForTheWatchOfFollowers(t *testing.T) {
 			require.True(t, ok)
 			require.Equal(t, c.granted, e.Grant(o.ID, "b"))
 
-			wanted, _ := e.table.Watched(e.clock.Now(), e.hasFew())
+			wanted, _ := e.table.Seek(e.clock.Now(), e.hasFew(), true)
 			require.Equal(t, len(c.follow) > 0 && (c.stops || c.granted), len(wanted) > 0)
 
 			w := e.table.Watch(work.Place{Of: secrets.GroupResource()})
 			w.Begin()
 			w.Listed(e.clock.Now())
-			e.table.Find(e.clock.Now(), true)
+			e.table.Seek(e.clock.Now(), e.hasFew(), true)
 			require.True(t, e.Grant(o.ID, "b"))
 		})
 	}

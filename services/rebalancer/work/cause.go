@@ -138,7 +138,6 @@ func (t *Table) drop(now time.Time, e *entry) {
 	}
 
 	t.noRoom(e.follows)
-	t.recount(e, feed.Lineage{})
 	t.end(now, e)
 }
 
@@ -284,6 +283,10 @@ func (t *Table) Expire(now time.Time) {
 		t.Pause(now, time.Time{})
 	}
 
+	if at := t.followers.next; !at.IsZero() && !now.Before(at) {
+		t.followers.next, t.followers.news = time.Time{}, true
+	}
+
 	if t.permits.expire(now) {
 		t.grantNext(now)
 	}
@@ -348,6 +351,10 @@ func (t *Table) Again(id feed.ID) {
 func (t *Table) Next() (at time.Time, ok bool) {
 	if next := t.timers.first(); next != nil {
 		at, ok = next.at, true
+	}
+
+	if next := t.followers.next; !next.IsZero() && (!ok || next.Before(at)) {
+		at, ok = next, true
 	}
 
 	if t.permits.wanted.Len() == 0 {

@@ -31,11 +31,9 @@ type family struct {
 	// to is the next shard. moved is when one of the followers has last reached its place, or when the next shard changed.
 	to    string
 	moved time.Time
-	// number is its number among all searches, and since is when the search began; zero until [Table.Find] begins it. recalled
-	// reports whether the followers were recalled that watches have shown before.
-	number   int
-	since    time.Time
-	recalled bool
+	// number is its number among all searches, and since is when the search began; zero until [Table.Seek] begins it.
+	number int
+	since  time.Time
 	// handover contains the resource versions of the followers that have reached the next shard.
 	handover contract.Handover
 }
@@ -83,15 +81,10 @@ func (t *Table) Gathered(now time.Time, o feed.Object, to string) (from contract
 			t.seek(f)
 		}
 
-		f.state, f.recalled, t.followers.news = seeking, false, true
+		f.state, f.since, t.followers.news = seeking, time.Time{}, true
 	}
 
 	return maps.Clone(f.handover), f.moved, t.gathered(f)
-}
-
-// HasFamily reports whether the object, or one that it follows, has a family.
-func (t *Table) HasFamily(o feed.Object) bool {
-	return t.families[o.UID] != nil || t.Awaited(o.Lineage())
 }
 
 // Given reports whether no shard works on the object with this name and UID, and what follows it moves to its next shard.
@@ -116,7 +109,10 @@ func (t *Table) begin(e *entry, o feed.Object) *family {
 	t.families[o.UID] = e.family
 	t.wake(OwnerOf(o.ID))
 
-	for _, follower := range t.below(o.UID) {
+	below := t.following[o.UID].UnsortedList()
+	slices.SortFunc(below, func(a, b *entry) int { return feed.Compare(a.object.ID, b.object.ID) }) // so that it can be replayed
+
+	for _, follower := range below {
 		if follower.phase == Moving {
 			follower.anew() // the worker may have read the object's previous state
 		} else {
@@ -140,7 +136,7 @@ func (t *Table) disband(f *family) {
 // seek makes all followers of a family be found again. If the object follows another one that does the same, what is proven
 // for that one is proven for all that follow it.
 func (t *Table) seek(f *family) {
-	f.state, f.since, f.recalled, t.followers.news = seeking, time.Time{}, false, true
+	f.state, f.since, t.followers.news = seeking, time.Time{}, true
 
 	for _, uid := range f.owner.follows {
 		if above := t.families[uid]; above != nil && t.followers.indexed(f.owner.object.Namespace) {
@@ -153,7 +149,7 @@ func (t *Table) seek(f *family) {
 	f.number = t.followers.begun
 }
 
-// sought returns the families in a state, in a deterministic order.
+// sought returns the families in a state, in an order that can be replayed.
 func (t *Table) sought(in familyState) (all []*family) {
 	for _, f := range t.families {
 		if f.state == in {
@@ -171,14 +167,6 @@ func (t *Table) reunite(owner types.UID) {
 	if t.gathered(t.families[owner]) {
 		t.wake(FollowersOf(owner))
 	}
-}
-
-// below returns the obligations that follow an object, in a deterministic order.
-func (t *Table) below(owner types.UID) []*entry {
-	all := t.following[owner].UnsortedList()
-	slices.SortFunc(all, func(a, b *entry) int { return feed.Compare(a.object.ID, b.object.ID) })
-
-	return all
 }
 
 // Awaited reports whether one of these objects waits for its followers, or is about to.
@@ -213,15 +201,12 @@ func (t *Table) part(now time.Time, e *entry) {
 // follow updates the objects that an obligation is counted as following. If the last follower of an object is gone, the object
 // is woken.
 func (t *Table) follow(e *entry, now feed.Lineage) {
-	for _, uid := range t.recount(e, now) {
-		t.reunite(uid)
-	}
-}
-
-// recount updates the counts for [Table.follow], wakes nothing, and returns the objects that have lost their last follower.
-func (t *Table) recount(e *entry, now feed.Lineage) (alone []types.UID) {
 	before := e.follows
 	e.follows = now
+
+	for _, uid := range now {
+		insert(t.following, uid, e)
+	}
 
 	for _, uid := range before {
 		if uid == "" || slices.Contains(now[:], uid) {
@@ -230,16 +215,9 @@ func (t *Table) recount(e *entry, now feed.Lineage) (alone []types.UID) {
 
 		if t.following[uid].Delete(e); len(t.following[uid]) == 0 {
 			delete(t.following, uid)
-
-			alone = append(alone, uid)
+			t.reunite(uid)
 		}
 	}
-
-	for _, uid := range now {
-		insert(t.following, uid, e)
-	}
-
-	return alone
 }
 
 // insert adds an obligation to those that follow the object with this UID, unless that is empty.
@@ -253,7 +231,7 @@ func insert(following map[types.UID]sets.Set[*entry], uid types.UID, e *entry) {
 	}
 }
 
-// noRoom records that a follower of these objects found no room.
+// noRoom records that a follower of these objects is dropped.
 func (t *Table) noRoom(follows feed.Lineage) {
 	for _, uid := range follows {
 		if f := t.families[uid]; f != nil {

@@ -77,7 +77,7 @@ func (k *kinfolk) waits(o feed.Object) {
 func (k *kinfolk) found() {
 	k.watch.Begin()
 	k.watch.Listed(k.now)
-	k.table.Find(k.now, true)
+	k.table.Seek(k.now, true, true)
 }
 
 func (k *kinfolk) blocked(o feed.Object, by Cause) {

@@ -64,8 +64,9 @@ type followers struct {
 	// needed contains, by namespace, when the followers of objects were needed last; "" are cluster-scoped objects, or all.
 	needed  map[string]time.Time
 	watches map[Place]*Watch
-	// news reports whether something has changed that [Table.Watched] or [Table.Find] considers.
+	// news reports whether something has changed that [Table.Seek] considers. next is when it is called without; zero if never.
 	news bool
+	next time.Time
 }
 
 // Controlled sets the resources whose objects may follow others. If a shard stops, no object is drained until all
@@ -75,50 +76,117 @@ func (t *Table) Controlled(now time.Time, of []resources.Resource, stops bool) {
 	t.followers.of, t.followers.news = of, true
 
 	if stops && len(of) > 0 {
-		if t.followers.needed[""] = now; !t.followers.everywhere() {
+		if t.followers.needed[""] = now; !t.followers.listed() {
 			t.Pause(now, now.Add(drainsWait))
 		}
 	}
 }
 
-// News reports whether [Table.Watched] and [Table.Find] have to be called, because something has changed since the last call
-// of News.
+// News reports whether [Table.Seek] has to be called, because something has changed since the last call of News.
 func (t *Table) News() (news bool) {
 	news, t.followers.news = t.followers.news, false
 
 	return news
 }
 
-// Watched returns where followers have to be watched now, and when one of these watches may end to be needed; zero if there
-// are none. few reports whether the ring is known to have few objects, so that all namespaces are watched at once.
-func (t *Table) Watched(now time.Time, few bool) (all map[Place]resources.Resource, until time.Time) {
-	f := &t.followers
-	all = map[Place]resources.Resource{}
-
-	for _, seeking := range t.sought(seeking) {
-		f.needed[seeking.owner.object.Namespace] = now
+// Seek finds the followers of families. It recalls what watches have shown before, and records the families of which all
+// followers have been shown. It returns where followers have to be watched now, and which watches have to list again, because
+// nothing proves that they have shown everything. few reports whether the ring is known to have few objects, so that all
+// namespaces are watched at once. seen reports whether all objects without a shard have been seen that may follow others:
+// they are in no watch.
+func (t *Table) Seek(now time.Time, few, seen bool) (watched map[Place]resources.Resource, again []Place) {
+	if invariants.Enabled {
+		defer t.check()
 	}
+
+	t.followers.next = time.Time{}
+
+	for _, f := range t.sought(seeking) {
+		t.followers.needed[f.owner.object.Namespace] = now
+
+		if f.since.IsZero() {
+			f.since = now
+			owner := f.owner.object
+			owner.UID = f.uid // the owner's worker may have read another object of that name
+			t.recall(now, owner, contract.MaxDepth)
+		}
+
+		without := now.Sub(f.since) >= withoutThem
+		lists, all := t.shown(now, f, without)
+		again = append(again, lists...)
+
+		if all && (without || seen || t.Full()) {
+			f.state = found
+			t.reunite(f.uid)
+		} else {
+			t.followers.by(now.Add(proofWithin))
+		}
+	}
+
+	if t.followers.listed() {
+		t.Pause(now, time.Time{})
+	}
+
+	return t.followers.wanted(now, few), again
+}
+
+// shown reports whether watches have shown all followers of a family, except those that fail if without is set. It returns
+// the watches that have to list again.
+func (t *Table) shown(now time.Time, f *family, without bool) (again []Place, all bool) {
+	all = true
+
+	for _, r := range t.followers.of {
+		at, w := t.followers.over(r, f.owner.object.Namespace)
+		if w != nil && (w.proven >= f.number || w.failing && without) {
+			continue
+		}
+
+		if all = false; w == nil || w.listing {
+			continue
+		}
+
+		if next := w.again(f.since, t.Ready() > 0); next.After(now) {
+			t.followers.by(next)
+		} else {
+			w.listing = true
+
+			again = append(again, at)
+		}
+	}
+
+	return again, all
+}
+
+// wanted returns where followers have to be watched now.
+func (f *followers) wanted(now time.Time, few bool) map[Place]resources.Resource {
+	all := map[Place]resources.Resource{}
 
 	maps.DeleteFunc(f.needed, func(_ string, at time.Time) bool { return now.Sub(at) >= followersFor })
-
-	for _, at := range f.needed {
-		until = earlier(until, at.Add(followersFor))
-	}
 
 	_, everywhere := f.needed[""]
 	everywhere = everywhere || few || len(f.needed) > fewNamespaces
 
-	for _, r := range f.of {
-		for namespace := range f.needed {
+	for namespace, at := range f.needed {
+		f.by(at.Add(followersFor))
+
+		for _, r := range f.of {
+			place := Place{r.GroupResource(), namespace}
 			if everywhere || !r.Namespaced {
-				namespace = ""
+				place.Namespace = ""
 			}
 
-			all[Place{r.GroupResource(), namespace}] = r
+			all[place] = r
 		}
 	}
 
-	return all, until
+	return all
+}
+
+// by makes [Table.Seek] be called at a time at the latest.
+func (f *followers) by(at time.Time) {
+	if f.next.IsZero() || at.Before(f.next) {
+		f.next = at
+	}
 }
 
 // Watch returns the watch at a place, which is open from now on.
@@ -144,72 +212,6 @@ func (t *Table) Wrote(of schema.GroupResource, begun int, version string) {
 			w.wrote(begun, version)
 		}
 	}
-}
-
-// Find finds the followers of families. It recalls what watches have shown before, and records the families of which all
-// followers have been shown. It returns the watches that have to list again, because nothing proves that they have shown
-// everything, and when to ask again, unless there are news before; zero if never. seen reports whether all objects without a
-// shard have been seen that may follow others: they are in no watch.
-func (t *Table) Find(now time.Time, seen bool) (lists []Place, next time.Time) {
-	if invariants.Enabled {
-		defer t.check()
-	}
-
-	for _, f := range t.sought(seeking) {
-		if f.since.IsZero() {
-			f.since = now
-		}
-
-		if !f.recalled {
-			f.recalled = true
-			owner := f.owner.object
-			owner.UID = f.uid // the owner's worker may have read another object of that name
-			t.recall(now, owner, contract.MaxDepth)
-		}
-
-		again, at, all := t.shown(now, f)
-		lists = append(lists, again...)
-
-		if without := now.Sub(f.since) >= withoutThem; all && (without || seen || t.Full()) {
-			f.state = found
-			t.reunite(f.uid)
-		} else {
-			next = earlier(earlier(next, at), now.Add(proofWithin))
-		}
-	}
-
-	if t.followers.everywhere() {
-		t.Pause(now, time.Time{})
-	}
-
-	return lists, next
-}
-
-// shown reports whether watches have shown all followers of a family. It returns those that have to list again, and when the
-// next one has to; zero if none.
-func (t *Table) shown(now time.Time, f *family) (lists []Place, next time.Time, all bool) {
-	all = true
-
-	for _, r := range t.followers.of {
-		at, w := t.followers.over(r, f.owner.object.Namespace)
-		if w != nil && (w.proven >= f.number || w.failing && now.Sub(f.since) >= withoutThem) {
-			continue
-		}
-
-		if all = false; w == nil || w.listing {
-			continue
-		}
-
-		if again := w.again(f.since, t.Ready() > 0); again.After(now) {
-			next = earlier(next, again)
-		} else {
-			w.listing = true
-
-			lists = append(lists, at)
-		}
-	}
-
-	return lists, next, all
 }
 
 // recall enqueues what follows an object, as far as watches remember it. What is in its place reports its version, for the
@@ -257,21 +259,20 @@ func (f *followers) over(r resources.Resource, namespace string) (Place, *Watch)
 	return at, f.watches[at]
 }
 
-// everywhere reports whether all namespaces are watched at once, and have been listed.
-func (f *followers) everywhere() bool {
-	return !slices.ContainsFunc(f.of, func(r resources.Resource) bool {
-		_, w := f.over(r, "")
-
-		return w == nil || w.listing
-	})
-}
+// listed reports whether all namespaces are watched at once, and have been listed.
+func (f *followers) listed() bool { return f.each("", func(w *Watch) bool { return !w.listing }) }
 
 // indexed reports whether watches remember, or are about to, all objects that follow objects of a namespace.
 func (f *followers) indexed(namespace string) bool {
+	return f.each(namespace, func(w *Watch) bool { return w.index != nil })
+}
+
+// each reports whether all watches for objects of a namespace are open, and something holds for each.
+func (f *followers) each(namespace string, holds func(*Watch) bool) bool {
 	return !slices.ContainsFunc(f.of, func(r resources.Resource) bool {
 		_, w := f.over(r, namespace)
 
-		return w == nil || w.index == nil
+		return w == nil || !holds(w)
 	})
 }
 
@@ -285,13 +286,4 @@ func (f *followers) note(o feed.Object) {
 			w.show(o)
 		}
 	}
-}
-
-// earlier returns the earlier of two times. Zero is never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-
-	return a
 }

@@ -132,9 +132,11 @@ func TestAWatchKnowsWhatFollowsAnObject(t *testing.T) {
 	names := func(of string) (names []string) {
 		x.recall(time.Time{}, feed.Object{UID: types.UID(of)}, 3)
 
-		for _, e := range x.below(types.UID(of)) {
+		for e := range x.following[types.UID(of)] {
 			names = append(names, e.object.Name)
 		}
+
+		slices.Sort(names)
 
 		for id := range x.entries {
 			x.end(time.Time{}, x.entries[id])
@@ -210,24 +212,27 @@ func TestWhereFollowersAreWatched(t *testing.T) {
 				x.followers.need(now, feed.ID{Namespace: namespace})
 			}
 
-			places := func(at time.Time) (all []string, until time.Time) {
-				wanted, until := x.Watched(at, c.few)
+			places := func(at time.Time) (all []string) {
+				wanted, _ := x.Seek(at, c.few, true)
 				for at := range wanted {
 					all = append(all, at.Namespace)
 				}
 
 				slices.Sort(all)
 
-				return all, until
+				return all
 			}
 
-			got, until := places(now.Add(followersFor - 1))
-			require.Equal(t, c.want, got)
-			require.Equal(t, len(c.needed) == 0, until.IsZero())
+			require.Equal(t, c.want, places(now.Add(followersFor-1)))
 
-			got, until = places(now.Add(followersFor))
-			require.Empty(t, got, "nobody needs them any more")
-			require.Zero(t, until)
+			end, ok := x.Next()
+			require.Equal(t, len(c.needed) > 0, ok)
+			require.True(t, !ok || end.Equal(now.Add(followersFor)))
+
+			require.Empty(t, places(now.Add(followersFor)), "nobody needs them any more")
+
+			_, ok = x.Next()
+			require.False(t, ok)
 		})
 	}
 }
