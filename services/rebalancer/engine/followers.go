@@ -22,10 +22,12 @@ const fewObjects = 20_000
 // Gathered implements [move.Obligations].
 func (s *state) Gathered(o feed.Object, to string) (h contract.Handover, since time.Time, all bool) {
 	s.update(func(now time.Time) {
-		if all = o.Controller != nil && !s.ancestors.Between(o.GVR.GroupResource()) &&
-			!s.table.Given(o.ID, o.UID) && !s.table.Awaited(o.Lineage()); !all {
-			h, since, all = s.table.Gathered(now, o, to)
-		} // else, nothing has ever followed an object of this kind
+		related := s.table.Given(o.ID, o.UID) || s.table.Awaited(o.Lineage())
+		if all = o.Controller != nil && !related && !s.ancestors.Between(o.GVR.GroupResource()); all {
+			return // nothing has ever followed an object of this kind
+		}
+
+		h, since, all = s.table.Gathered(now, o, to)
 	})
 
 	return h, since, all
@@ -44,11 +46,9 @@ func (s *state) Writing(of schema.GroupResource) (written func(version string)) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	begun := s.table.Begun()
+	record := s.table.Writing(of)
 
-	return func(version string) {
-		s.watched(func() { s.table.Wrote(of, begun, version) })
-	}
+	return func(version string) { s.watched(func() { record(version) }) }
 }
 
 // watched changes what is known of watches of followers.
@@ -57,11 +57,7 @@ func (s *state) watched(change func()) {
 	defer s.mu.Unlock()
 
 	change()
-	s.tellSeeker()
-}
 
-// tellSeeker wakes the search for followers if there are news for it. The lock must be held.
-func (s *state) tellSeeker() {
 	if s.table.News() {
 		notify(s.gather)
 	}
@@ -110,8 +106,8 @@ func followersAt(at work.Place) sourceID {
 // followers ensures that exactly these watches of followers run.
 func (s *sources) followers(ctx context.Context, wanted map[work.Place]resources.Resource) {
 	among := s.e.Objects.ShardLabel()
-	if s.e.Target().Set.Selector() != "" { // an object may come into the ring with followers that have no shard, and no source reports these again
-		among = ""
+	if s.e.Target().Set.Selector() != "" {
+		among = "" // an object may come into the ring with followers that have no shard, and no source reports these again
 	}
 
 	scope := func(at work.Place) feed.Scope {
@@ -125,7 +121,10 @@ func (s *sources) followers(ctx context.Context, wanted map[work.Place]resources
 		}
 	}
 
-	order := func(a, b work.Place) int { return strings.Compare(followersAt(a).String(), followersAt(b).String()) } // a random one could not be replayed
+	order := func(a, b work.Place) int { // a random one could not be replayed
+		return strings.Compare(followersAt(a).String(), followersAt(b).String())
+	}
+
 	for _, at := range slices.SortedFunc(maps.Keys(wanted), order) {
 		id := followersAt(at)
 		if s.all[id] != nil {

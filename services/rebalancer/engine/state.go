@@ -111,7 +111,10 @@ func (s *state) changed() {
 
 	notify(s.news)
 	notify(s.poke)
-	s.tellSeeker()
+
+	if s.table.News() {
+		notify(s.gather)
+	}
 
 	if invariants.Enabled {
 		s.check()

@@ -2,6 +2,7 @@ package work
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -301,4 +302,56 @@ func (k *kinfolk) see(o feed.Object, shard string) {
 	k.version++
 	o.ResourceVersion, o.Shard = strconv.Itoa(k.version), shard
 	k.seen(o)
+}
+
+// family plays an event about objects that follow others, and returns the name of its object.
+func (p *player) family(verb, name string, words []string) string {
+	switch verb {
+	case "gather":
+		require.Equal(p, Moving, p.table.entries[id(name)].phase, "no worker has %s", name)
+
+		handover, _, all := p.table.Gathered(p.now, p.table.entries[id(name)].object, words[1])
+		p.say("all are there: %t, since %s", all, none(handover[id(name).GVR.GroupResource()]))
+
+		return name
+	case "list":
+		if name == "begins" {
+			p.watch.Begin()
+		} else {
+			p.watch.Listed(p.now)
+		}
+	case "shows":
+		o, _ := p.parse(name, words[1:])
+		p.watch.Show(o)
+		p.watch.Reached(o.ResourceVersion, false)
+	case "writes":
+		p.table.Writing(id("").GVR.GroupResource())(strings.TrimPrefix(name, "v"))
+	case "seek":
+		if _, again := p.table.Seek(p.now, true, true); len(again) > 0 {
+			p.say("another list")
+		}
+	default:
+		require.FailNow(p, "unknown event", verb)
+	}
+
+	return ""
+}
+
+// A follower that a watch has shown before and that finds no room is not taken for found.
+func TestFamilyIsNotFoundIfAFollowerFindsNoRoom(t *testing.T) {
+	k := newKinfolk(t, 1)
+	k.table.lane(secrets.GroupResource()).hanging = k.now
+	owner := k.one("o")
+	k.seen(owner)
+	k.take()
+	k.table.Gathered(k.now, owner, "alive")
+	k.watch.Begin()
+
+	for _, name := range []string{"a", "b", "c"} {
+		k.watch.Show(controlled(name, "o"))
+	}
+
+	k.watch.Listed(k.now)
+	k.table.Seek(k.now, true, true)
+	require.Equal(t, idle, k.table.families["o"].state)
 }

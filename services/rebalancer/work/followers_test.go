@@ -48,11 +48,7 @@ func TestWritesProveWhatAWatchHasShown(t *testing.T) {
 
 		return x.followers.begun
 	}
-	write := func(of schema.GroupResource) func(version string) {
-		begun := x.Begun()
-
-		return func(version string) { x.Wrote(of, begun, version) }
-	}
+	write := x.Writing
 
 	early := write(secrets.GroupResource())
 	first := wait()
@@ -99,7 +95,7 @@ func TestWritesProveNothingThatIsForgotten(t *testing.T) {
 	w.index = nil
 	x.followers.begun++
 
-	x.Wrote(secrets.GroupResource(), x.Begun(), "20")
+	x.Writing(secrets.GroupResource())("20")
 	w.Reached("30", false)
 	require.Zero(t, w.proven)
 }
@@ -110,7 +106,7 @@ func TestListsProveWhatTheyShow(t *testing.T) {
 
 	x.followers.begun = 3
 	w.Begin()
-	x.Wrote(secrets.GroupResource(), 4, "10")
+	w.wrote(4, "10")
 	w.Reached("20", false)
 	require.Zero(t, w.proven)
 
