@@ -44,6 +44,20 @@ func TestChildrenComeFirst(t *testing.T) {
 	require.Equal(t, contract.Handover{{Resource: "secrets"}: second.ResourceVersion}, w.handover(owner))
 }
 
+// What follows a main object moves first, even if the main object has a controller itself, which is not in the ring.
+func TestChildrenOfAControlledMainObjectComeFirst(t *testing.T) {
+	e := New(Config{Ring: "ring", Clock: clock.RealClock{}})
+	ring := target("ring", "secrets")
+	followAtOnce(e, ring)
+
+	owner := configMap("owner", "")
+	owner.Controller = &metav1.OwnerReference{UID: "stranger"}
+	require.True(t, e.saw(ring, sight{object: owner}))
+
+	_, _, all := e.Gathered(owner, "a")
+	require.False(t, all)
+}
+
 // A list of followers may have begun before some of them moved. They are not moved again.
 func TestListOfFollowersMayBeOld(t *testing.T) {
 	w := newRingOfTwo(t)

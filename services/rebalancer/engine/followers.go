@@ -23,7 +23,9 @@ const fewObjects = 20_000
 func (s *state) Gathered(o feed.Object, to string) (h contract.Handover, since time.Time, all bool) {
 	s.update(func(now time.Time) {
 		related := s.table.Given(o.ID, o.UID) || s.table.Awaited(o.Lineage())
-		if all = o.Controller != nil && !related && !s.ancestors.Between(o.GVR.GroupResource()); all {
+		_, role, _ := s.target.Set.Find(o.GVR.GroupResource())
+
+		if all = role == resources.Controlled && !related && !s.ancestors.Between(o.GVR.GroupResource()); all {
 			return // nothing has ever followed an object of this kind
 		}
 

@@ -77,7 +77,7 @@ func (t *Table) Gathered(now time.Time, o feed.Object, to string) (from contract
 		f.to, f.handover, f.moved = to, contract.Handover{}, now
 
 		// What was proven stays proven, unless more followers may exist: a shard may work on what follows another object.
-		if begins || o.Controller != nil || !t.followers.indexed(o.Namespace) {
+		if begins || !t.isMain(o) || !t.followers.indexed(o.Namespace) {
 			t.seek(f)
 		}
 
@@ -93,6 +93,9 @@ func (t *Table) Given(owner feed.ID, uid types.UID) bool {
 
 	return e != nil && e.family != nil && e.family.uid == uid
 }
+
+// isMain reports whether an object is a main object that others may follow. It may have a controller, which is not in the ring.
+func (t *Table) isMain(o feed.Object) bool { return t.permits.owners.Has(o.GVR.GroupResource()) }
 
 // gathered reports whether all followers of a family are known to be in their places.
 func (t *Table) gathered(f *family) bool {

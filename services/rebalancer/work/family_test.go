@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
@@ -274,8 +275,9 @@ func TestLineageIsKept(t *testing.T) {
 func TestAnotherShardNeedsNoOtherList(t *testing.T) {
 	k := newKinfolk(t, 100)
 	k.table.Recheck(k.now, func(shard string) bool { return shard == "alive" }, func(feed.ID) bool { return true })
+	k.table.Owners(k.now, sets.New(id("o").GVR.GroupResource()))
 
-	owner := k.one("o")
+	owner := k.one("o", "a controller that is not in the ring")
 	k.seen(owner)
 
 	number := func(to string) int {
@@ -287,7 +289,7 @@ func TestAnotherShardNeedsNoOtherList(t *testing.T) {
 	require.Equal(t, 1, number("a"))
 	require.Equal(t, 1, number("b"))
 
-	k.see(k.one("o"), "alive")
+	k.see(owner, "alive")
 	k.see(owner, "")
 	require.Equal(t, 2, number("b"))
 	require.Equal(t, 2, number("a"))

@@ -248,7 +248,7 @@ func (t *Table) Grant(now time.Time, id feed.ID, shard string) bool {
 
 	e.since = now
 
-	if t.permits.owners.Has(e.object.GVR.GroupResource()) {
+	if t.isMain(e.object) {
 		t.followers.need(now, id)
 	}
 

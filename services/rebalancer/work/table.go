@@ -223,7 +223,7 @@ func (t *Table) replace(e *entry, o feed.Object) {
 	e.object, e.seen = o, o.ResourceVersion
 	t.follow(e, o.Lineage())
 
-	if f := e.family; f != nil && (f.uid != o.UID || o.Controller == nil && t.available(o.Shard)) {
+	if f := e.family; f != nil && (f.uid != o.UID || t.isMain(o) && t.available(o.Shard)) {
 		t.disband(f)
 	}
 
@@ -460,7 +460,7 @@ func (t *Table) end(now time.Time, e *entry) {
 	t.part(now, e)
 	t.tried(e)
 
-	if o := e.object; o.Unselected && o.Shard == "" && t.permits.owners.Has(o.GVR.GroupResource()) {
+	if o := e.object; o.Unselected && o.Shard == "" && t.isMain(o) {
 		t.debt.All = true // what follows the object has its labels still, and no source reports that it leaves the ring
 	}
 }

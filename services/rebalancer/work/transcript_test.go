@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
@@ -25,7 +26,7 @@ import (
 //
 // The events:
 //
-//	limits drains=N per-shard=N timeout=D parked=N workers=N
+//	limits drains=N per-shard=N timeout=D parked=N workers=N owners=RESOURCE
 //	                               begins with an empty table that has these limits
 //	see NAME OBJECT [in place]     a source has seen the object
 //	unsure NAME vN, released NAME vN, unlisted NAME, again NAME, recheck SHARD... [without NAME]
@@ -77,7 +78,7 @@ type player struct {
 var defaults = Limits{Workers: 1000, Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100_000, Parked: 100_000}
 
 func (p *player) limits(line string) {
-	l := defaults
+	l, owners := defaults, sets.New[schema.GroupResource]()
 
 	for _, field := range strings.Fields(line)[1:] {
 		name, value, _ := strings.Cut(field, "=")
@@ -94,12 +95,15 @@ func (p *player) limits(line string) {
 			l.Parked = number
 		case "timeout":
 			l.DrainTimeout = p.duration(value)
+		case "owners":
+			owners.Insert(id(value + "/").GVR.GroupResource())
 		default:
 			require.FailNow(p, "unknown limit", name)
 		}
 	}
 
 	p.table = New(l)
+	p.table.Owners(p.start, owners)
 	p.table.Controlled(p.start, []resources.Resource{{GVR: id("").GVR, Namespaced: true}}, false)
 	p.watch = p.table.Watch(Place{Of: id("").GVR.GroupResource()})
 }
