@@ -55,9 +55,9 @@ const (
 	sight    = "internal/lease/sight.go"
 	gone     = "internal/resources/gone.go"
 	listing  = "rebalancer/feed/list.go"
-	kin      = "rebalancer/engine/families.go"
-	proofs   = "rebalancer/engine/followers.go"
-	lineage  = "rebalancer/work/family.go"
+	seeks    = "rebalancer/engine/followers.go"
+	kin      = "rebalancer/work/family.go"
+	finds    = "rebalancer/work/followers.go"
 	decides  = "internal/admission/decide.go"
 	rule     = "internal/key/rule.go"
 )
@@ -94,7 +94,7 @@ var mutations = []mutation{
 	{name: "the status keeps a resource's fingerprint in redirect", edits: []replacement{{report, "r.Converged, r.Settled = false, nil", "r.Converged = false"}}},
 	{name: "a change and another one back are not seen during an audit", from: 400, edits: []replacement{{round, "!known && p.e.undisturbed(v.look) {", "!known && p.e.Target().Same(p.t) {"}}},
 	{name: "shards that come and go put off a look at all", from: 4100, edits: []replacement{{passes, "full = k == audit || k == change && !now.Before(p.ended.Add(overdue*p.pace()))", "full = k == audit"}}},
-	{name: "an owner goes before unassigned objects were looked for", from: 8700, edits: []replacement{{kin, "(without || !s.unseen(among) || s.table.Full())", "true"}}},
+	{name: "an owner goes before unassigned objects were looked for", from: 8700, edits: []replacement{{finds, "(without || seen || t.Full())", "(without || seen || true)"}}},
 	{name: "a deleted Lease does not count beside another of its name", from: 8700, edits: []replacement{{guard, "namespace == nowhere && len(leases) > 0", "len(leases) > 0"}}},
 	{name: "a pass that failed has seen all", edits: []replacement{{passes, "e.finish(k, p, visits, errs)", "e.finish(k, p, visits, make([]error, len(errs)))"}}},
 	{name: "a Lease that nobody saw is taken as one that nobody renewed", edits: []replacement{{sight, "gaps = [...]time.Duration{3 * time.Second, 5 * time.Second, 10 * time.Second}", "gaps = [...]time.Duration{3 * time.Hour, 5 * time.Hour, 10 * time.Hour}"}}},
@@ -117,19 +117,19 @@ var mutations = []mutation{
 	{name: "one Lease of a day has all others waited for two", edits: []replacement{{guard, "longestWait = 5 * time.Minute", "longestWait = 500 * time.Hour"}}},
 	{name: "what waits counts against a bound", edits: []replacement{{wiring, "maxActive = 20_000", "maxActive = 2"}, {tally, "y.phases[Delayed] + y.first - y.failed\n", "y.phases[Delayed] + y.phases[Parked]\n"}}},
 	{name: "what finds no room is forgotten", edits: []replacement{{wiring, "maxParked = 20_000", "maxParked = 1"}, {cause, "\t\tw.dropped = true\n", "\t\tw.dropped = false\n"}, {cause, "\t\tt.dropped = true\n", ""}}},
-	{name: "an owner goes before what follows it", edits: []replacement{{kin, "\treturn maps.Clone(f.handover), f.moved, known && n == 0\n", "\treturn maps.Clone(f.handover), f.moved, true || known && n == 0\n"}}},
-	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{kin, "\treturn maps.Clone(f.handover), f.moved, known && n == 0\n", "\treturn maps.Clone(f.handover), f.moved, n == 0\n"}}},
-	{name: "a write that began before an owner waited proves what follows it", edits: []replacement{{kin, "\t\tif s.followers.wrote(of, begun, version) {", "\t\tif s.followers.wrote(of, max(begun, s.followers.begun), version) {"}}},
-	{name: "an owner whose followers nothing proves is not looked for again", edits: []replacement{{kin, "\t\t\t\t\tlists = append(lists, s.followers.at(r, f.owner.Namespace))\n", ""}}},
+	{name: "an owner goes before what follows it", edits: []replacement{{kin, "\treturn maps.Clone(f.handover), f.moved, t.gathered(f)\n", "\treturn maps.Clone(f.handover), f.moved, true\n"}}},
+	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{kin, "f != nil && f.state == found && len", "f != nil && len"}}},
+	{name: "a write that began before an owner waited proves what follows it", edits: []replacement{{finds, "w.wrote(begun, version)", "w.wrote(max(begun, t.followers.begun), version)"}}},
+	{name: "an owner whose followers nothing proves is not looked for again", edits: []replacement{{finds, "\t\t\tagain = append(again, at)\n", ""}, {finds, "at, w := t.followers.over(r, f", "_, w := t.followers.over(r, f"}}},
 	{name: "an owner goes right after what follows it to a shard that asks nothing", edits: []replacement{{deciding, "behindPlain = 250 * time.Millisecond", "behindPlain = 0"}}},
 	{name: "an owner that waits for what follows it goes right after the last", edits: []replacement{{kin, "\t\t\tf.moved = now\n", ""}}},
-	{name: "an old sight of an owner forgets what follows it", edits: []replacement{{kin, "\t_, still := s.table.Has(id)\n\tif !still {\n", "\to, still := s.table.Has(id)\n\tif !still || o.Shard == \"\" {\n"}}},
-	{name: "an owner that is served in another version is somebody else", edits: []replacement{{kin, "\tcase uid == o.UID && f.owner != o.ID:", "\tcase uid == o.UID && f.owner != o.ID && uid == \"\":"}}},
+	{name: "an old sight of an owner forgets what follows it", edits: []replacement{{table, "\tt.reached(o)\n\n\te, known := t.entries[o.ID]\n", "\tt.reached(o)\n\n\te, known := t.entries[o.ID]\n\tif known && e.family != nil && e.object.Shard == \"\" {\n\t\tt.disband(e.family)\n\t}\n"}}},
+	{name: "an owner that is served in another version is somebody else", edits: []replacement{{kin, "f == nil || f.owner != e //", "f == nil //"}, {table, "\t\tcase !keep(id):\n", "\t\tcase !keep(id):\n\t\t\te.family = nil\n"}}},
 	{name: "a shard works by what it saw before it lost its Lease", edits: []replacement{{modelled, "\tp.cache = nil\n\tp.settle()\n", "\tstale := p.cache\n\tp.cache = nil\n\tp.settle()\n\n\tif len(stale) > 0 {\n\t\tp.cache = stale\n\t}\n"}, {modelled, "\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n", "\tif p.cache == nil {\n\t\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\t}\n\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n\tp.settle()\n"}}},
 	{name: "a shard that stops and has stopped is taken for one that stops", edits: []replacement{{placing, " && slices.Equal(t.View.WorkingShards(), o.View.WorkingShards())\n", "\n"}, {placing, "\t\"slices\"\n", ""}}, from: 500},
 	{name: "admission does not see that the key of an object changes", edits: []replacement{{decides, "answer.Drain = next", "_ = next"}}},
 	{name: "a change of the keys of a ring is no change", edits: []replacement{{"internal/resources/resources.go", "return slices.Equal(s.main, o.main) &&", "return slices.EqualFunc(s.main, o.main, func(a, b Resource) bool { return a.GVR == b.GVR && a.Kind == b.Kind && a.Namespaced == b.Namespaced && a.Controls == b.Controls }) &&"}}},
-	{name: "what follows an object that comes into the selection of a ring is not looked for", edits: []replacement{{sources, "if s.e.Target().Set.Selector() != \"\" {", "if s.e.Target().Set.Selector() == \"none\" {"}}, from: 250},
+	{name: "what follows an object that comes into the selection of a ring is not looked for", edits: []replacement{{seeks, "if s.e.Target().Set.Selector() != \"\" {", "if s.e.Target().Set.Selector() == \"none\" {"}}, from: 250},
 	{name: "objects that leave the selection of a ring are not watched", edits: []replacement{{sources, "range r.Unselecting() {\n", "range r.Unselecting()[:0] {\n"}}, from: 340},
 	{name: "objects of one namespace have keys of their own", edits: []replacement{{rule, "\t\treturn OfNamespace(byName.Namespace), true\n", "\t\treturn byName, true\n"}}},
 	{name: "a shard works before its hold-off is over", edits: []replacement{{modelled, "\t\t\tpause(term, p.w.clock, holdOff, nil)\n", ""}}},

@@ -6,10 +6,6 @@ import (
 
 // check panics if an invariant of the engine does not hold. The lock must be held.
 func (s *state) check() {
-	if !s.pace.Due(len(s.families.byUID)) {
-		return
-	}
-
 	for _, l := range s.passes.looks {
 		if l.verified && l.extent.any() {
 			invariants.Violated("1: %s is verified, but a pass has to look for misplaced objects", l.resource.GroupResource())
@@ -18,20 +14,5 @@ func (s *state) check() {
 
 	if at, ok := s.table.Next(); ok && (s.armed.IsZero() || s.armed.After(at)) {
 		invariants.Violated("2: an obligation is due at %s, but the table is checked at %s", at, s.armed)
-	}
-
-	s.families.check()
-}
-
-// check verifies invariant 3.
-func (all *families) check() {
-	for uid, f := range all.byUID {
-		if all.byName[f.owner] != uid {
-			invariants.Violated("3: %s has UID %s, but its name has UID %q", f.owner, uid, all.byName[f.owner])
-		}
-	}
-
-	if len(all.byName) != len(all.byUID) {
-		invariants.Violated("3: %d families have %d names", len(all.byUID), len(all.byName))
 	}
 }

@@ -23,7 +23,6 @@ func TestCorruptEnginePanics(t *testing.T) {
 			s.table.Take(s.clock.Now())
 			s.table.Report(s.clock.Now(), o.ID, work.Outcome{Object: &o, Event: work.Failed})
 		},
-		"3: a family has no name": func(s *state) { s.families.byUID["uid"] = &family{} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := New(Config{Ring: "ring", Clock: clock.RealClock{}, Limits: Limits{Workers: 1}})

@@ -24,8 +24,7 @@
 //	package work           which objects are out of place, what each waits for, and which are due
 //	package move           the steps of one object, in three files
 //	obligations.go         what a move asks the engine
-//	families.go            the objects that follow an object and move before it: which they are, and when all are known
-//	followers.go           which watches find them, and what these watches have proven
+//	followers.go           the watches of objects that follow an object and move before it; package work knows what they prove
 //	state.go               what the goroutines share, under one lock
 //
 // # Rejected alternative

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -45,6 +46,7 @@ func unconnected(ring string) *Engine {
 func configMap(name, shard string) feed.Object {
 	return feed.Object{
 		ID:    feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: name},
+		UID:   types.UID(name),
 		Shard: shard, Labelled: true, ResourceVersion: "1",
 	}
 }

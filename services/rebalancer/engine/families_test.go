@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 )
@@ -45,6 +44,20 @@ func TestChildrenComeFirst(t *testing.T) {
 	require.Equal(t, contract.Handover{{Resource: "secrets"}: second.ResourceVersion}, w.handover(owner))
 }
 
+// What follows a main object moves first, even if the main object has a controller itself, which is not in the ring.
+func TestChildrenOfAControlledMainObjectComeFirst(t *testing.T) {
+	e := New(Config{Ring: "ring", Clock: clock.RealClock{}})
+	ring := target("ring", "secrets")
+	followAtOnce(e, ring)
+
+	owner := configMap("owner", "")
+	owner.Controller = &metav1.OwnerReference{UID: "stranger"}
+	require.True(t, e.saw(ring, sight{object: owner}))
+
+	_, _, all := e.Gathered(owner, "a")
+	require.False(t, all)
+}
+
 // A list of followers may have begun before some of them moved. They are not moved again.
 func TestListOfFollowersMayBeOld(t *testing.T) {
 	w := newRingOfTwo(t)
@@ -53,15 +66,15 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 	before := w.e.Objects.Object(corev1.SchemeGroupVersion.WithResource("secrets"), &metav1.PartialObjectMetadata{ObjectMeta: first.ObjectMeta})
 	letGo := w.hold("secrets/second")
 
+	w.e.passes.objects = 1 // few
 	w.runUntilGivenUp(owner)
 	w.becomes(first, "b", false)
 	w.await(func() bool { _, moves := w.e.Has(before.ID); return !moves && w.has("secrets/second") }, "its move should be seen")
 
 	w.e.mu.Lock()
-	id := w.e.followers.at(resources.Resource{GVR: before.GVR}, w.ns)
-	watch := w.e.followers.watches[id]
+	watch := w.e.table.Watch(work.Place{Of: before.GVR.GroupResource()}) // it is open
 	w.e.mu.Unlock()
-	(&followed{e: w.e, id: id, watch: watch}).Present(t.Context(), before)
+	(&followed{e: w.e, watch: watch}).Present(t.Context(), before)
 
 	_, moves := w.e.Has(before.ID)
 	require.False(t, moves)
@@ -74,7 +87,7 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 // A follower may have no shard. The object that it follows waits until all followers without a shard have been seen, but not
 // forever, and for nothing else.
 func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
-	secrets, configMaps := schema.GroupResource{Resource: "secrets"}, schema.GroupResource{Resource: "configmaps"}
+	secrets, configMaps := secrets.GroupResource(), schema.GroupResource{Resource: "configmaps"}
 
 	for source, waits := range map[sourceID]bool{
 		{looksFor: forUnassigned, resource: secrets}:                   true,
@@ -90,17 +103,16 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 				ring := target("ring", "secrets")
 				followAtOnce(e, ring)
 
-				owner, among := configMap("owner", ""), ring.Set.Controlled()
+				owner := configMap("owner", "")
 				require.True(t, e.saw(ring, sight{object: owner}))
-				e.followers.watches[idOf(forFollowers, among[0])] = &watch{proven: 2}
+
+				watch := e.table.Watch(work.Place{Of: secrets})
 
 				waitsFor := func() bool {
 					e.Gathered(owner, "a")
-					e.mu.Lock()
-					missing := e.ungathered(e.clock.Now())
-					e.mu.Unlock()
-					require.True(t, e.record(t.Context(), missing, among))
-					e.found(missing, among)
+					watch.Begin()
+					watch.Listed(e.clock.Now())
+					e.table.Seek(e.clock.Now(), true, !e.unseen())
 
 					_, _, all := e.Gathered(owner, "a")
 
@@ -112,47 +124,15 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 				e.listed(source)
 				require.False(t, waitsFor())
 
-				e.arrived(owner.ID)
+				require.True(t, e.saw(ring, sight{object: owner, inPlace: true}))
+				require.True(t, e.saw(ring, sight{object: owner}))
 				e.listing(source)
 				require.Equal(t, waits, waitsFor())
-				time.Sleep(withoutThem) //nolint:forbidigo // the time of the bubble is not real
+				time.Sleep(10 * time.Second) //nolint:forbidigo // the time of the bubble is not real
 				require.False(t, waitsFor())
 			})
 		})
 	}
-}
-
-// Another next shard makes the followers move there, but they are not looked for again, however often it changes. If a shard
-// may have worked on the object meanwhile, they are: it may have created more of them.
-func TestAnotherShardNeedsNoOtherList(t *testing.T) {
-	e := New(Config{Ring: "ring", Clock: clock.RealClock{}})
-	ring := target("ring", "secrets")
-	followAtOnce(e, ring)
-
-	owner := configMap("owner", "")
-	require.True(t, e.saw(ring, sight{object: owner}))
-
-	_, w := watchOf()
-	e.followers.watches[idOf(forFollowers, ring.Set.Controlled()[0])] = w
-
-	number := func(to string) int {
-		e.Gathered(owner, to)
-
-		return e.families.byUID[owner.UID].number
-	}
-
-	require.Equal(t, 1, number("a"))
-	require.Equal(t, 1, number("b"))
-
-	worked := owner
-	worked.Shard, worked.ResourceVersion = "a", "2"
-	e.follows(worked)
-	require.Equal(t, 2, number("c"))
-	require.Equal(t, 2, number("a"))
-
-	w.index = nil
-
-	require.Equal(t, 3, number("b"), "nothing else knows what follows the object")
 }
 
 // Followers move first at every level: a ServiceAccount before the Secret that controls it, and the Secret before its owner.

@@ -28,11 +28,7 @@ func (s *state) Has(id feed.ID) (feed.Object, bool) {
 
 // Grant implements [move.Obligations].
 func (s *state) Grant(id feed.ID, shard string) (granted bool) {
-	s.update(func(now time.Time) {
-		if granted = s.table.Grant(now, id, shard); granted {
-			s.need(id, now)
-		}
-	})
+	s.update(func(now time.Time) { granted = s.table.Grant(now, id, shard) })
 
 	return granted
 }

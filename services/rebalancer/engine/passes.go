@@ -25,8 +25,8 @@ const (
 	overdue = 2
 	// auditBudget is the default share of a core that audits may use.
 	auditBudget = 0.01
-	// perObject is the cost of visiting one object, for the API server and the rebalancer: see docs/performance.md.
-	perObject = 25 * time.Microsecond
+	// perObject is the cost of visiting one object.
+	perObject = work.PerObject
 )
 
 // passes decides when to visit the labeled objects, and which of them. Create it with newPasses.

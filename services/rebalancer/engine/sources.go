@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -142,77 +141,6 @@ func (s *sources) stream(ctx context.Context, id sourceID, scope feed.Scope, sin
 	f := &following{scope: scope, stream: feed.NewStream(s.e.Objects, scope, sink, s.e.Clock)}
 	s.e.listing(id)
 	s.run(ctx, id, f, f.stream.Run)
-}
-
-// gatherer finds the followers of objects whenever an object waits for them, until ctx ends.
-func (e *Engine) gatherer(ctx context.Context) {
-	s := newSources(e)
-	defer s.stop()
-
-	for ctx.Err() == nil {
-		var (
-			passed <-chan time.Time
-			stop   = func() bool { return false }
-		)
-
-		if next := e.find(ctx, s); !next.IsZero() {
-			timer := e.Clock.NewTimer(next.Sub(e.Clock.Now()))
-			passed, stop = timer.C(), timer.Stop
-		}
-
-		select {
-		case <-ctx.Done():
-		case <-passed:
-		case <-e.gather:
-		}
-
-		stop()
-	}
-}
-
-// followers ensures that exactly these watches of followers run.
-func (s *sources) followers(ctx context.Context, wanted map[sourceID]resources.Resource) {
-	among := s.e.Objects.ShardLabel()
-	if s.e.Target().Set.Selector() != "" { // an object may come into the ring with followers that have no shard, and no source reports these again
-		among = ""
-	}
-
-	scope := func(id sourceID) feed.Scope {
-		return feed.Scope{GVR: wanted[id].GVR, Namespace: id.namespace, Selector: among}
-	}
-
-	for id, f := range s.all {
-		if f.scope != scope(id) {
-			s.drop(id, f)
-			s.e.opened(id, nil)
-		}
-	}
-
-	order := func(a, b sourceID) int { return strings.Compare(a.String(), b.String()) } // a random one could not be replayed
-	for _, id := range slices.SortedFunc(maps.Keys(wanted), order) {
-		if s.all[id] != nil {
-			continue
-		}
-
-		w := &watch{listing: true}
-		s.e.opened(id, w)
-
-		f := &following{scope: scope(id)}
-		f.stream = feed.NewStream(s.e.Objects, f.scope, &followed{e: s.e, id: id, watch: w}, s.e.Clock)
-		s.run(ctx, id, f, f.stream.Run)
-	}
-}
-
-// opened records that a watch of followers is open; with nil, that it is not.
-func (s *state) opened(id sourceID, w *watch) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	if w == nil {
-		delete(s.followers.watches, id)
-	} else {
-		s.followers.watches[id] = w
-	}
 }
 
 // list ensures that a lister for the objects of lost shards runs.

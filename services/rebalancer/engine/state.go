@@ -22,10 +22,8 @@ import (
 //
 //  1. If a resource is verified, no pass has to look for misplaced objects of it.
 //  2. The table is checked at every time that it has requested.
-//  3. A family has one name and one UID, and both identify it.
 type state struct {
 	clock clock.WithTickerAndDelayedExecution
-	pace  invariants.Pace
 
 	mu     sync.Mutex
 	target *Target
@@ -38,10 +36,8 @@ type state struct {
 	relist bool
 	// history records the past of lost shards.
 	history history
-	// families are the objects that move after their followers. ancestors know which objects can be followed.
-	families  families
+	// ancestors know which objects can be followed.
 	ancestors *resources.Book
-	followers followers
 	// failures are the sources that cannot be read, with the reason. unlisted are the sources that have not completed their
 	// list yet.
 	failures map[sourceID]string
@@ -62,13 +58,13 @@ func newState(c Config, ancestors *resources.Book) *state {
 			Workers: c.Limits.Workers, Drains: c.Limits.Total, PerShard: c.Limits.PerShard, DrainTimeout: c.Limits.DrainTimeout,
 			Active: maxActive, Parked: maxParked,
 		}),
-		passes:   newPasses(c.Ring, c.Limits),
-		lost:     sets.New[string](),
-		history:  newHistory(),
-		families: newFamilies(), followers: newFollowers(), ancestors: ancestors,
-		failures: map[sourceID]string{},
-		unlisted: sets.New[sourceID](),
-		timer:    make(chan struct{}, 1), news: make(chan struct{}, 1), poke: make(chan struct{}, 1), owed: make(chan struct{}, 1),
+		passes:    newPasses(c.Ring, c.Limits),
+		lost:      sets.New[string](),
+		history:   newHistory(),
+		ancestors: ancestors,
+		failures:  map[sourceID]string{},
+		unlisted:  sets.New[sourceID](),
+		timer:     make(chan struct{}, 1), news: make(chan struct{}, 1), poke: make(chan struct{}, 1), owed: make(chan struct{}, 1),
 		gather: make(chan struct{}, 1),
 	}
 	s.due, s.room = sync.NewCond(&s.mu), sync.NewCond(&s.mu)
@@ -115,6 +111,10 @@ func (s *state) changed() {
 
 	notify(s.news)
 	notify(s.poke)
+
+	if s.table.News() {
+		notify(s.gather)
+	}
 
 	if invariants.Enabled {
 		s.check()
@@ -194,16 +194,6 @@ func (s *state) report(id feed.ID, out work.Outcome) (late work.Late, news bool)
 	s.update(func(now time.Time) {
 		if late, news = s.table.Report(now, id, out); out.Object != nil {
 			s.history.note(id.GVR, out.Object.ResourceVersion)
-			s.followers.note(*out.Object)
-			s.follows(*out.Object)
-		}
-
-		if !s.ended(id) || out.Object == nil {
-			return
-		}
-
-		if s.moved(now, *out.Object); out.Event == work.SeenInPlace {
-			s.left(*out.Object)
 		}
 	})
 
@@ -237,6 +227,8 @@ func (s *state) saw(t *Target, o sight) bool {
 	}
 
 	if _, known := s.table.Has(o.object.ID); !known && o.inPlace {
+		s.table.See(s.clock.Now(), o.object, true) // a family may wait for it; nothing else changes
+
 		return true
 	}
 
@@ -247,15 +239,8 @@ func (s *state) saw(t *Target, o sight) bool {
 
 // see records a sight. The lock must be held.
 func (s *state) see(o sight) {
-	s.follows(o.object)
-
 	before, known := s.table.Has(o.object.ID)
 	s.table.See(s.clock.Now(), o.object, o.inPlace)
-
-	if s.ended(o.object.ID) && known {
-		s.moved(s.clock.Now(), o.object)
-		s.left(o.object)
-	}
 
 	if o.object.Draining && !o.watched && (!known || !before.Draining) {
 		s.table.Doubt(o.object.ID)
@@ -312,7 +297,7 @@ func (s *state) retarget(t *Target) (differs bool) {
 			r, _, ok := t.Set.Find(id.GVR.GroupResource())
 			return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")
 		})
-		s.awaitFollowers(now)
+		s.table.Controlled(now, t.Set.Controlled(), t.View.Stops() && s.hasFew())
 	})
 
 	return true
@@ -402,10 +387,7 @@ func (s *state) unsure(id feed.ID, resourceVersion string) {
 func (s *state) released(id feed.ID, resourceVersion string) {
 	s.update(func(now time.Time) {
 		s.history.note(id.GVR, resourceVersion)
-
-		if was, _ := s.table.Has(id); s.table.Released(now, id, resourceVersion) {
-			s.left(was)
-		}
+		s.table.Released(now, id, resourceVersion)
 	})
 }
 

@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
@@ -97,17 +96,12 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	w.push(e)
 	t.tally.parked++
 
-	if out.Cause.kind == kindFollowers {
-		t.waitsBelow(e, true)
-		t.hastenBelow(out.Cause.uid)
-	}
-
 	switch c := out.Cause; {
 	case c.kind == kindPermit && t.free(c.lane()):
 		t.grantNext(now)
 	case c.kind == kindOwner && !t.known(c.owner):
 		t.wake(c)
-	case c.kind == kindFollowers && out.RetryAfter == 0 && t.together(e):
+	case c.kind == kindFollowers && (e.family == nil || out.RetryAfter == 0 && t.gathered(e.family)):
 		t.wake(c)
 	case c.kind == kindFollowers && e.follows != (feed.Lineage{}) && t.tally.between > t.limits.Parked:
 		t.drop(now, e)
@@ -144,7 +138,6 @@ func (t *Table) drop(now time.Time, e *entry) {
 	}
 
 	t.noRoom(e.follows)
-	t.recount(e, feed.Lineage{})
 	t.end(now, e)
 }
 
@@ -165,17 +158,8 @@ func (t *Table) search() {
 	t.dropped = false
 	t.debt.Relist = true // a pass does not see objects without a label
 
-	for _, uid := range sets.List(t.families.roomless) {
-		t.families.roomless.Delete(uid)
-		t.families.known.Delete(uid)
-
-		if w, ok := t.parked[FollowersOf(uid)]; ok {
-			for e := range w.all {
-				t.families.known.Delete(e.follows[:]...)
-			}
-		}
-
-		t.wake(FollowersOf(uid))
+	for _, f := range t.sought(idle) {
+		t.seek(f)
 	}
 }
 
@@ -230,10 +214,6 @@ func (t *Table) unpark(e *entry) {
 	w := t.parked[e.cause]
 	e.unqueue()
 	t.tally.parked--
-
-	if e.cause.kind == kindFollowers {
-		t.waitsBelow(e, false)
-	}
 
 	if w.entries.Len() == 0 && !w.dropped {
 		t.forget(e.cause)
@@ -303,6 +283,10 @@ func (t *Table) Expire(now time.Time) {
 		t.Pause(now, time.Time{})
 	}
 
+	if at := t.followers.next; !at.IsZero() && !now.Before(at) {
+		t.followers.next, t.followers.news = time.Time{}, true
+	}
+
 	if t.permits.expire(now) {
 		t.grantNext(now)
 	}
@@ -367,6 +351,10 @@ func (t *Table) Again(id feed.ID) {
 func (t *Table) Next() (at time.Time, ok bool) {
 	if next := t.timers.first(); next != nil {
 		at, ok = next.at, true
+	}
+
+	if next := t.followers.next; !next.IsZero() && (!ok || next.Before(at)) {
+		at, ok = next, true
 	}
 
 	if t.permits.wanted.Len() == 0 {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/invariants"
@@ -25,7 +26,7 @@ func (t *Table) check() {
 
 // verify recounts everything and returns the first violated invariant.
 func (t *Table) verify() error {
-	n := count{tally: newTally(), permits: newPermits(), following: byUID[*entry]{}, queued: map[*entry]int{}, moves: sets.New[*list.Element](), waits: map[Cause]int{}}
+	n := count{tally: newTally(), permits: newPermits(), following: map[types.UID]sets.Set[*entry]{}, queued: map[*entry]int{}, moves: sets.New[*list.Element](), waits: map[Cause]int{}}
 
 	for _, l := range t.lanes.all {
 		for i := range l.due {
@@ -123,18 +124,16 @@ func (t *Table) verifyCounts(n *count) error {
 		return fmt.Errorf("6: the recount is %+v, not %+v", n.tally, t.tally)
 	case !reflect.DeepEqual(n.permits, t.permits):
 		return fmt.Errorf("4: the recount is %d permits of %v, not %d of %v", n.permits.inTime, n.permits.lanes, t.permits.inTime, t.permits.lanes)
-	case !maps.EqualFunc(n.following, t.families.following, sets.Set[*entry].Equal):
-		return fmt.Errorf("6: the recount of followers is %d, not %d", len(n.following), len(t.families.following))
 	}
 
-	return nil
+	return t.verifyFamilies(n.following)
 }
 
 // count contains the recounted values of a table.
 type count struct {
 	tally     tally
 	permits   permits
-	following byUID[*entry]
+	following map[types.UID]sets.Set[*entry]
 	queued    map[*entry]int
 	moves     sets.Set[*list.Element]
 	waits     map[Cause]int
@@ -155,7 +154,7 @@ func (n *count) add(e *entry, as counted) {
 	}
 
 	for _, uid := range e.follows {
-		n.following.insert(uid, e)
+		insert(n.following, uid, e)
 	}
 }
 
@@ -186,6 +185,21 @@ func (t *Table) verifyWaiting(c Cause, w *waiting, n int) error {
 		return fmt.Errorf("5: %d wait because %s, and a permit is free", w.entries.Len(), c)
 	case c.kind == kindOwner && !t.known(c.owner):
 		return fmt.Errorf("5: %d wait for %s, which is no obligation", w.entries.Len(), c.owner)
+	}
+
+	return nil
+}
+
+// verifyFamilies verifies invariant 9: families are of the obligations that know them, and followers are counted correctly.
+func (t *Table) verifyFamilies(following map[types.UID]sets.Set[*entry]) error {
+	for uid, f := range t.families {
+		if f.uid != uid || f.owner.family != f || t.entries[f.owner.object.ID] != f.owner {
+			return fmt.Errorf("9: the family of %s belongs to %s, which has another", uid, f.owner.object)
+		}
+	}
+
+	if !maps.EqualFunc(following, t.following, sets.Set[*entry].Equal) {
+		return fmt.Errorf("9: the recount of followers is %d, not %d", len(following), len(t.following))
 	}
 
 	return nil

@@ -38,7 +38,8 @@ func TestCorruptTableIsFound(t *testing.T) {
 		"5: a timer is of what is over":      func(x *Table, _ *entry) { x.at(&entry{}, now) },
 		"6: the counts are wrong":            func(x *Table, _ *entry) { x.tally.blocked++ },
 		"7: no shard works on what waits":    func(x *Table, e *entry) { e.unqueue(); e.lane.due[regular].push(e) },
-		"6: more follow an owner than there": func(x *Table, e *entry) { x.families.following["owner"] = sets.New(e) },
+		"9: more follow an owner than there": func(x *Table, e *entry) { x.following["owner"] = sets.New(e) },
+		"9: a family belongs to no object":   func(x *Table, e *entry) { x.families["uid"] = &family{uid: "uid", owner: e} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := New(Limits{Workers: 1000, Drains: 1, PerShard: 1, DrainTimeout: time.Minute, Active: 10, Parked: 10})

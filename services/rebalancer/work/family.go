@@ -1,207 +1,244 @@
 package work
 
 import (
+	"maps"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
-// families counts the obligations that follow other objects. A follower that is out of its place is an obligation like any
-// other. This type only knows how many there are, and whether all followers have been found.
-type families struct {
-	// following are the obligations by the UIDs of all objects that they follow.
-	following byUID[*entry]
-	// known contains the objects whose followers have all been found, including the followers of followers.
-	known sets.Set[types.UID]
-	// given contains the objects that were last seen without a shard: what follows them is urgent.
-	given sets.Set[types.UID]
-	// roomless contains the objects with a follower that found no room in the table, so that the followers must be searched again.
-	roomless sets.Set[types.UID]
-	// waiting contains the objects that wait for their own followers, by the UIDs of the objects that they follow.
-	waiting byUID[types.UID]
+// family is an object whose followers move to its next shard before it does: no shard works on the object, or it follows
+// another object itself. A follower that is out of its place is an obligation like any other.
+//
+// Invariants:
+//
+//  1. A family belongs to one obligation. It ends with the obligation, and if a shard may work on its main object again.
+//  2. An object goes only if its family is found, and no follower is out of its place.
+//  3. A family is found only if watches have shown all followers since it began, and all of them were seen since it has its
+//     next shard. It is not found after a follower was dropped.
+//  4. An object that waits for its followers is woken when invariant 2 lets it go, and when its family ends.
+//  5. An obligation counts as a follower of exactly the objects in its lineage.
+type family struct {
+	uid   types.UID
+	owner *entry
+	state familyState
+	// to is the next shard. moved is when one of the followers has last reached its place, or when the next shard changed.
+	to    string
+	moved time.Time
+	// number is its number among all searches, and since is when the search began; zero until [Table.Seek] begins it.
+	number int
+	since  time.Time
+	// handover contains the resource versions of the followers that have reached the next shard.
+	handover contract.Handover
 }
 
-func newFamilies() families {
-	return families{following: byUID[*entry]{}, known: sets.New[types.UID](), given: sets.New[types.UID](), roomless: sets.New[types.UID](), waiting: byUID[types.UID]{}}
-}
+// familyState is what is known about the followers of a family.
+type familyState uint8
+
+const (
+	// seeking means that there may be followers that nobody has seen.
+	seeking familyState = iota
+	// found means that all followers have been seen.
+	found
+	// idle means that a follower found no room: the search waits until there is some.
+	idle
+)
 
 // FollowersOf is the cause that objects which follow the object with this UID are not in their places. The table itself wakes
 // it when all of them are.
 func FollowersOf(owner types.UID) Cause { return Cause{kind: kindFollowers, uid: owner} }
 
-// Gathered records that all followers of the object have been seen since it was last released; see [Table.Followers].
-func (t *Table) Gathered(owner types.UID) {
+// Gathered reports whether all followers of an object that a worker has are at the shard to, from which resource versions on,
+// and when the last one arrived; the time is later if that is not known. If they may be elsewhere, a search for them begins.
+func (t *Table) Gathered(now time.Time, o feed.Object, to string) (from contract.Handover, since time.Time, all bool) {
 	if invariants.Enabled {
 		defer t.check()
 	}
 
-	t.families.known.Insert(owner)
-	t.reunite(owner)
+	e, is := t.entries[o.ID]
+	if !is {
+		return nil, time.Time{}, false // nobody waits for the answer
+	}
 
-	for _, uid := range sets.List(t.families.waiting[owner]) {
-		t.reunite(uid)
+	f := t.families[o.UID]
+
+	begins := f == nil || f.owner != e // the resource is served in another version
+	if begins {
+		f = t.begin(e, o)
+	}
+
+	if begins || f.to != to {
+		f.to, f.handover, f.moved = to, contract.Handover{}, now
+
+		// What was proven stays proven, unless more followers may exist: a shard may work on what follows another object.
+		if begins || !t.isMain(o) || !t.followers.indexed(o.Namespace) {
+			t.seek(f)
+		}
+
+		f.state, f.since, t.followers.news = seeking, time.Time{}, true
+	}
+
+	return maps.Clone(f.handover), f.moved, t.gathered(f)
+}
+
+// Given reports whether no shard works on the object with this name and UID, and what follows it moves to its next shard.
+func (t *Table) Given(owner feed.ID, uid types.UID) bool {
+	e := t.entries[owner]
+
+	return e != nil && e.family != nil && e.family.uid == uid
+}
+
+// isMain reports whether an object is a main object that others may follow. It may have a controller, which is not in the ring.
+func (t *Table) isMain(o feed.Object) bool { return t.permits.owners.Has(o.GVR.GroupResource()) }
+
+// gathered reports whether all followers of a family are known to be in their places.
+func (t *Table) gathered(f *family) bool {
+	return f != nil && f.state == found && len(t.following[f.uid]) == 0
+}
+
+// begin begins the family of an object. Its followers are urgent from now on, and no longer wait for the object.
+func (t *Table) begin(e *entry, o feed.Object) *family {
+	if e.family != nil { // of another object of that name
+		t.disband(e.family)
+	}
+
+	e.family = &family{uid: o.UID, owner: e}
+	t.families[o.UID] = e.family
+	t.wake(OwnerOf(o.ID))
+
+	below := t.following[o.UID].UnsortedList()
+	slices.SortFunc(below, func(a, b *entry) int { return feed.Compare(a.object.ID, b.object.ID) }) // so that it can be replayed
+
+	for _, follower := range below {
+		if follower.phase == Moving {
+			follower.anew() // the worker may have read the object's previous state
+		} else {
+			t.hasten(follower)
+		}
+	}
+
+	return e.family
+}
+
+// disband ends a family.
+func (t *Table) disband(f *family) {
+	if f.owner.family = nil; t.families[f.uid] != f {
+		return
+	}
+
+	delete(t.families, f.uid)
+	t.wake(FollowersOf(f.uid))
+}
+
+// seek makes all followers of a family be found again. If the object follows another one that does the same, what is proven
+// for that one is proven for all that follow it.
+func (t *Table) seek(f *family) {
+	f.state, f.since, t.followers.news = seeking, time.Time{}, true
+
+	for _, uid := range f.owner.follows {
+		if above := t.families[uid]; above != nil && t.followers.indexed(f.owner.object.Namespace) {
+			f.number = above.number
+			return
+		}
+	}
+
+	t.followers.begun++
+	f.number = t.followers.begun
+}
+
+// sought returns the families in a state, in an order that can be replayed.
+func (t *Table) sought(in familyState) (all []*family) {
+	for _, f := range t.families {
+		if f.state == in {
+			all = append(all, f)
+		}
+	}
+
+	slices.SortFunc(all, func(a, b *family) int { return feed.Compare(a.owner.object.ID, b.owner.object.ID) })
+
+	return all
+}
+
+// reunite wakes an object if all its followers have been found and have moved.
+func (t *Table) reunite(owner types.UID) {
+	if t.gathered(t.families[owner]) {
+		t.wake(FollowersOf(owner))
 	}
 }
 
-// Scattered records that the followers of the object are no longer all known. Call it also when a move ends.
-func (t *Table) Scattered(owner types.UID) {
-	if invariants.Enabled {
-		defer t.check()
-	}
-
-	t.families.known.Delete(owner)
-	t.families.roomless.Delete(owner)
-
-	if t.families.known.Len() == 0 && len(t.families.waiting) == 0 {
-		t.families.roomless = sets.New[types.UID]()
-	}
+// Awaited reports whether one of these objects waits for its followers, or is about to.
+func (t *Table) Awaited(by feed.Lineage) bool {
+	return slices.ContainsFunc(by[:], func(uid types.UID) bool { return t.families[uid] != nil })
 }
 
-// Followers returns how many direct and indirect followers of an object are out of their places. If all is false, there may be
-// more: they have not been searched, or found no room.
-func (t *Table) Followers(o feed.Object) (n int, all bool) {
-	lineage := o.Lineage()
-	all = t.families.known.Has(o.UID) || slices.ContainsFunc(lineage[:], t.families.known.Has)
-
-	return t.families.following[o.UID].Len(), all && !t.families.roomless.Has(o.UID)
-}
-
-// Given wakes the objects that wait for an object, or are about to: the object has no shard now, and they move before it.
-func (t *Table) Given(owner feed.Object) {
-	if invariants.Enabled {
-		defer t.check()
-	}
-
-	t.families.given.Insert(owner.UID)
-	t.hastenBelow(owner.UID)
-	t.wake(OwnerOf(owner.ID))
-
-	for e := range t.moving {
-		if slices.Contains(e.follows[:], owner.UID) {
-			e.anew() // the worker may have read the object's previous state
+// reached records a follower in the hand-overs of the families whose next shard it has reached.
+func (t *Table) reached(o feed.Object) {
+	for _, uid := range o.Lineage() {
+		if f := t.families[uid]; f != nil && f.to == o.Shard && !o.Draining {
+			f.handover.Reached(o.GVR.GroupResource(), o.ResourceVersion)
 		}
 	}
 }
 
-// Redirect wakes the followers of the object that wait for their own followers.
-func (t *Table) Redirect(owner types.UID) {
-	if invariants.Enabled {
-		defer t.check()
+// part ends what an obligation, which ends, is to others as an owner and as a follower.
+func (t *Table) part(now time.Time, e *entry) {
+	for _, uid := range e.follows {
+		if f := t.families[uid]; f != nil {
+			f.moved = now
+		}
 	}
 
-	for _, uid := range sets.List(t.families.waiting[owner]) {
-		t.wake(FollowersOf(uid))
-	}
-}
+	t.follow(e, feed.Lineage{})
 
-// give records whether an object, as it was just seen, has a shard.
-func (t *Table) give(o feed.Object) {
-	switch {
-	case o.Shard != "":
-		t.families.given.Delete(o.UID)
-	case !t.families.given.Has(o.UID):
-		t.families.given.Insert(o.UID)
-		t.hastenBelow(o.UID)
-	}
-}
-
-// hastenBelow makes what follows an object urgent, if it is due already: the object waits for it from now on.
-func (t *Table) hastenBelow(owner types.UID) {
-	all := t.families.following[owner].UnsortedList()
-	slices.SortFunc(all, func(a, b *entry) int { return feed.Compare(a.object.ID, b.object.ID) })
-
-	for _, e := range all {
-		t.hasten(e)
+	if e.family != nil {
+		t.disband(e.family)
 	}
 }
 
 // follow updates the objects that an obligation is counted as following. If the last follower of an object is gone, the object
 // is woken.
 func (t *Table) follow(e *entry, now feed.Lineage) {
-	for _, uid := range t.recount(e, now) {
-		t.reunite(uid)
-	}
-}
-
-// recount updates the counts for [Table.follow], wakes nothing, and returns the objects that have lost their last follower.
-func (t *Table) recount(e *entry, now feed.Lineage) (alone []types.UID) {
 	before := e.follows
-	if before == now {
-		return nil
-	}
-
-	waits := e.phase == Parked && e.cause.kind == kindFollowers
-	if waits {
-		t.waitsBelow(e, false)
-	}
-
 	e.follows = now
 
-	if waits {
-		t.waitsBelow(e, true)
+	for _, uid := range now {
+		insert(t.following, uid, e)
 	}
 
 	for _, uid := range before {
-		if !slices.Contains(now[:], uid) && t.families.following.remove(uid, e) {
-			alone = append(alone, uid)
+		if uid == "" || slices.Contains(now[:], uid) {
+			continue
+		}
+
+		if t.following[uid].Delete(e); len(t.following[uid]) == 0 {
+			delete(t.following, uid)
+			t.reunite(uid)
 		}
 	}
-
-	for _, uid := range now {
-		t.families.following.insert(uid, e)
-	}
-
-	return alone
 }
 
-// noRoom records that a follower of these objects found no room.
+// insert adds an obligation to those that follow the object with this UID, unless that is empty.
+func insert(following map[types.UID]sets.Set[*entry], uid types.UID, e *entry) {
+	switch {
+	case uid == "":
+	case following[uid] == nil:
+		following[uid] = sets.New(e)
+	default:
+		following[uid].Insert(e)
+	}
+}
+
+// noRoom records that a follower of these objects is dropped.
 func (t *Table) noRoom(follows feed.Lineage) {
 	for _, uid := range follows {
-		if uid != "" {
-			t.families.roomless.Insert(uid)
-		}
-	}
-}
-
-// reunite wakes an object if all its followers have moved.
-func (t *Table) reunite(owner types.UID) {
-	w, ok := t.parked[FollowersOf(owner)]
-	if !ok {
-		return
-	}
-
-	for e := range w.all {
-		if t.together(e) {
-			t.wake(FollowersOf(owner))
-			return
-		}
-	}
-}
-
-// awaited reports whether an object that waits for this one exists, or is about to wait because it has no shard. The earlier this one moves, the earlier a shard works on
-// that object again.
-func (t *Table) awaited(e *entry) bool {
-	return slices.ContainsFunc(e.follows[:], func(uid types.UID) bool { return uid != "" && (t.families.given.Has(uid) || t.Waits(FollowersOf(uid))) })
-}
-
-// together reports whether all followers of an object are known to be in their places.
-func (t *Table) together(e *entry) bool {
-	n, all := t.Followers(e.object)
-
-	return n == 0 && all
-}
-
-// waitsBelow records whether an object that follows others waits for its own followers.
-func (t *Table) waitsBelow(e *entry, now bool) {
-	for _, uid := range e.follows {
-		if now {
-			t.families.waiting.insert(uid, e.cause.uid)
-		} else {
-			t.families.waiting.remove(uid, e.cause.uid)
+		if f := t.families[uid]; f != nil {
+			f.state = idle
 		}
 	}
 }

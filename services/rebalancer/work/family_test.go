@@ -2,12 +2,14 @@ package work
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
@@ -17,6 +19,7 @@ type kinfolk struct {
 	*testing.T
 
 	table   *Table
+	watch   *Watch
 	version int
 	now     time.Time
 }
@@ -24,7 +27,11 @@ type kinfolk struct {
 func newKinfolk(t *testing.T, parked int) *kinfolk {
 	t.Helper()
 
-	return &kinfolk{T: t, table: New(Limits{Workers: 1000, Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100, Parked: parked}), now: time.Unix(1e9, 0)}
+	k := &kinfolk{T: t, now: time.Unix(1e9, 0)}
+	k.table, k.watch = watched()
+	k.table.limits.Parked = parked
+
+	return k
 }
 
 // one returns an object that follows the objects of the lineage, controller first.
@@ -61,6 +68,20 @@ func (k *kinfolk) take() map[string]feed.Object {
 	}
 }
 
+// waits makes the worker that has an object report that the object waits for its followers.
+func (k *kinfolk) waits(o feed.Object) {
+	_, _, all := k.table.Gathered(k.now, o, "alive")
+	require.False(k, all)
+	k.blocked(o, FollowersOf(o.UID))
+}
+
+// found makes the watch show all followers.
+func (k *kinfolk) found() {
+	k.watch.Begin()
+	k.watch.Listed(k.now)
+	k.table.Seek(k.now, true, true)
+}
+
 func (k *kinfolk) blocked(o feed.Object, by Cause) {
 	k.table.Report(k.now, o.ID, Outcome{Object: &o, Event: Blocked, Cause: by})
 }
@@ -76,14 +97,16 @@ func (k *kinfolk) done(o feed.Object) {
 func TestOwnersWaitForWhatFollowsThem(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child, other, grandchild := k.one("o"), k.one("c", "o"), k.one("c2", "o"), k.one("g", "c", "o")
-	k.seen(owner, child)
+	k.seen(owner)
 	k.take()
-	k.blocked(owner, FollowersOf("o"))
-	k.blocked(child, FollowersOf("c"))
+	k.waits(owner)
+	k.seen(child)
+	k.take()
+	k.waits(child)
 	require.Empty(t, k.take(), "their followers have not been searched")
 
 	k.seen(other, grandchild)
-	k.table.Gathered("o")
+	k.found()
 	require.Len(t, k.take(), 2, "the grandchild and the child without children should be due")
 
 	k.done(grandchild)
@@ -92,8 +115,9 @@ func TestOwnersWaitForWhatFollowsThem(t *testing.T) {
 	require.Empty(t, k.take())
 	k.done(other)
 	require.Contains(t, k.take(), "o")
-	require.Empty(t, k.table.families.waiting)
-	require.Empty(t, k.table.families.following)
+	require.Empty(t, k.table.following)
+	k.done(owner)
+	require.Empty(t, k.table.families)
 }
 
 // An owner may stay behind its followers for a while. It is due when the time has passed, or if there are more of them.
@@ -101,6 +125,9 @@ func TestOwnerStaysBehindItsFollowers(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child := k.one("o"), k.one("c", "o")
 	stays := func() {
+		_, _, all := k.table.Gathered(k.now, owner, "alive")
+		require.True(t, all)
+
 		out := Outcome{Object: &owner, Event: Blocked, Cause: FollowersOf("o"), RetryAfter: time.Second}
 		k.table.Report(k.now, owner.ID, out)
 		require.Empty(t, k.take())
@@ -110,9 +137,10 @@ func TestOwnerStaysBehindItsFollowers(t *testing.T) {
 		require.Equal(t, k.now.Add(time.Second), at)
 	}
 
-	k.table.Gathered("o")
 	k.seen(owner)
 	k.take()
+	k.table.Gathered(k.now, owner, "alive")
+	k.found()
 	stays()
 
 	k.seen(child)
@@ -144,18 +172,18 @@ func TestOwnersDoNotWaitForEachOther(t *testing.T) {
 
 	for _, o := range []feed.Object{owner, second} {
 		require.Equal(t, o.Name, next().Name)
-		k.blocked(o, FollowersOf(o.UID))
+		k.waits(o)
 	}
 
-	k.table.Gathered("o")
-	k.table.Gathered("o2")
+	k.found()
 	require.Equal(t, "c", next().Name)
 	k.done(child)
 	require.Equal(t, "o", next().Name, "all its followers have moved")
 	require.Equal(t, "c2", next().Name)
 }
 
-// An object without a shard, and what follows it, go before everything else, also if they were due before.
+// An object without a shard goes before everything else, and so does what follows it as soon as it waits for that, also if
+// they were due before.
 func TestReleasedObjectsAreHastened(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child := k.one("o"), k.one("c", "o")
@@ -180,7 +208,9 @@ func TestReleasedObjectsAreHastened(t *testing.T) {
 		return job.Object.Name
 	}
 
-	require.ElementsMatch(t, []string{"o", "c"}, []string{next(), next()})
+	require.Equal(t, "o", next())
+	k.table.Gathered(k.now, released, "alive")
+	require.Equal(t, "c", next())
 	require.Equal(t, "x", next())
 }
 
@@ -191,14 +221,8 @@ func TestChildIsLookedAtAgainWhenItsOwnerIsGivenUp(t *testing.T) {
 	k.seen(owner, child)
 	require.Len(t, k.take(), 2)
 
-	k.table.Given(owner) // while a worker has the child
-	k.blocked(owner, FollowersOf("o"))
+	k.waits(owner) // while a worker has the child
 	k.blocked(child, OwnerOf(owner.ID))
-	require.Contains(t, k.take(), "c")
-
-	k.blocked(child, OwnerOf(owner.ID))
-	require.Empty(t, k.take())
-	k.table.Given(owner)
 	require.Contains(t, k.take(), "c")
 }
 
@@ -208,19 +232,20 @@ func TestFollowersWithoutRoomAreLookedForAgain(t *testing.T) {
 	owner := k.one("o")
 	k.seen(owner)
 	k.take()
-	k.blocked(owner, FollowersOf("o"))
+	k.waits(owner)
 
 	parents := []feed.Object{k.one("c", "o"), k.one("c2", "o"), k.one("c3", "o")}
 	children := []feed.Object{k.one("g", "c", "o"), k.one("g2", "c2", "o"), k.one("g3", "c3", "o")}
-	k.seen(children...)
 	k.seen(parents...)
 	k.take()
 
 	for _, c := range parents {
-		k.blocked(c, FollowersOf(c.UID))
+		k.waits(c)
 	}
 
-	k.table.Gathered("o")
+	k.seen(children...)
+	k.take()
+	k.found()
 	require.Len(t, k.table.entries, 5, "two of the parents should find no room")
 
 	require.Empty(t, k.take(), "most of them would find no room again")
@@ -229,12 +254,8 @@ func TestFollowersWithoutRoomAreLookedForAgain(t *testing.T) {
 		k.done(g)
 	}
 
-	due := k.take()
-	require.Len(t, due, 2)
-	require.Contains(t, due, "o", "it should request a search for the rest")
-
-	_, all := k.table.Followers(owner)
-	require.False(t, all)
+	require.Len(t, k.take(), 1, "one of the parents has found room, and its children have moved")
+	require.Equal(t, seeking, k.table.families["o"].state, "it should request a search for the rest")
 }
 
 // A source that cannot determine what an object follows does not overwrite what is known.
@@ -243,10 +264,96 @@ func TestLineageIsKept(t *testing.T) {
 	owner := k.one("o")
 	k.seen(owner, k.one("g", "c", "o"))
 	k.seen(k.one("g", "c"))
-	n, _ := k.table.Followers(owner)
-	require.Equal(t, 1, n)
+	require.Len(t, k.table.following["o"], 1)
 
 	k.seen(k.one("g", "c2")) // it has another controller
-	n, _ = k.table.Followers(owner)
-	require.Zero(t, n)
+	require.Empty(t, k.table.following["o"])
+}
+
+// Another next shard makes the followers move there, but they are not looked for again, however often it changes. If a shard
+// may have worked on the object meanwhile, they are: it may have created more of them.
+func TestAnotherShardNeedsNoOtherList(t *testing.T) {
+	k := newKinfolk(t, 100)
+	k.table.Recheck(k.now, func(shard string) bool { return shard == "alive" }, func(feed.ID) bool { return true })
+	k.table.Owners(k.now, sets.New(id("o").GVR.GroupResource()))
+
+	owner := k.one("o", "a controller that is not in the ring")
+	k.seen(owner)
+
+	number := func(to string) int {
+		k.table.Gathered(k.now, owner, to)
+
+		return k.table.families["o"].number
+	}
+
+	require.Equal(t, 1, number("a"))
+	require.Equal(t, 1, number("b"))
+
+	k.see(owner, "alive")
+	k.see(owner, "")
+	require.Equal(t, 2, number("b"))
+	require.Equal(t, 2, number("a"))
+
+	k.watch.index = nil
+
+	require.Equal(t, 3, number("b"), "nothing else knows what follows the object")
+}
+
+// see makes the table see an object at a shard, in another version.
+func (k *kinfolk) see(o feed.Object, shard string) {
+	k.version++
+	o.ResourceVersion, o.Shard = strconv.Itoa(k.version), shard
+	k.seen(o)
+}
+
+// family plays an event about objects that follow others, and returns the name of its object.
+func (p *player) family(verb, name string, words []string) string {
+	switch verb {
+	case "gather":
+		require.Equal(p, Moving, p.table.entries[id(name)].phase, "no worker has %s", name)
+
+		handover, _, all := p.table.Gathered(p.now, p.table.entries[id(name)].object, words[1])
+		p.say("all are there: %t, since %s", all, none(handover[id(name).GVR.GroupResource()]))
+
+		return name
+	case "list":
+		if name == "begins" {
+			p.watch.Begin()
+		} else {
+			p.watch.Listed(p.now)
+		}
+	case "shows":
+		o, _ := p.parse(name, words[1:])
+		p.watch.Show(o)
+		p.watch.Reached(o.ResourceVersion, false)
+	case "writes":
+		p.table.Writing(id("").GVR.GroupResource())(strings.TrimPrefix(name, "v"))
+	case "seek":
+		if _, again := p.table.Seek(p.now, true, true); len(again) > 0 {
+			p.say("another list")
+		}
+	default:
+		require.FailNow(p, "unknown event", verb)
+	}
+
+	return ""
+}
+
+// A follower that a watch has shown before and that finds no room is not taken for found.
+func TestFamilyIsNotFoundIfAFollowerFindsNoRoom(t *testing.T) {
+	k := newKinfolk(t, 1)
+	k.table.lane(secrets.GroupResource()).hanging = k.now
+	owner := k.one("o")
+	k.seen(owner)
+	k.take()
+	k.table.Gathered(k.now, owner, "alive")
+	k.watch.Begin()
+
+	for _, name := range []string{"a", "b", "c"} {
+		k.watch.Show(controlled(name, "o"))
+	}
+
+	k.watch.Listed(k.now)
+	k.table.Seek(k.now, true, true)
+	require.Equal(t, idle, k.table.families["o"].state)
 }

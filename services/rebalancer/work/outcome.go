@@ -90,6 +90,11 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 		defer t.check()
 	}
 
+	if out.Object != nil {
+		t.reached(*out.Object)
+		t.followers.note(*out.Object)
+	}
+
 	e, ok := t.entries[id]
 	if !ok || e.phase != Moving {
 		return Late{}, false // the ring no longer has the resource

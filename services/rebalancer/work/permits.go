@@ -248,6 +248,10 @@ func (t *Table) Grant(now time.Time, id feed.ID, shard string) bool {
 
 	e.since = now
 
+	if t.isMain(e.object) {
+		t.followers.need(now, id)
+	}
+
 	return true
 }
 

@@ -66,21 +66,26 @@ type Job struct {
 //  7. An obligation that has become urgent while it was due is not queued with those that are not urgent. Every fourth job
 //     comes from the queue that would go last, and resources take turns.
 //  8. A resource whose writes hang has at most a quarter of the workers. It holds up no other.
+//  9. Families and followers are counted correctly. See family.go.
 //
 // Rejected alternative: to end an obligation with the write, and to leave the rest to a later pass. A pass that finds many
 // objects cannot distinguish dropped objects from new ones, and a ring at rest has no pass.
 type Table struct {
-	limits   Limits
-	pace     invariants.Pace
-	entries  map[feed.ID]*entry
-	moving   map[*entry]struct{}
-	lanes    lanes
-	timers   timers
-	parked   map[Cause]*waiting
-	permits  permits
-	families families
-	tally    tally
-	debt     Debt
+	limits  Limits
+	pace    invariants.Pace
+	entries map[feed.ID]*entry
+	moving  map[*entry]struct{}
+	lanes   lanes
+	timers  timers
+	parked  map[Cause]*waiting
+	permits permits
+	tally   tally
+	// families are the families by the UIDs of their objects, and following are the obligations by those of all objects that they
+	// follow. No set is empty.
+	families  map[types.UID]*family
+	following map[types.UID]sets.Set[*entry]
+	followers followers
+	debt      Debt
 	// dropped reports whether obligations found no room, so that a pass has to find them again.
 	dropped bool
 	// owing counts the causes whose obligations found no room, and are searched when it wakes them.
@@ -127,8 +132,9 @@ type entry struct {
 	hung bool
 	// probes is the cause for which it retries on behalf of all obligations with that cause.
 	probes Cause
-	// follows are the objects for which it is counted as a follower.
+	// follows are the objects for which it is counted as a follower. family is the family of its own object; nil if it has none.
 	follows feed.Lineage
+	family  *family
 	// queue is the queue that it is in, of those that are due or that wait for its cause, and spot is its place there; nil if
 	// it is in none.
 	queue *queue
@@ -142,7 +148,9 @@ type entry struct {
 // New returns an empty table, for a ring without shards.
 func New(l Limits) *Table {
 	return &Table{
-		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, permits: newPermits(), families: newFamilies(), tally: newTally(),
+		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, permits: newPermits(), tally: newTally(),
+		families: map[types.UID]*family{}, following: map[types.UID]sets.Set[*entry]{},
+		followers: followers{needed: map[string]time.Time{}, watches: map[Place]*Watch{}},
 		moved:     map[schema.GroupResource]uint64{},
 		available: func(string) bool { return false },
 	}
@@ -153,6 +161,8 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	if invariants.Enabled {
 		defer t.check()
 	}
+
+	t.reached(o)
 
 	e, known := t.entries[o.ID]
 
@@ -211,8 +221,11 @@ func (t *Table) replace(e *entry, o feed.Object) {
 	}
 
 	e.object, e.seen = o, o.ResourceVersion
-	t.give(o)
 	t.follow(e, o.Lineage())
+
+	if f := e.family; f != nil && (f.uid != o.UID || t.isMain(o) && t.available(o.Shard)) {
+		t.disband(f)
+	}
 
 	// What follows the object waits in any case while it is being drained.
 	if changed && (before.Shard != o.Shard || before.Draining) {
@@ -412,9 +425,9 @@ func (t *Table) queue(e *entry) { t.fitting(e).push(e) }
 // fitting returns the queue for an obligation.
 func (t *Table) fitting(e *entry) *queue {
 	switch {
-	case e.cause.kind == kindFollowers && t.together(e):
+	case e.cause.kind == kindFollowers && t.gathered(e.family):
 		return &e.lane.due[ready]
-	case t.available(e.object.Shard) && !t.awaited(e):
+	case t.available(e.object.Shard) && !t.Awaited(e.follows):
 		return &e.lane.due[regular]
 	default:
 		return &e.lane.due[urgent]
@@ -444,15 +457,12 @@ func (t *Table) end(now time.Time, e *entry) {
 	t.permits.leave(e)
 	t.grantNext(now)
 	t.wake(OwnerOf(e.object.ID))
-	t.follow(e, feed.Lineage{})
-
-	t.families.given.Delete(e.object.UID)
-
-	if t.families.roomless.Delete(e.object.UID); len(t.entries) == 0 {
-		t.families.roomless, t.families.given = sets.New[types.UID](), sets.New[types.UID]()
-	}
-
+	t.part(now, e)
 	t.tried(e)
+
+	if o := e.object; o.Unselected && o.Shard == "" && t.isMain(o) {
+		t.debt.All = true // what follows the object has its labels still, and no source reports that it leaves the ring
+	}
 }
 
 // Full reports whether so many obligations are in progress that sources should wait. Those whose writes hang do not count.

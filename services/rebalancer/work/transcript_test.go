@@ -10,8 +10,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/tools/testkit/transcript"
 )
@@ -22,7 +26,7 @@ import (
 //
 // The events:
 //
-//	limits drains=N per-shard=N timeout=D parked=N workers=N
+//	limits drains=N per-shard=N timeout=D parked=N workers=N owners=RESOURCE
 //	                               begins with an empty table that has these limits
 //	see NAME OBJECT [in place]     a source has seen the object
 //	unsure NAME vN, released NAME vN, unlisted NAME, again NAME, recheck SHARD... [without NAME]
@@ -36,7 +40,12 @@ import (
 //	work EVENT ...                 both: the worker reports the same of whatever is due
 //	wait                           time passes
 //
-// A name is one of a thing, and "pods/x" one of a pod.
+//	gather NAME SHARD              the worker asks whether all that follows the object is at the shard
+//	list begins, list ends, shows NAME OBJECT, seek
+//	                               what a watch of followers does, and the next step of the search for them
+//	writes vN                      the engine has written to another object
+//
+// A name is one of a thing, and "pods/x" one of a pod. "of NAME" after an object is its controller.
 //
 // "N times" before an event repeats it, with 1 to N in place of "#". "says" is what the table returns and owes.
 func TestTranscripts(t *testing.T) {
@@ -62,13 +71,14 @@ type player struct {
 	*testing.T
 	start, now time.Time
 	table      *Table
+	watch      *Watch
 	says       []string
 }
 
 var defaults = Limits{Workers: 1000, Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100_000, Parked: 100_000}
 
 func (p *player) limits(line string) {
-	l := defaults
+	l, owners := defaults, sets.New[schema.GroupResource]()
 
 	for _, field := range strings.Fields(line)[1:] {
 		name, value, _ := strings.Cut(field, "=")
@@ -85,12 +95,17 @@ func (p *player) limits(line string) {
 			l.Parked = number
 		case "timeout":
 			l.DrainTimeout = p.duration(value)
+		case "owners":
+			owners.Insert(id(value + "/").GVR.GroupResource())
 		default:
 			require.FailNow(p, "unknown limit", name)
 		}
 	}
 
 	p.table = New(l)
+	p.table.Owners(p.start, owners)
+	p.table.Controlled(p.start, []resources.Resource{{GVR: id("").GVR, Namespaced: true}}, false)
+	p.watch = p.table.Watch(Place{Of: id("").GVR.GroupResource()})
 }
 
 func (p *player) duration(s string) time.Duration {
@@ -179,7 +194,7 @@ func (p *player) happen(words []string) (name string) {
 		p.table.Expire(p.now)
 		return ""
 	default:
-		require.FailNow(p, "unknown event", verb)
+		return p.family(verb, name, words)
 	}
 
 	return name
@@ -270,7 +285,7 @@ func (p *player) report(name string, words []string) {
 }
 
 func (p *player) parse(name string, words []string) (o feed.Object, rest []string) {
-	o = feed.Object{ID: id(name), ResourceVersion: strings.TrimPrefix(words[0], "v")}
+	o = feed.Object{ID: id(name), UID: types.UID(name), ResourceVersion: strings.TrimPrefix(words[0], "v")}
 	if words[1] != "-" {
 		o.Shard, o.Labelled = words[1], true
 	}
@@ -278,6 +293,10 @@ func (p *player) parse(name string, words []string) (o feed.Object, rest []strin
 	rest = words[2:]
 	if len(rest) > 0 && rest[0] == "drain" {
 		o.Draining, rest = true, rest[1:]
+	}
+
+	if len(rest) > 1 && rest[0] == "of" {
+		o.Controller, rest = &metav1.OwnerReference{UID: types.UID(rest[1])}, rest[2:]
 	}
 
 	return o, rest
@@ -328,7 +347,7 @@ func (p *player) object(name string) string {
 
 	s := name + " " + e.phase.String()
 	if e.phase == Parked {
-		s += fmt.Sprintf(" (%s %s%s)", e.cause.kind, e.cause.shard, e.cause.owner.Name)
+		s += fmt.Sprintf(" (%s %s%s%s)", e.cause.kind, e.cause.shard, e.cause.owner.Name, e.cause.uid)
 	}
 
 	if e.late {
@@ -436,6 +455,8 @@ func cause(kind, of string, resource schema.GroupResource) Cause {
 		return PermitOf(of, resource)
 	case kindOwner:
 		return OwnerOf(id(of))
+	case kindFollowers:
+		return FollowersOf(types.UID(of))
 	}
 
 	return TurnOf(id(of))
