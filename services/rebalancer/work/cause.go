@@ -357,7 +357,7 @@ func (t *Table) Again(id feed.ID) {
 	}
 
 	if e, ok := t.entries[id]; ok && e.phase == Moving {
-		e.anew()
+		e.news = e.news.and(Doubted)
 	}
 
 	t.wake(TurnOf(id))

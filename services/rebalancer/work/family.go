@@ -82,7 +82,7 @@ func (t *Table) Given(owner feed.Object) {
 
 	for e := range t.moving {
 		if slices.Contains(e.follows[:], owner.UID) {
-			e.anew() // the worker may have read the object's previous state
+			e.news = e.news.and(Doubted) // the worker may have read the object's previous state
 		}
 	}
 }

@@ -81,6 +81,40 @@ func next(p Phase, e Event) Phase {
 	return p
 }
 
+// News is what has happened while a worker has the object. The zero value means nothing.
+type News uint8
+
+// The news.
+const (
+	// Quiet means that nothing has happened.
+	Quiet News = iota
+	// Sighted means that the object was seen, or has changed. The later of this and of the worker's report counts, by the version.
+	Sighted
+	// Arrived means the same, and that the object was seen in its place.
+	Arrived
+	// Doubted means that something else has changed that the worker may have used for its decision. Of its report, only the object
+	// counts.
+	Doubted
+	// Dropped means that the resource has left the ring.
+	Dropped
+)
+
+var newsNames = [...]string{"quiet", "sighted", "arrived", "doubted", "dropped"}
+
+func (n News) String() string { return newsNames[n] }
+
+// and returns the news after more of it. A sight does not end a doubt. It shows that the ring has a dropped resource again.
+func (n News) and(more News) News {
+	switch {
+	case n >= Doubted && more < Doubted:
+		return Doubted
+	case n == Dropped:
+		return Dropped
+	}
+
+	return more
+}
+
 func afterMoving(e Event) Phase {
 	//exhaustive:ignore
 	switch e {

@@ -103,15 +103,10 @@ type entry struct {
 	stale bool
 	// seen is the newest reported version. If the stored object has another version, the object is stale.
 	seen string
-	// again reports whether something was seen or woken while a worker had the object. inPlace reports whether the stored
-	// object was seen in its place meanwhile. doubted reports whether something else has changed that the worker may have
-	// used for its decision.
-	again, inPlace, doubted bool
-	// left reports whether the resource has left the ring while a worker still has the object.
-	left bool
-	// failures counts consecutive failed attempts. failing reports whether they were many, and no change of the object explains the last one.
+	// news is what has happened while a worker has the object.
+	news News
+	// failures counts consecutive failed attempts.
 	failures int
-	failing  bool
 	// plain reports whether a hand-over was found not to fit into the object.
 	plain bool
 	// holds is the shard of which it holds a permit. since is when it got the permit, and late reports whether the drain is late.
@@ -170,8 +165,11 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	e.stale = false
 
 	switch {
+	case e.phase == Moving && inPlace:
+		e.news = e.news.and(Arrived)
+		t.count(e)
 	case e.phase == Moving:
-		e.again, e.inPlace, e.left = true, inPlace, false
+		e.news = e.news.and(Sighted)
 		t.count(e)
 	case inPlace:
 		t.end(now, e)
@@ -220,9 +218,6 @@ func (t *Table) replace(e *entry, o feed.Object) {
 	}
 }
 
-// anew makes the table use only the object of the worker's next report: the worker's decision is out of date.
-func (e *entry) anew() { e.again, e.inPlace, e.doubted = true, false, true }
-
 // Unsure records that an object has reached a resource version that was not seen. It may be in its place.
 func (t *Table) Unsure(id feed.ID, resourceVersion string) {
 	if invariants.Enabled {
@@ -241,14 +236,14 @@ func (t *Table) Unsure(id feed.ID, resourceVersion string) {
 func (t *Table) look(e *entry, seen string) {
 	e.stale, e.seen = true, seen
 
-	if e.phase == Moving {
-		e.again, e.inPlace = true, false
-		e.doubted = e.doubted || seen == e.object.ResourceVersion // the worker may not have read it
-
-		return
+	switch {
+	case e.phase != Moving:
+		t.move(e, Woken)
+	case seen == e.object.ResourceVersion: // the worker may not have read it
+		e.news = e.news.and(Doubted)
+	default:
+		e.news = e.news.and(Sighted)
 	}
-
-	t.move(e, Woken)
 }
 
 // Released records that an object has lost its drain label by a resource version. If the object has not been seen since, the
@@ -320,9 +315,10 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 		e := t.entries[id]
 
 		switch {
+		case e.phase == Moving && keep(id):
+			e.news = Doubted
 		case e.phase == Moving:
-			e.left = !keep(id)
-			e.anew()
+			e.news = Dropped
 		case !keep(id):
 			t.end(now, e)
 			continue
@@ -357,7 +353,7 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 	t.lanes.jobs++
 
 	t.move(e, Taken)
-	e.again, e.inPlace, e.doubted = false, false, false
+	e.news = Quiet
 
 	return Job{
 		Object: e.object, Stale: e.stale, Plain: e.plain, Within: cmp.Or(e.lane.within, firstWithin), Hung: max(hungAfter, 2*e.lane.usual),

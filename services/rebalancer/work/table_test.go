@@ -53,7 +53,7 @@ func TestAnyHistory(t *testing.T) {
 // before returns the obligations, except those of resources that have left the ring.
 func (w *reference) before() (all []string) {
 	for _, o := range w.table.sorted() {
-		if !w.table.entries[o].left {
+		if w.table.entries[o].news != Dropped {
 			all = append(all, o.Name)
 		}
 	}

@@ -195,7 +195,7 @@ func (t *Table) countedAs(e *entry) counted {
 
 	progresses := e.phase == Due || e.phase == Moving || e.phase == Delayed
 	c.late = e.late
-	c.failing = e.failing && progresses
+	c.failing = e.failing() && progresses
 	c.blocked = e.phase == Delayed || e.phase == Parked && (e.cause.kind == kindHeld || e.cause.kind == kindOwner)
 
 	if !available {
