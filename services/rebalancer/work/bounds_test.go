@@ -95,7 +95,7 @@ func TestWhatFindsNoRoomIsSearchedAtHalfOfIt(t *testing.T) {
 			}
 		}
 
-		require.Equal(t, limits.Parked, x.tally.parked)
+		require.Equal(t, limits.Parked, x.phases[Parked])
 		require.True(t, x.Summary().More)
 
 		d, owed := x.Debt()

@@ -41,14 +41,9 @@ func PermitOf(shard string, of schema.GroupResource) Cause {
 // lane returns the lane of a permit that is waited for.
 func (c Cause) lane() shardLane { return shardLane{c.shard, c.owner.GVR.GroupResource()} }
 
-// Busy returns the number of obligations that are due, or with a worker, without those whose writes hang.
-func (t *Table) Busy() int { return t.Ready() + t.tally.phases[Moving] - t.lanes.hung }
-
 // OwnerOf is the cause that the owner of a controlled object is not in its place. The table itself wakes it when the
 // obligation of the owner ends, or when the labels of the owner change.
-func OwnerOf(owner feed.ID) Cause {
-	return Cause{kind: kindOwner, owner: anyVersion(owner)}
-}
+func OwnerOf(owner feed.ID) Cause { return Cause{kind: kindOwner, owner: owner} }
 
 // TurnOf is the cause that a worker is processing the object, an object that follows it, or an object that it follows.
 func TurnOf(id feed.ID) Cause { return Cause{kind: kindTurn, owner: id} }
@@ -95,9 +90,13 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	}
 
 	w.push(e)
-	t.tally.parked++
 
 	if out.Cause.kind == kindFollowers {
+		if t.waiting++; e.follows != (feed.Lineage{}) {
+			e.nested = true
+			t.nested++
+		}
+
 		t.waitsBelow(e, true)
 		t.hastenBelow(out.Cause.uid)
 	}
@@ -105,11 +104,11 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	switch c := out.Cause; {
 	case c.kind == kindPermit && t.free(c.lane()):
 		t.grantNext(now)
-	case c.kind == kindOwner && !t.known(c.owner):
+	case c.kind == kindOwner && t.entries[c.owner] == nil:
 		t.wake(c)
 	case c.kind == kindFollowers && out.RetryAfter == 0 && t.together(e):
 		t.wake(c)
-	case c.kind == kindFollowers && e.follows != (feed.Lineage{}) && t.tally.between > t.limits.Parked:
+	case e.nested && t.nested > t.limits.Parked:
 		t.drop(now, e)
 	case c.kind == kindHeld && !w.timer.set() && w.probe == nil:
 		t.try(c, w) // otherwise none would retry
@@ -119,7 +118,13 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 }
 
 // stuck returns the number of stored obligations of which nobody knows when they can move.
-func (t *Table) stuck() int { return t.tally.parked - t.tally.first + t.tally.failed + t.behindHung() }
+func (t *Table) stuck() int { return t.phases[Parked] - t.waiting + t.failing() + t.behindHung() }
+
+// beyondFailing reports whether an obligation that has failed finds no room, because too many others of its resource are failing. A drain does: it
+// holds a permit.
+func (t *Table) beyondFailing(e *entry) bool {
+	return t.stuck() >= t.limits.Parked && e.lane.failing > 0 && !e.failing() && !e.object.Draining
+}
 
 // drop drops an obligation that finds no room, and those that wait for it: its end would wake them, and they would wait for it
 // again, repeatedly. It does not wake the objects that it follows either. If it waits for a shard, its objects are searched
@@ -182,23 +187,10 @@ func (t *Table) search() {
 // searchIfRoom requests a search for the obligations that found no room, if half of the room is free: earlier, most of them
 // would find none again.
 func (t *Table) searchIfRoom() {
-	if t.dropped && t.stuck()+t.Ready() <= t.limits.Parked/2 && t.tally.between <= t.limits.Parked/2 {
+	if t.dropped && t.stuck()+t.Ready() <= t.limits.Parked/2 && t.nested <= t.limits.Parked/2 {
 		t.debt.All = true
 		t.search()
 	}
-}
-
-// known reports whether there is an obligation for an object, in any version of its resource.
-func (t *Table) known(id feed.ID) bool {
-	_, ok := t.tally.owners[anyVersion(id)]
-
-	return ok
-}
-
-func anyVersion(id feed.ID) feed.ID {
-	id.GVR.Version = ""
-
-	return id
 }
 
 func (t *Table) waitingFor(c Cause) *waiting {
@@ -229,10 +221,14 @@ func (t *Table) forget(c Cause) {
 func (t *Table) unpark(e *entry) {
 	w := t.parked[e.cause]
 	e.unqueue()
-	t.tally.parked--
 
 	if e.cause.kind == kindFollowers {
 		t.waitsBelow(e, false)
+
+		if t.waiting--; e.nested {
+			e.nested = false
+			t.nested--
+		}
 	}
 
 	if w.entries.Len() == 0 && !w.dropped {

@@ -25,7 +25,7 @@ func (t *Table) check() {
 
 // verify recounts everything and returns the first violated invariant.
 func (t *Table) verify() error {
-	n := count{tally: newTally(), permits: newPermits(), following: byUID[*entry]{}, queued: map[*entry]int{}, moves: sets.New[*list.Element](), waits: map[Cause]int{}}
+	n := count{entries: map[*lane]int{}, failing: map[*lane]int{}, permits: newPermits(), following: byUID[*entry]{}, queued: map[*entry]int{}, moves: sets.New[*list.Element](), waits: map[Cause]int{}}
 
 	for _, l := range t.lanes.all {
 		for i := range l.due {
@@ -35,8 +35,8 @@ func (t *Table) verify() error {
 		}
 	}
 
-	if len(n.queued) != t.tally.phases[Due] {
-		return fmt.Errorf("3: %d are queued, and %d are due", len(n.queued), t.tally.phases[Due])
+	if len(n.queued) != t.phases[Due] {
+		return fmt.Errorf("3: %d are queued, and %d are due", len(n.queued), t.phases[Due])
 	}
 
 	for id, e := range t.entries {
@@ -56,7 +56,7 @@ func (t *Table) verify() error {
 			return err
 		}
 
-		n.add(e, t.countedAs(e))
+		n.add(e)
 	}
 
 	for i, n := range t.timers.all {
@@ -73,8 +73,8 @@ func (t *Table) verify() error {
 		}
 	}
 
-	if len(t.moving) != n.tally.phases[Moving] {
-		return fmt.Errorf("3: workers have %d, of which %d are obligations", len(t.moving), n.tally.phases[Moving])
+	if len(t.moving) != n.phases[Moving] {
+		return fmt.Errorf("3: workers have %d, of which %d are obligations", len(t.moving), n.phases[Moving])
 	}
 
 	return t.verifyCounts(&n)
@@ -118,9 +118,17 @@ func (t *Table) verifyCounts(n *count) error {
 		}
 	}
 
+	for _, l := range t.lanes.all {
+		if l.entries != n.entries[l] || l.failing != n.failing[l] {
+			return fmt.Errorf("6: the recount of %s is %d, and %d failing, not %d and %d", l, n.entries[l], n.failing[l], l.entries, l.failing)
+		}
+	}
+
+	n.phases[None] = -len(t.entries)
+
 	switch {
-	case !reflect.DeepEqual(n.tally, t.tally):
-		return fmt.Errorf("6: the recount is %+v, not %+v", n.tally, t.tally)
+	case n.phases != t.phases || n.waiting != t.waiting || n.nested != t.nested:
+		return fmt.Errorf("6: the recount is %v, %d waiting, and %d nested, not %v, %d, and %d", n.phases, n.waiting, n.nested, t.phases, t.waiting, t.nested)
 	case !reflect.DeepEqual(n.permits, t.permits):
 		return fmt.Errorf("4: the recount is %d permits of %v, not %d of %v", n.permits.inTime, n.permits.lanes, t.permits.inTime, t.permits.lanes)
 	case !maps.EqualFunc(n.following, t.families.following, sets.Set[*entry].Equal):
@@ -132,16 +140,27 @@ func (t *Table) verifyCounts(n *count) error {
 
 // count contains the recounted values of a table.
 type count struct {
-	tally     tally
-	permits   permits
-	following byUID[*entry]
-	queued    map[*entry]int
-	moves     sets.Set[*list.Element]
-	waits     map[Cause]int
+	phases           [Delayed + 1]int
+	waiting, nested  int
+	entries, failing map[*lane]int
+	permits          permits
+	following        byUID[*entry]
+	queued           map[*entry]int
+	moves            sets.Set[*list.Element]
+	waits            map[Cause]int
 }
 
-func (n *count) add(e *entry, as counted) {
-	n.tally.add(e.object.ID, as, 1)
+func (n *count) add(e *entry) {
+	n.phases[e.phase]++
+	n.entries[e.lane]++
+
+	if e.failing() {
+		n.failing[e.lane]++
+	}
+
+	if e.nested {
+		n.nested++
+	}
 
 	if e.holds != "" {
 		n.permits.count(laneOf(e.holds, e), e.late, 1)
@@ -151,7 +170,10 @@ func (n *count) add(e *entry, as counted) {
 
 	if e.phase == Parked {
 		n.waits[e.cause]++
-		n.tally.parked++
+
+		if e.cause.kind == kindFollowers {
+			n.waiting++
+		}
 	}
 
 	for _, uid := range e.follows {
@@ -184,7 +206,7 @@ func (t *Table) verifyWaiting(c Cause, w *waiting, n int) error {
 	case w.entries.Len() == 0:
 	case c.kind == kindPermit && t.free(c.lane()):
 		return fmt.Errorf("5: %d wait because %s, and a permit is free", w.entries.Len(), c)
-	case c.kind == kindOwner && !t.known(c.owner):
+	case c.kind == kindOwner && t.entries[c.owner] == nil:
 		return fmt.Errorf("5: %d wait for %s, which is no obligation", w.entries.Len(), c.owner)
 	}
 

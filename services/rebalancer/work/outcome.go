@@ -51,15 +51,30 @@ const (
 
 // fail records another failure in a row. Those that only another change of the object explains do not make it failing.
 func (e *entry) fail(out Outcome) {
-	if e.failures++; out.Brief {
-		e.failures = min(e.failures, many-1)
+	failures := e.failures + 1
+	if out.Brief {
+		failures = min(failures, many-1)
 	}
 
-	e.plain, e.reason = e.plain || out.Full, out.Reason
+	e.plain = e.plain || out.Full
+	e.failed(failures, out.Reason)
 }
 
 // succeed ends the failures in a row.
-func (e *entry) succeed() { e.failures, e.reason = 0, "" }
+func (e *entry) succeed() { e.failed(0, "") }
+
+// failed sets the number of failures in a row, and the last one.
+func (e *entry) failed(failures int, reason string) {
+	before := e.failing()
+	e.failures, e.reason = failures, reason
+
+	switch now := e.failing(); {
+	case now && !before:
+		e.lane.failing++
+	case before && !now:
+		e.lane.failing--
+	}
+}
 
 // failing reports whether many attempts have failed in a row.
 func (e *entry) failing() bool { return e.failures >= many }
@@ -214,7 +229,6 @@ func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
 
 	e.late = true
 	t.permits.late(laneOf(e.holds, e), e.since)
-	t.count(e)
 	t.grantNext(now) // it no longer holds a permit of the total
 
 	return Late{ID: e.object.ID, Shard: e.holds, After: now.Sub(e.since).Round(time.Second)}, true

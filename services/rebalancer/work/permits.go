@@ -242,7 +242,6 @@ func (t *Table) Grant(now time.Time, id feed.ID, shard string) bool {
 
 	if e.holds != shard {
 		t.hold(now, e, shard)
-		t.count(e)
 		t.grantNext(now) // it may have given back a permit of another shard
 	}
 
@@ -264,8 +263,6 @@ func (t *Table) permit(now time.Time, e *entry) {
 		t.hold(now, e, shard)
 		t.grantNext(now)
 	}
-
-	t.count(e)
 }
 
 // hold gives an obligation a permit of the shard; "" takes its permit away.

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"container/list"
 	"time"
+	"unique"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -73,14 +74,18 @@ type Table struct {
 	limits   Limits
 	pace     invariants.Pace
 	entries  map[feed.ID]*entry
+	number   int
 	moving   map[*entry]struct{}
 	lanes    lanes
 	timers   timers
 	parked   map[Cause]*waiting
 	permits  permits
 	families families
-	tally    tally
 	debt     Debt
+	// phases counts the obligations by phase. waiting counts those that wait for what follows them, and nested those of them
+	// that follow others.
+	phases          [Delayed + 1]int
+	waiting, nested int
 	// dropped reports whether obligations found no room, so that a pass has to find them again.
 	dropped bool
 	// owing counts the causes whose obligations found no room, and are searched when it wakes them.
@@ -93,33 +98,39 @@ type Table struct {
 	available func(shard string) bool
 }
 
-// entry is one obligation.
+// entry is one obligation. A summary reads the first fields of each.
 type entry struct {
-	object feed.Object
-	phase  Phase
-	// cause is what it waits for while it is parked.
-	cause Cause
+	phase Phase
 	// stale reports whether the object has changed in an unknown way.
 	stale bool
-	// seen is the newest reported version. If the stored object has another version, the object is stale.
-	seen string
 	// news is what has happened while a worker has the object.
 	news News
-	// failures counts consecutive failed attempts.
-	failures int
+	// late reports whether the drain of the object is late.
+	late bool
 	// plain reports whether a hand-over was found not to fit into the object.
 	plain bool
-	// holds is the shard of which it holds a permit. since is when it got the permit, and late reports whether the drain is late.
+	// hung reports whether a worker has the object, and its write hangs.
+	hung bool
+	// nested reports whether it is counted as such: it waits for what follows it, and follows others.
+	nested bool
+	// failures counts consecutive failed attempts.
+	failures int
+	// number is its number among all obligations that there ever were.
+	number int
+	// lane is what is due of its resource.
+	lane *lane
+	// cause is what it waits for while it is parked.
+	cause  Cause
+	object feed.Object
+	// seen is the newest reported version. If the stored object has another version, the object is stale.
+	seen string
+	// holds is the shard of which it holds a permit. since is when it got the permit.
 	holds string
 	since time.Time
-	late  bool
 	// move is its place among the planned moves, if it is or was in one.
 	move *list.Element
 	// timer is when it is due again.
 	timer timer
-	// lane is what is due of its resource. hung reports whether a worker has it, and its write hangs.
-	lane *lane
-	hung bool
 	// probes is the cause for which it retries on behalf of all obligations with that cause.
 	probes Cause
 	// follows are the objects for which it is counted as a follower.
@@ -130,14 +141,12 @@ type entry struct {
 	spot  *list.Element
 	// reason is the last failure in a row; empty if there was none.
 	reason string
-	// counted is what the tally contains for it.
-	counted counted
 }
 
 // New returns an empty table, for a ring without shards.
 func New(l Limits) *Table {
 	return &Table{
-		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, permits: newPermits(), families: newFamilies(), tally: newTally(),
+		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, permits: newPermits(), families: newFamilies(),
 		moved:     map[schema.GroupResource]uint64{},
 		available: func(string) bool { return false },
 	}
@@ -155,8 +164,10 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	case !known && inPlace:
 		return
 	case !known:
-		e = &entry{object: o, seen: o.ResourceVersion, lane: t.lane(o.GVR.GroupResource())}
+		t.number++
+		e = &entry{number: t.number, object: o, seen: o.ResourceVersion, lane: t.lane(o.GVR.GroupResource())}
 		t.entries[o.ID] = e
+		e.lane.entries++
 	case feed.Older(o.ResourceVersion, e.seen), o.ResourceVersion == e.object.ResourceVersion && (e.stale || !inPlace):
 		return // this state is already known
 	}
@@ -167,10 +178,8 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	switch {
 	case e.phase == Moving && inPlace:
 		e.news = e.news.and(Arrived)
-		t.count(e)
 	case e.phase == Moving:
 		e.news = e.news.and(Sighted)
-		t.count(e)
 	case inPlace:
 		t.end(now, e)
 	default:
@@ -208,6 +217,7 @@ func (t *Table) replace(e *entry, o feed.Object) {
 		o.Above = before.Above // the source of this sight could not find it out
 	}
 
+	o.Shard = unique.Make(o.Shard).Value() // so that a visit of all objects does not read each of these texts
 	e.object, e.seen = o, o.ResourceVersion
 	t.give(o)
 	t.follow(e, o.Lineage())
@@ -296,7 +306,7 @@ func (t *Table) Unlisted(of func(feed.ID) bool) {
 	}
 
 	for _, id := range t.sorted() {
-		if e := t.entries[id]; e.counted.class == unassigned && of(id) {
+		if e := t.entries[id]; t.unassigned(e) && of(id) {
 			t.look(e, e.seen)
 		}
 	}
@@ -327,7 +337,6 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 		}
 
 		e.succeed()
-		t.count(e)
 	}
 
 	t.requeue()
@@ -363,12 +372,12 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 // move changes the phase of an obligation and updates what depends on it.
 func (t *Table) move(e *entry, event Event) {
 	before := e.phase
-	e.phase = next(before, event)
-
-	if e.phase == before {
-		t.count(e)
+	if e.phase = next(before, event); e.phase == before {
 		return
 	}
+
+	t.phases[before]--
+	t.phases[e.phase]++
 
 	switch before { //nolint:exhaustive // nothing to leave
 	case Due:
@@ -388,8 +397,6 @@ func (t *Table) move(e *entry, event Event) {
 		t.moving[e] = struct{}{}
 		t.works(e, true)
 	}
-
-	t.count(e)
 }
 
 // requeue rebuilds the queues, because the set of urgent objects has changed.
@@ -431,8 +438,9 @@ func (t *Table) end(now time.Time, e *entry) {
 	t.move(e, SeenInPlace)
 	delete(t.entries, e.object.ID)
 	t.timers.stop(&e.timer)
+	e.succeed()
 
-	if t.tally.resources[e.lane.of] == 0 {
+	if e.lane.entries--; e.lane.entries == 0 {
 		e.lane.hanging, e.lane.reason = time.Time{}, "" // the next write shows it
 	}
 
@@ -452,11 +460,17 @@ func (t *Table) end(now time.Time, e *entry) {
 }
 
 // Full reports whether so many obligations are in progress that sources should wait. Those whose writes hang do not count.
-func (t *Table) Full() bool { return t.tally.active()-t.behindHung() >= t.limits.Active }
+func (t *Table) Full() bool { return t.active()+t.waiting >= t.limits.Active }
 
-// FullOfFollowers reports whether so many followers are in progress that the search for more should wait. It is separate from
-// [Table.Full], because the objects that wait for followers count there.
-func (t *Table) FullOfFollowers() bool { return t.tally.follows-t.behindHung() >= t.limits.Active }
+// FullOfFollowers reports whether so many obligations are in progress that the search for followers should wait. The objects that
+// wait for these do not count.
+func (t *Table) FullOfFollowers() bool { return t.active() >= t.limits.Active }
+
+// active returns the number of obligations in progress, without objects that wait for their followers. Objects that are failing
+// do not count: nobody needs to wait for the end of that.
+func (t *Table) active() int {
+	return t.Ready() + t.phases[Moving] + t.phases[Delayed] - t.failing()
+}
 
 // Empty reports whether there is no obligation, including those that found no room.
 func (t *Table) Empty() bool { return len(t.entries) == 0 && len(t.parked) == 0 && !t.dropped }

@@ -107,7 +107,7 @@ func (w *reference) check(t *rapid.T) {
 	checkTable(t, w.table)
 
 	limit := w.table.limits.Parked + len(shards)*2
-	require.LessOrEqual(t, w.table.tally.parked, limit)
+	require.LessOrEqual(t, w.table.phases[Parked], limit)
 
 	for c, p := range w.table.parked {
 		if c.kind != kindHeld || p.entries.Len() == 0 || p.timer.set() {
