@@ -117,6 +117,6 @@ func TestWhatFindsNoRoomIsSearchedAtHalfOfIt(t *testing.T) {
 	}
 
 	d, _ := x.Debt()
-	require.Equal(t, Debt{All: true, Relist: true}, d)
+	require.Equal(t, Debt{Relist: true}, d)
 	require.False(t, x.Summary().More)
 }

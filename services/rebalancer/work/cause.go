@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
@@ -67,8 +66,6 @@ func (c Cause) String() string {
 // waiting contains the obligations that wait for one cause.
 type waiting struct {
 	queue
-	// dropped reports whether obligations found no room that waited for a shard: the cause determines where they are.
-	dropped bool
 	// timer is the time of the next retry. probe is the obligation that is retrying now.
 	timer timer
 	probe *entry
@@ -117,82 +114,6 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	}
 }
 
-// stuck returns the number of stored obligations of which nobody knows when they can move.
-func (t *Table) stuck() int { return t.phases[Parked] - t.waiting + t.failing() + t.behindHung() }
-
-// beyondFailing reports whether an obligation that has failed finds no room, because too many others of its resource are failing. A drain does: it
-// holds a permit.
-func (t *Table) beyondFailing(e *entry) bool {
-	return t.stuck() >= t.limits.Parked && e.lane.failing > 0 && !e.failing() && !e.object.Draining
-}
-
-// drop drops an obligation that finds no room, and those that wait for it: its end would wake them, and they would wait for it
-// again, repeatedly. It does not wake the objects that it follows either. If it waits for a shard, its objects are searched
-// when the shard wakes it; otherwise, see [Table.Search].
-func (t *Table) drop(now time.Time, e *entry) {
-	below := t.parked[OwnerOf(e.object.ID)]
-
-	if w := t.parked[e.cause]; e.phase == Parked && e.cause.shard != "" && below == nil && e.follows == (feed.Lineage{}) {
-		if !w.dropped {
-			t.owing++
-		}
-
-		w.dropped = true
-	} else {
-		t.dropped = true
-	}
-
-	if below != nil {
-		for _, o := range slices.Collect(below.all) {
-			t.drop(now, o)
-		}
-	}
-
-	t.noRoom(e.follows)
-	t.recount(e, feed.Lineage{})
-	t.end(now, e)
-}
-
-// Search requests another search for the obligations that found no room, because a pass is about to see all labeled objects.
-func (t *Table) Search() {
-	if invariants.Enabled {
-		defer t.check()
-	}
-
-	t.search()
-}
-
-func (t *Table) search() {
-	if !t.dropped {
-		return
-	}
-
-	t.dropped = false
-	t.debt.Relist = true // a pass does not see objects without a label
-
-	for _, uid := range sets.List(t.families.roomless) {
-		t.families.roomless.Delete(uid)
-		t.families.known.Delete(uid)
-
-		if w, ok := t.parked[FollowersOf(uid)]; ok {
-			for e := range w.all {
-				t.families.known.Delete(e.follows[:]...)
-			}
-		}
-
-		t.wake(FollowersOf(uid))
-	}
-}
-
-// searchIfRoom requests a search for the obligations that found no room, if half of the room is free: earlier, most of them
-// would find none again.
-func (t *Table) searchIfRoom() {
-	if t.dropped && t.stuck()+t.Ready() <= t.limits.Parked/2 && t.nested <= t.limits.Parked/2 {
-		t.debt.All = true
-		t.search()
-	}
-}
-
 func (t *Table) waitingFor(c Cause) *waiting {
 	w, ok := t.parked[c]
 	if !ok {
@@ -207,10 +128,14 @@ func (t *Table) waitingFor(c Cause) *waiting {
 	return w
 }
 
-// forget drops a cause that no obligation waits for.
+// forget drops a cause that no obligation waits for. Those that found no room may be able to move now.
 func (t *Table) forget(c Cause) {
 	t.timers.stop(&t.parked[c].timer)
 	delete(t.parked, c)
+
+	if c.shard != "" {
+		t.search(c.shard)
+	}
 
 	if c.kind == kindPermit {
 		t.permits.wanted.Delete(c.lane())
@@ -231,7 +156,8 @@ func (t *Table) unpark(e *entry) {
 		}
 	}
 
-	if w.entries.Len() == 0 && !w.dropped {
+	// If it retries also for others that found no room, it tells whether these have to be searched.
+	if w.entries.Len() == 0 && (w.probe == nil || e.cause.shard == "" || !t.missing.Has(e.cause.shard)) {
 		t.forget(e.cause)
 	}
 }
@@ -267,25 +193,8 @@ func (t *Table) wake(c Cause) {
 		}
 	}
 
-	t.repay(c, w)
-}
-
-// repay requests a search for the objects that found no room while they waited for the cause.
-func (t *Table) repay(c Cause, w *waiting) {
-	if !w.dropped {
-		return
-	}
-
-	t.owing--
-
-	if w.dropped = false; w.entries.Len() == 0 {
+	if t.parked[c] == w {
 		t.forget(c)
-	}
-
-	if c.kind == kindHeld {
-		t.debt.lose(c.shard)
-	} else {
-		t.debt.misplace(c.shard)
 	}
 }
 
@@ -322,24 +231,19 @@ func (t *Table) Expire(now time.Time) {
 	}
 }
 
-// try lets one of the obligations with the cause retry. If only the cause is stored, their objects are searched.
+// try lets one of the obligations with the cause retry. If none is stored, their objects are searched.
 func (t *Table) try(c Cause, w *waiting) {
-	if e := w.first(); e != nil {
-		w.probe, e.probes = e, c
-		t.move(e, Woken)
-
-		return
+	if w.probe = w.first(); w.probe == nil {
+		t.forget(c)
+	} else {
+		t.move(w.probe, Woken)
 	}
-
-	t.repay(c, w)
 }
 
-// tried lets another obligation retry if one that did has ended up in another state, so that no retry is scheduled.
-func (t *Table) tried(e *entry) {
-	c := e.probes
-	e.probes = Cause{}
-
-	if w, ok := t.parked[c]; ok && w.probe == e {
+// tried lets another obligation retry if one that did has ended up in another state, so that no retry is scheduled. c is the cause
+// that it had.
+func (t *Table) tried(e *entry, c Cause) {
+	if w := t.parked[c]; w != nil && w.probe == e {
 		if w.probe = nil; !w.timer.set() {
 			t.try(c, w)
 		}
@@ -383,14 +287,4 @@ func (t *Table) Next() (at time.Time, ok bool) {
 // sorted returns the IDs of all obligations in a deterministic order.
 func (t *Table) sorted() []feed.ID {
 	return slices.SortedFunc(maps.Keys(t.entries), feed.Compare)
-}
-
-// repayAll requests a search for everything that found no room.
-func (t *Table) repayAll() {
-	for c, w := range t.parked {
-		t.repay(c, w)
-	}
-
-	t.debt.All = t.debt.All || t.dropped
-	t.search()
 }

@@ -2,11 +2,13 @@ package work
 
 import (
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/invariants"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 // Debt is what has to be searched again, because it was not stored or not seen.
@@ -22,16 +24,18 @@ type Debt struct {
 	Lost, Misplaced []string
 }
 
-func (d *Debt) lose(shard string)     { d.Lost = append(d.Lost, shard) }
-func (d *Debt) misplace(shard string) { d.Misplaced = append(d.Misplaced, shard) }
-
 // Debt returns what is owed, and clears it. ok is false if nothing is owed.
 func (t *Table) Debt() (d Debt, ok bool) {
 	if invariants.Enabled {
 		defer t.check()
 	}
 
-	t.searchIfRoom()
+	if t.missing.Len()+t.families.roomless.Len() > 0 {
+		// If less room were free, most of them would find none again.
+		if half := t.limits.Parked / 2; t.stuck()+t.Ready() <= half && t.nested <= half {
+			t.searchAll()
+		}
+	}
 
 	d = t.debt
 	t.debt = Debt{}
@@ -49,6 +53,103 @@ func (t *Table) Moved(of schema.GroupResource) uint64 { return t.moved[of] }
 // Still reports whether there is no obligation of a resource. It is false while any obligation is not stored, because that may be one of
 // the resource.
 func (t *Table) Still(of schema.GroupResource) bool {
-	return !t.dropped && t.owing == 0 &&
+	return t.missing.Len() == 0 &&
 		!slices.ContainsFunc(t.lanes.all, func(l *lane) bool { return l.of == of && l.entries > 0 })
+}
+
+// stuck returns the number of stored obligations of which nobody knows when they can move.
+func (t *Table) stuck() int { return t.phases[Parked] - t.waiting + t.failing() + t.behindHung() }
+
+// beyondFailing reports whether an obligation that has failed finds no room, because too many others of its resource are failing.
+// A drain does: it holds a permit.
+func (t *Table) beyondFailing(e *entry) bool {
+	return t.stuck() >= t.limits.Parked && e.lane.failing > 0 && !e.failing() && !e.object.Draining
+}
+
+// drop drops an obligation that finds no room, and those that wait for it: its end would wake them, and they would wait for it
+// again, repeatedly. It does not wake the objects that it follows either.
+func (t *Table) drop(now time.Time, e *entry) {
+	if below := t.parked[OwnerOf(e.object.ID)]; below != nil {
+		for _, o := range slices.Collect(below.all) {
+			t.drop(now, o)
+		}
+	}
+
+	where := e.object.Shard
+	if e.stale {
+		where = anywhere
+	}
+
+	t.missing.Insert(where)
+	t.noRoom(e.follows)
+	t.recount(e, feed.Lineage{})
+	t.end(now, e)
+}
+
+// anywhere is where an object is that has changed in an unknown way. It is no name of a shard.
+const anywhere = "*"
+
+// search requests a search for the objects of a shard that found no room; "" is for those without a shard.
+func (t *Table) search(shard string) {
+	if !t.missing.Has(shard) {
+		return
+	}
+
+	t.missing.Delete(shard)
+
+	switch {
+	case shard == anywhere:
+		t.debt.All, t.debt.Relist = true, true
+	case shard == "":
+		t.debt.Relist = true
+	case t.available(shard):
+		t.debt.Misplaced = append(t.debt.Misplaced, shard)
+	default:
+		t.debt.Lost = append(t.debt.Lost, shard)
+	}
+}
+
+// searchAll requests a search for everything that found no room.
+func (t *Table) searchAll() {
+	for c, w := range t.parked {
+		if w.entries.Len() == 0 {
+			t.forget(c)
+		}
+	}
+
+	for shard := range t.missing {
+		t.search(shard)
+	}
+
+	t.gatherAgain()
+}
+
+// Search requests another search for what found no room, because a pass is about to see all labeled objects.
+func (t *Table) Search() {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
+	if t.missing.HasAny("", anywhere) {
+		t.missing.Delete("", anywhere)
+		t.debt.Relist = true // a pass does not see objects without a label
+	}
+
+	t.gatherAgain()
+}
+
+// gatherAgain wakes the objects with a follower that found no room, so that all of them are found again.
+func (t *Table) gatherAgain() {
+	for _, uid := range sets.List(t.families.roomless) {
+		t.families.roomless.Delete(uid)
+		t.families.known.Delete(uid)
+
+		if w, ok := t.parked[FollowersOf(uid)]; ok {
+			for e := range w.all {
+				t.families.known.Delete(e.follows[:]...)
+			}
+		}
+
+		t.wake(FollowersOf(uid))
+	}
 }

@@ -131,6 +131,7 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	}
 
 	e.stale = out.Stale
+	cause := e.cause
 
 	switch out.Event { //nolint:exhaustive // others do not come from workers
 	case SeenInPlace:
@@ -164,7 +165,7 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	}
 
 	if e.phase != Due {
-		t.tried(e)
+		t.tried(e, cause)
 	}
 
 	return late, news

@@ -76,7 +76,7 @@ type place struct {
 
 // Summary returns a summary of the obligations. It visits all of them, which takes milliseconds if the table is full.
 func (t *Table) Summary() Summary {
-	s := Summary{More: t.dropped || t.owing > 0, Silent: t.permits.silent(), Hanging: t.hanging()}
+	s := Summary{More: t.missing.Len() > 0, Silent: t.permits.silent(), Hanging: t.hanging()}
 	places, problems := map[string]*place{}, map[*lane]int{}
 
 	var late, blocked, failing example
@@ -160,9 +160,9 @@ func (t *Table) shards(places map[string]*place) (lost []string, asked []Share) 
 		}
 	}
 
-	for c := range t.parked {
-		if c.kind == kindHeld {
-			names.Insert(c.shard)
+	for shard := range t.missing {
+		if shard != "" && shard != anywhere && !t.available(shard) {
+			names.Insert(shard)
 		}
 	}
 

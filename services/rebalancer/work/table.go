@@ -54,9 +54,8 @@ type Job struct {
 //
 //  1. An obligation ends only when its object was seen in its place, seen not to concern the ring, or seen not to exist;
 //     or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has to begin
-//     after it. An object that finds no room in the table also leaves a debt, when half of
-//     the room is free. A write never ends an
-//     obligation, whether it succeeds or fails.
+//     after it. An object that finds no room in the table leaves a debt to search its shard, when half of the room is free or
+//     nothing waits for the shard anymore. A write never ends an obligation, whether it succeeds or fails.
 //  2. An earlier sight never replaces a later one, by the resource version.
 //  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards.
 //  4. An object holds a permit of its shard exactly while it carries the drain label, as far as is known, or is about to
@@ -86,10 +85,8 @@ type Table struct {
 	// that follow others.
 	phases          [Delayed + 1]int
 	waiting, nested int
-	// dropped reports whether obligations found no room, so that a pass has to find them again.
-	dropped bool
-	// owing counts the causes whose obligations found no room, and are searched when it wakes them.
-	owing int
+	// missing are the shards of objects that found no room, and have to be searched; "" for those without a shard.
+	missing sets.Set[string]
 	// moved counts by resource how often objects of live shards have moved or were asked for.
 	moved map[schema.GroupResource]uint64
 	// paused is until when no further object may be drained; zero if objects may be.
@@ -131,8 +128,6 @@ type entry struct {
 	move *list.Element
 	// timer is when it is due again.
 	timer timer
-	// probes is the cause for which it retries on behalf of all obligations with that cause.
-	probes Cause
 	// follows are the objects for which it is counted as a follower.
 	follows feed.Lineage
 	// queue is the queue that it is in, of those that are due or that wait for its cause, and spot is its place there; nil if
@@ -147,7 +142,7 @@ type entry struct {
 func New(l Limits) *Table {
 	return &Table{
 		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, permits: newPermits(), families: newFamilies(),
-		moved:     map[schema.GroupResource]uint64{},
+		moved: map[schema.GroupResource]uint64{}, missing: sets.New[string](),
 		available: func(string) bool { return false },
 	}
 }
@@ -340,7 +335,7 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 	}
 
 	t.requeue()
-	t.repayAll()
+	t.searchAll()
 }
 
 // Take hands out an obligation that is due. Objects whose followers have all moved come first, because they are one write away
@@ -450,13 +445,12 @@ func (t *Table) end(now time.Time, e *entry) {
 	t.wake(OwnerOf(e.object.ID))
 	t.follow(e, feed.Lineage{})
 
+	t.tried(e, e.cause)
 	t.families.given.Delete(e.object.UID)
 
 	if t.families.roomless.Delete(e.object.UID); len(t.entries) == 0 {
 		t.families.roomless, t.families.given = sets.New[types.UID](), sets.New[types.UID]()
 	}
-
-	t.tried(e)
 }
 
 // Full reports whether so many obligations are in progress that sources should wait. Those whose writes hang do not count.
@@ -473,7 +467,9 @@ func (t *Table) active() int {
 }
 
 // Empty reports whether there is no obligation, including those that found no room.
-func (t *Table) Empty() bool { return len(t.entries) == 0 && len(t.parked) == 0 && !t.dropped }
+func (t *Table) Empty() bool {
+	return len(t.entries) == 0 && len(t.parked) == 0 && t.missing.Len() == 0
+}
 
 // Has reports whether there is an obligation for the object, and returns the object as it was last seen.
 func (t *Table) Has(id feed.ID) (feed.Object, bool) {
