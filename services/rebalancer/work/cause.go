@@ -240,8 +240,8 @@ func (t *Table) try(c Cause, w *waiting) {
 	}
 }
 
-// tried lets another obligation retry if one that did has ended up in another state, so that no retry is scheduled. c is the cause
-// that it had.
+// tried lets another obligation retry if one that did has ended up in another state, so that no retry is scheduled. c
+// is the cause that it had.
 func (t *Table) tried(e *entry, c Cause) {
 	if w := t.parked[c]; w != nil && w.probe == e {
 		if w.probe = nil; !w.timer.set() {

@@ -25,7 +25,10 @@ func (t *Table) check() {
 
 // verify recounts everything and returns the first violated invariant.
 func (t *Table) verify() error {
-	n := count{entries: map[*lane]int{}, failing: map[*lane]int{}, permits: newPermits(), following: byUID[*entry]{}, queued: map[*entry]int{}, moves: sets.New[*list.Element](), waits: map[Cause]int{}}
+	n := count{
+		lanes: map[*lane][2]int{}, permits: newPermits(), following: byUID[*entry]{}, queued: map[*entry]int{},
+		moves: sets.New[*list.Element](), waits: map[Cause]int{},
+	}
 
 	for _, l := range t.lanes.all {
 		for i := range l.due {
@@ -109,8 +112,8 @@ func (t *Table) verifyCounts(n *count) error {
 	}
 
 	for _, l := range t.lanes.all {
-		if l.entries != n.entries[l] || l.failing != n.failing[l] {
-			return fmt.Errorf("6: the recount of %s is %d, and %d failing, not %d and %d", l, n.entries[l], n.failing[l], l.entries, l.failing)
+		if is := [2]int{l.entries, l.failing}; n.lanes[l] != is {
+			return fmt.Errorf("6: %s has %v obligations and failing ones, not %v", l, n.lanes[l], is)
 		}
 	}
 
@@ -118,7 +121,8 @@ func (t *Table) verifyCounts(n *count) error {
 
 	switch {
 	case n.phases != t.phases || n.waiting != t.waiting || n.nested != t.nested:
-		return fmt.Errorf("6: the recount is %v, %d waiting, and %d nested, not %v, %d, and %d", n.phases, n.waiting, n.nested, t.phases, t.waiting, t.nested)
+		return fmt.Errorf("6: the recount is %v, %d waiting, and %d nested, not %v, %d, and %d",
+			n.phases, n.waiting, n.nested, t.phases, t.waiting, t.nested)
 	case !reflect.DeepEqual(n.permits, t.permits):
 		return fmt.Errorf("4: the recount is %d permits of %v, not %d of %v", n.permits.inTime, n.permits.lanes, t.permits.inTime, t.permits.lanes)
 	case !maps.EqualFunc(n.following, t.families.following, sets.Set[*entry].Equal):
@@ -130,23 +134,26 @@ func (t *Table) verifyCounts(n *count) error {
 
 // count contains the recounted values of a table.
 type count struct {
-	phases           [Delayed + 1]int
-	waiting, nested  int
-	entries, failing map[*lane]int
-	permits          permits
-	following        byUID[*entry]
-	queued           map[*entry]int
-	moves            sets.Set[*list.Element]
-	waits            map[Cause]int
+	phases          [Delayed + 1]int
+	waiting, nested int
+	// lanes are the obligations and the failing ones.
+	lanes     map[*lane][2]int
+	permits   permits
+	following byUID[*entry]
+	queued    map[*entry]int
+	moves     sets.Set[*list.Element]
+	waits     map[Cause]int
 }
 
 func (n *count) add(e *entry) {
 	n.phases[e.phase]++
-	n.entries[e.lane]++
 
-	if e.failing() {
-		n.failing[e.lane]++
+	of := n.lanes[e.lane]
+	if of[0]++; e.failing() {
+		of[1]++
 	}
+
+	n.lanes[e.lane] = of
 
 	if e.nested {
 		n.nested++

@@ -15,8 +15,8 @@ import (
 type Debt struct {
 	// All requests a pass over all labeled objects.
 	All bool
-	// Unseen are the resources of which a pass has to visit all labeled objects, because drains were acknowledged and their objects
-	// not seen.
+	// Unseen are the resources of which a pass has to visit all labeled objects, because drains were acknowledged and
+	// their objects not seen.
 	Unseen sets.Set[schema.GroupResource]
 	// Relist requests a list of the objects without an available shard.
 	Relist bool
@@ -46,12 +46,12 @@ func (t *Table) Debt() (d Debt, ok bool) {
 	return d, d.All || d.Unseen.Len() > 0 || d.Relist || len(d.Lost) > 0 || len(d.Misplaced) > 0
 }
 
-// Moved counts how often objects of a resource have moved from live shards, or were asked for there. If two counts are equal, none of
-// its objects moved in between.
+// Moved counts how often objects of a resource have moved from live shards, or were asked for there. If two counts are
+// equal, none of its objects moved in between.
 func (t *Table) Moved(of schema.GroupResource) uint64 { return t.moved[of] }
 
-// Still reports whether there is no obligation of a resource. It is false while any obligation is not stored, because that may be one of
-// the resource.
+// Still reports whether there is no obligation of a resource. It is false while any obligation is not stored, because
+// that may be one of the resource.
 func (t *Table) Still(of schema.GroupResource) bool {
 	return t.missing.Len() == 0 &&
 		!slices.ContainsFunc(t.lanes.all, func(l *lane) bool { return l.of == of && l.entries > 0 })
@@ -60,14 +60,14 @@ func (t *Table) Still(of schema.GroupResource) bool {
 // stuck returns the number of stored obligations of which nobody knows when they can move.
 func (t *Table) stuck() int { return t.phases[Parked] - t.waiting + t.failing() + t.behindHung() }
 
-// beyondFailing reports whether an obligation that has failed finds no room, because too many others of its resource are failing.
-// A drain does: it holds a permit.
+// beyondFailing reports whether an obligation that has failed finds no room, because too many others of its resource
+// are failing. A drain does: it holds a permit.
 func (t *Table) beyondFailing(e *entry) bool {
 	return t.stuck() >= t.limits.Parked && e.lane.failing > 0 && !e.failing() && !e.object.Draining
 }
 
-// drop drops an obligation that finds no room, and those that wait for it: its end would wake them, and they would wait for it
-// again, repeatedly. It does not wake the objects that it follows either.
+// drop drops an obligation that finds no room, and those that wait for it: its end would wake them, and they would wait
+// for it again, repeatedly. It does not wake the objects that it follows either.
 func (t *Table) drop(now time.Time, e *entry) {
 	if below := t.parked[OwnerOf(e.object.ID)]; below != nil {
 		for _, o := range slices.Collect(below.all) {

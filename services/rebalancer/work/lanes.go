@@ -46,7 +46,8 @@ const (
 type lane struct {
 	of  schema.GroupResource
 	due [ranks]queue
-	// entries counts the obligations of the resource, and failing those that are failing. working counts the jobs in progress.
+	// entries counts the obligations of the resource, and failing those that are failing. working counts the jobs in
+	// progress.
 	entries, failing, working int
 	// within is how long the next write may take; 0 means [firstWithin]. took is how long the last answered one took, and
 	// usual the last successful one.
@@ -181,21 +182,6 @@ func (t *Table) Hangs(now time.Time, id feed.ID) {
 
 	if e.lane.hanging.IsZero() {
 		e.lane.hanging = now
-	}
-}
-
-// works records that a worker has begun, or has ended, to work on the obligation.
-func (t *Table) works(e *entry, now bool) {
-	if now {
-		e.lane.working++
-		return
-	}
-
-	e.lane.working--
-
-	if e.hung {
-		e.hung = false
-		t.lanes.hung--
 	}
 }
 

@@ -10,12 +10,14 @@ import (
 
 // TestNext compares the complete function next with testdata/next.table.
 func TestNext(t *testing.T) {
-	golden.Assert(t, tabulate(phases[:], events[:], func(p, e uint8) fmt.Stringer { return next(Phase(p), Event(e)) }), "next.table")
+	value := func(p, e uint8) fmt.Stringer { return next(Phase(p), Event(e)) }
+	golden.Assert(t, tabulate(phases[:], events[:], value), "next.table")
 }
 
 // TestNews compares what is known after more news with testdata/news.table.
 func TestNews(t *testing.T) {
-	golden.Assert(t, tabulate(newsNames[:], newsNames[1:], func(n, more uint8) fmt.Stringer { return News(n).and(News(more + 1)) }), "news.table")
+	value := func(n, more uint8) fmt.Stringer { return News(n).and(News(more + 1)) }
+	golden.Assert(t, tabulate(newsNames[:], newsNames[1:], value), "news.table")
 }
 
 // tabulate returns a table of all values of a function.

@@ -13,25 +13,27 @@ type Summary struct {
 	// Unassigned is the number of objects without an available shard. Misplaced is the number of objects at the wrong
 	// available shard that are not being drained. Draining is the number of objects that carry the drain label.
 	Unassigned, Misplaced, Draining int
-	// Late is the number of drains that were not acknowledged in time. LateExample is one of them, with its shard; one that is not among
-	// the Silent if there is one.
+	// Late is the number of drains that were not acknowledged in time. LateExample is one of them, with its shard; one
+	// that is not among the Silent if there is one.
 	Late        int
 	LateExample string
 	// Silent are the shards that acknowledge no drains of a resource, those with the most late drains first.
 	Silent []Silent
-	// Blocked is the number of objects that cannot move now. BlockedExample is one of them, with the reason, and one that does not only
-	// wait for its owner if there is one.
+	// Blocked is the number of objects that cannot move now. BlockedExample is one of them, with the reason, and one that
+	// does not only wait for its owner if there is one.
 	Blocked        int
 	BlockedExample string
-	// Failing is the number of objects whose requests have failed for seconds. FailingExample is one of them, with the last error.
+	// Failing is the number of objects whose requests have failed for seconds. FailingExample is one of them, with the
+	// last error.
 	Failing        int
 	FailingExample string
 	// More reports whether there are more objects than the table stores.
 	More bool
 	// Hanging are the resources whose writes the API server does not answer, the one that has hung for longest first.
 	Hanging []Hanging
-	// Resources are the numbers of all these objects by resource, and Problems of those that are late, blocked, or failing. Asked are the
-	// numbers of objects with the drain label by the available shards that they are at. The largest numbers come first.
+	// Resources are the numbers of all these objects by resource, and Problems of those that are late, blocked, or
+	// failing. Asked are the numbers of objects with the drain label by the available shards that they are at. The largest
+	// numbers come first.
 	Resources, Problems, Asked []Share
 	// Lost are the shards that are not available and still have objects, as far as is known; sorted.
 	Lost []string

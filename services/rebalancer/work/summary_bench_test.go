@@ -34,7 +34,7 @@ func BenchmarkSummary(b *testing.B) {
 	}
 
 	for job, ok := x.Take(now); ok; job, ok = x.Take(now) {
-		out := Outcome{Object: &job.Object, Event: Blocked, Cause: HeldBy(job.Object.Shard), RetryAfter: time.Hour, Reason: "held"}
+		out := Outcome{Object: &job.Object, Event: Blocked, Cause: HeldBy(job.Object.Shard), RetryAfter: time.Hour}
 		if job.Object.Draining {
 			out = Outcome{Object: &job.Object, Event: Asked}
 		}

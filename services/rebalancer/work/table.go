@@ -53,8 +53,8 @@ type Job struct {
 // Invariants:
 //
 //  1. An obligation ends only when its object was seen in its place, seen not to concern the ring, or seen not to exist;
-//     or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has to begin
-//     after it. An object that finds no room in the table leaves a debt to search its shard, when half of the room is free or
+//     or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has to
+//     begin after it. An object that finds no room leaves a debt to search its shard, when half of the room is free or
 //     nothing waits for the shard anymore. A write never ends an obligation, whether it succeeds or fails.
 //  2. An earlier sight never replaces a later one, by the resource version.
 //  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards.
@@ -81,8 +81,8 @@ type Table struct {
 	permits  permits
 	families families
 	debt     Debt
-	// phases counts the obligations by phase. waiting counts those that wait for what follows them, and nested those of them
-	// that follow others.
+	// phases counts the obligations by phase. waiting counts those that wait for what follows them, and nested those of
+	// them that follow others.
 	phases          [Delayed + 1]int
 	waiting, nested int
 	// missing are the shards of objects that found no room, and have to be searched; "" for those without a shard.
@@ -141,7 +141,8 @@ type entry struct {
 // New returns an empty table, for a ring without shards.
 func New(l Limits) *Table {
 	return &Table{
-		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, permits: newPermits(), families: newFamilies(),
+		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{},
+		permits: newPermits(), families: newFamilies(),
 		moved: map[schema.GroupResource]uint64{}, missing: sets.New[string](),
 		available: func(string) bool { return false },
 	}
@@ -329,12 +330,13 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 			continue
 		default:
 			t.move(e, Woken)
+			e.unqueue()
+			t.queue(e) // the set of urgent objects has changed
 		}
 
 		e.succeed()
 	}
 
-	t.requeue()
 	t.searchAll()
 }
 
@@ -379,7 +381,11 @@ func (t *Table) move(e *entry, event Event) {
 		e.unqueue()
 	case Moving:
 		delete(t.moving, e)
-		t.works(e, false)
+
+		if e.lane.working--; e.hung {
+			e.hung = false
+			t.lanes.hung--
+		}
 	case Parked:
 		t.unpark(e)
 	}
@@ -390,17 +396,7 @@ func (t *Table) move(e *entry, event Event) {
 		t.queue(e)
 	case Moving:
 		t.moving[e] = struct{}{}
-		t.works(e, true)
-	}
-}
-
-// requeue rebuilds the queues, because the set of urgent objects has changed.
-func (t *Table) requeue() {
-	for _, id := range t.sorted() {
-		if e := t.entries[id]; e.phase == Due {
-			e.unqueue()
-			t.queue(e)
-		}
+		e.lane.working++
 	}
 }
 
@@ -456,12 +452,12 @@ func (t *Table) end(now time.Time, e *entry) {
 // Full reports whether so many obligations are in progress that sources should wait. Those whose writes hang do not count.
 func (t *Table) Full() bool { return t.active()+t.waiting >= t.limits.Active }
 
-// FullOfFollowers reports whether so many obligations are in progress that the search for followers should wait. The objects that
-// wait for these do not count.
+// FullOfFollowers reports whether so many obligations are in progress that the search for followers should wait. The
+// objects that wait for these do not count.
 func (t *Table) FullOfFollowers() bool { return t.active() >= t.limits.Active }
 
-// active returns the number of obligations in progress, without objects that wait for their followers. Objects that are failing
-// do not count: nobody needs to wait for the end of that.
+// active returns the number of obligations in progress, without objects that wait for their followers. Objects that are
+// failing do not count: nobody needs to wait for the end of that.
 func (t *Table) active() int {
 	return t.Ready() + t.phases[Moving] + t.phases[Delayed] - t.failing()
 }

@@ -108,7 +108,6 @@ func (w *reference) check(t *rapid.T) {
 
 	limit := w.table.limits.Parked + len(shards)*2
 	require.LessOrEqual(t, w.table.phases[Parked], limit)
-
 }
 
 // settle stops the faults, and lets sources and workers finish.
