@@ -29,7 +29,7 @@ type replacement struct{ file, old, becomes string }
 const (
 	table    = "rebalancer/work/table.go"
 	outcome  = "rebalancer/work/outcome.go"
-	cause    = "rebalancer/work/cause.go"
+	debt     = "rebalancer/work/debt.go"
 	permits  = "rebalancer/work/permits.go"
 	lanes    = "rebalancer/work/lanes.go"
 	passes   = "rebalancer/engine/passes.go"
@@ -45,7 +45,6 @@ const (
 	guard    = "internal/takeover/takeover.go"
 	pauses   = "rebalancer/feed/pauses.go"
 	wiring   = "rebalancer/engine/engine.go"
-	tally    = "rebalancer/work/tally.go"
 	resolver = "internal/resources/resolver.go"
 	snapshot = "internal/resources/snapshot.go"
 	leasing  = "internal/lease/lease.go"
@@ -115,8 +114,8 @@ var mutations = []mutation{
 	{name: "a Lease is taken once more than can be counted", edits: []replacement{{leasing, "transitions = -1", "transitions = math.MaxInt32"}}},
 	{name: "a Lease in deletion is left alone", edits: []replacement{{judging, "\tage = max(age, 0)\n", "\tage = max(age, 0)\n\tif s.Deleting {\n\t\treturn Decision{State: Ready, CheckAfter: time.Minute}\n\t}\n"}}},
 	{name: "one Lease of a day has all others waited for two", edits: []replacement{{guard, "longestWait = 5 * time.Minute", "longestWait = 500 * time.Hour"}}},
-	{name: "what waits counts against a bound", edits: []replacement{{wiring, "maxActive = 20_000", "maxActive = 2"}, {tally, "y.phases[Delayed] + y.first - y.failed\n", "y.phases[Delayed] + y.phases[Parked]\n"}}},
-	{name: "what finds no room is forgotten", edits: []replacement{{wiring, "maxParked = 20_000", "maxParked = 1"}, {cause, "\t\tw.dropped = true\n", "\t\tw.dropped = false\n"}, {cause, "\t\tt.dropped = true\n", ""}}},
+	{name: "what waits counts against a bound", edits: []replacement{{wiring, "maxActive = 20_000", "maxActive = 2"}, {table, "t.phases[Delayed] - t.failing()\n", "t.phases[Delayed] + t.phases[Parked]\n"}}},
+	{name: "what finds no room is forgotten", edits: []replacement{{wiring, "maxParked = 20_000", "maxParked = 1"}, {debt, "\tt.missing.Insert(where)\n", "\t_ = where\n"}}},
 	{name: "an owner goes before what follows it", edits: []replacement{{kin, "\treturn maps.Clone(f.handover), f.moved, t.gathered(f)\n", "\treturn maps.Clone(f.handover), f.moved, true\n"}}},
 	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{kin, "f != nil && f.state == found && len", "f != nil && len"}}},
 	{name: "a write that began before an owner waited proves what follows it", edits: []replacement{{finds, "w.wrote(begun, version)", "w.wrote(max(begun, t.followers.begun), version)"}}},

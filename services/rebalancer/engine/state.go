@@ -94,6 +94,13 @@ func (s *state) changed() {
 	if d, ok := s.table.Debt(); ok {
 		s.passes.owe(d)
 		s.lost.Insert(d.Lost...)
+
+		for _, shard := range d.Misplaced {
+			if !s.target.View.Available(shard) { // a pass does not look at a shard that stops
+				s.lost.Insert(shard)
+			}
+		}
+
 		s.relist = s.relist || d.Relist
 		notify(s.owed)
 	}

@@ -95,7 +95,7 @@ func TestWhatFindsNoRoomIsSearchedAtHalfOfIt(t *testing.T) {
 			}
 		}
 
-		require.Equal(t, limits.Parked, x.tally.parked)
+		require.Equal(t, limits.Parked, x.phases[Parked])
 		require.True(t, x.Summary().More)
 
 		d, owed := x.Debt()
@@ -117,6 +117,6 @@ func TestWhatFindsNoRoomIsSearchedAtHalfOfIt(t *testing.T) {
 	}
 
 	d, _ := x.Debt()
-	require.Equal(t, Debt{All: true, Relist: true}, d)
+	require.Equal(t, Debt{Relist: true}, d)
 	require.False(t, x.Summary().More)
 }

@@ -40,14 +40,9 @@ func PermitOf(shard string, of schema.GroupResource) Cause {
 // lane returns the lane of a permit that is waited for.
 func (c Cause) lane() shardLane { return shardLane{c.shard, c.owner.GVR.GroupResource()} }
 
-// Busy returns the number of obligations that are due, or with a worker, without those whose writes hang.
-func (t *Table) Busy() int { return t.Ready() + t.tally.phases[Moving] - t.lanes.hung }
-
 // OwnerOf is the cause that the owner of a controlled object is not in its place. The table itself wakes it when the
 // obligation of the owner ends, or when the labels of the owner change.
-func OwnerOf(owner feed.ID) Cause {
-	return Cause{kind: kindOwner, owner: anyVersion(owner)}
-}
+func OwnerOf(owner feed.ID) Cause { return Cause{kind: kindOwner, owner: owner} }
 
 // TurnOf is the cause that a worker is processing the object, an object that follows it, or an object that it follows.
 func TurnOf(id feed.ID) Cause { return Cause{kind: kindTurn, owner: id} }
@@ -71,8 +66,6 @@ func (c Cause) String() string {
 // waiting contains the obligations that wait for one cause.
 type waiting struct {
 	queue
-	// dropped reports whether obligations found no room that waited for a shard: the cause determines where they are.
-	dropped bool
 	// timer is the time of the next retry. probe is the obligation that is retrying now.
 	timer timer
 	probe *entry
@@ -94,95 +87,28 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	}
 
 	w.push(e)
-	t.tally.parked++
+
+	if out.Cause.kind == kindFollowers {
+		if t.waiting++; e.follows != (feed.Lineage{}) {
+			e.nested = true
+			t.nested++
+		}
+	}
 
 	switch c := out.Cause; {
 	case c.kind == kindPermit && t.free(c.lane()):
 		t.grantNext(now)
-	case c.kind == kindOwner && !t.known(c.owner):
+	case c.kind == kindOwner && t.entries[c.owner] == nil:
 		t.wake(c)
 	case c.kind == kindFollowers && (e.family == nil || out.RetryAfter == 0 && t.gathered(e.family)):
 		t.wake(c)
-	case c.kind == kindFollowers && e.follows != (feed.Lineage{}) && t.tally.between > t.limits.Parked:
+	case e.nested && t.nested > t.limits.Parked:
 		t.drop(now, e)
 	case c.kind == kindHeld && !w.timer.set() && w.probe == nil:
 		t.try(c, w) // otherwise none would retry
 	case c.kind != kindFollowers && t.stuck() > t.limits.Parked && (w.entries.Len() > 1 || c.shard == ""):
 		t.drop(now, e)
 	}
-}
-
-// stuck returns the number of stored obligations of which nobody knows when they can move.
-func (t *Table) stuck() int { return t.tally.parked - t.tally.first + t.tally.failed + t.behindHung() }
-
-// drop drops an obligation that finds no room, and those that wait for it: its end would wake them, and they would wait for it
-// again, repeatedly. It does not wake the objects that it follows either. If it waits for a shard, its objects are searched
-// when the shard wakes it; otherwise, see [Table.Search].
-func (t *Table) drop(now time.Time, e *entry) {
-	below := t.parked[OwnerOf(e.object.ID)]
-
-	if w := t.parked[e.cause]; e.phase == Parked && e.cause.shard != "" && below == nil && e.follows == (feed.Lineage{}) {
-		if !w.dropped {
-			t.owing++
-		}
-
-		w.dropped = true
-	} else {
-		t.dropped = true
-	}
-
-	if below != nil {
-		for _, o := range slices.Collect(below.all) {
-			t.drop(now, o)
-		}
-	}
-
-	t.noRoom(e.follows)
-	t.end(now, e)
-}
-
-// Search requests another search for the obligations that found no room, because a pass is about to see all labeled objects.
-func (t *Table) Search() {
-	if invariants.Enabled {
-		defer t.check()
-	}
-
-	t.search()
-}
-
-func (t *Table) search() {
-	if !t.dropped {
-		return
-	}
-
-	t.dropped = false
-	t.debt.Relist = true // a pass does not see objects without a label
-
-	for _, f := range t.sought(idle) {
-		t.seek(f)
-	}
-}
-
-// searchIfRoom requests a search for the obligations that found no room, if half of the room is free: earlier, most of them
-// would find none again.
-func (t *Table) searchIfRoom() {
-	if t.dropped && t.stuck()+t.Ready() <= t.limits.Parked/2 && t.tally.between <= t.limits.Parked/2 {
-		t.debt.All = true
-		t.search()
-	}
-}
-
-// known reports whether there is an obligation for an object, in any version of its resource.
-func (t *Table) known(id feed.ID) bool {
-	_, ok := t.tally.owners[anyVersion(id)]
-
-	return ok
-}
-
-func anyVersion(id feed.ID) feed.ID {
-	id.GVR.Version = ""
-
-	return id
 }
 
 func (t *Table) waitingFor(c Cause) *waiting {
@@ -199,10 +125,14 @@ func (t *Table) waitingFor(c Cause) *waiting {
 	return w
 }
 
-// forget drops a cause that no obligation waits for.
+// forget drops a cause that no obligation waits for. Those that found no room may be able to move now.
 func (t *Table) forget(c Cause) {
 	t.timers.stop(&t.parked[c].timer)
 	delete(t.parked, c)
+
+	if c.shard != "" {
+		t.search(c.shard)
+	}
 
 	if c.kind == kindPermit {
 		t.permits.wanted.Delete(c.lane())
@@ -213,9 +143,16 @@ func (t *Table) forget(c Cause) {
 func (t *Table) unpark(e *entry) {
 	w := t.parked[e.cause]
 	e.unqueue()
-	t.tally.parked--
 
-	if w.entries.Len() == 0 && !w.dropped {
+	if e.cause.kind == kindFollowers {
+		if t.waiting--; e.nested {
+			e.nested = false
+			t.nested--
+		}
+	}
+
+	// If it retries also for others that found no room, it tells whether these have to be searched.
+	if w.entries.Len() == 0 && (w.probe == nil || e.cause.shard == "" || !t.missing.Has(e.cause.shard)) {
 		t.forget(e.cause)
 	}
 }
@@ -251,25 +188,8 @@ func (t *Table) wake(c Cause) {
 		}
 	}
 
-	t.repay(c, w)
-}
-
-// repay requests a search for the objects that found no room while they waited for the cause.
-func (t *Table) repay(c Cause, w *waiting) {
-	if !w.dropped {
-		return
-	}
-
-	t.owing--
-
-	if w.dropped = false; w.entries.Len() == 0 {
+	if t.parked[c] == w {
 		t.forget(c)
-	}
-
-	if c.kind == kindHeld {
-		t.debt.lose(c.shard)
-	} else {
-		t.debt.misplace(c.shard)
 	}
 }
 
@@ -310,24 +230,19 @@ func (t *Table) Expire(now time.Time) {
 	}
 }
 
-// try lets one of the obligations with the cause retry. If only the cause is stored, their objects are searched.
+// try lets one of the obligations with the cause retry. If none is stored, their objects are searched.
 func (t *Table) try(c Cause, w *waiting) {
-	if e := w.first(); e != nil {
-		w.probe, e.probes = e, c
-		t.move(e, Woken)
-
-		return
+	if w.probe = w.first(); w.probe == nil {
+		t.forget(c)
+	} else {
+		t.move(w.probe, Woken)
 	}
-
-	t.repay(c, w)
 }
 
-// tried lets another obligation retry if one that did has ended up in another state, so that no retry is scheduled.
-func (t *Table) tried(e *entry) {
-	c := e.probes
-	e.probes = Cause{}
-
-	if w, ok := t.parked[c]; ok && w.probe == e {
+// tried lets another obligation retry if one that did has ended up in another state, so that no retry is scheduled. c
+// is the cause that it had.
+func (t *Table) tried(e *entry, c Cause) {
+	if w := t.parked[c]; w != nil && w.probe == e {
 		if w.probe = nil; !w.timer.set() {
 			t.try(c, w)
 		}
@@ -341,7 +256,7 @@ func (t *Table) Again(id feed.ID) {
 	}
 
 	if e, ok := t.entries[id]; ok && e.phase == Moving {
-		e.anew()
+		e.news = e.news.and(Doubted)
 	}
 
 	t.wake(TurnOf(id))
@@ -375,14 +290,4 @@ func (t *Table) Next() (at time.Time, ok bool) {
 // sorted returns the IDs of all obligations in a deterministic order.
 func (t *Table) sorted() []feed.ID {
 	return slices.SortedFunc(maps.Keys(t.entries), feed.Compare)
-}
-
-// repayAll requests a search for everything that found no room.
-func (t *Table) repayAll() {
-	for c, w := range t.parked {
-		t.repay(c, w)
-	}
-
-	t.debt.All = t.debt.All || t.dropped
-	t.search()
 }

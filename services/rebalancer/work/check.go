@@ -26,7 +26,10 @@ func (t *Table) check() {
 
 // verify recounts everything and returns the first violated invariant.
 func (t *Table) verify() error {
-	n := count{tally: newTally(), permits: newPermits(), following: map[types.UID]sets.Set[*entry]{}, queued: map[*entry]int{}, moves: sets.New[*list.Element](), waits: map[Cause]int{}}
+	n := count{
+		lanes: map[*lane][2]int{}, permits: newPermits(), following: map[types.UID]sets.Set[*entry]{}, queued: map[*entry]int{},
+		moves: sets.New[*list.Element](), waits: map[Cause]int{},
+	}
 
 	for _, l := range t.lanes.all {
 		for i := range l.due {
@@ -36,8 +39,8 @@ func (t *Table) verify() error {
 		}
 	}
 
-	if len(n.queued) != t.tally.phases[Due] {
-		return fmt.Errorf("3: %d are queued, and %d are due", len(n.queued), t.tally.phases[Due])
+	if len(n.queued) != t.phases[Due] {
+		return fmt.Errorf("3: %d are queued, and %d are due", len(n.queued), t.phases[Due])
 	}
 
 	for id, e := range t.entries {
@@ -57,7 +60,7 @@ func (t *Table) verify() error {
 			return err
 		}
 
-		n.add(e, t.countedAs(e))
+		n.add(e)
 	}
 
 	for i, n := range t.timers.all {
@@ -74,8 +77,8 @@ func (t *Table) verify() error {
 		}
 	}
 
-	if len(t.moving) != n.tally.phases[Moving] {
-		return fmt.Errorf("3: workers have %d, of which %d are obligations", len(t.moving), n.tally.phases[Moving])
+	if len(t.moving) != n.phases[Moving] {
+		return fmt.Errorf("3: workers have %d, of which %d are obligations", len(t.moving), n.phases[Moving])
 	}
 
 	return t.verifyCounts(&n)
@@ -83,13 +86,7 @@ func (t *Table) verify() error {
 
 // verifyCounts compares the recounted values with the stored ones.
 func (t *Table) verifyCounts(n *count) error {
-	owing := 0
-
 	for c, w := range t.parked {
-		if w.dropped {
-			owing++
-		}
-
 		if c.kind == kindPermit {
 			n.permits.wanted.Insert(c.lane())
 		}
@@ -97,10 +94,6 @@ func (t *Table) verifyCounts(n *count) error {
 		if err := t.verifyWaiting(c, w, n.waits[c]); err != nil {
 			return err
 		}
-	}
-
-	if owing != t.owing {
-		return fmt.Errorf("10: %d causes owe a search, not %d", owing, t.owing)
 	}
 
 	for c, waiting := range n.waits {
@@ -119,9 +112,18 @@ func (t *Table) verifyCounts(n *count) error {
 		}
 	}
 
+	for _, l := range t.lanes.all {
+		if is := [2]int{l.entries, l.failing}; n.lanes[l] != is {
+			return fmt.Errorf("6: %s has %v obligations and failing ones, not %v", l, n.lanes[l], is)
+		}
+	}
+
+	n.phases[None] = -len(t.entries)
+
 	switch {
-	case !reflect.DeepEqual(n.tally, t.tally):
-		return fmt.Errorf("6: the recount is %+v, not %+v", n.tally, t.tally)
+	case n.phases != t.phases || n.waiting != t.waiting || n.nested != t.nested:
+		return fmt.Errorf("6: the recount is %v, %d waiting, and %d nested, not %v, %d, and %d",
+			n.phases, n.waiting, n.nested, t.phases, t.waiting, t.nested)
 	case !reflect.DeepEqual(n.permits, t.permits):
 		return fmt.Errorf("4: the recount is %d permits of %v, not %d of %v", n.permits.inTime, n.permits.lanes, t.permits.inTime, t.permits.lanes)
 	}
@@ -131,7 +133,10 @@ func (t *Table) verifyCounts(n *count) error {
 
 // count contains the recounted values of a table.
 type count struct {
-	tally     tally
+	phases          [Delayed + 1]int
+	waiting, nested int
+	// lanes are the obligations and the failing ones.
+	lanes     map[*lane][2]int
 	permits   permits
 	following map[types.UID]sets.Set[*entry]
 	queued    map[*entry]int
@@ -139,8 +144,19 @@ type count struct {
 	waits     map[Cause]int
 }
 
-func (n *count) add(e *entry, as counted) {
-	n.tally.add(e.object.ID, as, 1)
+func (n *count) add(e *entry) {
+	n.phases[e.phase]++
+
+	of := n.lanes[e.lane]
+	if of[0]++; e.failing() {
+		of[1]++
+	}
+
+	n.lanes[e.lane] = of
+
+	if e.nested {
+		n.nested++
+	}
 
 	if e.holds != "" {
 		n.permits.count(laneOf(e.holds, e), e.late, 1)
@@ -150,7 +166,10 @@ func (n *count) add(e *entry, as counted) {
 
 	if e.phase == Parked {
 		n.waits[e.cause]++
-		n.tally.parked++
+
+		if e.cause.kind == kindFollowers {
+			n.waiting++
+		}
 	}
 
 	for _, uid := range e.follows {
@@ -178,12 +197,14 @@ func (t *Table) verifyWaiting(c Cause, w *waiting, n int) error {
 	switch {
 	case w.entries.Len() != n:
 		return fmt.Errorf("5: %d wait because %s, not %d", n, c, w.entries.Len())
-	case w.entries.Len() == 0 && !w.dropped:
+	case w.entries.Len() == 0 && !w.timer.set() && w.probe == nil:
 		return fmt.Errorf("5: nothing waits because %s", c)
 	case w.entries.Len() == 0:
+	case c.kind == kindHeld && !w.timer.set() && (w.probe == nil || t.entries[w.probe.object.ID] != w.probe):
+		return fmt.Errorf("5: %d wait because %s, and none retries", n, c)
 	case c.kind == kindPermit && t.free(c.lane()):
 		return fmt.Errorf("5: %d wait because %s, and a permit is free", w.entries.Len(), c)
-	case c.kind == kindOwner && !t.known(c.owner):
+	case c.kind == kindOwner && t.entries[c.owner] == nil:
 		return fmt.Errorf("5: %d wait for %s, which is no obligation", w.entries.Len(), c.owner)
 	}
 

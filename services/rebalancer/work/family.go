@@ -117,7 +117,7 @@ func (t *Table) begin(e *entry, o feed.Object) *family {
 
 	for _, follower := range below {
 		if follower.phase == Moving {
-			follower.anew() // the worker may have read the object's previous state
+			follower.news = follower.news.and(Doubted) // the worker may have read the object's previous state
 		} else {
 			t.hasten(follower)
 		}
@@ -238,7 +238,7 @@ func insert(following map[types.UID]sets.Set[*entry], uid types.UID, e *entry) {
 func (t *Table) noRoom(follows feed.Lineage) {
 	for _, uid := range follows {
 		if f := t.families[uid]; f != nil {
-			f.state = idle
+			f.state, t.scattered = idle, true
 		}
 	}
 }

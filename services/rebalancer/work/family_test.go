@@ -255,6 +255,9 @@ func TestFollowersWithoutRoomAreLookedForAgain(t *testing.T) {
 	}
 
 	require.Len(t, k.take(), 1, "one of the parents has found room, and its children have moved")
+
+	_, owed := k.table.Debt()
+	require.True(t, owed)
 	require.Equal(t, seeking, k.table.families["o"].state, "it should request a search for the rest")
 }
 

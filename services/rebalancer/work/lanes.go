@@ -46,8 +46,9 @@ const (
 type lane struct {
 	of  schema.GroupResource
 	due [ranks]queue
-	// working counts the jobs in progress.
-	working int
+	// entries counts the obligations of the resource, and failing those that are failing. working counts the jobs in
+	// progress.
+	entries, failing, working int
 	// within is how long the next write may take; 0 means [firstWithin]. took is how long the last answered one took, and
 	// usual the last successful one.
 	within, took, usual time.Duration
@@ -72,6 +73,8 @@ type Hanging struct {
 	// Objects is the number of objects of the resource that are out of place.
 	Objects int
 }
+
+func (l *lane) String() string { return l.of.String() }
 
 // lane returns the lane of a resource.
 func (t *Table) lane(of schema.GroupResource) *lane {
@@ -138,7 +141,19 @@ func (t *Table) Due() bool {
 }
 
 // Ready returns the number of obligations that are due now, without those that have to wait because their writes hang.
-func (t *Table) Ready() int { return t.tally.phases[Due] - t.behindHung() }
+func (t *Table) Ready() int { return t.phases[Due] - t.behindHung() }
+
+// Busy returns the number of obligations that are due, or with a worker, without those whose writes hang.
+func (t *Table) Busy() int { return t.Ready() + t.phases[Moving] - t.lanes.hung }
+
+// failing returns the number of obligations that are failing.
+func (t *Table) failing() (n int) {
+	for _, l := range t.lanes.all {
+		n += l.failing
+	}
+
+	return n
+}
 
 // behindHung returns the number of obligations that are due, and whose writes hang.
 func (t *Table) behindHung() (n int) {
@@ -170,21 +185,6 @@ func (t *Table) Hangs(now time.Time, id feed.ID) {
 	}
 }
 
-// works records that a worker has begun, or has ended, to work on the obligation.
-func (t *Table) works(e *entry, now bool) {
-	if now {
-		e.lane.working++
-		return
-	}
-
-	e.lane.working--
-
-	if e.hung {
-		e.hung = false
-		t.lanes.hung--
-	}
-}
-
 // answered records how long a write took, and whether it was given up.
 func (t *Table) answered(now time.Time, l *lane, out Outcome) {
 	switch {
@@ -209,7 +209,6 @@ func (t *Table) answered(now time.Time, l *lane, out Outcome) {
 	}
 
 	l.took, l.hanging, l.reason = out.Took, time.Time{}, ""
-	t.searchIfRoom()
 }
 
 func namesWebhook(reason string) bool { return strings.Contains(reason, "webhook") }
@@ -217,8 +216,8 @@ func namesWebhook(reason string) bool { return strings.Contains(reason, "webhook
 // hanging returns the resources whose writes hang, and have been given up.
 func (t *Table) hanging() (all []Hanging) {
 	for _, l := range t.lanes.all {
-		if n := t.tally.resources[l.of]; l.reason != "" && n > 0 {
-			all = append(all, Hanging{Resource: l.of, Since: l.hanging, Reason: l.reason, Objects: n})
+		if l.reason != "" && l.entries > 0 {
+			all = append(all, Hanging{Resource: l.of, Since: l.hanging, Reason: l.reason, Objects: l.entries})
 		}
 	}
 

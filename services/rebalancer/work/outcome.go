@@ -49,15 +49,35 @@ const (
 	many = 10
 )
 
-// fail records another failure in a row.
+// fail records another failure in a row. Those that only another change of the object explains do not make it failing.
 func (e *entry) fail(out Outcome) {
-	e.failures++
+	failures := e.failures + 1
+	if out.Brief {
+		failures = min(failures, many-1)
+	}
+
 	e.plain = e.plain || out.Full
-	e.failing, e.reason = e.failures >= many && !out.Brief, out.Reason
+	e.failed(failures, out.Reason)
 }
 
 // succeed ends the failures in a row.
-func (e *entry) succeed() { e.failures, e.failing, e.reason = 0, false, "" }
+func (e *entry) succeed() { e.failed(0, "") }
+
+// failed sets the number of failures in a row, and the last one.
+func (e *entry) failed(failures int, reason string) {
+	before := e.failing()
+	e.failures, e.reason = failures, reason
+
+	switch now := e.failing(); {
+	case now && !before:
+		e.lane.failing++
+	case before && !now:
+		e.lane.failing--
+	}
+}
+
+// failing reports whether many attempts have failed in a row.
+func (e *entry) failing() bool { return e.failures >= many }
 
 // pause returns the pause after the current number of failures. It depends on the name of the object, so that objects that
 // fail together do not retry together.
@@ -103,10 +123,10 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	t.answered(now, e.lane, out)
 
 	switch {
-	case e.left:
+	case e.news == Dropped:
 		t.end(now, e)
 		return Late{}, false
-	case e.again && (e.doubted || !t.outdated(e, out)):
+	case e.news == Doubted, e.news != Quiet && !t.outdated(e, out):
 		t.reportLater(now, e, out)
 		return Late{}, false
 	}
@@ -116,6 +136,7 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	}
 
 	e.stale = out.Stale
+	cause := e.cause
 
 	switch out.Event { //nolint:exhaustive // others do not come from workers
 	case SeenInPlace:
@@ -149,7 +170,7 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	}
 
 	if e.phase != Due {
-		t.tried(e)
+		t.tried(e, cause)
 	}
 
 	return late, news
@@ -164,12 +185,14 @@ func (t *Table) outdated(e *entry, out Outcome) bool {
 
 // reportLater ends a job whose object was seen to change after the state that the worker reports.
 func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
+	arrived := e.news == Arrived
+
 	if o := out.Object; o != nil {
 		seen := e.seen
 
 		if feed.Older(e.object.ResourceVersion, o.ResourceVersion) {
 			t.replace(e, *o)
-			e.inPlace, e.stale = false, feed.Older(o.ResourceVersion, seen)
+			arrived, e.stale = false, feed.Older(o.ResourceVersion, seen)
 		}
 
 		if feed.Older(e.seen, seen) {
@@ -180,7 +203,7 @@ func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
 		e.stale = e.stale || out.Stale && !feed.Older(o.ResourceVersion, e.object.ResourceVersion)
 	}
 
-	if e.inPlace && !e.stale {
+	if arrived && !e.stale {
 		t.end(now, e)
 		return
 	}
@@ -212,7 +235,6 @@ func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
 
 	e.late = true
 	t.permits.late(laneOf(e.holds, e), e.since)
-	t.count(e)
 	t.grantNext(now) // it no longer holds a permit of the total
 
 	return Late{ID: e.object.ID, Shard: e.holds, After: now.Sub(e.since).Round(time.Second)}, true

@@ -17,6 +17,6 @@ func TestCorruptTablePanics(t *testing.T) {
 	x := New(Limits{Workers: 1000, Drains: 1, PerShard: 1, DrainTimeout: time.Minute, Active: 10, Parked: 10})
 	x.See(now, feed.Object{ID: id("o"), ResourceVersion: "1", Shard: "a"}, false)
 
-	x.tally.blocked++
+	x.phases[Parked]++
 	require.Panics(t, func() { x.See(now, feed.Object{ID: id("p"), ResourceVersion: "2", Shard: "a"}, false) })
 }

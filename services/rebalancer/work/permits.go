@@ -242,7 +242,6 @@ func (t *Table) Grant(now time.Time, id feed.ID, shard string) bool {
 
 	if e.holds != shard {
 		t.hold(now, e, shard)
-		t.count(e)
 		t.grantNext(now) // it may have given back a permit of another shard
 	}
 
@@ -268,8 +267,6 @@ func (t *Table) permit(now time.Time, e *entry) {
 		t.hold(now, e, shard)
 		t.grantNext(now)
 	}
-
-	t.count(e)
 }
 
 // hold gives an obligation a permit of the shard; "" takes its permit away.
@@ -309,40 +306,25 @@ func (t *Table) grantNext(now time.Time) {
 	lanes := slices.DeleteFunc(t.permits.wanted.UnsortedList(), func(l shardLane) bool { return !t.free(l) })
 	slices.SortFunc(lanes, compareLanes)
 
-	for len(lanes) > 0 && t.permits.inTime < t.limits.Drains {
-		i, found := slices.BinarySearchFunc(lanes, t.permits.turn, compareLanes)
-		if found {
-			i++
+	next, found := slices.BinarySearchFunc(lanes, t.permits.turn, compareLanes)
+	if found {
+		next++
+	}
+
+	lanes = slices.Concat(lanes[next:], lanes[:next])
+
+	for some := true; some; {
+		some = false
+
+		for _, l := range lanes {
+			if w := t.parked[PermitOf(l.shard, l.of)]; w != nil && t.free(l) {
+				e := w.first()
+				t.permits.turn, some = l, true
+				t.hold(now, e, l.shard)
+				t.move(e, Woken)
+			}
 		}
-
-		i %= len(lanes)
-		t.permits.turn = lanes[i]
-
-		if !t.free(lanes[i]) || !t.grantOne(now, lanes[i]) {
-			lanes = slices.Delete(lanes, i, i+1)
-		}
 	}
-}
-
-// grantOne gives a permit of the lane to one obligation that waits for it, and reports whether there was one.
-func (t *Table) grantOne(now time.Time, l shardLane) bool {
-	c := PermitOf(l.shard, l.of)
-
-	w, ok := t.parked[c]
-	if !ok {
-		return false
-	}
-
-	e := w.first()
-	if e == nil {
-		t.repay(c, w)
-		return false
-	}
-
-	t.hold(now, e, l.shard)
-	t.move(e, Woken)
-
-	return true
 }
 
 // Silent is a shard that acknowledges no drains of a resource.

@@ -53,46 +53,61 @@ func (e Event) String() string { return events[e] }
 // While a worker has the object, sights of it only make the worker's result subject to another look: the worker itself reports
 // the object as it is after the write, and the table compares it with earlier sights by the resource version.
 func next(p Phase, e Event) Phase {
+	after, reports := results[e]
+
 	switch {
-	case e == SeenInPlace:
+	case e == SeenInPlace, p == None && e != SeenMisplaced:
 		return None
+	case p == Moving && reports:
+		return after
 	case p == Moving:
-		return afterMoving(e)
-	case p == None && e != SeenMisplaced:
-		return None
-	}
-
-	//exhaustive:ignore
-	switch e {
-	case SeenMisplaced:
-		if p == Delayed {
-			return Delayed // otherwise a change every few milliseconds would end the pauses
-		}
-
+		return Moving
+	case p == Delayed && e == SeenMisplaced:
+		return Delayed // otherwise a change every few milliseconds would end the pauses
+	case e == SeenMisplaced, e == Woken:
 		return Due
-	case Woken:
-		return Due
-	case Taken:
-		if p == Due {
-			return Moving
-		}
+	case p == Due && e == Taken:
+		return Moving
 	}
 
 	return p
 }
 
-func afterMoving(e Event) Phase {
-	//exhaustive:ignore
-	switch e {
-	case Woken:
-		return Due
-	case Asked:
-		return Draining
-	case Blocked:
-		return Parked
-	case Failed:
-		return Delayed
+// results are the phases after what a worker reports.
+var results = map[Event]Phase{Woken: Due, Asked: Draining, Blocked: Parked, Failed: Delayed}
+
+// News is what has happened while a worker has the object. The zero value means nothing.
+type News uint8
+
+// The news.
+const (
+	// Quiet means that nothing has happened.
+	Quiet News = iota
+	// Sighted means that the object was seen, or has changed. The later of this and of the worker's report counts, by the
+	// version.
+	Sighted
+	// Arrived means the same, and that the object was seen in its place.
+	Arrived
+	// Doubted means that something else has changed that the worker may have used for its decision. Of its report, only
+	// the object counts.
+	Doubted
+	// Dropped means that the resource has left the ring.
+	Dropped
+)
+
+var newsNames = [...]string{"quiet", "sighted", "arrived", "doubted", "dropped"}
+
+func (n News) String() string { return newsNames[n] }
+
+// and returns the news after more of it. A sight does not end a doubt. It shows that the ring has a dropped resource
+// again.
+func (n News) and(more News) News {
+	switch {
+	case n >= Doubted && more < Doubted:
+		return Doubted
+	case n == Dropped:
+		return Dropped
 	}
 
-	return Moving
+	return more
 }

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"container/list"
 	"time"
+	"unique"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -52,10 +53,9 @@ type Job struct {
 // Invariants:
 //
 //  1. An obligation ends only when its object was seen in its place, seen not to concern the ring, or seen not to exist;
-//     or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has to begin
-//     after it. An object that finds no room in the table also leaves a debt, when half of
-//     the room is free. A write never ends an
-//     obligation, whether it succeeds or fails.
+//     or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has to
+//     begin after it. An object that finds no room leaves a debt to search its shard, when half of the room is free or
+//     nothing waits for the shard anymore. A write never ends an obligation, whether it succeeds or fails.
 //  2. An earlier sight never replaces a later one, by the resource version.
 //  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards.
 //  4. An object holds a permit of its shard exactly while it carries the drain label, as far as is known, or is about to
@@ -74,22 +74,26 @@ type Table struct {
 	limits  Limits
 	pace    invariants.Pace
 	entries map[feed.ID]*entry
+	number  int
 	moving  map[*entry]struct{}
 	lanes   lanes
 	timers  timers
 	parked  map[Cause]*waiting
 	permits permits
-	tally   tally
 	// families are the families by the UIDs of their objects, and following are the obligations by those of all objects that they
 	// follow. No set is empty.
 	families  map[types.UID]*family
 	following map[types.UID]sets.Set[*entry]
 	followers followers
 	debt      Debt
-	// dropped reports whether obligations found no room, so that a pass has to find them again.
-	dropped bool
-	// owing counts the causes whose obligations found no room, and are searched when it wakes them.
-	owing int
+	// phases counts the obligations by phase. waiting counts those that wait for what follows them, and nested those of
+	// them that follow others.
+	phases          [Delayed + 1]int
+	waiting, nested int
+	// missing are the shards of objects that found no room, and have to be searched; "" for those without a shard.
+	missing sets.Set[string]
+	// scattered reports whether followers of families found no room.
+	scattered bool
 	// moved counts by resource how often objects of live shards have moved or were asked for.
 	moved map[schema.GroupResource]uint64
 	// paused is until when no further object may be drained; zero if objects may be.
@@ -98,40 +102,39 @@ type Table struct {
 	available func(shard string) bool
 }
 
-// entry is one obligation.
+// entry is one obligation. A summary reads the first fields of each.
 type entry struct {
-	object feed.Object
-	phase  Phase
-	// cause is what it waits for while it is parked.
-	cause Cause
+	phase Phase
 	// stale reports whether the object has changed in an unknown way.
 	stale bool
-	// seen is the newest reported version. If the stored object has another version, the object is stale.
-	seen string
-	// again reports whether something was seen or woken while a worker had the object. inPlace reports whether the stored
-	// object was seen in its place meanwhile. doubted reports whether something else has changed that the worker may have
-	// used for its decision.
-	again, inPlace, doubted bool
-	// left reports whether the resource has left the ring while a worker still has the object.
-	left bool
-	// failures counts consecutive failed attempts. failing reports whether they were many, and no change of the object explains the last one.
-	failures int
-	failing  bool
+	// news is what has happened while a worker has the object.
+	news News
+	// late reports whether the drain of the object is late.
+	late bool
 	// plain reports whether a hand-over was found not to fit into the object.
 	plain bool
-	// holds is the shard of which it holds a permit. since is when it got the permit, and late reports whether the drain is late.
+	// hung reports whether a worker has the object, and its write hangs.
+	hung bool
+	// nested reports whether it is counted as such: it waits for what follows it, and follows others.
+	nested bool
+	// failures counts consecutive failed attempts.
+	failures int
+	// number is its number among all obligations that there ever were.
+	number int
+	// lane is what is due of its resource.
+	lane *lane
+	// cause is what it waits for while it is parked.
+	cause  Cause
+	object feed.Object
+	// seen is the newest reported version. If the stored object has another version, the object is stale.
+	seen string
+	// holds is the shard of which it holds a permit. since is when it got the permit.
 	holds string
 	since time.Time
-	late  bool
 	// move is its place among the planned moves, if it is or was in one.
 	move *list.Element
 	// timer is when it is due again.
 	timer timer
-	// lane is what is due of its resource. hung reports whether a worker has it, and its write hangs.
-	lane *lane
-	hung bool
-	// probes is the cause for which it retries on behalf of all obligations with that cause.
-	probes Cause
 	// follows are the objects for which it is counted as a follower. family is the family of its own object; nil if it has none.
 	follows feed.Lineage
 	family  *family
@@ -141,17 +144,15 @@ type entry struct {
 	spot  *list.Element
 	// reason is the last failure in a row; empty if there was none.
 	reason string
-	// counted is what the tally contains for it.
-	counted counted
 }
 
 // New returns an empty table, for a ring without shards.
 func New(l Limits) *Table {
 	return &Table{
-		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, permits: newPermits(), tally: newTally(),
-		families: map[types.UID]*family{}, following: map[types.UID]sets.Set[*entry]{},
+		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{},
+		permits: newPermits(), families: map[types.UID]*family{}, following: map[types.UID]sets.Set[*entry]{},
 		followers: followers{needed: map[string]time.Time{}, watches: map[Place]*Watch{}},
-		moved:     map[schema.GroupResource]uint64{},
+		moved:     map[schema.GroupResource]uint64{}, missing: sets.New[string](),
 		available: func(string) bool { return false },
 	}
 }
@@ -170,8 +171,10 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	case !known && inPlace:
 		return
 	case !known:
-		e = &entry{object: o, seen: o.ResourceVersion, lane: t.lane(o.GVR.GroupResource())}
+		t.number++
+		e = &entry{number: t.number, object: o, seen: o.ResourceVersion, lane: t.lane(o.GVR.GroupResource())}
 		t.entries[o.ID] = e
+		e.lane.entries++
 	case feed.Older(o.ResourceVersion, e.seen), o.ResourceVersion == e.object.ResourceVersion && (e.stale || !inPlace):
 		return // this state is already known
 	}
@@ -180,9 +183,10 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	e.stale = false
 
 	switch {
+	case e.phase == Moving && inPlace:
+		e.news = e.news.and(Arrived)
 	case e.phase == Moving:
-		e.again, e.inPlace, e.left = true, inPlace, false
-		t.count(e)
+		e.news = e.news.and(Sighted)
 	case inPlace:
 		t.end(now, e)
 	default:
@@ -220,6 +224,7 @@ func (t *Table) replace(e *entry, o feed.Object) {
 		o.Above = before.Above // the source of this sight could not find it out
 	}
 
+	o.Shard = unique.Make(o.Shard).Value() // so that a visit of all objects does not read each of these texts
 	e.object, e.seen = o, o.ResourceVersion
 	t.follow(e, o.Lineage())
 
@@ -232,9 +237,6 @@ func (t *Table) replace(e *entry, o feed.Object) {
 		t.wake(OwnerOf(o.ID))
 	}
 }
-
-// anew makes the table use only the object of the worker's next report: the worker's decision is out of date.
-func (e *entry) anew() { e.again, e.inPlace, e.doubted = true, false, true }
 
 // Unsure records that an object has reached a resource version that was not seen. It may be in its place.
 func (t *Table) Unsure(id feed.ID, resourceVersion string) {
@@ -254,14 +256,14 @@ func (t *Table) Unsure(id feed.ID, resourceVersion string) {
 func (t *Table) look(e *entry, seen string) {
 	e.stale, e.seen = true, seen
 
-	if e.phase == Moving {
-		e.again, e.inPlace = true, false
-		e.doubted = e.doubted || seen == e.object.ResourceVersion // the worker may not have read it
-
-		return
+	switch {
+	case e.phase != Moving:
+		t.move(e, Woken)
+	case seen == e.object.ResourceVersion: // the worker may not have read it
+		e.news = e.news.and(Doubted)
+	default:
+		e.news = e.news.and(Sighted)
 	}
-
-	t.move(e, Woken)
 }
 
 // Released records that an object has lost its drain label by a resource version. If the object has not been seen since, the
@@ -314,7 +316,7 @@ func (t *Table) Unlisted(of func(feed.ID) bool) {
 	}
 
 	for _, id := range t.sorted() {
-		if e := t.entries[id]; e.counted.class == unassigned && of(id) {
+		if e := t.entries[id]; t.unassigned(e) && of(id) {
 			t.look(e, e.seen)
 		}
 	}
@@ -333,22 +335,23 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 		e := t.entries[id]
 
 		switch {
+		case e.phase == Moving && keep(id):
+			e.news = Doubted
 		case e.phase == Moving:
-			e.left = !keep(id)
-			e.anew()
+			e.news = Dropped
 		case !keep(id):
 			t.end(now, e)
 			continue
 		default:
 			t.move(e, Woken)
+			e.unqueue()
+			t.queue(e) // the set of urgent objects has changed
 		}
 
 		e.succeed()
-		t.count(e)
 	}
 
-	t.requeue()
-	t.repayAll()
+	t.searchAll()
 }
 
 // Take hands out an obligation that is due. Objects whose followers have all moved come first, because they are one write away
@@ -370,7 +373,7 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 	t.lanes.jobs++
 
 	t.move(e, Taken)
-	e.again, e.inPlace, e.doubted = false, false, false
+	e.news = Quiet
 
 	return Job{
 		Object: e.object, Stale: e.stale, Plain: e.plain, Within: cmp.Or(e.lane.within, firstWithin), Hung: max(hungAfter, 2*e.lane.usual),
@@ -380,19 +383,23 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 // move changes the phase of an obligation and updates what depends on it.
 func (t *Table) move(e *entry, event Event) {
 	before := e.phase
-	e.phase = next(before, event)
-
-	if e.phase == before {
-		t.count(e)
+	if e.phase = next(before, event); e.phase == before {
 		return
 	}
+
+	t.phases[before]--
+	t.phases[e.phase]++
 
 	switch before { //nolint:exhaustive // nothing to leave
 	case Due:
 		e.unqueue()
 	case Moving:
 		delete(t.moving, e)
-		t.works(e, false)
+
+		if e.lane.working--; e.hung {
+			e.hung = false
+			t.lanes.hung--
+		}
 	case Parked:
 		t.unpark(e)
 	}
@@ -403,19 +410,7 @@ func (t *Table) move(e *entry, event Event) {
 		t.queue(e)
 	case Moving:
 		t.moving[e] = struct{}{}
-		t.works(e, true)
-	}
-
-	t.count(e)
-}
-
-// requeue rebuilds the queues, because the set of urgent objects has changed.
-func (t *Table) requeue() {
-	for _, id := range t.sorted() {
-		if e := t.entries[id]; e.phase == Due {
-			e.unqueue()
-			t.queue(e)
-		}
+		e.lane.working++
 	}
 }
 
@@ -448,8 +443,9 @@ func (t *Table) end(now time.Time, e *entry) {
 	t.move(e, SeenInPlace)
 	delete(t.entries, e.object.ID)
 	t.timers.stop(&e.timer)
+	e.succeed()
 
-	if t.tally.resources[e.lane.of] == 0 {
+	if e.lane.entries--; e.lane.entries == 0 {
 		e.lane.hanging, e.lane.reason = time.Time{}, "" // the next write shows it
 	}
 
@@ -458,7 +454,7 @@ func (t *Table) end(now time.Time, e *entry) {
 	t.grantNext(now)
 	t.wake(OwnerOf(e.object.ID))
 	t.part(now, e)
-	t.tried(e)
+	t.tried(e, e.cause)
 
 	if o := e.object; o.Unselected && o.Shard == "" && t.isMain(o) {
 		t.debt.All = true // what follows the object has its labels still, and no source reports that it leaves the ring
@@ -466,14 +462,22 @@ func (t *Table) end(now time.Time, e *entry) {
 }
 
 // Full reports whether so many obligations are in progress that sources should wait. Those whose writes hang do not count.
-func (t *Table) Full() bool { return t.tally.active()-t.behindHung() >= t.limits.Active }
+func (t *Table) Full() bool { return t.active()+t.waiting >= t.limits.Active }
 
-// FullOfFollowers reports whether so many followers are in progress that the search for more should wait. It is separate from
-// [Table.Full], because the objects that wait for followers count there.
-func (t *Table) FullOfFollowers() bool { return t.tally.follows-t.behindHung() >= t.limits.Active }
+// FullOfFollowers reports whether so many obligations are in progress that the search for followers should wait. The
+// objects that wait for these do not count.
+func (t *Table) FullOfFollowers() bool { return t.active() >= t.limits.Active }
+
+// active returns the number of obligations in progress, without objects that wait for their followers. Objects that are
+// failing do not count: nobody needs to wait for the end of that.
+func (t *Table) active() int {
+	return t.Ready() + t.phases[Moving] + t.phases[Delayed] - t.failing()
+}
 
 // Empty reports whether there is no obligation, including those that found no room.
-func (t *Table) Empty() bool { return len(t.entries) == 0 && len(t.parked) == 0 && !t.dropped }
+func (t *Table) Empty() bool {
+	return len(t.entries) == 0 && len(t.parked) == 0 && t.missing.Len() == 0
+}
 
 // Has reports whether there is an obligation for the object, and returns the object as it was last seen.
 func (t *Table) Has(id feed.ID) (feed.Object, bool) {

@@ -53,7 +53,7 @@ func TestAnyHistory(t *testing.T) {
 // before returns the obligations, except those of resources that have left the ring.
 func (w *reference) before() (all []string) {
 	for _, o := range w.table.sorted() {
-		if !w.table.entries[o].left {
+		if w.table.entries[o].news != Dropped {
 			all = append(all, o.Name)
 		}
 	}
@@ -77,7 +77,7 @@ func (w *reference) ended(before []string) {
 		switch {
 		case name == w.released:
 			require.NotEmpty(w, owed.Unseen, "%s was released, and no pass is requested", name)
-		case w.table.Summary().More || owed.All || len(owed.Lost) > 0 || len(owed.Misplaced) > 0:
+		case w.table.Summary().More || owed.All || owed.Relist || len(owed.Lost) > 0 || len(owed.Misplaced) > 0:
 		default:
 			require.True(w, !last.exists || w.wants.inPlace(name, last.Object), "%s is forgotten, although it was seen at %s", name, describe(last.Object))
 			require.False(w, w.doubt[name] > 0 && w.doubt[name] >= w.newest[name], "%s is forgotten, although a write may have been executed", name)
@@ -107,16 +107,7 @@ func (w *reference) check(t *rapid.T) {
 	checkTable(t, w.table)
 
 	limit := w.table.limits.Parked + len(shards)*2
-	require.LessOrEqual(t, w.table.tally.parked, limit)
-
-	for c, p := range w.table.parked {
-		if c.kind != kindHeld || p.entries.Len() == 0 || p.timer.set() {
-			continue
-		}
-
-		require.NotNil(t, p.probe, "no retry for %s", c)
-		require.Equal(t, c, p.probe.probes)
-	}
+	require.LessOrEqual(t, w.table.phases[Parked], limit)
 }
 
 // settle stops the faults, and lets sources and workers finish.

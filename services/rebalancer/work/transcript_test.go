@@ -368,7 +368,7 @@ func (p *player) counts() string {
 		p.say("%d %s hang since %s: %s", h.Objects, h.Resource.Resource, h.Since.Sub(p.start), h.Reason)
 	}
 
-	for phase, n := range p.table.tally.phases {
+	for phase, n := range p.table.phases {
 		if n > 0 {
 			all = append(all, fmt.Sprintf("%d %s", n, phases[phase]))
 		}

@@ -139,6 +139,6 @@ func TestObjectsThatFailHinderNoOther(t *testing.T) {
 	require.Len(t, f.work(time.Minute), few)
 	d, owed := f.table.Debt()
 	require.True(t, owed)
-	require.Equal(t, Debt{All: true, Relist: true}, d)
+	require.Equal(t, Debt{Relist: true}, d)
 	require.Equal(t, Summary{}, f.table.Summary())
 }

@@ -1,0 +1,150 @@
+package work
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/clusterring/clusterring/services/internal/invariants"
+)
+
+// Debt is what has to be searched again, because it was not stored or not seen.
+type Debt struct {
+	// All requests a pass over all labeled objects.
+	All bool
+	// Unseen are the resources of which a pass has to visit all labeled objects, because drains were acknowledged and
+	// their objects not seen.
+	Unseen sets.Set[schema.GroupResource]
+	// Relist requests a list of the objects without an available shard.
+	Relist bool
+	// Lost are shards whose objects have to be listed. Misplaced are shards at which a pass has to look.
+	Lost, Misplaced []string
+}
+
+// Debt returns what is owed, and clears it. ok is false if nothing is owed.
+func (t *Table) Debt() (d Debt, ok bool) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
+	if t.missing.Len() > 0 || t.scattered {
+		// If less room were free, most of them would find none again.
+		if half := t.limits.Parked / 2; t.stuck()+t.Ready() <= half && t.nested <= half {
+			t.searchAll()
+		}
+	}
+
+	d = t.debt
+	t.debt = Debt{}
+
+	slices.Sort(d.Lost)
+	slices.Sort(d.Misplaced)
+
+	return d, d.All || d.Unseen.Len() > 0 || d.Relist || len(d.Lost) > 0 || len(d.Misplaced) > 0
+}
+
+// Moved counts how often objects of a resource have moved from live shards, or were asked for there. If two counts are
+// equal, none of its objects moved in between.
+func (t *Table) Moved(of schema.GroupResource) uint64 { return t.moved[of] }
+
+// Still reports whether there is no obligation of a resource. It is false while any obligation is not stored, because
+// that may be one of the resource.
+func (t *Table) Still(of schema.GroupResource) bool {
+	return t.missing.Len() == 0 &&
+		!slices.ContainsFunc(t.lanes.all, func(l *lane) bool { return l.of == of && l.entries > 0 })
+}
+
+// stuck returns the number of stored obligations of which nobody knows when they can move.
+func (t *Table) stuck() int { return t.phases[Parked] - t.waiting + t.failing() + t.behindHung() }
+
+// beyondFailing reports whether an obligation that has failed finds no room, because too many others of its resource
+// are failing. A drain does: it holds a permit.
+func (t *Table) beyondFailing(e *entry) bool {
+	return t.stuck() >= t.limits.Parked && e.lane.failing > 0 && !e.failing() && !e.object.Draining
+}
+
+// drop drops an obligation that finds no room, and those that wait for it: its end would wake them, and they would wait
+// for it again, repeatedly. It does not wake the objects that it follows either.
+func (t *Table) drop(now time.Time, e *entry) {
+	if below := t.parked[OwnerOf(e.object.ID)]; below != nil {
+		for _, o := range slices.Collect(below.all) {
+			t.drop(now, o)
+		}
+	}
+
+	where := e.object.Shard
+	if e.stale {
+		where = anywhere
+	}
+
+	t.missing.Insert(where)
+	t.noRoom(e.follows)
+	t.end(now, e)
+}
+
+// anywhere is where an object is that has changed in an unknown way. It is no name of a shard.
+const anywhere = "*"
+
+// search requests a search for the objects of a shard that found no room; "" is for those without a shard.
+func (t *Table) search(shard string) {
+	if !t.missing.Has(shard) {
+		return
+	}
+
+	t.missing.Delete(shard)
+
+	switch {
+	case shard == anywhere:
+		t.debt.All, t.debt.Relist = true, true
+	case shard == "":
+		t.debt.Relist = true
+	case t.available(shard):
+		t.debt.Misplaced = append(t.debt.Misplaced, shard)
+	default:
+		t.debt.Lost = append(t.debt.Lost, shard)
+	}
+}
+
+// searchAll requests a search for everything that found no room.
+func (t *Table) searchAll() {
+	for c, w := range t.parked {
+		if w.entries.Len() == 0 {
+			t.forget(c)
+		}
+	}
+
+	for shard := range t.missing {
+		t.search(shard)
+	}
+
+	t.gatherAgain()
+}
+
+// Search requests another search for what found no room, because a pass is about to see all labeled objects.
+func (t *Table) Search() {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
+	if t.missing.HasAny("", anywhere) {
+		t.missing.Delete("", anywhere)
+		t.debt.Relist = true // a pass does not see objects without a label
+	}
+
+	t.gatherAgain()
+}
+
+// gatherAgain begins the searches of families of which a follower found no room.
+func (t *Table) gatherAgain() {
+	if !t.scattered {
+		return
+	}
+
+	t.scattered = false
+
+	for _, f := range t.sought(idle) {
+		t.seek(f)
+	}
+}
