@@ -342,6 +342,43 @@ func (p *player) family(verb, name string, words []string) string {
 	return ""
 }
 
+// An object does not wait forever because nobody can find out what another object follows.
+func TestFamilyGoesWithoutWhatCannotBeUsed(t *testing.T) {
+	k := newKinfolk(t, 1)
+	owner := k.one("o")
+	k.seen(owner)
+	k.take()
+	k.waits(owner)
+
+	missed := func() map[string]feed.Object {
+		k.watch.Begin()
+		k.watch.Reached("1", true)
+		k.watch.Listed(k.now)
+		k.table.Seek(k.now, true, true)
+
+		return k.take()
+	}
+
+	require.Empty(t, missed())
+
+	k.now = k.now.Add(withoutThem)
+	require.Contains(t, missed(), "o")
+}
+
+// The resource of an object may be served in another version. Its family is that of the new obligation from then on.
+func TestFamilyInAnotherVersion(t *testing.T) {
+	k := newKinfolk(t, 1)
+	before := k.one("o")
+	now := before
+	now.GVR.Version = "v2"
+	k.seen(before, now)
+	k.take()
+	k.table.Gathered(k.now, before, "alive") // a worker still has it
+	k.table.Gathered(k.now, now, "alive")
+	k.done(before)
+	require.True(t, k.table.Given(now.ID, "o"))
+}
+
 // A follower that a watch has shown before and that finds no room is not taken for found.
 func TestFamilyIsNotFoundIfAFollowerFindsNoRoom(t *testing.T) {
 	k := newKinfolk(t, 1)

@@ -27,8 +27,8 @@ const (
 	busyShare   = 16
 	// perList is the cost of a list without objects.
 	perList = 2 * time.Millisecond
-	// withoutThem is how long an object waits for a resource that cannot be listed, or whose objects without a shard have
-	// not all been seen yet. After that, it moves without them, because a shard has to work on the object.
+	// withoutThem is how long an object waits for a resource that cannot be listed, for objects of which nobody can find out
+	// what they follow, and until all objects without a shard have been seen. After that, it moves without them, because a shard has to work on the object.
 	withoutThem = 10 * time.Second
 	// drainsWait is how long no object is drained at most because a shard stops and the followers are not watched yet.
 	drainsWait = time.Second
@@ -130,14 +130,14 @@ func (t *Table) Seek(now time.Time, few, seen bool) (watched map[Place]resources
 	return t.followers.wanted(now, few), again
 }
 
-// shown reports whether watches have shown all followers of a family, except those that fail if without is set. It returns
-// the watches that have to list again.
+// shown reports whether watches have shown all followers of a family, except those that fail, or of which something could not
+// be used, if without is set. It returns the watches that have to list again.
 func (t *Table) shown(now time.Time, f *family, without bool) (again []Place, all bool) {
 	all = true
 
 	for _, r := range t.followers.of {
 		at, w := t.followers.over(r, f.owner.object.Namespace)
-		if w != nil && (w.proven >= f.number || w.failing && without) {
+		if w != nil && (w.proven >= f.number || without && (w.failing || w.missed)) {
 			continue
 		}
 
