@@ -356,7 +356,7 @@ func (e *Engine) gatherOne(ctx context.Context, o feed.Object) (err error) {
 	}
 
 	room := func() bool { return !e.table.FullOfFollowers() }
-	if at, inPlace := e.observed(ctx, e.lookup(), sight{object: o, room: room}); at.Belongs || !inPlace {
+	if at, inPlace := e.observe(ctx, sight{object: o, room: room}); at.Belongs || !inPlace {
 		o.Above = at.Above
 
 		e.mu.Lock()
