@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -12,9 +11,6 @@ import (
 )
 
 const (
-	// namedAtOnce is how many shards one list names. A name has up to 63 characters, and the API server accepts at most 1 MB
-	// of names.
-	namedAtOnce = 1000
 	// heldAtMost is how many objects a list holds back, fewer than maxActive: 7 MB.
 	heldAtMost = 15_000
 	// urgentHeld and calmHeld are how long objects are held back: objects that no shard works on, and objects that their
@@ -54,65 +50,50 @@ func (l *lister) run(ctx context.Context) {
 
 		l.e.update(func(time.Time) { shards, l.pending = l.pending, nil })
 
-		err := l.e.list(ctx, l.e.at(l.gvr, sets.List(shards)), urgentHeld, func(s sight) { l.e.observe(ctx, s) })
+		if shards.Len() == 0 {
+			continue // they were taken with those of the request before
+		}
+
+		scope := feed.Scope{GVR: l.gvr, Selector: selector(l.e.Objects.ShardLabel(), "in", sets.List(shards))}
+
+		err := l.e.list(ctx, scope, urgentHeld, func(s sight) { l.e.observe(ctx, s) })
 		if ctx.Err() != nil {
 			return
 		}
 
 		l.e.troubled(l.id, err)
+		l.e.update(func(time.Time) {
+			if err != nil || l.pending.Len() == 0 { // when a list that fails will succeed is unknown
+				l.e.unlisted.Delete(l.id)
+			}
+		})
 
 		if err == nil {
 			next.Reset()
-			l.done()
-
 			continue
 		}
 
-		l.e.listed(l.id) // when the list will succeed is unknown
 		l.e.pause(ctx, next.Next())
 		l.e.update(func(time.Time) { l.add(shards) })
 	}
 }
 
-// done records that a list is complete, unless another one was requested meanwhile.
-func (l *lister) done() {
-	l.e.update(func(time.Time) {
-		if l.pending.Len() == 0 {
-			l.e.unlisted.Delete(l.id)
-		}
+// list lists the objects of a scope, and passes each to see, which observes it. Objects that are out of place are held back for
+// at most the given time; 0 holds nothing back.
+func (e *Engine) list(ctx context.Context, scope feed.Scope, held time.Duration, see func(sight)) error {
+	h := e.hold(held)
+	defer h.release(ctx)
+
+	version, err := e.Objects.All(ctx, e.Clock, scope, func(o feed.Object) error {
+		see(sight{object: o, held: h})
+
+		return ctx.Err()
 	})
-}
-
-// at returns the scopes of the objects of a resource at these shards.
-func (e *Engine) at(gvr schema.GroupVersionResource, shards []string) (scopes []feed.Scope) {
-	for names := range slices.Chunk(shards, namedAtOnce) {
-		scopes = append(scopes, feed.Scope{GVR: gvr, Selector: selector(e.Objects.ShardLabel(), "in", names)})
-	}
-
-	return scopes
-}
-
-// list lists the objects of some scopes, and passes each to see, which observes it. Objects that are out of place are held back
-// for at most the given time; 0 holds nothing back.
-func (e *Engine) list(ctx context.Context, scopes []feed.Scope, held time.Duration, see func(sight)) error {
-	for _, scope := range scopes {
-		h := e.hold(held)
-		version, err := e.Objects.All(ctx, e.Clock, scope, func(o feed.Object) error {
-			see(sight{object: o, held: h})
-
-			return ctx.Err()
-		})
-
-		h.release(ctx)
-
-		if err != nil {
-			return err
-		}
-
+	if err == nil {
 		e.reached(scope.GVR, version)
 	}
 
-	return nil
+	return err //nolint:wrapcheck // it names the request
 }
 
 // holding holds back the misplaced objects that a list finds until the list is complete, but no more than heldAtMost, and not

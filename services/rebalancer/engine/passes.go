@@ -158,20 +158,6 @@ func (p *passes) pace() time.Duration {
 	return max(auditEvery, time.Duration(float64(p.objects)*float64(perObject)/p.budget))
 }
 
-// kind is the reason for a pass.
-type kind uint8
-
-const (
-	// noPass means that no pass is due.
-	noPass kind = iota
-	// change looks where a change may have misplaced objects.
-	change
-	// check verifies that every object is in its place.
-	check
-	// audit does the same without a reason to expect misplaced objects.
-	audit
-)
-
 // doubt records that no pass has proved anything about the resource.
 func (l *look) doubt() { l.verified, l.began = false, time.Time{} }
 
@@ -189,8 +175,9 @@ func (l *look) moves(t *work.Table) (n uint64) {
 	return n
 }
 
-// due decides which pass over the resource is due, and when. The lock must be held.
-func (l *look) due(s *state) (k kind, at time.Time) {
+// due returns when the next pass over the resource is due; zero if only a change can make one due. A pass looks where a change
+// may have misplaced objects. If there is no such place, it verifies that every object is in its place. The lock must be held.
+func (l *look) due(s *state) (at time.Time) {
 	p := &s.passes
 	still := !l.verified && l.still(s)
 
@@ -201,33 +188,36 @@ func (l *look) due(s *state) (k kind, at time.Time) {
 
 	switch {
 	case l.extent.any():
-		k, at = change, p.since
+		at = p.since
 	case !l.verified && still:
-		k, at = check, p.since.Add(p.settle)
+		at = p.since.Add(p.settle)
+	default:
+		return time.Time{}
 	}
 
 	if at.Before(l.next) {
-		at = l.next
+		return l.next
 	}
 
-	return k, at
+	return at
 }
 
-// dueNow decides which pass is due now, or when to ask again. at is zero if only a target can make a pass due.
-func (s *state) dueNow() (k kind, at time.Time) {
+// nextPass returns when the next pass is due, and whether it is an audit: a pass over all objects without a reason to expect
+// misplaced ones. The time is zero if there is no target.
+func (s *state) nextPass() (at time.Time, audit bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	if s.target == nil {
-		return noPass, time.Time{}
+		return time.Time{}, false
 	}
 
 	p, before := &s.passes, s.passes.verified()
-	k, at = audit, p.ended.Add(p.pace())
+	at, audit = p.ended.Add(p.pace()), true
 
 	for _, l := range p.looks {
-		if of, then := l.due(s); of != noPass && then.Before(at) {
-			k, at = of, then
+		if then := l.due(s); !then.IsZero() && then.Before(at) {
+			at, audit = then, false
 		}
 	}
 
@@ -239,34 +229,32 @@ func (s *state) dueNow() (k kind, at time.Time) {
 		notify(s.news)
 	}
 
-	if at.After(s.clock.Now()) {
-		k = noPass
-	}
-
-	return k, at
+	return at, audit
 }
 
 // pass visits labeled objects whenever a pass is due.
 func (e *Engine) pass(ctx context.Context) {
 	for ctx.Err() == nil {
-		if k, at := e.dueNow(); k != noPass {
-			e.once(ctx, k)
-		} else {
+		if at, audit := e.nextPass(); at.IsZero() || at.After(e.Clock.Now()) {
 			e.sleep(ctx, at, e.poke)
+		} else {
+			e.once(ctx, audit)
 		}
 	}
 }
 
 // once makes one pass.
-func (e *Engine) once(ctx context.Context, k kind) {
-	if k != audit {
+func (e *Engine) once(ctx context.Context, audit bool) {
+	if !audit {
 		e.awaitUrgent(ctx)
 	}
 
-	p := e.begin(k)
+	p := e.begin(audit)
 
 	for _, v := range p.visits {
-		v.err = e.visit(ctx, p, v)
+		if v.all || len(v.shards) > 0 {
+			v.err = e.visit(ctx, p, v)
+		}
 	}
 
 	if ctx.Err() == nil {

@@ -29,6 +29,17 @@ type goingOver struct {
 	base  *Target
 }
 
+// kind is the reason for a pass.
+type kind string
+
+const (
+	noPass kind = "none"
+	// change looks where a change may have misplaced objects, and check verifies that every object is in its place.
+	change kind = "change"
+	check  kind = "check"
+	audit  kind = "audit"
+)
+
 // pass is a pass in progress.
 type pass struct {
 	*round
@@ -68,9 +79,19 @@ func followAtOnce(e *Engine, t *Target) {
 }
 
 func (g *goingOver) due() (kind, time.Duration) {
-	k, at := g.e.dueNow()
+	at, audits := g.e.nextPass()
+	in := at.Sub(g.clock.Now())
 
-	return k, at.Sub(g.clock.Now())
+	switch {
+	case in > 0:
+		return noPass, in
+	case audits:
+		return audit, in
+	case slices.ContainsFunc(g.e.passes.looks, func(l *look) bool { return l.extent.any() && !l.due(g.e.state).After(g.clock.Now()) }):
+		return change, in
+	}
+
+	return check, in
 }
 
 // nothing expects that no pass is due for the given time, and lets the time pass.
@@ -90,7 +111,7 @@ func (g *goingOver) begin(want kind) *pass {
 	k, _ := g.due()
 	require.Equal(g, want, k)
 
-	p := &pass{g: g, round: g.e.begin(k)}
+	p := &pass{g: g, round: g.e.begin(k == audit)}
 	if !p.visits[0].all {
 		p.shards = append([]string{}, p.visits[0].shards...)
 	}

@@ -12,7 +12,7 @@ import (
 
 // round is one pass.
 type round struct {
-	kind   kind
+	audit  bool
 	target *Target
 	visits []*visit
 	// full reports whether it visits all objects. objects is the number of objects that it has seen.
@@ -38,22 +38,22 @@ type visit struct {
 }
 
 // begin records that a pass begins. It returns what the pass has to visit.
-func (s *state) begin(k kind) *round {
+func (s *state) begin(audit bool) *round {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	p := &round{kind: k, target: s.target, full: true}
+	p := &round{audit: audit, target: s.target, full: true}
 	now := s.clock.Now()
 
 	for _, l := range s.passes.looks {
-		due, at := l.due(s)
-		if k != audit && (due == noPass || at.After(now)) {
+		at := l.due(s)
+		if !audit && (at.IsZero() || at.After(now)) {
 			p.full = false
 			continue
 		}
 
-		v := &visit{look: l, of: l.resource, all: true, owed: l.extent, audited: k == audit && s.settled(l)}
-		if k != audit && due == change {
+		v := &visit{look: l, of: l.resource, all: true, owed: l.extent, audited: audit && s.settled(l)}
+		if !audit && l.extent.any() {
 			v.shards, v.all = l.extent.among(s.target.View)
 		}
 
@@ -90,7 +90,7 @@ func (s *state) finish(p *round) {
 				v.began = time.Time{}
 			}
 
-			if same && (v.err != nil || p.kind != audit) {
+			if same && (v.err != nil || !p.audit) {
 				v.next = now.Add(v.backoff.Next())
 			}
 		}
@@ -107,9 +107,9 @@ func (s *state) finish(p *round) {
 
 // visit makes one visit.
 func (e *Engine) visit(ctx context.Context, p *round, v *visit) error {
-	scopes := []feed.Scope{{GVR: v.of.GVR, Selector: e.Objects.ShardLabel()}}
+	scope := feed.Scope{GVR: v.of.GVR, Selector: e.Objects.ShardLabel()}
 	if !v.all {
-		scopes = e.at(v.of.GVR, v.shards)
+		scope.Selector = selector(scope.Selector, "in", v.shards)
 	}
 
 	held := time.Duration(0)
@@ -117,7 +117,7 @@ func (e *Engine) visit(ctx context.Context, p *round, v *visit) error {
 		held = calmHeld
 	}
 
-	err := e.list(ctx, scopes, held, func(s sight) { e.see(ctx, p, v, s) })
+	err := e.list(ctx, scope, held, func(s sight) { e.see(ctx, p, v, s) })
 	if ctx.Err() == nil && e.Target().Same(p.target) {
 		e.troubled(idOf(forMisplaced, v.of), err)
 	}

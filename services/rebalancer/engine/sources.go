@@ -14,7 +14,6 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
 // looksFor is the kind of objects that a source looks for.
@@ -60,16 +59,7 @@ func (id sourceID) in(namespace string) sourceID {
 
 // String returns the name of the source, from which its pauses are derived.
 func (id sourceID) String() string {
-	name := string(id.looksFor) + " " + id.resource.String()
-	if id.namespace != "" {
-		name += " in " + id.namespace
-	}
-
-	if id.selector != "" {
-		name += " with " + id.selector
-	}
-
-	return name
+	return fmt.Sprintf("%s %s in %q with %q", id.looksFor, id.resource, id.namespace, id.selector)
 }
 
 // sources are the streams and lists that follow the current target. Only one goroutine may use them.
@@ -113,33 +103,22 @@ func (s *sources) wanted(t *Target) map[sourceID]feed.Scope {
 
 		wanted[idOf(forLost, r)] = feed.Scope{GVR: r.GVR}
 
-		without := feed.Scope{GVR: r.GVR, Selector: and(selector(label, "notin", available), r.Selector)}
-		for _, scope := range narrowed(without, r, t.Narrow) {
-			wanted[idOf(forUnassigned, r).in(scope.Namespace)] = scope
+		id, scope := idOf(forUnassigned, r), feed.Scope{GVR: r.GVR, Selector: and(selector(label, "notin", available), r.Selector)}
+
+		switch {
+		case !r.Namespaced:
+			wanted[id] = scope
+		case t.Narrow.Single:
+			for _, scope.Namespace = range t.Narrow.Only {
+				wanted[id.in(scope.Namespace)] = scope
+			}
+		default:
+			scope.Fields = t.Narrow.Fields()
+			wanted[id] = scope
 		}
 	}
 
 	return wanted
-}
-
-// narrowed returns the scopes in which the objects of a resource are watched.
-func narrowed(scope feed.Scope, r resources.Resource, n placement.Narrowing) []feed.Scope {
-	if !r.Namespaced {
-		return []feed.Scope{scope}
-	}
-
-	if !n.Single {
-		scope.Fields = n.Fields()
-		return []feed.Scope{scope}
-	}
-
-	scopes := make([]feed.Scope, len(n.Only))
-	for i, namespace := range n.Only {
-		scopes[i] = scope
-		scopes[i].Namespace = namespace
-	}
-
-	return scopes
 }
 
 // follow makes the sources follow a target. Sources that also serve the new target continue: a stream of which only the
