@@ -16,6 +16,17 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
+// kind is the reason for a pass.
+type kind string
+
+const (
+	noPass kind = "none"
+	// change looks where a change may have misplaced objects, and check verifies that every object is in its place.
+	change kind = "change"
+	check  kind = "check"
+	audit  kind = "audit"
+)
+
 // of returns the target with other available shards.
 func of(t *Target, shards ...string) *Target {
 	other := *t

@@ -93,7 +93,7 @@ func (e *Engine) list(ctx context.Context, scope feed.Scope, held time.Duration,
 		e.reached(scope.GVR, version)
 	}
 
-	return err //nolint:wrapcheck // it names the request
+	return err
 }
 
 // holding holds back the misplaced objects that a list finds until the list is complete, but no more than heldAtMost, and not

@@ -29,17 +29,6 @@ type goingOver struct {
 	base  *Target
 }
 
-// kind is the reason for a pass.
-type kind string
-
-const (
-	noPass kind = "none"
-	// change looks where a change may have misplaced objects, and check verifies that every object is in its place.
-	change kind = "change"
-	check  kind = "check"
-	audit  kind = "audit"
-)
-
 // pass is a pass in progress.
 type pass struct {
 	*round

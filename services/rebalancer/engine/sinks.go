@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -35,9 +36,15 @@ func (e *Engine) observe(ctx context.Context, seen sight) (at placement.Assessme
 	}
 }
 
-// troubled records that a source cannot be read.
+// troubled records that a source cannot be read; with a nil error, that it can be read again.
 func (e *Engine) troubled(id sourceID, err error) {
-	e.fail(id, err)
+	e.update(func(time.Time) {
+		if err != nil {
+			e.failures[id] = err.Error()
+		} else {
+			delete(e.failures, id)
+		}
+	})
 
 	if err != nil && e.Trouble != nil {
 		e.Trouble()

@@ -349,17 +349,6 @@ func lostShards(before, after *Target) sets.Set[string] {
 	return lost
 }
 
-// fail records that a source cannot be read; with a nil error, that it can be read again.
-func (s *state) fail(id sourceID, err error) {
-	s.update(func(time.Time) {
-		if err != nil {
-			s.failures[id] = err.Error()
-		} else {
-			delete(s.failures, id)
-		}
-	})
-}
-
 // listing records that a source has objects that it has not reported yet.
 func (s *state) listing(id sourceID) {
 	s.update(func(time.Time) { s.unlisted.Insert(id) })

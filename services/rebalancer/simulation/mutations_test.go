@@ -34,7 +34,7 @@ const (
 	lanes    = "rebalancer/work/lanes.go"
 	passes   = "rebalancer/engine/passes.go"
 	round    = "rebalancer/engine/round.go"
-	state    = "rebalancer/engine/state.go"
+	sinks    = "rebalancer/engine/sinks.go"
 	report   = "rebalancer/engine/report.go"
 	sources  = "rebalancer/engine/sources.go"
 	stream   = "rebalancer/feed/stream.go"
@@ -72,7 +72,7 @@ var mutations = []mutation{
 	{name: "a write that has failed is sent again as it was", edits: []replacement{{outcome, "\te.stale = out.Stale\n", "\te.stale = false\n"}}},
 	{name: "an acknowledged drain leaves no debt, nor is there an audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = t.debt.Unseen.Union(sets.New(id.GVR.GroupResource()))\n\tt.moved[id.GVR.GroupResource()]++\n", ""}}},
 	{name: "a drain that nobody wants is not withdrawn", edits: []replacement{{plan, "\tcase o.Draining:\n\t\treturn Action{Verb: Withdraw}\n\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees", "\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees"}}},
-	{name: "a source that cannot be read says nothing", edits: []replacement{{state, "\t\tif err != nil {\n\t\t\ts.failures[id] = err.Error()", "\t\tif false {\n\t\t\ts.failures[id] = err.Error()"}}},
+	{name: "a source that cannot be read says nothing", edits: []replacement{{sinks, "\t\tif err != nil {\n\t\t\te.failures[id] = err.Error()", "\t\tif false {\n\t\t\te.failures[id] = err.Error()"}}},
 	{name: "silence is believed", edits: []replacement{{stream, "silence = 150 * time.Second", "silence = 150 * time.Hour"}}},
 	{name: "discovery is not asked again", edits: []replacement{
 		{resolver, "lookEvery = 15 * time.Second", "lookEvery = 15 * time.Hour"},
