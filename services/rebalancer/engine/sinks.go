@@ -57,21 +57,15 @@ func (e *Engine) troubled(id sourceID, err error) {
 type sink struct {
 	e  *Engine
 	id sourceID
-	// listed are the objects of the current list that are out of their place. drains are the drains that existed when the
-	// list began, with the version in which each was last seen. Both are nil between lists.
+	// listed are the objects of the current list that are out of their place; nil between lists.
 	listed sets.Set[feed.ID]
-	drains map[feed.ID]string
 }
 
 func (s *sink) Begin() {
 	s.listed = sets.New[feed.ID]()
 
-	//exhaustive:ignore
-	switch s.id.looksFor {
-	case forUnassigned:
+	if s.id.looksFor == forUnassigned {
 		s.e.anew()
-	case forDraining:
-		s.drains = s.e.drainsOf(s.id.resource)
 	}
 
 	s.e.listing(s.id)
@@ -96,32 +90,22 @@ func (s *sink) Gone(id feed.ID, resourceVersion string) {
 	}
 }
 
-// Listed ends the drains that existed before the list and are not in the list: their label was removed while no watch was
-// open, and no event will report the removal. The watch reports drains that began meanwhile, or that were seen since.
+// Listed makes objects be read that should be in the list, and are not: they may have been assigned or released while no watch
+// was open, and no event will report that.
 func (s *sink) Listed() {
-	//exhaustive:ignore
-	switch s.id.looksFor {
-	case forUnassigned:
-		s.e.unlistedBut(func(id feed.ID) bool {
+	if s.id.looksFor != forUnselected {
+		s.e.missing(s.id.looksFor == forDraining, func(id feed.ID) bool {
 			return id.GVR.GroupResource() == s.id.resource && (s.id.namespace == "" || s.id.namespace == id.Namespace) && !s.listed.Has(id)
 		})
-	case forDraining:
-		now := s.e.drainsOf(s.id.resource)
-
-		for id, version := range s.drains {
-			if now[id] == version && !s.listed.Has(id) {
-				s.e.released(id, version)
-			}
-		}
 	}
 
-	s.listed, s.drains = nil, nil
+	s.listed = nil
 	s.e.listed(s.id)
 }
 
 func (s *sink) Failed(err error) {
 	if err != nil {
-		s.listed, s.drains = nil, nil
+		s.listed = nil
 		s.e.listed(s.id) // when the list will succeed is unknown
 	}
 

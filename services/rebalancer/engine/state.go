@@ -387,15 +387,7 @@ func (s *state) released(id feed.ID, resourceVersion string) {
 	})
 }
 
-// drainsOf returns the current drains of a resource, with the resource version in which each was last seen.
-func (s *state) drainsOf(of schema.GroupResource) map[feed.ID]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.table.Drains(func(id feed.ID) bool { return id.GVR.GroupResource() == of })
-}
-
-// unlistedBut requests a read of the objects that have no available shard, as far as is known, and were not in the list.
-func (s *state) unlistedBut(of func(feed.ID) bool) {
-	s.update(func(time.Time) { s.table.Unlisted(of) })
+// missing requests a read of the objects that a complete list should contain, as far as is known, and does not.
+func (s *state) missing(drains bool, of func(feed.ID) bool) {
+	s.update(func(time.Time) { s.table.Unlisted(drains, of) })
 }
