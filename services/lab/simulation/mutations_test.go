@@ -34,6 +34,7 @@ const (
 	lanes    = "rebalancer/work/lanes.go"
 	passes   = "rebalancer/engine/passes.go"
 	round    = "rebalancer/engine/round.go"
+	sinks    = "rebalancer/engine/sinks.go"
 	state    = "rebalancer/engine/state.go"
 	report   = "rebalancer/engine/report.go"
 	sources  = "rebalancer/engine/sources.go"
@@ -71,7 +72,7 @@ var mutations = []mutation{
 	{name: "a write that has failed is sent again as it was", edits: []replacement{{outcome, "\te.stale = out.Stale\n", "\te.stale = false\n"}}},
 	{name: "an acknowledged drain leaves no debt, nor is there an audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = t.debt.Unseen.Union(sets.New(id.GVR.GroupResource()))\n\tt.moved[id.GVR.GroupResource()]++\n", ""}}},
 	{name: "a drain that nobody wants is not withdrawn", edits: []replacement{{plan, "\tcase o.Draining:\n\t\treturn Action{Verb: Withdraw}\n\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees", "\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees"}}},
-	{name: "a source that cannot be read says nothing", edits: []replacement{{state, "\t\tif err != nil {\n\t\t\ts.failures[id] = err.Error()", "\t\tif false {\n\t\t\ts.failures[id] = err.Error()"}}},
+	{name: "a source that cannot be read says nothing", edits: []replacement{{sinks, "\t\tif err != nil {\n\t\t\te.failures[id] = err.Error()", "\t\tif false {\n\t\t\te.failures[id] = err.Error()"}}},
 	{name: "silence is believed", edits: []replacement{{stream, "silence = 150 * time.Second", "silence = 150 * time.Hour"}}},
 	{name: "discovery is not asked again", edits: []replacement{
 		{resolver, "lookEvery = 15 * time.Second", "lookEvery = 15 * time.Hour"},
@@ -83,19 +84,19 @@ var mutations = []mutation{
 	{name: "a drain that hangs holds a permit of all", edits: []replacement{{permits, "inTime < most && p.inTime", "inTime < most && !all && p.inTime"}, {permits, "\tinTime, late := 0, 0\n", "\tinTime, late, all := 0, 0, false\n\n\tfor _, lanes := range p.lanes {\n\t\tfor _, h := range lanes {\n\t\t\tall = all || h.late > 0\n\t\t}\n\t}\n"}}},
 	{name: "a late drain stops its shard", edits: []replacement{{permits, "inTime < most && p.inTime", "inTime < most && late == 0 && p.inTime"}}},
 	{name: "a hanging resource keeps all workers", edits: []replacement{{lanes, "if l.hanging.IsZero() && l.took < slowAfter {", "if true {"}, {lanes, "\te.hung = true\n\tt.lanes.hung++\n", ""}}},
-	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\twanted := sets.New[sourceID]()\n", "\twanted := sets.New[sourceID]()\n\tfor id, f := range s.all {\n\t\ts.drop(id, f)\n\t}\n"}}},
+	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\twanted := s.wanted(t)\n", "\twanted := s.wanted(t)\n\tfor id, f := range s.all {\n\t\ts.drop(id, f)\n\t}\n"}}},
 	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n\t\tout.RetryAfter = 50e6\n"}}},
 	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
 	{name: "there is no audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
-	{name: "only what a change concerns is gone over", edits: []replacement{{passes, "v.shards, v.all = l.extent.among(s.target.View)\n", "v.shards, v.all = l.extent.among(s.target.View)\n\t\t\t\tv.all = false\n"}, {passes, "\tcase !l.verified && still:\n\t\tk, at = check", "\tcase !l.verified && still && l.verified:\n\t\tk, at = check"}, {passes, "if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() && !l.began.Before(p.since.Add(p.settle)) {", "if still && !l.extent.any() {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
+	{name: "only what a change concerns is gone over", edits: []replacement{{round, "v.shards, v.all = l.extent.among(s.target.View)\n", "v.shards, v.all = l.extent.among(s.target.View)\n\t\t\tv.all = false\n"}, {passes, "\tcase !l.verified && still:\n", "\tcase !l.verified && still && l.verified:\n"}, {passes, "if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() && !l.began.Before(p.since.Add(p.settle)) {", "if still && !l.extent.any() {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
 	{name: "converged without a look at all", edits: []replacement{{passes, "if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() && !l.began.Before(p.since.Add(p.settle)) {", "if !l.verified {"}}},
 	{name: "a resource is verified while one of its objects moves", edits: []replacement{{report, "if !l.verified || !l.still(s) {", "if !l.verified {"}}},
 	{name: "the status keeps a resource's fingerprint in redirect", edits: []replacement{{report, "r.Converged, r.Settled = false, nil", "r.Converged = false"}}},
-	{name: "a change and another one back are not seen during an audit", from: 400, edits: []replacement{{round, "!known && p.e.undisturbed(v.look) {", "!known && p.e.Target().Same(p.t) {"}}},
-	{name: "shards that come and go put off a look at all", from: 4100, edits: []replacement{{passes, "full = k == audit || k == change && !now.Before(p.ended.Add(overdue*p.pace()))", "full = k == audit"}}},
+	{name: "a change and another one back are not seen during an audit", from: 400, edits: []replacement{{round, "!known && e.undisturbed(v.look) {", "!known && e.Target().Same(p.target) {"}}},
+	{name: "shards that come and go put off a look at all", from: 4100, edits: []replacement{{passes, "!then.IsZero() && then.Before(at) {", "!then.IsZero() && (audit && !l.next.After(s.clock.Now()) || then.Before(at)) {"}}},
 	{name: "an owner goes before unassigned objects were looked for", from: 8700, edits: []replacement{{finds, "(without || seen || t.Full())", "(without || seen || true)"}}},
 	{name: "a deleted Lease does not count beside another of its name", from: 8700, edits: []replacement{{guard, "namespace == nowhere && len(leases) > 0", "len(leases) > 0"}}},
-	{name: "a pass that failed has seen all", edits: []replacement{{passes, "e.finish(k, p, visits, errs)", "e.finish(k, p, visits, make([]error, len(errs)))"}}},
+	{name: "a pass that failed has seen all", edits: []replacement{{passes, "v.err = e.visit(ctx, p, v)", "_ = e.visit(ctx, p, v)"}}},
 	{name: "a Lease that nobody saw is taken as one that nobody renewed", edits: []replacement{{sight, "gaps = [...]time.Duration{3 * time.Second, 5 * time.Second, 10 * time.Second}", "gaps = [...]time.Duration{3 * time.Hour, 5 * time.Hour, 10 * time.Hour}"}}},
 	{name: "what was seen earlier replaces what was seen later", edits: []replacement{{table, "\tcase feed.Older(o.ResourceVersion, e.seen), o.Res", "\tcase o.Res"}}},
 	{name: "objects are taken without a look at the Lease", edits: []replacement{{guard, "rec.Holder == name, rec.Duration}", "rec.Holder == name && false, rec.Duration}"}}},

@@ -21,6 +21,7 @@
 //
 //	sources.go, sinks.go   which watches and lists a target needs, and how their results are processed
 //	passes.go, extent.go   when a pass is due, and where it has to look
+//	round.go, list.go      one pass; what it, and a list of the objects of lost shards, have in common
 //	package work           which objects are out of place, what each waits for, and which are due
 //	package move           the steps of one object, in three files
 //	obligations.go         what a move asks the engine

@@ -90,7 +90,9 @@ func New(c Config) *Engine {
 	e.turns = move.NewTurns(e.again)
 	e.mover = &move.Mover{
 		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin, Hangs: e.hangs,
-		Moved: func(o feed.Object, verb plan.Verb) { countMove(c.Ring, o.GVR.GroupResource(), verb) },
+		Moved: func(o feed.Object, verb plan.Verb) {
+			moves.WithLabelValues(c.Ring, o.GVR.GroupResource().String(), string(verb)).Inc()
+		},
 	}
 
 	return e
@@ -156,7 +158,7 @@ func (e *Engine) Run(ctx context.Context) {
 		case <-e.wake:
 			s.follow(ctx, e.Target())
 		case <-e.owed:
-			s.owed()()
+			s.ask()
 		}
 	}
 }
@@ -183,14 +185,14 @@ func (e *Engine) work(ctx context.Context, job work.Job) {
 	}
 
 	if late, news := e.report(job.Object.ID, out); news {
-		countLate(e.Ring)
+		lateDrains.WithLabelValues(e.Ring).Inc()
 		e.Late(late.ID, late.Shard, late.After)
 	}
 }
 
 // failed reports a failed attempt. A metric counts each, and the log shows one every few seconds, because there may be many.
 func (e *Engine) failed(ctx context.Context, id feed.ID, reason string) {
-	countFailure(e.Ring)
+	failures.WithLabelValues(e.Ring).Inc()
 
 	if others, say := e.failureLog.say(e.Clock.Now()); say {
 		log.FromContext(ctx).Error(nil, "Cannot move an object; will retry", "object", id.String(), "reason", reason, "othersSinceLastLine", others)
@@ -235,33 +237,4 @@ func (e *Engine) tell(ctx context.Context) {
 	}
 }
 
-// awaitFor waits until the condition holds, but not longer than d. The condition is evaluated with the lock held.
-func (e *Engine) awaitFor(ctx context.Context, d time.Duration, condition func() bool) {
-	e.mu.Lock()
-	now := condition()
-	e.mu.Unlock()
-
-	if now {
-		return
-	}
-
-	ctx, cancel := context.WithCancel(ctx)
-
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-
-	wg.Go(func() {
-		e.pause(ctx, d)
-		cancel()
-	})
-
-	e.await(ctx, e.room, condition)
-}
-
-func (e *Engine) pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-e.Clock.After(d):
-	}
-}
+func (e *Engine) pause(ctx context.Context, d time.Duration) { e.sleep(ctx, e.Clock.Now().Add(d), nil) }

@@ -187,7 +187,7 @@ func (e *Engine) gatherOne(ctx context.Context, o feed.Object) (err error) {
 		return err
 	}
 
-	e.observed(ctx, e.lookup(), sight{object: o, room: func() bool { return !e.table.FullOfFollowers() }})
+	e.observe(ctx, sight{object: o, room: func() bool { return !e.table.FullOfFollowers() }})
 
 	return nil
 }

@@ -1,11 +1,6 @@
 package engine
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/clusterring/clusterring/services/internal/plan"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 var (
 	moves = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -38,16 +33,6 @@ var (
 func Collectors() []prometheus.Collector {
 	return []prometheus.Collector{moves, failures, lateDrains, audited, objectsNow, objectsKeyless}
 }
-
-func countMove(ring string, gr schema.GroupResource, verb plan.Verb) {
-	moves.WithLabelValues(ring, gr.String(), string(verb)).Inc()
-}
-
-func countFailure(ring string) { failures.WithLabelValues(ring).Inc() }
-
-func countAudited(ring string) { audited.WithLabelValues(ring).Inc() }
-
-func countLate(ring string) { lateDrains.WithLabelValues(ring).Inc() }
 
 // Publish sets the gauges of the named ring.
 func (r Report) Publish(ring string) {

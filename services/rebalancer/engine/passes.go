@@ -1,12 +1,13 @@
 package engine
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
@@ -14,15 +15,10 @@ import (
 )
 
 const (
-	// urgentFirst is how long a pass waits for more urgent work without seeing progress. urgentAtMost is how long it waits in
-	// total: about fifty thousand moves.
-	urgentFirst  = 10 * time.Second
-	urgentAtMost = 12 * urgentFirst
+	// urgentAtMost is how long a pass waits for more urgent work: about twenty-five thousand moves.
+	urgentAtMost = time.Minute
 	// auditEvery is the shortest time from one audit to the next.
 	auditEvery = time.Minute
-	// overdue is the number of audit intervals after which a change triggers a pass over all objects. Shards may come and go
-	// forever, so that neither a check nor an audit becomes due.
-	overdue = 2
 	// auditBudget is the default share of a core that audits may use.
 	auditBudget = 0.01
 	// perObject is the cost of visiting one object.
@@ -69,13 +65,15 @@ type look struct {
 	// next is when the next pass may begin.
 	next    time.Time
 	backoff feed.Pauses
-	// keyless are the objects without a key that the last pass over all its objects saw.
-	keyless keyless
+	// keyless are the objects without a key that the last pass over all its objects saw. counted is the target of that pass;
+	// nil if there was none yet.
+	keyless Keyless
+	counted *Target
 }
 
 // newPasses returns the passes of a ring that no pass has visited yet.
 func newPasses(ring string, l Limits) passes {
-	return passes{ring: ring, settle: l.Settle, budget: l.AuditBudget}
+	return passes{ring: ring, settle: l.Settle, budget: cmp.Or(l.AuditBudget, auditBudget)}
 }
 
 // retarget records that the target has changed, and where objects may therefore be misplaced. When partitions move between
@@ -95,14 +93,17 @@ func (p *passes) retarget(now time.Time, before, after *Target) {
 
 		l := p.look(of)
 		if l == nil {
-			l = &look{backoff: feed.NewPauses("passes of "+p.ring+" "+of.String(), 100*time.Millisecond, 30*time.Second)}
+			l = &look{
+				extent:  extent{all: true},
+				backoff: feed.NewPauses("passes of "+p.ring+" "+of.String(), 100*time.Millisecond, 30*time.Second),
+			}
 		}
 
 		if l.resource, l.among = r, []schema.GroupResource{of}; !main {
 			l.among = append(l.among, mains...)
 		}
 
-		if main || !more.notAll {
+		if main || more.all {
 			l.extent.add(more)
 		}
 
@@ -130,43 +131,32 @@ func (p *passes) look(of schema.GroupResource) *look {
 
 // owe records what passes have to look for.
 func (p *passes) owe(d work.Debt) {
+	more := extent{all: d.All, shards: sets.New(d.Misplaced...)}
+
 	for _, l := range p.looks {
-		if d.All {
-			l.extent.addAll()
-		}
+		l.extent.add(more)
 
-		l.extent.addShards(d.Misplaced)
-
-		if d.All || len(d.Misplaced) > 0 || d.Unseen.HasAny(l.among...) {
+		if more.any() || d.Unseen.HasAny(l.among...) {
 			l.doubt()
 		}
 	}
 }
 
-// verified returns the number of verified resources, and whether these are all.
-func (p *passes) verified() (n int, all bool) {
+// verified returns the number of verified resources.
+func (p *passes) verified() (n int) {
 	for _, l := range p.looks {
 		if l.verified {
 			n++
 		}
 	}
 
-	return n, n == len(p.looks)
+	return n
 }
 
-// kind is the reason for a pass.
-type kind uint8
-
-const (
-	// noPass means that no pass is due.
-	noPass kind = iota
-	// change looks where a change may have misplaced objects.
-	change
-	// check verifies that every object is in its place.
-	check
-	// audit does the same without a reason to expect misplaced objects.
-	audit
-)
+// pace returns the time from the end of one audit to the next, according to the budget.
+func (p *passes) pace() time.Duration {
+	return max(auditEvery, time.Duration(float64(p.objects)*float64(perObject)/p.budget))
+}
 
 // doubt records that no pass has proved anything about the resource.
 func (l *look) doubt() { l.verified, l.began = false, time.Time{} }
@@ -185,8 +175,9 @@ func (l *look) moves(t *work.Table) (n uint64) {
 	return n
 }
 
-// due decides which pass over the resource is due, and when. The lock must be held.
-func (l *look) due(s *state) (k kind, at time.Time) {
+// due returns when the next pass over the resource is due; zero if only a change can make one due. A pass looks where a change
+// may have misplaced objects. If there is no such place, it verifies that every object is in its place. The lock must be held.
+func (l *look) due(s *state) (at time.Time) {
 	p := &s.passes
 	still := !l.verified && l.still(s)
 
@@ -197,245 +188,86 @@ func (l *look) due(s *state) (k kind, at time.Time) {
 
 	switch {
 	case l.extent.any():
-		k, at = change, p.since
+		at = p.since
 	case !l.verified && still:
-		k, at = check, p.since.Add(p.settle)
+		at = p.since.Add(p.settle)
+	default:
+		return time.Time{}
 	}
 
 	if at.Before(l.next) {
-		at = l.next
+		return l.next
 	}
 
-	return k, at
+	return at
 }
 
-// dueNow decides which pass is due now, or when to ask again. at is zero if only a change can make a pass due. The lock must be
-// held.
-func (s *state) dueNow() (k kind, at time.Time) {
-	now := s.clock.Now()
-	k, at = audit, s.passes.ended.Add(s.passes.pace())
+// nextPass returns when the next pass is due, and whether it is an audit: a pass over all objects without a reason to expect
+// misplaced ones. The time is zero if there is no target.
+func (s *state) nextPass() (at time.Time, audit bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 
-	for _, l := range s.passes.looks {
-		// Pauses of one resource do not put off the audit of all.
-		if of, then := l.due(s); of != noPass && (k == audit && !l.next.After(now) || then.Before(at)) {
-			k, at = of, then
-		}
+	if s.target == nil {
+		return time.Time{}, false
 	}
 
-	if at.After(now) {
-		k = noPass
-	}
-
-	return k, at
-}
-
-// pace returns the time from the end of one audit to the next, according to the budget.
-func (p *passes) pace() time.Duration {
-	budget := p.budget
-	if budget <= 0 {
-		budget = auditBudget
-	}
-
-	return max(auditEvery, time.Duration(float64(p.objects)*float64(perObject)/budget))
-}
-
-// visit is a part of a pass: the objects of one resource, of some shards or of all.
-type visit struct {
-	*look
-
-	// resource is that of the look when the pass began: another target may change it.
-	resource resources.Resource
-	shards   []string
-	all      bool
-	// owed is where the pass has to look.
-	owed extent
-	// audited reports whether the pass is an audit, and the resource was settled when it began.
-	audited bool
-	// without are the objects without a key that it sees.
-	without keyless
-}
-
-// begin records that a pass begins. It returns what the pass has to visit, and whether that is everything. The lock must be held.
-func (s *state) begin(k kind) (visits []visit, full bool) {
-	now, p := s.clock.Now(), &s.passes
-	full = k == audit || k == change && !now.Before(p.ended.Add(overdue*p.pace()))
-	everywhere := 0
+	p, before := &s.passes, s.passes.verified()
+	at, audit = p.ended.Add(p.pace()), true
 
 	for _, l := range p.looks {
-		v := visit{look: l, resource: l.resource, all: true, owed: l.extent, audited: k == audit && s.settled(l)}
-
-		if of, at := l.due(s); !full {
-			if of == noPass || at.After(now) {
-				continue
-			}
-
-			if of == change {
-				v.shards, v.all = l.extent.among(s.target.View)
-			}
-		}
-
-		if l.extent.clear(); v.all {
-			everywhere++
-		}
-
-		visits = append(visits, v)
-	}
-
-	for _, v := range visits {
-		if v.began = (time.Time{}); v.all {
-			v.began, v.moved = now, v.moves(s.table)
+		if then := l.due(s); !then.IsZero() && then.Before(at) {
+			at, audit = then, false
 		}
 	}
 
-	if full = everywhere == len(p.looks); full {
-		s.table.Search()
+	if n := p.verified(); n != before {
+		if n == len(p.looks) {
+			s.grace = grace{known: len(s.target.View.AvailableShards())}
+		}
+
+		notify(s.news)
 	}
 
-	return visits, full
+	return at, audit
 }
 
 // pass visits labeled objects whenever a pass is due.
 func (e *Engine) pass(ctx context.Context) {
 	for ctx.Err() == nil {
-		var (
-			k  kind
-			at time.Time
-		)
-
-		e.mu.Lock()
-
-		if e.target != nil {
-			before, _ := e.passes.verified()
-			k, at = e.dueNow()
-
-			if n, all := e.passes.verified(); n != before {
-				if all {
-					e.grace = grace{known: len(e.target.View.AvailableShards())}
-				}
-
-				notify(e.news)
-			}
-		}
-
-		e.mu.Unlock()
-
-		if k != noPass {
-			e.once(ctx, k)
-			continue
-		}
-
-		var passed <-chan time.Time
-
-		if !at.IsZero() {
-			timer := e.Clock.NewTimer(at.Sub(e.Clock.Now()))
-			passed = timer.C()
-
-			select {
-			case <-ctx.Done():
-			case <-e.poke:
-			case <-passed:
-			}
-
-			timer.Stop()
-
-			continue
-		}
-
-		select {
-		case <-ctx.Done():
-		case <-e.poke:
+		if at, audit := e.nextPass(); at.IsZero() || at.After(e.Clock.Now()) {
+			e.sleep(ctx, at, e.poke)
+		} else {
+			e.once(ctx, audit)
 		}
 	}
 }
 
 // once makes one pass.
-func (e *Engine) once(ctx context.Context, k kind) {
-	if k != audit {
+func (e *Engine) once(ctx context.Context, audit bool) {
+	if !audit {
 		e.awaitUrgent(ctx)
 	}
 
-	e.mu.Lock()
-	t := e.target
-	visits, full := e.begin(k)
-	e.mu.Unlock()
+	p := e.begin(audit)
 
-	p := &round{e: e, t: t, full: full}
-	if k == change { // many objects may have to move; other passes find nothing
-		p.held = calmHeld
-	}
-
-	errs := make([]error, len(visits))
-
-	for i := range visits {
-		if v := &visits[i]; v.all || len(v.shards) > 0 {
-			v.without.target = t
-			errs[i] = p.over(ctx, v)
+	for _, v := range p.visits {
+		if v.all || len(v.shards) > 0 {
+			v.err = e.visit(ctx, p, v)
 		}
 	}
 
 	if ctx.Err() == nil {
-		e.finish(k, p, visits, errs)
+		e.finish(p)
 	}
 }
 
-// finish records the result of a pass: the error of each visit.
-func (e *Engine) finish(k kind, p *round, visits []visit, errs []error) {
-	e.update(func(now time.Time) {
-		ps, failed := &e.passes, errors.Join(errs...) != nil
-
-		if p.full && !failed {
-			ps.ended, ps.objects = now, p.objects
-		}
-
-		if k == audit && failed {
-			ps.ended = now
-		}
-
-		same := e.target.Same(p.t)
-
-		for i, v := range visits {
-			if v.all && errs[i] == nil {
-				v.keyless = v.without
-			}
-
-			switch {
-			case !same:
-				// The extent now contains what was owed then, if it still concerns this ring.
-				v.extent.add(v.owed)
-				v.began = time.Time{}
-			case errs[i] != nil:
-				v.extent.add(v.owed)
-				v.began = time.Time{}
-				v.verified = v.verified && k == audit
-				v.next = now.Add(v.backoff.Next())
-			case k != audit:
-				v.next = now.Add(v.backoff.Next())
-			}
-		}
-	})
-}
-
-// awaitUrgent lets objects without an available shard go first: no shard works on them, and a pass over very many objects
-// would keep the API server busy. It continues to wait as long as their number changes within each urgentFirst: it may also
-// grow, because sources are still finding them. It waits for at most urgentAtMost, because there may always be another object.
+// awaitUrgent lets the objects go first that are known to be out of their places: no shard may work on them, and a pass over
+// very many objects would keep the API server busy. There may always be another such object.
 func (e *Engine) awaitUrgent(ctx context.Context) {
-	left := -1
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer e.Clock.AfterFunc(urgentAtMost, cancel).Stop()
 
-	for range urgentAtMost / urgentFirst {
-		before := left
-		if left = e.urgent(ctx); left == 0 || left == before {
-			return
-		}
-	}
-}
-
-// urgent waits until nothing is urgent, for at most urgentFirst. It returns the number of objects that still have to be
-// processed.
-func (e *Engine) urgent(ctx context.Context) (left int) {
-	e.awaitFor(ctx, urgentFirst, func() bool {
-		left = e.table.Busy()
-		return !e.looking() && left == 0
-	})
-
-	return left
+	e.await(ctx, e.room, func() bool { return e.unlisted.Len() == 0 && e.table.Busy() == 0 })
 }

@@ -31,10 +31,9 @@ type goingOver struct {
 
 // pass is a pass in progress.
 type pass struct {
-	g      *goingOver
-	kind   kind
-	round  *round
-	visits []visit
+	*round
+
+	g *goingOver
 	// shards are the shards at which it looks; nil means everywhere.
 	shards []string
 }
@@ -62,17 +61,26 @@ func (g *goingOver) ring(shards ...string) { followAtOnce(g.e, of(g.base, shards
 // followAtOnce gives a target to an engine without sources, as if they had followed it.
 func followAtOnce(e *Engine, t *Target) {
 	e.retarget(t)
-	e.takeLost()
-
-	for _, who := range []sourceID{newTarget, beingAsked} {
-		e.listed(who)
-	}
+	s := newSources(e)
+	s.target = t
+	s.ask()
+	e.followed(t)
 }
 
 func (g *goingOver) due() (kind, time.Duration) {
-	k, at := g.e.dueNow()
+	at, audits := g.e.nextPass()
+	in := at.Sub(g.clock.Now())
 
-	return k, at.Sub(g.clock.Now())
+	switch {
+	case in > 0:
+		return noPass, in
+	case audits:
+		return audit, in
+	case slices.ContainsFunc(g.e.passes.looks, func(l *look) bool { return l.extent.any() && !l.due(g.e.state).After(g.clock.Now()) }):
+		return change, in
+	}
+
+	return check, in
 }
 
 // nothing expects that no pass is due for the given time, and lets the time pass.
@@ -92,8 +100,8 @@ func (g *goingOver) begin(want kind) *pass {
 	k, _ := g.due()
 	require.Equal(g, want, k)
 
-	p := &pass{g: g, kind: k, round: &round{e: g.e, t: g.e.Target()}}
-	if p.visits, p.round.full = g.e.begin(k); !p.visits[0].all {
+	p := &pass{g: g, round: g.e.begin(k == audit)}
+	if !p.visits[0].all {
 		p.shards = append([]string{}, p.visits[0].shards...)
 	}
 
@@ -102,14 +110,17 @@ func (g *goingOver) begin(want kind) *pass {
 
 // end ends the pass. A resource of which no error is given has none.
 func (p *pass) end(errs ...error) {
-	p.g.e.finish(p.kind, p.round, p.visits, append(errs, make([]error, len(p.visits)-len(errs))...))
+	for i, err := range errs {
+		p.visits[i].err = err
+	}
+
+	p.g.e.finish(p.round)
 }
 
 func (g *goingOver) verified() bool {
 	g.due()
-	_, all := g.e.passes.verified()
 
-	return all
+	return g.e.passes.verified() == len(g.e.passes.looks)
 }
 
 // first is what is known about the first resource.
@@ -312,11 +323,11 @@ func TestPassesAreSpacedOut(t *testing.T) {
 		"failing": func(g *goingOver) { g.begin(change).end(errors.New("503")) },
 		"finding": func(g *goingOver) { g.begin(change).end(nil); g.e.passes.owe(work.Debt{All: true}) },
 		"failing to check": func(g *goingOver) {
-			g.first().extent.clear()
+			g.first().extent = extent{}
 			g.begin(check).end(errors.New("503"))
 		},
 		"moving": func(g *goingOver) {
-			g.first().extent.clear()
+			g.first().extent = extent{}
 			p := g.begin(check)
 			g.e.passes.owe(work.Debt{Unseen: sets.New(configMaps)})
 			p.end(nil)
@@ -378,7 +389,7 @@ func TestAudit(t *testing.T) {
 	g.nothing(time.Minute)
 
 	p := g.begin(audit)
-	p.round.objects = 1_000_000
+	p.objects = 1_000_000
 	p.end(nil)
 	g.nothing(1_000_000 * perObject * 50)
 
@@ -387,7 +398,7 @@ func TestAudit(t *testing.T) {
 	g.nothing(1_000_000 * perObject * 50)
 
 	p = g.begin(audit)
-	p.round.objects = 10
+	p.objects = 10
 	p.end(nil)
 	g.misplaced()
 	g.nothing(time.Minute)
@@ -417,21 +428,23 @@ func TestChangesDoNotPutOffALookAtEverything(t *testing.T) {
 		g.ring(append([]string{"a", "b", "c"}, []string{"d"}[:i%2]...)...)
 		g.clock.Step(time.Second)
 
-		p := g.begin(change)
+		k, _ := g.due()
+		p := g.begin(k)
 		g.ring("a", "b") // during the pass
 		p.end(nil)
 
-		if p.round.full {
+		if p.full {
 			break
 		}
 
-		require.Less(t, g.clock.Since(looked), (overdue+1)*auditEvery)
+		require.Equal(t, change, k)
+		require.Less(t, g.clock.Since(looked), 2*auditEvery)
 	}
 
-	require.GreaterOrEqual(t, g.clock.Since(looked), overdue*auditEvery, "passes after changes should go first")
+	require.GreaterOrEqual(t, g.clock.Since(looked), auditEvery, "a change should not cost a pass over all objects")
 
 	g.ring("a", "b", "c")
-	require.False(t, g.begin(change).round.full, "a pass over all objects has just run")
+	require.False(t, g.begin(change).full, "a pass over all objects has just run")
 }
 
 // A pass over very many objects does not delay objects that no shard works on, as long as these objects are moved, or found.
@@ -442,10 +455,10 @@ func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 		waits time.Duration
 	}{
 		"nothing is urgent":         {left: []int{0}},
-		"they cannot be moved":      {left: []int{3, 3}, waits: 20 * time.Second},
+		"they cannot be moved":      {left: []int{3, 3}, waits: time.Minute},
 		"they are moved":            {left: []int{3, 2, 1, 0}, waits: 35 * time.Second},
 		"they are found, and moved": {left: []int{1, 3, 0}, waits: 25 * time.Second},
-		"more come all the time":    {left: slices.Repeat([]int{4, 3}, 20), waits: 2 * time.Minute},
+		"more come all the time":    {left: slices.Repeat([]int{4, 3}, 20), waits: time.Minute},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -466,10 +479,10 @@ func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 
 				var others sync.WaitGroup
 				others.Go(func() {
-					e.pause(ctx, urgentFirst/2)
+					e.pause(ctx, 5*time.Second)
 
 					for _, left := range tc.left[1:] {
-						e.pause(ctx, urgentFirst)
+						e.pause(ctx, 10*time.Second)
 						leave(left)
 					}
 				})

@@ -7,8 +7,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
+
+// Keyless is how many objects of a resource lack the label that is their key.
+type Keyless struct {
+	Resource schema.GroupResource
+	Objects  int
+	// Example is one of them.
+	Example string
+}
+
+// add counts an object.
+func (k *Keyless) add(o feed.Object) {
+	if k.Objects++; k.Objects == 1 {
+		k.Resource, k.Example = o.GVR.GroupResource(), o.String()
+	}
+}
 
 // Report is the progress of an engine towards its target.
 type Report struct {
@@ -42,12 +58,18 @@ func (e *Engine) Report() Report {
 		if e.settled(l) {
 			r.Settled.Insert(l.resource.GroupResource())
 		}
+
+		if l.keyless.Objects > 0 {
+			r.Keyless = append(r.Keyless, l.keyless)
+		}
 	}
 
-	_, all := e.passes.verified()
-	r.Converged = e.target != nil && all && e.table.Empty() && len(e.failures) == 0 && !e.looking()
+	uncounted := func(l *look) bool { return !l.counted.Covers(e.target) }
+	if r.KeylessKnown = len(e.passes.looks) > 0 && !slices.ContainsFunc(e.passes.looks, uncounted); !r.KeylessKnown {
+		r.Keyless = nil
+	}
 
-	r.Keyless, r.KeylessKnown = e.passes.withoutKey(e.target)
+	r.Converged = e.target != nil && r.Settled.Len() == len(e.passes.looks) && e.table.Empty()
 
 	if e.target != nil {
 		r.Lost = sets.List(sets.New(r.Lost...).Union(e.lost).Difference(sets.New(e.target.View.WorkingShards()...)))

@@ -47,7 +47,7 @@ func TestPassesVerifyEachResource(t *testing.T) {
 	services := sourceID{looksFor: forMisplaced, resource: schema.GroupResource{Resource: "services"}}
 
 	g.begin(change).end(nil, down, nil) // configmaps, services, secrets
-	g.e.fail(services, down)
+	g.e.troubled(services, down)
 	g.clock.Step(settlePeriod)
 
 	p := g.begin(change)
@@ -66,7 +66,7 @@ func TestPassesVerifyEachResource(t *testing.T) {
 	p = g.begin(change)
 	require.Len(t, p.visits, 1, "only services have to be visited again")
 	p.end(nil)
-	g.e.fail(services, nil)
+	g.e.troubled(services, nil)
 	require.Equal(t, []string{"configmaps", "secrets", "services"}, settled())
 	require.True(t, g.e.Report().Converged)
 

@@ -2,79 +2,146 @@ package engine
 
 import (
 	"context"
-	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
 // round is one pass.
 type round struct {
-	e *Engine
-	t *Target
-	// held is how long misplaced objects are held back.
-	held time.Duration
-	// full reports whether it visits all objects.
+	audit  bool
+	target *Target
+	visits []*visit
+	// full reports whether it visits all objects. objects is the number of objects that it has seen.
 	full    bool
 	objects int
 }
 
-// over makes one visit.
-func (p *round) over(ctx context.Context, v *visit) error {
-	r := v.resource
-	scope := feed.Scope{GVR: r.GVR, Selector: p.e.Objects.ShardLabel()}
-	chunks := [][]string{nil}
+// visit is a part of a pass: the objects of one resource, of some shards or of all.
+type visit struct {
+	*look
 
+	// of is the resource of the look when the pass began: another target may change it.
+	of     resources.Resource
+	shards []string
+	all    bool
+	// owed is where the pass has to look.
+	owed extent
+	// audited reports whether the pass is an audit, and the resource was settled when it began.
+	audited bool
+	// without are the objects without a key that it sees.
+	without Keyless
+	err     error
+}
+
+// begin records that a pass begins. It returns what the pass has to visit.
+func (s *state) begin(audit bool) *round {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	p := &round{audit: audit, target: s.target, full: true}
+	now := s.clock.Now()
+
+	for _, l := range s.passes.looks {
+		at := l.due(s)
+		if !audit && (at.IsZero() || at.After(now)) {
+			p.full = false
+			continue
+		}
+
+		v := &visit{look: l, of: l.resource, all: true, owed: l.extent, audited: audit && s.settled(l)}
+		if !audit && l.extent.any() {
+			v.shards, v.all = l.extent.among(s.target.View)
+		}
+
+		l.extent, l.began = extent{}, time.Time{}
+		if v.all {
+			l.began, l.moved = now, l.moves(s.table)
+		}
+
+		p.full = p.full && v.all
+		p.visits = append(p.visits, v)
+	}
+
+	if p.full {
+		s.table.Search()
+	}
+
+	return p
+}
+
+// finish records the result of a pass.
+func (s *state) finish(p *round) {
+	s.update(func(now time.Time) {
+		same, failed := s.target.Same(p.target), false
+
+		for _, v := range p.visits {
+			failed = failed || v.err != nil
+
+			if v.all && v.err == nil {
+				v.keyless, v.counted = v.without, p.target
+			}
+
+			if v.err != nil || !same { // the extent now contains what was owed then, if it still concerns this ring
+				v.extent.add(v.owed)
+				v.began = time.Time{}
+			}
+
+			if same && (v.err != nil || !p.audit) {
+				v.next = now.Add(v.backoff.Next())
+			}
+		}
+
+		if p.full {
+			s.passes.ended = now
+		}
+
+		if p.full && !failed {
+			s.passes.objects = p.objects
+		}
+	})
+}
+
+// visit makes one visit.
+func (e *Engine) visit(ctx context.Context, p *round, v *visit) error {
+	scope := feed.Scope{GVR: v.of.GVR, Selector: e.Objects.ShardLabel()}
 	if !v.all {
-		chunks = slices.Collect(slices.Chunk(v.shards, namedAtOnce))
+		scope.Selector = selector(scope.Selector, "in", v.shards)
 	}
 
-	lookup := p.e.lookup()
-	lookup.Namespaces = &remembered{Namespaces: p.e.Namespaces}
-
-	var err error
-
-	for _, names := range chunks {
-		if names != nil {
-			scope.Selector = selector(p.e.Objects.ShardLabel(), "in", names)
-		}
-
-		var version string
-
-		if version, err = p.e.hold(lookup, p.held).list(ctx, scope, func(s sight) { p.see(ctx, lookup, v, s) }); err != nil {
-			break
-		}
-
-		p.e.reached(r.GVR, version)
+	held := time.Duration(0)
+	if v.owed.any() { // many objects may have to move; other passes find nothing
+		held = calmHeld
 	}
 
-	if ctx.Err() == nil && p.e.Target().Same(p.t) {
-		p.e.troubled(idOf(forMisplaced, r), err)
+	err := e.list(ctx, scope, held, func(s sight) { e.see(ctx, p, v, s) })
+	if ctx.Err() == nil && e.Target().Same(p.target) {
+		e.troubled(idOf(forMisplaced, v.of), err)
 	}
 
 	return err
 }
 
-func (p *round) see(ctx context.Context, lookup placement.Lookup, v *visit, s sight) {
+// see observes an object that a pass visits.
+func (e *Engine) see(ctx context.Context, p *round, v *visit, s sight) {
 	o := s.object
 	p.objects++
 
 	known := false
 	if v.audited {
-		_, known = p.e.Has(o.ID)
+		_, known = e.Has(o.ID)
 	}
 
-	at, inPlace := p.e.observed(ctx, lookup, s)
+	at, inPlace := e.observe(ctx, s)
 	if at.Keyless {
 		v.without.add(o)
 	}
 
-	if v.audited && !inPlace && !known && p.e.undisturbed(v.look) {
-		countAudited(p.e.Ring)
+	if v.audited && !inPlace && !known && e.undisturbed(v.look) {
+		audited.WithLabelValues(e.Ring).Inc()
 		log.FromContext(ctx).Info("The audit has found a misplaced object", "object", o.String(), "shard", o.Shard, "desired", at.Desired)
 	}
 }
@@ -86,30 +153,4 @@ func (e *Engine) undisturbed(l *look) bool {
 	defer e.mu.Unlock()
 
 	return l.verified
-}
-
-// remembered caches the answer for each namespace for a while: a pass visits many objects in few namespaces.
-type remembered struct {
-	Namespaces
-
-	known map[string]bool
-	asked int
-}
-
-// Selects implements [Namespaces].
-func (m *remembered) Selects(ctx context.Context, namespace string, selector labels.Selector) (bool, error) {
-	if m.asked++; m.asked%1000 == 1 {
-		m.known = map[string]bool{}
-	}
-
-	if selected, ok := m.known[namespace]; ok {
-		return selected, nil
-	}
-
-	selected, err := m.Namespaces.Selects(ctx, namespace, selector)
-	if err == nil {
-		m.known[namespace] = selected
-	}
-
-	return selected, err
 }

@@ -7,37 +7,188 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
-// namedAtOnce is how many shards one list names. A name has up to 63 characters, and the API server accepts at most 1 MB of
-// names.
-const namedAtOnce = 1000
+// looksFor is the kind of objects that a source looks for.
+type looksFor string
+
+const (
+	// forUnassigned is a stream of the objects without an available shard. forDraining is a stream of the objects that are
+	// being drained.
+	forUnassigned looksFor = "unassigned"
+	forDraining   looksFor = "draining"
+	// forUnselected is a stream of the objects with a shard that the selector of the ring does not select.
+	forUnselected looksFor = "unselected"
+	// forLost is a list of the objects of lost shards.
+	forLost looksFor = "lost"
+	// forMisplaced is a pass over labeled objects. forFollowers is a list of the objects that follow objects on the move.
+	forMisplaced looksFor = "labelled"
+	forFollowers looksFor = "followers"
+)
+
+// sourceID identifies a source by what it looks for, and where. The zero value identifies no source.
+type sourceID struct {
+	looksFor looksFor
+	resource schema.GroupResource
+	// namespace is the namespace in which it looks; empty for all namespaces.
+	namespace string
+	// selector selects the objects further; empty if there is only one such source.
+	selector string
+}
+
+// newTarget represents the sources of a target until they follow it.
+var newTarget = sourceID{looksFor: "new target"}
+
+func idOf(what looksFor, r resources.Resource) sourceID {
+	return sourceID{looksFor: what, resource: r.GroupResource()}
+}
+
+// in returns the ID of a source that looks in one namespace, or in all namespaces if it is empty.
+func (id sourceID) in(namespace string) sourceID {
+	id.namespace = namespace
+
+	return id
+}
+
+// String returns the name of the source, from which its pauses are derived.
+func (id sourceID) String() string {
+	return fmt.Sprintf("%s %s in %q with %q", id.looksFor, id.resource, id.namespace, id.selector)
+}
 
 // sources are the streams and lists that follow the current target. Only one goroutine may use them.
 type sources struct {
-	e     *Engine
-	all   map[sourceID]*following
-	lists map[sourceID]*lister
+	e      *Engine
+	all    map[sourceID]*following
+	target *Target
 }
 
-// following is a running source.
+// following is a running source: a stream, or a lister.
 type following struct {
 	scope  feed.Scope
-	stream *feed.Stream // nil for a lister
+	stream *feed.Stream
+	lister *lister
 	end    func()
 }
 
-func newSources(e *Engine) *sources {
-	return &sources{e: e, all: map[sourceID]*following{}, lists: map[sourceID]*lister{}}
+func newSources(e *Engine) *sources { return &sources{e: e, all: map[sourceID]*following{}} }
+
+// wanted returns the sources that a target needs.
+func (s *sources) wanted(t *Target) map[sourceID]feed.Scope {
+	wanted := map[sourceID]feed.Scope{}
+	label, available := s.e.Objects.ShardLabel(), t.View.AvailableShards()
+
+	for _, r := range everything(t.Set) {
+		wanted[idOf(forDraining, r)] = feed.Scope{GVR: r.GVR, Selector: s.e.Objects.DrainLabel()}
+
+		if t.Leaving[r.GroupResource()] {
+			continue // the pass frees all of them
+		}
+
+		for _, not := range r.Unselecting() {
+			id := idOf(forUnselected, r)
+			id.selector = not
+			wanted[id] = feed.Scope{GVR: r.GVR, Selector: and(label, not)}
+		}
+
+		if len(available) == 0 {
+			continue // no shard could get the objects
+		}
+
+		wanted[idOf(forLost, r)] = feed.Scope{GVR: r.GVR}
+
+		id, scope := idOf(forUnassigned, r), feed.Scope{GVR: r.GVR, Selector: and(selector(label, "notin", available), r.Selector)}
+
+		switch {
+		case !r.Namespaced:
+			wanted[id] = scope
+		case t.Narrow.Single:
+			for _, scope.Namespace = range t.Narrow.Only {
+				wanted[id.in(scope.Namespace)] = scope
+			}
+		default:
+			scope.Fields = t.Narrow.Fields()
+			wanted[id] = scope
+		}
+	}
+
+	return wanted
 }
 
-// run starts a source.
+// follow makes the sources follow a target. Sources that also serve the new target continue: a stream of which only the
+// selector has changed continues from its position with the new selector. The objects of lost shards are listed.
+func (s *sources) follow(ctx context.Context, t *Target) {
+	wanted := s.wanted(t)
+	s.target = t
+
+	for _, id := range inOrder(s.all) {
+		f, scope := s.all[id], wanted[id]
+
+		switch {
+		case scope.GVR != f.scope.GVR || scope.Fields != f.scope.Fields: // or it is not wanted anymore
+			s.drop(id, f)
+		case scope.Selector != f.scope.Selector:
+			f.scope.Selector = scope.Selector
+			f.stream.Select(scope.Selector)
+		}
+	}
+
+	s.ask() // only those that run: the others list everything anyway
+
+	for _, id := range inOrder(wanted) {
+		if s.all[id] == nil {
+			s.start(ctx, id, wanted[id])
+		}
+	}
+
+	s.e.followed(t)
+}
+
+// ask requests the lists that are owed.
+func (s *sources) ask() {
+	s.e.update(func(time.Time) {
+		if s.e.target != s.target {
+			return // the streams first have to follow the new target: otherwise, neither they nor the lists may show an object
+		}
+
+		for id, f := range s.all {
+			switch {
+			case id.looksFor == forLost && s.e.lost.Len() > 0:
+				s.e.unlisted.Insert(id)
+				f.lister.add(s.e.lost)
+			case id.looksFor == forUnassigned && s.e.relist:
+				s.e.unlisted.Insert(id)
+				f.stream.Relist()
+			}
+		}
+
+		s.e.lost, s.e.relist = sets.New[string](), false
+	})
+}
+
+// start starts a source.
+func (s *sources) start(ctx context.Context, id sourceID, scope feed.Scope) {
+	f := &following{scope: scope}
+
+	if id.looksFor == forLost {
+		f.lister = &lister{e: s.e, id: id, gvr: scope.GVR, wake: make(chan struct{}, 1)}
+		s.run(ctx, id, f, f.lister.run)
+
+		return
+	}
+
+	s.e.listing(id)
+	f.stream = feed.NewStream(s.e.Objects, scope, &sink{e: s.e, id: id}, s.e.Clock)
+	s.run(ctx, id, f, f.stream.Run)
+}
+
+// run runs a source.
 func (s *sources) run(ctx context.Context, id sourceID, f *following, run func(context.Context)) {
 	ctx, cancel := context.WithCancel(ctx)
 
@@ -52,144 +203,9 @@ func (s *sources) run(ctx context.Context, id sourceID, f *following, run func(c
 	s.all[id] = f
 }
 
-// follow makes the sources follow a target. Sources that also serve the new target continue: a stream of which only the
-// selector has changed continues from its position with the new selector. The objects of lost shards are listed.
-func (s *sources) follow(ctx context.Context, t *Target) {
-	wanted := sets.New[sourceID]()
-	ask := s.owed()
-
-	for _, r := range everything(t.Set) {
-		id := idOf(forDraining, r)
-		wanted.Insert(id)
-		s.stream(ctx, id, feed.Scope{GVR: r.GVR, Selector: s.e.Objects.DrainLabel()}, &drains{e: s.e, id: id, gvr: r.GVR})
-
-		if !t.Leaving[r.GroupResource()] { // the pass frees all of them
-			s.unselected(ctx, r, wanted)
-		}
-
-		available := t.View.AvailableShards()
-		if len(available) == 0 || t.Leaving[r.GroupResource()] {
-			continue // no shard could get the objects, or the pass frees them
-		}
-
-		scope := feed.Scope{GVR: r.GVR, Selector: and(selector(s.e.Objects.ShardLabel(), "notin", available), r.Selector)}
-		for _, scope := range narrowed(scope, r, t.Narrow) {
-			id := idOf(forUnassigned, r).in(scope.Namespace)
-			wanted.Insert(id)
-			s.stream(ctx, id, scope, &unassigned{e: s.e, id: id, gvr: r.GVR})
-		}
-
-		wanted.Insert(s.list(ctx, r))
-	}
-
-	for id, f := range s.all {
-		if !wanted.Has(id) {
-			s.drop(id, f)
-		}
-	}
-
-	ask()
-	s.e.followed(t)
-}
-
-// unselected ensures that streams run for the objects of the resource that have a shard and that the selector of the ring does not select, and adds them
-// to the wanted sources.
-func (s *sources) unselected(ctx context.Context, r resources.Resource, wanted sets.Set[sourceID]) {
-	for _, not := range r.Unselecting() {
-		id := idOf(forUnselected, r)
-		id.selector = not
-		wanted.Insert(id)
-		s.stream(ctx, id, feed.Scope{GVR: r.GVR, Selector: and(s.e.Objects.ShardLabel(), not)}, &unselected{e: s.e, id: id})
-	}
-}
-
-// narrowed returns the scopes in which the objects of a resource are watched.
-func narrowed(scope feed.Scope, r resources.Resource, n placement.Narrowing) []feed.Scope {
-	if !r.Namespaced {
-		return []feed.Scope{scope}
-	}
-
-	if !n.Single {
-		scope.Fields = n.Fields()
-		return []feed.Scope{scope}
-	}
-
-	scopes := make([]feed.Scope, len(n.Only))
-	for i, namespace := range n.Only {
-		scopes[i] = scope
-		scopes[i].Namespace = namespace
-	}
-
-	return scopes
-}
-
-// stream ensures that a stream runs with the given scope.
-func (s *sources) stream(ctx context.Context, id sourceID, scope feed.Scope, sink feed.Sink) {
-	if f, ok := s.all[id]; ok {
-		if f.scope.GVR == scope.GVR && f.scope.Fields == scope.Fields {
-			if f.scope.Selector != scope.Selector {
-				f.scope.Selector = scope.Selector
-				f.stream.Select(scope.Selector)
-			}
-
-			return
-		}
-
-		s.drop(id, f)
-	}
-
-	f := &following{scope: scope, stream: feed.NewStream(s.e.Objects, scope, sink, s.e.Clock)}
-	s.e.listing(id)
-	s.run(ctx, id, f, f.stream.Run)
-}
-
-// list ensures that a lister for the objects of lost shards runs.
-func (s *sources) list(ctx context.Context, r resources.Resource) sourceID {
-	id := idOf(forLost, r)
-
-	if f, ok := s.all[id]; ok {
-		if f.scope.GVR == r.GVR {
-			return id
-		}
-
-		s.drop(id, f)
-	}
-
-	l := &lister{e: s.e, id: id, gvr: r.GVR, pending: sets.New[string](), wake: make(chan struct{}, 1)}
-	s.lists[id] = l
-	s.run(ctx, id, &following{scope: feed.Scope{GVR: r.GVR}}, l.run)
-
-	return id
-}
-
-// owed takes what is owed, and returns a function that requests the lists from the sources. A stream that starts between the
-// two calls lists everything anyway.
-func (s *sources) owed() (ask func()) {
-	shards, relist := s.e.takeLost()
-	running := maps.Clone(s.all)
-
-	return func() {
-		for _, l := range s.lists {
-			if len(shards) > 0 {
-				l.add(shards)
-			}
-		}
-
-		for id, f := range s.all {
-			if relist && running[id] == f && id.looksFor == forUnassigned {
-				s.e.listing(id)
-				f.stream.Relist()
-			}
-		}
-
-		s.e.listed(beingAsked)
-	}
-}
-
 func (s *sources) drop(id sourceID, f *following) {
 	f.end()
 	delete(s.all, id)
-	delete(s.lists, id)
 	s.e.forget(id)
 }
 
@@ -197,6 +213,11 @@ func (s *sources) stop() {
 	for _, f := range s.all {
 		f.end()
 	}
+}
+
+// inOrder returns the IDs of sources in an order that can be replayed.
+func inOrder[T any](all map[sourceID]T) []sourceID {
+	return slices.SortedFunc(maps.Keys(all), func(a, b sourceID) int { return strings.Compare(a.String(), b.String()) })
 }
 
 func everything(set *resources.Set) []resources.Resource {

@@ -130,35 +130,40 @@ func (s *state) changed() {
 
 // tick wakes entries of the table at the times that the table has requested.
 func (s *state) tick(ctx context.Context) {
-	for {
+	for ctx.Err() == nil {
 		s.mu.Lock()
 		at := s.armed
 		s.mu.Unlock()
 
-		var passed <-chan time.Time
-
-		stop := func() bool { return false }
-
-		if !at.IsZero() {
-			timer := s.clock.NewTimer(at.Sub(s.clock.Now()))
-			passed = timer.C()
-			stop = timer.Stop
-		}
-
-		select {
-		case <-ctx.Done():
-			stop()
-			return
-		case <-s.timer:
-		case <-passed:
+		if s.sleep(ctx, at, s.timer) {
 			s.update(func(now time.Time) {
 				s.armed = time.Time{}
 				s.table.Expire(now)
 			})
 		}
-
-		stop()
 	}
+}
+
+// sleep waits until a time, or until it is woken, or until ctx ends. If the time is zero, it does not come. sleep reports
+// whether it has come.
+func (s *state) sleep(ctx context.Context, until time.Time, woken <-chan struct{}) bool {
+	var passed <-chan time.Time
+
+	if !until.IsZero() {
+		timer := s.clock.NewTimer(until.Sub(s.clock.Now()))
+		defer timer.Stop()
+
+		passed = timer.C()
+	}
+
+	select {
+	case <-ctx.Done():
+	case <-woken:
+	case <-passed:
+		return true
+	}
+
+	return false
 }
 
 // await blocks until the condition holds. The condition is evaluated with the lock held, after every change. It returns false
@@ -310,9 +315,6 @@ func (s *state) retarget(t *Target) (differs bool) {
 	return true
 }
 
-// looking reports whether some source may still find objects that it has not reported. The lock must be held.
-func (s *state) looking() bool { return s.unlisted.Len() > 0 || s.lost.Len() > 0 || s.relist }
-
 // followed records that the sources follow a target.
 func (s *state) followed(t *Target) {
 	s.update(func(time.Time) {
@@ -339,17 +341,6 @@ func lostShards(before, after *Target) sets.Set[string] {
 	return lost
 }
 
-// fail records that a source cannot be read; with a nil error, that it can be read again.
-func (s *state) fail(id sourceID, err error) {
-	s.update(func(time.Time) {
-		if err != nil {
-			s.failures[id] = err.Error()
-		} else {
-			delete(s.failures, id)
-		}
-	})
-}
-
 // listing records that a source has objects that it has not reported yet.
 func (s *state) listing(id sourceID) {
 	s.update(func(time.Time) { s.unlisted.Insert(id) })
@@ -369,19 +360,6 @@ func (s *state) forget(id sourceID) {
 	})
 }
 
-// takeLost returns the shards whose objects have to be listed, and whether all objects without an available shard have to be
-// listed.
-func (s *state) takeLost() (shards []string, relist bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	shards, relist = sets.List(s.lost), s.relist
-	s.lost, s.relist = sets.New[string](), false
-	s.unlisted.Insert(beingAsked)
-
-	return shards, relist
-}
-
 // unsure requests a read of an object that has reached a version which no source has seen.
 func (s *state) unsure(id feed.ID, resourceVersion string) {
 	s.update(func(time.Time) {
@@ -398,15 +376,7 @@ func (s *state) released(id feed.ID, resourceVersion string) {
 	})
 }
 
-// drainsOf returns the current drains of a resource, with the resource version in which each was last seen.
-func (s *state) drainsOf(gvr schema.GroupVersionResource) map[feed.ID]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.table.Drains(func(id feed.ID) bool { return id.GVR == gvr })
-}
-
-// unlistedBut requests a read of the objects that have no available shard, as far as is known, and were not in the list.
-func (s *state) unlistedBut(of func(feed.ID) bool) {
-	s.update(func(time.Time) { s.table.Unlisted(of) })
+// missing requests a read of the objects that a complete list should contain, as far as is known, and does not.
+func (s *state) missing(drains bool, of func(feed.ID) bool) {
+	s.update(func(time.Time) { s.table.Unlisted(drains, of) })
 }

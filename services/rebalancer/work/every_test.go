@@ -265,13 +265,9 @@ func (s *single) tell(all []telling) []telling {
 	case "released":
 		s.table.Released(s.now, o.ID, o.ResourceVersion)
 	case "none without a shard":
-		s.table.Unlisted(func(feed.ID) bool { return true })
+		s.table.Unlisted(false, func(feed.ID) bool { return true })
 	case "no drain":
-		for id, version := range s.table.Drains(func(feed.ID) bool { return true }) {
-			if !feed.Older(o.ResourceVersion, version) {
-				s.table.Released(s.now, id, version)
-			}
-		}
+		s.table.Unlisted(true, func(feed.ID) bool { return true })
 	}
 
 	return all[1:]

@@ -205,7 +205,7 @@ func (w *reference) tell(s sighting) {
 
 // unlisted is a list of the objects without an available shard that does not contain everything that the table knows.
 func (w *reference) unlisted(*rapid.T) {
-	w.table.Unlisted(func(id feed.ID) bool { return !w.unassigned(w.at(id.Name).Object) || !w.at(id.Name).exists })
+	w.table.Unlisted(false, func(id feed.ID) bool { return !w.unassigned(w.at(id.Name).Object) || !w.at(id.Name).exists })
 }
 
 func (w *reference) take(t *rapid.T) {

@@ -294,29 +294,15 @@ func (t *Table) Released(now time.Time, id feed.ID, resourceVersion string) bool
 	return true
 }
 
-// Drains returns the objects that are known to carry the drain label, and whose label no worker is writing. If they are
-// missing in a complete list of objects with that label, they have lost it.
-func (t *Table) Drains(of func(feed.ID) bool) map[feed.ID]string {
-	drains := map[feed.ID]string{}
-
-	for id, e := range t.entries {
-		if e.object.Draining && e.phase != Moving && of(id) {
-			drains[id] = e.object.ResourceVersion
-		}
-	}
-
-	return drains
-}
-
-// Unlisted requests a read of the objects that have no available shard, as far as is known, and were missing in a complete
-// list of such objects: they may have been assigned while no watch was open.
-func (t *Table) Unlisted(of func(feed.ID) bool) {
+// Unlisted requests a read of the objects that have no available shard, or are being drained, as far as is known, and were
+// missing in a complete list of such objects: this may have changed while no watch was open.
+func (t *Table) Unlisted(drains bool, of func(feed.ID) bool) {
 	if invariants.Enabled {
 		defer t.check()
 	}
 
 	for _, id := range t.sorted() {
-		if e := t.entries[id]; t.unassigned(e) && of(id) {
+		if e := t.entries[id]; of(id) && (drains && e.object.Draining || !drains && t.unassigned(e)) {
 			t.look(e, e.seen)
 		}
 	}

@@ -169,7 +169,7 @@ func (p *player) happen(words []string) (name string) {
 	case "released":
 		p.table.Released(p.now, id(name), strings.TrimPrefix(words[1], "v"))
 	case "unlisted":
-		p.table.Unlisted(func(o feed.ID) bool { return o == id(name) })
+		p.table.Unlisted(false, func(o feed.ID) bool { return o == id(name) })
 	case "again":
 		p.table.Again(id(name))
 	case "recheck":

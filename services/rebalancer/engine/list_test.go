@@ -25,26 +25,25 @@ func found(g *goingOver, h *holding, from, to int) int {
 	for i := from; i < to; i++ {
 		id := feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: fmt.Sprint("lost-", i)}
 		o := feed.Object{ID: id, ResourceVersion: "1", Shard: "lost", Labelled: true}
-		g.e.observed(g.Context(), g.e.lookup(), sight{object: o, held: h})
+		g.e.observe(g.Context(), sight{object: o, held: h})
 	}
 
 	return g.e.table.Ready()
 }
 
-// While a list is read, only some of its objects are moved: otherwise the API server would end the list. They do not wait
-// forever.
+// While a list is read, its objects are not moved: otherwise the API server would end the list. They do not wait forever.
 func TestListsKeepBackWhatTheyFind(t *testing.T) {
 	g := newGoingOver(t, 1)
 	g.e.Namespaces = everywhere{}
-	h := g.e.hold(g.e.lookup(), time.Second)
-	require.Equal(t, 1, found(g, h, 0, 100), "moves should begin immediately")
+	h := g.e.hold(time.Second)
+	require.Zero(t, found(g, h, 0, 100))
 
 	h.release(t.Context())
 	require.Equal(t, 100, found(g, h, 0, 0))
 	require.Equal(t, 101, found(g, h, 100, 101), "the list has ended")
 
-	h = g.e.hold(g.e.lookup(), time.Second)
-	require.Equal(t, 102, found(g, h, 101, 150))
+	h = g.e.hold(time.Second)
+	require.Equal(t, 101, found(g, h, 101, 150))
 	g.clock.Step(time.Second + 1)
 	require.Equal(t, 151, found(g, h, 150, 151), "the list lasts too long")
 	require.Equal(t, 152, found(g, h, 151, 152))
@@ -55,7 +54,7 @@ func TestListsKeepBackWhatTheyFind(t *testing.T) {
 func TestListsKeepBackSome(t *testing.T) {
 	g := newGoingOver(t, 1)
 	g.e.Namespaces = everywhere{}
-	h := g.e.hold(g.e.lookup(), time.Hour)
-	require.Equal(t, 1, found(g, h, 0, heldAtMost+1))
-	require.Equal(t, heldAtMost+2, found(g, h, heldAtMost+1, heldAtMost+2))
+	h := g.e.hold(time.Hour)
+	require.Zero(t, found(g, h, 0, heldAtMost))
+	require.Equal(t, heldAtMost+1, found(g, h, heldAtMost, heldAtMost+1))
 }
