@@ -23,7 +23,7 @@ TIMEOUT   ?= 20m
 # The prefix of all module paths.
 PATHS      := github.com/clusterring/clusterring
 MODULES    = $(shell sed -n 's|^[[:space:]]*\./||p' go.work)
-TOOLMODULES = tools/controlplane tools/operators
+TOOLMODULES = tools/controlplane
 # Each developer tool has a file like a go.mod, for the go command's -modfile.
 PINS        = $(wildcard hack/tools/*.mod)
 # The standard library of earlier releases has known vulnerabilities. Only builds of this repository use this version: whoever imports
@@ -111,8 +111,8 @@ $(BIN)/jobset: CRD := sigs.k8s.io/jobset config/components/crd/bases/jobset.x-k8
 $(BIN)/trust-manager: CRD := github.com/cert-manager/trust-manager deploy/crds/trust.cert-manager.io_bundles.yaml
 $(OPERATORS:%=$(BIN)/%): $(BIN)/%: go-present
 	$(call step,build $@)
-	@mkdir -p $(BIN) && export GOWORK=off $(NOCGO) && go build -C tools/operators -o $(abspath $@) ./cmd/$* && \
-		$(if $(CRD),cp -f "$$(go list -C tools/operators -m -f '{{.Dir}}' $(firstword $(CRD)))/$(lastword $(CRD))" $@.crd.yaml && chmod u+w $@.crd.yaml,:)
+	@mkdir -p $(BIN) && export $(NOCGO) && go build -o $@ ./tools/operators/cmd/$* && \
+		$(if $(CRD),cp -f "$$(go list -m -f '{{.Dir}}' $(firstword $(CRD)))/$(lastword $(CRD))" $@.crd.yaml && chmod u+w $@.crd.yaml,:)
 
 # With PATH=$PWD/bin:$PATH, `kubectl ring` works and completes its arguments.
 $(BIN)/kubectl-ring: go-present
@@ -156,7 +156,7 @@ generate-api: go-present
 		(cd pkg && "$$controllergen" object crd paths=./apis/... output:crd:dir=../deploy/base/crd) && \
 		crd=deploy/base/crd/sharding.timebertt.dev_clusterrings.yaml && \
 		awk -f pkg/apis/labelselector.awk "$$crd" >"$$crd.new" && mv "$$crd.new" "$$crd" && \
-		(cd tools/example && "$$controllergen" object crd paths=./... output:crd:dir=../../deploy/example/crd)
+		(cd tools && "$$controllergen" object crd paths=./example/... output:crd:dir=../deploy/example/crd)
 
 .PHONY: generate-proto
 generate-proto: go-present
