@@ -1,5 +1,5 @@
 # The front door of the repository: `make` lists all targets. Requires Go, git, and a POSIX shell; every other tool
-# is built from a pinned version into the user's cache on first use.
+# is built from a pinned version into the go command's cache on first use.
 
 SHELL := /bin/sh
 .SUFFIXES:
@@ -23,9 +23,9 @@ TIMEOUT   ?= 20m
 # The prefix of all module paths.
 PATHS      := github.com/clusterring/clusterring
 MODULES    = $(shell sed -n 's|^[[:space:]]*\./||p' go.work)
-TOOLMODULES = tools/dev tools/controlplane tools/operators
+TOOLMODULES = tools/controlplane
 # Each developer tool has a file like a go.mod, for the go command's -modfile.
-PINS        = $(wildcard tools/dev/pins/*.mod)
+PINS        = $(wildcard hack/tools/*.mod)
 # The standard library of earlier releases has known vulnerabilities. Only builds of this repository use this version: whoever imports
 # a module chooses their own.
 TOOLCHAIN  := go1.26.8
@@ -50,7 +50,7 @@ SHIPPED    = $(patsubst %,$(PATHS)/%/...,$(filter-out tools tools/testkit,$(MODU
 
 # Both print a path to standard output, and print progress to standard error while they build.
 CONTROLPLANE := GOWORK=off go run -C tools/controlplane .
-TOOL         := GOWORK=off go run -C tools/dev .
+TOOL         := $(CURDIR)/hack/tool
 
 step = @printf '==> %s\n' '$(1)'
 
@@ -84,7 +84,6 @@ test: go-present ## Run all tests with the race detector against a real API serv
 	$(call step,control plane and Helm for the tests)
 	@$(CONTROLPLANE) >/dev/null && $(TOOL) helm >/dev/null
 	$(call step,tests of the tools outside the workspace)
-	@cd tools/dev && GOWORK=off go test -count=1 ./...
 	@cd tools/controlplane && GOWORK=off go test -count=1 .
 	$(call step,tests of every module$(if $(RACE),, - WITHOUT the race detector: no C compiler); each package is named when it is done)
 	@assets=$$($(CONTROLPLANE)) && gotestsum=$$($(TOOL) gotestsum) && \
@@ -112,8 +111,8 @@ $(BIN)/jobset: CRD := sigs.k8s.io/jobset config/components/crd/bases/jobset.x-k8
 $(BIN)/trust-manager: CRD := github.com/cert-manager/trust-manager deploy/crds/trust.cert-manager.io_bundles.yaml
 $(OPERATORS:%=$(BIN)/%): $(BIN)/%: go-present
 	$(call step,build $@)
-	@mkdir -p $(BIN) && export GOWORK=off $(NOCGO) && go build -C tools/operators -o $(abspath $@) ./cmd/$* && \
-		$(if $(CRD),cp -f "$$(go list -C tools/operators -m -f '{{.Dir}}' $(firstword $(CRD)))/$(lastword $(CRD))" $@.crd.yaml && chmod u+w $@.crd.yaml,:)
+	@mkdir -p $(BIN) && export $(NOCGO) && go build -o $@ ./tools/operators/cmd/$* && \
+		$(if $(CRD),cp -f "$$(go list -m -f '{{.Dir}}' $(firstword $(CRD)))/$(lastword $(CRD))" $@.crd.yaml && chmod u+w $@.crd.yaml,:)
 
 # With PATH=$PWD/bin:$PATH, `kubectl ring` works and completes its arguments.
 $(BIN)/kubectl-ring: go-present
@@ -157,7 +156,7 @@ generate-api: go-present
 		(cd pkg && "$$controllergen" object crd paths=./apis/... output:crd:dir=../deploy/base/crd) && \
 		crd=deploy/base/crd/sharding.timebertt.dev_clusterrings.yaml && \
 		awk -f pkg/apis/labelselector.awk "$$crd" >"$$crd.new" && mv "$$crd.new" "$$crd" && \
-		(cd tools/example && "$$controllergen" object crd paths=./... output:crd:dir=../../deploy/example/crd)
+		(cd tools && "$$controllergen" object crd paths=./example/... output:crd:dir=../deploy/example/crd)
 
 .PHONY: generate-proto
 generate-proto: go-present

@@ -65,8 +65,8 @@ e2e-jobset: DIR := $(CURDIR)/dist/e2e/jobset
 e2e-jobset: go-present
 	$(call step,JobSet as docs/adopt.md shards it)
 	@rm -rf $(DIR) && mkdir -p $(DIR) && ko=$$($(TOOL) ko) && \
-		GOWORK=off go mod download -C tools/operators sigs.k8s.io/jobset && \
-		cp -R "$$(GOWORK=off go list -C tools/operators -m -f '{{.Dir}}' sigs.k8s.io/jobset)" $(DIR)/source && chmod -R u+w $(DIR)/source && \
+		GOWORK=off go mod download -C tools sigs.k8s.io/jobset && \
+		cp -R "$$(GOWORK=off go list -C tools -m -f '{{.Dir}}' sigs.k8s.io/jobset)" $(DIR)/source && chmod -R u+w $(DIR)/source && \
 		$(NOCGO) go run ./tools/e2e/cmd/adopt -dir $(DIR)/source && cd $(DIR)/source && export GOWORK=off GOFLAGS="$$GOFLAGS -mod=mod" && \
 		go mod edit -replace $(PATHS)/pkg=$(CURDIR)/pkg -require $(PATHS)/pkg@v0.1.0 && go get $(PATHS)/pkg@v0.1.0 && \
 		image=$$(KO_CONFIG_PATH=$(CURDIR)/.ko.yaml KO_DOCKER_REPO=$(IMAGE_REPO) "$$ko" build --base-import-paths --platform $(PLATFORMS) --sbom none .) && \

@@ -52,7 +52,7 @@ fix-versions: tidy
 
 .PHONY: verify-build
 verify-build: go-present ## Every module builds and passes go vet on its own, outside the workspace
-	@failed=; for module in $(MODULES) tools/dev tools/operators; do \
+	@failed=; for module in $(MODULES); do \
 		printf '==> build and vet %s on its own\n' "$$module"; \
 		(cd "$$module" && $(standalone) && export $(NOCGO) && go build ./... && go vet ./...) || failed="$$failed $$module"; done; \
 	if [ -n "$$failed" ]; then echo "error: on their own, outside the workspace, these do not build or pass vet:$$failed" >&2; exit 1; fi
@@ -61,9 +61,7 @@ verify-build: go-present ## Every module builds and passes go vet on its own, ou
 verify-lint: go-present ## The code complies with .golangci.yml (fix-lint)
 	$(call step,lint)
 	@lint=$$($(TOOL) golangci-lint) && export $(NOCGO) && "$$lint" run $(call packages,$(DIRS)) && \
-		(cd tools/dev && GOWORK=off "$$lint" run --config ../../.golangci.yml ./...) && \
-		(cd tools/controlplane && GOWORK=off "$$lint" run --config ../../.golangci.yml .) && \
-		(cd tools/operators && GOWORK=off "$$lint" run --config ../../.golangci.yml ./...)
+		(cd tools/controlplane && GOWORK=off "$$lint" run --config ../../.golangci.yml .)
 fix-lint: go-present
 	$(call step,lint and repair)
 	@lint=$$($(TOOL) golangci-lint) && "$$lint" run --fix $(call packages,$(DIRS))

@@ -9,7 +9,7 @@ require (
 	github.com/clusterring/clusterring/proto v0.1.0
 	github.com/clusterring/clusterring/services/internal v0.1.0
 	github.com/clusterring/clusterring/services/rebalancer v0.1.0
-	github.com/clusterring/clusterring/tools/example v0.1.0
+	github.com/clusterring/clusterring/tools v0.1.0
 	github.com/clusterring/clusterring/tools/testkit v0.1.0
 	github.com/go-logr/logr v1.4.4
 	github.com/google/cel-go v0.29.2
@@ -20,7 +20,7 @@ require (
 	k8s.io/apimachinery v0.37.1
 	k8s.io/apiserver v0.37.1
 	k8s.io/client-go v0.37.1
-	k8s.io/utils v0.0.0-20260626114624-be93311217bd
+	k8s.io/utils v0.0.0-20260707023825-cf1189d6abe3
 	sigs.k8s.io/controller-runtime v0.25.2
 )
 
@@ -67,7 +67,7 @@ require (
 	github.com/go-openapi/swag/stringutils v0.27.1 // indirect
 	github.com/go-openapi/swag/typeutils v0.27.1 // indirect
 	github.com/go-openapi/swag/yamlutils v0.27.1 // indirect
-	github.com/google/gnostic-models v0.7.0 // indirect
+	github.com/google/gnostic-models v0.7.1 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
@@ -87,7 +87,7 @@ require (
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/term v0.46.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
-	gomodules.xyz/jsonpatch/v2 v2.4.0 // indirect
+	gomodules.xyz/jsonpatch/v2 v2.5.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
@@ -108,6 +108,5 @@ replace (
 	github.com/clusterring/clusterring/services/leasemonitor => ../leasemonitor
 	github.com/clusterring/clusterring/services/rebalancer => ../rebalancer
 	github.com/clusterring/clusterring/tools => ../../tools
-	github.com/clusterring/clusterring/tools/example => ../../tools/example
 	github.com/clusterring/clusterring/tools/testkit => ../../tools/testkit
 )

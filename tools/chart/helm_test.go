@@ -32,10 +32,8 @@ func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) 
 
 // program builds Helm if it is not in the cache, and returns its path.
 var program = sync.OnceValues(func() (string, error) {
-	build := exec.Command("go", "run", ".", "helm")
-	build.Dir, build.Stderr = filepath.Join(root, "tools/dev"), os.Stderr
-
-	build.Env = append(os.Environ(), "GOWORK=off")
+	build := exec.Command(filepath.Join(root, "hack", "tool"), "helm")
+	build.Stderr = os.Stderr
 	path, err := build.Output()
 
 	return strings.TrimSpace(string(path)), err

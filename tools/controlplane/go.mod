@@ -24,7 +24,6 @@ require (
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/chai2010/gettext-go v1.0.2 // indirect
-	github.com/clusterring/clusterring/tools/dev v0.0.0
 	github.com/coreos/go-oidc v2.5.0+incompatible // indirect
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
@@ -212,4 +211,3 @@ replace (
 	k8s.io/streaming => k8s.io/streaming v0.37.1
 )
 
-replace github.com/clusterring/clusterring/tools/dev => ../dev

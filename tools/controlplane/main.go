@@ -17,8 +17,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-
-	"github.com/clusterring/clusterring/tools/dev/toolcache"
 )
 
 const (
@@ -29,28 +27,19 @@ const (
 )
 
 func main() {
-	os.Exit(start())
-}
-
-// start returns the exit code.
-func start() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	err := start(ctx, os.Args[1:], os.Stdout, os.Stderr)
 
-	builder := &toolcache.Builder{Progress: toolcache.Console(os.Stderr)}
-	switch err := run(ctx, os.Args[1:], os.Stdout, builder); {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
+	stop()
+
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "error:", err)
-		return 1
+		os.Exit(1)
 	}
-
-	return 0
 }
 
-// run prints the directory of the binaries to out, after the builder has built them if need be.
-func run(ctx context.Context, args []string, out io.Writer, builder *toolcache.Builder) error {
+// start prints the directory of the binaries to out, after it has built them if need be.
+func start(ctx context.Context, args []string, out, progress io.Writer) error {
 	flags := flag.NewFlagSet("controlplane", flag.ContinueOnError)
 
 	output := flags.String("o", "", "build into this new `directory` (default: keep in the user's cache, build only if missing)")
@@ -58,26 +47,28 @@ func run(ctx context.Context, args []string, out io.Writer, builder *toolcache.B
 		return err
 	}
 
-	program, ready := controlPlane(), os.Getenv(assetsVariable)
+	p, ready := controlPlane, os.Getenv(assetsVariable)
 
 	switch {
-	case flags.NArg() == 1 && flags.Arg(0) == "kubectl":
-		program, ready = kubectl(), ""
+	case flags.NArg() == 1 && flags.Arg(0) == kubectl.name:
+		p, ready = kubectl, ""
 	case flags.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q: the only argument is kubectl", flags.Arg(0))
 	}
 
-	if *output == "" && ready != "" {
-		if err := checkAssets(ready); err != nil {
-			return err
+	dir, err := "", error(nil)
+
+	switch {
+	case *output != "":
+		if dir, err = filepath.Abs(*output); err == nil {
+			err = p.build(ctx, dir, progress)
 		}
-
-		_, err := fmt.Fprintln(out, ready)
-
-		return err
+	case ready != "":
+		dir, err = ready, checkAssets(ready)
+	default:
+		dir, err = p.cached(ctx, progress)
 	}
 
-	dir, err := directory(ctx, program, *output, builder)
 	if err != nil {
 		return err
 	}
@@ -87,35 +78,12 @@ func run(ctx context.Context, args []string, out io.Writer, builder *toolcache.B
 	return err
 }
 
-// directory returns the directory that a program was built into: the output if it is set, or else one in the cache.
-func directory(ctx context.Context, program toolcache.Program, output string, builder *toolcache.Builder) (string, error) {
-	if output != "" {
-		dir, err := filepath.Abs(output)
-		if err != nil {
-			return "", fmt.Errorf("find %s: %w", output, err)
-		}
-
-		return dir, builder.BuildIn(ctx, program, dir)
-	}
-
-	if builder.Cache == "" {
-		cache, err := toolcache.DefaultCache()
-		if err != nil {
-			return "", err
-		}
-
-		builder.Cache = cache
-	}
-
-	return builder.Build(ctx, program)
-}
-
 // checkAssets returns an error if a directory of ready-made binaries lacks one.
 func checkAssets(dir string) error {
 	var missing []string
 
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
-		if !toolcache.Executable(filepath.Join(dir, name)) {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
 			missing = append(missing, name)
 		}
 	}
@@ -126,28 +94,4 @@ func checkAssets(dir string) error {
 	}
 
 	return nil
-}
-
-// controlPlane is the control plane as one program of this module.
-func controlPlane() toolcache.Program {
-	p := program("controlplane")
-	p.Links = []string{"etcd", "kube-apiserver", "kube-controller-manager"}
-
-	return p
-}
-
-// kubectl is kubectl.
-func kubectl() toolcache.Program { return program("kubectl") }
-
-// program returns a program of this module. The version is stamped as in the build of Kubernetes.
-func program(name string) toolcache.Program {
-	var stamps []string
-	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		stamps = append(stamps, "-X "+pkg+".gitVersion="+kubernetesVersion,
-			"-X "+pkg+".gitMajor="+kubernetesMajor, "-X "+pkg+".gitMinor="+kubernetesMinor, "-X "+pkg+".gitTreeState=clean")
-	}
-
-	return toolcache.Program{
-		Name: name, Version: kubernetesVersion, Module: ".", Package: "./cmd/" + name, Binary: name, LDFlags: strings.Join(stamps, " "),
-	}
 }

@@ -1,16 +1,12 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/clusterring/clusterring/tools/dev/toolcache"
 )
-
-// A builder that cannot build: these tests must not need one.
-var idle = &toolcache.Builder{Cache: "/nowhere", Go: "/no/go"}
 
 func TestAssetsAreUsedAsTheyAre(t *testing.T) {
 	dir := t.TempDir()
@@ -19,7 +15,7 @@ func TestAssetsAreUsedAsTheyAre(t *testing.T) {
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
 		var out strings.Builder
 
-		err := run(t.Context(), nil, &out, idle)
+		err := start(t.Context(), nil, &out, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), dir) {
 			t.Fatalf("without %s: %v", name, err)
 		}
@@ -34,13 +30,13 @@ func TestAssetsAreUsedAsTheyAre(t *testing.T) {
 	}
 
 	var out strings.Builder
-	if err := run(t.Context(), nil, &out, idle); err != nil || out.String() != dir+"\n" {
+	if err := start(t.Context(), nil, &out, io.Discard); err != nil || out.String() != dir+"\n" {
 		t.Errorf("printed %q, %v", out.String(), err)
 	}
 }
 
 func TestArgumentsAreRefused(t *testing.T) {
-	if err := run(t.Context(), []string{"please"}, &strings.Builder{}, idle); err == nil || !strings.Contains(err.Error(), `"please"`) {
+	if err := start(t.Context(), []string{"please"}, &strings.Builder{}, io.Discard); err == nil || !strings.Contains(err.Error(), `"please"`) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -51,11 +51,11 @@ func TestREADMEStatesTheLinesOfTheGuides(t *testing.T) {
 	require.Contains(t, read(t, root, "docs/adopt.md"), fmt.Sprintf("This is the change for JobSet, %s lines", numbers[jobset]))
 }
 
-// TestChangesOfTheGuideFitJobSet: what docs/adopt.md replaces is in the source of the version that tools/operators requires. make e2e runs the result.
+// TestChangesOfTheGuideFitJobSet: what docs/adopt.md replaces is in the source of the version that tools/ requires. make e2e runs the result.
 func TestChangesOfTheGuideFitJobSet(t *testing.T) {
 	find := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "sigs.k8s.io/jobset")
 
-	find.Dir, find.Env = filepath.Join(root, "tools/operators"), append(os.Environ(), "GOWORK=off")
+	find.Dir, find.Env = filepath.Join(root, "tools"), append(os.Environ(), "GOWORK=off")
 	output, err := find.Output()
 	require.NoError(t, err)
 

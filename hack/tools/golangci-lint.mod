@@ -1,4 +1,4 @@
-module github.com/clusterring/clusterring/tools/dev/pins/golangci-lint
+module github.com/clusterring/clusterring/hack/tools/golangci-lint
 
 go 1.26.0
 

@@ -1,4 +1,4 @@
-module github.com/clusterring/clusterring/tools/dev/pins/ko
+module github.com/clusterring/clusterring/hack/tools/ko
 
 go 1.26.3
 

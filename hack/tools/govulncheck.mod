@@ -1,4 +1,4 @@
-module github.com/clusterring/clusterring/tools/dev/pins/govulncheck
+module github.com/clusterring/clusterring/hack/tools/govulncheck
 
 go 1.26.8
 

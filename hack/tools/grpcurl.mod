@@ -1,4 +1,4 @@
-module github.com/clusterring/clusterring/tools/dev/pins/grpcurl
+module github.com/clusterring/clusterring/hack/tools/grpcurl
 
 go 1.26.0
 

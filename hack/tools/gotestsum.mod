@@ -1,4 +1,4 @@
-module github.com/clusterring/clusterring/tools/dev/pins/gotestsum
+module github.com/clusterring/clusterring/hack/tools/gotestsum
 
 go 1.26.0
 

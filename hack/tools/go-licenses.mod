@@ -1,4 +1,4 @@
-module github.com/clusterring/clusterring/tools/dev/pins/go-licenses
+module github.com/clusterring/clusterring/hack/tools/go-licenses
 
 go 1.26.8
 

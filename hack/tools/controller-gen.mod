@@ -1,4 +1,4 @@
-module github.com/clusterring/clusterring/tools/dev/pins/controller-gen
+module github.com/clusterring/clusterring/hack/tools/controller-gen
 
 go 1.26.0
 

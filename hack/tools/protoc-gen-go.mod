@@ -1,4 +1,4 @@
-module github.com/clusterring/clusterring/tools/dev/pins/protoc-gen-go
+module github.com/clusterring/clusterring/hack/tools/protoc-gen-go
 
 go 1.26.0
 

@@ -1,4 +1,4 @@
-module github.com/clusterring/clusterring/tools/dev/pins/benchstat
+module github.com/clusterring/clusterring/hack/tools/benchstat
 
 go 1.26.0
 

@@ -1,4 +1,4 @@
-module github.com/clusterring/clusterring/tools/dev/pins/helm
+module github.com/clusterring/clusterring/hack/tools/helm
 
 go 1.26.8
 

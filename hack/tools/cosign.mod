@@ -1,4 +1,4 @@
-module github.com/clusterring/clusterring/tools/dev/pins/cosign
+module github.com/clusterring/clusterring/hack/tools/cosign
 
 go 1.26.8
 

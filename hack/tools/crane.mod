@@ -1,4 +1,4 @@
-module github.com/clusterring/clusterring/tools/dev/pins/crane
+module github.com/clusterring/clusterring/hack/tools/crane
 
 go 1.26.8
 

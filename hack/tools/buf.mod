@@ -1,4 +1,4 @@
-module github.com/clusterring/clusterring/tools/dev/pins/buf
+module github.com/clusterring/clusterring/hack/tools/buf
 
 go 1.26.7
 
