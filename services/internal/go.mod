@@ -25,6 +25,7 @@ require (
 
 require (
 	github.com/google/go-cmp v0.7.0 // indirect
+	github.com/google/pprof v0.0.0-20260402051712-545e8a4df936 // indirect
 	go.uber.org/goleak v1.3.0 // indirect
 )
 

@@ -15,7 +15,6 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // program is a program of this module, in cmd.
@@ -119,12 +118,10 @@ func (p program) build(ctx context.Context, dir string, progress io.Writer) erro
 		return err
 	}
 
-	total, compiled, began := bytes.Count(packages, []byte("\n")), 0, time.Now()
-	last := began
+	total, compiled := bytes.Count(packages, []byte("\n")), 0
 	_, err = run(ctx, func(string) {
-		if compiled++; time.Since(last) > 5*time.Second {
-			last = time.Now()
-			_, _ = fmt.Fprintf(progress, "%s %s: %d of %d packages, %s\n", p.name, kubernetesVersion, compiled, total, time.Since(began).Round(time.Second))
+		if compiled++; compiled%100 == 0 {
+			_, _ = fmt.Fprintf(progress, "%s %s: %d of %d packages\n", p.name, kubernetesVersion, compiled, total)
 		}
 	}, "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", stamps(), "-o", filepath.Join(building, p.name), from)
 
@@ -150,6 +147,7 @@ func (p program) build(ctx context.Context, dir string, progress io.Writer) erro
 func run(ctx context.Context, each func(line string), args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets go remove its temporary files
+
 	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
 
 	var stdout bytes.Buffer

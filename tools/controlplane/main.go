@@ -56,7 +56,10 @@ func start(ctx context.Context, args []string, out, progress io.Writer) error {
 		return fmt.Errorf("unexpected argument %q: the only argument is kubectl", flags.Arg(0))
 	}
 
-	dir, err := "", error(nil)
+	var (
+		dir string
+		err error
+	)
 
 	switch {
 	case *output != "":

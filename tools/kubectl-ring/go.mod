@@ -5,9 +5,9 @@ go 1.26.0
 toolchain go1.26.8
 
 require (
-	github.com/clusterring/clusterring/tools/testkit v0.1.0
 	github.com/clusterring/clusterring/pkg v0.1.0
 	github.com/clusterring/clusterring/proto v0.1.0
+	github.com/clusterring/clusterring/tools/testkit v0.1.0
 	github.com/go-logr/logr v1.4.4
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3

@@ -185,11 +185,11 @@ func (p *Plane) start(opts Options) error {
 
 // NewClient returns a client that does not cache, and knows the types of Kubernetes and those that knows adds, if it is not nil.
 func NewClient(config *rest.Config, knows func(*runtime.Scheme) error) (client.Client, error) {
-	scheme := runtime.NewScheme()
 	if knows == nil {
 		knows = func(*runtime.Scheme) error { return nil }
 	}
 
+	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), knows(scheme)); err != nil {
 		return nil, fmt.Errorf("make a scheme: %w", err)
 	}
