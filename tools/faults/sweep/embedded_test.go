@@ -28,11 +28,11 @@ func TestEmbedded(t *testing.T) {
 
 	kills := []kill{
 		{phase: faultrun.Begin, phases: []faultrun.Phase{}, write: "PATCH clusterrings", after: true},
-		{phase: faultrun.Begin, phases: []faultrun.Phase{}, write: "PATCH websites +shard", after: true},
-		{phase: faultrun.Join, phases: []faultrun.Phase{faultrun.Join}, write: "PATCH websites +drain"},
+		{phase: faultrun.Begin, phases: []faultrun.Phase{}, write: "PATCH websites +shard -drain", after: true},
+		{phase: faultrun.Join, phases: []faultrun.Phase{faultrun.Join}, write: "PATCH websites +drain +shard"},
 		{phase: faultrun.Join, phases: []faultrun.Phase{faultrun.Join}, write: "PATCH clusterrings/status"},
 		{phase: faultrun.Fail, phases: []faultrun.Phase{faultrun.Join, faultrun.Fail}, write: "PUT leases", after: true},
-		{phase: faultrun.Delete, phases: []faultrun.Phase{}, write: "PATCH websites +drain", after: true},
+		{phase: faultrun.Delete, phases: []faultrun.Phase{}, write: "PATCH websites +drain +shard", after: true},
 	}
 
 	cases := []faultrun.Case{{Name: "no fault", Rings: rings}}
