@@ -18,7 +18,7 @@ import (
 //
 // Invariants:
 //
-//  1. A family belongs to one obligation. It ends with the obligation, and if a shard may work on its main object again.
+//  1. A family belongs to one obligation. It ends with the obligation, and if its main object gets a shard that may work.
 //  2. An object goes only if its family is found, and no follower is out of its place.
 //  3. A family is found only if watches have shown all followers since it began, and all of them were seen since it has its
 //     next shard. It is not found after a follower was dropped.

@@ -228,7 +228,7 @@ func (t *Table) replace(e *entry, o feed.Object) {
 	e.object, e.seen = o, o.ResourceVersion
 	t.follow(e, o.Lineage())
 
-	if f := e.family; f != nil && (f.uid != o.UID || t.isMain(o) && t.available(o.Shard)) {
+	if f := e.family; f != nil && (f.uid != o.UID || t.isMain(o) && before.Shard != o.Shard && t.available(o.Shard)) {
 		t.disband(f)
 	}
 

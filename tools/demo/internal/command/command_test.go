@@ -80,12 +80,12 @@ func build(dir string) error {
 		return fmt.Errorf("build the binaries: %w\n%s", err, out)
 	}
 
-	grpcurl, err := printed("dev", "grpcurl")
+	grpcurl, err := printed(filepath.Join(localplane.Root(), "hack", "tool"), "grpcurl")
 	if err != nil {
 		return err
 	}
 
-	kubectl, err := printed("controlplane", "kubectl")
+	kubectl, err := printed("go", "run", "-C", filepath.Join(localplane.Root(), "tools", "controlplane"), ".", "kubectl")
 	if err != nil {
 		return err
 	}
@@ -93,15 +93,14 @@ func build(dir string) error {
 	return errors.Join(os.Symlink(grpcurl, filepath.Join(dir, "grpcurl")), os.Symlink(filepath.Join(kubectl, "kubectl"), filepath.Join(dir, "kubectl")))
 }
 
-// printed returns the path that the command in a directory of tools prints for a program, which it builds if necessary.
-func printed(tool, program string) (string, error) {
-	cmd := exec.Command("go", "run", ".", program)
-
-	cmd.Dir, cmd.Env, cmd.Stderr = filepath.Join(localplane.Root(), "tools", tool), append(os.Environ(), "GOWORK=off"), os.Stderr
+// printed returns the path that a command prints.
+func printed(name string, args ...string) (string, error) {
+	cmd := exec.Command(name, args...)
+	cmd.Env, cmd.Stderr = append(os.Environ(), "GOWORK=off"), os.Stderr
 
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("build %s: %w", program, err)
+		return "", fmt.Errorf("run %s: %w", cmd, err)
 	}
 
 	return strings.TrimSpace(string(out)), nil
