@@ -96,6 +96,7 @@ func build(dir string) error {
 // printed returns the path that a command prints.
 func printed(name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
+
 	cmd.Env, cmd.Stderr = append(os.Environ(), "GOWORK=off"), os.Stderr
 
 	out, err := cmd.Output()
