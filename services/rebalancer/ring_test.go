@@ -14,7 +14,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
@@ -35,6 +34,7 @@ var clusterRings = ringtest.Kind[*v1alpha1.ClusterRing]{
 		}}
 	},
 	Labels:     func(r *v1alpha1.ClusterRing) (shard, drain string) { return r.LabelKeys().Shard, r.LabelKeys().Drain },
+	Announced:  func(r *v1alpha1.ClusterRing) string { return r.Spec.ShardLabel },
 	Conditions: func(r *v1alpha1.ClusterRing) []metav1.Condition { return r.Status.Conditions },
 }
 
@@ -78,27 +78,6 @@ func (w *testRing) ownerIn(view *membership.View) func(name string) string {
 
 		return shard
 	}
-}
-
-// Shard returns a shard that has not joined, and selects its objects as the ring wants. If d is 0, its Lease has the usual duration.
-func (w *testRing) Shard(name string, d time.Duration) *leasetest.Shard {
-	s := w.fixture.Shard(name, d)
-	s.ShardLabel = w.Ring.Spec.ShardLabel
-
-	return s
-}
-
-// Join makes shards acquire their Leases.
-func (w *testRing) Join(names ...string) {
-	w.Helper()
-
-	for _, name := range names {
-		if w.Shards[name] == nil {
-			w.Shards[name] = w.Shard(name, 0)
-		}
-	}
-
-	w.fixture.Join(names...)
 }
 
 // Converged waits until the status of the ring reports that every object is at its shard among those of the fingerprint.

@@ -2,9 +2,7 @@ package engine
 
 import (
 	"context"
-	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -106,37 +104,33 @@ func followersAt(at work.Place) sourceID {
 }
 
 // followers ensures that exactly these watches of followers run.
-func (s *sources) followers(ctx context.Context, wanted map[work.Place]resources.Resource) {
+func (s *sources) followers(ctx context.Context, watched map[work.Place]resources.Resource) {
 	among := s.e.Objects.ShardLabel()
 	if s.e.Target().Set.Selector() != "" {
 		among = "" // an object may come into the ring with followers that have no shard, and no source reports these again
 	}
 
-	scope := func(at work.Place) feed.Scope {
-		return feed.Scope{GVR: wanted[at].GVR, Namespace: at.Namespace, Selector: among}
+	wanted := map[sourceID]feed.Scope{}
+	for at, r := range watched {
+		wanted[followersAt(at)] = feed.Scope{GVR: r.GVR, Namespace: at.Namespace, Selector: among}
 	}
 
 	for id, f := range s.all {
-		if at := (work.Place{Of: id.resource, Namespace: id.namespace}); f.scope != scope(at) {
+		if f.scope != wanted[id] {
 			s.drop(id, f)
-			s.e.watched(func() { s.e.table.Unwatch(at) })
+			s.e.watched(func() { s.e.table.Unwatch(work.Place{Of: id.resource, Namespace: id.namespace}) })
 		}
 	}
 
-	order := func(a, b work.Place) int { // a random one could not be replayed
-		return strings.Compare(followersAt(a).String(), followersAt(b).String())
-	}
-
-	for _, at := range slices.SortedFunc(maps.Keys(wanted), order) {
-		id := followersAt(at)
+	for _, id := range inOrder(wanted) {
 		if s.all[id] != nil {
 			continue
 		}
 
 		sink := &followed{e: s.e, id: id}
-		s.e.watched(func() { sink.watch = s.e.table.Watch(at) })
+		s.e.watched(func() { sink.watch = s.e.table.Watch(work.Place{Of: id.resource, Namespace: id.namespace}) })
 
-		f := &following{scope: scope(at)}
+		f := &following{scope: wanted[id]}
 		f.stream = feed.NewStream(s.e.Objects, f.scope, sink, s.e.Clock)
 		s.run(ctx, id, f, f.stream.Run)
 	}

@@ -40,6 +40,7 @@ var clusterRings = ringtest.Kind[*v1alpha1.ClusterRing]{
 		}}
 	},
 	Labels:     func(r *v1alpha1.ClusterRing) (shard, drain string) { return r.LabelKeys().Shard, r.LabelKeys().Drain },
+	Announced:  func(r *v1alpha1.ClusterRing) string { return r.Spec.ShardLabel },
 	Conditions: func(r *v1alpha1.ClusterRing) []metav1.Condition { return r.Status.Conditions },
 }
 

@@ -29,6 +29,8 @@ type Kind[R client.Object] struct {
 	New func(name string, namespaces map[string]string) R
 	// Labels returns the keys of the labels that assign an object to a shard of the ring, and that ask the shard to release it.
 	Labels func(R) (shard, drain string)
+	// Announced returns the key of the shard label that shards announce in their Leases; empty for none.
+	Announced func(R) string
 	// Conditions returns the conditions of the status.
 	Conditions func(R) []metav1.Condition
 }
@@ -252,5 +254,6 @@ func Foreign(ns, name string) *corev1.Secret {
 func (w *Fixture[R]) Shard(name string, d time.Duration) *leasetest.Shard {
 	return &leasetest.Shard{
 		Client: w.Client, Ring: w.Ring.GetName(), Namespace: w.Namespace, Name: name, Duration: d,
+		ShardLabel: w.kind.Announced(w.Ring),
 	}
 }
