@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/ringstatus"
 	"github.com/clusterring/clusterring/tools/manifests"
 	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
@@ -211,15 +212,19 @@ func (s *system) placed() map[string]int {
 	return has
 }
 
-// settles waits until exactly these shards have objects, and each object is in its place with its Secret.
+// settles waits until the ring has exactly these shards, all of which have objects, and each object is in its place with its Secret.
 func (s *system) settles(what string, shards ...string) map[string]int {
 	s.Helper()
 
 	var has map[string]int
 
 	require.Eventually(s, func() bool {
+		ring := &v1alpha1.ClusterRing{}
+		require.NoError(s, s.Client.Get(s.Context(), client.ObjectKey{Name: name}, ring))
+
 		has = s.placed()
-		return slices.Equal(slices.Sorted(maps.Keys(has)), shards)
+
+		return len(ringstatus.Problems(ring, len(shards))) == 0 && slices.Equal(slices.Sorted(maps.Keys(has)), shards)
 	}, patience, interval, what)
 
 	return has
