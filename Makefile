@@ -207,6 +207,10 @@ verify: go-present ## Run every check below, continue after failures, and list t
 ci: go-present ## Everything that a change must pass, in an hour
 	@exec hack/ci
 
+.PHONY: nightly
+nightly: go-present ## What takes too long for each change; hours
+	@exec hack/nightly
+
 .PHONY: lint
 lint: verify-lint ## Check the code against .golangci.yml (DIRS=... limits the directories)
 
