@@ -10,6 +10,9 @@
 package chart
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,7 +22,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/yaml"
+	"sigs.k8s.io/kustomize/kyaml/yaml"
+	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/clusterring/clusterring/tools/manifests"
 )
@@ -166,7 +170,7 @@ func (g *generator) templates(root string) (map[string]string, error) {
 
 // lines prints an object as lines of a template.
 func lines(o *unstructured.Unstructured) ([]string, error) {
-	content, err := yaml.Marshal(o.Object)
+	content, err := sigsyaml.Marshal(o.Object)
 	if err != nil {
 		return nil, fmt.Errorf("print %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
@@ -268,4 +272,436 @@ func (g *generator) expand(text string) string {
 
 		return before + template
 	})
+}
+
+// merge returns a template of the base and its variants, as diff --ifdef does of two files.
+func merge(base []string, variants []variant) (string, error) {
+	added, lacks := make([]string, len(base)+1), make([]string, len(base)) // lacks: the condition on which a line is there
+
+	for _, v := range variants {
+		adds, missing := diff(base, v.lines)
+		for i, lines := range adds {
+			added[i] += guarded(v.condition, lines)
+		}
+
+		for i := range missing {
+			if missing[i] && lacks[i] != "" {
+				return "", fmt.Errorf("%s and %s change the same line: %s", strings.TrimPrefix(lacks[i], "not "), v.condition, base[i])
+			}
+
+			if missing[i] {
+				lacks[i] = "not " + v.condition
+			}
+		}
+	}
+
+	var (
+		b    strings.Builder
+		open string // the condition whose lines are pending
+		held string // these lines
+	)
+
+	flush := func() {
+		b.WriteString(guarded(open, held))
+
+		open, held = "", ""
+	}
+
+	for i, line := range base {
+		if added[i] != "" || lacks[i] != open {
+			flush()
+			b.WriteString(added[i])
+		}
+
+		if lacks[i] == "" {
+			b.WriteString(line)
+			continue
+		}
+
+		open, held = lacks[i], held+line
+	}
+
+	flush()
+	b.WriteString(added[len(base)])
+
+	return b.String(), nil
+}
+
+// diff returns the lines that a variant has before each line of the base and at its end, and which lines of the base the variant lacks.
+func diff(base, variant []string) (added []string, lacks []bool) {
+	// longest[i][j] is the length of the longest common subsequence of base[i:] and variant[j:].
+	longest := make([][]int, len(base)+1)
+	for i := range longest {
+		longest[i] = make([]int, len(variant)+1)
+	}
+
+	for i, line := range slices.Backward(base) {
+		for j, other := range slices.Backward(variant) {
+			if line == other {
+				longest[i][j] = longest[i+1][j+1] + 1
+			} else {
+				longest[i][j] = max(longest[i+1][j], longest[i][j+1])
+			}
+		}
+	}
+
+	added, lacks = make([]string, len(base)+1), make([]bool, len(base))
+	i, j := 0, 0
+
+	for i < len(base) || j < len(variant) {
+		switch {
+		case i < len(base) && j < len(variant) && base[i] == variant[j]:
+			i, j = i+1, j+1
+		case i < len(base) && (j == len(variant) || longest[i+1][j] >= longest[i][j+1]):
+			lacks[i] = true
+			i++
+		default:
+			added[i] += variant[j]
+			j++
+		}
+	}
+
+	return added, lacks
+}
+
+// node is a part of an object: a map, and where it is.
+type node map[string]any
+
+// at returns the map at a path of keys and of indices in lists. It creates what is missing.
+func (n node) at(path ...any) node {
+	current := any(map[string]any(n))
+
+	for _, step := range path {
+		if i, ok := step.(int); ok {
+			current = current.([]any)[i] //nolint:forcetypeassert // a manifest without this list has changed too much
+			continue
+		}
+
+		in, key := current.(map[string]any), step.(string) //nolint:forcetypeassert // the same
+		if in[key] == nil {
+			in[key] = map[string]any{}
+		}
+
+		current = in[key]
+	}
+
+	return current.(map[string]any) //nolint:forcetypeassert // the same
+}
+
+// set replaces a field by a value of the chart, whose default is what the field was. A field that a component has removed stays so.
+func (g *generator) set(in node, key, path string) {
+	was, ok := in[key]
+	if !ok {
+		return
+	}
+
+	if _, known := g.defaults[path]; !known {
+		g.defaults[path] = was
+	}
+
+	switch was.(type) {
+	case map[string]any, []any:
+		in[key] = g.token("{{- toYaml .Values." + path + " | nindent <below> }}")
+	default:
+		in[key] = g.token("{{ toJson .Values." + path + " }}")
+	}
+}
+
+// more adds the entries of an expression to a map.
+func (g *generator) more(in node, expression string) {
+	in[g.token("{{- with "+expression+" }}{{ toYaml . | nindent <at> }}{{- end }}")] = ""
+}
+
+// add adds a field that exists only if the expression is not empty.
+func (g *generator) add(in node, key, expression string) {
+	in[g.token("{{- with "+expression+" }}\n<in>"+key+": {{- toYaml . | nindent <below> }}\n<in>{{- end }}")] = ""
+}
+
+// append adds a token to a list.
+func (g *generator) append(in node, key, template string) {
+	list, _ := in[key].([]any)
+	in[key] = append(list, g.token(template))
+}
+
+// parametrize replaces what depends on values by tokens.
+func (g *generator) parametrize(o *unstructured.Unstructured) {
+	object, spec := node(o.Object), node(o.Object).at("spec")
+	service := o.GetLabels()["app.kubernetes.io/name"]
+	annotations := []string{".Values.commonAnnotations"}
+
+	switch o.GetKind() {
+	case "CustomResourceDefinition":
+		annotations = append(annotations, `(ternary (dict "helm.sh/resource-policy" "keep") dict .Values.crds.keep)`)
+	case "Namespace": // it contains the release
+		annotations = append(annotations, `(dict "helm.sh/resource-policy" "keep")`)
+	case "Service":
+		annotations = append(annotations, ".Values."+service+".serviceAnnotations")
+	case "ServiceAccount":
+		annotations = append(annotations, ".Values."+service+".serviceAccountAnnotations")
+	case "ResourceQuota":
+		g.set(spec.at("hard"), "pods", "quota.pods")
+
+		scope := spec.at("scopeSelector", "matchExpressions", 0)
+		scope["values"] = []any{g.token("{{ toJson .Values.priorityClassName }}")}
+	case "PodDisruptionBudget":
+		g.set(spec, "maxUnavailable", service+".podDisruptionBudget.maxUnavailable")
+	case "Deployment":
+		g.deployment(spec, service)
+	case "ValidatingAdmissionPolicy":
+		g.webhookURLs(spec)
+	case "HorizontalPodAutoscaler":
+		g.set(spec, "minReplicas", "autoscaling.minReplicas")
+		g.set(spec, "maxReplicas", "autoscaling.maxReplicas")
+		g.set(spec.at("metrics", 0, "resource", "target"), "averageUtilization", "autoscaling.targetCPUUtilizationPercentage")
+	case "ServiceMonitor":
+		g.set(spec.at("endpoints", 0), "interval", "monitoring.interval")
+		g.more(object.at("metadata", "labels"), ".Values.monitoring.labels")
+	case "NetworkPolicy":
+		g.networkPolicy(o.GetName(), spec)
+	case "Certificate":
+		if ref := spec.at("issuerRef"); service != "" {
+			for key, own := range ref {
+				ref[key] = g.token(fmt.Sprintf("{{ toJson (.Values.certManager.issuerRef.%s | default %q) }}", key, own))
+			}
+
+			g.more(ref, `pick .Values.certManager.issuerRef "group"`)
+		}
+	}
+
+	if len(spec) == 0 {
+		delete(object, "spec") // it has none
+	}
+
+	metadata := object.at("metadata")
+	g.more(metadata.at("labels"), ".Values.commonLabels")
+
+	merged := "merge dict " + strings.Join(annotations, " ")
+	if o.GetAnnotations() == nil {
+		g.add(metadata, "annotations", merged)
+	} else {
+		g.more(metadata.at("annotations"), merged)
+	}
+}
+
+// elsewhere are the arguments of a service that is in another namespace than that of the base.
+const elsewhere = `{{- if ne .Release.Namespace "` + namespace + `" }}
+<in>- --namespace={{ .Release.Namespace }}
+<in>- --default-namespace-selector=kubernetes.io/metadata.name notin (kube-node-lease,kube-public,kube-system,{{ .Release.Namespace }})
+<in>{{- end }}`
+
+// deployment replaces what depends on the values of a service.
+func (g *generator) deployment(spec node, service string) {
+	values := ".Values." + service + "."
+	pod, metadata := spec.at("template", "spec"), spec.at("template", "metadata")
+	container := pod.at("containers", 0)
+
+	g.set(spec, "replicas", service+".replicas")
+	g.set(pod, "priorityClassName", "priorityClassName")
+	g.set(pod, "topologySpreadConstraints", service+".topologySpreadConstraints")
+	g.add(pod, "imagePullSecrets", ".Values.imagePullSecrets")
+
+	for _, field := range []string{"nodeSelector", "tolerations", "affinity"} {
+		g.add(pod, field, values+field+" | default .Values."+field)
+	}
+
+	g.more(metadata.at("labels"), "merge dict "+values+"podLabels .Values.podLabels .Values.commonLabels")
+	g.more(metadata.at("annotations"), "merge dict "+values+"podAnnotations .Values.podAnnotations .Values.commonAnnotations")
+
+	g.defaults[service+".image.repository"] = container["image"]
+	container["image"] = g.token(fmt.Sprintf("{{ include %q (list . .Values.%s.image) | toJson }}", "clusterring.image", service))
+
+	g.set(container, "imagePullPolicy", "image.pullPolicy")
+	g.set(container, "resources", service+".resources")
+	g.append(container, "args", elsewhere)
+
+	for _, field := range []string{"args", "env"} {
+		g.append(container, field, "{{- with "+values+field+" }}{{ toYaml . | nindent <at> }}{{- end }}")
+	}
+}
+
+// webhookURLs replaces the URLs that a policy allows the assigner.
+func (g *generator) webhookURLs(spec node) {
+	variables, _ := spec["variables"].([]any)
+	for i := range variables {
+		if v := spec.at("variables", i); v["name"] == "urls" {
+			g.defaults["policies.webhookURLs"] = []any{}
+			v["expression"] = g.token("{{ toJson .Values.policies.webhookURLs | quote }}") // JSON is CEL
+		}
+	}
+}
+
+// networkPolicy replaces what clusters differ in.
+func (g *generator) networkPolicy(name string, spec node) {
+	switch name {
+	case "to-api-server":
+		to := spec.at("egress", 0)
+		to["ports"] = []any{g.token("{{- range .Values.networkPolicies.apiServerPorts }}\n<in>- port: {{ . }}\n<in>  protocol: TCP\n<in>{{- end }}")}
+		to[g.token("{{- with .Values.networkPolicies.apiServerCIDRs }}\n<in>to:\n<in>{{- range . }}\n<in>- ipBlock:\n<in>    cidr: {{ . | quote }}\n"+
+			"<in>{{- end }}\n<in>{{- end }}")] = ""
+	case "to-metrics":
+		g.set(spec.at("ingress", 0, "from", 0, "namespaceSelector"), "matchLabels", "networkPolicies.metricsNamespaceLabels")
+	}
+}
+
+// values returns values.yaml and values.schema.json of the chart, and the table for its README, from the schema in a file.
+func (g *generator) values(file string) (map[string]string, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the schema of the values: %w", err)
+	}
+
+	var (
+		ordered yaml.Node
+		schema  map[string]any
+		w       writer
+	)
+
+	for _, into := range []any{&ordered, &schema} {
+		if err := yaml.Unmarshal(content, into); err != nil {
+			return nil, fmt.Errorf("read the schema of the values: %w", err)
+		}
+	}
+
+	if err := g.complete("", schema); err != nil {
+		return nil, err
+	}
+
+	if len(g.defaults) > 0 {
+		return nil, fmt.Errorf("the schema of the values has no %v", g.defaults)
+	}
+
+	w.walk("", ordered.Content[0], schema)
+
+	if w.err != nil {
+		return nil, w.err
+	}
+
+	var printed bytes.Buffer
+
+	encoder := json.NewEncoder(&printed)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+
+	if err := encoder.Encode(schema); err != nil {
+		return nil, fmt.Errorf("print the schema of the values: %w", err)
+	}
+
+	return map[string]string{
+		"values.yaml": "# Generated by make generate-chart. README.md describes the values in a table.\n" + w.values.String(), "values.schema.json": printed.String(),
+		"README.md": "| value | default | description |\n|---|---|---|\n" + w.table.String(),
+	}, nil
+}
+
+// complete adds the defaults that manifests have, and closes objects.
+func (g *generator) complete(path string, schema map[string]any) error {
+	if value, ok := g.defaults[path]; ok {
+		schema["default"] = value
+		delete(g.defaults, path)
+	}
+
+	properties, ok := schema["properties"].(map[string]any)
+	if !ok && path != "" && schema["default"] == nil {
+		return fmt.Errorf("value %s has no default", path)
+	}
+
+	if items, _ := schema["items"].(map[string]any); items["properties"] != nil {
+		items["additionalProperties"] = false
+	}
+
+	if !ok {
+		return nil
+	}
+
+	if schema["additionalProperties"] == nil {
+		schema["additionalProperties"] = false
+	}
+
+	if schema["default"] != nil {
+		return nil
+	}
+
+	for name, property := range properties {
+		child, _ := property.(map[string]any)
+		if err := g.complete(strings.TrimPrefix(path+"."+name, "."), child); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// writer writes the values and their table in the order of the schema.
+type writer struct {
+	values, table strings.Builder
+	err           error
+}
+
+// walk writes the properties of a schema, whose order is that of the node.
+func (w *writer) walk(path string, n *yaml.Node, schema map[string]any) {
+	properties, _ := schema["properties"].(map[string]any)
+	in := strings.Repeat("  ", strings.Count(path, "."))
+
+	names := field(n, "properties")
+	for i := 0; i < len(names.Content); i += 2 {
+		name := names.Content[i].Value
+		child, _ := properties[name].(map[string]any)
+
+		does, _ := child["description"].(string)
+		if does == "" {
+			w.err = errors.Join(w.err, fmt.Errorf("value %s has no description", path+name))
+			continue
+		}
+
+		if path == "" {
+			w.values.WriteString("\n")
+		}
+
+		end := "."
+		if strings.HasSuffix(does, "?") {
+			end = ""
+		}
+
+		fmt.Fprintf(&w.values, "%s# %s%s%s\n%s%s:", in, strings.ToUpper(does[:1]), does[1:], end, in, name)
+
+		value, leaf := child["default"]
+		if !leaf {
+			w.values.WriteString("\n")
+			w.walk(path+name+".", names.Content[i+1], child)
+
+			continue
+		}
+
+		block, err := sigsyaml.Marshal(value)
+		w.err = errors.Join(w.err, err)
+		text, in, nested := strings.TrimSpace(string(block)), "\n"+in+"  ", false
+		shown := "`" + text + "`"
+
+		switch value.(type) {
+		case map[string]any, []any:
+			nested = text != "{}" && text != "[]"
+		}
+
+		if nested {
+			text = in + strings.ReplaceAll(text, "\n", in)
+			shown = "as in [values.yaml](values.yaml)"
+		} else {
+			text = " " + text
+		}
+
+		w.values.WriteString(text + "\n")
+		fmt.Fprintf(&w.table, "| `%s` | %s | %s |\n", path+name, shown, does)
+	}
+}
+
+// field returns the value of a key in a mapping.
+func field(mapping *yaml.Node, key string) *yaml.Node {
+	for i := 0; i < len(mapping.Content); i += 2 {
+		if value := mapping.Content[i+1]; mapping.Content[i].Value == key && value.Kind == yaml.AliasNode {
+			return value.Alias
+		} else if mapping.Content[i].Value == key {
+			return value
+		}
+	}
+
+	return &yaml.Node{}
 }

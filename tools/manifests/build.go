@@ -1,19 +1,37 @@
+// Package manifests finds problems in the manifests of deploy/ and in skaffold.yaml.
+//
+// It builds kustomizations as kubectl does, and checks the result: every pod conforms to the restricted Pod Security Standard, and has
+// probes, resource requests, and enough time to stop; references by name or label are valid. Its tests check every kustomization of the
+// repository, run the programs to verify their flags, and keep the generated parts of docs up to date (go test -update): tables of flags,
+// docs/proofs.md from docs/proofs.txt, and the index of rejected alternatives.
 package manifests
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
 )
 
 // building is held while kustomize builds: it reads its schemas once, without a lock.
@@ -140,4 +158,241 @@ func Find(root string) ([]string, error) {
 	slices.Sort(found)
 
 	return found, nil
+}
+
+// Flag is a flag of a program, parsed from its --help.
+type Flag struct {
+	// Name has no dashes. Value names the argument; empty for none.
+	Name, Value string
+	// Default is empty if the help contains none.
+	Default string
+	// Does describes the flag.
+	Does string
+}
+
+var (
+	flagLine    = regexp.MustCompile(`^ +(?:-\w, )?--([a-z0-9-]+)(?: (\S+))? {2,}(\S.*)$`)
+	flagDefault = regexp.MustCompile(`^(.*) \(default "?(.*?)"?\)$`)
+)
+
+// ParseHelp returns the flags in the output of --help in their order, except help and version.
+func ParseHelp(help string) []Flag {
+	_, list, _ := strings.Cut(help, "\nFlags:\n")
+
+	var flags []Flag
+
+	for line := range strings.Lines(list) {
+		m := flagLine.FindStringSubmatch(strings.TrimRight(line, "\n"))
+		if len(m) == 0 || m[1] == "help" || m[1] == "version" {
+			continue
+		}
+
+		f := Flag{Name: m[1], Value: m[2], Does: m[3]}
+		if d := flagDefault.FindStringSubmatch(f.Does); d != nil {
+			f.Does, f.Default = d[1], d[2]
+		}
+
+		flags = append(flags, f)
+	}
+
+	return flags
+}
+
+// Table returns flags as a Markdown table.
+func Table(flags []Flag) string {
+	var b strings.Builder
+	b.WriteString("| flag | default | what it is |\n|---|---|---|\n")
+
+	for _, f := range flags {
+		flag, value := "`--"+f.Name+"`", ""
+		if f.Value != "" {
+			flag = "`--" + f.Name + " " + f.Value + "`"
+		}
+
+		if f.Default != "" {
+			value = "`" + f.Default + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", flag, value, strings.ReplaceAll(f.Does, "|", "\\|"))
+	}
+
+	return b.String()
+}
+
+// Problems returns the problems of the pods of a Deployment, one sentence each.
+func Problems(d *appsv1.Deployment) ([]string, error) {
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the checks of Pod Security: %w", err)
+	}
+
+	pod := &d.Spec.Template
+
+	var problems []string
+
+	restricted := api.LevelVersion{Level: api.LevelRestricted, Version: api.LatestVersion()}
+	for _, result := range evaluator.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec) {
+		if !result.Allowed {
+			problems = append(problems, "Pod Security: "+result.ForbiddenReason+" ("+result.ForbiddenDetail+")")
+		}
+	}
+
+	problems = append(problems, podProblems(&pod.Spec)...)
+	for i := range pod.Spec.Containers {
+		problems = append(problems, containerProblems(&pod.Spec.Containers[i])...)
+	}
+
+	return problems, nil
+}
+
+func podProblems(spec *corev1.PodSpec) []string {
+	var problems []string
+	if spec.AutomountServiceAccountToken == nil {
+		problems = append(problems, "the pod does not say whether it wants the token of its service account")
+	}
+
+	if spec.ServiceAccountName == "" {
+		problems = append(problems, "the pod has the service account of everybody")
+	}
+
+	if len(spec.TopologySpreadConstraints) == 0 {
+		problems = append(problems, "nothing spreads the pods over nodes")
+	}
+
+	for _, c := range spec.TopologySpreadConstraints {
+		if c.WhenUnsatisfiable != corev1.ScheduleAnyway {
+			problems = append(problems, "pods wait rather than share a node")
+		}
+	}
+
+	for i := range spec.Containers {
+		takes := duration(&spec.Containers[i], "--shutdown-delay") + duration(&spec.Containers[i], "--shutdown-grace")
+		if spec.TerminationGracePeriodSeconds == nil || time.Duration(*spec.TerminationGracePeriodSeconds)*time.Second <= takes {
+			problems = append(problems, fmt.Sprintf("the pod is killed before its flags let it stop (%s)", takes))
+		}
+	}
+
+	return problems
+}
+
+// duration returns the value of a duration flag in a container's arguments, 0 if it is not set.
+func duration(c *corev1.Container, flag string) time.Duration {
+	var d time.Duration
+
+	for _, arg := range c.Args {
+		if value, ok := strings.CutPrefix(arg, flag+"="); ok {
+			d, _ = time.ParseDuration(value) // the program rejects invalid values
+		}
+	}
+
+	return d
+}
+
+func containerProblems(c *corev1.Container) []string {
+	var problems []string
+
+	missing := func(is bool, what string) {
+		if is {
+			problems = append(problems, fmt.Sprintf("container %s has no %s", c.Name, what))
+		}
+	}
+	missing(c.StartupProbe == nil, "startup probe")
+	missing(c.LivenessProbe == nil, "liveness probe")
+	missing(c.ReadinessProbe == nil, "readiness probe")
+	missing(c.Resources.Requests.Cpu().IsZero(), "request for the processor")
+	missing(c.Resources.Requests.Memory().IsZero(), "request for memory")
+	missing(c.Resources.Limits.Memory().IsZero(), "limit of memory")
+	missing(c.SecurityContext == nil || c.SecurityContext.ReadOnlyRootFilesystem == nil || !*c.SecurityContext.ReadOnlyRootFilesystem,
+		"read-only root file system")
+
+	if !c.Resources.Limits.Cpu().IsZero() {
+		problems = append(problems, fmt.Sprintf("container %s is throttled by a limit of the processor, and renews Leases too late", c.Name))
+	}
+
+	knowsLimit := false
+	for _, env := range c.Env {
+		knowsLimit = knowsLimit || env.Name == "GOMEMLIMIT" && env.ValueFrom != nil && env.ValueFrom.ResourceFieldRef != nil &&
+			env.ValueFrom.ResourceFieldRef.Resource == "limits.memory"
+	}
+	missing(!knowsLimit, "GOMEMLIMIT from its limit of memory")
+
+	return problems
+}
+
+// Config contains the fields of a skaffold.yaml document that define artifacts, their files, and the deployed directories.
+type Config struct {
+	Metadata struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	Build struct {
+		Artifacts []Artifact `json:"artifacts"`
+	} `json:"build"`
+	Manifests ManifestPaths `json:"manifests"`
+	Profiles  []struct {
+		Name      string        `json:"name"`
+		Manifests ManifestPaths `json:"manifests"`
+		Patches   []struct {
+			Op    string   `json:"op"`
+			Path  string   `json:"path"`
+			Value Artifact `json:"value"`
+		} `json:"patches"`
+	} `json:"profiles"`
+}
+
+// ManifestPaths lists the directories of kustomizations.
+type ManifestPaths struct {
+	Kustomize struct {
+		Paths []string `json:"paths"`
+	} `json:"kustomize"`
+}
+
+// Artifact is an image with its sources.
+type Artifact struct {
+	Image string `json:"image"`
+	Ko    struct {
+		Main         string `json:"main"`
+		Dependencies struct {
+			Paths  []string `json:"paths"`
+			Ignore []string `json:"ignore"`
+		} `json:"dependencies"`
+	} `json:"ko"`
+}
+
+// ReadSkaffold returns the documents of a skaffold.yaml.
+func ReadSkaffold(content []byte) ([]Config, error) {
+	var configs []Config
+
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return configs, nil
+		}
+
+		if err != nil {
+			return nil, fmt.Errorf("read skaffold.yaml: %w", err)
+		}
+
+		var c Config
+		if err := yaml.Unmarshal(document, &c); err != nil {
+			return nil, fmt.Errorf("read skaffold.yaml: %w", err)
+		}
+
+		configs = append(configs, c)
+	}
+}
+
+// Watches reports whether skaffold rebuilds the image after a change of the file. The path is relative to the root of the repository.
+func (a *Artifact) Watches(file string) bool {
+	match := func(pattern string) bool { return glob(pattern).MatchString(file) }
+	return slices.ContainsFunc(a.Ko.Dependencies.Paths, match) && !slices.ContainsFunc(a.Ko.Dependencies.Ignore, match)
+}
+
+// glob translates a pattern to a regular expression: ** matches any number of directories, * anything within a name.
+func glob(pattern string) *regexp.Regexp {
+	quoted := regexp.QuoteMeta(pattern)
+	quoted = strings.ReplaceAll(quoted, `\*\*/`, `(.*/)?`)
+	quoted = strings.ReplaceAll(quoted, `\*\*`, `.*`)
+	quoted = strings.ReplaceAll(quoted, `\*`, `[^/]*`)
+
+	return regexp.MustCompile("^" + quoted + "$")
 }

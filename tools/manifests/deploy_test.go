@@ -5,13 +5,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/clusterring/clusterring/tools/manifests"
 )
@@ -152,4 +158,227 @@ func help(t *testing.T, program string) string {
 	require.NoError(t, err)
 
 	return string(output)
+}
+
+// TestGuardCoversTheBase: all that deploy/base installs carries the label that the policy against an early removal selects, and is of
+// a kind that it names; policies are the exception, for no policy is asked about policies.
+func TestGuardCoversTheBase(t *testing.T) {
+	objects, err := manifests.Build(filepath.Join(root, "deploy/base"))
+	require.NoError(t, err)
+
+	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
+		return o.GetKind() == "ValidatingAdmissionPolicy" && o.GetName() == "removal.sharding.timebertt.dev"
+	})
+	require.NotEqual(t, -1, i, "there is no guard")
+
+	var policy admissionregistrationv1.ValidatingAdmissionPolicy
+	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(objects[i].Object, &policy, true))
+	match := policy.Spec.MatchConstraints
+
+	for _, o := range objects {
+		for key, value := range match.ObjectSelector.MatchLabels {
+			require.Equal(t, value, o.GetLabels()[key], "label %s of %s %s", key, o.GetKind(), o.GetName())
+		}
+
+		resource, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
+		covered := slices.ContainsFunc(match.ResourceRules, func(r admissionregistrationv1.NamedRuleWithOperations) bool {
+			return slices.Contains(r.APIGroups, resource.Group) && slices.Contains(r.Resources, resource.Resource) &&
+				slices.Contains(r.Operations, admissionregistrationv1.Delete)
+		})
+		require.Equal(t, resource.Group != admissionregistrationv1.GroupName, covered, "%s %s", o.GetKind(), o.GetName())
+	}
+}
+
+// assigner returns what the base has.
+func assigner(t *testing.T) (*manifests.Installation, *appsv1.Deployment) {
+	t.Helper()
+
+	objects, err := manifests.Build(root + "/deploy/base")
+	require.NoError(t, err)
+	in, err := manifests.Read(objects)
+	require.NoError(t, err)
+
+	for _, d := range in.Deployments {
+		if d.Name == "assigner" {
+			return in, d
+		}
+	}
+	require.Fail(t, "there is no assigner")
+
+	return nil, nil
+}
+
+// TestProblems spoils a good Deployment in every way that is looked for.
+func TestProblems(t *testing.T) {
+	for want, spoil := range map[string]func(pod *corev1.PodSpec, c *corev1.Container){
+		"Pod Security: runAsNonRoot":              func(pod *corev1.PodSpec, _ *corev1.Container) { pod.SecurityContext.RunAsNonRoot = nil },
+		"Pod Security: seccompProfile":            func(pod *corev1.PodSpec, _ *corev1.Container) { pod.SecurityContext.SeccompProfile = nil },
+		"Pod Security: unrestricted capabilities": func(_ *corev1.PodSpec, c *corev1.Container) { c.SecurityContext.Capabilities = nil },
+		"Pod Security: host namespaces":           func(pod *corev1.PodSpec, _ *corev1.Container) { pod.HostNetwork = true },
+		"whether it wants the token":              func(pod *corev1.PodSpec, _ *corev1.Container) { pod.AutomountServiceAccountToken = nil },
+		"service account of everybody":            func(pod *corev1.PodSpec, _ *corev1.Container) { pod.ServiceAccountName = "" },
+		"nothing spreads":                         func(pod *corev1.PodSpec, _ *corev1.Container) { pod.TopologySpreadConstraints = nil },
+		"wait rather than share": func(pod *corev1.PodSpec, _ *corev1.Container) {
+			pod.TopologySpreadConstraints[0].WhenUnsatisfiable = corev1.DoNotSchedule
+		},
+		"killed before its flags let it stop (30s)": func(pod *corev1.PodSpec, _ *corev1.Container) { pod.TerminationGracePeriodSeconds = new(int64(30)) },
+		"no startup probe":                          func(_ *corev1.PodSpec, c *corev1.Container) { c.StartupProbe = nil },
+		"no liveness probe":                         func(_ *corev1.PodSpec, c *corev1.Container) { c.LivenessProbe = nil },
+		"no readiness probe":                        func(_ *corev1.PodSpec, c *corev1.Container) { c.ReadinessProbe = nil },
+		"no request for the processor":              func(_ *corev1.PodSpec, c *corev1.Container) { delete(c.Resources.Requests, corev1.ResourceCPU) },
+		"no request for memory":                     func(_ *corev1.PodSpec, c *corev1.Container) { delete(c.Resources.Requests, corev1.ResourceMemory) },
+		"no limit of memory":                        func(_ *corev1.PodSpec, c *corev1.Container) { delete(c.Resources.Limits, corev1.ResourceMemory) },
+		"is throttled": func(_ *corev1.PodSpec, c *corev1.Container) {
+			c.Resources.Limits[corev1.ResourceCPU] = c.Resources.Requests[corev1.ResourceCPU]
+		},
+		"no read-only root file system": func(_ *corev1.PodSpec, c *corev1.Container) { c.SecurityContext.ReadOnlyRootFilesystem = nil },
+		"no GOMEMLIMIT":                 func(_ *corev1.PodSpec, c *corev1.Container) { c.Env = nil },
+	} {
+		t.Run(want, func(t *testing.T) {
+			_, d := assigner(t)
+			spoil(&d.Spec.Template.Spec, &d.Spec.Template.Spec.Containers[0])
+			problems, err := manifests.Problems(d)
+			require.NoError(t, err)
+			require.Contains(t, strings.Join(problems, "\n"), want)
+		})
+	}
+}
+
+// TestDangling breaks what holds a good installation together.
+func TestDangling(t *testing.T) {
+	for want, spoil := range map[string]func(d *appsv1.Deployment){
+		"there is no service account sharding-system/other":            func(d *appsv1.Deployment) { d.Spec.Template.Spec.ServiceAccountName = "other" },
+		"assigner does not select its own pods":                        func(d *appsv1.Deployment) { d.Spec.Selector.MatchLabels["more"] = "x" },
+		"assigner has 0 PodDisruptionBudgets":                          func(d *appsv1.Deployment) { d.Spec.Template.Labels["app.kubernetes.io/name"] = "other" },
+		"PodDisruptionBudget assigner selects no pods":                 func(d *appsv1.Deployment) { d.Spec.Template.Labels = nil },
+		`Service assigner: no pod has a port "webhook"`:                func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Ports[0].Name = "hook" },
+		"namespace elsewhere does not enforce restricted Pod Security": func(d *appsv1.Deployment) { d.Namespace = "elsewhere" },
+	} {
+		t.Run(want, func(t *testing.T) {
+			in, d := assigner(t)
+			require.Empty(t, in.Dangling())
+			spoil(d)
+			require.Contains(t, strings.Join(in.Dangling(), "\n"), want)
+		})
+	}
+}
+
+// TestSkaffoldBuildsWhatChanged: every file that a program is made of makes skaffold build its image, and no file of another
+// service does.
+func TestSkaffoldBuildsWhatChanged(t *testing.T) {
+	artifacts := map[string]manifests.Artifact{}
+
+	for _, c := range skaffold(t) {
+		for _, a := range c.Build.Artifacts {
+			artifacts[strings.TrimPrefix(a.Image, "clusterring/")] = a
+		}
+
+		for _, p := range c.Profiles {
+			for _, patch := range p.Patches {
+				artifacts[strings.TrimPrefix(patch.Value.Image, "clusterring/")] = patch.Value
+			}
+		}
+	}
+
+	top, err := filepath.Abs(root)
+	require.NoError(t, err)
+
+	for name, main := range programs {
+		a := artifacts[name]
+		require.Equal(t, main, a.Ko.Main)
+
+		files := []string{"go.work", ".ko.yaml"}
+		list := exec.Command("go", "list", "-deps", "-f", `{{if not .Standard}}{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}
+{{end}}{{range .EmbedFiles}}{{$d}}/{{.}}
+{{end}}{{if .Module}}{{.Module.GoMod}}
+{{end}}{{end}}`, main)
+		list.Dir = root
+		output, err := list.Output()
+		require.NoError(t, err)
+
+		for file := range strings.FieldsSeq(string(output)) {
+			if relative, ok := strings.CutPrefix(file, top+"/"); ok {
+				files = append(files, relative)
+			}
+		}
+		require.Greater(t, len(files), 10)
+
+		for _, file := range files {
+			require.True(t, a.Watches(file), "an edit of %s does not build the image of %s anew", file, name)
+		}
+
+		for other := range programs {
+			if other != name {
+				require.False(t, a.Watches(strings.TrimPrefix(programs[other], "./")+"/main.go"), "an edit of %s builds the image of %s anew", other, name)
+			}
+		}
+		require.False(t, a.Watches("pkg/shard/shard_test.go"), "an edit of a test builds the image of %s anew", name)
+	}
+}
+
+// TestSkaffoldDeploysEveryOverlay: the images are built that the base needs, alone and with each component, and those
+// that each overlay needs, which has a profile.
+func TestSkaffoldDeploysEveryOverlay(t *testing.T) {
+	overlays, err := filepath.Glob(filepath.Join(root, "deploy/overlays/*"))
+	require.NoError(t, err)
+	components, err := filepath.Glob(filepath.Join(root, "deploy/components/*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, components)
+
+	configs := skaffold(t)
+	config := configs[slices.IndexFunc(configs, func(c manifests.Config) bool { return c.Metadata.Name == "clusterring" })]
+	require.Equal(t, []string{"deploy/base"}, config.Manifests.Kustomize.Paths)
+	require.Len(t, config.Profiles, len(overlays))
+
+	var base []string
+	for _, a := range config.Build.Artifacts {
+		base = append(base, a.Image)
+	}
+
+	objects, err := manifests.Combine(root, nil)
+	requireImages(t, base, objects, err)
+
+	for _, component := range components {
+		objects, err := manifests.Combine(root, nil, filepath.Base(component))
+		requireImages(t, base, objects, err)
+	}
+
+	for _, p := range config.Profiles {
+		require.Equal(t, []string{"deploy/overlays/" + p.Name}, p.Manifests.Kustomize.Paths)
+
+		images := slices.Clone(base)
+
+		for _, patch := range p.Patches {
+			require.Equal(t, []string{"add", "/build/artifacts/-"}, []string{patch.Op, patch.Path})
+			images = append(images, patch.Value.Image)
+		}
+
+		objects, err := manifests.Build(filepath.Join(root, "deploy/overlays", p.Name))
+		requireImages(t, images, objects, err)
+	}
+}
+
+// requireImages requires that the Deployments have no other images than the given ones.
+func requireImages(t *testing.T, images []string, objects []*unstructured.Unstructured, err error) {
+	t.Helper()
+	require.NoError(t, err)
+	in, err := manifests.Read(objects)
+	require.NoError(t, err)
+	require.NotEmpty(t, in.Deployments)
+
+	for _, d := range in.Deployments {
+		require.Contains(t, images, d.Spec.Template.Spec.Containers[0].Image)
+	}
+}
+
+func skaffold(t *testing.T) []manifests.Config {
+	t.Helper()
+
+	content, err := os.ReadFile(filepath.Join(root, "skaffold.yaml"))
+	require.NoError(t, err)
+	configs, err := manifests.ReadSkaffold(content)
+	require.NoError(t, err)
+	require.Len(t, configs, 2)
+
+	return configs
 }

@@ -1,11 +1,22 @@
 package manifests_test
 
 import (
+	"encoding/json"
 	"flag"
+	"fmt"
+	"go/format"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/clusterring/clusterring/tools/manifests"
@@ -68,4 +79,294 @@ Flags:
 		"| `--tls-secret [namespace/]name` | `a-b` | a Secret; twice (once) |\n"+
 		"| `--plaintext` |  | serve without TLS, a\\|b |\n"+
 		"| `--calls int` | `3` | calls |\n", manifests.Table(flags))
+}
+
+var (
+	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w*)\(`)
+	testName = regexp.MustCompile(`^(?:(\w+)\.)?((?:Test|Fuzz)\w*)((?:/\w+)*)$`)
+)
+
+// TestProofs compares docs/proofs.md with docs/proofs.txt, and with the tests that there are.
+func TestProofs(t *testing.T) {
+	source, err := os.ReadFile(filepath.Join(root, "docs/proofs.txt"))
+	require.NoError(t, err)
+
+	rows, problems := proofs(string(source), os.DirFS(root))
+	require.Empty(t, problems)
+	replaceBlock(t, "docs/proofs.md", "proofs", rows)
+}
+
+func TestProofsNameTestsThatExist(t *testing.T) {
+	repository := fstest.MapFS{
+		"a/a_test.go":        {Data: []byte("func TestOne() { t.Run(\"Scenario\", f) }\n\nfunc TestTwice() {}\n")},
+		"b/b_test.go":        {Data: []byte("func TestTwice() {}\n")},
+		"testdata/c_test.go": {Data: []byte("func TestOne() {}\n")},
+	}
+
+	rows, problems := proofs("## Things\n\ngood\nby x\n\tTestOne/Scenario\n\tb.TestTwice\n\t! by hand", repository)
+	require.Empty(t, problems)
+	require.Equal(t, "## Things\n\n| promise | guarded by | tests |\n|---|---|---|\n"+
+		"| good | x | [TestOne/Scenario](../a/a_test.go), [TestTwice](../b/b_test.go), by hand |\n", rows)
+
+	for _, bad := range []string{
+		"no test", "one\nby two\nthree\n\tTestOne", "no such test\n\tTestOn", "no such scenario\n\tTestOne/Other",
+		"two of them\n\tTestTwice", "none here\n\tc.TestOne",
+	} {
+		_, problems = proofs("## Things\n\n"+bad, repository)
+		require.Len(t, problems, 1, bad)
+	}
+}
+
+// replaceBlock compares what stands between two marks of a page with what belongs there, or writes it with -update.
+func replaceBlock(t *testing.T, page, mark, want string) {
+	t.Helper()
+
+	file := filepath.Join(root, page)
+	content, err := os.ReadFile(file) //nolint:gosec // a page of the repository
+	require.NoError(t, err)
+
+	begin, end := "<!-- "+mark+" -->\n", "<!-- end of "+mark+" -->\n"
+	before, rest, ok := strings.Cut(string(content), begin)
+	require.True(t, ok, "%s has no mark %s", page, begin)
+	_, after, ok := strings.Cut(rest, end)
+	require.True(t, ok, "%s has no mark %s", page, end)
+
+	want = before + begin + want + end + after
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644)) //nolint:gosec // a page of documentation
+		return
+	}
+	require.Equal(t, want, string(content), "%s: go test -C tools/manifests -run %s -update", page, t.Name())
+}
+
+// proofs renders the promises of a source as tables with links to their tests, and returns what is wrong with it. A
+// promise is a line, with "by " and what guards it in the next one, or none. Its tests follow, each in a line with a
+// tab: package.Test, or Test if only one file has a test of that name. "! " begins a remark.
+func proofs(source string, repository fs.FS) (tables string, problems []string) {
+	files, err := testFiles(repository)
+	if err != nil {
+		return "", []string{err.Error()}
+	}
+
+	var b strings.Builder
+
+	headed := false
+
+	for block := range strings.SplitSeq(strings.TrimSpace(source), "\n\n") {
+		if strings.HasPrefix(block, "## ") {
+			headed = false
+			fmt.Fprintf(&b, "\n%s\n\n", block)
+
+			continue
+		}
+
+		var cells, tests []string
+
+		for line := range strings.SplitSeq(block, "\n") {
+			if name, ok := strings.CutPrefix(line, "\t"); ok {
+				link, err := linkTo(name, files, repository)
+				if err != nil {
+					problems = append(problems, err.Error())
+				}
+
+				tests = append(tests, link)
+			} else {
+				cells = append(cells, strings.TrimPrefix(line, "by "))
+			}
+		}
+
+		if len(tests) == 0 || len(cells) > 2 {
+			problems = append(problems, "not a promise, what guards it, and tests: "+block)
+		}
+
+		switch {
+		case headed:
+		case len(cells) == 1:
+			b.WriteString("| promise | tests |\n|---|---|\n")
+		default:
+			b.WriteString("| promise | guarded by | tests |\n|---|---|---|\n")
+		}
+
+		headed = true
+
+		fmt.Fprintf(&b, "| %s | %s |\n", strings.Join(cells, " | "), strings.Join(tests, ", "))
+	}
+
+	return strings.TrimPrefix(b.String(), "\n"), problems
+}
+
+// testFiles returns the files that have a test, by its name.
+func testFiles(repository fs.FS) (map[string][]string, error) {
+	files := map[string][]string{}
+
+	err := fs.WalkDir(repository, ".", func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && len(d.Name()) > 1 && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata"):
+			return fs.SkipDir
+		case !strings.HasSuffix(file, "_test.go"):
+			return nil
+		}
+
+		content, err := fs.ReadFile(repository, file)
+		for _, m := range testFunc.FindAllStringSubmatch(string(content), -1) {
+			files[m[1]] = append(files[m[1]], file)
+		}
+
+		return err
+	})
+
+	return files, err
+}
+
+// linkTo returns a link to a test by its name, or a remark.
+func linkTo(name string, files map[string][]string, repository fs.FS) (string, error) {
+	if remark, ok := strings.CutPrefix(name, "! "); ok {
+		return remark, nil
+	}
+
+	m := testName.FindStringSubmatch(name)
+	if m == nil {
+		return "", fmt.Errorf("%s is no name of a test", name)
+	}
+
+	found := slices.DeleteFunc(slices.Clone(files[m[2]]), func(file string) bool {
+		return m[1] != "" && path.Base(path.Dir(file)) != m[1]
+	})
+	if len(found) != 1 {
+		return "", fmt.Errorf("%s: name one test, not %d: %s", name, len(found), strings.Join(files[m[2]], ", "))
+	}
+
+	content, err := fs.ReadFile(repository, found[0])
+	if err != nil {
+		return "", err
+	}
+
+	for scenario := range strings.SplitSeq(strings.TrimPrefix(m[3], "/"), "/") {
+		if scenario != "" && !strings.Contains(string(content), `t.Run("`+scenario+`"`) {
+			return "", fmt.Errorf("%s: %s has no %s", name, found[0], scenario)
+		}
+	}
+
+	return "[" + m[2] + m[3] + "](../" + found[0] + ")", nil
+}
+
+var (
+	// rejected finds a section of a comment, or a paragraph.
+	rejected = regexp.MustCompile(`(?m)^\s*// (?:# Rejected alternatives?\n\s*//\n((?:\s*//.*\n)+)` +
+		`|Rejected alternatives?: (.*\n(?:\s*// .+\n)*))`)
+	comment  = regexp.MustCompile(`(?m)^\s*// ?`)
+	sentence = regexp.MustCompile(`^(.+?)(?:: |\. [A-Z]|\.? $)`)
+)
+
+// TestRejectedAlternatives compares the index in docs/development.md with the comments of the code.
+func TestRejectedAlternatives(t *testing.T) {
+	repository := os.DirFS(root)
+
+	var b strings.Builder
+
+	b.WriteString("| package | rejected |\n|---|---|\n")
+
+	require.NoError(t, fs.WalkDir(repository, ".", func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && len(d.Name()) > 1 && strings.HasPrefix(d.Name(), "."):
+			return fs.SkipDir
+		case path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go"):
+			return nil
+		}
+
+		content, err := fs.ReadFile(repository, file)
+		for _, m := range rejected.FindAllStringSubmatch(string(content), -1) {
+			fmt.Fprintf(&b, "| [%s](../%s) | %s |\n", path.Dir(file), file, summary(comment.ReplaceAllString(m[1]+m[2], "")))
+		}
+
+		return err
+	}))
+	replaceBlock(t, "docs/development.md", "rejected", b.String())
+}
+
+// summary returns the beginning of each item of a list, or of each paragraph up to a list.
+func summary(text string) string {
+	var begins []string
+
+	items := strings.Split(strings.TrimSpace(text), "\n\n")
+	if list, ok := strings.CutPrefix(items[0], "- "); ok {
+		items = strings.Split(list, "\n  - ")
+	}
+
+	for _, item := range items {
+		if strings.HasPrefix(item, "  - ") {
+			break
+		}
+
+		if m := sentence.FindStringSubmatch(strings.Join(strings.Fields(item), " ") + " "); m != nil {
+			begins = append(begins, m[1])
+		}
+	}
+
+	return strings.ReplaceAll(strings.Join(begins, "; "), "|", `\|`)
+}
+
+func TestSummary(t *testing.T) {
+	for text, want := range map[string]string{
+		"  - One thing (by A. et al. 2016): it is\n    slow.\n  - another one.": "One thing (by A. et al. 2016); another one",
+		"A Lease for each ring,\nwhich costs. And more.\n\nNone. At all.":       "A Lease for each ring, which costs; None",
+		"The other way.\n\n  - It is slow.":                                     "The other way",
+	} {
+		require.Equal(t, want, summary(text))
+	}
+}
+
+// TestProgramsOfDocsCompile: whoever copies a whole program from docs/sharding-your-controller.md gets one that compiles.
+func TestProgramsOfDocsCompile(t *testing.T) {
+	content, err := os.ReadFile(filepath.Join(root, "docs/sharding-your-controller.md"))
+	require.NoError(t, err)
+
+	programs := fenced(string(content), "go")
+	require.NotEmpty(t, programs)
+
+	// They are shown to the go command as if they were part of the example, which has all that they import.
+	module, err := filepath.Abs(filepath.Join(root, "tools/example"))
+	require.NoError(t, err)
+	scratch := t.TempDir()
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	args := []string{"build", "-overlay", filepath.Join(scratch, "overlay.json"), "-o", os.DevNull}
+
+	for i, program := range programs {
+		dir := fmt.Sprintf("documented%d", i)
+		file := filepath.Join(scratch, dir+".go")
+		require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
+		overlay.Replace[filepath.Join(module, dir, "documented.go")] = file
+		args = append(args, "./"+dir)
+		formatted, err := format.Source([]byte(program))
+		require.NoError(t, err)
+		assert.Equal(t, string(formatted), program, "program %d of the page is not formatted", i+1)
+	}
+
+	content, err = json.Marshal(overlay)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(args[2], content, 0o600))
+
+	build := exec.CommandContext(t.Context(), "go", args...)
+	build.Dir = module
+	output, err := build.CombinedOutput()
+	require.NoError(t, err, string(output))
+}
+
+// fenced returns the blocks of the language in a page of Markdown.
+func fenced(page, language string) []string {
+	var blocks []string
+
+	for {
+		_, rest, ok := strings.Cut(page, "\n```"+language+"\n")
+		if !ok {
+			return blocks
+		}
+
+		block, after, _ := strings.Cut(rest, "\n```\n")
+		blocks, page = append(blocks, block+"\n"), after
+	}
 }

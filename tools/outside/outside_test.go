@@ -1,11 +1,17 @@
 package outside_test
 
 import (
+	"archive/tar"
+	"compress/gzip"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -13,6 +19,8 @@ import (
 	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/module"
 	"golang.org/x/mod/zip"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
 )
 
 const (
@@ -177,3 +185,365 @@ func (o outsider) run(args ...string) string {
 
 	return string(out)
 }
+
+// checkout is a repository with one commit, which contains the source as it is.
+type checkout struct {
+	t   *testing.T
+	dir string
+	// sboms is the directory of SBOMs, as if images had been built.
+	sboms string
+	env   []string
+}
+
+func newCheckout(t *testing.T) checkout {
+	t.Helper()
+
+	c := checkout{t: t, dir: t.TempDir(), sboms: t.TempDir()}
+
+	for _, variable := range os.Environ() {
+		if !strings.HasPrefix(variable, "MAKE") && !strings.HasPrefix(variable, "MFLAGS") && !strings.HasPrefix(variable, "GIT_") {
+			c.env = append(c.env, variable)
+		}
+	}
+
+	c.env = append(c.env, "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a",
+		"GIT_COMMITTER_EMAIL=a@example.org", "GIT_AUTHOR_DATE=1767225600 +0000", "GIT_COMMITTER_DATE=1767225600 +0000")
+
+	for _, image := range []string{"assigner", "example", "leasemonitor", "rebalancer", "ringquery"} {
+		text := fmt.Sprintf(`{"name": "sbom-sha256:%s"}`, digest(image))
+		require.NoError(t, os.WriteFile(filepath.Join(c.sboms, image+"-index.spdx.json"), []byte(text), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(c.sboms, image+"-linux-amd64.spdx.json"), []byte(strings.Replace(text, digest(image), digest("amd64"), 1)), 0o600))
+	}
+
+	list := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
+	list.Dir = root
+	files, err := list.Output()
+	require.NoError(t, err)
+
+	for name := range strings.SplitSeq(strings.TrimRight(string(files), "\x00"), "\x00") {
+		from := filepath.Join(root, name)
+
+		info, err := os.Stat(from)
+		if os.IsNotExist(err) { // removed, but not yet from the index
+			continue
+		}
+
+		require.NoError(t, err)
+
+		content, err := os.ReadFile(from)
+		require.NoError(t, err)
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(c.dir, name)), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(c.dir, name), content, info.Mode()))
+	}
+
+	c.git("init", "--quiet")
+	c.git("add", "--all")
+	c.git("commit", "--quiet", "--message", "all")
+
+	return c
+}
+
+// git returns what git prints.
+func (c checkout) git(args ...string) string {
+	cmd := exec.CommandContext(c.t.Context(), "git", args...)
+	cmd.Dir, cmd.Env = c.dir, c.env
+	out, err := cmd.CombinedOutput()
+	require.NoError(c.t, err, "git %v: %s", args, out)
+
+	return string(out)
+}
+
+// release makes a release, and returns what make prints.
+func (c checkout) release(version string, settings ...string) (string, error) {
+	cmd := exec.CommandContext(c.t.Context(), "make", append([]string{
+		"release", "VERSION=" + version, "RELEASE_IMAGES=", "RELEASE_SBOMS=" + c.sboms, "PLUGIN_PLATFORMS=" + strings.Join(platforms, " "),
+	}, settings...)...)
+	cmd.Dir, cmd.Env = c.dir, c.env
+	out, err := cmd.CombinedOutput()
+
+	return string(out), err
+}
+
+func (c checkout) refused(version, reason string) {
+	out, err := c.release(version)
+	require.Error(c.t, err)
+	require.Contains(c.t, out, reason)
+}
+
+// change adds text to a file.
+func (c checkout) change(name, text string) {
+	file, err := os.OpenFile(filepath.Join(c.dir, name), os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(c.t, err)
+	_, err = file.WriteString(text)
+	require.NoError(c.t, err)
+	require.NoError(c.t, file.Close())
+}
+
+// read returns a file of the release.
+func (c checkout) read(name string) string {
+	content, err := os.ReadFile(filepath.Join(c.dir, "dist", "release", name))
+	require.NoError(c.t, err)
+
+	return string(content)
+}
+
+func digest(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
+
+// tags returns the tags, which are those of all released modules, in which the modules require each other at the version.
+func (c checkout) tags(t *testing.T) []string {
+	t.Helper()
+
+	want := []string{version}
+
+	for _, dir := range released(t) {
+		tag := dir + "/" + version
+		want = append(want, tag)
+
+		for line := range strings.Lines(c.git("show", tag+":"+dir+"/go.mod")) {
+			if fields := strings.Fields(line); len(fields) > 1 && strings.HasPrefix(fields[0], repository) && fields[1] != "=>" {
+				require.Equal(t, version, fields[1], "%s in %s", fields[0], tag)
+			}
+		}
+	}
+
+	require.ElementsMatch(t, want, strings.Fields(c.git("tag")))
+
+	return want
+}
+
+// version is a version that nobody has released.
+const version = "v0.99.1-rc.1"
+
+// downloads is where a release says that its files are.
+const downloads = "https://github.com/clusterring/clusterring/releases/download/" + version + "/"
+
+// TestRelease makes the release of a commit, and then makes it again elsewhere.
+func TestRelease(t *testing.T) {
+	first, second := newCheckout(t), newCheckout(t)
+
+	first.refused(version, "CHANGELOG.md has no section")
+
+	for _, c := range []checkout{first, second} {
+		c.change("CHANGELOG.md", "\n## [0.99.1-rc.1] - 2026-01-02\n\nA test.\n\n[0.99.1-rc.1]: https://example.org\n")
+	}
+
+	first.refused(version, "commit everything first")
+
+	for _, c := range []checkout{first, second} {
+		c.git("commit", "--quiet", "--all", "--message", "docs: what is new")
+	}
+
+	first.refused("0.99.1", "is not a version")
+	first.refused("v2.0.0", "is not a version")
+
+	before := first.git("rev-parse", "HEAD")
+
+	out, err := first.release(version)
+	require.NoError(t, err, out)
+
+	tags := first.tags(t)
+	for _, tag := range tags {
+		require.Contains(t, out, "refs/tags/"+tag, "how to push it")
+	}
+
+	require.Equal(t, before, first.git("rev-parse", "HEAD"), "the branch is as before")
+	require.Equal(t, before, first.git("rev-parse", version+"^{commit}"))
+	require.Equal(t, before, first.git("rev-parse", "pkg/"+version+"~1"))
+	first.refused(version, "tag "+version+" exists")
+
+	out, err = second.release(version, "DRY_RUN=1")
+	require.NoError(t, err, out)
+	require.Empty(t, second.git("tag"))
+
+	sums := first.read("checksums.txt")
+
+	t.Run("Reproducible", func(t *testing.T) { require.Equal(t, sums, second.read("checksums.txt")) })
+	t.Run("Checksums", func(t *testing.T) { checksums(t, first, sums) })
+	t.Run("Krew", func(t *testing.T) { krew(t, first) })
+	t.Run("Manifests", func(t *testing.T) { installs(t, first) })
+	t.Run("SBOM", func(t *testing.T) { describes(t, first) })
+	t.Run("Others", func(t *testing.T) { others(t, first) })
+	require.Equal(t, "\nA test.\n\n", first.read("notes.md"))
+}
+
+// checksums verifies that each file is listed with its digest.
+func checksums(t *testing.T, c checkout, sums string) {
+	t.Helper()
+
+	files, err := filepath.Glob(filepath.Join(c.dir, "dist", "release", "*"))
+	require.NoError(t, err)
+	require.Len(t, strings.Split(strings.TrimSpace(sums), "\n"), len(files)-1, "all files but the list")
+
+	for line := range strings.Lines(sums) {
+		sum, name, ok := strings.Cut(strings.TrimSpace(line), "  ")
+		require.True(t, ok, line)
+		require.Equal(t, digest(c.read(name)), sum, name)
+	}
+}
+
+// plugin has the fields of a manifest that krew documents.
+type plugin struct {
+	APIVersion string            `json:"apiVersion"`
+	Kind       string            `json:"kind"`
+	Metadata   map[string]string `json:"metadata"`
+	Spec       struct {
+		Version          string `json:"version"`
+		Homepage         string `json:"homepage"`
+		ShortDescription string `json:"shortDescription"`
+		Description      string `json:"description"`
+		Caveats          string `json:"caveats"`
+		Platforms        []struct {
+			Selector struct {
+				MatchLabels map[string]string `json:"matchLabels"`
+			} `json:"selector"`
+			URI    string     `json:"uri"`
+			SHA256 string     `json:"sha256"`
+			Files  []krewFile `json:"files"`
+			Bin    string     `json:"bin"`
+		} `json:"platforms"`
+	} `json:"spec"`
+}
+
+type krewFile struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+}
+
+// krew does what krew does with the manifest: it finds the archive of a platform, verifies it, and finds the files in it.
+func krew(t *testing.T, c checkout) {
+	t.Helper()
+
+	var p plugin
+
+	manifest, err := yaml.YAMLToJSONStrict([]byte(c.read("ring.yaml")))
+	require.NoError(t, err)
+	unknown, err := kjson.UnmarshalStrict(manifest, &p)
+	require.NoError(t, err)
+	require.Empty(t, unknown)
+	require.Equal(t, "krew.googlecontainertools.github.com/v1alpha2 Plugin ring "+version, strings.Join([]string{p.APIVersion, p.Kind, p.Metadata["name"], p.Spec.Version}, " "))
+	require.LessOrEqual(t, len(p.Spec.ShortDescription), 50, "krew shows it in a line")
+	require.NotEmpty(t, p.Spec.Description)
+
+	var found []string
+
+	for _, platform := range p.Spec.Platforms {
+		labels := platform.Selector.MatchLabels
+		require.Len(t, labels, 2)
+
+		found = append(found, labels["os"]+"/"+labels["arch"])
+		name, ok := strings.CutPrefix(platform.URI, downloads)
+		require.True(t, ok, platform.URI)
+		require.Equal(t, digest(c.read(name)), platform.SHA256)
+
+		modes := unpack(t, filepath.Join(c.dir, "dist", "release", name))
+		for _, file := range platform.Files {
+			require.Contains(t, modes, file.From)
+			delete(modes, file.From)
+		}
+
+		require.Empty(t, modes, "files that krew would not install")
+		require.Contains(t, platform.Files, krewFile{platform.Bin, "."})
+	}
+
+	require.Equal(t, platforms, found)
+}
+
+// unpack returns the modes of the files in an archive, the program of which is executable.
+func unpack(t *testing.T, name string) map[string]os.FileMode {
+	t.Helper()
+
+	modes := map[string]os.FileMode{}
+
+	file, err := os.Open(name)
+	require.NoError(t, err)
+
+	defer file.Close()
+
+	compressed, err := gzip.NewReader(file)
+	require.NoError(t, err)
+
+	archive := tar.NewReader(compressed)
+	for {
+		header, err := archive.Next()
+		if err == io.EOF {
+			break
+		}
+
+		require.NoError(t, err)
+		require.Zero(t, header.Uid+header.Gid)
+		require.Empty(t, header.Uname+header.Gname, "whoever made it")
+
+		modes[header.Name] = header.FileInfo().Mode()
+	}
+
+	for name, mode := range modes {
+		require.Equal(t, strings.HasPrefix(name, "kubectl-ring"), mode == 0o755, "%s: %s", name, mode)
+	}
+
+	return modes
+}
+
+// installs verifies that every manifest refers to images by the digests that the SBOMs name.
+func installs(t *testing.T, c checkout) {
+	t.Helper()
+
+	for name, images := range map[string][]string{
+		"crds.yaml": nil, "install.yaml": {"assigner", "leasemonitor", "rebalancer", "ringquery"}, "example.yaml": {"example"},
+	} {
+		var found []string
+
+		for document := range strings.SplitSeq(c.read(name), "\n---\n") {
+			var object struct {
+				Spec struct {
+					Template struct {
+						Spec struct{ Containers []struct{ Image string } }
+					}
+				}
+			}
+			require.NoError(t, yaml.Unmarshal([]byte(document), &object))
+
+			for _, container := range object.Spec.Template.Spec.Containers {
+				found = append(found, container.Image)
+			}
+		}
+
+		for i, image := range images {
+			images[i] = "clusterring/" + image + "@sha256:" + digest(image)
+		}
+
+		require.ElementsMatch(t, images, found, name)
+	}
+}
+
+// describes verifies that the SBOM of an archive lists the modules of the plugin.
+func describes(t *testing.T, c checkout) {
+	t.Helper()
+
+	var sbom struct {
+		SPDXVersion string
+		Packages    []struct{ Name, VersionInfo string }
+	}
+	require.NoError(t, json.Unmarshal([]byte(c.read("kubectl-ring_"+version+"_"+strings.ReplaceAll(native, "/", "_")+".spdx.json")), &sbom))
+	require.Equal(t, "SPDX-2.3", sbom.SPDXVersion)
+
+	versions := map[string]string{}
+	for _, p := range sbom.Packages {
+		versions[p.Name] = p.VersionInfo
+	}
+
+	require.Equal(t, version, versions[repository+"pkg"])
+	require.Equal(t, version, versions[repository+"tools/kubectl-ring"])
+	require.Equal(t, strings.TrimPrefix(runtime.Version(), "go"), versions["stdlib"])
+
+	for _, r := range parse(t, "tools/kubectl-ring").Require {
+		if r.Mod.Path == "k8s.io/client-go" {
+			require.Equal(t, r.Mod.Version, versions[r.Mod.Path])
+		}
+	}
+}
+
+// native is the platform that the test builds the plugin for. Another one takes minutes of CPU; make test-release builds all.
+var (
+	native    = runtime.GOOS + "/" + runtime.GOARCH
+	platforms = []string{native}
+)

@@ -3,10 +3,13 @@
 package cluster
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"slices"
@@ -14,7 +17,9 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,8 +32,11 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/metrics"
 )
 
 // Cluster is the cluster of the current context. Create it with [Connect]; it is safe for concurrent use.
@@ -283,4 +291,246 @@ func (c *Cluster) DeletePods(ctx context.Context, d Deployment) error {
 	}
 
 	return nil
+}
+
+// AddAsker creates a service account of the given name in the ring's namespace. The account may query only this ring, through the API
+// server, and create its own tokens. AddAsker writes a kubeconfig with a token of the account to the path. It returns the objects to delete
+// with the ring.
+func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([]client.Object, error) {
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ring.Namespace(), Name: name}}
+	scoped := metav1.ObjectMeta{Name: ring.Name + "-" + name}
+	near := metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: scoped.Name}
+	outside := []client.Object{
+		&rbacv1.ClusterRole{ObjectMeta: scoped, Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{shardingv1alpha1.GroupName}, Resources: []string{"clusterrings/diagnostics"},
+			ResourceNames: []string{ring.Name}, Verbs: []string{"get"},
+		}}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: scoped, Subjects: subjects, RoleRef: roleRef("ClusterRole", scoped.Name)},
+		&rbacv1.Role{ObjectMeta: near, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"services", "pods", "configmaps"}, Verbs: []string{"get", "list"}},
+			{APIGroups: []string{""}, Resources: []string{"pods/portforward"}, Verbs: []string{"create"}},
+		}},
+		&rbacv1.RoleBinding{ObjectMeta: near, Subjects: subjects, RoleRef: roleRef("Role", near.Name)},
+	}
+
+	own := metav1.ObjectMeta{Namespace: ring.Namespace(), Name: name}
+	inside := []client.Object{
+		&rbacv1.Role{ObjectMeta: own, Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{name}, Verbs: []string{"create"},
+		}}},
+		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("Role", name)},
+	}
+
+	token, err := c.account(ctx, own, append(inside, outside...)...)
+	if err != nil {
+		return outside, err
+	}
+
+	return outside, localplane.WriteKubeconfig(path, c.Config, token, "")
+}
+
+func roleRef(kind, name string) rbacv1.RoleRef {
+	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
+}
+
+// account creates a service account and what grants its permissions, and returns a token of the account.
+func (c *Cluster) account(ctx context.Context, own metav1.ObjectMeta, grants ...client.Object) (string, error) {
+	if err := c.create(ctx, append([]client.Object{&corev1.ServiceAccount{ObjectMeta: own}}, grants...)...); err != nil {
+		return "", err
+	}
+
+	token, err := c.Clients.CoreV1().ServiceAccounts(own.Namespace).CreateToken(ctx, own.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("get a token of service account %s/%s: %w", own.Namespace, own.Name, err)
+	}
+
+	return token.Status.Token, nil
+}
+
+// AddTenant creates a service account with the ClusterRole edit in an existing namespace, which may also do everything to the Websites there,
+// and returns a client with its token. The objects disappear with the namespace.
+func (c *Cluster) AddTenant(ctx context.Context, namespace, name string) (client.Client, error) {
+	own := metav1.ObjectMeta{Namespace: namespace, Name: name}
+	websites := metav1.ObjectMeta{Namespace: namespace, Name: name + "-websites"}
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}}
+
+	token, err := c.account(ctx, own,
+		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("ClusterRole", "edit")},
+		&rbacv1.Role{ObjectMeta: websites, Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{v1alpha1.SchemeGroupVersion.Group}, Resources: []string{"websites"}, Verbs: []string{"*"},
+		}}},
+		&rbacv1.RoleBinding{ObjectMeta: websites, Subjects: subjects, RoleRef: roleRef("Role", websites.Name)},
+	)
+	if err != nil {
+		return nil, fmt.Errorf("create tenant %s/%s: %w", namespace, name, err)
+	}
+
+	config := rest.AnonymousClientConfig(c.Config)
+	config.BearerToken = token
+
+	tenant, err := client.New(config, client.Options{Scheme: c.Client.Scheme(), Mapper: c.Client.RESTMapper()})
+	if err != nil {
+		return nil, fmt.Errorf("create a client of tenant %s/%s: %w", namespace, name, err)
+	}
+
+	return tenant, nil
+}
+
+const (
+	// look is the shortest interval between checks of a condition. A check that takes long is repeated after restful times as long, at most
+	// longestRest, because it keeps the cluster from what it waits for.
+	look        = 200 * time.Millisecond
+	restful     = 4
+	longestRest = 15 * time.Second
+	// longest is how many times its limit a wait may last that goes on as long as there is progress.
+	longest = 5
+)
+
+// Until checks a condition until it returns no problem, at most for the given time. The error contains the last problem.
+func (c *Cluster) Until(ctx context.Context, limit time.Duration, problem func(context.Context) error) error {
+	var last error
+
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+
+	for {
+		began := c.Clock.Now()
+
+		err := problem(limited)
+		if err == nil {
+			return nil
+		}
+
+		if limited.Err() == nil || last == nil {
+			last = err
+		}
+
+		select {
+		case <-c.Clock.After(min(longestRest, max(look, restful*c.Clock.Since(began)))):
+		case <-limited.Done():
+			if ctx.Err() == nil && problem(ctx) == nil { // what has become true in the meantime counts
+				return nil
+			}
+
+			return fmt.Errorf("after %s: %w", limit, last)
+		}
+	}
+}
+
+// incompleteError reports a problem with a size, for example the number of objects that are out of place.
+type incompleteError struct {
+	Count int
+	Text  string
+}
+
+// Error implements error.
+func (e incompleteError) Error() string { return e.Text }
+
+// WhileImproving is like [Cluster.Until], but the time begins anew whenever the problem is an [incompleteError] with a smaller count than before,
+// up to longest times the limit. So the speed of the machine hardly matters.
+func (c *Cluster) WhileImproving(ctx context.Context, limit time.Duration, problem func(context.Context) error) error {
+	began := c.Clock.Now()
+	before, improved := math.MaxInt, began
+
+	for {
+		err := c.Until(ctx, limit-c.Clock.Since(improved), func(ctx context.Context) error {
+			err := problem(ctx)
+
+			if left, ok := errors.AsType[incompleteError](err); ok {
+				if left.Count < before {
+					improved = c.Clock.Now()
+				}
+
+				before = left.Count
+			}
+
+			return err
+		})
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+
+		if c.Clock.Since(improved) >= limit || c.Clock.Since(began) >= longest*limit {
+			return fmt.Errorf("no progress for %s, %s in all: %w", c.Clock.Since(improved).Round(time.Second), c.Clock.Since(began).Round(time.Second), err)
+		}
+	}
+}
+
+// metricsPort is the port on which every program of the project serves /metrics.
+const metricsPort = "8080"
+
+// Metric reads a metric of a pod through the proxy of the API server. It returns the sum over the series that have all the given labels,
+// each written as name="value", and 0 without any series.
+func (c *Cluster) Metric(ctx context.Context, pod corev1.Pod, name string, labels ...string) (float64, error) {
+	text, err := c.Clients.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, metricsPort, "metrics", nil).DoRaw(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the metrics of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+
+	return metrics.Sum(string(text), name, labels...)
+}
+
+// ServerMetric is [Cluster.Metric] for a metric of the API server.
+func (c *Cluster) ServerMetric(ctx context.Context, name string, labels ...string) (float64, error) {
+	text, err := c.Clients.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the metrics of the API server: %w", err)
+	}
+
+	return metrics.Sum(string(text), name, labels...)
+}
+
+// Forward configures kubectl port-forward.
+type Forward struct {
+	// Kubeconfig is the path of the kubeconfig.
+	Kubeconfig string
+	// Namespace and Target identify the target, for example service/ringquery.
+	Namespace, Target string
+	// Port is the port of the target.
+	Port int
+}
+
+// Forward runs kubectl port-forward and returns the local address on which it listens. stop, which is never nil, stops kubectl and waits for
+// its exit. The end of ctx also stops kubectl.
+func (c *Cluster) Forward(ctx context.Context, f Forward) (address string, stop func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+
+	var complaint bytes.Buffer
+
+	command := exec.CommandContext(ctx, c.kubectl, "port-forward", "--kubeconfig", f.Kubeconfig, "-n", f.Namespace, "--address", "127.0.0.1", //nolint:gosec // by the tests
+		f.Target, fmt.Sprintf(":%d", f.Port))
+	command.Stderr = &complaint
+
+	out, err := command.StdoutPipe()
+	if err == nil {
+		err = command.Start()
+	}
+
+	if err != nil {
+		cancel()
+		return "", func() {}, fmt.Errorf("run %s port-forward: %w", c.kubectl, err)
+	}
+
+	stop = func() { cancel(); _ = command.Wait() }
+
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if address, found := Forwarded(lines.Text()); found {
+			return address, stop, nil
+		}
+	}
+	stop()
+
+	return "", func() {}, fmt.Errorf("%s port-forward to %s in namespace %s: %s", c.kubectl, f.Target, f.Namespace, strings.TrimSpace(complaint.String()))
+}
+
+// Forwarded returns the address in a line of kubectl port-forward such as "Forwarding from 127.0.0.1:40123 -> 8090".
+func Forwarded(line string) (address string, found bool) {
+	rest, found := strings.CutPrefix(line, "Forwarding from ")
+	if !found {
+		return "", false
+	}
+
+	address, _, found = strings.Cut(rest, " -> ")
+
+	return address, found
 }

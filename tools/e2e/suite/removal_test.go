@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -240,4 +241,179 @@ func (s *suite) remains(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// chart installs the Helm chart on a cluster that has nothing, as docs/installation.md says, with the example. It changes a value, rolls that
+// back, and removes everything, which is refused while there is a ring.
+func (s *suite) chart(t *testing.T) {
+	program := os.Getenv("E2E_HELM")
+	if program == "" {
+		t.Skip("E2E_HELM is not set: it names the Helm program")
+	}
+	s.absent(t)
+
+	ctx := t.Context()
+	chart, example := filepath.Join(s.root, "charts/clusterring"), filepath.Join(filepath.Dir(s.dir), "example")
+
+	helm := func(args ...string) error {
+		_, err := cluster.Command(ctx, program, append(args, "--namespace", system)...)
+		return err
+	}
+	began := s.Clock.Now()
+	_, err := s.Kubectl(ctx, "apply", "-f", filepath.Join(s.root, "deploy/base/namespace.yaml"))
+	require.NoError(t, err)
+	require.NoError(t, helm("install", "clusterring", chart, "--values", filepath.Join(s.dir, "values.yaml"), "--set", "development.enabled=true"))
+	s.apply(t, version{definitions: []string{"-k", filepath.Join(s.root, "deploy/example/crd")}, all: []string{"-k", example}})
+	s.note(t, "ready after", s.Clock.Since(began).Round(time.Second))
+	s.admission(t)
+
+	require.NoError(t, helm("upgrade", "clusterring", chart, "--reset-then-reuse-values", "--set", "ringquery.replicas=3"))
+	s.asks(t, 3)
+	require.NoError(t, helm("rollback", "clusterring"))
+	s.asks(t, 2)
+	s.guarded(t)
+	require.ErrorContains(t, helm("uninstall", "clusterring"), "First run: kubectl delete clusterrings --all")
+	require.NoError(t, helm("rollback", "clusterring", "3"))
+	require.NoError(t, s.Rolled(ctx, service("ringquery"), patience))
+	s.complete(t, cluster.Example, 3)
+
+	_, err = s.Kubectl(ctx, "delete", "clusterrings", "--all", "--timeout=300s")
+	require.NoError(t, err)
+	s.noLabels(t)
+	require.NoError(t, helm("uninstall", "clusterring"))
+
+	left, err := s.Kubectl(ctx, "get", "deployments,services,serviceaccounts,clusterroles,validatingadmissionpolicies", "-A", "-l", partOf, "-o", "name")
+	require.NoError(t, err)
+	require.Empty(t, left)
+	s.uninstall(t) // the namespace, the definitions, and the example
+}
+
+// asks demands that there shall be so many replicas of ringquery.
+func (s *suite) asks(t *testing.T, replicas int) {
+	t.Helper()
+
+	got, err := s.Replicas(t.Context(), service("ringquery"))
+	require.NoError(t, err)
+	require.Equal(t, replicas, got)
+}
+
+// upgrade installs the previous version on a cluster that has nothing, applies this one under load, and removes it.
+func (s *suite) upgrade(t *testing.T) {
+	if s.previous == "" {
+		t.Skip("E2E_PREVIOUS is not set: make e2e has found no commit to upgrade from")
+	}
+	s.absent(t)
+	began := s.Clock.Now()
+	s.apply(t, version{
+		definitions: []string{"-f", filepath.Join(s.previous, "crd.yaml")},
+		all:         []string{"-f", filepath.Join(s.previous, "all.yaml")},
+	})
+	s.note(t, "the previous version is ready after", s.Clock.Since(began).Round(time.Second))
+	s.admission(t)
+	t.Run("UnderLoad", s.upgradeUnderLoad)
+	t.Run("Removal", s.removalAtOnce)
+}
+
+// upgradeUnderLoad applies this version, first of the services and then of the shards, while Websites are created.
+func (s *suite) upgradeUnderLoad(t *testing.T) {
+	ctx := t.Context()
+	oneAtATime := s.follow(t, cluster.NewRing("e2e-upgrade"))
+	ring := s.ring(t, "upgrade", 3)
+	before := s.images(t)
+
+	run := s.pressure(t, ring, s.size.rate)
+	s.lasts(t, run, between)
+	began := s.Clock.Now()
+	s.apply(t, s.present())
+	s.note(t, "services upgraded after", s.Clock.Since(began).Round(100*time.Millisecond))
+
+	for d, image := range s.images(t) {
+		assert.NotEqual(t, before[d], image, "%s is upgraded", d)
+	}
+	s.lasts(t, run, between)
+
+	began = s.Clock.Now()
+	image, err := s.Image(ctx, cluster.Example.Shards)
+	require.NoError(t, err)
+	require.NoError(t, s.SetImage(ctx, ring.Shards, image))
+	require.NoError(t, s.Restart(ctx, ring.Shards), "also if the image is the same")
+	require.NoError(t, s.Rolled(ctx, ring.Shards, patience))
+	s.note(t, "shards upgraded after", s.Clock.Since(began).Round(100*time.Millisecond))
+	s.lasts(t, run, between)
+
+	s.assignedAtOnce(t, s.noneFailed(t, run))
+	began = s.Clock.Now()
+	s.complete(t, ring, 3)
+	s.note(t, "complete after the load", s.Clock.Since(began).Round(100*time.Millisecond))
+	oneAtATime(t)
+}
+
+// images returns what the services run.
+func (s *suite) images(t *testing.T) map[string]string {
+	t.Helper()
+
+	all := map[string]string{}
+
+	for _, name := range services {
+		image, err := s.Image(t.Context(), service(name))
+		require.NoError(t, err)
+
+		all[name] = image
+	}
+
+	return all
+}
+
+// parts adds what needs nothing else in the cluster to the installation, by a kustomization as docs/installation.md has it: network
+// policies, and the assigner's autoscaler. All is ready and new objects are assigned in admission; then they are taken away again.
+func (s *suite) parts(t *testing.T) {
+	ctx := t.Context()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+
+	relative := func(path string) string {
+		path, err := filepath.EvalSymlinks(path)
+		require.NoError(t, err)
+		path, err = filepath.Rel(dir, path)
+		require.NoError(t, err)
+
+		return path
+	}
+	components := filepath.Join(s.root, "deploy", "components")
+	kustomization := fmt.Sprintf("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [%s]\ncomponents: [%s, %s]\n",
+		relative(s.dir), relative(filepath.Join(components, "network-policies")), relative(filepath.Join(components, "autoscaling")))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600))
+
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		_, err := s.Kubectl(ctx, "delete", "networkpolicies,horizontalpodautoscalers", "-n", system, "-l", "app.kubernetes.io/part-of=clusterring")
+		assert.NoError(t, err)
+		_, err = s.Kubectl(ctx, "apply", "-k", s.dir)
+		assert.NoError(t, err)
+		assert.NoError(t, s.Rolled(ctx, service("assigner"), patience))
+	})
+
+	began := s.Clock.Now()
+	_, err = s.Kubectl(ctx, "apply", "-k", dir)
+	require.NoError(t, err)
+	// The number of assigners is the autoscaler's now, which keeps to its minimum even where there are no metrics.
+	require.NoError(t, s.Until(ctx, patience, func(ctx context.Context) error {
+		n, err := s.Replicas(ctx, service("assigner"))
+		if err == nil && n < 2 {
+			err = fmt.Errorf("there are %d assigners, not 2", n)
+		}
+
+		return err
+	}))
+
+	for _, name := range []string{"leasemonitor", "assigner", "rebalancer", "ringquery"} {
+		require.NoError(t, s.Rolled(ctx, service(name), patience))
+	}
+	s.complete(t, cluster.Example, 3)
+	s.note(t, "with network policies and an autoscaler: ready after", s.Clock.Since(began).Round(time.Second))
+	s.admission(t)
+	out, err := s.Kubectl(ctx, "get", "networkpolicies,horizontalpodautoscalers", "-n", system, "-o", "name")
+	require.NoError(t, err)
+	require.Contains(t, out, "networkpolicy.networking.k8s.io/default-deny")
+	require.Contains(t, out, "horizontalpodautoscaler.autoscaling/assigner")
 }

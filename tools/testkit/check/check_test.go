@@ -218,3 +218,95 @@ func TestFinalFleet(t *testing.T) {
 func TestMoves(t *testing.T) {
 	require.Equal(t, 2, check.Moves([]check.Version{fleet(1, ""), fleet(2, "a"), fleet(3, ""), fleet(4, "a"), fleet(5, "b"), fleet(6, ""), fleet(7, "c")}))
 }
+
+func TestProblems(t *testing.T) {
+	site := check.Version{Kind: check.Website, Name: "x", UID: "1", Shard: "a", Complete: true}
+	page := check.Version{Kind: check.ConfigMap, Name: "x", UID: "2", Owner: "1", Shard: "a"}
+
+	change := func(v check.Version, by func(*check.Version)) check.Version {
+		by(&v)
+		return v
+	}
+	for name, test := range map[string]struct {
+		objects []check.Version
+		want    []string
+	}{
+		"nothing":  {},
+		"complete": {objects: []check.Version{site, page}},
+		"no shard": {
+			[]check.Version{change(site, func(v *check.Version) { v.Shard = "" }), change(page, func(v *check.Version) { v.Shard = "" })},
+			[]string{`Website x is at shard "", which is not available`, `ConfigMap x is at shard "", which is not available`},
+		},
+		"a shard that is gone": {
+			[]check.Version{change(site, func(v *check.Version) { v.Shard = "c" }), change(page, func(v *check.Version) { v.Shard = "c" })},
+			[]string{`Website x is at shard "c", which is not available`, `ConfigMap x is at shard "c", which is not available`},
+		},
+		"draining": {
+			[]check.Version{change(site, func(v *check.Version) { v.Draining = true }), page},
+			[]string{"Website x is still draining"},
+		},
+		"apart": {
+			[]check.Version{site, change(page, func(v *check.Version) { v.Shard = "b" })},
+			[]string{`ConfigMap x is at b, its owner at a`},
+		},
+		"not done": {
+			[]check.Version{change(site, func(v *check.Version) { v.Complete = false }), page},
+			[]string{"Website x does not report that the work on it is done"},
+		},
+		"no child":              {[]check.Version{site}, []string{"Website x has no ConfigMap"}},
+		"the child comes first": {objects: []check.Version{page, site}},
+		"being collected":       {objects: []check.Version{page}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var texts []string
+			for _, v := range check.Final(check.State{Versions: test.objects, Available: []string{"a", "b"}}) {
+				texts = append(texts, v.Text)
+			}
+			require.Equal(t, test.want, texts)
+		})
+	}
+}
+
+func TestSafety(t *testing.T) {
+	for name, test := range map[string]struct {
+		run  check.Run
+		want []string // invariants
+	}{
+		"a draining object leaves, whoever wrote it": {run: check.Run{
+			Versions: []check.Version{site(6, "b"), draining(site(4, "a")), site(3, "a"), lease(1, "a", "a")},
+		}},
+		"another writer is known": {run: check.Run{
+			Versions: []check.Version{lease(1, "a", "a"), site(3, "a"), draining(site(4, "a")), site(6, "b")},
+			GivenUp:  map[uint64]string{6: "c"},
+		}, want: []string{"I6"}},
+		"an object leaves without a drain": {run: check.Run{
+			Versions: []check.Version{lease(1, "a", "a"), site(3, "a"), site(6, "b")},
+		}, want: []string{"I6"}},
+		"an object is without a shard for long": {run: check.Run{
+			Versions: []check.Version{lease(1, "a", "a"), site(3, "gone"), site(60, "a")},
+		}},
+		"frozen while another one works": {run: check.Run{
+			Versions: []check.Version{lease(1, "a", "a"), lease(4, "a", "b")},
+			Frozen:   []check.Frozen{{PID: 'a', From: 3 * second, Until: 7 * second}},
+			Spans:    []check.Span{span("x", "a", 2, 8), span("x", "b", 5, 6)},
+		}},
+		"frozen before another one works, and continues": {run: check.Run{
+			Frozen: []check.Frozen{{PID: 'a', From: 3 * second, Until: 7 * second}},
+			Spans:  []check.Span{span("x", "a", 2, 9), span("x", "b", 5, 8)},
+		}, want: []string{"I1"}},
+		"all others": {run: check.Run{
+			Versions: []check.Version{
+				lease(1, "a", "a"), lease(4, "a", "b"), fleet(5, "a"), ship(6, "1", "a"), ship(7, "2", "a"), ship(8, "3", "a"),
+			},
+			Spans: []check.Span{span("x", "a", 2, 3), span("x", "b", 2, 3), span("x", "a", 9, 10)},
+		}, want: []string{"I1", "I1", "I9"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, v := range check.Safety(test.run) {
+				got = append(got, v.Invariant)
+			}
+			require.Equal(t, test.want, got)
+		})
+	}
+}

@@ -11,10 +11,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -148,4 +150,52 @@ func (r *Recorder) write(event string, at Stamp, e Entry, err error) error {
 	}
 
 	return nil
+}
+
+// Now returns the present time by both clocks.
+func Now() Stamp {
+	return Stamp{Time: time.Now(), Monotonic: monotonic()}
+}
+
+// Open opens a file for records, and creates it if it does not exist. Each write is appended as a whole, even if other processes write to the
+// file. The path "-" is standard output, which must contain nothing else from this process: the log of a Pod then contains the history between the
+// log messages. Closing it has no effect.
+func Open(path string) (io.WriteCloser, error) {
+	if path == "-" {
+		return output{os.Stdout}, nil
+	}
+
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // the user's choice
+	if err != nil {
+		return nil, fmt.Errorf("open the file of records: %w", err)
+	}
+
+	return file, nil
+}
+
+// output is standard output, which must not be closed.
+type output struct{ io.Writer }
+
+// Close implements io.Closer.
+func (output) Close() error { return nil }
+
+// Delay makes every reconcile take longer by the given time, so that overlaps become visible, if there are any. The added work
+// respects its context.
+func Delay(clock clock.Clock, duration time.Duration, inner reconcile.Reconciler) reconcile.Reconciler {
+	if duration <= 0 {
+		return inner
+	}
+
+	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+		timer := clock.NewTimer(duration)
+		defer timer.Stop()
+
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			return reconcile.Result{}, context.Cause(ctx)
+		}
+
+		return inner.Reconcile(ctx, req)
+	})
 }

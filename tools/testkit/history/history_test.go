@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -146,4 +148,209 @@ func TestDelay(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, 1, called)
 	})
+}
+
+func at(ms int) time.Duration { return time.Duration(ms) * time.Millisecond }
+
+func span(object, shard string, from, to int) history.Span {
+	return history.Span{Name: object, Worker: history.Worker{Shard: shard, PID: int(shard[0])}, Start: at(from), End: at(to)}
+}
+
+func byName(s history.Span) string { return s.Name }
+
+func TestOverlaps(t *testing.T) {
+	for name, test := range map[string]struct {
+		spans []history.Span
+		want  []string // object, first, second
+	}{
+		"nothing":                    {},
+		"one after the other":        {spans: []history.Span{span("x", "a", 0, 10), span("x", "b", 11, 20)}},
+		"begins as the other ends":   {spans: []history.Span{span("x", "a", 0, 10), span("x", "b", 10, 20)}},
+		"different objects":          {spans: []history.Span{span("x", "a", 0, 10), span("y", "b", 5, 20)}},
+		"one worker with itself":     {spans: []history.Span{span("x", "a", 0, 10), span("x", "a", 5, 20)}},
+		"second begins within":       {spans: []history.Span{span("x", "a", 0, 10), span("x", "b", 9, 20)}, want: []string{"x a b"}},
+		"in any order of reading":    {spans: []history.Span{span("x", "b", 9, 20), span("x", "a", 0, 10)}, want: []string{"x a b"}},
+		"one inside the other":       {spans: []history.Span{span("x", "a", 0, 100), span("x", "b", 20, 30)}, want: []string{"x a b"}},
+		"both begin at once":         {spans: []history.Span{span("x", "b", 0, 20), span("x", "a", 0, 10)}, want: []string{"x a b"}},
+		"long one hidden by a short": {spans: []history.Span{span("x", "a", 0, 100), span("x", "a", 10, 20), span("x", "b", 50, 60)}, want: []string{"x a b"}},
+		"three at once": {
+			spans: []history.Span{span("x", "a", 0, 100), span("x", "b", 10, 90), span("x", "c", 20, 80)},
+			want:  []string{"x a b", "x a c", "x b c"},
+		},
+		"in the order of time": {
+			spans: []history.Span{span("x", "a", 50, 60), span("x", "b", 55, 65), span("y", "a", 0, 10), span("y", "b", 5, 15)},
+			want:  []string{"y a b", "x a b"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, o := range history.Overlaps(test.spans, byName) {
+				got = append(got, fmt.Sprint(o.First.Name, " ", o.First.Shard, " ", o.Second.Shard))
+			}
+			require.Equal(t, test.want, got)
+		})
+	}
+}
+
+func TestOverlapsOfAUnit(t *testing.T) {
+	page := span("x", "b", 5, 20)
+	page.Kind = "ConfigMap"
+	spans := []history.Span{span("x", "a", 0, 10), page}
+	require.Len(t, history.Overlaps(spans, byName), 1, "an object and what it controls")
+	require.Empty(t, history.Overlaps(spans, func(s history.Span) string { return s.Kind + s.Name }))
+}
+
+func TestSameShardInTwoProcesses(t *testing.T) {
+	before, after := span("x", "a", 0, 10), span("x", "a", 5, 20)
+	after.PID++
+	require.Len(t, history.Overlaps([]history.Span{before, after}, byName), 1)
+}
+
+func TestOverlapString(t *testing.T) {
+	first := span("x", "a", 0, 100)
+	first.Kind, first.Namespace = "Website", "n"
+	found := history.Overlaps([]history.Span{first, span("x", "b", 20, 30)}, byName)
+	require.Len(t, found, 1)
+	require.Equal(t, "a (process 97) worked on Website n/x from 0s to 100ms, "+
+		"b (process 98) worked on  /x from 20ms to 30ms: both for 10ms", found[0].String())
+}
+
+func TestClose(t *testing.T) {
+	killed, running, ended := span("x", "a", 0, 0), span("y", "b", 0, 0), span("z", "a", 0, 5)
+	spans := []history.Span{killed, running, ended}
+
+	closed := history.Close(spans, map[int]time.Duration{'a': at(50)}, at(1000))
+
+	require.Equal(t, []time.Duration{at(50), at(1000), at(5)}, []time.Duration{closed[0].End, closed[1].End, closed[2].End})
+	require.Zero(t, spans[0].End, "the argument is unchanged")
+	// The work of a killed shard ends with it: its successor may begin at that moment, but not earlier.
+	require.Empty(t, history.Overlaps([]history.Span{closed[0], span("x", "b", 50, 60)}, byName))
+	require.Len(t, history.Overlaps([]history.Span{closed[0], span("x", "b", 49, 60)}, byName), 1)
+}
+
+func TestWithout(t *testing.T) {
+	pause := history.Pause{PID: 'a', From: at(10), Until: at(20)}
+
+	for name, test := range map[string]struct {
+		span history.Span
+		want []history.Span
+	}{
+		"before":               {span("x", "a", 0, 10), []history.Span{span("x", "a", 0, 10)}},
+		"after":                {span("x", "a", 20, 30), []history.Span{span("x", "a", 20, 30)}},
+		"around":               {span("x", "a", 5, 30), []history.Span{span("x", "a", 5, 10), span("x", "a", 20, 30)}},
+		"into":                 {span("x", "a", 5, 15), []history.Span{span("x", "a", 5, 10)}},
+		"out of":               {span("x", "a", 15, 30), []history.Span{span("x", "a", 20, 30)}},
+		"within":               {span("x", "a", 12, 18), nil},
+		"of another process":   {span("x", "b", 5, 30), []history.Span{span("x", "b", 5, 30)}},
+		"as long as the pause": {span("x", "a", 10, 20), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.want, history.Without([]history.Span{test.span}, pause))
+		})
+	}
+}
+
+const recorded = `{"event":"start","sequence":1,"process":7,"shard":"a","controller":"website","kind":"Website","namespace":"n","name":"x","uid":"u","time":"2026-01-02T12:00:00Z","monotonic":1000000}
+{"event":"start","sequence":2,"process":7,"shard":"a","kind":"Website","namespace":"n","name":"y","time":"2026-01-02T12:00:00.001Z","monotonic":2000000}
+{"event":"end","sequence":1,"process":7,"shard":"a","kind":"Website","namespace":"n","name":"x","time":"2026-01-02T13:00:00Z","monotonic":5000000,"error":"conflict"}
+`
+
+func TestRead(t *testing.T) {
+	var r history.Reader
+	require.NoError(t, r.Read(strings.NewReader(recorded+`{"event":"sta`)))
+
+	worker := history.Worker{Shard: "a", PID: 7}
+	require.Equal(t, []history.Span{
+		{Kind: "Website", Namespace: "n", Name: "x", UID: "u", Worker: worker, Start: at(1), End: at(5), Error: "conflict"}, // although the clock was set meanwhile
+		{Kind: "Website", Namespace: "n", Name: "y", Worker: worker, Start: at(2)},
+	}, r.Spans())
+
+	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	require.Equal(t, at(1), r.Instant(noon))
+	require.Equal(t, noon, r.Time(at(1)))
+}
+
+func TestReadWithoutMonotonicClock(t *testing.T) {
+	var r history.Reader
+	require.NoError(t, r.Read(strings.NewReader(
+		`{"event":"start","sequence":1,"process":7,"shard":"a","kind":"Website","name":"x","time":"2026-01-02T12:00:00.003Z"}`+"\n")))
+
+	started := time.Date(2026, 1, 2, 12, 0, 0, int(at(3)), time.UTC)
+	require.Equal(t, r.Instant(started), r.Spans()[0].Start)
+	require.True(t, r.Time(r.Spans()[0].Start).Equal(started))
+}
+
+func TestReadSeveralProcesses(t *testing.T) {
+	var r history.Reader
+	require.NoError(t, r.Read(strings.NewReader(recorded)))
+	require.NoError(t, r.Read(strings.NewReader(strings.NewReplacer(`"process":7`, `"process":8`, `"shard":"a"`, `"shard":"b"`).Replace(recorded))))
+	require.Len(t, r.Spans(), 4)
+	require.Len(t, history.Overlaps(history.Close(r.Spans(), nil, at(10)), byName), 2)
+}
+
+func TestReadRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"no json\n": "line 1: decode",
+		"{}\n":      `unknown event ""`,
+		`{"event":"start","sequence":9,"process":7,"shard":"a","time":"2026-01-02T12:00:00Z"}` + "\n":            "is missing",
+		`{"event":"end","sequence":9,"process":7,"shard":"a","name":"x","time":"2026-01-02T12:00:00Z"}` + "\n":   "an end without a start",
+		`{"event":"pause","sequence":9,"process":7,"shard":"a","name":"x","time":"2026-01-02T12:00:00Z"}` + "\n": `unknown event "pause"`,
+	} {
+		var r history.Reader
+		require.ErrorContains(t, r.Read(strings.NewReader(text)), want)
+	}
+
+	var r history.Reader
+	require.Error(t, r.ReadFile(t.TempDir()+"/none"))
+}
+
+// refusing answers every patch with an error, as a fence does. The nil client has no other method.
+type refusing struct{ client.Client }
+
+func (refusing) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {
+	return context.DeadlineExceeded
+}
+
+// TestCarelessWritesOnlyAfterAnInterruption shows when a careless shard writes.
+func TestCarelessWritesOnlyAfterAnInterruption(t *testing.T) {
+	var out bytes.Buffer
+
+	stopping := make(chan struct{})
+	c := history.NewCareless(refusing{}, func() string { return "a" }, stopping, &out)
+	reconcileWith := func(ctx context.Context) {
+		r := c.Reconciler(&corev1.ConfigMap{}, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, nil
+		}))
+		_, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "o"}})
+		require.NoError(t, err)
+		c.Wait()
+	}
+
+	reconcileWith(t.Context())
+	require.Empty(t, out.String())
+
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	reconcileWith(interrupted)
+	require.JSONEq(t, `{"kind": "ConfigMap", "namespace": "ns", "name": "o", "error": "context deadline exceeded"}`, out.String())
+
+	out.Reset()
+	close(stopping)
+	reconcileWith(interrupted)
+	require.Empty(t, out.String(), "the process stops")
+}
+
+func TestRefusedCarelessWrites(t *testing.T) {
+	writes, err := history.ReadCarelessWrites(strings.NewReader(`{"kind":"Website","namespace":"ns","name":"a","error":"forbidden: fence of ring example: shard b owns websites ns/a"}
+{"kind":"Website","namespace":"ns","name":"b"}
+{"kind":"Website","namespace":"ns","name":"c","error":"not found"}
+`))
+	require.NoError(t, err)
+
+	refused, others := history.Refused(writes, "example")
+	require.Equal(t, 1, refused)
+	require.Equal(t, []string{"Website ns/b was written", "Website ns/c was not refused by the fence: not found"}, others)
+
+	_, err = history.ReadCarelessWrites(strings.NewReader("no JSON"))
+	require.ErrorContains(t, err, "read careless writes")
 }

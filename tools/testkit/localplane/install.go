@@ -1,24 +1,35 @@
 package localplane
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/yaml"
 )
 
 // The policy about Leases of rings, what describes rings to it, the label of a ring's Leases, and part of its refusal. This package imports
@@ -250,4 +261,167 @@ func (p *Plane) crdProblem(ctx context.Context, name string) error {
 	conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 
 	return fmt.Errorf("conditions of CustomResourceDefinition %s: %v", name, conditions)
+}
+
+// kustomization is the supported part of a kustomization.yaml. Other fields are an error: without their patches, the manifests would differ
+// from those of a cluster.
+type kustomization struct {
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Resources  []string `json:"resources"`
+}
+
+// fromRoot makes a path absolute. Relative paths start at the root of the repository.
+func fromRoot(path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+
+	return filepath.Join(Root(), path)
+}
+
+// Manifests returns the objects of a YAML file, or of a directory with a kustomization.yaml whose resources are followed. Relative paths start at
+// the root of the repository.
+func Manifests(path string) ([]*unstructured.Unstructured, error) {
+	return readManifests(fromRoot(path))
+}
+
+// readManifests returns the objects of a YAML file, or of the resources that a directory's kustomization.yaml lists.
+func readManifests(path string) ([]*unstructured.Unstructured, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read manifests: %w", err)
+	}
+
+	if !info.IsDir() {
+		return readFile(path)
+	}
+
+	file := filepath.Join(path, "kustomization.yaml")
+
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read manifests: %w", err)
+	}
+
+	var k kustomization
+	if err := yaml.UnmarshalStrict(content, &k); err != nil {
+		return nil, fmt.Errorf("read %s (only resources are supported): %w", file, err)
+	}
+
+	var objects []*unstructured.Unstructured
+
+	for _, resource := range k.Resources {
+		found, err := readManifests(filepath.Join(path, resource))
+		if err != nil {
+			return nil, err
+		}
+
+		objects = append(objects, found...)
+	}
+
+	return objects, nil
+}
+
+// readFile returns the objects of one YAML file.
+func readFile(path string) ([]*unstructured.Unstructured, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read manifests: %w", err)
+	}
+
+	var objects []*unstructured.Unstructured
+
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", path, err)
+		}
+
+		object := &unstructured.Unstructured{}
+		if err := yaml.UnmarshalStrict(document, &object.Object); err != nil {
+			return nil, fmt.Errorf("read %s: %w", path, err)
+		}
+
+		if len(object.Object) == 0 {
+			continue // comments only
+		}
+
+		if object.GetKind() == "" || object.GetName() == "" {
+			return nil, fmt.Errorf("read %s: a document has no kind or no name", path)
+		}
+
+		objects = append(objects, object)
+	}
+}
+
+// Aggregate does what kube-controller-manager does in the background: it gives every ClusterRole with an aggregation rule the rules of the
+// selected roles. Without it, tests would need that process and wait for it.
+func (p *Plane) Aggregate(ctx context.Context) error {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		var roles rbacv1.ClusterRoleList
+		if err := p.Client.List(ctx, &roles); err != nil {
+			return err //nolint:wrapcheck // wrapped below
+		}
+		slices.SortFunc(roles.Items, func(a, b rbacv1.ClusterRole) int { return strings.Compare(a.Name, b.Name) })
+
+		for i := range roles.Items {
+			if err := p.aggregateInto(ctx, &roles.Items[i], roles.Items); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("aggregate cluster roles: %w", err)
+	}
+
+	return nil
+}
+
+// aggregateInto aggregates the rules of all other roles into one role.
+func (p *Plane) aggregateInto(ctx context.Context, role *rbacv1.ClusterRole, all []rbacv1.ClusterRole) error {
+	if role.AggregationRule == nil {
+		return nil
+	}
+
+	var rules []rbacv1.PolicyRule
+
+	for i := range role.AggregationRule.ClusterRoleSelectors {
+		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
+		if err != nil {
+			return fmt.Errorf("aggregation rule of cluster role %s: %w", role.Name, err)
+		}
+
+		for j := range all {
+			if all[j].Name != role.Name && selector.Matches(labels.Set(all[j].Labels)) {
+				rules = appendNew(rules, all[j].Rules)
+			}
+		}
+	}
+
+	if equality.Semantic.DeepEqual(role.Rules, rules) {
+		return nil
+	}
+
+	old := role.DeepCopy()
+	role.Rules = rules
+
+	return p.Client.Patch(ctx, role, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})) //nolint:wrapcheck // the caller wraps
+}
+
+func appendNew(rules, more []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+	for _, r := range more {
+		if !slices.ContainsFunc(rules, func(have rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(have, r) }) {
+			rules = append(rules, r)
+		}
+	}
+
+	return rules
 }

@@ -1,6 +1,8 @@
 package localplane
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,4 +41,27 @@ func TestRenamedVariableIsAnError(t *testing.T) {
 
 	require.NoError(t, allowLocalURLs([]*unstructured.Unstructured{webhookPolicy("leases", "was")}), "it does not concern webhooks")
 	require.NoError(t, allowLocalURLs(nil))
+}
+
+// TestPatchesAreNotIgnored: half of a kustomization would be something that nobody deploys.
+func TestPatchesAreNotIgnored(t *testing.T) {
+	dir := t.TempDir()
+	content := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamePrefix: my-\nresources: []\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(content), 0o600))
+	_, err := readManifests(dir)
+	require.ErrorContains(t, err, "only resources are supported")
+	require.ErrorContains(t, err, `unknown field "namePrefix"`)
+}
+
+func TestNamesPath(t *testing.T) {
+	for args, want := range map[string]bool{
+		"etcd\x00--data-dir=/tmp/a/etcd\x00": true,
+		"etcd\x00--data-dir=/tmp/a\x00":      true,
+		"etcd /tmp/a":                        true,
+		"etcd\x00/tmp/ab/tmp/a/x":            true,
+		"etcd\x00--data-dir=/tmp/ab\x00":     false,
+		"etcd":                               false,
+	} {
+		require.Equal(t, want, namesPath(args, "/tmp/a"), args)
+	}
 }

@@ -1,16 +1,36 @@
+// Package localplane runs a real Kubernetes control plane on this machine for tests and tools: etcd, kube-apiserver, and optionally
+// kube-controller-manager, on free ports of 127.0.0.1, with RBAC, in a state directory.
+//
+// [Start] starts a control plane, and [Plane.Stop] stops it. [Plane.Install] applies the manifests of deploy/, so that services have the
+// same permissions as in a cluster. Tests use [Main] and [Shared], which start one control plane per test process on first use.
+//
+// There is no kubelet and no scheduler. Without the controller manager, there is no garbage collection, and deleted namespaces are not
+// emptied. Therefore each test creates a new namespace ([Plane.Namespace]).
+//
+// All processes have the state directory in their arguments, so that [RemoveState] finds the processes of a killed parent.
 package localplane
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -246,4 +266,258 @@ func (p *Plane) log(name string) (*os.File, error) {
 	p.logs = append(p.logs, f)
 
 	return f, nil
+}
+
+// assetsVariable names a directory with ready-made binaries, as in controller-runtime.
+const assetsVariable = "KUBEBUILDER_ASSETS"
+
+// Root returns the root directory of the repository that contains the working directory, and "" outside of it.
+func Root() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		return ""
+	}
+
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+			return dir
+		}
+
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return ""
+		}
+
+		dir = parent
+	}
+}
+
+// Binaries returns the directory that contains etcd, kube-apiserver, and kube-controller-manager: $KUBEBUILDER_ASSETS if it is set, or else
+// the directory of tools/controlplane, which builds missing binaries into the user's cache. The first build takes minutes and prints its
+// progress to progress, which may be nil.
+func Binaries(ctx context.Context, progress io.Writer) (string, error) {
+	if dir := os.Getenv(assetsVariable); dir != "" {
+		return dir, checkBinary(dir, "etcd", "kube-apiserver")
+	}
+
+	root := Root()
+	if root == "" {
+		return "", fmt.Errorf("the working directory is not in the repository: cannot find tools/controlplane; set $%s to a directory with etcd and kube-apiserver", assetsVariable)
+	}
+
+	if progress == nil {
+		progress = io.Discard
+	}
+
+	var stdout bytes.Buffer
+
+	cmd := exec.CommandContext(ctx, "go", "run", ".")
+	cmd.Dir = filepath.Join(root, "tools", "controlplane")
+
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	cmd.Stdout, cmd.Stderr = &stdout, progress
+
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("build the control plane (go run . in %s): %w", cmd.Dir, err)
+	}
+
+	dir := strings.TrimSpace(stdout.String())
+
+	return dir, checkBinary(dir, "etcd", "kube-apiserver", "kube-controller-manager")
+}
+
+// checkBinary returns an error for each binary that is missing in dir.
+func checkBinary(dir string, names ...string) error {
+	var errs []error
+
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			errs = append(errs, fmt.Errorf("no %s in the directory of control plane binaries: %w", name, err))
+		}
+	}
+
+	return errors.Join(errs...)
+}
+
+// programs are the programs of a control plane.
+var programs = []string{"etcd", "kube-apiserver", "kube-controller-manager"}
+
+// Processes returns the ids of the running processes by program: etcd, kube-apiserver, and kube-controller-manager.
+func (p *Plane) Processes() (map[string]int, error) {
+	all, err := listProcesses()
+	if err != nil {
+		return nil, fmt.Errorf("find the processes of the control plane: %w", err)
+	}
+
+	return programsOf(all, os.Getpid(), p.dir), nil
+}
+
+// programsOf returns the child processes that belong to the control plane of a state directory.
+func programsOf(all map[int]processInfo, parent int, dir string) map[string]int {
+	pids := map[string]int{}
+
+	for pid, info := range all {
+		path := info.args
+		if end := strings.IndexAny(path, "\x00 "); end >= 0 {
+			path = path[:end]
+		}
+
+		program := filepath.Base(path)
+		if info.parent == parent && slices.Contains(programs, program) && namesPath(info.args, dir) {
+			pids[program] = pid
+		}
+	}
+
+	return pids
+}
+
+// namesPath reports whether args contain dir as a whole path: /tmp/a, /tmp/a/b, --x=/tmp/a, but not /tmp/ab.
+func namesPath(args, dir string) bool {
+	for rest := args; ; {
+		_, after, found := strings.Cut(rest, dir)
+		if !found {
+			return false
+		}
+
+		if after == "" || strings.ContainsAny(after[:1], "/ ,:\x00") {
+			return true
+		}
+
+		rest = after
+	}
+}
+
+// processInfo describes a process.
+type processInfo struct {
+	parent, uid int
+	args        string
+}
+
+// listProcesses reads /proc, or runs ps if /proc does not exist.
+func listProcesses() (map[int]processInfo, error) {
+	if _, err := os.Stat("/proc/self/cmdline"); err == nil {
+		return readProc()
+	}
+
+	out, err := exec.Command("ps", "-axo", "pid=,ppid=,uid=,args=").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+
+	all := map[int]processInfo{}
+
+	for line := range strings.Lines(string(out)) {
+		var pid, parent, uid int
+		if _, err := fmt.Sscan(line, &pid, &parent, &uid); err != nil {
+			continue
+		}
+
+		all[pid] = processInfo{parent: parent, uid: uid, args: strings.TrimSpace(line)}
+	}
+
+	return all, nil
+}
+
+func readProc() (map[int]processInfo, error) {
+	processes, err := procfs.AllProcs()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+
+	all := map[int]processInfo{}
+
+	for _, p := range processes {
+		args, errOfArgs := p.CmdLine()
+		stat, errOfStat := p.Stat()
+		status, errOfStatus := p.NewStatus()
+
+		if errors.Join(errOfArgs, errOfStat, errOfStatus) == nil { // otherwise, it has ended meanwhile
+			all[p.PID] = processInfo{parent: stat.PPID, uid: int(status.UIDs[0]), args: strings.Join(args, "\x00")} //nolint:gosec // far from its limits
+		}
+	}
+
+	return all, nil
+}
+
+const (
+	startTimeout = 30 * time.Second
+	stopTimeout  = 20 * time.Second
+	pollInterval = 50 * time.Millisecond
+)
+
+// controllers are the controllers that tests and the demo need. Workload controllers are missing, because nothing runs Pods.
+var controllers = []string{
+	"garbage-collector-controller",
+	"namespace-controller",
+	"serviceaccount-controller",
+	"clusterrole-aggregation-controller",
+}
+
+// startControllerManager starts kube-controller-manager and waits until it is healthy.
+func (p *Plane) startControllerManager() error {
+	if err := checkBinary(p.binDir, "kube-controller-manager"); err != nil {
+		return fmt.Errorf("start kube-controller-manager: %w", err)
+	}
+
+	free, err := process.FreePorts(1)
+	if err != nil {
+		return err
+	}
+
+	_, port, err := net.SplitHostPort(free[0])
+	if err != nil {
+		return fmt.Errorf("start kube-controller-manager: %w", err)
+	}
+
+	spec := process.Spec{
+		Name: "kube-controller-manager", Path: filepath.Join(p.binDir, "kube-controller-manager"), LogFile: p.path("logs", "kube-controller-manager.log"),
+		Args: []string{
+			"--kubeconfig=" + p.Kubeconfig(),
+			"--cert-dir=" + p.path("controller-manager"),
+			"--controllers=" + strings.Join(controllers, ","),
+			"--bind-address=127.0.0.1",
+			"--secure-port=" + port,
+			"--leader-elect=false",
+			"--kube-api-qps=500", "--kube-api-burst=1000",
+		},
+	}
+	if p.manager, err = process.Start(spec, nil); err != nil {
+		return err
+	}
+	// The process has just created a self-signed certificate, and only its health matters.
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true} //nolint:gosec // see above
+
+	healthy := process.Readiness{URL: "https://127.0.0.1:" + port + "/healthz", Client: &http.Client{Transport: transport}}
+	if err := p.manager.AwaitReady(context.Background(), healthy); err != nil {
+		return fmt.Errorf("%w:\n%s", err, tail(spec.LogFile))
+	}
+
+	return nil
+}
+
+// tail returns the last lines of log files for an error message. It skips files that cannot be read.
+func tail(files ...string) string {
+	const lines = 5
+
+	var out strings.Builder
+
+	for _, file := range files {
+		for line := range strings.Lines(process.Tail(file, lines)) {
+			fmt.Fprintf(&out, "  %s: %s\n", filepath.Base(file), strings.TrimRight(line, "\n"))
+		}
+	}
+
+	return out.String()
+}
+
+// FreeAddress returns an address of the loopback interface with a free port. It does not return recently returned addresses. It fails the
+// test if there is none.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+
+	free, err := process.FreePorts(1)
+	require.NoError(t, err)
+
+	return free[0]
 }

@@ -3,17 +3,27 @@
 package process
 
 import (
+	"bufio"
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/prometheus/procfs"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // freezeTimeout limits the time until all threads of a process are stopped.
@@ -376,4 +386,236 @@ func someThreadRuns(pid int) bool {
 		stat, err := thread.Stat()
 		return err == nil && !strings.ContainsAny(stat.State, "TtZX")
 	})
+}
+
+// CheckBinaries returns an error that lists the binaries missing in the directory, and how to build them.
+func CheckBinaries(dir string, names ...string) error {
+	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		info, err := os.Stat(filepath.Join(dir, name))
+		return err == nil && !info.IsDir()
+	})
+	if len(missing) > 0 {
+		return fmt.Errorf("missing in %s: %v; run make build, or set --bin-dir", dir, missing)
+	}
+
+	return nil
+}
+
+// Tail returns the last lines of a log file, empty if it cannot be read.
+func Tail(file string, lines int) string {
+	content, err := os.ReadFile(file)
+	if err != nil || len(bytes.TrimSpace(content)) == 0 {
+		return ""
+	}
+
+	all := bytes.Split(bytes.TrimRight(content, "\n"), []byte("\n"))
+
+	return string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n")))
+}
+
+// Find returns the lines of a log file that contain one of the words in any case, at most limit lines.
+func Find(file string, limit int, words ...string) ([]string, error) {
+	in, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("search a log: %w", err)
+	}
+	defer func() { _ = in.Close() }() // was only read
+
+	var found []string
+
+	lines := bufio.NewReader(in)
+	for len(found) < limit {
+		line, err := lines.ReadString('\n')
+
+		lower := strings.ToLower(line)
+		for _, word := range words {
+			if strings.Contains(lower, strings.ToLower(word)) {
+				found = append(found, strings.TrimSpace(line))
+				break
+			}
+		}
+
+		if err != nil {
+			break // the end of the file
+		}
+	}
+
+	return found, nil
+}
+
+// Quote returns the words as a command for a POSIX shell.
+func Quote(words ...string) string {
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		quoted[i] = word
+		if word == "" || strings.ContainsAny(word, " \t\n'\"\\$`&|;<>()[]{}*?!#~") {
+			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+	}
+
+	return strings.Join(quoted, " ")
+}
+
+const (
+	// Ports are below the default range of Linux for outgoing connections (net.ipv4.ip_local_port_range), so that no connection takes a
+	// port before a process listens there, or while the process restarts.
+	lowestPort, highestPort = 10_240, 32_767
+	// tries is the number of attempts for each port.
+	tries = 100
+	// remembered is the number of recent ports that are not returned again, because their users may not listen yet.
+	remembered = 100
+)
+
+// given contains the addresses that were returned recently.
+var given struct {
+	sync.Mutex
+	addresses []string
+}
+
+// FreePorts returns n different addresses of the loopback interface with free ports. It does not return recently returned addresses.
+func FreePorts(n int) ([]string, error) {
+	given.Lock()
+	defer given.Unlock()
+
+	var (
+		addresses []string
+		listeners []net.Listener
+		last      error
+	)
+
+	for range tries * n {
+		if len(listeners) == n {
+			break
+		}
+
+		port := lowestPort + rand.IntN(highestPort-lowestPort+1) //nolint:gosec // not a secret
+
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		if slices.Contains(given.addresses, address) {
+			continue
+		}
+
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			last = err
+			continue
+		}
+
+		listeners = append(listeners, listener)
+		addresses = append(addresses, address)
+	}
+
+	var errs []error
+	if len(listeners) < n {
+		errs = append(errs, last)
+	}
+	// Closed only now, so that no port is chosen twice.
+	for _, listener := range listeners {
+		errs = append(errs, listener.Close())
+	}
+
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("find free ports: %w", err)
+	}
+
+	given.addresses = append(given.addresses, addresses...)
+	given.addresses = given.addresses[max(0, len(given.addresses)-remembered):]
+
+	return addresses, nil
+}
+
+const (
+	// readyTimeout limits the time until a process is ready, answerTimeout the time for one response.
+	readyTimeout  = 60 * time.Second
+	answerTimeout = 10 * time.Second
+	readyPoll     = 50 * time.Millisecond
+)
+
+// Readiness is the readiness probe of a process.
+type Readiness struct {
+	// URL returns status 200 if the process is ready.
+	URL string
+	// Client sends the requests; nil means http.DefaultClient.
+	Client *http.Client
+	// Waiting, unless nil, is called with each response.
+	Waiting func(answer string)
+}
+
+// AwaitReady waits at most a minute until the process is ready. The error is the cause of the end of ctx, or contains the last response.
+func (p *Process) AwaitReady(ctx context.Context, r Readiness) error {
+	answer := ""
+
+	err := wait.PollUntilContextTimeout(ctx, readyPoll, readyTimeout, true, func(ctx context.Context) (bool, error) {
+		if !p.Running() {
+			return false, fmt.Errorf("it has ended: %w", p.End())
+		}
+
+		var ok bool
+
+		ok, answer = r.Ask(ctx)
+		if r.Waiting != nil {
+			r.Waiting(answer)
+		}
+
+		return ok, nil
+	})
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+
+	return fmt.Errorf("%s did not become ready (%s): %w", p.Name, answer, err)
+}
+
+// End returns how the process exited, as an error also after exit code 0.
+func (p *Process) End() error {
+	if err := p.Err(); err != nil {
+		return err
+	}
+
+	return errors.New("exit status 0")
+}
+
+// Ask sends one request, and returns the response in one line: the failing checks, if it is a list of checks.
+func (r Readiness) Ask(ctx context.Context) (ok bool, answer string) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, r.URL, http.NoBody)
+	if err != nil {
+		return false, err.Error()
+	}
+
+	client := r.Client
+	if client == nil {
+		client = http.DefaultClient
+	}
+
+	response, err := client.Do(request)
+	if err != nil {
+		return false, "no answer yet"
+	}
+
+	body, _ := io.ReadAll(response.Body)
+
+	_ = response.Body.Close() // was only read
+	if response.StatusCode == http.StatusOK {
+		return true, "ready"
+	}
+
+	var failing []string
+
+	for line := range strings.Lines(string(body)) {
+		if check, fails := strings.CutPrefix(line, "[-]"); fails {
+			failing = append(failing, strings.TrimSpace(check))
+		}
+	}
+
+	if failing == nil {
+		return false, strings.Join(strings.Fields(string(body)), " ")
+	}
+
+	return false, strings.Join(failing, ", ")
 }
