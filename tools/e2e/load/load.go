@@ -9,8 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,17 +21,17 @@ import (
 )
 
 const (
-	// patience limits the time of one create.
-	patience = 15 * time.Second
-	// look is the interval between checks of an unassigned object.
-	look = 50 * time.Millisecond
-	// remembered is the number of errors to keep.
-	remembered = 5
-	// One of sampled objects is followed until its work is done. ahead limits how far the load may be ahead of the shards, as time at its
-	// rate. lookAgain is the interval between checks of a followed object.
-	sampled   = 10
-	ahead     = 5 * time.Second
-	lookAgain = time.Second
+	// createTimeout limits the time of one create.
+	createTimeout = 15 * time.Second
+	// assignmentInterval is the interval between reads of an unassigned object, doneInterval that of an object whose work is not done.
+	assignmentInterval = 50 * time.Millisecond
+	doneInterval       = time.Second
+	// maxErrors is the number of errors to keep.
+	maxErrors = 5
+	// One of sampled objects is followed until its work is done. ahead limits how far the load may be ahead of the shards, in seconds at its
+	// rate.
+	sampled = 10
+	ahead   = 5
 )
 
 // Options configure a load.
@@ -43,7 +45,7 @@ type Options struct {
 	// Rate is the number of creates per second while the shards keep up; it must be positive.
 	Rate int
 	// Clock measures durations.
-	Clock clock.WithTicker
+	Clock clock.PassiveClock
 }
 
 // Result is the result of a load.
@@ -66,13 +68,9 @@ type Result struct {
 // Rate returns the number of created objects per second.
 func (r Result) Rate() float64 { return float64(r.Created) / max(r.Took.Seconds(), 1e-9) }
 
-// AdmittedPercent returns the percentage of created objects that were assigned in admission.
+// AdmittedPercent returns the percentage of created objects that were assigned in admission, 0 without any.
 func (r Result) AdmittedPercent() float64 {
-	if r.Created == 0 {
-		return 0
-	}
-
-	return 100 * float64(r.Admitted) / float64(r.Created)
+	return 100 * float64(r.Admitted) / max(float64(r.Created), 1)
 }
 
 // Run is a running load. Create it with [Start].
@@ -86,16 +84,13 @@ type Run struct {
 	mu     sync.Mutex
 	result Result
 	took   []time.Duration
-	// undone is the number of followed objects whose work is not done. behind reports whether the last look found too many of them.
-	undone int
-	behind bool
 }
 
 // Start creates Websites until [Run.Stop] or the end of ctx.
 func Start(ctx context.Context, o Options) *Run {
 	creating, stop := context.WithCancel(ctx)
 	r := &Run{options: o, label: contract.ShardLabel(o.Ring), stop: stop, began: o.Clock.Now()}
-	r.group.Go(func() { r.tick(ctx, creating) })
+	r.group.Go(func() { r.run(ctx, creating) })
 
 	return r
 }
@@ -110,7 +105,6 @@ func (r *Run) Stop() Result {
 	defer r.mu.Unlock()
 
 	r.result.Took = took
-	r.result.Held = min(r.result.Held, took)
 	slices.Sort(r.took)
 
 	if n := len(r.took); n > 0 {
@@ -131,101 +125,80 @@ func (r *Run) Created() int {
 	return r.result.Created
 }
 
-// tick starts the creates that are due. A slow create does not delay the next one. A late tick also starts the missed creates, except those
-// that were due while the shards were behind. Started creates continue after creating ends, until ctx ends.
-func (r *Run) tick(ctx, creating context.Context) {
-	ticker := r.options.Clock.NewTicker(time.Second / time.Duration(r.options.Rate))
-	defer ticker.Stop()
+// run starts the creates. A slow create does not delay the next one. Started creates continue after creating ends, until ctx ends.
+func (r *Run) run(ctx, creating context.Context) {
+	limiter := rate.NewLimiter(rate.Limit(r.options.Rate), r.options.Rate) // it makes up for a second
+	undone := make(chan struct{}, ahead*r.options.Rate/sampled+1)
 
-	for begun, since := 0, r.began; ; { // since is the time of the last tick
+	for number := 0; limiter.Wait(creating) == nil; number++ {
+		if number%sampled > 0 {
+			r.group.Go(func() { r.create(ctx, number) })
+			continue
+		}
+
+		began := r.options.Clock.Now()
 		select {
+		case undone <- struct{}{}:
 		case <-creating.Done():
-			return
-		case <-ticker.C():
 		}
 
-		now := r.options.Clock.Now()
-		held := r.hold(now.Sub(since))
-		since = now
+		r.held(r.options.Clock.Since(began))
+		r.group.Go(func() {
+			if site := r.create(ctx, number); site != nil {
+				r.poll(creating, site, doneInterval, site.Done)
+			}
 
-		due := int((now.Sub(r.began) - held).Seconds() * float64(r.options.Rate))
-		for number := begun; number < due; number++ {
-			r.group.Go(func() { r.create(ctx, creating, number) })
-		}
-
-		begun = max(begun, due)
+			<-undone
+		})
 	}
 }
 
-// hold counts the passed time as held if the shards were too far behind at its beginning or are at its end. It returns the total held
-// time.
-func (r *Run) hold(passed time.Duration) time.Duration {
+func (r *Run) held(d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	before := r.behind
-	r.behind = r.undone*sampled >= int(ahead.Seconds()*float64(r.options.Rate))
-
-	if before || r.behind {
-		r.result.Held += passed
-	}
-
-	return r.result.Held
+	r.result.Held += d
 }
 
-// follow checks an object until its work is done or the load ends. A deleted object counts as done.
-func (r *Run) follow(creating context.Context, key client.ObjectKey) {
-	defer r.more(-1)
-
-	ticker := r.options.Clock.NewTicker(lookAgain)
-	defer ticker.Stop()
-
-	for {
-		select {
-		case <-creating.Done():
-			return
-		case <-ticker.C():
-		}
-
-		site := &v1alpha1.Website{}
-		if err := r.options.Client.Get(creating, key, site); apierrors.IsNotFound(err) || err == nil && site.Done() {
-			return
-		}
-	}
-}
-
-func (r *Run) more(undone int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	r.undone += undone
-}
-
-func (r *Run) create(ctx, creating context.Context, number int) {
+// create returns a Website that has a shard, or nil.
+func (r *Run) create(ctx context.Context, number int) *v1alpha1.Website {
 	site := &v1alpha1.Website{
 		ObjectMeta: metav1.ObjectMeta{Namespace: r.options.Namespace, Name: fmt.Sprintf("%s-%d", r.options.Prefix, number)},
 		Spec:       v1alpha1.WebsiteSpec{Title: "Load"},
 	}
 
-	limited, cancel := context.WithTimeout(ctx, patience)
+	limited, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 
 	began := r.options.Clock.Now()
 	err := r.options.Client.Create(limited, site)
 	returned := r.options.Clock.Now()
+	assigned := func() bool { return site.Labels[r.label] != "" }
+	r.count(returned.Sub(began), assigned(), err)
 
-	admitted := err == nil && site.Labels[r.label] != ""
-	if err == nil && number%sampled == 0 {
-		r.more(1)
-
-		key := client.ObjectKeyFromObject(site)
-		r.group.Go(func() { r.follow(creating, key) })
+	if err != nil {
+		return nil
 	}
-	r.count(returned.Sub(began), admitted, err)
 
-	if err == nil && !admitted {
-		r.wait(ctx, site, returned)
+	if !assigned() {
+		limited, cancel := context.WithTimeout(ctx, 2*createTimeout)
+		defer cancel()
+
+		r.poll(limited, site, assignmentInterval, assigned)
+		r.mu.Lock()
+		r.result.Slowest = max(r.result.Slowest, r.options.Clock.Since(returned))
+		r.mu.Unlock()
 	}
+
+	return site
+}
+
+// poll reads the Website until it is as wanted, or is gone, or ctx ends.
+func (r *Run) poll(ctx context.Context, site *v1alpha1.Website, interval time.Duration, wanted func() bool) {
+	_ = wait.PollUntilContextCancel(ctx, interval, true, func(ctx context.Context) (bool, error) {
+		err := r.options.Client.Get(ctx, client.ObjectKeyFromObject(site), site)
+		return apierrors.IsNotFound(err) || err == nil && wanted(), nil
+	})
 }
 
 func (r *Run) count(took time.Duration, admitted bool, err error) {
@@ -235,7 +208,7 @@ func (r *Run) count(took time.Duration, admitted bool, err error) {
 	r.took = append(r.took, took)
 	if err != nil {
 		r.result.Failed++
-		if len(r.result.Errors) < remembered {
+		if len(r.result.Errors) < maxErrors {
 			r.result.Errors = append(r.result.Errors, err.Error())
 		}
 
@@ -246,28 +219,4 @@ func (r *Run) count(took time.Duration, admitted bool, err error) {
 	if admitted {
 		r.result.Admitted++
 	}
-}
-
-// wait checks an object until it has a shard, and records how long that took.
-func (r *Run) wait(ctx context.Context, site *v1alpha1.Website, since time.Time) {
-	ctx, cancel := context.WithTimeout(ctx, 2*patience)
-	defer cancel()
-
-	ticker := r.options.Clock.NewTicker(look)
-	defer ticker.Stop()
-
-	for ctx.Err() == nil {
-		if err := r.options.Client.Get(ctx, client.ObjectKeyFromObject(site), site); err == nil && site.Labels[r.label] != "" {
-			break
-		}
-
-		select {
-		case <-ticker.C():
-		case <-ctx.Done():
-		}
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	r.result.Slowest = max(r.result.Slowest, r.options.Clock.Since(since))
 }
