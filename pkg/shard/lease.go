@@ -1,10 +1,13 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -13,9 +16,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/klog/v2"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
@@ -328,4 +336,259 @@ func (l *lock) lose(err error) error {
 	}
 
 	return err
+}
+
+// announce sets the annotations of a Lease that is about to be written. It replaces a longer hold-off of a predecessor only when the
+// shard works: by then, nobody has seen the Lease free for that long.
+func (l *lock) announce(lease *coordinationv1.Lease) {
+	holdOff := l.options.HoldOff
+	if longer := announcement(lease); longer > holdOff && l.term.held() != nil && !l.settled {
+		holdOff = longer
+	}
+
+	if lease.Annotations == nil {
+		lease.Annotations = map[string]string{}
+	}
+
+	set := func(key, value string, is bool) {
+		if lease.Annotations[key] = value; value == "" || !is {
+			delete(lease.Annotations, key) // of a predecessor
+		}
+	}
+	renewed := lease.Spec.RenewTime.Time
+
+	set(contract.AnnotationHoldOff, holdOff.String(), true)
+	set(contract.AnnotationPod, l.pod.name, true)
+	set(contract.AnnotationShardLabel, l.options.ShardLabel, true)
+	set(contract.AnnotationNamespaces, contract.NamespacesValue(l.namespaces, renewed), true)
+	set(contract.AnnotationOffered, contract.OfferValue(renewed), l.offering)
+	set(contract.AnnotationStopping, contract.OfferValue(renewed), l.stopping.Load() && !l.offering && isHeld(lease))
+	set(contract.AnnotationPodUID, contract.PodUIDValue(l.pod.uid, renewed), l.pod.uid != "")
+}
+
+// announcement returns the hold-off that a Lease announces, or 0 if it announces none that can be relied on.
+func announcement(lease *coordinationv1.Lease) time.Duration {
+	if lease == nil {
+		return 0
+	}
+
+	holdOff, _ := time.ParseDuration(lease.Annotations[contract.AnnotationHoldOff])
+
+	return holdOff
+}
+
+// tenure is the time in which this process holds the shard's Lease, from its acquisition until it is lost or released.
+type tenure struct {
+	lost <-chan struct{} // closed when the Lease is not renewed any more
+	end  func()          // releases the Lease if that may be, and waits for it
+}
+
+// connect lets the shard read what it must not take from a cache.
+func (s *Shard) connect(config *rest.Config) error {
+	// Drains must not queue behind the writes of the controllers.
+	config = rest.CopyConfig(config)
+	config.QPS, config.RateLimiter = -1, nil
+
+	live, err := metadata.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("create the client of a shard of ring %s for live reads: %w", s.options.Ring, err)
+	}
+
+	s.readLive(live)
+
+	return nil
+}
+
+// hold takes the shard's Lease and returns when this process holds it; it is renewed from the first write on. With slots, the shard has a name then. The Lease
+// outlives ctx: it is renewed until the tenure is ended, or lost. Without a tenure, the error is that of ctx, or of a slot.
+func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) {
+	if s.options.Slots.any() && s.Name() == "" {
+		if err := s.claim(ctx, config); err != nil {
+			return nil, err
+		}
+	}
+
+	if err := s.poison.open(notesOf(config.Host, s.Namespace(), s.Ring(), cmp.Or(s.options.Pod, s.Name()))); err != nil {
+		klog.FromContext(ctx).Info("Objects whose reconcile ends the process are not held back", "error", err.Error())
+	}
+
+	leases, err := s.options.leases(config, s.options.RenewDeadline)
+	if err != nil {
+		return nil, err
+	}
+
+	lock := s.lockFor(leases, s.Name())
+
+	election, err := elect.New(leaderelection.LeaderElectionConfig{
+		Lock: lock, ReleaseOnCancel: true,
+		LeaseDuration: s.options.LeaseDuration, RenewDeadline: s.options.RenewDeadline, RetryPeriod: s.options.RetryPeriod,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	s.lock.Store(lock)
+
+	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
+
+	go election.Run(electing)
+
+	t := &tenure{lost: election.Lost, end: func() {
+		stop()
+		<-election.Lost
+		s.poison.close()
+	}}
+
+	select {
+	case <-ctx.Done():
+		t.end()
+
+		return nil, context.Cause(ctx)
+	case <-election.Lost:
+		return nil, s.lostError()
+	case <-election.Held:
+		return t, nil
+	}
+}
+
+// lostError returns why the Lease was lost: an [ErrLost].
+func (s *Shard) lostError() error {
+	return fmt.Errorf("shard %s: %w", s.Name(), cmp.Or(s.term.lost(), ErrLost))
+}
+
+const (
+	// drainLook is how often a shard that stops looks whether it still has objects.
+	drainLook = 500 * time.Millisecond
+	// drainStalled is how long a shard that stops waits for the next drain while none is under way: nobody may drain it, for example because
+	// it is the only shard.
+	drainStalled = 3 * time.Second
+)
+
+// untilDrained returns a context that outlives ctx: when ctx ends, the shard says in its Lease that it stops, and continues to work on its objects, which the
+// rebalancer drains one by one. The returned context ends when the shard has no objects any more, when nobody drains them, or when
+// [Options].DrainTimeout has passed. If the shard holds a slot and another process waits for one, it ends at once, because that process takes over all
+// objects.
+func (s *Shard) untilDrained(ctx context.Context) context.Context {
+	draining, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+
+	context.AfterFunc(ctx, func() {
+		defer cancel(context.Cause(ctx))
+
+		if s.options.DrainTimeout > 0 && s.term.held() == nil {
+			s.drain(draining)
+		}
+	})
+
+	return draining
+}
+
+// drain works until the shard has no objects, or is not drained any more.
+func (s *Shard) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, s.options.DrainTimeout)
+	defer cancel()
+
+	log := klog.FromContext(ctx).WithValues("shard", s.Name())
+
+	l := s.lock.Load()
+	if l == nil || l.slot && l.awaited(ctx, log) {
+		return
+	}
+
+	if err := l.announceStop(ctx); err != nil {
+		log.Error(err, "Could not say in the Lease that this shard stops; it stops now")
+		return
+	}
+
+	log.Info("Stopping: waiting until the objects of this shard are drained", "timeout", s.options.DrainTimeout)
+
+	released, since := s.released.Load(), s.term.clock.Now()
+
+	err := wait.PollUntilContextCancel(ctx, drainLook, true, func(ctx context.Context) (bool, error) {
+		if err := s.term.lost(); err != nil {
+			return false, err
+		}
+
+		if l.slot && l.awaited(ctx, log) {
+			return true, nil
+		}
+
+		now := s.term.clock.Now()
+		if n := s.released.Load(); n != released || s.guard.draining() {
+			released, since = n, now
+			return false, nil // the API server is asked when there is a pause
+		}
+
+		has, err := s.hasObjects(ctx)
+		if err == nil && has && now.Sub(since) >= drainStalled {
+			err = errNoDrain
+		}
+
+		return err == nil && !has, err
+	})
+	if err != nil {
+		log.Info("Stopping, perhaps with objects that were not drained", "reason", err.Error())
+	}
+}
+
+// hasObjects reports whether an object carries the shard's label, as the API server has it.
+func (s *Shard) hasObjects(ctx context.Context) (bool, error) {
+	for _, k := range s.allKinds() {
+		if k.err != nil {
+			return false, k.err
+		}
+
+		namespaces, err := k.namespaces()
+		if err != nil {
+			return false, err
+		}
+
+		for _, namespace := range namespaces {
+			page, err := k.page(ctx, namespace, metav1.ListOptions{LabelSelector: s.Selector().String(), Limit: 1})
+			if err != nil || len(page.Items) > 0 {
+				return err == nil, err
+			}
+		}
+	}
+
+	return false, nil
+}
+
+// allKinds returns all kinds whose objects are sharded.
+func (s *Shard) allKinds() []*kind {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+
+	return slices.Concat(slices.Collect(maps.Values(s.kinds))...)
+}
+
+var (
+	errNoDrain = errors.New("nobody drains the objects")
+	errNotOurs = errors.New("this process does not hold the Lease")
+)
+
+// announceStop says in the Lease that the shard stops. Each later renewal says it again. It may be called while leader election renews the Lease,
+// which then reads the Lease again.
+func (l *lock) announceStop(ctx context.Context) error {
+	l.stopping.Store(true)
+
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		lease, err := l.leases.Get(ctx, l.name, metav1.GetOptions{})
+		if err != nil {
+			return err //nolint:wrapcheck // retry looks for Conflict
+		}
+
+		if !isHeld(lease) || lease.Spec.RenewTime == nil || l.slot && !l.pod.wrote(lease) {
+			return errNotOurs
+		}
+
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationStopping, contract.OfferValue(lease.Spec.RenewTime.Time))
+		_, err = l.leases.Update(ctx, lease, metav1.UpdateOptions{})
+
+		return err //nolint:wrapcheck // retry looks for Conflict
+	})
+	if err != nil {
+		l.stopping.Store(false)
+	}
+
+	return err //nolint:wrapcheck // the caller says what for
 }

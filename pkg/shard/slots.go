@@ -1,11 +1,23 @@
 package shard
 
 import (
+	"context"
+	"fmt"
+	"slices"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/wait"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -170,4 +182,206 @@ func (c chooser) choose(slots []string, leases map[string]observed) (*choice, ti
 	}
 
 	return best, next
+}
+
+// Slots say which names the shards of a ring take. [Scale], [Count], and [Named] return them. The zero value stands for none.
+type Slots struct {
+	from  slotSource
+	count int
+	names []string
+}
+
+type slotSource int
+
+const (
+	noSlots slotSource = iota
+	scaleSlots
+	countSlots
+	namedSlots
+)
+
+// Scale returns as many slots as the Deployment, or what else owns the Pod of this process, shall have replicas. A process that waits for a slot reads
+// the scale every five seconds. The slots are called like those of [Count].
+func Scale() Slots { return Slots{from: scaleSlots} }
+
+// Count returns so many slots, from 1 to [contract.MaxSlots]. They are called contract.SlotName(ring, 0) and so on.
+func Count(slots int) Slots { return Slots{from: countSlots, count: slots} }
+
+// Named returns slots with the given names, of which a process takes the first that no other Pod holds. With one name, all Pods but one are
+// standbys. The ring must list them in spec.shardNames: otherwise, an admission policy refuses their Leases.
+func Named(names ...string) Slots { return Slots{from: namedSlots, names: slices.Clone(names)} }
+
+func (s Slots) any() bool { return s.from != noSlots }
+
+// of returns the names of all slots of the ring; none if their number follows a scale.
+func (s Slots) of(ring string) []string {
+	if s.from == namedSlots {
+		return slices.Clone(s.names)
+	}
+
+	return slotsOf(ring, s.count)
+}
+
+// slotsOf returns the names of so many slots.
+func slotsOf(ring string, count int) []string {
+	names := make([]string, count)
+	for number := range names {
+		names[number] = contract.SlotName(ring, number)
+	}
+
+	return names
+}
+
+const (
+	// offerLimit is how long a process waits for another one to take its slot. Meanwhile, nobody works on the objects of the slot.
+	offerLimit = 5 * time.Second
+	// offerPoll is how often it looks.
+	offerPoll = 250 * time.Millisecond
+)
+
+// offer offers the slot to the processes that wait for one. It reports whether one of them has taken it. Otherwise, the Lease must be released.
+// All workers have ended.
+func (l *lock) offer(ctx context.Context, record resourcelock.LeaderElectionRecord) (taken bool) {
+	log := klog.FromContext(ctx).WithName("slots").WithValues("slot", l.name, "pod", l.pod.name)
+	if !l.awaited(ctx, log) {
+		return false
+	}
+
+	record.HolderIdentity, record.AcquireTime = l.name, metav1.NewTime(l.lease.Spec.AcquireTime.Time)
+	record.LeaseDurationSeconds = int(l.term.leaseDuration / time.Second)
+	l.offering = true
+
+	err := l.write(ctx, record)
+	if l.offering = false; err != nil {
+		log.Error(err, "Could not offer the slot; releasing it instead")
+		return false
+	}
+
+	// Leader election ends the context after the renew deadline: the Lease must be released before that.
+	limit := min(offerLimit, l.term.renewDeadline/2) //nolint:mnd // half
+
+	_ = wait.PollUntilContextTimeout(ctx, offerPoll, limit, false, func(ctx context.Context) (bool, error) {
+		waits := l.awaited(ctx, log) // a process leaves after it has taken the slot
+		_, err := l.read(ctx)
+		taken = apierrors.IsNotFound(err) || err == nil && (l.other() != "" || !isHeld(l.lease))
+
+		return taken || !waits, nil
+	})
+	log.Info("Offered the slot", "taken", taken)
+
+	return taken
+}
+
+// awaited reports whether a process waits for this slot.
+func (l *lock) awaited(ctx context.Context, log klog.Logger) bool {
+	list, err := l.leases.List(ctx, metav1.ListOptions{LabelSelector: contract.LabelStandby + "=" + l.options.Ring})
+	if err != nil {
+		log.Error(err, "Could not look for processes that wait for a slot; releasing it")
+		return false
+	}
+
+	now := l.term.clock.Now()
+
+	return slices.ContainsFunc(list.Items, func(s coordinationv1.Lease) bool {
+		return contract.IsWaiting(s.Spec.RenewTime, now) && contract.WaitsFor(s.Annotations, l.options.Ring, l.name)
+	})
+}
+
+const (
+	// standbyPeriod is how often a standby renews its own Lease.
+	standbyPeriod = 10 * time.Second
+	// standbyPrefix begins the name of a standby's Lease; the names of its ring and its Pod follow.
+	standbyPrefix = "standby-"
+	// goodbye limits the deletion of a standby's Lease.
+	goodbye = 2 * time.Second
+)
+
+// standby is the Lease of a process that waits for a slot. It is no shard's Lease: it lacks the ring's label.
+type standby struct {
+	options Options
+	client  coordinationv1client.LeaseInterface
+	clock   clock.PassiveClock
+	log     klog.Logger
+
+	renewed time.Time // zero: the Lease does not exist, for all this process knows
+	slots   string    // what it says about the slots that the process would take
+}
+
+// renew creates the Lease, or renews it if that is due or the process would take other slots than before. It reports whether the Lease is there.
+// Without it, a Pod that stops does not wait for this process to take its slot.
+func (s *standby) renew(ctx context.Context, slots []string) bool {
+	now, before := s.clock.Now(), s.slots
+
+	s.slots = contract.SlotsValue(s.options.Ring, slots)
+	if now.Sub(s.renewed) < standbyPeriod && s.slots == before {
+		return true
+	}
+
+	lease := s.lease(now)
+	found, err := s.client.Get(ctx, lease.Name, metav1.GetOptions{})
+
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = s.client.Create(ctx, lease, metav1.CreateOptions{})
+	case err == nil: // by this process, or left by a predecessor
+		lease.ResourceVersion = found.ResourceVersion
+		_, err = s.client.Update(ctx, lease, metav1.UpdateOptions{})
+	}
+
+	first := s.renewed.IsZero()
+	if err != nil {
+		s.renewed = time.Time{}
+		s.log.Error(err, "Could not write the Lease of this standby; a shard with slots needs get, create, update, and delete on leases in its namespace")
+
+		return false
+	}
+
+	if s.renewed = now; first {
+		s.log.Info("Waiting for a slot", "ring", s.options.Ring, "pod", s.options.Pod)
+	}
+
+	return true
+}
+
+func (s *standby) lease(now time.Time) *coordinationv1.Lease {
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.options.Namespace, Name: standbyName(s.options.Ring, s.options.Pod), Labels: map[string]string{contract.LabelStandby: s.options.Ring},
+			Annotations: map[string]string{contract.AnnotationSlots: s.slots},
+		},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: &s.options.Pod, LeaseDurationSeconds: new(int32(contract.StandbyDuration / time.Second)), RenewTime: new(metav1.NewMicroTime(now)),
+		},
+	}
+	if s.options.PodUID != "" {
+		// The garbage collector deletes what a standby that was killed has left.
+		lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: s.options.Pod, UID: s.options.PodUID}}
+	}
+
+	return lease
+}
+
+// leave deletes the Lease.
+func (s *standby) leave() {
+	if s.renewed.IsZero() {
+		return
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+
+	name := standbyName(s.options.Ring, s.options.Pod)
+	if err := s.client.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		s.log.Error(err, "Could not delete the Lease of this standby", "lease", name)
+	}
+}
+
+// standbyName returns the name of a standby's Lease. A Pod may wait for slots of several rings.
+func standbyName(ring, pod string) string {
+	name := standbyPrefix + ring + "-" + pod
+	if len(name) <= validation.DNS1123SubdomainMaxLength {
+		return name
+	}
+
+	return fmt.Sprintf("%s%016x", standbyPrefix, xxhash.Sum64String(name))
 }

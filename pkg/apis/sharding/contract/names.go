@@ -1,15 +1,25 @@
+// Package contract defines the contract of ClusterRing on the wire, beside the ClusterRing API in package v1alpha1: every label, annotation, name,
+// and path that shards and services share.
+//
+// It makes no decisions. It defines, once, every string that shards, services, and other implementations must spell the same way. It imports
+// nothing else of this repository.
 package contract
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -257,3 +267,142 @@ func FenceName(ring string) string { return "fence-" + RingSuffix(ring) }
 
 // WebhookPath returns the path of the ring's webhook.
 func WebhookPath(ring string) string { return WebhookPathPrefix + ring }
+
+const (
+	// AnnotationHandoverPrefix begins the annotation that lists what a shard must see before it works on an object; see [Handover].
+	AnnotationHandoverPrefix = "handover.alpha.sharding.timebertt.dev/"
+	// maxHandover limits the resources that a handover names: as many as a ring may have.
+	maxHandover = 1024
+)
+
+// HandoverAnnotation returns the default key of the annotation for the ring's handovers. A ring with spec.shardLabel has another one: see [LabelKeysOf].
+func HandoverAnnotation(ring string) string { return AnnotationHandoverPrefix + RingSuffix(ring) }
+
+// Handover maps each resource whose objects follow an object to the highest resource version in which one of these objects came
+// to the object's shard. It is written together with that shard. A shard that works on the object from a cache of these resources
+// waits until the cache has reached that version; otherwise, it would create again what it does not see yet. Versions of one
+// resource are comparable since Kubernetes 1.35. The zero value means that nothing follows the object.
+type Handover map[schema.GroupResource]string
+
+var errHandover = errors.New("not a handover")
+
+// String returns the value of the annotation; empty if the handover is empty.
+func (h Handover) String() string {
+	if len(h) == 0 {
+		return ""
+	}
+
+	text := make(map[string]string, len(h))
+	for gr, version := range h {
+		text[gr.String()] = version
+	}
+
+	body, err := json.Marshal(text)
+	if err != nil {
+		return "" // strings can always be encoded
+	}
+
+	return string(body)
+}
+
+// Reached records that an object of the resource came to its shard in a resource version. It keeps the higher version. A version
+// that is not a number replaces the recorded one.
+func (h Handover) Reached(gr schema.GroupResource, version string) {
+	if order, err := resourceversion.CompareResourceVersion(version, h[gr]); err != nil || order > 0 {
+		h[gr] = version
+	}
+}
+
+// ParseHandover parses the value of the annotation. An empty value means that nothing follows the object.
+func ParseHandover(value string) (Handover, error) {
+	if value == "" {
+		return nil, nil
+	}
+
+	text := map[string]string{}
+	if err := json.Unmarshal([]byte(value), &text); err != nil {
+		return nil, fmt.Errorf("%w: %w", errHandover, err)
+	}
+
+	if len(text) > maxHandover {
+		return nil, fmt.Errorf("%w: it names %d resources, at most %d are allowed", errHandover, len(text), maxHandover)
+	}
+
+	h := make(Handover, len(text))
+	for name, version := range text {
+		gr := schema.ParseGroupResource(name)
+		if gr.Resource == "" || version == "" {
+			return nil, fmt.Errorf("%w: %q has version %q", errHandover, name, version)
+		}
+
+		h[gr] = version
+	}
+
+	return h, nil
+}
+
+const (
+	// DrainSuffix follows spec.shardLabel of a ring in the key of its drain label.
+	DrainSuffix = "-drain"
+	// HandoverSuffix follows spec.shardLabel of a ring in the key of its handover annotation.
+	HandoverSuffix = "-handover"
+	// HeldSuffix follows spec.shardLabel of a ring in the key of the annotation on objects that shards hold back.
+	HeldSuffix = "-held"
+	// AnnotationHeldPrefix begins the default key of that annotation.
+	AnnotationHeldPrefix = "held.alpha.sharding.timebertt.dev/"
+	// ResourceShardLabels is the resource in the group of this API for which the rebalancer needs the verb "write", with spec.shardLabel of
+	// a ring as the name. It exists only as a permission: it allows the rebalancer to change a label that does not begin as ours do.
+	ResourceShardLabels = "shardlabels"
+)
+
+// LabelKeys are the keys by which a ring labels and annotates objects. v1alpha1.ClusterRing.LabelKeys and [LabelKeysOf] return them. The zero value
+// contains no keys.
+type LabelKeys struct {
+	// Shard is the key of the label that assigns an object to a shard; the value of the label is the shard's name.
+	Shard string
+	// Drain is the key of the label that asks an object's shard to release the object; see [NextShard] for its value.
+	Drain string
+	// Handover is the key of the annotation that contains a [Handover].
+	Handover string
+	// Held is the key of the annotation by which shards hold an object back whose reconcile ends their processes. It contains a digest of the object,
+	// and has no effect when the object has changed.
+	Held string
+}
+
+// LabelKeysOf returns the keys of a ring with the given name and spec.shardLabel; the latter is empty for a ring without one. It does not validate the label.
+func LabelKeysOf(ring, shardLabel string) LabelKeys {
+	if shardLabel == "" {
+		return LabelKeys{Shard: ShardLabel(ring), Drain: DrainLabel(ring), Handover: HandoverAnnotation(ring), Held: AnnotationHeldPrefix + RingSuffix(ring)}
+	}
+
+	return LabelKeys{Shard: shardLabel, Drain: shardLabel + DrainSuffix, Handover: shardLabel + HandoverSuffix, Held: shardLabel + HeldSuffix}
+}
+
+// reservedDomains may not contain the label of a ring, nor may domains below them.
+var reservedDomains = []string{"kubernetes.io", "k8s.io", "sharding.timebertt.dev"}
+
+// ValidateShardLabel returns what is wrong with a key for spec.shardLabel; nothing if the API server accepts it there.
+func ValidateShardLabel(key string) (problems []string) {
+	domain, name, found := strings.Cut(key, "/")
+	if !found {
+		return []string{"it must begin with a domain of yours and a slash, such as example.com/shard: otherwise, another label may have the same key"}
+	}
+
+	problems = append(problems, validation.IsQualifiedName(key)...)
+
+	if longest := maxLabelName - len(HandoverSuffix); len(name) > longest {
+		problems = append(problems, fmt.Sprintf("after the slash, there may be at most %d characters: %s is added to the key", longest, HandoverSuffix))
+	}
+
+	for _, reserved := range reservedDomains {
+		if domain == reserved || strings.HasSuffix(domain, "."+reserved) {
+			problems = append(problems, "the domain "+reserved+" is reserved: use a domain of your own")
+		}
+	}
+
+	if strings.HasSuffix(name, DrainSuffix) || strings.HasSuffix(name, HandoverSuffix) {
+		problems = append(problems, "a key that ends with "+DrainSuffix+" or "+HandoverSuffix+" could be one that follows from the shardLabel of another ring")
+	}
+
+	return problems
+}
