@@ -29,10 +29,12 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
-var errStandby = errors.New("this process does not work as a shard yet, so its cache has no objects of sharded kinds: read with GetAPIReader of the manager")
+var errStandby = errors.New("this process does not work as a shard yet, so its cache has no objects of sharded " +
+	"kinds: read with GetAPIReader of the manager")
 
-// split is a cache in two parts. That of the sharded kinds, in any version and form, starts when the shard has its name, and contains only objects of this shard. The
-// other one starts with the manager, so that webhooks and what runs in every replica also work while the process waits for a slot.
+// split is a cache in two parts. That of the sharded kinds, in any version and form, starts when the shard has its
+// name, and contains only objects of this shard. The other one starts with the manager, so that webhooks and what runs
+// in every replica also work while the process waits for a slot.
 type split struct {
 	cache.Cache // of all other kinds
 
@@ -63,8 +65,8 @@ func (c *split) with(obj runtime.Object) (cache.Cache, bool, error) {
 	return part, sharded, nil
 }
 
-// readable returns the part that contains the object, if it can be read. An event handler of a controller waits for that: its watches of other kinds start
-// earlier, and it would lose the event.
+// readable returns the part that contains the object, if it can be read. An event handler of a controller waits for
+// that: its watches of other kinds start earlier, and it would lose the event.
 func (c *split) readable(ctx context.Context, obj runtime.Object) (cache.Cache, error) {
 	part, sharded, err := c.with(obj)
 	if err != nil || !sharded || closed(c.begun) {
@@ -103,7 +105,9 @@ func (c *split) List(ctx context.Context, list client.ObjectList, opts ...client
 }
 
 // GetInformer implements cache.Informers.
-func (c *split) GetInformer(ctx context.Context, obj client.Object, opts ...cache.InformerGetOption) (cache.Informer, error) {
+func (c *split) GetInformer(
+	ctx context.Context, obj client.Object, opts ...cache.InformerGetOption,
+) (cache.Informer, error) {
 	part, sharded, err := c.with(obj)
 	if err != nil {
 		return nil, err
@@ -117,7 +121,9 @@ func (c *split) GetInformer(ctx context.Context, obj client.Object, opts ...cach
 }
 
 // GetInformerForKind implements cache.Informers.
-func (c *split) GetInformerForKind(ctx context.Context, gvk schema.GroupVersionKind, opts ...cache.InformerGetOption) (cache.Informer, error) {
+func (c *split) GetInformerForKind(
+	ctx context.Context, gvk schema.GroupVersionKind, opts ...cache.InformerGetOption,
+) (cache.Informer, error) {
 	part, sharded := c.of(gvk)
 	if err := c.await(ctx, sharded); err != nil {
 		return nil, err
@@ -126,7 +132,8 @@ func (c *split) GetInformerForKind(ctx context.Context, gvk schema.GroupVersionK
 	return part.GetInformerForKind(ctx, gvk, opts...) //nolint:wrapcheck // it is the cache's
 }
 
-// await makes a controller that starts wait for the name of the shard before it gets an informer of a sharded kind, which would not be filled before.
+// await makes a controller that starts wait for the name of the shard before it gets an informer of a sharded kind,
+// which would not be filled before.
 func (c *split) await(ctx context.Context, sharded bool) error {
 	if _, ok := ctx.Value(markKey{}).(mark); ok && sharded && !waitFor(ctx, c.begun) {
 		return context.Cause(ctx)
@@ -221,7 +228,8 @@ func (s *stores) follow(o *cache.Options, sch *runtime.Scheme) error {
 		inner = toolscache.NewSharedIndexInformer
 	}
 
-	o.NewInformer = func(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+	o.NewInformer = func(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration,
+		indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 		informer := inner(lw, obj, resync, indexers)
 
 		gvk, err := apiutil.GVKForObject(obj, s.scheme)
@@ -271,7 +279,8 @@ func namespacesOf(kind cache.ByObject, defaults cache.Options) map[string]cache.
 	return kind.Namespaces
 }
 
-// configOf returns the selectors and the transform of a kind in a namespace, or without one, by the precedence that controller-runtime documents.
+// configOf returns the selectors and the transform of a kind in a namespace, or without one, by the precedence that
+// controller-runtime documents.
 func configOf(kind cache.ByObject, o cache.Options, namespace *string) cache.Config {
 	layers := []cache.Config{
 		{LabelSelector: kind.Label, FieldSelector: kind.Field, Transform: kind.Transform},
@@ -283,7 +292,8 @@ func configOf(kind cache.ByObject, o cache.Options, namespace *string) cache.Con
 
 	var c cache.Config
 	for _, layer := range layers {
-		c.LabelSelector, c.FieldSelector = cmp.Or(c.LabelSelector, layer.LabelSelector), cmp.Or(c.FieldSelector, layer.FieldSelector)
+		c.LabelSelector, c.FieldSelector = cmp.Or(c.LabelSelector, layer.LabelSelector),
+			cmp.Or(c.FieldSelector, layer.FieldSelector)
 
 		if c.Transform == nil {
 			c.Transform = layer.Transform
@@ -303,7 +313,8 @@ func (s *stores) namespaces(gvk schema.GroupVersionKind) []string {
 	return slices.Sorted(maps.Keys(configs))
 }
 
-// followed is an informer that is registered when it gets its transform. The cache sets one, or nil, before it starts the informer.
+// followed is an informer that is registered when it gets its transform. The cache sets one, or nil, before it starts
+// the informer.
 type followed struct {
 	toolscache.SharedIndexInformer
 	stores *stores
@@ -372,7 +383,8 @@ func (s *stores) keeping(inner toolscache.TransformFunc) toolscache.TransformFun
 	}
 }
 
-// checkCache returns an error that names what the options demand of the cache of sharded kinds and what a shard cannot do.
+// checkCache returns an error that names what the options demand of the cache of sharded kinds and what a shard cannot
+// do.
 func checkCache(options manager.Options, kinds declared) error {
 	sch, o := options.Scheme, options.Cache
 	if sch == nil {
@@ -404,7 +416,8 @@ func checkCache(options manager.Options, kinds declared) error {
 
 			return c.LabelSelector != nil && !c.LabelSelector.Empty() || c.FieldSelector != nil && !c.FieldSelector.Empty()
 		}) {
-			errs = append(errs, fmt.Errorf("remove the label and field selectors of %s: the shard could not release objects that they hide", gvk.Kind))
+			errs = append(errs, fmt.Errorf("remove the label and field selectors of %s: the shard could not release objects "+
+				"that they hide", gvk.Kind))
 		}
 	}
 
@@ -412,7 +425,9 @@ func checkCache(options manager.Options, kinds declared) error {
 }
 
 // keysOf returns the objects that represent the kinds in the map, whose keys are pointers.
-func keysOf(sch *runtime.Scheme, byObject map[client.Object]cache.ByObject) (map[schema.GroupVersionKind]client.Object, error) {
+func keysOf(
+	sch *runtime.Scheme, byObject map[client.Object]cache.ByObject,
+) (map[schema.GroupVersionKind]client.Object, error) {
 	keys := make(map[schema.GroupVersionKind]client.Object, len(byObject))
 	for obj := range byObject {
 		gvk, err := apiutil.GVKForObject(obj, sch)
@@ -426,8 +441,8 @@ func keysOf(sch *runtime.Scheme, byObject map[client.Object]cache.ByObject) (map
 	return keys, nil
 }
 
-// watchedNamespaces returns the namespaces in which a manager with these options, which checkCache has accepted, watches any of the kinds, sorted; none if it
-// watches one of them everywhere.
+// watchedNamespaces returns the namespaces in which a manager with these options, which checkCache has accepted,
+// watches any of the kinds, sorted; none if it watches one of them everywhere.
 func watchedNamespaces(o manager.Options, kinds declared) []string {
 	keys, err := keysOf(o.Scheme, o.Cache.ByObject)
 	all := sets.New[string]()

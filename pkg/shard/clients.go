@@ -24,14 +24,15 @@ import (
 
 // clients wraps the clients, readers, and caches of a program that runs as the shard.
 //
-//	C1  Objects of declared kinds show neither the labels nor the annotation of the ring: in what is read, in events, in index
-//	    functions, and in the answers of writes. A program that copies labels would take them along, and restart workloads with
-//	    each move.
-//	C2  What is written keeps them. An update carries them as they are in the version that it replaces, or is a conflict. A patch
-//	    or an apply configuration does not touch them, whatever it replaces.
-//	C3  A controlled object that is created with a controller reference to an object of this shard gets this shard's label.
-//	C4  A reconcile of a controller that was not added to the shard's manager gets errors, as does one that would take a part of
-//	    the objects for all of them.
+//	C1  Objects of declared kinds show neither the labels nor the annotation of the ring: in what is read, in events, in
+//	    index functions, and in the answers of writes. A program that copies labels would take them along, and restart
+//	    workloads with each move.
+//	C2  What is written keeps them. An update carries them as they are in the version that it replaces, or is a conflict.
+//	    A patch or an apply configuration does not touch them, whatever it replaces.
+//	C3  A controlled object that is created with a controller reference to an object of this shard gets this shard's
+//	    label.
+//	C4  A reconcile of a controller that was not added to the shard's manager gets errors, as does one that would take a
+//	    part of the objects for all of them.
 //	C5  A controlled object that exists and is not this shard's is not reported as missing.
 //
 // If show is set, C1 and C2 do not apply. If checkWrites is set, writes are checked, see [Shard.CheckWrites].
@@ -64,7 +65,8 @@ type clientOptions struct {
 	shared bool
 }
 
-// newClients returns what wraps the clients of a program with these kinds. The shard itself must not use what is wrapped.
+// newClients returns what wraps the clients of a program with these kinds. The shard itself must not use what is
+// wrapped.
 func (s *Shard) newClients(o clientOptions) (*clients, error) {
 	inner := ptr.Deref(o.inner, client.CacheOptions{})
 
@@ -86,28 +88,29 @@ func (s *Shard) newClients(o clientOptions) (*clients, error) {
 	}, nil
 }
 
-// CheckWrites returns a client that writes only as this shard. Reads go to the given client, unchanged. It is meant for the
-// reconcilers of sharded objects, and is safe for concurrent use:
+// CheckWrites returns a client that writes only as this shard. Reads go to the given client, unchanged. It is meant for
+// the reconcilers of sharded objects, and is safe for concurrent use:
 //
-//   - Outside the shard's term, every write fails with [ErrNotHeld] or [ErrLost]. The term begins at the end of the hold-off
-//     and ends at the renew deadline, even in a process that was frozen. Runnables that need no Lease use a client of their
-//     own.
-//   - A patch of a sharded object, of its status, or of another subresource gets the object's resourceVersion as a precondition
-//     unless it has one. If the object has changed since, for example because it has moved to another shard, the API server
-//     answers Conflict and does nothing. The version is that of the passed object. If the passed object has no version, and
-//     the kind has a [Shard.Reconciler] or [Shard.Handler], it is the version in the cache. Apply configurations count as
-//     patches.
+//   - Outside the shard's term, every write fails with [ErrNotHeld] or [ErrLost]. The term begins at the end of the
+//     hold-off and ends at the renew deadline, even in a process that was frozen. Runnables that need no Lease use a
+//     client of their own.
+//   - A patch of a sharded object, of its status, or of another subresource gets the object's resourceVersion as a
+//     precondition unless it has one. If the object has changed since, for example because it has moved to another
+//     shard, the API server answers Conflict and does nothing. The version is that of the passed object. If the passed
+//     object has no version, and the kind has a [Shard.Reconciler] or [Shard.Handler], it is the version in the cache.
+//     Apply configurations count as patches.
 //
 // The client does not change the following: updates and deletes, whose preconditions are up to the caller; patches of
-// subresources that have a body of their own (such as Scale); patches in CBOR; and patches of objects that neither carry this
-// shard's label nor have a version in the cache. Such objects are not sharded, belong to another shard, or are created by the
-// patch.
+// subresources that have a body of their own (such as Scale); patches in CBOR; and patches of objects that neither
+// carry this shard's label nor have a version in the cache. Such objects are not sharded, belong to another shard, or
+// are created by the patch.
 //
-// The client has a cost. A patch that would have merged with the writes of others is now a conflict, and the reconcile is
-// repeated with a fresh object. A second patch from the same old copy conflicts with the first one, so refresh the copy with the
-// answer. A patch is decoded and encoded one more time.
+// The client has a cost. A patch that would have merged with the writes of others is now a conflict, and the reconcile
+// is repeated with a fresh object. A second patch from the same old copy conflicts with the first one, so refresh the
+// copy with the answer. A patch is decoded and encoded one more time.
 func (s *Shard) CheckWrites(c client.Client) client.Client {
-	all, _ := s.newClients(clientOptions{scheme: c.Scheme(), showLabels: true, checkWrites: true}) // without kinds, it has no errors
+	// without kinds, it has no errors
+	all, _ := s.newClients(clientOptions{scheme: c.Scheme(), showLabels: true, checkWrites: true})
 
 	return all.client(c)
 }
@@ -285,7 +288,9 @@ func (c *ringClient) Update(ctx context.Context, obj client.Object, opts ...clie
 }
 
 // Patch implements client.Writer.
-func (c *ringClient) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+func (c *ringClient) Patch(
+	ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption,
+) error {
 	return c.patch(ctx, obj, patch, func(patch client.Patch) error { return c.Client.Patch(ctx, obj, patch, opts...) })
 }
 
@@ -327,7 +332,9 @@ func (w *ringSubresource) Get(ctx context.Context, obj, sub client.Object, opts 
 }
 
 // Apply implements client.SubResourceWriter.
-func (w *ringSubresource) Apply(ctx context.Context, config kruntime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+func (w *ringSubresource) Apply(
+	ctx context.Context, config kruntime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
+) error {
 	call := func() error { return w.writer.Apply(ctx, config, opts...) }
 
 	if o := (&client.SubResourceApplyOptions{}).ApplyOpts(opts); o.SubResourceBody != nil {
@@ -338,7 +345,9 @@ func (w *ringSubresource) Apply(ctx context.Context, config kruntime.ApplyConfig
 }
 
 // Create implements client.SubResourceWriter.
-func (w *ringSubresource) Create(ctx context.Context, obj, sub client.Object, opts ...client.SubResourceCreateOption) error {
+func (w *ringSubresource) Create(
+	ctx context.Context, obj, sub client.Object, opts ...client.SubResourceCreateOption,
+) error {
 	return w.may(ctx, "create", obj, func() error { return w.writer.Create(ctx, obj, sub, opts...) })
 }
 
@@ -354,7 +363,9 @@ func (w *ringSubresource) Update(ctx context.Context, obj client.Object, opts ..
 }
 
 // Patch implements client.SubResourceWriter.
-func (w *ringSubresource) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+func (w *ringSubresource) Patch(
+	ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
+) error {
 	call := func(patch client.Patch) error { return w.writer.Patch(ctx, obj, patch, opts...) }
 
 	if sent := w.sent(obj, (&client.SubResourcePatchOptions{}).ApplyOptions(opts).SubResourceBody); sent != nil {
@@ -364,7 +375,8 @@ func (w *ringSubresource) Patch(ctx context.Context, obj client.Object, patch cl
 	return w.may(ctx, "patch", obj, func() error { return call(patch) })
 }
 
-// sent returns what stands for the object in the request: itself, or a body of its kind. It is nil if the body is another kind of object.
+// sent returns what stands for the object in the request: itself, or a body of its kind. It is nil if the body is
+// another kind of object.
 func (w *ringSubresource) sent(obj, body client.Object) client.Object {
 	if body == nil {
 		return obj
@@ -387,7 +399,8 @@ type applied struct {
 	config *metav1ac.ObjectMetaApplyConfiguration
 }
 
-// metadataOf returns the metadata of an apply configuration; nil if it has none of the form that all generated ones have.
+// metadataOf returns the metadata of an apply configuration; nil if it has none of the form that all generated ones
+// have.
 func metadataOf(config kruntime.ApplyConfiguration) metav1.Object {
 	if obj, ok := config.(metav1.Object); ok { // an unstructured one
 		return obj
@@ -421,17 +434,18 @@ func (a applied) SetResourceVersion(version string) {
 }
 
 var (
-	// ErrNotAdded is the error of a request for a sharded kind by a reconcile whose controller was not added to the shard's manager.
-	ErrNotAdded = errors.New("its controller was not added to the manager of the shard, so it would work on objects while another shard does: " +
-		"call SetupWithManager, or controller.New, with that manager")
+	// ErrNotAdded is the error of a request for a sharded kind by a reconcile whose controller was not added to the
+	// shard's manager.
+	ErrNotAdded = errors.New("its controller was not added to the manager of the shard, so it would work on objects " +
+		"while another shard does: call SetupWithManager, or controller.New, with that manager")
 	// ErrPartialCache is the error of a read of a sharded kind from the cache by what runs in one replica.
-	ErrPartialCache = errors.New("it runs in one replica, whose cache contains only the objects of its own shard: read with GetAPIReader of the manager, or " +
-		"declare the controller as sharded")
+	ErrPartialCache = errors.New("it runs in one replica, whose cache contains only the objects of its own shard: read " +
+		"with GetAPIReader of the manager, or declare the controller as sharded")
 )
 
-// checks find reconciles that bypass the shard. The context of a reconcile whose controller was added to the shard's manager has a mark. One that has none,
-// but the identifier that controller-runtime gives to every reconcile, belongs to a controller that was not. What is not called by a reconcile, such as a
-// webhook, is not checked.
+// checks find reconciles that bypass the shard. The context of a reconcile whose controller was added to the shard's
+// manager has a mark. One that has none, but the identifier that controller-runtime gives to every reconcile, belongs
+// to a controller that was not. What is not called by a reconcile, such as a webhook, is not checked.
 type checks struct {
 	scheme *kruntime.Scheme
 	kinds  declared
@@ -448,7 +462,8 @@ type mark struct {
 
 type markKey struct{}
 
-// marked returns a context whose reconciles are those of a controller of the manager. All reconciles of a controller inherit the context of its Start.
+// marked returns a context whose reconciles are those of a controller of the manager. All reconciles of a controller
+// inherit the context of its Start.
 func marked(ctx context.Context, m mark) context.Context { return context.WithValue(ctx, markKey{}, m) }
 
 // request returns what is declared of an object, a list, or an apply configuration, or why nobody may ask for it.
@@ -508,18 +523,20 @@ func (c *checks) sort(obj any) sort {
 	return sort{gk, is, is && kind.main}
 }
 
-// ErrOtherShard is the error of a read from the cache of a controlled object that exists, but is not this shard's. The cache contains only
-// the shard's own.
-var ErrOtherShard = errors.New("it exists, but is not this shard's, so the cache does not contain it: read what users create, or what several objects " +
-	"share, with GetAPIReader of the manager, or from a second cache without a selector")
+// ErrOtherShard is the error of a read from the cache of a controlled object that exists, but is not this shard's. The
+// cache contains only the shard's own.
+var ErrOtherShard = errors.New("it exists, but is not this shard's, so the cache does not contain it: read what " +
+	"users create, or what several objects share, with GetAPIReader of the manager, or from a second cache without a " +
+	"selector")
 
-var errOutdated = errors.New("the object has been modified; please apply your changes to the latest version and try again")
+var errOutdated = errors.New("the object has been modified; please apply your changes to the latest version and try " +
+	"again")
 
 // absentFor is for how long an object that does not exist is not looked for again.
 const absentFor = 30 * time.Second
 
-// elsewhere returns the error of a read from the cache, or ErrOtherShard. Each controlled object that a reconcile does not find costs a request,
-// one in absentFor if it does not exist.
+// elsewhere returns the error of a read from the cache, or ErrOtherShard. Each controlled object that a reconcile does
+// not find costs a request, one in absentFor if it does not exist.
 func (c *clients) elsewhere(ctx context.Context, d sort, name types.NamespacedName, err error) error {
 	k := c.shard.kind(d.GroupKind, name.Namespace)
 	if !d.is || d.main || k == nil || !apierrors.IsNotFound(err) || controller.ReconcileIDFromContext(ctx) == "" {
@@ -527,7 +544,8 @@ func (c *clients) elsewhere(ctx context.Context, d sort, name types.NamespacedNa
 	}
 
 	key, now := k.key(name), c.shard.term.clock.Now()
-	if asked, ok := c.absent.Get(key); ok && now.Sub(asked.(time.Time)) < absentFor { //nolint:forcetypeassert // nothing else is in it
+	//nolint:forcetypeassert // nothing else is in it
+	if asked, ok := c.absent.Get(key); ok && now.Sub(asked.(time.Time)) < absentFor {
 		return err
 	}
 
@@ -542,7 +560,8 @@ func (c *clients) elsewhere(ctx context.Context, d sort, name types.NamespacedNa
 	case c.shard.owns(obj):
 		return err // the cache will contain it
 	default:
-		return fmt.Errorf("read %s %s, which has the shard %q: %w", d.Kind, name, obj.GetLabels()[c.keys.Shard], ErrOtherShard)
+		return fmt.Errorf("read %s %s, which has the shard %q: %w", d.Kind, name, obj.GetLabels()[c.keys.Shard],
+			ErrOtherShard)
 	}
 }
 
@@ -617,7 +636,8 @@ func (c *clients) update(ctx context.Context, obj client.Object, call func() err
 	})
 }
 
-// sent calls the function, which sends the object with the version as precondition. If the call fails, the object does not keep it.
+// sent calls the function, which sends the object with the version as precondition. If the call fails, the object does
+// not keep it.
 func sent(obj metav1.Object, version string, call func() error) error {
 	given := obj.GetResourceVersion()
 	obj.SetResourceVersion(version)
@@ -630,10 +650,11 @@ func sent(obj metav1.Object, version string, call func() error) error {
 	return err
 }
 
-// carries returns what the object carries in its version. For an object without a version, it is what the object carries now, and in which version. The error
-// is a conflict if the version is not the latest.
+// carries returns what the object carries in its version. For an object without a version, it is what the object
+// carries now, and in which version. The error is a conflict if the version is not the latest.
 func (c *clients) carries(ctx context.Context, d sort, obj client.Object) (ringMeta, string, error) {
-	k, name, version := c.shard.kind(d.GroupKind, obj.GetNamespace()), client.ObjectKeyFromObject(obj), obj.GetResourceVersion()
+	k, name, version := c.shard.kind(d.GroupKind, obj.GetNamespace()), client.ObjectKeyFromObject(obj),
+		obj.GetResourceVersion()
 	if version != "" {
 		if cached := k.shown(ctx, name); cached != nil && cached.GetResourceVersion() == version {
 			return c.keys.of(cached), version, nil
@@ -658,7 +679,9 @@ func (c *clients) carries(ctx context.Context, d sort, obj client.Object) (ringM
 	}
 }
 
-func (c *clients) patch(ctx context.Context, obj client.Object, patch client.Patch, call func(client.Patch) error) error {
+func (c *clients) patch(
+	ctx context.Context, obj client.Object, patch client.Patch, call func(client.Patch) error,
+) error {
 	d, err := c.begin(ctx, "patch", obj)
 	if err != nil {
 		return err
@@ -706,7 +729,8 @@ func (c *clients) kept(ctx context.Context, d sort, obj client.Object, patch cli
 	return b.encoded()
 }
 
-// version returns the version that a patch of the object is based on, or "" if the object is not known to belong to this shard.
+// version returns the version that a patch of the object is based on, or "" if the object is not known to belong to
+// this shard.
 func (c *clients) version(ctx context.Context, d sort, obj metav1.Object) string {
 	if !c.checkWrites {
 		return ""

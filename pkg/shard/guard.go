@@ -24,22 +24,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// rememberedAcknowledgements limits how many objects that left the shard are remembered, so that their disappearance from the
-// cache does not count as a deletion. It is far more than the shard can acknowledge before a cache catches up.
+// rememberedAcknowledgements limits how many objects that left the shard are remembered, so that their disappearance
+// from the cache does not count as a deletion. It is far more than the shard can acknowledge before a cache catches up.
 const rememberedAcknowledgements = 1 << 14
 
 // guard tracks which objects the workers of this process are inside of, and which objects are being released.
 //
 //	G1  A drain is acknowledged only while no worker is inside the object.
 //	G2  After any worker has seen the drain, no worker starts until a newer version shows that the drain was withdrawn.
-//	G3  After the drain is acknowledged, no worker starts until a version that is not older than the acknowledgement shows that
-//	    the object belongs to this shard again. If the object is absent, it does not count as deleted.
-//	G4  If nobody knows whether the drain is acknowledged, because the answer was lost, no worker starts, and neither absence nor a
-//	    cached version counts, until a live read has told. As long as the drain is pending, absence does not count either.
+//	G3  After the drain is acknowledged, no worker starts until a version that is not older than the acknowledgement
+//	    shows that the object belongs to this shard again. If the object is absent, it does not count as deleted.
+//	G4  If nobody knows whether the drain is acknowledged, because the answer was lost, no worker starts, and neither
+//	    absence nor a cached version counts, until a live read has told. As long as the drain is pending, absence does
+//	    not count either.
 //
-// A worker that has begun enters each object that it may touch, judges the cached state of the object, and leaves. It enters
-// before it reads, so that no acknowledgement happens in between. The last worker to leave acknowledges. If the worker that saw
-// the drain waited instead, it would block one worker of its controller for as long as another controller works.
+// A worker that has begun enters each object that it may touch, judges the cached state of the object, and leaves. It
+// enters before it reads, so that no acknowledgement happens in between. The last worker to leave acknowledges. If the
+// worker that saw the drain waited instead, it would block one worker of its controller for as long as another
+// controller works.
 type guard struct {
 	mu      sync.Mutex
 	objects map[objectKey]*object
@@ -137,7 +139,8 @@ func (o *object) judge(v view) verdict {
 		return o.judgeAbsence()
 	}
 
-	// If versions are not numbers, the cached one counts as current, and only the precondition of every write protects the object.
+	// If versions are not numbers, the cached one counts as current, and only the precondition of every write protects the
+	// object.
 	if notOlder(v.version, o.acknowledged) == behind || notOlder(v.version, o.drain.version) == behind {
 		return unclear
 	}
@@ -176,8 +179,8 @@ func (o *object) judgeAbsence() verdict {
 	return absent
 }
 
-// depart records that the object has left the shard without a drain, or is forgotten. If a live read has told, the version is that of
-// the object. The caller is inside the object.
+// depart records that the object has left the shard without a drain, or is forgotten. If a live read has told, the
+// version is that of the object. The caller is inside the object.
 func (g *guard) depart(key objectKey, version string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -191,9 +194,9 @@ func (g *guard) depart(key objectKey, version string) {
 	}
 }
 
-// leave takes a worker out of the object. If the object is to be released and this worker was the last one inside, leave returns
-// the drain: the caller must try to release the object, and report the result with settle. If the object has left already, the drain
-// is zero.
+// leave takes a worker out of the object. If the object is to be released and this worker was the last one inside,
+// leave returns the drain: the caller must try to release the object, and report the result with settle. If the object
+// has left already, the drain is zero.
 func (g *guard) leave(key objectKey) (asked drain, acknowledge bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -295,10 +298,11 @@ func (g *guard) tidy(key objectKey, o *object) {
 // acknowledgeTimeout limits one attempt to acknowledge.
 const acknowledgeTimeout = 10 * time.Second
 
-// acknowledge releases an object, and reports whether nothing remains to be done. guard.leave has chosen the caller. First, what the process holds
-// for the object ends ([Releaser]). Then one patch removes the drain label of exactly the version that was drained. It also removes the
-// shard label, or sets it to the shard that the drain names. A conflict means that the object has changed since, perhaps because the
-// drain was withdrawn; the returned error satisfies apierrors.IsConflict.
+// acknowledge releases an object, and reports whether nothing remains to be done. guard.leave has chosen the caller.
+// First, what the process holds for the object ends ([Releaser]). Then one patch removes the drain label of exactly the
+// version that was drained. It also removes the shard label, or sets it to the shard that the drain names. A conflict
+// means that the object has changed since, perhaps because the drain was withdrawn; the returned error satisfies
+// apierrors.IsConflict.
 //
 // The context is not that of a reconcile, whose end must not break this off. The end of the term does.
 func (s *Shard) acknowledge(ctx context.Context, key objectKey, asked drain) (done bool, err error) {
@@ -373,8 +377,8 @@ func (s *Shard) sendRelease(ctx context.Context, k *kind, key objectKey, asked d
 	return outcome{version: version, unknown: err != nil && !refused(err)}, err
 }
 
-// refused reports whether the API server has certainly not applied a request. A conflict may be the answer to the second attempt of a
-// client that got none to the first.
+// refused reports whether the API server has certainly not applied a request. A conflict may be the answer to the
+// second attempt of a client that got none to the first.
 func refused(err error) bool {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {
@@ -383,10 +387,12 @@ func refused(err error) bool {
 
 	code := int(status.Status().Code)
 
-	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusConflict && code != http.StatusTooManyRequests
+	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusConflict &&
+		code != http.StatusTooManyRequests
 }
 
-// afterwards reads from the API server what has become of an object, after the given error, and returns the error that remains.
+// afterwards reads from the API server what has become of an object, after the given error, and returns the error that
+// remains.
 func (s *Shard) afterwards(ctx context.Context, k *kind, key objectKey, failure error) (outcome, error) {
 	live, err := k.live(ctx, key.NamespacedName)
 
@@ -406,15 +412,18 @@ func (s *Shard) afterwards(ctx context.Context, k *kind, key objectKey, failure 
 const (
 	// drainWorkers is how many objects are released at once.
 	drainWorkers = 8
-	// firstLook and lastLook limit the time between two looks at an object that could not be released; it doubles in between.
+	// firstLook and lastLook limit the time between two looks at an object that could not be released; it doubles in
+	// between.
 	firstLook, lastLook = 50 * time.Millisecond, 10 * time.Second
-	// forgetAfter is how long an object is absent before it is forgotten, if no worker was told. A controller with a long queue may still be told.
+	// forgetAfter is how long an object is absent before it is forgotten, if no worker was told. A controller with a long
+	// queue may still be told.
 	forgetAfter = 10 * time.Minute
 )
 
-// drains releases objects that nobody works on as soon as an informer shows the drain, and forgets objects that are deleted. The
-// workers of controllers may be busy for long, and the events may be filtered before they reach them. It looks at objects like any
-// worker, so the guard decides. If workers are inside the object, the last of them acknowledges.
+// drains releases objects that nobody works on as soon as an informer shows the drain, and forgets objects that are
+// deleted. The workers of controllers may be busy for long, and the events may be filtered before they reach them. It
+// looks at objects like any worker, so the guard decides. If workers are inside the object, the last of them
+// acknowledges.
 type drains struct {
 	shard *Shard
 
@@ -500,10 +509,12 @@ func (d *drains) again(keys ...objectKey) {
 	}
 }
 
-// run releases objects until the term ends. Then it ends what the process holds for its objects, and reports whether it has succeeded.
+// run releases objects until the term ends. Then it ends what the process holds for its objects, and reports whether it
+// has succeeded.
 func (d *drains) run(ctx context.Context) bool {
 	log := klog.FromContext(ctx).WithValues("shard", d.shard.Name())
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[look](firstLook, lastLook))
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[look](firstLook,
+		lastLook))
 
 	d.mu.Lock()
 	d.queue = queue
@@ -532,7 +543,8 @@ func (d *drains) run(ctx context.Context) bool {
 
 	err := d.shard.releaseAll(logr.NewContext(ctx, log))
 	if err != nil {
-		log.Error(err, "Could not release what the process holds for its objects. The Lease is not released: the process must end")
+		log.Error(err, "Could not release what the process holds for its objects. The Lease is not released: the process "+
+			"must end")
 	}
 
 	return err == nil
@@ -597,8 +609,8 @@ func (d *drains) visit(ctx context.Context, item look) (wait reconcile.Result, a
 	return wait, may == unclear, err
 }
 
-// forget lets an object be forgotten that is still not in the cache. It returns when to try again, because a function that was told of the
-// deletion has not finished.
+// forget lets an object be forgotten that is still not in the cache. It returns when to try again, because a function
+// that was told of the deletion has not finished.
 func (v *visit) forget(ctx context.Context, k *kind, name types.NamespacedName) (time.Duration, error) {
 	key := k.key(name)
 	v.into(key)

@@ -29,10 +29,12 @@ import (
 type ringMeta struct{ shard, drain, handover, held *string }
 
 func (m ringMeta) equal(o ringMeta) bool {
-	return ptr.Equal(m.shard, o.shard) && ptr.Equal(m.drain, o.drain) && ptr.Equal(m.handover, o.handover) && ptr.Equal(m.held, o.held)
+	return ptr.Equal(m.shard, o.shard) && ptr.Equal(m.drain, o.drain) && ptr.Equal(m.handover, o.handover) &&
+		ptr.Equal(m.held, o.held)
 }
 
-// ringKeys reads and writes the keys of the ring in objects. If others have the object's maps too, it writes into new ones.
+// ringKeys reads and writes the keys of the ring in objects. If others have the object's maps too, it writes into new
+// ones.
 type ringKeys contract.LabelKeys
 
 // field is a field of metadata with the ring's keys in it; the value is nil for none.
@@ -51,7 +53,8 @@ type pair struct {
 func (k ringKeys) fields(m ringMeta) []field {
 	return []field{
 		{"labels", metav1.Object.GetLabels, metav1.Object.SetLabels, []pair{{k.Shard, m.shard}, {k.Drain, m.drain}}},
-		{"annotations", metav1.Object.GetAnnotations, metav1.Object.SetAnnotations, []pair{{k.Handover, m.handover}, {k.Held, m.held}}},
+		{"annotations", metav1.Object.GetAnnotations, metav1.Object.SetAnnotations,
+			[]pair{{k.Handover, m.handover}, {k.Held, m.held}}},
 	}
 }
 
@@ -62,12 +65,14 @@ func (k ringKeys) of(obj metav1.Object) (m ringMeta) {
 		labels, _ := metadata["labels"].(map[string]any)
 		annotations, _ := metadata["annotations"].(map[string]any)
 
-		return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(annotations, k.Handover), valueOf(annotations, k.Held)}
+		return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(annotations, k.Handover),
+			valueOf(annotations, k.Held)}
 	}
 
 	labels, annotations := obj.GetLabels(), obj.GetAnnotations()
 
-	return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(annotations, k.Handover), valueOf(annotations, k.Held)}
+	return ringMeta{valueOf(labels, k.Shard), valueOf(labels, k.Drain), valueOf(annotations, k.Handover),
+		valueOf(annotations, k.Held)}
 }
 
 func valueOf[V any](m map[string]V, key string) *string {
@@ -123,7 +128,8 @@ func (k ringKeys) in(metadata map[string]any, m ringMeta, shared bool) map[strin
 	return metadata
 }
 
-// with returns the map, or a copy if it is shared, with exactly these pairs of their keys. It is nil if it would be empty.
+// with returns the map, or a copy if it is shared, with exactly these pairs of their keys. It is nil if it would be
+// empty.
 func with[V any](m map[string]V, pairs []pair, shared bool) map[string]V {
 	if shared {
 		m = maps.Clone(m)
@@ -178,7 +184,8 @@ func (k ringKeys) hidden(obj any) any {
 	}
 }
 
-// each calls the function with each object of a list, and then hides its keys. Pointers in a list can be those of a cache.
+// each calls the function with each object of a list, and then hides its keys. Pointers in a list can be those of a
+// cache.
 func (k ringKeys) each(list client.ObjectList, shared bool, seen func(client.Object)) error {
 	pointer, err := meta.GetItemsPtr(list)
 	if err != nil {
@@ -212,14 +219,18 @@ type ringCache struct {
 type innerCache struct{ cache.Cache }
 
 // GetInformer implements cache.Informers.
-func (c *ringCache) GetInformer(ctx context.Context, obj client.Object, opts ...cache.InformerGetOption) (cache.Informer, error) {
+func (c *ringCache) GetInformer(
+	ctx context.Context, obj client.Object, opts ...cache.InformerGetOption,
+) (cache.Informer, error) {
 	informer, err := c.Cache.GetInformer(ctx, obj, opts...)
 
 	return c.informer(informer, c.checks.sort(obj)), err
 }
 
 // GetInformerForKind implements cache.Informers.
-func (c *ringCache) GetInformerForKind(ctx context.Context, gvk schema.GroupVersionKind, opts ...cache.InformerGetOption) (cache.Informer, error) {
+func (c *ringCache) GetInformerForKind(
+	ctx context.Context, gvk schema.GroupVersionKind, opts ...cache.InformerGetOption,
+) (cache.Informer, error) {
 	informer, err := c.Cache.GetInformerForKind(ctx, gvk, opts...)
 
 	return c.informer(informer, c.checks.sort(gvk)), err
@@ -245,7 +256,9 @@ type ringIndexer struct {
 }
 
 // IndexField implements client.FieldIndexer.
-func (i *ringIndexer) IndexField(ctx context.Context, obj client.Object, field string, extract client.IndexerFunc) error {
+func (i *ringIndexer) IndexField(
+	ctx context.Context, obj client.Object, field string, extract client.IndexerFunc,
+) error {
 	index := extract
 	if i.hides(i.checks.sort(obj)) {
 		index = func(obj client.Object) []string {
@@ -266,7 +279,9 @@ type ringInformer struct {
 }
 
 // AddEventHandler implements cache.Informer.
-func (i *ringInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *ringInformer) AddEventHandler(
+	h toolscache.ResourceEventHandler,
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.Informer.AddEventHandler(i.hiding(h)) //nolint:wrapcheck // it is the informer's
 }
 
@@ -303,9 +318,10 @@ func (i *ringInformer) hiding(h toolscache.ResourceEventHandler) toolscache.Reso
 	}
 }
 
-// body is the content of a patch, which can be changed so that the object keeps what it carries. A patch that replaces all labels or annotations costs
-// a request: the object is read, and either the patch names all that it removes, or it becomes conditional on the version that was read. Patches that no
-// library computes, such as the move of all labels, are sent as they are, and so are those in CBOR.
+// body is the content of a patch, which can be changed so that the object keeps what it carries. A patch that replaces
+// all labels or annotations costs a request: the object is read, and either the patch names all that it removes, or it
+// becomes conditional on the version that was read. Patches that no library computes, such as the move of all labels,
+// are sent as they are, and so are those in CBOR.
 type body struct {
 	*clients
 
@@ -317,7 +333,9 @@ type body struct {
 }
 
 // body returns the content of a patch. The function reads the object from the API server.
-func (c *clients) body(patchType types.PatchType, data []byte, read func() (metav1.Object, error)) (b *body, err error) {
+func (c *clients) body(
+	patchType types.PatchType, data []byte, read func() (metav1.Object, error),
+) (b *body, err error) {
 	b = &body{clients: c, patchType: patchType, read: read}
 
 	if patchType == types.ApplyYAMLPatchType {
@@ -366,8 +384,8 @@ func (b *body) keep() error {
 
 const versionPath = "/metadata/resourceVersion"
 
-// requires makes the version a precondition, unless the patch has one. An operation sets the version instead of testing it: for the API server, a failed
-// test is an invalid request, but a different version is a conflict.
+// requires makes the version a precondition, unless the patch has one. An operation sets the version instead of testing
+// it: for the API server, a failed test is an invalid request, but a different version is a conflict.
 func (b *body) requires(version string) {
 	if b.patchType == types.JSONPatchType {
 		if !slices.ContainsFunc(b.operations, func(o map[string]any) bool { return o["path"] == versionPath }) {
@@ -399,7 +417,8 @@ const directive = "$patch"
 func (b *body) keepFields() (err error) {
 	metadata, _ := b.fields["metadata"].(map[string]any)
 
-	if b.patchType == types.StrategicMergePatchType && (b.fields[directive] == "replace" || metadata[directive] == "replace") {
+	if b.patchType == types.StrategicMergePatchType &&
+		(b.fields[directive] == "replace" || metadata[directive] == "replace") {
 		b.fields["metadata"], err = b.replaced(metadata)
 
 		return err

@@ -23,19 +23,21 @@ const (
 	maxRetry   = 30 * time.Second
 )
 
-// inventory ensures that no worker starts from a cache that is older than the shard's term: such a cache still contains objects
-// that moved away while the Lease was free. It compares the cached state of an object with a list that was made after the
-// Lease was taken and the hold-off had passed, once per kind and stretch of the term (T5).
+// inventory ensures that no worker starts from a cache that is older than the shard's term: such a cache still contains
+// objects that moved away while the Lease was free. It compares the cached state of an object with a list that was made
+// after the Lease was taken and the hold-off had passed, once per kind and stretch of the term (T5).
 //
-//	F1  An object is worked on, or released, only when its cache shows it as it was when the API server listed the shard's
-//	    objects, or later. If the list does not contain the object, the cached version must be newer than the list.
-//	F2  The list contains the API server's latest state, after the hold-off. It therefore shows everything that happened while
-//	    the Lease was free. From then on, no object leaves the shard without the shard's acknowledgement.
-//	F3  While the API server does not answer, the shard keeps its Lease and works on nothing that was not confirmed before.
+//	F1  An object is worked on, or released, only when its cache shows it as it was when the API server listed the
+//	    shard's objects, or later. If the list does not contain the object, the cached version must be newer than the
+//	    list.
+//	F2  The list contains the API server's latest state, after the hold-off. It therefore shows everything that happened
+//	    while the Lease was free. From then on, no object leaves the shard without the shard's acknowledgement.
+//	F3  While the API server does not answer, the shard keeps its Lease and works on nothing that was not confirmed
+//	    before.
 //	F4  A cache that is behind costs no requests: its next event, or another look after a while, shows the state.
 //
-// The cost is one request per 500 objects. The shard reads single objects only where necessary: for versions that are not
-// numbers, and for an object that was listed and is not in the cache.
+// The cost is one request per 500 objects. The shard reads single objects only where necessary: for versions that are
+// not numbers, and for an object that was listed and is not in the cache.
 //
 // # Rejected alternatives
 //
@@ -54,8 +56,8 @@ type inventory struct {
 	next    time.Time // after a request has failed, no other one is sent before
 }
 
-// retries is when to retry what fails.
-var retries = wait.Backoff{Duration: firstRetry / 2, Cap: maxRetry / 2, Factor: 2, Jitter: 1, Steps: math.MaxInt} //nolint:mnd // the jitter is the other half
+// retries is when to retry what fails. Half of each pause is jitter.
+var retries = wait.Backoff{Duration: firstRetry / 2, Cap: maxRetry / 2, Factor: 2, Jitter: 1, Steps: math.MaxInt}
 
 // newInventory returns the inventory of the kind.
 func newInventory(s *Shard, k *kind) *inventory {
@@ -69,8 +71,8 @@ func (e retryError) Error() string {
 	return fmt.Sprintf("the shard cannot confirm that its cache is up to date, and retries in %s", time.Duration(e))
 }
 
-// prepare makes the list of this stretch of the term, unless it exists. One worker makes the list; the others wait. The error is a retryError if it is
-// too early to ask the API server again.
+// prepare makes the list of this stretch of the term, unless it exists. One worker makes the list; the others wait. The
+// error is a retryError if it is too early to ask the API server again.
 func (i *inventory) prepare(ctx context.Context) error {
 	select {
 	case i.busy <- struct{}{}:
@@ -125,8 +127,8 @@ func (i *inventory) put(ctx context.Context, found *listing, err error) {
 	i.answered(ctx, err)
 }
 
-// answered notes whether the API server has answered. If not, it logs why, and postpones the next attempt. If the worker was told to stop, this is not a
-// failure.
+// answered notes whether the API server has answered. If not, it logs why, and postpones the next attempt. If the
+// worker was told to stop, this is not a failure.
 func (i *inventory) answered(ctx context.Context, err error) {
 	switch {
 	case err == nil:
@@ -134,7 +136,8 @@ func (i *inventory) answered(ctx context.Context, err error) {
 	case ctx.Err() == nil:
 		i.next = i.shard.term.clock.Now().Add(i.retry.Step())
 
-		log.FromContext(ctx).Error(err, "Working on nothing that was not confirmed in this term: the API server must confirm that the cache is up to date",
+		log.FromContext(ctx).Error(err,
+			"Working on nothing that was not confirmed in this term: the API server must confirm that the cache is up to date",
 			"unconfirmedKind", i.kind.gvk.Kind, "retryAfter", i.until())
 	}
 }
@@ -149,8 +152,8 @@ func (i *inventory) doubt() {
 	}
 }
 
-// confirm reports whether the cached state of an object, read after prepare, is as new as the term. If not, the worker must check
-// the object again later. The error is a retryError if the process's caches disagree about the object.
+// confirm reports whether the cached state of an object, read after prepare, is as new as the term. If not, the worker
+// must check the object again later. The error is a retryError if the process's caches disagree about the object.
 func (i *inventory) confirm(ctx context.Context, name types.NamespacedName, cached view) (bool, error) {
 	switch _, agree, err := i.kind.stores.look(ctx, i.kind.gvk.GroupKind(), name); {
 	case err != nil:
@@ -185,8 +188,8 @@ func (i *inventory) confirm(ctx context.Context, name types.NamespacedName, cach
 	return may == fresh, nil
 }
 
-// judge returns how fresh the view is according to the list. The error is a retryError if the object must be read, and a recent
-// read failed.
+// judge returns how fresh the view is according to the list. The error is a retryError if the object must be read, and
+// a recent read failed.
 func (i *inventory) judge(stretch int, name types.NamespacedName, cached view) (*listing, freshness, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -215,8 +218,8 @@ const (
 	liveTimeout = 30 * time.Second
 )
 
-// listing is the API server's answer about the shard's objects of one kind at one moment of the term, and the versions that one
-// cache of them has been seen to reach since. It is not safe for concurrent use.
+// listing is the API server's answer about the shard's objects of one kind at one moment of the term, and the versions
+// that one cache of them has been seen to reach since. It is not safe for concurrent use.
 //
 // It keeps a name and a version per object as long as the term lasts: about a tenth of what the cache keeps.
 type listing struct {
@@ -240,9 +243,9 @@ const (
 	unsaid           // the listing alone cannot tell: read the object itself
 )
 
-// judge returns how fresh the cache's view of an object is. Of two versions of a resource, the greater one is the later one (the
-// API server has promised this since Kubernetes 1.35, and it was true before). Versions that are not numbers are only compared
-// for equality.
+// judge returns how fresh the cache's view of an object is. Of two versions of a resource, the greater one is the later
+// one (the API server has promised this since Kubernetes 1.35, and it was true before). Versions that are not numbers
+// are only compared for equality.
 func (l *listing) judge(name types.NamespacedName, v view) freshness {
 	version, listed := l.objects[name]
 	switch {
@@ -264,7 +267,8 @@ func (l *listing) judge(name types.NamespacedName, v view) freshness {
 	if !ok {
 		return unsaid // the cache has more namespaces than declared
 	}
-	// The list does not contain the object, so it did not belong to this shard then. Either it does since, or the cache is older.
+	// The list does not contain the object, so it did not belong to this shard then. Either it does since, or the cache is
+	// older.
 	if v.version == revision {
 		return behind
 	}
@@ -282,7 +286,8 @@ func compare(cached, live view) freshness {
 	return behind
 }
 
-// notOlder reports whether version a of an object was written with or after version b of the same resource. It is unsaid for versions that are not numbers.
+// notOlder reports whether version a of an object was written with or after version b of the same resource. It is
+// unsaid for versions that are not numbers.
 func notOlder(a, b string) freshness {
 	if a == b {
 		return fresh
@@ -298,8 +303,8 @@ func notOlder(a, b string) freshness {
 	}
 }
 
-// note records that a view of the cache was fresh. It keeps only what the versions do not tell, and only as long as the cache
-// contains the object: a cache never goes back.
+// note records that a view of the cache was fresh. It keeps only what the versions do not tell, and only as long as the
+// cache contains the object: a cache never goes back.
 func (l *listing) note(name types.NamespacedName, v view) {
 	l.noted = true
 	if v.version == "" {
@@ -309,7 +314,8 @@ func (l *listing) note(name types.NamespacedName, v view) {
 	}
 }
 
-// listed lists the shard's objects of the kind on the API server. All pages of a namespace show the same moment, which is not before the request.
+// listed lists the shard's objects of the kind on the API server. All pages of a namespace show the same moment, which
+// is not before the request.
 func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 	namespaces, err := k.namespaces()
 	if err != nil {
@@ -345,7 +351,9 @@ func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 type endpoint func() (metadata.Getter, error)
 
 // page lists one page, within the timeout of a request.
-func (e endpoint) page(ctx context.Context, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+func (e endpoint) page(
+	ctx context.Context, namespace string, o metav1.ListOptions,
+) (*metav1.PartialObjectMetadataList, error) {
 	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 	defer cancel()
 

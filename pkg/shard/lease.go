@@ -29,22 +29,25 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 )
 
-// lock is the shard's Lease as leader election sees it. Leader election does the timing. The lock adds what a shard needs in
-// addition:
+// lock is the shard's Lease as leader election sees it. Leader election does the timing. The lock adds what a shard
+// needs in addition:
 //
-//	L1  Workers begin only while the Lease is held, and none begins after it was lost. Every success extends the term from
-//	    when the request was sent, which is before anybody could see the renewal.
+//	L1  Workers begin only while the Lease is held, and none begins after it was lost. Every success extends the term
+//	    from when the request was sent, which is before anybody could see the renewal.
 //	L2  Only the holder releases the Lease, and only if renewals worked to the end and every worker has stopped. Leader
 //	    election alone would also release the Lease if it could not be renewed, while all workers still run.
-//	L3  This process does not take back a Lease that it has lost: its objects may have moved, and its workers do not know.
-//	L4  If two processes have the same name, the later one keeps the Lease. Leader election alone takes them for one process,
-//	    because the contract requires the shard's name as the holder.
-//	L5  A Lease that this shard did not hold continuously is used only after the hold-off, even if it was deleted and recreated.
-//	L6  The Lease announces the hold-off from the write that takes it. A longer hold-off that a predecessor has announced is
-//	    kept, and announced, until it has passed once: whoever has read it may rely on it.
+//	L3  This process does not take back a Lease that it has lost: its objects may have moved, and its workers do not
+//	    know.
+//	L4  If two processes have the same name, the later one keeps the Lease. Leader election alone takes them for one
+//	    process, because the contract requires the shard's name as the holder.
+//	L5  A Lease that this shard did not hold continuously is used only after the hold-off, even if it was deleted and
+//	    recreated.
+//	L6  The Lease announces the hold-off from the write that takes it. A longer hold-off that a predecessor has announced
+//	    is kept, and announced, until it has passed once: whoever has read it may rely on it.
 //	L7  The Lease of a slot is lost when it names another Pod, even if its holder, the slot, is the same.
-//	L8  A process waits for the hold-off if its predecessor has announced other namespaces than it does, even if the Lease was held all the time: whoever
-//	    has read there that the shard does not watch a namespace may rely on it for that long.
+//	L8  A process waits for the hold-off if its predecessor has announced other namespaces than it does, even if the
+//	    Lease was held all the time: whoever has read there that the shard does not watch a namespace may rely on it for
+//	    that long.
 //
 // Leader election calls the methods that read and write from one goroutine.
 type lock struct {
@@ -94,7 +97,8 @@ func (o Options) leases(config *rest.Config, deadline time.Duration) (coordinati
 func (s *Shard) lockFor(leases coordinationv1client.LeaseInterface, name string) *lock {
 	o := s.options
 
-	l := &lock{term: s.term, options: o, name: name, pod: pod{o.Pod, o.PodUID}, namespaces: s.namespaces, slot: o.Slots.any(), leases: leases}
+	l := &lock{term: s.term, options: o, name: name, pod: pod{o.Pod, o.PodUID}, namespaces: s.namespaces,
+		slot: o.Slots.any(), leases: leases}
 	if !l.slot && o.Pod == name {
 		l.pod.name = ""
 	}
@@ -112,7 +116,8 @@ func (l *lock) Describe() string { return l.options.Namespace + "/" + l.name }
 func (l *lock) RecordEvent(event string) {
 	if l.events != nil && l.lease != nil {
 		subject := &coordinationv1.Lease{
-			TypeMeta: metav1.TypeMeta{Kind: "Lease", APIVersion: coordinationv1.SchemeGroupVersion.String()}, ObjectMeta: l.lease.ObjectMeta,
+			TypeMeta:   metav1.TypeMeta{Kind: "Lease", APIVersion: coordinationv1.SchemeGroupVersion.String()},
+			ObjectMeta: l.lease.ObjectMeta,
 		}
 		l.events.Eventf(subject, corev1.EventTypeNormal, "LeaderElection", "%s %s", l.name, event)
 	}
@@ -159,7 +164,8 @@ func (l *lock) read(ctx context.Context) (*resourcelock.LeaderElectionRecord, er
 	return resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec), nil
 }
 
-// write writes the record to the Lease, or creates it if there was none. It fails if the Lease has changed since it was last read or written.
+// write writes the record to the Lease, or creates it if there was none. It fails if the Lease has changed since it was
+// last read or written.
 func (l *lock) write(ctx context.Context, record resourcelock.LeaderElectionRecord) (err error) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: l.name}}
 	if l.lease != nil {
@@ -183,17 +189,19 @@ func (l *lock) write(ctx context.Context, record resourcelock.LeaderElectionReco
 	return err //nolint:wrapcheck // leader election looks for Conflict and logs the Lease's name
 }
 
-// isSettled reports whether the shard can use a Lease that it takes over from this record without a hold-off. This is the case if
-// this shard's name has held the Lease for longer than a hold-off. It still does when the Lease is written, because the write
-// fails if the Lease has changed. Nobody has then seen it free lately. This happens when the process was restarted before its
-// Lease was taken. Both times come from the clock of the previous process. In all other cases, moves may be in progress: a Lease
-// that was taken or released is free; a Lease that does not exist may have been deleted long ago; a Lease that was acquired only
-// recently may have been free before; and L8 holds. A new shard, which has no objects, also waits for the hold-off: it looks the same.
+// isSettled reports whether the shard can use a Lease that it takes over from this record without a hold-off. This is
+// the case if this shard's name has held the Lease for longer than a hold-off. It still does when the Lease is written,
+// because the write fails if the Lease has changed. Nobody has then seen it free lately. This happens when the process
+// was restarted before its Lease was taken. Both times come from the clock of the previous process. In all other cases,
+// moves may be in progress: a Lease that was taken or released is free; a Lease that does not exist may have been
+// deleted long ago; a Lease that was acquired only recently may have been free before; and L8 holds. A new shard, which
+// has no objects, also waits for the hold-off: it looks the same.
 func (l *lock) isSettled(record *resourcelock.LeaderElectionRecord) bool {
 	watched := watchedBy(l.lease)
 
 	return record.HolderIdentity == l.name && !record.AcquireTime.IsZero() &&
-		record.RenewTime.Sub(record.AcquireTime.Time) >= l.holds() && (watched == "" || watched == strings.Join(l.namespaces, ","))
+		record.RenewTime.Sub(record.AcquireTime.Time) >= l.holds() &&
+		(watched == "" || watched == strings.Join(l.namespaces, ","))
 }
 
 // holds returns how long the shard holds off after it has taken the Lease as it was last read or written.
@@ -218,7 +226,8 @@ func (l *lock) theft(record *resourcelock.LeaderElectionRecord) error {
 	case record.HolderIdentity != l.name:
 		return fmt.Errorf("lease %s was taken from this shard: its holder is now %q", l.Describe(), record.HolderIdentity)
 	case record.RenewTime.After(l.renewed.Time):
-		return fmt.Errorf("lease %s is renewed by another process with the same name: give every shard its own name", l.Describe())
+		return fmt.Errorf("lease %s is renewed by another process with the same name: give every shard its own name",
+			l.Describe())
 	}
 
 	return nil
@@ -310,9 +319,11 @@ func (l *lock) release(ctx context.Context, record resourcelock.LeaderElectionRe
 	case l.lease == nil || !isHeld(l.lease):
 		return fmt.Errorf("lease %s is not released: this shard does not hold it", l.Describe())
 	case l.failure != nil && !errors.Is(l.failure, context.Canceled):
-		return fmt.Errorf("lease %s is not released, because it could not be renewed and workers may still run: %w", l.Describe(), l.failure)
+		return fmt.Errorf("lease %s is not released, because it could not be renewed and workers may still run: %w",
+			l.Describe(), l.failure)
 	case !idle && l.leave == nil:
-		return fmt.Errorf("lease %s is not released, because workers still run: it expires after the process has ended", l.Describe())
+		return fmt.Errorf("lease %s is not released, because workers still run: it expires after the process has ended",
+			l.Describe())
 	}
 
 	if l.leave != nil {
@@ -338,8 +349,8 @@ func (l *lock) lose(err error) error {
 	return err
 }
 
-// announce sets the annotations of a Lease that is about to be written. It replaces a longer hold-off of a predecessor only when the
-// shard works: by then, nobody has seen the Lease free for that long.
+// announce sets the annotations of a Lease that is about to be written. It replaces a longer hold-off of a predecessor
+// only when the shard works: by then, nobody has seen the Lease free for that long.
 func (l *lock) announce(lease *coordinationv1.Lease) {
 	holdOff := l.options.HoldOff
 	if longer := announcement(lease); longer > holdOff && l.term.held() != nil && !l.settled {
@@ -399,8 +410,9 @@ func (s *Shard) connect(config *rest.Config) error {
 	return nil
 }
 
-// hold takes the shard's Lease and returns when this process holds it; it is renewed from the first write on. With slots, the shard has a name then. The Lease
-// outlives ctx: it is renewed until the tenure is ended, or lost. Without a tenure, the error is that of ctx, or of a slot.
+// hold takes the shard's Lease and returns when this process holds it; it is renewed from the first write on. With
+// slots, the shard has a name then. The Lease outlives ctx: it is renewed until the tenure is ended, or lost. Without a
+// tenure, the error is that of ctx, or of a slot.
 func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) {
 	if s.options.Slots.any() && s.Name() == "" {
 		if err := s.claim(ctx, config); err != nil {
@@ -459,15 +471,15 @@ func (s *Shard) lostError() error {
 const (
 	// drainLook is how often a shard that stops looks whether it still has objects.
 	drainLook = 500 * time.Millisecond
-	// drainStalled is how long a shard that stops waits for the next drain while none is under way: nobody may drain it, for example because
-	// it is the only shard.
+	// drainStalled is how long a shard that stops waits for the next drain while none is under way: nobody may drain it,
+	// for example because it is the only shard.
 	drainStalled = 3 * time.Second
 )
 
-// untilDrained returns a context that outlives ctx: when ctx ends, the shard says in its Lease that it stops, and continues to work on its objects, which the
-// rebalancer drains one by one. The returned context ends when the shard has no objects any more, when nobody drains them, or when
-// [Options].DrainTimeout has passed. If the shard holds a slot and another process waits for one, it ends at once, because that process takes over all
-// objects.
+// untilDrained returns a context that outlives ctx: when ctx ends, the shard says in its Lease that it stops, and
+// continues to work on its objects, which the rebalancer drains one by one. The returned context ends when the shard
+// has no objects any more, when nobody drains them, or when [Options].DrainTimeout has passed. If the shard holds a
+// slot and another process waits for one, it ends at once, because that process takes over all objects.
 func (s *Shard) untilDrained(ctx context.Context) context.Context {
 	draining, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 
@@ -566,8 +578,8 @@ var (
 	errNotOurs = errors.New("this process does not hold the Lease")
 )
 
-// announceStop says in the Lease that the shard stops. Each later renewal says it again. It may be called while leader election renews the Lease,
-// which then reads the Lease again.
+// announceStop says in the Lease that the shard stops. Each later renewal says it again. It may be called while leader
+// election renews the Lease, which then reads the Lease again.
 func (l *lock) announceStop(ctx context.Context) error {
 	l.stopping.Store(true)
 
@@ -581,7 +593,8 @@ func (l *lock) announceStop(ctx context.Context) error {
 			return errNotOurs
 		}
 
-		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationStopping, contract.OfferValue(lease.Spec.RenewTime.Time))
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationStopping,
+			contract.OfferValue(lease.Spec.RenewTime.Time))
 		_, err = l.leases.Update(ctx, lease, metav1.UpdateOptions{})
 
 		return err //nolint:wrapcheck // retry looks for Conflict

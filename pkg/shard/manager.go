@@ -63,21 +63,26 @@ type Manager struct {
 
 // NewManager returns a manager that runs as a shard. It replaces ctrl.NewManager, and nothing else is needed:
 //
-//   - A controller whose For kind is one of [Options].Kinds works only on objects of this shard, and acknowledges drains, as [Shard.Reconciler]
-//     describes. Every other controller, and every other runnable that would run where the leader is, must be declared in Options.Controllers or
-//     Options.Runnables. Add refuses it by name otherwise.
-//   - Start waits for a slot, if Options.Slots are set, takes the shard's Lease, fills the caches of the sharded kinds, and starts the controllers. While it waits,
-//     probes, metrics, webhooks, other caches, and what runs in every replica work. A Lease is taken only when the caches of other kinds are full, and the
-//     sharded kinds can be listed.
-//   - The check "shard" of /readyz passes while the process waits for a slot that it could take, and when it works as a shard.
-//   - When the context of Start ends, the shard works until its objects are drained; see Options.DrainTimeout. If it has webhooks, they are served for a few more
-//     seconds, until no request is sent to them any more. If the Lease is lost, Start returns an [ErrLost], and the process must end.
-//   - If the options have a leader election, the shards replace it without a moment in which its leader and a shard work at the same time, and the same
-//     holds for the way back; see [github.com/clusterring/clusterring/pkg/shard/former]. Leave it in the options until no version without shards can come back.
+//   - A controller whose For kind is one of [Options].Kinds works only on objects of this shard, and acknowledges
+//     drains, as [Shard.Reconciler] describes. Every other controller, and every other runnable that would run where
+//     the leader is, must be declared in Options.Controllers or Options.Runnables. Add refuses it by name otherwise.
+//   - Start waits for a slot, if Options.Slots are set, takes the shard's Lease, fills the caches of the sharded kinds,
+//     and starts the controllers. While it waits, probes, metrics, webhooks, other caches, and what runs in every
+//     replica work. A Lease is taken only when the caches of other kinds are full, and the sharded kinds can be listed.
+//   - The check "shard" of /readyz passes while the process waits for a slot that it could take, and when it works as a
+//     shard.
+//   - When the context of Start ends, the shard works until its objects are drained; see Options.DrainTimeout. If it
+//     has webhooks, they are served for a few more seconds, until no request is sent to them any more. If the Lease is
+//     lost, Start returns an [ErrLost], and the process must end.
+//   - If the options have a leader election, the shards replace it without a moment in which its leader and a shard
+//     work at the same time, and the same holds for the way back; see
+//     [github.com/clusterring/clusterring/pkg/shard/former]. Leave it in the options until no version without shards
+//     can come back.
 //
-// The manager's clients, readers and caches contain only the objects of this shard of the sharded kinds, in any version and form; GetAPIReader reads
-// all of them. They show neither labels nor annotations of the ring, and what is written with the client keeps them, unless Options.ShowLabels is set. A
-// reconcile of a controller that was not added to the manager gets an error.
+// The manager's clients, readers and caches contain only the objects of this shard of the sharded kinds, in any version
+// and form; GetAPIReader reads all of them. They show neither labels nor annotations of the ring, and what is written
+// with the client keeps them, unless Options.ShowLabels is set. A reconcile of a controller that was not added to the
+// manager gets an error.
 //
 // The error names all that is missing or wrong.
 func NewManager(config *rest.Config, options manager.Options, shard Options) (*Manager, error) {
@@ -123,7 +128,8 @@ func newManager(s *Shard, config *rest.Config, options manager.Options) (*Manage
 const (
 	// defaultGrace is the default of GracefulShutdownTimeout in controller-runtime.
 	defaultGrace = 30 * time.Second
-	// linger is for how long webhooks are served after the process was told to stop: until the proxies of all nodes know that it does.
+	// linger is for how long webhooks are served after the process was told to stop: until the proxies of all nodes know
+	// that it does.
 	linger = 5 * time.Second
 )
 
@@ -133,7 +139,8 @@ func (m *Manager) Shard() *Shard { return m.shard }
 // configure changes the options of the manager.
 func (m *Manager) configure(o *manager.Options) error {
 	if o.LeaderElectionResourceLockInterface != nil {
-		return errors.New("remove LeaderElectionResourceLockInterface: each shard holds a Lease of its own, and the manager makes it")
+		return errors.New("remove LeaderElectionResourceLockInterface: each shard holds a Lease of its own, and the " +
+			"manager makes it")
 	}
 
 	if err := m.replaceElection(o); err != nil {
@@ -218,8 +225,9 @@ func (m *Manager) create(o manager.Options) error {
 // clientOptions returns how the clients of the program are wrapped.
 func (m *Manager) clientOptions(o manager.Options) clientOptions {
 	of := clientOptions{
-		scheme: o.Scheme, inner: o.Client.Cache, kinds: m.kinds, showLabels: m.shard.options.ShowLabels, checkWrites: m.shard.options.CheckWrites,
-		shared: ptr.Deref(o.Cache.DefaultUnsafeDisableDeepCopy, false),
+		scheme: o.Scheme, inner: o.Client.Cache, kinds: m.kinds, showLabels: m.shard.options.ShowLabels,
+		checkWrites: m.shard.options.CheckWrites,
+		shared:      ptr.Deref(o.Cache.DefaultUnsafeDisableDeepCopy, false),
 	}
 	for _, kind := range o.Cache.ByObject {
 		of.shared = of.shared || ptr.Deref(kind.UnsafeDisableDeepCopy, false)
@@ -242,7 +250,8 @@ func (m *Manager) replaceElection(o *manager.Options) (err error) {
 
 		m.former, err = former.New(config, former.Options{
 			Ring: m.shard.Ring(), Namespace: namespace, Name: o.LeaderElectionID,
-			LeaseDuration: ptr.Deref(o.LeaseDuration, 0), RenewDeadline: ptr.Deref(o.RenewDeadline, 0), RetryPeriod: ptr.Deref(o.RetryPeriod, 0),
+			LeaseDuration: ptr.Deref(o.LeaseDuration, 0), RenewDeadline: ptr.Deref(o.RenewDeadline, 0),
+			RetryPeriod: ptr.Deref(o.RetryPeriod, 0),
 		})
 	}
 
@@ -252,7 +261,8 @@ func (m *Manager) replaceElection(o *manager.Options) (err error) {
 	return err
 }
 
-// work returns a context for a runnable, which ends when the manager or the shard stops, and the function that says that the runnable has ended.
+// work returns a context for a runnable, which ends when the manager or the shard stops, and the function that says
+// that the runnable has ended.
 func (m *Manager) work(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	after := context.AfterFunc(m.stopping, func() { cancel(context.Cause(m.stopping)) })
@@ -416,7 +426,8 @@ func (m *Manager) warnOfUnused() {
 
 	for _, name := range slices.Sorted(maps.Keys(m.shard.options.Controllers)) {
 		if m.controllers[name] == nil {
-			m.GetLogger().Info("A controller is declared, but was not added to the manager: is its name right?", "controller", name)
+			m.GetLogger().Info("A controller is declared, but was not added to the manager: is its name right?",
+				"controller", name)
 		}
 	}
 }
@@ -435,8 +446,9 @@ func (m *Manager) GetWebhookServer() webhook.Server {
 	return parting{s, &m.told}
 }
 
-// parting is a webhook server that asks clients to connect elsewhere when the process was told to stop. An API server sends all calls over one
-// connection, also long after no Service leads to the process; those that it sends when the server closes the connection would fail.
+// parting is a webhook server that asks clients to connect elsewhere when the process was told to stop. An API server
+// sends all calls over one connection, also long after no Service leads to the process; those that it sends when the
+// server closes the connection would fail.
 type parting struct {
 	webhook.Server
 
@@ -469,10 +481,11 @@ func (m *Manager) GetFieldIndexer() client.FieldIndexer {
 }
 
 var (
-	errPreparing = errors.New("the caches of kinds that are not sharded are not full yet, or the sharded kinds cannot be listed: see the log")
-	errNoSlot    = errors.New("the shard does not know yet whether there is a slot for it, or may not take it: see the log")
-	errStopping  = errors.New("the shard was told to stop")
-	errFilling   = errors.New("the caches of this shard's objects are not full yet")
+	errPreparing = errors.New("the caches of kinds that are not sharded are not full yet, or the sharded kinds cannot " +
+		"be listed: see the log")
+	errNoSlot   = errors.New("the shard does not know yet whether there is a slot for it, or may not take it: see the log")
+	errStopping = errors.New("the shard was told to stop")
+	errFilling  = errors.New("the caches of this shard's objects are not full yet")
 )
 
 // ready is the check of /readyz: it passes while the process waits for a slot that it could take, and when it works.
@@ -501,8 +514,9 @@ func (m *Manager) ready(r *http.Request) error {
 	}
 }
 
-// prepare waits until the process could work as a shard: a version that may not read a kind, or to which a kind is missing, shall take nothing. It also makes
-// the informers that the sharded controllers will ask for, so that they are full when the controllers start.
+// prepare waits until the process could work as a shard: a version that may not read a kind, or to which a kind is
+// missing, shall take nothing. It also makes the informers that the sharded controllers will ask for, so that they are
+// full when the controllers start.
 func (m *Manager) prepare(ctx context.Context) error {
 	m.mu.Lock()
 
@@ -515,8 +529,9 @@ func (m *Manager) prepare(ctx context.Context) error {
 	}
 	m.mu.Unlock()
 
-	filled, cancel := context.WithTimeoutCause(ctx, m.patience(), fmt.Errorf("the caches of other kinds than the sharded ones were not full after %s: "+
-		"see the log for a permission or a CustomResourceDefinition that is missing", m.patience()))
+	filled, cancel := context.WithTimeoutCause(ctx, m.patience(),
+		fmt.Errorf("the caches of other kinds than the sharded ones were not full after %s: "+
+			"see the log for a permission or a CustomResourceDefinition that is missing", m.patience()))
 	defer cancel()
 
 	others := func() error { return m.cache.inform(filled, false, watched) }
@@ -568,7 +583,8 @@ func (m *Manager) fill(ctx context.Context, t *tenure) error {
 		return m.shard.lostError()
 	}
 
-	return fmt.Errorf("shard %s gives its Lease back, because the caches of its objects were not full after %s: see the log for the kind and the reason", m.shard.Name(),
+	return fmt.Errorf("shard %s gives its Lease back, because the caches of its objects were not full after %s: see "+
+		"the log for the kind and the reason", m.shard.Name(),
 		m.patience())
 }
 

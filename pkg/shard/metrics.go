@@ -20,9 +20,10 @@ var (
 	}, []string{"ring"})
 	waitedSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "clusterring_shard_wait_seconds",
-		Help: "How long objects waited until the cache showed all that follows them. Objects that did not have to wait are not counted.",
+		Help: "How long objects waited until the cache showed all that follows them. Objects that did not have to wait are " +
+			"not counted.",
 		// From a watch that is slightly late to a watch that has to start again.
-		Buckets: prometheus.ExponentialBuckets(0.01, 4, 8), //nolint:mnd // 10 ms to 160 s
+		Buckets: prometheus.ExponentialBuckets(0.01, 4, 8), // 10 ms to 160 s
 	}, []string{"ring"})
 	running = &exporter{}
 )
@@ -39,8 +40,9 @@ func waitMetricsOf(ring string) waitMetrics {
 	return waitMetrics{objects: waitingObjects.WithLabelValues(ring), took: waitedSeconds.WithLabelValues(ring)}
 }
 
-// exporter exports the state of all shards that run in this process, as it is when metrics are read. It is registered once: collectors for one
-// shard each would collide in the registry, because the name of a shard is known only after it has a slot.
+// exporter exports the state of all shards that run in this process, as it is when metrics are read. It is registered
+// once: collectors for one shard each would collide in the registry, because the name of a shard is known only after it
+// has a slot.
 type exporter struct {
 	mu     sync.Mutex
 	shards []*Shard
@@ -78,7 +80,8 @@ func exports(name, help string, read func(*Shard, emit), labels ...string) expor
 		is = prometheus.CounterValue
 	}
 
-	return exported{prometheus.NewDesc("clusterring_shard_"+name, help, append([]string{"ring", "shard"}, labels...), nil), is, read}
+	return exported{prometheus.NewDesc("clusterring_shard_"+name, help, append([]string{"ring", "shard"}, labels...),
+		nil), is, read}
 }
 
 // ofShards are the metrics of each shard, except those of objects that wait.
@@ -95,34 +98,41 @@ var ofShards = []exported{
 		held, _, _ := s.term.lease()
 		to(number(held))
 	}),
-	exports("lease_renewal_age_seconds", "Time since the last successful renewal of the Lease was sent.", func(s *Shard, to emit) {
-		if _, age, known := s.term.lease(); known {
-			to(age.Seconds())
-		}
-	}),
+	exports("lease_renewal_age_seconds", "Time since the last successful renewal of the Lease was sent.",
+		func(s *Shard, to emit) {
+			if _, age, known := s.term.lease(); known {
+				to(age.Seconds())
+			}
+		}),
 	exports("objects", "Objects of the shard in its cache.", func(s *Shard, to emit) {
 		for kind, n := range s.stores.count() {
 			to(float64(n), kind.String())
 		}
 	}, "kind"),
-	exports("held_back_objects", "Objects that the shard does not reconcile, because that has ended a process twice.", func(s *Shard, to emit) {
-		for kind, n := range s.heldBack() {
-			to(float64(n), kind.String())
-		}
-	}, "kind"),
-	exports("drains_seen_total", "Drains that the shard has seen.", func(s *Shard, to emit) { to(float64(s.guard.pending().seen)) }),
-	exports("drains_released_total", "Objects that the shard has released.", func(s *Shard, to emit) { to(float64(s.released.Load())) }),
-	exports("drains_waiting", "Objects that the shard has to release.", func(s *Shard, to emit) { to(float64(s.guard.pending().waiting)) }),
-	exports("oldest_drain_seconds", "How long the oldest of these waits, and for which controller.", func(s *Shard, to emit) {
-		if p := s.guard.pending(); p.waiting > 0 {
-			to(s.guard.clock.Since(p.since).Seconds(), s.progress.inside(p.oldest))
-		}
-	}, "controller"),
-	exports("stalled_seconds", "How long no worker of the controller has returned while one worked.", func(s *Shard, to emit) {
-		for controller, since := range s.progress.stalled(s.term.clock.Now()) {
-			to(since.Seconds(), controller)
-		}
-	}, "controller"),
+	exports("held_back_objects", "Objects that the shard does not reconcile, because that has ended a process twice.",
+		func(s *Shard, to emit) {
+			for kind, n := range s.heldBack() {
+				to(float64(n), kind.String())
+			}
+		}, "kind"),
+	exports("drains_seen_total", "Drains that the shard has seen.",
+		func(s *Shard, to emit) { to(float64(s.guard.pending().seen)) }),
+	exports("drains_released_total", "Objects that the shard has released.",
+		func(s *Shard, to emit) { to(float64(s.released.Load())) }),
+	exports("drains_waiting", "Objects that the shard has to release.",
+		func(s *Shard, to emit) { to(float64(s.guard.pending().waiting)) }),
+	exports("oldest_drain_seconds", "How long the oldest of these waits, and for which controller.",
+		func(s *Shard, to emit) {
+			if p := s.guard.pending(); p.waiting > 0 {
+				to(s.guard.clock.Since(p.since).Seconds(), s.progress.inside(p.oldest))
+			}
+		}, "controller"),
+	exports("stalled_seconds", "How long no worker of the controller has returned while one worked.",
+		func(s *Shard, to emit) {
+			for controller, since := range s.progress.stalled(s.term.clock.Now()) {
+				to(since.Seconds(), controller)
+			}
+		}, "controller"),
 	exports("refused_reconciles_total", "Reconciles that did not run.", func(s *Shard, to emit) {
 		s.progress.each(s.progress.reconciles, to)
 	}, "controller", "reason"),
@@ -146,7 +156,8 @@ func (*exporter) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. Of several shards with one name, which only a test has in one process, it exports the one that started last.
+// Collect implements prometheus.Collector. Of several shards with one name, which only a test has in one process, it
+// exports the one that started last.
 func (e *exporter) Collect(out chan<- prometheus.Metric) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -179,7 +190,8 @@ type progress struct {
 }
 
 func newProgress() *progress {
-	return &progress{visits: map[*visit]struct{}{}, returned: map[string]time.Time{}, reconciles: map[[2]string]int{}, writes: map[[2]string]int{}}
+	return &progress{visits: map[*visit]struct{}{}, returned: map[string]time.Time{}, reconciles: map[[2]string]int{},
+		writes: map[[2]string]int{}}
 }
 
 // begins records a visit of a reconcile.
@@ -259,7 +271,8 @@ func (p *progress) stalled(now time.Time) map[string]time.Duration {
 	return all
 }
 
-// controllerOf returns the name of the controller that a worker belongs to: that of the manager, or what it would be by default.
+// controllerOf returns the name of the controller that a worker belongs to: that of the manager, or what it would be by
+// default.
 func (w *wrapped) controllerOf(m mark) string {
 	if m.controller != "" {
 		return m.controller

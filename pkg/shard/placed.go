@@ -29,7 +29,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/former"
 )
 
-// placed is a controller or another runnable as the manager runs it: where it was declared to run, and with a mark for the checks.
+// placed is a controller or another runnable as the manager runs it: where it was declared to run, and with a mark for
+// the checks.
 type placed struct {
 	runnable manager.Runnable
 	manager  *Manager
@@ -104,8 +105,10 @@ func (m *Manager) addController(r manager.Runnable, c *found) error {
 
 	if !declared {
 		return fmt.Errorf("controller %q is not declared: it works on %s, which is not one of shard.Options.Kinds. "+
-			"Declare it in shard.Options.Controllers as shard.OneReplica or shard.EveryReplica (declared are: %s), or declare its kind", c.name,
-			cmp.Or(c.kind().String(), "a kind that the manager cannot see"), strings.Join(slices.Sorted(maps.Keys(m.shard.options.Controllers)), ", "))
+			"Declare it in shard.Options.Controllers as shard.OneReplica or shard.EveryReplica (declared are: %s), or "+
+			"declare its kind", c.name,
+			cmp.Or(c.kind().String(), "a kind that the manager cannot see"),
+			strings.Join(slices.Sorted(maps.Keys(m.shard.options.Controllers)), ", "))
 	}
 
 	m.mu.Lock()
@@ -166,7 +169,8 @@ func (m *Manager) addRunnable(r manager.Runnable) error {
 
 	p, ok := m.shard.options.Runnables[key]
 	if !ok {
-		return fmt.Errorf("runnable %q is not declared: it would run in every replica, because every replica is a leader of its own: declare it in "+
+		return fmt.Errorf("runnable %q is not declared: it would run in every replica, because every replica is a leader "+
+			"of its own: declare it in "+
 			"shard.Options.Runnables as shard.EveryReplica or shard.OneReplica", key)
 	}
 
@@ -196,7 +200,8 @@ func (m *Manager) place(r manager.Runnable, at where, name string) error {
 	return m.inner.Add(p) //nolint:wrapcheck // it is the manager's
 }
 
-// everywhere reports whether a runnable may run in every replica without a declaration: a manager runs it without leader election, or it only reads.
+// everywhere reports whether a runnable may run in every replica without a declaration: a manager runs it without
+// leader election, or it only reads.
 func everywhere(r manager.Runnable) bool {
 	switch r := r.(type) {
 	case *manager.Server:
@@ -234,12 +239,13 @@ type Kind struct {
 	main   bool
 }
 
-// Main declares the kind of a main resource of the ring. Its objects follow no controller, even if they have one. The object is an empty one of the kind, in
-// any form: typed, unstructured, or metadata.
+// Main declares the kind of a main resource of the ring. Its objects follow no controller, even if they have one. The
+// object is an empty one of the kind, in any form: typed, unstructured, or metadata.
 func Main(object client.Object) Kind { return Kind{object: object, main: true} }
 
-// Controlled declares the kind of a controlled resource of the ring. Each of its objects is at the shard of its controller. Declare each of them that
-// the controllers read, write, or watch, and those between two others, such as ReplicaSets between Deployments and Pods.
+// Controlled declares the kind of a controlled resource of the ring. Each of its objects is at the shard of its
+// controller. Declare each of them that the controllers read, write, or watch, and those between two others, such as
+// ReplicaSets between Deployments and Pods.
 func Controlled(object client.Object) Kind { return Kind{object: object} }
 
 // declared are kinds with their declarations.
@@ -256,7 +262,8 @@ func (d declared) of(gk schema.GroupKind) (schema.GroupKind, Kind, bool) {
 	return gk, kind, is
 }
 
-var errNoKinds = errors.New("kinds: declare the resources of the ring, such as shard.Kinds{shard.Main(&v1.Website{}), shard.Controlled(&corev1.ConfigMap{})}")
+var errNoKinds = errors.New("kinds: declare the resources of the ring, such as " +
+	"shard.Kinds{shard.Main(&v1.Website{}), shard.Controlled(&corev1.ConfigMap{})}")
 
 // in returns the kinds by group and kind. The error names all that is wrong.
 func (k Kinds) in(scheme *kruntime.Scheme) (declared, error) {
@@ -295,7 +302,8 @@ func absentObject(obj client.Object) bool {
 	return obj == nil || reflect.ValueOf(obj).Kind() == reflect.Pointer && reflect.ValueOf(obj).IsNil()
 }
 
-// Placement is where a controller or a runnable runs: [Sharded], [ShardedBy], [EveryReplica], or [OneReplica]. The zero value is none of them.
+// Placement is where a controller or a runnable runs: [Sharded], [ShardedBy], [EveryReplica], or [OneReplica]. The zero
+// value is none of them.
 type Placement struct {
 	where  where
 	object client.Object
@@ -312,18 +320,20 @@ const (
 	oneReplica
 )
 
-// Sharded declares a controller that works on the objects of this shard of one of the declared kinds. Controllers that are built with builder.For, and without
-// a logger of their own, need no declaration.
+// Sharded declares a controller that works on the objects of this shard of one of the declared kinds. Controllers that
+// are built with builder.For, and without a logger of their own, need no declaration.
 func Sharded(kind client.Object) Placement { return ShardedBy(kind, requested) }
 
 func requested(r reconcile.Request) types.NamespacedName { return r.NamespacedName }
 
-// ShardedBy declares a controller whose requests have a type of their own. The function returns the object of the kind that a request is about.
+// ShardedBy declares a controller whose requests have a type of their own. The function returns the object of the kind
+// that a request is about.
 func ShardedBy[R comparable](kind client.Object, object func(R) types.NamespacedName) Placement {
 	return Placement{where: sharded, object: kind, wrap: func(w *wrapped, do any) (any, error) {
 		inner, ok := do.(reconcile.TypedReconciler[R])
 		if !ok {
-			return nil, fmt.Errorf("its requests are not of type %T, but those of %T: declare it as shard.ShardedBy with their type", *new(R), do)
+			return nil, fmt.Errorf("its requests are not of type %T, but those of %T: declare it as shard.ShardedBy with "+
+				"their type", *new(R), do)
 		}
 
 		return newReconciler(w, inner, object), nil
@@ -337,7 +347,8 @@ func (o Options) validatePlacements(scheme *kruntime.Scheme, kinds declared) err
 	for _, name := range slices.Sorted(maps.Keys(o.Controllers)) {
 		p := o.Controllers[name]
 		if p.where == nowhere {
-			errs = append(errs, fmt.Errorf("controller %q: declare it as shard.Sharded, shard.EveryReplica, or shard.OneReplica", name))
+			errs = append(errs, fmt.Errorf("controller %q: declare it as shard.Sharded, shard.EveryReplica, or shard.OneReplica",
+				name))
 		}
 
 		if p.where != sharded {
@@ -372,15 +383,16 @@ func (o Options) validatePlacements(scheme *kruntime.Scheme, kinds declared) err
 func (o Options) uses(w where) bool {
 	has := func(p Placement) bool { return p.where == w }
 
-	return slices.ContainsFunc(slices.Collect(maps.Values(o.Controllers)), has) || slices.ContainsFunc(slices.Collect(maps.Values(o.Runnables)), has)
+	return slices.ContainsFunc(slices.Collect(maps.Values(o.Controllers)), has) ||
+		slices.ContainsFunc(slices.Collect(maps.Values(o.Runnables)), has)
 }
 
-// EveryReplica declares a controller or runnable that runs in every replica, also in one that waits for a slot: several processes work on the same objects at
-// the same time. That is right for what works on its own replica, or reads only.
+// EveryReplica declares a controller or runnable that runs in every replica, also in one that waits for a slot: several
+// processes work on the same objects at the same time. That is right for what works on its own replica, or reads only.
 func EveryReplica() Placement { return Placement{where: everyReplica} }
 
-// OneReplica declares a controller or runnable that runs in one replica at a time, as with leader election. The Lease of the election is in the namespace of
-// the shards; see [LeaseName].
+// OneReplica declares a controller or runnable that runs in one replica at a time, as with leader election. The Lease
+// of the election is in the namespace of the shards; see [LeaseName].
 func OneReplica() Placement { return Placement{where: oneReplica} }
 
 // LeaseName returns the name of the Lease of the election for what runs in one replica.
@@ -393,7 +405,9 @@ type typedReconciler[R comparable] struct {
 	object func(R) types.NamespacedName
 }
 
-func newReconciler[R comparable](w *wrapped, inner reconcile.TypedReconciler[R], object func(R) types.NamespacedName) *typedReconciler[R] {
+func newReconciler[R comparable](
+	w *wrapped, inner reconcile.TypedReconciler[R], object func(R) types.NamespacedName,
+) *typedReconciler[R] {
 	w.ends = releaseOf(inner)
 
 	return &typedReconciler[R]{wrapped: w, inner: inner, object: object}
@@ -406,7 +420,8 @@ func (r *typedReconciler[R]) Reconcile(ctx context.Context, request R) (reconcil
 	})
 }
 
-// TypedReconciler is [Shard.Reconciler] for requests that have a type of their own. The function returns the object that a request is about.
+// TypedReconciler is [Shard.Reconciler] for requests that have a type of their own. The function returns the object
+// that a request is about.
 func TypedReconciler[R comparable](
 	m *Manager, obj client.Object, inner reconcile.TypedReconciler[R], object func(R) types.NamespacedName,
 ) reconcile.TypedReconciler[R] {
@@ -416,9 +431,10 @@ func TypedReconciler[R comparable](
 // defaultSyncTimeout is for how long a controller waits for its caches by default, as in controller-runtime.
 const defaultSyncTimeout = 2 * time.Minute
 
-// ErrUnknownController is the error for a controller whose type the package does not know: controller-runtime has changed it, or the program has
-// wrapped it. Such a controller is not started.
-var ErrUnknownController = errors.New("the reconciler of the controller is not where it is in the versions 0.24 and 0.25 of controller-runtime")
+// ErrUnknownController is the error for a controller whose type the package does not know: controller-runtime has
+// changed it, or the program has wrapped it. Such a controller is not started.
+var ErrUnknownController = errors.New("the reconciler of the controller is not where it is in the versions 0.24 and " +
+	"0.25 of controller-runtime")
 
 // found is a controller of controller-runtime that was added to the manager.
 type found struct {
@@ -431,8 +447,8 @@ type found struct {
 // library is where controller-runtime has its controllers.
 const library = "sigs.k8s.io/controller-runtime/pkg/internal/controller"
 
-// find returns the controller that a runnable is, or that it embeds; nil if there is none. All versions keep the name and the reconciler in exported fields
-// of a type that is not exported to other modules.
+// find returns the controller that a runnable is, or that it embeds; nil if there is none. All versions keep the name
+// and the reconciler in exported fields of a type that is not exported to other modules.
 func find(r manager.Runnable) (*found, error) {
 	v := reflect.Indirect(reflect.ValueOf(r))
 	if v.IsValid() && v.Type().PkgPath() == library {
@@ -452,7 +468,8 @@ func find(r manager.Runnable) (*found, error) {
 	}
 
 	if like {
-		return nil, fmt.Errorf("%w: %T contains a controller, but does not embed it: add the controller itself", ErrUnknownController, r)
+		return nil, fmt.Errorf("%w: %T contains a controller, but does not embed it: add the controller itself",
+			ErrUnknownController, r)
 	}
 
 	return nil, nil //nolint:nilnil // no controller
@@ -463,7 +480,8 @@ func open(r manager.Runnable, v reflect.Value) (*found, error) {
 	f := &found{fields: v}
 
 	name, do := f.field("Name"), f.field("Do")
-	if !name.IsValid() || name.Kind() != reflect.String || !do.IsValid() || do.Kind() != reflect.Interface || !do.CanSet() || do.IsNil() {
+	if !name.IsValid() || name.Kind() != reflect.String || !do.IsValid() || do.Kind() != reflect.Interface ||
+		!do.CanSet() || do.IsNil() {
 		return nil, fmt.Errorf("%w: %T", ErrUnknownController, r)
 	}
 
@@ -492,7 +510,8 @@ func (f *found) kind() schema.GroupKind {
 	return kindIn(l)
 }
 
-// patient makes the controller wait for its caches as long as the shard waits for its name. It returns for how long the controller would have waited.
+// patient makes the controller wait for its caches as long as the shard waits for its name. It returns for how long the
+// controller would have waited.
 func (f *found) patient() time.Duration {
 	limit := defaultSyncTimeout
 
@@ -521,7 +540,8 @@ func (f *found) watches() (objects []client.Object) {
 		}
 
 		in, obj := s.FieldByName("Cache"), s.FieldByName("Type")
-		if !in.IsValid() || in.Kind() != reflect.Interface || !in.Elem().IsValid() || in.Elem().Type() != reflect.TypeFor[*ringCache]() || !obj.IsValid() {
+		if !in.IsValid() || in.Kind() != reflect.Interface || !in.Elem().IsValid() ||
+			in.Elem().Type() != reflect.TypeFor[*ringCache]() || !obj.IsValid() {
 			continue
 		}
 
@@ -545,7 +565,8 @@ func (f *found) do() any { return f.field("Do").Interface() }
 // replace sets another reconciler of the same type of requests.
 func (f *found) replace(r any) { f.field("Do").Set(reflect.ValueOf(r)) }
 
-// noting is a LogSink that remembers the values of its logger. The builder of controllers puts the For kind of a controller nowhere but there.
+// noting is a LogSink that remembers the values of its logger. The builder of controllers puts the For kind of a
+// controller nowhere but there.
 type noting struct {
 	logr.LogSink
 

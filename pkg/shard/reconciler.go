@@ -25,23 +25,24 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
-// recheck is when a worker that could not decide, or could not start yet, checks again. Nearly always, an event or the worker
-// that leaves last comes first.
+// recheck is when a worker that could not decide, or could not start yet, checks again. Nearly always, an event or the
+// worker that leaves last comes first.
 const recheck = 2 * time.Second
 
-// Reconciler wraps a reconciler of one kind so that it runs only for objects that belong to this shard and are not draining, and
-// so that drains are acknowledged. [NewManager] does this for the controllers that are added to it; wrap by hand those of which it cannot see the
-// reconciler, and in tests. If the controller of an object is of another declared kind, the object also waits for the drain of its controller, and that
-// drain waits for the object. The same applies to the controller's controller, and so on.
+// Reconciler wraps a reconciler of one kind so that it runs only for objects that belong to this shard and are not
+// draining, and so that drains are acknowledged. [NewManager] does this for the controllers that are added to it; wrap
+// by hand those of which it cannot see the reconciler, and in tests. If the controller of an object is of another
+// declared kind, the object also waits for the drain of its controller, and that drain waits for the object. The same
+// applies to the controller's controller, and so on.
 //
 // obj is an empty object of one of [Options].Kinds. The client is read only in tests, where the shard has no manager.
 //
-// The wrapper uses nothing from the cache before the API server has confirmed it once in the term: the first reconcile of a
-// kind lists the shard's objects of that kind.
+// The wrapper uses nothing from the cache before the API server has confirmed it once in the term: the first reconcile
+// of a kind lists the shard's objects of that kind.
 //
-// The inner reconciler is also called for an object that it has worked on and that was deleted; see NotFound in the package
-// documentation. Its results and errors are passed on. If the wrapper cannot decide yet, the object is reconciled again a little
-// later.
+// The inner reconciler is also called for an object that it has worked on and that was deleted; see NotFound in the
+// package documentation. Its results and errors are passed on. If the wrapper cannot decide yet, the object is
+// reconciled again a little later.
 func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
 	return newReconciler(s.wrap(s.kindOf(c, obj)), inner, requested)
 }
@@ -59,7 +60,9 @@ func (s *Shard) view(obj metav1.Object) view {
 }
 
 // work calls the function if this process may work on the object, and acknowledges drains before and after.
-func (w *wrapped) work(ctx context.Context, name types.NamespacedName, inner workFunc) (result reconcile.Result, err error) {
+func (w *wrapped) work(
+	ctx context.Context, name types.NamespacedName, inner workFunc,
+) (result reconcile.Result, err error) {
 	if w.kind.err != nil {
 		return reconcile.Result{}, reconcile.TerminalError(w.kind.err) //nolint:wrapcheck // it is wrapped
 	}
@@ -156,7 +159,8 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 			return run, nil
 		}
 
-		owner := v.shard.kind(schema.FromAPIVersionAndKind(controller.APIVersion, controller.Kind).GroupKind(), obj.GetNamespace())
+		owner := v.shard.kind(schema.FromAPIVersionAndKind(controller.APIVersion, controller.Kind).GroupKind(),
+			obj.GetNamespace())
 		if owner == nil {
 			return run, nil
 		}
@@ -172,8 +176,8 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 	return may, err
 }
 
-// enterOwner returns what may be done to an object of this shard, based on its controller, which it follows. The controller is
-// nil if it no longer exists and the object is to be finished.
+// enterOwner returns what may be done to an object of this shard, based on its controller, which it follows. The
+// controller is nil if it no longer exists and the object is to be finished.
 func (v *visit) enterOwner(
 	ctx context.Context, owner *kind, obj metav1.Object, controller *metav1.OwnerReference,
 ) (metav1.Object, verdict, error) {
@@ -189,7 +193,8 @@ func (v *visit) enterOwner(
 	case may == run:
 		return has, may, nil
 	case (may == absent || may == gone) && obj.GetDeletionTimestamp() != nil:
-		// If the owner no longer exists, nobody else will finish the deletion. One that belongs to another shard is not in the cache either.
+		// If the owner no longer exists, nobody else will finish the deletion. One that belongs to another shard is not in
+		// the cache either.
 		if has, err = owner.live(ctx, key); err != nil || has != nil && has.GetUID() == controller.UID {
 			return nil, unclear, err
 		}
@@ -253,7 +258,8 @@ func (v *visit) see(ctx context.Context, k *kind, name types.NamespacedName) (me
 	if cached.owned || cached.version == "" { // nothing is done with objects of other shards anyway
 		confirmed, err := k.inventory.confirm(ctx, name, cached)
 		if err == nil && !confirmed {
-			log.FromContext(ctx).V(1).Info("Waiting until the cache shows the object as it was in this term", "kind", k.gvk.Kind, "object", name, "cachedVersion", cached.version)
+			log.FromContext(ctx).V(1).Info("Waiting until the cache shows the object as it was in this term", "kind", k.gvk.Kind,
+				"object", name, "cachedVersion", cached.version)
 		}
 
 		if err != nil || !confirmed {
@@ -273,8 +279,8 @@ func (v *visit) see(ctx context.Context, k *kind, name types.NamespacedName) (me
 	return obj, may, nil
 }
 
-// leave leaves every object that was entered, acknowledges the drains that waited for this, and adds the outcome to the result of
-// the reconcile. The context is not that of the reconcile.
+// leave leaves every object that was entered, acknowledges the drains that waited for this, and adds the outcome to the
+// result of the reconcile. The context is not that of the reconcile.
 func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (reconcile.Result, error) {
 	for _, key := range v.keys {
 		asked, acknowledge := v.shard.guard.leave(key)
@@ -308,13 +314,15 @@ func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (
 	return result, err
 }
 
-// wrapped is a reconciler or handler that a shard has wrapped. It calls the inner function for absent objects only if nothing can
-// bring them back while the function runs: the function reads the cache again, and would work on an object that no look preceded.
+// wrapped is a reconciler or handler that a shard has wrapped. It calls the inner function for absent objects only if
+// nothing can bring them back while the function runs: the function reads the cache again, and would work on an object
+// that no look preceded.
 //
-//	A1  The function is called for an absent object only if it has run for that object. An object that is handed over comes after
-//	    the objects that follow it; their events lead here while it is still absent.
-//	A2  If it has not run for the object in deletion, in the present stretch of the term, the API server must confirm that the object
-//	    no longer exists: an object whose label somebody else has changed is absent, too, and so is one that was taken.
+//	A1  The function is called for an absent object only if it has run for that object. An object that is handed over
+//	    comes after the objects that follow it; their events lead here while it is still absent.
+//	A2  If it has not run for the object in deletion, in the present stretch of the term, the API server must confirm
+//	    that the object no longer exists: an object whose label somebody else has changed is absent, too, and so is one
+//	    that was taken.
 //
 // This costs the memory of one name per object. A name is forgotten when the object has left the shard.
 type wrapped struct {
@@ -331,12 +339,14 @@ type wrapped struct {
 
 // stay is the time of an object in the shard, as one function knows it.
 type stay struct {
-	ran      bool      // whether the function has run
-	stretch  int       // the stretch of the term in which it ran last
-	deletion bool      // whether the object was in deletion then
-	told     bool      // whether the function was called for the absent object
-	ended    bool      // whether ends has returned since
-	waits    time.Time // since when the object waits for a controller that this shard does not see, or when this was last logged; zero: it does not
+	ran      bool // whether the function has run
+	stretch  int  // the stretch of the term in which it ran last
+	deletion bool // whether the object was in deletion then
+	told     bool // whether the function was called for the absent object
+	ended    bool // whether ends has returned since
+	// since when the object waits for a controller that this shard does not see, or when this was last logged; zero: it
+	// does not
+	waits time.Time
 }
 
 func (s *Shard) wrap(k *kind) *wrapped {
@@ -374,7 +384,9 @@ func (w *wrapped) woken(name types.NamespacedName) {
 func (w *wrapped) ofShard() *Shard { return w.shard }
 
 // call calls the function for an object that may be worked on.
-func (w *wrapped) call(ctx context.Context, name types.NamespacedName, deletion bool, inner workFunc) (reconcile.Result, error) {
+func (w *wrapped) call(
+	ctx context.Context, name types.NamespacedName, deletion bool, inner workFunc,
+) (reconcile.Result, error) {
 	stretch, err := w.shard.term.current()
 	if err != nil {
 		return later(err)
@@ -385,8 +397,8 @@ func (w *wrapped) call(ctx context.Context, name types.NamespacedName, deletion 
 	return inner(ctx)
 }
 
-// absent calls the function for an object that was deleted. The function is called until it returns no error, and does not request
-// another call.
+// absent calls the function for an object that was deleted. The function is called until it returns no error, and does
+// not request another call.
 func (w *wrapped) absent(ctx context.Context, name types.NamespacedName, inner workFunc) (reconcile.Result, error) {
 	stretch, err := w.shard.term.current()
 	if err != nil {
@@ -440,8 +452,9 @@ func (w *wrapped) change(name types.NamespacedName, fn func(*stay)) {
 	w.stays[name] = last
 }
 
-// whereabouts returns what has become of an object that is not in the cache, as the API server knows it: absent if it does not exist,
-// gone if it is not this shard's, or unclear if it is: the cache is behind, or has another selector in addition. The caller is inside the object.
+// whereabouts returns what has become of an object that is not in the cache, as the API server knows it: absent if it
+// does not exist, gone if it is not this shard's, or unclear if it is: the cache is behind, or has another selector in
+// addition. The caller is inside the object.
 func (s *Shard) whereabouts(ctx context.Context, k *kind, name types.NamespacedName) (verdict, error) {
 	switch obj, err := k.live(ctx, name); {
 	case err != nil:
@@ -464,8 +477,8 @@ func (w *wrapped) forget(name types.NamespacedName) {
 	delete(w.stays, name)
 }
 
-// depart forgets an object that the cache shows as another shard's, or not at all. What the process holds for it is released when no
-// worker is inside the object.
+// depart forgets an object that the cache shows as another shard's, or not at all. What the process holds for it is
+// released when no worker is inside the object.
 func (w *wrapped) depart(name types.NamespacedName) {
 	if w.last(name).ran {
 		w.shard.guard.depart(w.kind.key(name), "")
@@ -488,15 +501,16 @@ func (w *wrapped) unseen(ctx context.Context, name types.NamespacedName, l link)
 	w.change(name, func(last *stay) { last.waits = now })
 
 	if !waits.IsZero() {
-		log.FromContext(ctx).Info("Not reconciling the object, because it follows a controller that is not an object of this shard. "+
+		log.FromContext(ctx).Info("Not reconciling the object, because it follows a controller that is not an object of "+
+			"this shard. "+
 			"If the ring lists the controlled kind as a main resource, not as a controlled one, declare it as shard.Main",
 			"kind", w.kind.gvk.Kind, "object", name,
 			"controllerKind", l.controller.Kind, "controller", l.controller.NamespacedName, "controlledKind", l.kind)
 	}
 }
 
-// Resource describes a sharded resource to a controller that does not use controller-runtime. Every field is required except
-// Namespaced, whose zero value stands for a cluster-scoped resource, Namespace, Main, and Release.
+// Resource describes a sharded resource to a controller that does not use controller-runtime. Every field is required
+// except Namespaced, whose zero value stands for a cluster-scoped resource, Namespace, Main, and Release.
 type Resource struct {
 	// Kind is the kind of the resource's objects.
 	Kind schema.GroupVersionKind
@@ -504,34 +518,36 @@ type Resource struct {
 	Resource schema.GroupVersionResource
 	// Namespaced is true if the objects are namespaced.
 	Namespaced bool
-	// Namespace is the namespace of the controller's informer; empty if the informer watches all namespaces. A controller with an
-	// informer for each of several namespaces has a handler for each.
+	// Namespace is the namespace of the controller's informer; empty if the informer watches all namespaces. A controller
+	// with an informer for each of several namespaces has a handler for each.
 	Namespace string
-	// Main is true for main resources whose objects can be controlled by objects of another one, such as Jobs, if the ring lists both CronJobs and
-	// Jobs as main resources. Such an object does not follow its controller.
+	// Main is true for main resources whose objects can be controlled by objects of another one, such as Jobs, if the ring
+	// lists both CronJobs and Jobs as main resources. Such an object does not follow its controller.
 	Main bool
 	// Store is the store of the controller's informer: informer.GetStore(), with keys that consist of namespace and name.
 	Store cache.Store
-	// Client removes the labels of released objects, reads owners that are not in the store, and lists this shard's objects once
-	// after the Lease was taken.
+	// Client removes the labels of released objects, reads owners that are not in the store, and lists this shard's
+	// objects once after the Lease was taken.
 	Client metadata.Interface
 	// Release is [Releaser].Release of the controller, or nil if it holds nothing for an object beside its queue.
 	Release func(ctx context.Context, name types.NamespacedName) error
 }
 
-// Handler is [Shard.Reconciler] for controllers that do not use controller-runtime. It wraps the function that a controller
-// calls for a key from its queue: the function runs only for objects that belong to this shard and are not draining, and drains
-// are acknowledged. The same rules apply: wrap every such function of the process, including those of controlled kinds. For a
-// controlled resource of the ring without such a function, call Handler with nil, which declares it: an object with a hand-over
-// that names a resource which is not declared is an error. Add to the queue on every event, or at least on those that change labels.
+// Handler is [Shard.Reconciler] for controllers that do not use controller-runtime. It wraps the function that a
+// controller calls for a key from its queue: the function runs only for objects that belong to this shard and are not
+// draining, and drains are acknowledged. The same rules apply: wrap every such function of the process, including those
+// of controlled kinds. For a controlled resource of the ring without such a function, call Handler with nil, which
+// declares it: an object with a hand-over that names a resource which is not declared is an error. Add to the queue on
+// every event, or at least on those that change labels.
 //
-// Call the returned function with the key. It returns the error of sync or its own; retry in both cases. If it returns a
-// positive duration, add the key again after that time.
+// Call the returned function with the key. It returns the error of sync or its own; retry in both cases. If it returns
+// a positive duration, add the key again after that time.
 func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.NamespacedName) (time.Duration, error) {
 	k := r.kind()
 	if k.err == nil {
 		k.inventory, k.stores = newInventory(s, k), s.stores
-		s.stores.add(&store{Store: r.Store, form: form{gvk: r.Kind}, endpoint: k.endpoint, namespace: r.Namespace}, r.Resource.GroupResource())
+		s.stores.add(&store{Store: r.Store, form: form{gvk: r.Kind}, endpoint: k.endpoint, namespace: r.Namespace},
+			r.Resource.GroupResource())
 		s.declare(declared{r.Kind.GroupKind(): {main: r.Main}})
 		s.register(k)
 	}
@@ -589,20 +605,20 @@ func (r Resource) kind() *kind {
 	}
 }
 
-// Releaser is implemented by a reconciler that keeps something for an object between reconciles, such as goroutines, connections,
-// temporary files, or gauges. [Shard.Reconciler] finds the method on the reconciler that it wraps.
+// Releaser is implemented by a reconciler that keeps something for an object between reconciles, such as goroutines,
+// connections, temporary files, or gauges. [Shard.Reconciler] finds the method on the reconciler that it wraps.
 //
-// Release ends all of this for one object. The shard calls it once for each object that the reconciler has run for, when the object's
-// stay in the shard ends, and waits for it:
+// Release ends all of this for one object. The shard calls it once for each object that the reconciler has run for,
+// when the object's stay in the shard ends, and waits for it:
 //
 //   - before the shard acknowledges a drain of the object
 //   - when somebody else has changed the label of the object
 //   - after the reconciler was told of the deletion of the object, or some minutes later if it was not told
 //   - for all objects, when the Lease is lost, and before it is released
 //
-// Release never runs while a reconciler works on the object. If it returns an error, the shard logs it, and calls it again after a
-// while; meanwhile, it does not acknowledge the drain, or keeps the Lease. If the drain is withdrawn after Release, the object is reconciled
-// again; reconciles must therefore start again what Release has ended.
+// Release never runs while a reconciler works on the object. If it returns an error, the shard logs it, and calls it
+// again after a while; meanwhile, it does not acknowledge the drain, or keeps the Lease. If the drain is withdrawn
+// after Release, the object is reconciled again; reconciles must therefore start again what Release has ended.
 type Releaser interface {
 	Release(ctx context.Context, name types.NamespacedName) error
 }
@@ -675,11 +691,12 @@ func (w *wrapped) holds(name types.NamespacedName) bool {
 	return w.ends != nil && last.ran && !last.ended
 }
 
-// releaseAll ends what the process holds for all objects, after the term. If it fails, the process must end before another one has the
-// objects.
+// releaseAll ends what the process holds for all objects, after the term. If it fails, the process must end before
+// another one has the objects.
 func (s *Shard) releaseAll(ctx context.Context) error {
 	// This is less than what T3 leaves when the Lease is lost.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), (s.options.LeaseDuration-s.options.RenewDeadline)*4/5) //nolint:mnd // see above
+	limit := (s.options.LeaseDuration - s.options.RenewDeadline) * 4 / 5
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 
 	for {
@@ -693,13 +710,15 @@ func (s *Shard) releaseAll(ctx context.Context) error {
 			v := &visit{shard: s}
 			v.into(held[i])
 			s.guard.depart(held[i], "")
-			_, errs[i] = v.leave(ctx, reconcile.Result{}, nil) // a worker that is still inside releases the object when it leaves
+			// a worker that is still inside releases the object when it leaves
+			_, errs[i] = v.leave(ctx, reconcile.Result{}, nil)
 		})
 
 		select {
 		case <-ctx.Done():
 			i := max(0, slices.IndexFunc(errs, func(err error) bool { return err != nil }))
-			return fmt.Errorf("%d objects are not released, or still worked on: %w", len(held), cmp.Or(errs[i], context.Cause(ctx)))
+			return fmt.Errorf("%d objects are not released, or still worked on: %w", len(held),
+				cmp.Or(errs[i], context.Cause(ctx)))
 		case <-s.term.clock.After(soon):
 		}
 	}

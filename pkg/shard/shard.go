@@ -33,8 +33,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/internal/within"
 )
 
-// Shard is this process as a member of a ring. [NewManager] and [New] create it. It is safe for concurrent use. A process may contain several
-// shards, one per ring, each with its own manager.
+// Shard is this process as a member of a ring. [NewManager] and [New] create it. It is safe for concurrent use. A
+// process may contain several shards, one per ring, each with its own manager.
 type Shard struct {
 	options  Options
 	name     atomic.Pointer[string]
@@ -68,8 +68,9 @@ type Shard struct {
 	live metadata.Interface
 }
 
-// New returns the shard that the options describe, with defaults filled in. It does not access the API server. The error names
-// every option that is missing or wrong. A shard with [Options].Slots has no name before it holds one of them.
+// New returns the shard that the options describe, with defaults filled in. It does not access the API server. The
+// error names every option that is missing or wrong. A shard with [Options].Slots has no name before it holds one of
+// them.
 func New(options Options) (*Shard, error) {
 	options, err := options.complete(os.Hostname, mounted)
 	if err != nil {
@@ -123,7 +124,8 @@ func (s *Shard) LabelKeys() contract.LabelKeys {
 	return contract.LabelKeysOf(s.options.Ring, s.options.ShardLabel)
 }
 
-// Selector returns the label selector that matches the objects of this shard, including draining ones; none as long as the shard waits for a slot.
+// Selector returns the label selector that matches the objects of this shard, including draining ones; none as long as
+// the shard waits for a slot.
 func (s *Shard) Selector() labels.Selector {
 	name := s.Name()
 	if name == "" {
@@ -144,8 +146,8 @@ func (s *Shard) owns(obj metav1.Object) bool {
 	return name != "" && obj.GetLabels()[s.shardKey] == name
 }
 
-// draining reports whether this shard is asked to release the object: the shard owns the object, and the object carries the drain
-// label with any value.
+// draining reports whether this shard is asked to release the object: the shard owns the object, and the object carries
+// the drain label with any value.
 func (s *Shard) draining(obj metav1.Object) bool {
 	_, drain := obj.GetLabels()[s.drainKey]
 
@@ -161,8 +163,9 @@ const (
 	defaultHoldOff   = 2 * time.Second
 	// defaultDrainTimeout leaves half of a Pod's default grace period for the reconciles that run then.
 	defaultDrainTimeout = 15 * time.Second
-	// minHoldOff is longer than a write that takes an object from a shard: the rebalancer relies for 500 ms on an answer that the
-	// Lease is free, and abandons a write that has not ended a second later. The shard's cache needs no part of it.
+	// minHoldOff is longer than a write that takes an object from a shard: the rebalancer relies for 500 ms on an answer
+	// that the Lease is free, and abandons a write that has not ended a second later. The shard's cache needs no part of
+	// it.
 	minHoldOff = 1500 * time.Millisecond
 	// randomLength makes the names of processes outside a cluster differ.
 	randomLength = 8
@@ -174,70 +177,84 @@ const (
 type Options struct {
 	// Ring is the name of the ClusterRing that the shard belongs to. Required.
 	Ring string
-	// CheckWrites makes the client of the manager one of [Shard.CheckWrites]: it writes nothing after the Lease was lost, and its patches conflict if the
-	// object has changed. A controller that applies objects again and again gets conflicts. Default: false.
+	// CheckWrites makes the client of the manager one of [Shard.CheckWrites]: it writes nothing after the Lease was lost,
+	// and its patches conflict if the object has changed. A controller that applies objects again and again gets
+	// conflicts. Default: false.
 	CheckWrites bool
-	// ShowLabels makes the clients and caches of the manager show the labels and annotations of the ring, for programs that want to see them. Then, it is up to the
-	// program to keep them. Default: false.
+	// ShowLabels makes the clients and caches of the manager show the labels and annotations of the ring, for programs
+	// that want to see them. Then, it is up to the program to keep them. Default: false.
 	ShowLabels bool
-	// Name is the shard's name: the name and the holder of its Lease, and the value of the shard label on its objects. No two
-	// processes of a ring may use the same name at the same time. Default: the name of the Pod, as its token has it; else the host name.
+	// Name is the shard's name: the name and the holder of its Lease, and the value of the shard label on its objects. No
+	// two processes of a ring may use the same name at the same time. Default: the name of the Pod, as its token has it;
+	// else the host name.
 	Name string
-	// Pod is the name of the Pod that runs the shard, if it differs from Name. The fence of a ring needs it: the API server knows which Pod writes, not
-	// which shard. Default: none, which stands for Name. With Slots: the name of the Pod, and a random name outside a cluster.
+	// Pod is the name of the Pod that runs the shard, if it differs from Name. The fence of a ring needs it: the API
+	// server knows which Pod writes, not which shard. Default: none, which stands for Name. With Slots: the name of the
+	// Pod, and a random name outside a cluster.
 	Pod string
-	// PodUID is the uid of the Pod that this process runs in. The Lease announces it, so that the lease monitor can give the shard up as soon as the kubelet
-	// reports that the Pod has ended. Default: that of the Pod's token, which the kubelet mounts; none outside a cluster.
+	// PodUID is the uid of the Pod that this process runs in. The Lease announces it, so that the lease monitor can give
+	// the shard up as soon as the kubelet reports that the Pod has ended. Default: that of the Pod's token, which the
+	// kubelet mounts; none outside a cluster.
 	PodUID types.UID
-	// Slots are names that outlive Pods: [Scale], [Count], or [Named]. The shard takes one that no other Pod holds. When a Pod is replaced, its
-	// successor takes the slot, and no object moves. Name must be empty then, and Pod must be unique in the namespace. The slots of a
-	// ring belong to one namespace. Default: none, so that the shard has the name of its Pod.
+	// Slots are names that outlive Pods: [Scale], [Count], or [Named]. The shard takes one that no other Pod holds. When a
+	// Pod is replaced, its successor takes the slot, and no object moves. Name must be empty then, and Pod must be unique
+	// in the namespace. The slots of a ring belong to one namespace. Default: none, so that the shard has the name of its
+	// Pod.
 	Slots Slots
-	// Kinds are the kinds whose objects the ring assigns: its resources, by [Main], and their controlled resources, by [Controlled]. [NewManager] requires
-	// them; [Shard.Run] does not use them.
+	// Kinds are the kinds whose objects the ring assigns: its resources, by [Main], and their controlled resources, by
+	// [Controlled]. [NewManager] requires them; [Shard.Run] does not use them.
 	Kinds Kinds
-	// Controllers declare, by name, the controllers of a manager whose For kind is not one of Kinds: [EveryReplica] or [OneReplica]. [Sharded] and [ShardedBy]
-	// declare those of which the manager cannot see what they work on. The name is that of builder.Named, by default the lowercase kind of builder.For.
+	// Controllers declare, by name, the controllers of a manager whose For kind is not one of Kinds: [EveryReplica] or
+	// [OneReplica]. [Sharded] and [ShardedBy] declare those of which the manager cannot see what they work on. The name is
+	// that of builder.Named, by default the lowercase kind of builder.For.
 	Controllers map[string]Placement
-	// Runnables declare those other runnables of a manager that would run where the leader is: [EveryReplica] or [OneReplica]. The key is the
-	// name of the Go type, such as "*example.Collector", or, for a manager.RunnableFunc, the path of the package of its function. Adding one that is not declared
-	// fails with an error that contains its key. Runnables that need no leader election run in every replica, and are not declared.
+	// Runnables declare those other runnables of a manager that would run where the leader is: [EveryReplica] or
+	// [OneReplica]. The key is the name of the Go type, such as "*example.Collector", or, for a manager.RunnableFunc, the
+	// path of the package of its function. Adding one that is not declared fails with an error that contains its key.
+	// Runnables that need no leader election run in every replica, and are not declared.
 	Runnables map[string]Placement
-	// ShardLabel is the key of the label by which the ring assigns objects: spec.shardLabel of the ring, without which it must be empty. A shard
-	// with another key gets no objects: the condition ShardsAvailable of the ring reports it, and an admission policy refuses the Lease, which announces the
-	// key. Default: none, which stands for the key that follows from the ring's name.
+	// ShardLabel is the key of the label by which the ring assigns objects: spec.shardLabel of the ring, without which it
+	// must be empty. A shard with another key gets no objects: the condition ShardsAvailable of the ring reports it, and
+	// an admission policy refuses the Lease, which announces the key. Default: none, which stands for the key that follows
+	// from the ring's name.
 	ShardLabel string
 	// Namespace holds the shard's Lease. Default: the namespace of the Pod; required outside a cluster.
 	Namespace string
 
-	// LeaseDuration is how long the Lease counts as healthy after a renewal, in whole seconds, at most a day. If a shard vanishes, its objects move
-	// after twice this time. Default: 15 seconds.
+	// LeaseDuration is how long the Lease counts as healthy after a renewal, in whole seconds, at most a day. If a shard
+	// vanishes, its objects move after twice this time. Default: 15 seconds.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long the shard works after the last successful renewal of its Lease was sent. After that, the contexts of its workers are
-	// cancelled, and Exit is called if they have not stopped after LeaseDuration, which must be longer. Default: two thirds of LeaseDuration.
+	// RenewDeadline is how long the shard works after the last successful renewal of its Lease was sent. After that, the
+	// contexts of its workers are cancelled, and Exit is called if they have not stopped after LeaseDuration, which must
+	// be longer. Default: two thirds of LeaseDuration.
 	RenewDeadline time.Duration
-	// RetryPeriod is the time between renewals. Must be less than RenewDeadline / 1.2. Default: two fifteenths of LeaseDuration.
+	// RetryPeriod is the time between renewals. Must be less than RenewDeadline / 1.2. Default: two fifteenths of
+	// LeaseDuration.
 	RetryPeriod time.Duration
 
-	// HoldOff is how long the shard waits before it works, after it has taken a free Lease or created one. While a Lease is free, the rebalancer takes
-	// objects from the shard without asking it, and whoever has seen the Lease free relies on this time. The Lease announces it. If it announces a longer
-	// time, of a predecessor, the shard waits that long once. A shard whose Lease is still held under its name does not wait. At least 1.5 seconds.
-	// Default: 2 seconds.
+	// HoldOff is how long the shard waits before it works, after it has taken a free Lease or created one. While a Lease
+	// is free, the rebalancer takes objects from the shard without asking it, and whoever has seen the Lease free relies
+	// on this time. The Lease announces it. If it announces a longer time, of a predecessor, the shard waits that long
+	// once. A shard whose Lease is still held under its name does not wait. At least 1.5 seconds. Default: 2 seconds.
 	HoldOff time.Duration
 
-	// DrainTimeout is how long a shard that was told to stop works until its objects are drained. It stops earlier when it has no objects any more, when nobody
-	// drains them, or when another process waits for its slot, and takes over all objects. The Pod's terminationGracePeriodSeconds must be longer than
-	// this and the longest reconcile together. Negative: the shard stops at once, and its objects move when it has stopped. Default: 15 seconds.
+	// DrainTimeout is how long a shard that was told to stop works until its objects are drained. It stops earlier when it
+	// has no objects any more, when nobody drains them, or when another process waits for its slot, and takes over all
+	// objects. The Pod's terminationGracePeriodSeconds must be longer than this and the longest reconcile together.
+	// Negative: the shard stops at once, and its objects move when it has stopped. Default: 15 seconds.
 	DrainTimeout time.Duration
 
-	// Healthy is asked before each renewal of the Lease. An error, or no answer within RetryPeriod, makes the shard skip the renewal and ask again after
-	// RetryPeriod. After RenewDeadline without a good answer, the shard is over, as if the Lease was lost: workers are told to stop, and Start or Run returns
-	// an [ErrLost] that wraps the last error. If all workers stop in time, the Lease is released, and the objects move; otherwise, it expires after the process
-	// has ended. Healthy is asked while caches may not be full yet, and may be called again before it has returned. Default: none.
+	// Healthy is asked before each renewal of the Lease. An error, or no answer within RetryPeriod, makes the shard skip
+	// the renewal and ask again after RetryPeriod. After RenewDeadline without a good answer, the shard is over, as if the
+	// Lease was lost: workers are told to stop, and Start or Run returns an [ErrLost] that wraps the last error. If all
+	// workers stop in time, the Lease is released, and the objects move; otherwise, it expires after the process has
+	// ended. Healthy is asked while caches may not be full yet, and may be called again before it has returned. Default:
+	// none.
 	Healthy func(ctx context.Context) error
 
-	// Exit is called when the Lease, or that of what runs in one replica, is lost and workers have not stopped in time. It runs in its own goroutine or in
-	// that of a worker. It must end the process and not return. Default: log the error with klog and exit with code 1.
+	// Exit is called when the Lease, or that of what runs in one replica, is lost and workers have not stopped in time. It
+	// runs in its own goroutine or in that of a worker. It must end the process and not return. Default: log the error
+	// with klog and exit with code 1.
 	Exit func(error)
 }
 
@@ -288,7 +305,8 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	return o, nil
 }
 
-// bound returns the Pod that a service account token is bound to; empty if there is none. The token is not verified: it is this process's own.
+// bound returns the Pod that a service account token is bound to; empty if there is none. The token is not verified: it
+// is this process's own.
 func bound(token []byte) pod {
 	var claims struct {
 		Kubernetes struct {
@@ -314,7 +332,8 @@ func bound(token []byte) pod {
 	return pod{claims.Kubernetes.Pod.Name, claims.Kubernetes.Pod.UID}
 }
 
-// validate returns what is wrong with options that are complete. It does not report names that have no default: complete has reported them.
+// validate returns what is wrong with options that are complete. It does not report names that have no default:
+// complete has reported them.
 func (o Options) validate() []error {
 	var errs []error
 
@@ -338,8 +357,10 @@ func (o Options) validate() []error {
 
 	s := o.Slots
 	must(!s.any() || o.Name == "", fmt.Errorf("name: remove %q: with slots, the name is that of the slot", o.Name))
-	must(s.from != countSlots || s.count >= 1 && s.count <= contract.MaxSlots, fmt.Errorf("slots: their number, %d, must be from 1 to %d", s.count, contract.MaxSlots))
-	must(s.from != namedSlots || len(s.names) > 0 && !slices.Contains(s.names, ""), errors.New("slots: give Named at least one name, and none that is empty"))
+	must(s.from != countSlots || s.count >= 1 && s.count <= contract.MaxSlots,
+		fmt.Errorf("slots: their number, %d, must be from 1 to %d", s.count, contract.MaxSlots))
+	must(s.from != namedSlots || len(s.names) > 0 && !slices.Contains(s.names, ""),
+		errors.New("slots: give Named at least one name, and none that is empty"))
 
 	if o.Ring != "" && (s.from == countSlots || s.from == scaleSlots) {
 		named("slots", contract.SlotName(o.Ring, max(s.count-1, 0)), shardName) // the longest
@@ -352,9 +373,11 @@ func (o Options) validate() []error {
 	must(o.LeaseDuration >= time.Second && o.LeaseDuration <= maxLeaseDuration && o.LeaseDuration%time.Second == 0,
 		fmt.Errorf("lease duration: %s must be whole seconds, at least one, at most %s", o.LeaseDuration, maxLeaseDuration))
 	must(o.RenewDeadline > 0 && o.RenewDeadline < o.LeaseDuration,
-		fmt.Errorf("renew deadline: %s must be positive and less than the lease duration, %s", o.RenewDeadline, o.LeaseDuration))
+		fmt.Errorf("renew deadline: %s must be positive and less than the lease duration, %s", o.RenewDeadline,
+			o.LeaseDuration))
 	must(o.RetryPeriod > 0 && float64(o.RetryPeriod)*jitter < float64(o.RenewDeadline),
-		fmt.Errorf("retry period: %s must be positive and less than the renew deadline, %s, divided by %v", o.RetryPeriod, o.RenewDeadline, jitter))
+		fmt.Errorf("retry period: %s must be positive and less than the renew deadline, %s, divided by %v", o.RetryPeriod,
+			o.RenewDeadline, jitter))
 	must(o.HoldOff >= minHoldOff, fmt.Errorf("hold-off: %s must be at least %s", o.HoldOff, minHoldOff))
 
 	return errs
@@ -378,15 +401,17 @@ func shardName(name string) []string {
 	return objectAndLabel(name)
 }
 
-// Run runs a controller without a manager as this shard. It waits for a slot, if the shard has slots, takes the shard's Lease with the given config, waits for
-// the end of the hold-off, calls work, and releases the Lease after work has returned. Call it once.
+// Run runs a controller without a manager as this shard. It waits for a slot, if the shard has slots, takes the shard's
+// Lease with the given config, waits for the end of the hold-off, calls work, and releases the Lease after work has
+// returned. Call it once.
 //
-// When ctx ends, the shard says in its Lease that it stops, and works until its objects are drained, as [Options].DrainTimeout describes. Then the context of
-// work ends. It also ends when the Lease is lost. Work must return only after everything that it has started has stopped; if it does not, the process ends
-// as described at [Options].Exit. Informers with [Shard.TweakListOptions] must start in work, where the shard has its name.
+// When ctx ends, the shard says in its Lease that it stops, and works until its objects are drained, as
+// [Options].DrainTimeout describes. Then the context of work ends. It also ends when the Lease is lost. Work must
+// return only after everything that it has started has stopped; if it does not, the process ends as described at
+// [Options].Exit. Informers with [Shard.TweakListOptions] must start in work, where the shard has its name.
 //
-// Run returns the error of work. If the Lease was lost, it returns an [ErrLost], and the process must end with a non-zero exit
-// code. It returns nil if ctx ended before the Lease was taken.
+// Run returns the error of work. If the Lease was lost, it returns an [ErrLost], and the process must end with a
+// non-zero exit code. It returns nil if ctx ended before the Lease was taken.
 func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx context.Context) error) error {
 	if err := s.connect(config); err != nil {
 		return err
@@ -412,8 +437,8 @@ func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx cont
 	return nil
 }
 
-// during calls the function as a worker, after the hold-off. It returns an ErrLost if the term ended before the function
-// returned.
+// during calls the function as a worker, after the hold-off. It returns an ErrLost if the term ended before the
+// function returned.
 func (s *Shard) during(ctx context.Context, work func(ctx context.Context) error) error {
 	working, end, err := s.term.begin(ctx)
 	for wait := holdOffError(0); errors.As(err, &wait); working, end, err = s.term.begin(ctx) {
@@ -433,8 +458,8 @@ func (s *Shard) during(ctx context.Context, work func(ctx context.Context) error
 	return errors.Join(work(working), s.term.lost())
 }
 
-// TweakListOptions restricts a list or watch to the objects of this shard, in addition to what the options already select. It is
-// meant for informer factories: informers.WithTweakListOptions(s.TweakListOptions).
+// TweakListOptions restricts a list or watch to the objects of this shard, in addition to what the options already
+// select. It is meant for informer factories: informers.WithTweakListOptions(s.TweakListOptions).
 func (s *Shard) TweakListOptions(o *metav1.ListOptions) {
 	selector := s.Selector().String()
 	if o.LabelSelector != "" {
@@ -448,8 +473,9 @@ func newWithin(w within.Shard) (*Shard, error) {
 	return New(Options{Ring: w.Ring, Name: w.Name, Namespace: w.Namespace, ShardLabel: w.ShardLabel, Exit: w.Exit})
 }
 
-// Without returns a shard whose reconcilers work without a Lease. It is for packages compat/controller and shardtest, and nobody else can call it.
-// With a config, its caches may be older than its term, which begins with the first reconcile.
+// Without returns a shard whose reconcilers work without a Lease. It is for packages compat/controller and shardtest,
+// and nobody else can call it. With a config, its caches may be older than its term, which begins with the first
+// reconcile.
 func Without(w within.Shard) (*Shard, error) {
 	w.Namespace = cmp.Or(w.Namespace, "default") // required, and not used
 
@@ -468,8 +494,8 @@ func Without(w within.Shard) (*Shard, error) {
 	return s, err
 }
 
-// Elect returns the lock of a shard whose leader election the program configures itself. It is for package compat/lease, and nobody else can
-// call it.
+// Elect returns the lock of a shard whose leader election the program configures itself. It is for package
+// compat/lease, and nobody else can call it.
 func Elect(w within.Shard) (resourcelock.Interface, error) {
 	s, err := newWithin(w)
 	if err != nil {
@@ -484,12 +510,12 @@ func Elect(w within.Shard) (resourcelock.Interface, error) {
 
 // programLock is the lock of a program whose workers it does not know. In addition to the promises of lock:
 //
-//	P1  The election learns that the Lease was taken when the hold-off has ended, so that no worker begins before. If that takes long,
-//	    the election fails for a while, but renews the Lease.
-//	P2  The program counts as a worker until the election releases the Lease: a process that has lost it ends. This is all that stops a process
-//	    that was frozen, or whose workers ignore their contexts.
-//	P3  The deadline is the duration of the Lease, because that of the election, which is not known, is shorter. The program gets another
-//	    third of the duration to end. The Lease is taken after twice the duration.
+//	P1  The election learns that the Lease was taken when the hold-off has ended, so that no worker begins before. If
+//	    that takes long, the election fails for a while, but renews the Lease.
+//	P2  The program counts as a worker until the election releases the Lease: a process that has lost it ends. This is
+//	    all that stops a process that was frozen, or whose workers ignore their contexts.
+//	P3  The deadline is the duration of the Lease, because that of the election, which is not known, is shorter. The
+//	    program gets another third of the duration to end. The Lease is taken after twice the duration.
 type programLock struct{ *lock }
 
 // Create implements [resourcelock.Interface].
@@ -507,7 +533,8 @@ func (l *programLock) Update(ctx context.Context, record resourcelock.LeaderElec
 }
 
 func (l *programLock) take(
-	ctx context.Context, record resourcelock.LeaderElectionRecord, write func(context.Context, resourcelock.LeaderElectionRecord) error,
+	ctx context.Context, record resourcelock.LeaderElectionRecord,
+	write func(context.Context, resourcelock.LeaderElectionRecord) error,
 ) error {
 	duration := time.Duration(record.LeaseDurationSeconds) * time.Second
 	l.term.lasting(duration)
@@ -523,7 +550,7 @@ func (l *programLock) take(
 
 	err := begin()
 	if wait := holdOffError(0); errors.As(err, &wait) {
-		timer := l.term.clock.NewTimer(min(time.Duration(wait), duration/2)) //nolint:mnd // the Lease must be renewed
+		timer := l.term.clock.NewTimer(min(time.Duration(wait), duration/2)) // the Lease must be renewed
 		defer timer.Stop()
 
 		select {

@@ -23,17 +23,17 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
-// A slot is a shard's name that outlives Pods. Its Lease names the slot as the holder, and in an annotation the Pod that runs it. It passes from
-// one Pod to the next in one write, on the condition that the Lease has not changed:
+// A slot is a shard's name that outlives Pods. Its Lease names the slot as the holder, and in an annotation the Pod
+// that runs it. It passes from one Pod to the next in one write, on the condition that the Lease has not changed:
 //
-//	S1  The Pod that stops offers its slot after its last worker has ended. Whoever takes it may work at once: the Lease was never free, so
-//	    nobody has taken an object from the slot.
-//	S2  A Lease that nobody has renewed for one and a half times its duration, as this process has measured, belongs to a process whose workers
-//	    have ended: T3. The lease monitor takes it half a duration later.
+//	S1  The Pod that stops offers its slot after its last worker has ended. Whoever takes it may work at once: the Lease
+//	    was never free, so nobody has taken an object from the slot.
+//	S2  A Lease that nobody has renewed for one and a half times its duration, as this process has measured, belongs to a
+//	    process whose workers have ended: T3. The lease monitor takes it half a duration later.
 //	S3  A process takes the slot that names its own Pod at once: its predecessor in the same Pod has ended.
 //	S4  Any other slot must be free, and the one who takes it holds off, as for every other Lease.
-//	S5  A Lease that does not exist may have been deleted while its holder works. The holder creates it again at its next renewal, so a process that
-//	    sees none waits that long, and one that has seen it vanish waits as if it were silent.
+//	S5  A Lease that does not exist may have been deleted while its holder works. The holder creates it again at its next
+//	    renewal, so a process that sees none waits that long, and one that has seen it vanish waits as if it were silent.
 
 // observed is a Lease, and the time at which this process first saw it as its holder wrote it last.
 type observed struct {
@@ -43,8 +43,8 @@ type observed struct {
 	gone *coordinationv1.Lease
 }
 
-// then returns what is observed when the Lease is seen at the given time. The holder cannot renew a Lease without a change of its spec. Others, such
-// as the lease monitor, which labels it, write only metadata.
+// then returns what is observed when the Lease is seen at the given time. The holder cannot renew a Lease without a
+// change of its spec. Others, such as the lease monitor, which labels it, write only metadata.
 func (o observed) then(lease *coordinationv1.Lease, at time.Time) observed {
 	if o.lease != nil && o.lease.UID == lease.UID && equality.Semantic.DeepEqual(o.lease.Spec, lease.Spec) {
 		at = o.since
@@ -112,7 +112,7 @@ type choice struct {
 
 // silentAt returns when a Lease that was last written by its holder at the given time is silent.
 func silentAt(lease *coordinationv1.Lease, since time.Time) time.Time {
-	return since.Add(durationOf(lease) * 3 / 2) //nolint:mnd // one and a half times
+	return since.Add(durationOf(lease) * 3 / 2) // one and a half times
 }
 
 func durationOf(lease *coordinationv1.Lease) time.Duration {
@@ -129,8 +129,8 @@ type chooser struct {
 	missing time.Duration
 }
 
-// prefer returns what the slot is for the Pod, and when that is so: zero for at once. A slot that is not so yet is taken. If it is taken for good,
-// unless its Lease changes, the result is taken, and zero.
+// prefer returns what the slot is for the Pod, and when that is so: zero for at once. A slot that is not so yet is
+// taken. If it is taken for good, unless its Lease changes, the result is taken, and zero.
 func (c chooser) prefer(o observed) (preference, time.Time) {
 	switch l := o.lease; {
 	case l == nil && o.gone == nil:
@@ -152,8 +152,8 @@ func (c chooser) prefer(o observed) (preference, time.Time) {
 	}
 }
 
-// choose returns the best of the slots that the Pod may take, in the order of preference and then of their names: nil if there is none. Then
-// the second result is when there will be one unless a Lease changes; zero for never.
+// choose returns the best of the slots that the Pod may take, in the order of preference and then of their names: nil
+// if there is none. Then the second result is when there will be one unless a Lease changes; zero for never.
 func (c chooser) choose(slots []string, leases map[string]observed) (*choice, time.Time) {
 	var (
 		best *choice
@@ -184,7 +184,8 @@ func (c chooser) choose(slots []string, leases map[string]observed) (*choice, ti
 	return best, next
 }
 
-// Slots say which names the shards of a ring take. [Scale], [Count], and [Named] return them. The zero value stands for none.
+// Slots say which names the shards of a ring take. [Scale], [Count], and [Named] return them. The zero value stands for
+// none.
 type Slots struct {
 	from  slotSource
 	count int
@@ -200,15 +201,16 @@ const (
 	namedSlots
 )
 
-// Scale returns as many slots as the Deployment, or what else owns the Pod of this process, shall have replicas. A process that waits for a slot reads
-// the scale every five seconds. The slots are called like those of [Count].
+// Scale returns as many slots as the Deployment, or what else owns the Pod of this process, shall have replicas. A
+// process that waits for a slot reads the scale every five seconds. The slots are called like those of [Count].
 func Scale() Slots { return Slots{from: scaleSlots} }
 
 // Count returns so many slots, from 1 to [contract.MaxSlots]. They are called contract.SlotName(ring, 0) and so on.
 func Count(slots int) Slots { return Slots{from: countSlots, count: slots} }
 
-// Named returns slots with the given names, of which a process takes the first that no other Pod holds. With one name, all Pods but one are
-// standbys. The ring must list them in spec.shardNames: otherwise, an admission policy refuses their Leases.
+// Named returns slots with the given names, of which a process takes the first that no other Pod holds. With one name,
+// all Pods but one are standbys. The ring must list them in spec.shardNames: otherwise, an admission policy refuses
+// their Leases.
 func Named(names ...string) Slots { return Slots{from: namedSlots, names: slices.Clone(names)} }
 
 func (s Slots) any() bool { return s.from != noSlots }
@@ -233,14 +235,15 @@ func slotsOf(ring string, count int) []string {
 }
 
 const (
-	// offerLimit is how long a process waits for another one to take its slot. Meanwhile, nobody works on the objects of the slot.
+	// offerLimit is how long a process waits for another one to take its slot. Meanwhile, nobody works on the objects of
+	// the slot.
 	offerLimit = 5 * time.Second
 	// offerPoll is how often it looks.
 	offerPoll = 250 * time.Millisecond
 )
 
-// offer offers the slot to the processes that wait for one. It reports whether one of them has taken it. Otherwise, the Lease must be released.
-// All workers have ended.
+// offer offers the slot to the processes that wait for one. It reports whether one of them has taken it. Otherwise, the
+// Lease must be released. All workers have ended.
 func (l *lock) offer(ctx context.Context, record resourcelock.LeaderElectionRecord) (taken bool) {
 	log := klog.FromContext(ctx).WithName("slots").WithValues("slot", l.name, "pod", l.pod.name)
 	if !l.awaited(ctx, log) {
@@ -258,7 +261,7 @@ func (l *lock) offer(ctx context.Context, record resourcelock.LeaderElectionReco
 	}
 
 	// Leader election ends the context after the renew deadline: the Lease must be released before that.
-	limit := min(offerLimit, l.term.renewDeadline/2) //nolint:mnd // half
+	limit := min(offerLimit, l.term.renewDeadline/2) // half
 
 	_ = wait.PollUntilContextTimeout(ctx, offerPoll, limit, false, func(ctx context.Context) (bool, error) {
 		waits := l.awaited(ctx, log) // a process leaves after it has taken the slot
@@ -307,8 +310,8 @@ type standby struct {
 	slots   string    // what it says about the slots that the process would take
 }
 
-// renew creates the Lease, or renews it if that is due or the process would take other slots than before. It reports whether the Lease is there.
-// Without it, a Pod that stops does not wait for this process to take its slot.
+// renew creates the Lease, or renews it if that is due or the process would take other slots than before. It reports
+// whether the Lease is there. Without it, a Pod that stops does not wait for this process to take its slot.
 func (s *standby) renew(ctx context.Context, slots []string) bool {
 	now, before := s.clock.Now(), s.slots
 
@@ -331,7 +334,8 @@ func (s *standby) renew(ctx context.Context, slots []string) bool {
 	first := s.renewed.IsZero()
 	if err != nil {
 		s.renewed = time.Time{}
-		s.log.Error(err, "Could not write the Lease of this standby; a shard with slots needs get, create, update, and delete on leases in its namespace")
+		s.log.Error(err, "Could not write the Lease of this standby; a shard with slots needs get, create, update, and "+
+			"delete on leases in its namespace")
 
 		return false
 	}
@@ -346,16 +350,19 @@ func (s *standby) renew(ctx context.Context, slots []string) bool {
 func (s *standby) lease(now time.Time) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.options.Namespace, Name: standbyName(s.options.Ring, s.options.Pod), Labels: map[string]string{contract.LabelStandby: s.options.Ring},
+			Namespace: s.options.Namespace, Name: standbyName(s.options.Ring, s.options.Pod),
+			Labels:      map[string]string{contract.LabelStandby: s.options.Ring},
 			Annotations: map[string]string{contract.AnnotationSlots: s.slots},
 		},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: &s.options.Pod, LeaseDurationSeconds: new(int32(contract.StandbyDuration / time.Second)), RenewTime: new(metav1.NewMicroTime(now)),
+			HolderIdentity: &s.options.Pod, LeaseDurationSeconds: new(int32(contract.StandbyDuration / time.Second)),
+			RenewTime: new(metav1.NewMicroTime(now)),
 		},
 	}
 	if s.options.PodUID != "" {
 		// The garbage collector deletes what a standby that was killed has left.
-		lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: s.options.Pod, UID: s.options.PodUID}}
+		lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: s.options.Pod,
+			UID: s.options.PodUID}}
 	}
 
 	return lease

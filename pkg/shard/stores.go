@@ -23,26 +23,29 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// stores are the caches of sharded objects in this process. A look at an object reads them, not the program's client: that would send requests for
-// some forms, and copy the object.
+// stores are the caches of sharded objects in this process. A look at an object reads them, not the program's client:
+// that would send requests for some forms, and copy the object.
 //
-//	S1  The store of every informer is registered before the informer starts, with its kind, form and namespace. It is found in the same time
-//	    however many there are.
-//	S2  The program may read an object from any store that shows the object. What the shard does depends on the one that is furthest behind, and
-//	    on nothing while they disagree about the shard.
-//	S3  Whatever the program's transforms do, the stores contain the ring's labels and annotation, and the controller of each object.
+//	S1  The store of every informer is registered before the informer starts, with its kind, form and namespace. It is
+//	    found in the same time however many there are.
+//	S2  The program may read an object from any store that shows the object. What the shard does depends on the one that
+//	    is furthest behind, and on nothing while they disagree about the shard.
+//	S3  Whatever the program's transforms do, the stores contain the ring's labels and annotation, and the controller of
+//	    each object.
 //
-// controller-runtime makes an informer for each namespace and does not say which. The transform of an informer is the only part of its
-// configuration that belongs to a namespace and is passed before the informer starts. Therefore, follow replaces the transforms by functions that
-// name their namespace, and the informers get the program's transforms from here. Learning the namespaces from requests or from objects was
-// refused: both come after the informer started, and a namespace may contain no objects.
+// controller-runtime makes an informer for each namespace and does not say which. The transform of an informer is the
+// only part of its configuration that belongs to a namespace and is passed before the informer starts. Therefore,
+// follow replaces the transforms by functions that name their namespace, and the informers get the program's transforms
+// from here. Learning the namespaces from requests or from objects was refused: both come after the informer started,
+// and a namespace may contain no objects.
 type stores struct {
 	keys ringKeys
 	// live reads metadata from the API server; nil until the shard knows how to reach it.
 	live func() metadata.Interface
 	// selector, if set, replaces the label selectors of the cache.
 	selector labels.Selector
-	// obtain, if set, makes an informer for a declared kind that the program does not cache. The error is errUndeclared for other kinds.
+	// obtain, if set, makes an informer for a declared kind that the program does not cache. The error is errUndeclared
+	// for other kinds.
 	obtain func(context.Context, *metav1.PartialObjectMetadata) error
 	// observe, if set, is called for every informer before it starts.
 	observe func(schema.GroupKind, toolscache.SharedIndexInformer)
@@ -72,7 +75,8 @@ type store struct {
 	toolscache.Store
 	form form
 	endpoint
-	// namespace is the only one of the informer; empty if it has all, or, if rest is set, those that no other one of this form has.
+	// namespace is the only one of the informer; empty if it has all, or, if rest is set, those that no other one of this
+	// form has.
 	namespace string
 	rest      bool
 	// informer is nil if only the store is known.
@@ -81,7 +85,8 @@ type store struct {
 
 func newStores(keys ringKeys, live func() metadata.Interface) *stores {
 	return &stores{
-		keys: keys, live: live, kinds: map[schema.GroupKind]map[string][]*store{}, named: map[schema.GroupResource]schema.GroupKind{},
+		keys: keys, live: live, kinds: map[schema.GroupKind]map[string][]*store{},
+		named:    map[schema.GroupResource]schema.GroupKind{},
 		nameless: map[schema.GroupKind]string{},
 	}
 }
@@ -116,8 +121,8 @@ func (s *stores) mapped(mapper meta.RESTMapper, kinds ...schema.GroupVersionKind
 	}
 }
 
-// of returns the stores that can show objects of a resource in a namespace; an empty one stands for all. The error is errUndeclared, or says that
-// the resource may be that of a kind that cannot be looked up now.
+// of returns the stores that can show objects of a resource in a namespace; an empty one stands for all. The error is
+// errUndeclared, or says that the resource may be that of a kind that cannot be looked up now.
 func (s *stores) of(resource schema.GroupResource, namespace string) ([]*store, error) {
 	s.mu.Lock()
 
@@ -207,11 +212,14 @@ func working(all []*store) []*store {
 	return slices.DeleteFunc(slices.Clone(all), stopped)
 }
 
-// errUndeclared is the error for a kind that is not declared: the client reads it, as the program does. A hand-over must not name it.
+// errUndeclared is the error for a kind that is not declared: the client reads it, as the program does. A hand-over
+// must not name it.
 var errUndeclared = errors.New("the kind is not declared")
 
 // read returns an object, which must not be changed, or nil. The program does not cache the kind if cached is false.
-func (s *stores) read(ctx context.Context, gvk schema.GroupVersionKind, name types.NamespacedName) (obj metav1.Object, cached bool, err error) {
+func (s *stores) read(
+	ctx context.Context, gvk schema.GroupVersionKind, name types.NamespacedName,
+) (obj metav1.Object, cached bool, err error) {
 	gk := gvk.GroupKind()
 
 	if len(s.showing(gk, name.Namespace)) == 0 && len(s.everywhere(gk)) == 0 {
@@ -235,8 +243,11 @@ func (s *stores) read(ctx context.Context, gvk schema.GroupVersionKind, name typ
 	return obj, true, err
 }
 
-// look returns an object as the store shows it that is furthest behind, and whether all stores agree, as far as the shard is concerned.
-func (s *stores) look(ctx context.Context, gk schema.GroupKind, name types.NamespacedName) (obj metav1.Object, agree bool, err error) {
+// look returns an object as the store shows it that is furthest behind, and whether all stores agree, as far as the
+// shard is concerned.
+func (s *stores) look(
+	ctx context.Context, gk schema.GroupKind, name types.NamespacedName,
+) (obj metav1.Object, agree bool, err error) {
 	agree = true
 
 	for i, c := range s.showing(gk, name.Namespace) {
@@ -397,8 +408,8 @@ func (s *Shard) inventoryOf(f form, k *kind) *inventory {
 	return s.inventories[f]
 }
 
-// kind returns a kind that a reconciler was wrapped for, as the one for this namespace reads it, or nil for other kinds. If none reads
-// the namespace, it returns another one, whose cache contains no such object.
+// kind returns a kind that a reconciler was wrapped for, as the one for this namespace reads it, or nil for other
+// kinds. If none reads the namespace, it returns another one, whose cache contains no such object.
 func (s *Shard) kind(gk schema.GroupKind, namespace string) *kind {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -417,7 +428,8 @@ func (s *Shard) kind(gk schema.GroupKind, namespace string) *kind {
 	return kinds[0]
 }
 
-// cachedAnew is called when there is another informer of a kind. It may be further behind than those that have been looked at.
+// cachedAnew is called when there is another informer of a kind. It may be further behind than those that have been
+// looked at.
 func (s *Shard) cachedAnew(gk schema.GroupKind) {
 	s.handover.doubt()
 
@@ -477,10 +489,12 @@ func (k *kind) read(ctx context.Context, name types.NamespacedName) (metav1.Obje
 	return obj, nil
 }
 
-// shown returns the object if the process has cached it, or nil. Other than read, it neither waits for a cache nor makes one.
+// shown returns the object if the process has cached it, or nil. Other than read, it neither waits for a cache nor
+// makes one.
 func (k *kind) shown(ctx context.Context, name types.NamespacedName) metav1.Object {
 	stores := k.stores.showing(k.gvk.GroupKind(), name.Namespace)
-	if len(stores) == 0 && k.stores.obtain != nil || slices.ContainsFunc(stores, func(c *store) bool { return !c.synced() }) {
+	if len(stores) == 0 && k.stores.obtain != nil ||
+		slices.ContainsFunc(stores, func(c *store) bool { return !c.synced() }) {
 		return nil
 	}
 
@@ -499,7 +513,8 @@ func (k *kind) get(ctx context.Context, name types.NamespacedName) (metav1.Objec
 	return obj, nil
 }
 
-// live reads an object's metadata from the API server, even if it belongs to another shard. It returns nil if the object does not exist.
+// live reads an object's metadata from the API server, even if it belongs to another shard. It returns nil if the
+// object does not exist.
 func (k *kind) live(ctx context.Context, name types.NamespacedName) (obj metav1.Object, err error) {
 	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 	defer cancel()
@@ -525,8 +540,8 @@ func (k *kind) live(ctx context.Context, name types.NamespacedName) (obj metav1.
 	return obj, nil
 }
 
-// patch sends a merge patch and returns the new resourceVersion. It does not use the program's client, which may hide what the patch changes, or start an
-// informer to wait for it.
+// patch sends a merge patch and returns the new resourceVersion. It does not use the program's client, which may hide
+// what the patch changes, or start an informer to wait for it.
 func (k *kind) patch(ctx context.Context, name types.NamespacedName, patch []byte) (string, error) {
 	r, err := k.endpoint()
 	if err != nil {

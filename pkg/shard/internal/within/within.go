@@ -1,5 +1,5 @@
-// Package within lets the packages below pkg/shard ask what authors of controllers do not need: the functions of package shard that
-// take its type can be called by nobody else.
+// Package within lets the packages below pkg/shard ask what authors of controllers do not need: the functions of
+// package shard that take its type can be called by nobody else.
 package within
 
 import (
@@ -14,7 +14,8 @@ type Shard struct {
 	Ring, Name, Namespace string
 	// ShardLabel is spec.shardLabel of the ring; empty if it has none.
 	ShardLabel string
-	// Config lets the shard read what it must not take from a cache. Nil: it takes everything from the cache, as in a test.
+	// Config lets the shard read what it must not take from a cache. Nil: it takes everything from the cache, as in a
+	// test.
 	Config *rest.Config
 	// Leases writes the Lease, if a leader election does that which the program configures itself. Events may be nil.
 	Leases coordinationv1client.LeasesGetter
