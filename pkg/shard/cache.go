@@ -84,7 +84,6 @@ func (c *split) readable(ctx context.Context, obj runtime.Object) (cache.Cache, 
 	return part, nil
 }
 
-// Get implements client.Reader.
 func (c *split) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 	part, err := c.readable(ctx, obj)
 	if err != nil {
@@ -94,7 +93,6 @@ func (c *split) Get(ctx context.Context, key client.ObjectKey, obj client.Object
 	return part.Get(ctx, key, obj, opts...) //nolint:wrapcheck // it is the cache's
 }
 
-// List implements client.Reader.
 func (c *split) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	part, err := c.readable(ctx, list)
 	if err != nil {
@@ -104,7 +102,6 @@ func (c *split) List(ctx context.Context, list client.ObjectList, opts ...client
 	return part.List(ctx, list, opts...) //nolint:wrapcheck // it is the cache's
 }
 
-// GetInformer implements cache.Informers.
 func (c *split) GetInformer(
 	ctx context.Context, obj client.Object, opts ...cache.InformerGetOption,
 ) (cache.Informer, error) {
@@ -120,7 +117,6 @@ func (c *split) GetInformer(
 	return part.GetInformer(ctx, obj, opts...) //nolint:wrapcheck // it is the cache's
 }
 
-// GetInformerForKind implements cache.Informers.
 func (c *split) GetInformerForKind(
 	ctx context.Context, gvk schema.GroupVersionKind, opts ...cache.InformerGetOption,
 ) (cache.Informer, error) {
@@ -158,7 +154,6 @@ func (c *split) inform(ctx context.Context, sharded bool, objects []client.Objec
 	return errors.Join(errs...)
 }
 
-// RemoveInformer implements cache.Informers.
 func (c *split) RemoveInformer(ctx context.Context, obj client.Object) error {
 	part, _, err := c.with(obj)
 	if err != nil {
@@ -168,7 +163,6 @@ func (c *split) RemoveInformer(ctx context.Context, obj client.Object) error {
 	return part.RemoveInformer(ctx, obj) //nolint:wrapcheck // it is the cache's
 }
 
-// IndexField implements client.FieldIndexer.
 func (c *split) IndexField(ctx context.Context, obj client.Object, field string, extract client.IndexerFunc) error {
 	part, _, err := c.with(obj)
 	if err != nil {
@@ -249,7 +243,6 @@ type late struct {
 	is              func() labels.Selector
 }
 
-// String implements [labels.Selector].
 func (l late) String() string { return l.is().String() }
 
 // signed replaces the transforms of the namespaces by functions that name the namespace, if they get a place for that.
@@ -321,7 +314,6 @@ type followed struct {
 	form   form
 }
 
-// SetTransform implements [toolscache.SharedInformer].
 func (f *followed) SetTransform(signs toolscache.TransformFunc) error {
 	var namespace *string
 	if signs != nil {

@@ -205,7 +205,6 @@ type ringReader struct {
 	cached func(kruntime.Object) bool
 }
 
-// Get implements client.Reader.
 func (r *ringReader) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 	cached := r.cached(obj)
 
@@ -231,7 +230,6 @@ func (r *ringReader) Get(ctx context.Context, key client.ObjectKey, obj client.O
 	return nil
 }
 
-// List implements client.Reader.
 func (r *ringReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	cached := r.cached(list)
 
@@ -262,44 +260,36 @@ type ringClient struct {
 // innerClient is embedded one level deeper than the reader, whose methods take precedence.
 type innerClient struct{ client.Client }
 
-// Apply implements client.Writer.
 func (c *ringClient) Apply(ctx context.Context, config kruntime.ApplyConfiguration, opts ...client.ApplyOption) error {
 	return c.apply(ctx, config, func() error { return c.Client.Apply(ctx, config, opts...) })
 }
 
-// Create implements client.Writer.
 func (c *ringClient) Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error {
 	return c.create(ctx, obj, func() error { return c.Client.Create(ctx, obj, opts...) })
 }
 
-// Delete implements client.Writer.
 func (c *ringClient) Delete(ctx context.Context, obj client.Object, opts ...client.DeleteOption) error {
 	return c.may(ctx, "delete", obj, func() error { return c.Client.Delete(ctx, obj, opts...) })
 }
 
-// DeleteAllOf implements client.Writer.
 func (c *ringClient) DeleteAllOf(ctx context.Context, obj client.Object, opts ...client.DeleteAllOfOption) error {
 	return c.may(ctx, "delete", obj, func() error { return c.Client.DeleteAllOf(ctx, obj, opts...) })
 }
 
-// Update implements client.Writer.
 func (c *ringClient) Update(ctx context.Context, obj client.Object, opts ...client.UpdateOption) error {
 	return c.update(ctx, obj, func() error { return c.Client.Update(ctx, obj, opts...) })
 }
 
-// Patch implements client.Writer.
 func (c *ringClient) Patch(
 	ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption,
 ) error {
 	return c.patch(ctx, obj, patch, func(patch client.Patch) error { return c.Client.Patch(ctx, obj, patch, opts...) })
 }
 
-// Status implements client.StatusClient.
 func (c *ringClient) Status() client.SubResourceWriter {
 	return &ringSubresource{c.at("status"), nil, c.Client.Status()}
 }
 
-// SubResource implements client.SubResourceClientConstructor.
 func (c *ringClient) SubResource(name string) client.SubResourceClient {
 	inner := c.Client.SubResource(name)
 
@@ -321,7 +311,6 @@ type ringSubresource struct {
 	writer client.SubResourceWriter
 }
 
-// Get implements client.SubResourceReader.
 func (w *ringSubresource) Get(ctx context.Context, obj, sub client.Object, opts ...client.SubResourceGetOption) error {
 	d, err := w.checks.request(ctx, obj, false)
 	if err != nil {
@@ -331,7 +320,6 @@ func (w *ringSubresource) Get(ctx context.Context, obj, sub client.Object, opts 
 	return w.exchange(d, sub, func() error { return w.reader.Get(ctx, obj, sub, opts...) })
 }
 
-// Apply implements client.SubResourceWriter.
 func (w *ringSubresource) Apply(
 	ctx context.Context, config kruntime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
 ) error {
@@ -344,14 +332,12 @@ func (w *ringSubresource) Apply(
 	return w.apply(ctx, config, call)
 }
 
-// Create implements client.SubResourceWriter.
 func (w *ringSubresource) Create(
 	ctx context.Context, obj, sub client.Object, opts ...client.SubResourceCreateOption,
 ) error {
 	return w.may(ctx, "create", obj, func() error { return w.writer.Create(ctx, obj, sub, opts...) })
 }
 
-// Update implements client.SubResourceWriter.
 func (w *ringSubresource) Update(ctx context.Context, obj client.Object, opts ...client.SubResourceUpdateOption) error {
 	call := func() error { return w.writer.Update(ctx, obj, opts...) }
 
@@ -362,7 +348,6 @@ func (w *ringSubresource) Update(ctx context.Context, obj client.Object, opts ..
 	return w.may(ctx, "update", obj, call)
 }
 
-// Patch implements client.SubResourceWriter.
 func (w *ringSubresource) Patch(
 	ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
 ) error {

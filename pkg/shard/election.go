@@ -59,7 +59,6 @@ func newElection(config *rest.Config, s *Shard, begin <-chan struct{}) (*electio
 	return e, err
 }
 
-// Create implements [resourcelock.Interface].
 func (e *election) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return e.wrote(record, e.LeaseLock.Create(ctx, record))
 }

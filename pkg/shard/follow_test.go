@@ -234,7 +234,6 @@ type named struct {
 	of   map[string][]string // names of transforms by kind
 }
 
-// SetTransform implements [toolscache.SharedInformer].
 func (n *named) SetTransform(transform toolscache.TransformFunc) error {
 	name := ""
 	if transform != nil {

@@ -218,7 +218,6 @@ type ringCache struct {
 // innerCache is embedded one level deeper than the reader, whose methods take precedence.
 type innerCache struct{ cache.Cache }
 
-// GetInformer implements cache.Informers.
 func (c *ringCache) GetInformer(
 	ctx context.Context, obj client.Object, opts ...cache.InformerGetOption,
 ) (cache.Informer, error) {
@@ -227,7 +226,6 @@ func (c *ringCache) GetInformer(
 	return c.informer(informer, c.checks.sort(obj)), err
 }
 
-// GetInformerForKind implements cache.Informers.
 func (c *ringCache) GetInformerForKind(
 	ctx context.Context, gvk schema.GroupVersionKind, opts ...cache.InformerGetOption,
 ) (cache.Informer, error) {
@@ -244,7 +242,6 @@ func (c *ringCache) informer(informer cache.Informer, d sort) cache.Informer {
 	return &ringInformer{Informer: informer, keys: c.keys}
 }
 
-// IndexField implements client.FieldIndexer.
 func (c *ringCache) IndexField(ctx context.Context, obj client.Object, field string, extract client.IndexerFunc) error {
 	return c.indexer(c.Cache).IndexField(ctx, obj, field, extract) //nolint:wrapcheck // it is the cache's
 }
@@ -255,7 +252,6 @@ type ringIndexer struct {
 	inner client.FieldIndexer
 }
 
-// IndexField implements client.FieldIndexer.
 func (i *ringIndexer) IndexField(
 	ctx context.Context, obj client.Object, field string, extract client.IndexerFunc,
 ) error {
@@ -278,28 +274,24 @@ type ringInformer struct {
 	keys ringKeys
 }
 
-// AddEventHandler implements cache.Informer.
 func (i *ringInformer) AddEventHandler(
 	h toolscache.ResourceEventHandler,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.Informer.AddEventHandler(i.hiding(h)) //nolint:wrapcheck // it is the informer's
 }
 
-// AddEventHandlerWithResyncPeriod implements cache.Informer.
 func (i *ringInformer) AddEventHandlerWithResyncPeriod(
 	h toolscache.ResourceEventHandler, period time.Duration,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.Informer.AddEventHandlerWithResyncPeriod(i.hiding(h), period) //nolint:wrapcheck // it is the informer's
 }
 
-// AddEventHandlerWithOptions implements cache.Informer.
 func (i *ringInformer) AddEventHandlerWithOptions(
 	h toolscache.ResourceEventHandler, o toolscache.HandlerOptions,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.Informer.AddEventHandlerWithOptions(i.hiding(h), o) //nolint:wrapcheck // it is the informer's
 }
 
-// AddIndexers implements cache.Informer.
 func (i *ringInformer) AddIndexers(indexers toolscache.Indexers) error {
 	hidden := toolscache.Indexers{}
 	for name, index := range indexers {

@@ -106,13 +106,10 @@ func (s *Shard) lockFor(leases coordinationv1client.LeaseInterface, name string)
 	return l
 }
 
-// Identity implements [resourcelock.Interface].
 func (l *lock) Identity() string { return l.name }
 
-// Describe implements [resourcelock.Interface].
 func (l *lock) Describe() string { return l.options.Namespace + "/" + l.name }
 
-// RecordEvent implements [resourcelock.Interface].
 func (l *lock) RecordEvent(event string) {
 	if l.events != nil && l.lease != nil {
 		subject := &coordinationv1.Lease{

@@ -149,7 +149,6 @@ func number(is bool) float64 {
 	return 0
 }
 
-// Describe implements prometheus.Collector.
 func (*exporter) Describe(descs chan<- *prometheus.Desc) {
 	for _, m := range ofShards {
 		descs <- m.Desc

@@ -40,7 +40,6 @@ type placed struct {
 	election *election        // it starts in the elected replica; nil: in every replica
 }
 
-// Start implements manager.Runnable.
 func (p *placed) Start(ctx context.Context) error {
 	ctx, end := p.manager.work(ctx)
 	defer end()
@@ -413,7 +412,6 @@ func newReconciler[R comparable](
 	return &typedReconciler[R]{wrapped: w, inner: inner, object: object}
 }
 
-// Reconcile implements reconcile.TypedReconciler.
 func (r *typedReconciler[R]) Reconcile(ctx context.Context, request R) (reconcile.Result, error) {
 	return r.work(ctx, r.object(request), func(ctx context.Context) (reconcile.Result, error) {
 		return r.inner.Reconcile(ctx, request)
@@ -583,13 +581,11 @@ func kindIn(l logr.Logger) schema.GroupKind {
 	return schema.GroupKind{Group: n.values["controllerGroup"], Kind: n.values["controllerKind"]}
 }
 
-// Init implements logr.LogSink.
 func (n noting) Init(info logr.RuntimeInfo) {
 	info.CallDepth++
 	n.LogSink.Init(info)
 }
 
-// WithValues implements logr.LogSink.
 func (n noting) WithValues(keysAndValues ...any) logr.LogSink {
 	values := maps.Clone(n.values)
 	if values == nil {
@@ -606,10 +602,8 @@ func (n noting) WithValues(keysAndValues ...any) logr.LogSink {
 	return noting{n.LogSink.WithValues(keysAndValues...), values}
 }
 
-// WithName implements logr.LogSink.
 func (n noting) WithName(name string) logr.LogSink { return noting{n.LogSink.WithName(name), n.values} }
 
-// WithCallDepth implements logr.CallDepthLogSink.
 func (n noting) WithCallDepth(depth int) logr.LogSink {
 	if s, ok := n.LogSink.(logr.CallDepthLogSink); ok {
 		return noting{s.WithCallDepth(depth), n.values}

@@ -518,12 +518,10 @@ func Elect(w within.Shard) (resourcelock.Interface, error) {
 //	    program gets another third of the duration to end. The Lease is taken after twice the duration.
 type programLock struct{ *lock }
 
-// Create implements [resourcelock.Interface].
 func (l *programLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return l.take(ctx, record, l.lock.Create)
 }
 
-// Update implements [resourcelock.Interface].
 func (l *programLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if record.HolderIdentity == "" {
 		return l.lock.Update(ctx, record)
