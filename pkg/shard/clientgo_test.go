@@ -25,7 +25,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
 	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/pkg/shard/shardtest"
 )
 
 // controller is an ordinary controller of ConfigMaps that consists of an informer, a queue, and workers. Comments mark what
@@ -377,56 +376,6 @@ func TestRunThatIsStoppedBeforeItHoldsTheLease(t *testing.T) {
 			require.Equal(t, holder, r.holder("shard-0"))
 		})
 	}
-}
-
-// An object that is missing in the store may belong to another shard: only the API server knows that an owner is gone.
-func TestHandlerAsksForTheOwnerOfAnObjectInDeletion(t *testing.T) {
-	r := newRing(t)
-	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: r.namespace, Name: "a", Labels: map[string]string{contract.ShardLabel(r.namespace): "shard-1"},
-	}}
-	require.NoError(t, r.admin.Create(t.Context(), owner))
-	child := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Namespace: r.namespace, Name: "child", ResourceVersion: "1", DeletionTimestamp: new(metav1.Now()),
-		Labels: map[string]string{contract.ShardLabel(r.namespace): "shard-0"},
-		OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, Controller: new(true),
-		}},
-	}}
-
-	metadataClient, err := metadata.NewForConfig(r.config)
-	require.NoError(t, err)
-	s := shardtest.New(t, r.admin, r.namespace).Shard("shard-0")
-	resource := func(kind, plural string, inStore ...any) shard.Resource {
-		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-		for _, obj := range inStore {
-			require.NoError(t, store.Add(obj))
-		}
-
-		return shard.Resource{
-			Kind: corev1.SchemeGroupVersion.WithKind(kind), Resource: corev1.SchemeGroupVersion.WithResource(plural),
-			Namespaced: true, Store: store, Client: metadataClient,
-		}
-	}
-	synced := 0
-	sync := func(context.Context, types.NamespacedName) error {
-		synced++
-
-		return nil
-	}
-	_ = s.Handler(resource("ConfigMap", "configmaps"), sync)
-	handle := s.Handler(resource("Secret", "secrets", child), sync)
-
-	again, err := handle(t.Context(), client.ObjectKeyFromObject(child))
-	require.NoError(t, err)
-	require.Positive(t, again)
-	require.Zero(t, synced, "the owner is another shard's")
-
-	require.NoError(t, r.admin.Delete(t.Context(), owner))
-	again, err = handle(t.Context(), client.ObjectKeyFromObject(child))
-	require.NoError(t, err)
-	require.Zero(t, again)
-	require.Equal(t, 1, synced)
 }
 
 func TestHandlerOfAnIncompleteResource(t *testing.T) {

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"testing"
 
@@ -558,20 +557,6 @@ func TestCreatedObjectsFollowTheirController(t *testing.T) {
 	require.NoError(t, controllerutil.SetControllerReference(own, visible, p.client.Scheme()))
 	require.NoError(t, seeing.client.Create(t.Context(), visible))
 	require.Equal(t, p.ours(), visible.Labels)
-}
-
-func TestWhatIsRememberedIsBounded(t *testing.T) {
-	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
-
-	for i := range 2 * remembered {
-		p.clients.remember(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint(i)), ResourceVersion: "1"}})
-	}
-
-	require.Equal(t, remembered, p.clients.recent.Len())
-
-	_, ok := p.clients.remembers(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "0", ResourceVersion: "1"}})
-	require.False(t, ok)
 }
 
 func TestAnObjectOfAnotherShardIsNotMissing(t *testing.T) {

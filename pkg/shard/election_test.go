@@ -97,17 +97,6 @@ func TestALeaseIsReleasedOnlyWithoutWork(t *testing.T) {
 	require.Equal(t, clk.now.Add(-time.Second), e.renewed, "the release is not a renewal")
 }
 
-// Nothing begins while the Lease is released, even if the one who releases it has not come back yet.
-func TestNothingBeginsDuringTheRelease(t *testing.T) {
-	e := &election{}
-
-	require.True(t, e.crew.enter())
-	require.False(t, e.crew.isIdle())
-	e.crew.leave()
-	require.True(t, e.crew.isIdle())
-	require.False(t, e.crew.enter())
-}
-
 // The Lease can also be lost while the process stops, and waits for work that does not.
 func TestLeaseThatIsLostDuringTheStopEndsTheProcess(t *testing.T) {
 	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: testenv.Namespace(t)})

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,18 +17,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
-
-	"github.com/clusterring/clusterring/pkg/internal/testenv"
 )
 
 func items(t *testing.T, list client.ObjectList) map[string]client.Object {
@@ -218,60 +213,6 @@ type pointers struct {
 	corev1.ConfigMapList
 
 	Items []*corev1.ConfigMap
-}
-
-// BenchmarkReads compares reads from a cache with 1,000 objects, with and without the ring's keys hidden.
-func BenchmarkReads(b *testing.B) {
-	const objects = 1000
-
-	config, namespace := testenv.Config(b), testenv.Namespace(b)
-	s, err := New(Options{Ring: namespace, Name: "shard-0", Namespace: namespace})
-	require.NoError(b, err)
-
-	admin := testenv.Client(b)
-	for i := range objects {
-		require.NoError(b, admin.Create(b.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: strconv.Itoa(i),
-			Labels: map[string]string{s.shardKey: s.Name(), "app.kubernetes.io/name": "a", "app.kubernetes.io/instance": "b"},
-		}, Data: map[string]string{"a": "b"}}))
-	}
-
-	for _, unsafe := range []bool{false, true} {
-		stored, err := cache.New(config, cache.Options{DefaultUnsafeDisableDeepCopy: &unsafe, DefaultLabelSelector: s.Selector()})
-		require.NoError(b, err)
-
-		ctx, cancel := context.WithCancel(b.Context())
-
-		var running sync.WaitGroup
-		running.Go(func() { _ = stored.Start(ctx) })
-		require.True(b, stored.WaitForCacheSync(ctx))
-
-		all, err := s.newClients(clientOptions{scheme: scheme.Scheme, kinds: declared{{Kind: "ConfigMap"}: Main(&corev1.ConfigMap{})}, shared: unsafe})
-		require.NoError(b, err)
-
-		for form, empty := range forms() {
-			for name, r := range map[string]client.Reader{"shown": stored, "hidden": all.cache(stored)} {
-				obj, list := empty()
-				key := client.ObjectKey{Namespace: namespace, Name: "1"}
-				require.NoError(b, r.List(ctx, list))
-
-				which := fmt.Sprintf("%s,unsafe=%t/%s", form, unsafe, name)
-				b.Run("list/"+which, func(b *testing.B) {
-					for b.Loop() {
-						require.NoError(b, r.List(ctx, list))
-					}
-				})
-				b.Run("get/"+which, func(b *testing.B) {
-					for b.Loop() {
-						require.NoError(b, r.Get(ctx, key, obj))
-					}
-				})
-			}
-		}
-
-		cancel()
-		running.Wait()
-	}
 }
 
 // DRAIN and HANDOVER in these patches are keys of the ring, with the slashes of JSON paths.

@@ -37,26 +37,6 @@ func forOptions(obj client.Object) builder.ForOption {
 	return builder.WithPredicates(predicate.GenerationChangedPredicate{})
 }
 
-func TestOnlyOwnObjectsAreCached(t *testing.T) {
-	f := newFixture(t)
-	s, other := f.shard("shard-0"), f.shard("shard-1")
-	f.configMap(s, "mine")
-	f.configMap(other, "other")
-	f.configMap(nil, "none")
-	require.NoError(t, f.admin.Create(t.Context(), &corev1.Secret{ObjectMeta: f.meta(nil, "secret")}))
-
-	p := f.start(s, func(ctrl.Manager) {}, &corev1.ConfigMap{})
-	f.held(s)
-
-	var configMaps corev1.ConfigMapList
-	require.NoError(t, p.mgr.GetClient().List(t.Context(), &configMaps))
-	require.Len(t, configMaps.Items, 1)
-	require.Equal(t, "mine", configMaps.Items[0].Name)
-
-	var secret corev1.Secret
-	require.NoError(t, p.mgr.GetClient().Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: "secret"}, &secret), "kinds that are not sharded are cached as ever")
-}
-
 func TestDrainWaitsForTheSecondController(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -81,33 +61,6 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 	f.released(s, cm)
 	require.Empty(t, first.entered, "nobody starts on a draining object")
 	require.Empty(t, second.entered)
-}
-
-// The drain must be noticed immediately when the last worker leaves, not by polling.
-func TestTheLastWorkerAcknowledges(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	cm := f.configMap(s, "a")
-	f.label(cm, s.drainKey, "true")
-	s.term.unlimited()
-
-	key := objectKey{NamespacedName: client.ObjectKeyFromObject(cm)}
-	key.Kind = "ConfigMap"
-
-	worker := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(nothing))
-	s.guard.enter(key)
-
-	result, err := worker.Reconcile(t.Context(), request(cm))
-	require.NoError(t, err)
-	require.Equal(t, recheck, result.RequeueAfter)
-	f.refresh(cm)
-	require.True(t, s.draining(cm))
-
-	last := visit{shard: s, keys: []objectKey{key}}
-	_, err = last.leave(t.Context(), reconcile.Result{}, nil)
-	require.NoError(t, err)
-	f.refresh(cm)
-	require.Empty(t, cm.Labels)
 }
 
 func TestDrainWaitsForControlledObjects(t *testing.T) {
@@ -202,34 +155,6 @@ func TestControlledObjectInDeletionWaitsForItsOwner(t *testing.T) {
 			require.Equal(t, "child", receive(f, children.entered, "nobody else will finish it").Name)
 		})
 	}
-}
-
-func TestWithdrawnDrain(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	b := newBlocker()
-	cm := f.configMap(s, "a")
-	s.term.unlimited()
-	r := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(b.reconcile))
-	close(b.proceed)
-
-	held := visit{shard: s}
-	may, err := held.enter(t.Context(), s.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), ""), client.ObjectKeyFromObject(cm))
-	require.NoError(t, err)
-	require.Equal(t, run, may)
-
-	f.label(cm, s.drainKey, "true")
-	_, err = r.Reconcile(t.Context(), request(cm))
-	require.NoError(t, err)
-	f.label(cm, s.drainKey, "")
-	_, err = r.Reconcile(t.Context(), request(cm))
-	require.NoError(t, err)
-	require.Len(t, b.entered, 1, "the drain was withdrawn")
-
-	_, err = held.leave(t.Context(), reconcile.Result{}, nil)
-	require.NoError(t, err)
-	f.refresh(cm)
-	require.True(t, s.Owns(cm), "nothing to acknowledge any more")
 }
 
 // view is a cache whose content the test sets.
@@ -372,14 +297,6 @@ func TestAcknowledgementOfAnObjectThatChanges(t *testing.T) {
 	_, err = r.Reconcile(t.Context(), request(cm))
 	require.NoError(t, err, "deleted meanwhile")
 	require.Empty(t, s.guard.objects)
-}
-
-func TestReconcilerWithoutLease(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	cm := f.configMap(s, "a")
-	_, err := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(nothing)).Reconcile(t.Context(), request(cm))
-	require.ErrorIs(t, err, ErrNotHeld)
 }
 
 func TestReconcilerOfAnUnknownKind(t *testing.T) {

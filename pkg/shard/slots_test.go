@@ -268,14 +268,6 @@ func TestLeaseOfAPredecessorLosesItsLabel(t *testing.T) {
 	require.NotContains(t, f.lease(next).Annotations, contract.AnnotationShardLabel)
 }
 
-func TestKeysOfAShard(t *testing.T) {
-	s, err := New(Options{Ring: "example", Name: "a", Namespace: "n", ShardLabel: ownLabel})
-	require.NoError(t, err)
-	require.Equal(t, contract.LabelKeys{Shard: ownLabel, Drain: ownLabel + "-drain", Handover: ownLabel + "-handover", Held: ownLabel + "-held"}, s.LabelKeys())
-	require.Equal(t, ownLabel+"=a", s.Selector().String())
-	require.Equal(t, ownLabel+"-handover", s.stores.keys.Handover)
-}
-
 func TestNamesThatAreRefused(t *testing.T) {
 	many := make([]string, 1001)
 	for i := range many {

@@ -171,18 +171,6 @@ func TestAnotherCacheIsConfirmedAnew(t *testing.T) {
 	require.NotNil(t, other.listing)
 }
 
-// A look does not copy the object.
-func TestLooksDoNotCopy(t *testing.T) {
-	s, _, _ := unplugged(t)
-	large := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}, Data: map[string][]byte{"a": make([]byte, 1<<20)}}
-	require.NoError(t, s.addStore("Secret").Add(large))
-
-	k := &kind{gvk: corev1.SchemeGroupVersion.WithKind("Secret"), stores: s.stores}
-	found, err := k.read(t.Context(), types.NamespacedName{Namespace: "n", Name: "a"})
-	require.NoError(t, err)
-	require.Same(t, large, found)
-}
-
 // An object whose cache stays behind is looked at less and less. One request tells that the API server has reached the version; nothing is
 // asked after that. An object that comes later does not look less often for that.
 func TestWaitingBacksOff(t *testing.T) {
@@ -394,45 +382,4 @@ func TestKindsBetweenAreCachedWhenNeeded(t *testing.T) {
 	receive(f, worked, "another one is worked on")
 	require.True(t, r.has("watch metadata secrets"))
 	require.False(t, r.has("watch object secrets") || r.has("get object between") || r.has("get metadata between"), "%v", r.all)
-}
-
-// BenchmarkLook measures what a worker needs to find out that it may begin with an object that was handed over.
-func BenchmarkLook(b *testing.B) {
-	for _, namespaces := range []int{1, 20, 200} {
-		s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: "default"})
-		require.NoError(b, err)
-
-		for ns := range namespaces {
-			for i := range 5 {
-				kind, resource := fmt.Sprint("Kind", i), schema.GroupResource{Resource: fmt.Sprint("kind", i)}
-				items := &lagging{Store: toolscache.NewStore(toolscache.MetaNamespaceKeyFunc), version: "30"}
-				s.stores.add(&store{Store: items, form: form{gvk: schema.GroupVersionKind{Version: "v1", Kind: kind}}, namespace: fmt.Sprint("ns-", ns)}, resource)
-			}
-		}
-
-		key := objectKey{GroupKind: schema.GroupKind{Kind: "Owner"}, NamespacedName: types.NamespacedName{Namespace: "ns-0", Name: "owner"}}
-		owner := &metav1.ObjectMeta{Namespace: "ns-0", Annotations: map[string]string{s.LabelKeys().Handover: `{"kind0":"20","kind1":"20"}`}}
-		look := func() {
-			missing, _, _ := s.handover.awaits(b.Context(), key, owner, time.Unix(0, 0))
-			if missing != "" {
-				b.Fatal(missing)
-			}
-		}
-
-		b.Run(fmt.Sprintf("first/namespaces=%d", namespaces), func(b *testing.B) {
-			b.ReportAllocs()
-
-			for b.Loop() {
-				s.handover.forget(key)
-				look()
-			}
-		})
-		b.Run(fmt.Sprintf("again/namespaces=%d", namespaces), func(b *testing.B) {
-			b.ReportAllocs()
-
-			for b.Loop() {
-				look()
-			}
-		})
-	}
 }

@@ -373,24 +373,6 @@ func testProgram(t *testing.T, test func(t *testing.T, p *elector, start func())
 	})
 }
 
-// A elector that takes its Lease begins after the hold-off that the Lease announces.
-func TestProgramWaitsForTheHoldOff(t *testing.T) {
-	testProgram(t, func(t *testing.T, p *elector, start func()) {
-		t.Helper()
-		start()
-		require.Equal(t, testHoldOff, <-p.leads)
-		require.Equal(t, "shard-0", p.holder())
-		require.Equal(t, "example", p.written().Labels[contract.LabelClusterRing])
-		require.Equal(t, testHoldOff.String(), p.written().Annotations[contract.AnnotationHoldOff])
-		pass(time.Hour)
-		p.stop()
-		synctest.Wait()
-		require.Empty(t, p.holder(), "it is released")
-		pass(time.Hour)
-		require.Zero(t, p.count.Load())
-	})
-}
-
 // A hold-off that is longer than the Lease does not cost the Lease.
 func TestProgramRenewsDuringALongHoldOff(t *testing.T) {
 	testProgram(t, func(t *testing.T, p *elector, start func()) {

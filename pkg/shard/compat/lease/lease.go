@@ -63,7 +63,7 @@ func NewResourceLock(
 
 	lock, err := shard.Elect(within.Shard{
 		Ring: options.ClusterRingName, Name: options.ShardName, Namespace: options.LeaseNamespace,
-		Leases: leases, Events: eventRecorder, Exit: exit,
+		Leases: leases, Events: eventRecorder,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("shard lease: %w", err)
@@ -71,6 +71,3 @@ func NewResourceLock(
 
 	return lock, nil
 }
-
-// exit ends the process; nil: by default. Tests set it.
-var exit func(error)
