@@ -273,22 +273,13 @@ func (c *copier) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
-	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, Name: req.Name}}
 	deploy := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, Name: req.Name}}
-	_, setErr := controllerutil.CreateOrUpdate(ctx, c.client, set, func() error {
-		template := deployment(req.Namespace, req.Name, cm.Labels).Spec.Template
-		set.Labels = cm.Labels
-		set.Spec.Selector = &metav1.LabelSelector{MatchLabels: cm.Labels}
-		set.Spec.Template.Labels, set.Spec.Template.Spec.Containers = template.Labels, containers(set.Spec.Template, template)
-		set.Spec.VolumeClaimTemplates = claims(set.Spec.VolumeClaimTemplates, cm.Labels)
+	_, err := controllerutil.CreateOrUpdate(ctx, c.client, deploy, func() error {
+		if deploy.UID == "" { // the API server completes it
+			deploy.Spec = deployment(req.Namespace, req.Name, cm.Labels).Spec
+		}
 
-		return controllerutil.SetControllerReference(cm, set, c.client.Scheme())
-	})
-	_, deployErr := controllerutil.CreateOrUpdate(ctx, c.client, deploy, func() error {
-		template := deployment(req.Namespace, req.Name, cm.Labels).Spec.Template
-		deploy.Labels = cm.Labels
-		deploy.Spec.Selector = &metav1.LabelSelector{MatchLabels: cm.Labels}
-		deploy.Spec.Template.Labels, deploy.Spec.Template.Spec.Containers = template.Labels, containers(deploy.Spec.Template, template)
+		deploy.Labels, deploy.Spec.Selector.MatchLabels, deploy.Spec.Template.Labels = cm.Labels, cm.Labels, cm.Labels
 
 		return controllerutil.SetControllerReference(cm, deploy, c.client.Scheme())
 	})
@@ -296,42 +287,17 @@ func (c *copier) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	for _, err := range []error{setErr, deployErr} {
-		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-			return reconcile.Result{}, err // the cache is behind, as happens to all
-		}
-
-		if err != nil {
-			c.refused = append(c.refused, err)
-			return reconcile.Result{}, err
-		}
+	switch {
+	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
+		return reconcile.Result{}, err // the cache is behind, as happens to all
+	case err != nil:
+		c.refused = append(c.refused, err)
+		return reconcile.Result{}, err
 	}
 
 	c.finished[req.Name]++
 
 	return reconcile.Result{}, nil
-}
-
-// containers are those that the API server has completed.
-func containers(have, want corev1.PodTemplateSpec) []corev1.Container {
-	if len(have.Spec.Containers) > 0 {
-		return have.Spec.Containers
-	}
-
-	return want.Spec.Containers
-}
-
-func claims(have []corev1.PersistentVolumeClaim, labels map[string]string) []corev1.PersistentVolumeClaim {
-	if len(have) == 0 {
-		have = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{"storage": resource.MustParse("1Gi")}},
-		}}}
-	}
-
-	have[0].Labels = labels
-
-	return have
 }
 
 // works reports whether the operator has finished with all objects.
@@ -367,7 +333,7 @@ func TestCopiesOfLabelsDoNotContainTheShard(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	kinds, err := Kinds{Main(&corev1.ConfigMap{}), Controlled(&appsv1.StatefulSet{}), Controlled(&appsv1.Deployment{})}.in(scheme.Scheme)
+	kinds, err := Kinds{Main(&corev1.ConfigMap{}), Controlled(&appsv1.Deployment{})}.in(scheme.Scheme)
 	require.NoError(t, err)
 
 	begin := func(name string) (*Shard, *copier) {
@@ -386,12 +352,12 @@ func TestCopiesOfLabelsDoNotContainTheShard(t *testing.T) {
 			f.controls(mgr, s, &corev1.ConfigMap{}, func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 				return c.Reconcile(marked(ctx, mark{controller: "test"}), req)
 			})
-		}, &corev1.ConfigMap{}, &appsv1.StatefulSet{}, &appsv1.Deployment{})
+		}, &corev1.ConfigMap{}, &appsv1.Deployment{})
 
 		return s, c
 	}
 	move := func(name string, s *Shard, to string) {
-		for _, obj := range []client.Object{&appsv1.StatefulSet{}, &appsv1.Deployment{}, &corev1.ConfigMap{}} {
+		for _, obj := range []client.Object{&appsv1.Deployment{}, &corev1.ConfigMap{}} {
 			obj.SetNamespace(f.namespace)
 			obj.SetName(name)
 			f.label(obj, s.shardKey, to)
@@ -420,17 +386,13 @@ func TestCopiesOfLabelsDoNotContainTheShard(t *testing.T) {
 	f.eventually("the other shard works", func() bool { return another.works(t, names[:4]) && operator.works(t, names) })
 
 	for _, name := range names {
-		set, deploy := &appsv1.StatefulSet{}, &appsv1.Deployment{}
-		for _, obj := range []client.Object{set, deploy} {
-			require.NoError(t, f.admin.Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: name}, obj))
-			require.EqualValues(t, 1, obj.GetGeneration(), "nothing but labels has changed")
-			require.Contains(t, obj.GetLabels(), first.shardKey)
-		}
+		deploy := &appsv1.Deployment{}
+		require.NoError(t, f.admin.Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: name}, deploy))
+		require.EqualValues(t, 1, deploy.Generation, "nothing but labels has changed")
+		require.Contains(t, deploy.Labels, first.shardKey)
 
 		want := map[string]string{"app": name}
-		require.Equal(t, want, set.Spec.Template.Labels)
-		require.Equal(t, want, set.Spec.Selector.MatchLabels)
-		require.Equal(t, want, set.Spec.VolumeClaimTemplates[0].Labels)
 		require.Equal(t, want, deploy.Spec.Template.Labels)
+		require.Equal(t, want, deploy.Spec.Selector.MatchLabels)
 	}
 }

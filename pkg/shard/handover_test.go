@@ -47,6 +47,19 @@ func (s *Shard) addSecrets(items cache.Store, live metadata.Interface, namespace
 	}, corev1.Resource("secrets"))
 }
 
+// awaits looks at a ConfigMap that follows Secrets up to a version, or none. It returns what the shard waits for, and when to look again.
+func (s *Shard) awaits(namespace, name, secrets string, now time.Time) (missing string, after time.Duration) {
+	obj := &metav1.ObjectMeta{Namespace: namespace, Name: name}
+	if secrets != "" {
+		obj.Annotations = map[string]string{s.LabelKeys().Handover: `{"secrets":"` + secrets + `"}`}
+	}
+
+	key := objectKey{schema.GroupKind{Kind: "ConfigMap"}, types.NamespacedName{Namespace: namespace, Name: name}}
+	missing, after, _ = s.handover.awaits(context.Background(), key, obj, now)
+
+	return missing, after
+}
+
 // waitingOf returns the number of waiting objects of a ring according to the metrics.
 func waitingOf(t *testing.T, ring string) int {
 	t.Helper()
@@ -242,20 +255,18 @@ func TestWaitsWhileResourcesAreUnknown(t *testing.T) {
 	s, _, _ := unplugged(t)
 	s.stores.add(&store{Store: &lagging{version: "1"}, form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}}, schema.GroupResource{})
 
-	awaits := func(obj metav1.Object) string {
-		key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "owner"}}
-		missing, _, _ := s.handover.awaits(t.Context(), key, obj, time.Unix(0, 0))
+	awaits := func(secrets string) string {
+		missing, _ := s.awaits("n", "owner", secrets, time.Unix(0, 0))
 
 		return missing
 	}
-	handed := &metav1.ObjectMeta{Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"20"}`}}
 
 	s.stores.mapped(unsure{err: errors.New("timeout")})
-	require.Contains(t, awaits(handed), "the resource of Secret, which is not known: look up the resource: timeout")
-	require.Empty(t, awaits(&metav1.ObjectMeta{}), "nothing is handed over")
+	require.Contains(t, awaits("20"), "the resource of Secret, which is not known: look up the resource: timeout")
+	require.Empty(t, awaits(""), "nothing is handed over")
 
 	s.stores.mapped(unsure{err: &meta.NoKindMatchError{}})
-	require.Empty(t, awaits(handed), "what is not served is not cached")
+	require.Empty(t, awaits("20"), "what is not served is not cached")
 }
 
 // An object that was restored from another cluster has the handover of that cluster, whose versions this one may reach in years. A
@@ -277,10 +288,7 @@ func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 
 	now := time.Unix(0, 0)
 	waits := func(name, version string) bool {
-		key := objectKey{GroupKind: corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), NamespacedName: types.NamespacedName{Namespace: ns, Name: name}}
-		missing, _, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
-			Namespace: ns, Name: name, Annotations: map[string]string{contract.HandoverAnnotation("ring"): `{"secrets":"` + version + `"}`},
-		}, now)
+		missing, _ := s.awaits(ns, name, version, now)
 
 		return missing != ""
 	}
@@ -325,10 +333,7 @@ func TestObjectsThatNobodyLooksAtDoNotWait(t *testing.T) {
 
 	now := time.Unix(0, 0)
 	look := func(name string) {
-		key := objectKey{GroupKind: schema.GroupKind{Kind: "ReplicaSet"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: name}}
-		missing, _, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
-			Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"20"}`},
-		}, now)
+		missing, _ := s.awaits("n", name, "20", now)
 		require.NotEmpty(t, missing)
 	}
 
@@ -343,7 +348,7 @@ func TestObjectsThatNobodyLooksAtDoNotWait(t *testing.T) {
 	look("stays")
 	require.Equal(t, 1, waitingOf(t, "unwatched"))
 
-	s.handover.forget(objectKey{GroupKind: schema.GroupKind{Kind: "ReplicaSet"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "stays"}})
+	s.handover.forget(objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "stays"}})
 	require.Zero(t, waitingOf(t, "unwatched"))
 }
 

@@ -333,63 +333,6 @@ func TestProcessEndsIfTheLeaseIsLostAfterAStop(t *testing.T) {
 	require.Equal(t, "shardlease-controller", holder(f.lease(s)))
 }
 
-// What a shard finds when it starts determines whether moves of its objects may be in progress.
-func TestHoldOff(t *testing.T) {
-	at := metav1.NewMicroTime(time.Unix(1_700_000_000, 0))
-	lease := func(holder string, held time.Duration) *coordinationv1.LeaseSpec {
-		return &coordinationv1.LeaseSpec{
-			HolderIdentity: &holder, LeaseDurationSeconds: new(int32(3)),
-			AcquireTime: &at, RenewTime: new(metav1.NewMicroTime(at.Add(held))),
-		}
-	}
-	untimed := lease("shard-0", time.Hour)
-	untimed.AcquireTime = nil
-
-	for name, tc := range map[string]struct {
-		found *coordinationv1.LeaseSpec
-		waits bool
-	}{
-		"no Lease: new, or deleted long ago": {nil, true},
-		"taken":                              {lease("shardlease-controller", 0), true},
-		"given back":                         {lease("", time.Hour), true},
-		"another's":                          {lease("someone", time.Hour), true},
-		"still this shard's":                 {lease("shard-0", minHoldOff), false},
-		"this shard's for a moment":          {lease("shard-0", minHoldOff-time.Millisecond), true},
-		"this shard's, since nobody knows how long": {untimed, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
-			s := f.shard("shard-0")
-			clk := &lateClock{}
-			s.term.clock = clk
-
-			if tc.found != nil {
-				require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
-					ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard-0"}, Spec: *tc.found,
-				}))
-			}
-
-			l := f.lock(s, f.config)
-			if _, _, err := l.Get(t.Context()); tc.found != nil {
-				require.NoError(t, err)
-				require.NoError(t, l.Update(t.Context(), record("shard-0", 1)))
-			} else {
-				require.Error(t, err)
-				require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
-			}
-
-			if !tc.waits {
-				require.NoError(t, s.term.held())
-
-				return
-			}
-			require.ErrorIs(t, s.term.held(), ErrNotHeld)
-			clk.ahead.Store(int64(minHoldOff))
-			require.NoError(t, s.term.held())
-		})
-	}
-}
-
 // If the shard must wait, a reconcile is neither lost nor a failure.
 func TestReconcileDuringTheHoldOff(t *testing.T) {
 	f := newFixture(t)

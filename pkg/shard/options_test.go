@@ -98,6 +98,16 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		{"short hold-off", func(o *Options) { o.HoldOff = 1400 * time.Millisecond }, "hold-off: 1.4s must be at least 1.5s"},
 		{"no host name", func(o *Options) { o.Name = "" }, "name: set it, the host has none: nameless"},
 		{"not in a cluster", func(o *Options) { o.Namespace = "" }, "namespace: set it"},
+		{"less than no slots", func(o *Options) { o.Slots = Count(-1) }, `slots: their number, -1, must be from 1`},
+		{"too many slots", func(o *Options) { o.Slots = Count(5001) }, `slots: their number, 5001, must be from 1`},
+		{"no names", func(o *Options) { o.Slots = Named() }, `slots: give Named at least one name`},
+		{"an empty name", func(o *Options) { o.Slots = Named("blue", "") }, `slots: give Named at least one name, and`},
+		{"a name and slots", func(o *Options) { o.Slots = Named("blue") }, `name: remove "shard-0"`},
+		{"a slot that is no label value", func(o *Options) { o.Slots = Named("a/b") }, `slots: "a/b" is invalid`},
+		{"a slot of the lease monitor", func(o *Options) { o.Slots = Named("shardlease-controller") }, `it is how the lease monitor signs`},
+		{"a label of Kubernetes", func(o *Options) { o.ShardLabel = "k8s.io/shard" }, `shard label: "k8s.io/shard" is invalid`},
+		{"a reserved domain", func(o *Options) { o.ShardLabel = "x.kubernetes.io/shard" }, `use a domain of your own`},
+		{"a label that may follow", func(o *Options) { o.ShardLabel = "example.com/shard-drain" }, `could be one that follows from the shardL`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			options := valid

@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -266,31 +265,6 @@ func TestLeaseOfAPredecessorLosesItsLabel(t *testing.T) {
 	options.ShardLabel = ""
 	next := f.claim(options).got()
 	require.NotContains(t, f.lease(next).Annotations, contract.AnnotationShardLabel)
-}
-
-func TestNamesThatAreRefused(t *testing.T) {
-	many := make([]string, 1001)
-	for i := range many {
-		many[i] = fmt.Sprint("shard-", i)
-	}
-
-	for want, o := range map[string]Options{
-		`slots: their number, -1, must be from 1`:   {Slots: Count(-1)},
-		`slots: their number, 5001, must be from 1`: {Slots: Count(5001)},
-		`slots: give Named at least one name`:       {Slots: Named()},
-		`name: remove "red"`:                        {Slots: Named("blue"), Name: "red"},
-		`slots: "a/b" is invalid`:                   {Slots: Named("a/b")},
-		`it is how the lease monitor signs Leases`:  {Slots: Named("shardlease-controller")},
-		`slots: give Named at least one name, and`:  {Slots: Named("blue", "")},
-		`shard label: "k8s.io/shard" is invalid`:    {ShardLabel: "k8s.io/shard"},
-		`use a domain of your own`:                  {ShardLabel: "x.kubernetes.io/shard"},
-		`could be one that follows from the shardL`: {ShardLabel: "example.com/shard-drain"},
-	} {
-		o.Ring, o.Namespace = "example", "n"
-
-		_, err := o.complete(func() (string, error) { return "pod-a", nil }, "")
-		require.ErrorContains(t, err, want)
-	}
 }
 
 func TestAStandby(t *testing.T) {

@@ -143,9 +143,7 @@ func TestCachesThatAreNotFilledSayNothing(t *testing.T) {
 	_, _, err := s.stores.read(ctx, corev1.SchemeGroupVersion.WithKind("Secret"), name)
 	require.ErrorContains(t, err, "wait for the cache of Secret: context canceled")
 
-	missing, after, _ := s.handover.awaits(t.Context(), objectKey{schema.GroupKind{Kind: "ConfigMap"}, name}, &metav1.ObjectMeta{
-		Namespace: "n", Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"20"}`},
-	}, time.Unix(0, 0))
+	missing, after := s.awaits("n", "a", "20", time.Unix(0, 0))
 	require.Equal(t, "secrets, which are not listed yet", missing)
 	require.Equal(t, soon, after)
 }
@@ -190,10 +188,7 @@ func TestWaitingBacksOff(t *testing.T) {
 	start := time.Unix(0, 0)
 
 	look := func(name string, now time.Time) time.Duration {
-		key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: f.namespace, Name: name}}
-		_, after, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
-			Namespace: f.namespace, Name: name, Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"` + reached.ResourceVersion + `"}`},
-		}, now)
+		_, after := s.awaits(f.namespace, name, reached.ResourceVersion, now)
 
 		return after
 	}
@@ -226,11 +221,7 @@ func TestOneWorkerAsksHowFarAKindIs(t *testing.T) {
 	s.stores.add(&store{Store: &lagging{version: "1"}, form: form{gvk: gvk}, endpoint: s.stores.endpoint(gvk)}, corev1.Resource("secrets"))
 
 	look := func(name string, after time.Duration) string {
-		key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: f.namespace, Name: name}}
-		missing, _, err := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
-			Namespace: f.namespace, Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"999999999999"}`},
-		}, time.Unix(0, 0).Add(after))
-		require.NoError(t, err)
+		missing, _ := s.awaits(f.namespace, name, "999999999999", time.Unix(0, 0).Add(after))
 
 		return missing
 	}
@@ -330,10 +321,7 @@ func TestWaitsForTheCacheOfTheNamespace(t *testing.T) {
 	require.NoError(t, err)
 
 	missing := func(version string) string {
-		key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: f.namespace, Name: "owner"}}
-		missing, _, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
-			Namespace: f.namespace, Name: "owner", Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"` + version + `"}`},
-		}, time.Unix(0, 0))
+		missing, _ := s.awaits(f.namespace, "owner", version, time.Unix(0, 0))
 
 		return missing
 	}
