@@ -45,7 +45,6 @@ type split struct {
 	begun <-chan struct{}
 }
 
-// of returns the part with the kind, and whether it is that of the sharded kinds.
 func (c *split) of(gvk schema.GroupVersionKind) (cache.Cache, bool) {
 	if _, _, is := c.kinds.of(gvk.GroupKind()); is {
 		return c.sharded, true
@@ -296,7 +295,6 @@ func configOf(kind cache.ByObject, o cache.Options, namespace *string) cache.Con
 	return c
 }
 
-// namespaces returns the namespaces in which the program caches a namespaced kind.
 func (s *stores) namespaces(gvk schema.GroupVersionKind) []string {
 	configs := namespacesOf(s.byObject[gvk], s.defaults)
 	if _, all := configs[metav1.NamespaceAll]; all || len(configs) == 0 {
@@ -416,7 +414,6 @@ func checkCache(options manager.Options, kinds declared) error {
 	return errors.Join(errs...)
 }
 
-// keysOf returns the objects that represent the kinds in the map, whose keys are pointers.
 func keysOf(
 	sch *runtime.Scheme, byObject map[client.Object]cache.ByObject,
 ) (map[schema.GroupVersionKind]client.Object, error) {

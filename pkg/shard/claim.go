@@ -81,7 +81,6 @@ func (s *Shard) claim(ctx context.Context, config *rest.Config) error {
 	return c.run(ctx)
 }
 
-// claimer is a process that looks for a slot.
 type claimer struct {
 	shard   *Shard
 	options Options
@@ -144,7 +143,6 @@ func (c *claimer) watch(ctx context.Context, client toolscache.Getter) (stop fun
 	}
 }
 
-// see notes how a Lease is now.
 func (c *claimer) see(event watch.Event) {
 	lease, ok := event.Object.(*coordinationv1.Lease)
 
@@ -157,7 +155,6 @@ func (c *claimer) see(event watch.Event) {
 	}
 }
 
-// run waits for a slot, takes it, and gives the shard its name.
 func (c *claimer) run(ctx context.Context) error {
 	standby := &standby{options: c.options, client: c.client, clock: c.clock, log: c.log}
 	defer standby.leave()
@@ -428,7 +425,6 @@ func (w *workload) mayBeHidden(err error) bool {
 		(apierrors.IsForbidden(err) || meta.IsNoMatchError(err))
 }
 
-// replicas returns how many Pods the workload shall have.
 func (w *workload) replicas(ctx context.Context) (int, error) {
 	var (
 		scale    unstructured.Unstructured

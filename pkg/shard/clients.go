@@ -92,22 +92,15 @@ func (s *Shard) newClients(o clientOptions) (*clients, error) {
 // the reconcilers of sharded objects, and is safe for concurrent use:
 //
 //   - Outside the shard's term, every write fails with [ErrNotHeld] or [ErrLost]. The term begins at the end of the
-//     hold-off and ends at the renew deadline, even in a process that was frozen. Runnables that need no Lease use a
-//     client of their own.
-//   - A patch of a sharded object, of its status, or of another subresource gets the object's resourceVersion as a
-//     precondition unless it has one. If the object has changed since, for example because it has moved to another
-//     shard, the API server answers Conflict and does nothing. The version is that of the passed object. If the passed
-//     object has no version, and the kind has a [Shard.Reconciler] or [Shard.Handler], it is the version in the cache.
-//     Apply configurations count as patches.
+//     hold-off and ends at the renew deadline, even in a process that was frozen.
+//   - A patch of a sharded object, or of a subresource, gets the object's resourceVersion as a precondition unless it
+//     has one: if the object has changed since, for example because it has moved, the API server answers Conflict. The
+//     version is that of the passed object, or else that in the cache. Apply configurations count as patches.
 //
-// The client does not change the following: updates and deletes, whose preconditions are up to the caller; patches of
-// subresources that have a body of their own (such as Scale); patches in CBOR; and patches of objects that neither
-// carry this shard's label nor have a version in the cache. Such objects are not sharded, belong to another shard, or
-// are created by the patch.
-//
-// The client has a cost. A patch that would have merged with the writes of others is now a conflict, and the reconcile
-// is repeated with a fresh object. A second patch from the same old copy conflicts with the first one, so refresh the
-// copy with the answer. A patch is decoded and encoded one more time.
+// Updates, deletes, patches of subresources with a body of their own (such as Scale), patches in CBOR, and patches of
+// objects that are not this shard's are sent as they are. A patch that would have merged with the writes of others is
+// now a conflict. A second patch from the same old copy conflicts with the first one, so refresh the copy with the
+// answer.
 func (s *Shard) CheckWrites(c client.Client) client.Client {
 	// without kinds, it has no errors
 	all, _ := s.newClients(clientOptions{scheme: c.Scheme(), showLabels: true, checkWrites: true})
@@ -119,7 +112,6 @@ func (c *clients) client(inner client.Client) client.Client {
 	return &ringClient{ringReader{c, inner, c.checks.cached}, innerClient{inner}}
 }
 
-// reader wraps a reader without a cache.
 func (c *clients) reader(inner client.Reader) client.Reader {
 	return &ringReader{c, inner, func(kruntime.Object) bool { return false }}
 }
@@ -132,7 +124,6 @@ func (c *clients) indexer(inner client.FieldIndexer) client.FieldIndexer {
 	return &ringIndexer{c, inner}
 }
 
-// hides reports whether the keys of such an object are hidden and kept.
 func (c *clients) hides(d sort) bool { return d.is && !c.show }
 
 // begin returns why the program must not write.
@@ -151,7 +142,6 @@ func (c *clients) begin(ctx context.Context, verb string, obj any) (sort, error)
 	return d, err
 }
 
-// may calls the function, which writes, if the program may.
 func (c *clients) may(ctx context.Context, verb string, obj any, call func() error) error {
 	if _, err := c.begin(ctx, verb, obj); err != nil {
 		return err
@@ -176,7 +166,6 @@ func (c *clients) exchange(d sort, obj metav1.Object, call func() error) error {
 	return err
 }
 
-// lastAnswer is a version of an object with what it carried.
 type lastAnswer struct {
 	version string
 	ringMeta
@@ -189,7 +178,6 @@ func (c *clients) remember(obj metav1.Object) {
 	}
 }
 
-// remembers returns what the object carried in its version, if that is known.
 func (c *clients) remembers(obj metav1.Object) (ringMeta, bool) {
 	v, ok := c.recent.Get(obj.GetUID())
 	a, _ := v.(lastAnswer)
@@ -197,7 +185,6 @@ func (c *clients) remembers(obj metav1.Object) (ringMeta, bool) {
 	return a.ringMeta, ok && a.version == obj.GetResourceVersion()
 }
 
-// ringReader is a reader as the program sees it.
 type ringReader struct {
 	*clients
 
@@ -296,7 +283,6 @@ func (c *ringClient) SubResource(name string) client.SubResourceClient {
 	return &ringSubresource{c.at(name), inner, inner}
 }
 
-// at returns the same for a subresource.
 func (c *clients) at(subresource string) *clients {
 	at := *c
 	at.subresource = subresource
@@ -377,7 +363,6 @@ func (w *ringSubresource) sent(obj, body client.Object) client.Object {
 	return body
 }
 
-// applied is the metadata of an apply configuration.
 type applied struct {
 	metav1.Object // nil: nothing else of it is used
 
@@ -439,7 +424,6 @@ type checks struct {
 	unstructured bool
 }
 
-// mark identifies a controller that was added to the manager.
 type mark struct {
 	controller string
 	oneReplica bool // it does not run in every replica, so the cache of its process does not contain all that it works on
@@ -470,7 +454,6 @@ func (c *checks) request(ctx context.Context, obj any, cached bool) (sort, error
 	return d, nil
 }
 
-// cached reports whether a client reads the object or list from its cache.
 func (c *checks) cached(obj kruntime.Object) bool {
 	_, loose := obj.(kruntime.Unstructured)
 
@@ -542,7 +525,7 @@ func (c *clients) elsewhere(ctx context.Context, d sort, name types.NamespacedNa
 	case obj == nil:
 		c.absent.Add(key, now)
 		return err
-	case c.shard.owns(obj):
+	case c.shard.Owns(obj):
 		return err // the cache will contain it
 	default:
 		return fmt.Errorf("read %s %s, which has the shard %q: %w", d.Kind, name, obj.GetLabels()[c.keys.Shard],
@@ -596,7 +579,7 @@ func (c *clients) follows(ctx context.Context, d sort, obj client.Object) (bool,
 
 	owner := k.shown(ctx, name)
 
-	return owner != nil && owner.GetUID() == by.UID && c.shard.owns(owner), nil
+	return owner != nil && owner.GetUID() == by.UID && c.shard.Owns(owner), nil
 }
 
 func (c *clients) update(ctx context.Context, obj client.Object, call func() error) error {
@@ -722,7 +705,7 @@ func (c *clients) version(ctx context.Context, d sort, obj metav1.Object) string
 	}
 
 	given := obj.GetResourceVersion()
-	if m, _ := c.remembers(obj); given != "" && (c.shard.owns(obj) || m.shard != nil && *m.shard == c.shard.Name()) {
+	if m, _ := c.remembers(obj); given != "" && (c.shard.Owns(obj) || m.shard != nil && *m.shard == c.shard.Name()) {
 		return given
 	}
 
@@ -732,7 +715,7 @@ func (c *clients) version(ctx context.Context, d sort, obj metav1.Object) string
 	}
 
 	cached := k.shown(ctx, types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()})
-	if cached == nil || !c.shard.owns(cached) {
+	if cached == nil || !c.shard.Owns(cached) {
 		return ""
 	}
 

@@ -96,9 +96,7 @@
 // A shard that is told to stop hands its objects over, finishes the reconciles in flight, and releases its Lease. A
 // shard that is killed keeps its objects until its Lease has expired and was taken from it; a process of the same name
 // that comes back before that continues with them. With [Options].Slots, a Pod that waits takes over the name, so that
-// no object moves. Without them, each replaced replica of a Deployment moves its objects twice; shards of a StatefulSet
-// keep their names. Give Pods a terminationGracePeriodSeconds longer than Options.DrainTimeout and the longest
-// reconcile.
+// no object moves. Give Pods a terminationGracePeriodSeconds longer than Options.DrainTimeout and the longest reconcile.
 //
 // # Load on the API server
 //
@@ -108,22 +106,17 @@
 //   - at the start of the term, and again if the Lease had to be recreated: a list of the metadata of the shard's own
 //     objects, 500 per request, for each kind that the shard works on (promise 7)
 //   - one patch for each drain, and one read if its answer is lost or the object has changed
-//   - one read of the metadata of each deleted object that was reconciled and not seen in deletion, because it has no
-//     finalizer. With [Releaser], or if several reconcilers work on the object, one for each
+//   - one read of the metadata of each deleted object that was reconciled and not seen in deletion. With [Releaser], or
+//     if several reconcilers work on the object, one for each
 //   - when objects have waited for more than two seconds until the cache shows what follows them: a list of one object
 //     per resource, at most once in two seconds for all of them
-//   - with slots, while the shard stops: a list of all Leases of its namespace per second until its objects are
-//     drained, and then, if a Pod waits for the slot, two per second and ten reads of its Lease until that Pod has it,
-//     for at most five seconds
-//   - with slots, while a Pod waits for one: an update of its own Lease per ten seconds, and with [Scale] a read of the
-//     scale per five
+//   - with slots, while the shard stops: a list of all Leases of its namespace per second, and reads of its Lease for at
+//     most five seconds; while a Pod waits: an update of its own Lease per ten seconds, with [Scale] a read per five
 //
 // At rest, none of these costs grows with the number of objects. While the API server does not answer the list, the
 // shard keeps its Lease, works on nothing that has not been confirmed, logs the reason, and retries at least every 30
-// seconds.
-//
-// If the resource versions of an aggregated API server are not numbers, the shard reads each object whose version
-// differs from the listed one.
+// seconds. If the resource versions of an aggregated API server are not numbers, the shard reads each object whose
+// version differs from the listed one.
 //
 // # Permissions that a shard needs
 //
@@ -131,9 +124,7 @@
 //   - with [Scale], in the shard's namespace: pods: get; what owns the Pod, such as replicasets and deployments (apps):
 //     get; and get on the subresource scale of the topmost of these. With patch on pods, the Pod of the highest slot is
 //     deleted first
-//   - main kinds: get, list, watch, and patch, in addition to the permissions of the controller itself. The shard also
-//     uses get to check whether an object that has disappeared, or the owner of a controlled object in deletion, still
-//     exists, and list to check whether the cache is up to date, in the namespaces that are cached
-//   - controlled kinds: get, list, watch, and patch, in addition to the permissions of the controller itself
+//   - main and controlled kinds: get, list, watch, and patch, in addition to the permissions of the controller itself, in
+//     the namespaces that are cached
 //   - events (events.k8s.io), in the namespaces of the objects: create and patch, to report objects that are held back
 package shard

@@ -153,7 +153,6 @@ func (c *crew) enter() bool {
 	return !c.dismissed
 }
 
-// leave ends what enter has begun.
 func (c *crew) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,10 +177,8 @@ func (c *crew) dismiss() <-chan struct{} {
 	return c.idle
 }
 
-// isIdle reports whether the crew was dismissed and nothing works.
 func (c *crew) isIdle() bool { return closed(c.dismiss()) }
 
-// closed reports whether the channel is closed.
 func closed(c <-chan struct{}) bool {
 	select {
 	case <-c:

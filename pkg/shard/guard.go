@@ -66,7 +66,6 @@ type object struct {
 	acknowledged  string // version in which it was released; empty: it was not
 }
 
-// drain is a request to release an object.
 type drain struct {
 	version string // version in which the object carries the drain label
 	next    string // the next shard; empty: the assigner chooses when the labels are gone
@@ -222,7 +221,6 @@ type outcome struct {
 	unknown bool   // the answer was lost, and nobody has read the object since
 }
 
-// settle ends an attempt to acknowledge.
 func (g *guard) settle(key objectKey, result outcome) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -246,7 +244,6 @@ func (g *guard) settle(key objectKey, result outcome) {
 	g.tidy(key, o)
 }
 
-// draining reports whether an object is to be released.
 func (g *guard) draining() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -254,7 +251,6 @@ func (g *guard) draining() bool {
 	return len(g.drains) > 0
 }
 
-// note notes whether an object is to be released, and since when.
 func (g *guard) note(key objectKey, o *object) {
 	_, noted := g.drains[key]
 
@@ -267,7 +263,6 @@ func (g *guard) note(key objectKey, o *object) {
 	}
 }
 
-// pending are the objects that are to be released.
 type pending struct {
 	waiting, seen int // seen counts also those that were
 	oldest        objectKey
@@ -288,14 +283,12 @@ func (g *guard) pending() pending {
 	return p
 }
 
-// tidy drops an object that has no state to keep.
 func (g *guard) tidy(key objectKey, o *object) {
 	if *o == (object{}) {
 		delete(g.objects, key)
 	}
 }
 
-// acknowledgeTimeout limits one attempt to acknowledge.
 const acknowledgeTimeout = 10 * time.Second
 
 // acknowledge releases an object, and reports whether nothing remains to be done. guard.leave has chosen the caller.
@@ -402,7 +395,7 @@ func (s *Shard) afterwards(ctx context.Context, k *kind, key objectKey, failure 
 		return outcome{unknown: !apierrors.IsConflict(failure)}, errors.Join(failure, err)
 	case live == nil:
 		return outcome{deleted: true}, nil
-	case s.owns(live):
+	case s.Owns(live):
 		return outcome{}, failure
 	default:
 		return outcome{version: live.GetResourceVersion()}, nil
@@ -431,7 +424,6 @@ type drains struct {
 	queue workqueue.TypedRateLimitingInterface[look] // nil before the term
 }
 
-// look is a reason to look at an object.
 type look struct {
 	objectKey
 	// forgotten is true if the object was deleted some time ago, and is to be forgotten.
@@ -478,7 +470,6 @@ func (d *drains) deleted(gk schema.GroupKind, obj any) {
 	q.AddAfter(l, forgetAfter)
 }
 
-// look returns the look at an object of an informer, and the queue for it, if there is one yet.
 func (d *drains) look(gk schema.GroupKind, obj any) (workqueue.TypedRateLimitingInterface[look], look) {
 	name, err := toolscache.DeletionHandlingObjectToName(obj)
 	if err != nil || d.shard.kind(gk, name.Namespace) == nil {
@@ -488,7 +479,6 @@ func (d *drains) look(gk schema.GroupKind, obj any) (workqueue.TypedRateLimiting
 	return d.queued(), look{objectKey: objectKey{gk, name.AsNamespacedName()}}
 }
 
-// holds reports whether the process may hold something for the object.
 func (d *drains) holds(key objectKey) bool {
 	return slices.ContainsFunc(d.shard.wrappersOf(key), func(w *wrapped) bool { return w.holds(key.NamespacedName) })
 }

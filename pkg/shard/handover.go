@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/prometheus/client_golang/prometheus"
 	"sync"
 	"time"
 
@@ -48,7 +49,8 @@ type handovers struct {
 	mu sync.Mutex
 	// waits are the objects that wait.
 	waits   map[objectKey]postponed
-	metrics waitMetrics
+	waiting prometheus.Gauge
+	waited  prometheus.Observer
 	// passed are the handovers that are not compared again.
 	passed map[objectKey]string
 	// selector is that of the shard, which may be all that the program may list, and answers are what the API server said
@@ -66,7 +68,6 @@ type answer struct {
 	err     error     // why the last request failed
 }
 
-// handed is an object with its handover, as a worker finds it.
 type handed struct {
 	metav1.Object
 
@@ -88,7 +89,8 @@ type postponed struct {
 func newHandovers(ring string, stores *stores, selector func() labels.Selector) *handovers {
 	return &handovers{
 		stores: stores,
-		waits:  map[objectKey]postponed{}, metrics: waitMetricsOf(ring), passed: map[objectKey]string{},
+		waits:  map[objectKey]postponed{}, passed: map[objectKey]string{},
+		waiting: waitingObjects.WithLabelValues(ring), waited: waitedSeconds.WithLabelValues(ring),
 		selector: selector, answers: map[schema.GroupKind]answer{},
 	}
 }
@@ -164,7 +166,7 @@ func (h *handovers) recall(o *handed) bool {
 // begins records that the worker may begin. The caller holds the lock.
 func (h *handovers) begins(o handed) {
 	if w, waits := h.waits[o.key]; waits {
-		h.metrics.took.Observe(o.now.Sub(w.since).Seconds())
+		h.waited.Observe(o.now.Sub(w.since).Seconds())
 		h.ends(o.key)
 	}
 }
@@ -182,7 +184,7 @@ func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) time
 
 	w.looked = o.now
 	h.waits[o.key] = w
-	h.metrics.objects.Set(float64(len(h.waits)))
+	h.waiting.Set(float64(len(h.waits)))
 
 	return min(max(soon, waited/between), seldom)
 }
@@ -206,10 +208,9 @@ func (h *handovers) sweep(now time.Time) {
 // ends records that an object no longer waits. The caller holds the lock.
 func (h *handovers) ends(key objectKey) {
 	delete(h.waits, key)
-	h.metrics.objects.Set(float64(len(h.waits)))
+	h.waiting.Set(float64(len(h.waits)))
 }
 
-// forget drops an object that does not exist any more, or belongs to another shard.
 func (h *handovers) forget(key objectKey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -58,7 +58,6 @@ func (k ringKeys) fields(m ringMeta) []field {
 	}
 }
 
-// of returns what an object carries.
 func (k ringKeys) of(obj metav1.Object) (m ringMeta) {
 	if u, ok := obj.(runtime.Unstructured); ok { // its accessors copy
 		metadata, _ := u.UnstructuredContent()["metadata"].(map[string]any)
@@ -86,7 +85,6 @@ func valueOf[V any](m map[string]V, key string) *string {
 	return &s
 }
 
-// set makes the object carry exactly this.
 func (k ringKeys) set(obj metav1.Object, m ringMeta, shared bool) {
 	if u, ok := obj.(runtime.Unstructured); ok {
 		content := u.UnstructuredContent()
@@ -106,7 +104,6 @@ func (k ringKeys) set(obj metav1.Object, m ringMeta, shared bool) {
 	}
 }
 
-// in returns metadata that carries exactly this.
 func (k ringKeys) in(metadata map[string]any, m ringMeta, shared bool) map[string]any {
 	if shared {
 		metadata = maps.Clone(metadata)
@@ -155,14 +152,12 @@ func with[V any](m map[string]V, pairs []pair, shared bool) map[string]V {
 	return m
 }
 
-// hide removes the keys from an object that the program has received.
 func (k ringKeys) hide(obj metav1.Object, shared bool) {
 	if k.of(obj) != (ringMeta{}) {
 		k.set(obj, ringMeta{}, shared)
 	}
 }
 
-// hidden returns the object of a cache, or a copy without the keys.
 func (k ringKeys) hidden(obj any) any {
 	switch obj := obj.(type) {
 	case toolscache.DeletedFinalStateUnknown:
@@ -209,7 +204,6 @@ func (k ringKeys) each(list client.ObjectList, shared bool, seen func(client.Obj
 	return nil
 }
 
-// ringCache is a cache as the program sees it.
 type ringCache struct {
 	ringReader
 	innerCache
@@ -301,7 +295,6 @@ func (i *ringInformer) AddIndexers(indexers toolscache.Indexers) error {
 	return i.Informer.AddIndexers(hidden) //nolint:wrapcheck // it is the informer's
 }
 
-// hiding returns a handler that sees objects without the keys.
 func (i *ringInformer) hiding(h toolscache.ResourceEventHandler) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerDetailedFuncs{
 		AddFunc:    func(obj any, initial bool) { h.OnAdd(i.keys.hidden(obj), initial) },
@@ -346,7 +339,6 @@ func (c *clients) body(
 	return b, nil
 }
 
-// content returns what is encoded in the data of the patch.
 func (b *body) content() any {
 	if b.patchType == types.JSONPatchType {
 		return &b.operations
@@ -355,7 +347,6 @@ func (b *body) content() any {
 	return &b.fields
 }
 
-// encoded returns the data of the patch.
 func (b *body) encoded() ([]byte, error) {
 	data, err := json.Marshal(b.content())
 	if err != nil {
@@ -365,7 +356,6 @@ func (b *body) encoded() ([]byte, error) {
 	return data, nil
 }
 
-// keep makes the object keep what it carries.
 func (b *body) keep() error {
 	if b.patchType == types.JSONPatchType {
 		return b.keepOperations()
@@ -405,7 +395,6 @@ func (b *body) requires(version string) {
 
 const directive = "$patch"
 
-// keepFields changes a patch that has the form of the object.
 func (b *body) keepFields() (err error) {
 	metadata, _ := b.fields["metadata"].(map[string]any)
 
@@ -476,7 +465,6 @@ func (b *body) replaced(metadata map[string]any) (map[string]any, error) {
 	return metadata, nil
 }
 
-// keepOperations changes a JSON patch.
 func (b *body) keepOperations() error {
 	b.operations = slices.DeleteFunc(b.operations, func(o map[string]any) bool { return b.touches(o["path"]) })
 
@@ -497,7 +485,6 @@ func (b *body) keepOperations() error {
 	return nil
 }
 
-// touches reports whether the path is that of one of the keys.
 func (b *body) touches(path any) bool {
 	for _, f := range b.keys.fields(ringMeta{}) {
 		for _, p := range f.pairs {
@@ -510,7 +497,6 @@ func (b *body) touches(path any) bool {
 	return false
 }
 
-// operation changes an operation that replaces all labels or annotations.
 func (b *body) operation(o map[string]any) (err error) {
 	value, _ := o["value"].(map[string]any)
 

@@ -59,7 +59,6 @@ type inventory struct {
 // retries is when to retry what fails. Half of each pause is jitter.
 var retries = wait.Backoff{Duration: firstRetry / 2, Cap: maxRetry / 2, Factor: 2, Jitter: 1, Steps: math.MaxInt}
 
-// newInventory returns the inventory of the kind.
 func newInventory(s *Shard, k *kind) *inventory {
 	return &inventory{shard: s, kind: k, busy: make(chan struct{}, 1), retry: retries}
 }
@@ -96,7 +95,10 @@ func (i *inventory) prepare(ctx context.Context) error {
 			return fmt.Errorf("list kind %s: %w", i.kind.gvk.Kind, context.Cause(ctx))
 		}
 
-		i.put(ctx, found, err)
+		i.mu.Lock()
+		i.listing = found
+		i.answered(ctx, err)
+		i.mu.Unlock()
 	}
 }
 
@@ -117,15 +119,6 @@ func (i *inventory) exists(stretch int) (bool, error) {
 }
 
 func (i *inventory) until() time.Duration { return i.next.Sub(i.shard.term.clock.Now()) }
-
-// put notes what was listed, or why nothing was.
-func (i *inventory) put(ctx context.Context, found *listing, err error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-
-	i.listing = found
-	i.answered(ctx, err)
-}
 
 // answered notes whether the API server has answered. If not, it logs why, and postpones the next attempt. If the
 // worker was told to stop, this is not a failure.
@@ -234,7 +227,6 @@ type listing struct {
 // reached replaces the version of an object that the cache shows as it was at a moment of the term, or later.
 const reached = ""
 
-// freshness tells whether the cache shows an object as it was at some moment of the term, or later.
 type freshness int
 
 const (
@@ -350,7 +342,6 @@ func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 // endpoint is how to reach the API server about one resource. It returns nil before the shard knows how.
 type endpoint func() (metadata.Getter, error)
 
-// page lists one page, within the timeout of a request.
 func (e endpoint) page(
 	ctx context.Context, namespace string, o metav1.ListOptions,
 ) (*metav1.PartialObjectMetadataList, error) {

@@ -186,13 +186,11 @@ func (l *lock) write(ctx context.Context, record resourcelock.LeaderElectionReco
 	return err //nolint:wrapcheck // leader election looks for Conflict and logs the Lease's name
 }
 
-// isSettled reports whether the shard can use a Lease that it takes over from this record without a hold-off. This is
-// the case if this shard's name has held the Lease for longer than a hold-off. It still does when the Lease is written,
-// because the write fails if the Lease has changed. Nobody has then seen it free lately. This happens when the process
-// was restarted before its Lease was taken. Both times come from the clock of the previous process. In all other cases,
-// moves may be in progress: a Lease that was taken or released is free; a Lease that does not exist may have been
-// deleted long ago; a Lease that was acquired only recently may have been free before; and L8 holds. A new shard, which
-// has no objects, also waits for the hold-off: it looks the same.
+// isSettled reports whether the shard can use a Lease that it takes over from this record without a hold-off: this
+// shard's name has held it for longer than a hold-off, and still does when the Lease is written, because the write
+// fails if the Lease has changed. This happens when the process was restarted before its Lease was taken. In all other
+// cases, moves may be in progress: a Lease that was taken or released is free; one that does not exist may have been
+// deleted long ago; one that was acquired only recently may have been free before; and L8 holds.
 func (l *lock) isSettled(record *resourcelock.LeaderElectionRecord) bool {
 	watched := watchedBy(l.lease)
 
@@ -201,7 +199,6 @@ func (l *lock) isSettled(record *resourcelock.LeaderElectionRecord) bool {
 		(watched == "" || watched == strings.Join(l.namespaces, ","))
 }
 
-// holds returns how long the shard holds off after it has taken the Lease as it was last read or written.
 func (l *lock) holds() time.Duration { return max(l.options.HoldOff, announcement(l.lease)) }
 
 // other returns the Pod that the Lease of a slot names, if that is another one than this.
@@ -334,7 +331,6 @@ func (l *lock) release(ctx context.Context, record resourcelock.LeaderElectionRe
 	return l.write(ctx, record)
 }
 
-// lose permanently ends the shard's term in this process.
 func (l *lock) lose(err error) error {
 	l.term.lose(err)
 	l.lost = err
@@ -460,7 +456,6 @@ func (s *Shard) hold(ctx context.Context, config *rest.Config) (*tenure, error) 
 	}
 }
 
-// lostError returns why the Lease was lost: an [ErrLost].
 func (s *Shard) lostError() error {
 	return fmt.Errorf("shard %s: %w", s.Name(), cmp.Or(s.term.lost(), ErrLost))
 }
@@ -562,7 +557,6 @@ func (s *Shard) hasObjects(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// allKinds returns all kinds whose objects are sharded.
 func (s *Shard) allKinds() []*kind {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -64,27 +63,19 @@ type Manager struct {
 // NewManager returns a manager that runs as a shard. It replaces ctrl.NewManager, and nothing else is needed:
 //
 //   - A controller whose For kind is one of [Options].Kinds works only on objects of this shard, and acknowledges
-//     drains, as [Shard.Reconciler] describes. Every other controller, and every other runnable that would run where
-//     the leader is, must be declared in Options.Controllers or Options.Runnables. Add refuses it by name otherwise.
+//     drains, as [Shard.Reconciler] describes. Every other controller, and every other runnable that would run where the
+//     leader is, must be declared in Options.Controllers or Options.Runnables. Add refuses it by name otherwise.
 //   - Start waits for a slot, if Options.Slots are set, takes the shard's Lease, fills the caches of the sharded kinds,
-//     and starts the controllers. While it waits, probes, metrics, webhooks, other caches, and what runs in every
-//     replica work. A Lease is taken only when the caches of other kinds are full, and the sharded kinds can be listed.
-//   - The check "shard" of /readyz passes while the process waits for a slot that it could take, and when it works as a
-//     shard.
-//   - When the context of Start ends, the shard works until its objects are drained; see Options.DrainTimeout. If it
-//     has webhooks, they are served for a few more seconds, until no request is sent to them any more. If the Lease is
-//     lost, Start returns an [ErrLost], and the process must end.
-//   - If the options have a leader election, the shards replace it without a moment in which its leader and a shard
-//     work at the same time, and the same holds for the way back; see
-//     [github.com/clusterring/clusterring/pkg/shard/former]. Leave it in the options until no version without shards
-//     can come back.
+//     and starts the controllers. Meanwhile, probes, metrics, webhooks, other caches, and what runs in every replica work.
+//   - The check "shard" of /readyz passes while the process waits for a slot that it could take, and when it works.
+//   - When the context of Start ends, the shard works until its objects are drained; see Options.DrainTimeout. Webhooks
+//     are served a few seconds longer. If the Lease is lost, Start returns an [ErrLost], and the process must end.
+//   - If the options have a leader election, the shards replace it without a moment in which its leader and a shard work
+//     at the same time; see [github.com/clusterring/clusterring/pkg/shard/former]. Leave it in the options until no
+//     version without shards can come back.
 //
 // The manager's clients, readers and caches contain only the objects of this shard of the sharded kinds, in any version
-// and form; GetAPIReader reads all of them. They show neither labels nor annotations of the ring, and what is written
-// with the client keeps them, unless Options.ShowLabels is set. A reconcile of a controller that was not added to the
-// manager gets an error.
-//
-// The error names all that is missing or wrong.
+// and form; GetAPIReader reads all of them. The error names all that is missing or wrong.
 func NewManager(config *rest.Config, options manager.Options, shard Options) (*Manager, error) {
 	s, err := New(shard)
 	if err != nil {
@@ -136,7 +127,6 @@ const (
 // Shard returns the shard as which the manager runs.
 func (m *Manager) Shard() *Shard { return m.shard }
 
-// configure changes the options of the manager.
 func (m *Manager) configure(o *manager.Options) error {
 	if o.LeaderElectionResourceLockInterface != nil {
 		return errors.New("remove LeaderElectionResourceLockInterface: each shard holds a Lease of its own, and the " +
@@ -158,7 +148,6 @@ func (m *Manager) configure(o *manager.Options) error {
 	return m.shard.connect(m.config)
 }
 
-// newCache returns the cache in its two parts.
 func (m *Manager) newCache(config *rest.Config, o cache.Options) (cache.Cache, error) {
 	others, err := cache.New(config, o)
 	if err != nil {
@@ -180,7 +169,6 @@ func (m *Manager) newCache(config *rest.Config, o cache.Options) (cache.Cache, e
 	return m.cache, nil
 }
 
-// create creates the manager, and adds what a shard needs.
 func (m *Manager) create(o manager.Options) error {
 	mgr, err := manager.New(m.config, o)
 	if err != nil {
@@ -222,7 +210,6 @@ func (m *Manager) create(o manager.Options) error {
 	return errors.Join(errs...)
 }
 
-// clientOptions returns how the clients of the program are wrapped.
 func (m *Manager) clientOptions(o manager.Options) clientOptions {
 	of := clientOptions{
 		scheme: o.Scheme, inner: o.Client.Cache, kinds: m.kinds, showLabels: m.shard.options.ShowLabels,
@@ -236,7 +223,6 @@ func (m *Manager) clientOptions(o manager.Options) clientOptions {
 	return of
 }
 
-// replaceElection takes the leader election out of the options.
 func (m *Manager) replaceElection(o *manager.Options) (err error) {
 	if o.LeaderElection && o.LeaderElectionID != "" {
 		namespace, config := o.LeaderElectionNamespace, m.config
@@ -285,7 +271,6 @@ func (m *Manager) work(ctx context.Context) (context.Context, func()) {
 // Start implements manager.Manager. See [NewManager].
 func (m *Manager) Start(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, m.GetLogger())
-	m.warnOfUnused()
 
 	defer running.add(m.shard)()
 
@@ -372,7 +357,6 @@ func (m *Manager) takePart(ctx context.Context, over <-chan struct{}) error {
 	return nil
 }
 
-// disband waits until all that was placed has stopped, or may not take longer.
 func (m *Manager) disband() {
 	idle := m.crew.dismiss()
 	if m.grace < 0 {
@@ -383,7 +367,6 @@ func (m *Manager) disband() {
 	m.pause(m.grace, idle)
 }
 
-// pause waits for the time, or for the channel.
 func (m *Manager) pause(d time.Duration, or <-chan struct{}) {
 	timer := m.shard.term.clock.NewTimer(max(d, 0))
 	defer timer.Stop()
@@ -417,19 +400,6 @@ func unless(ctx context.Context, err error) error {
 	}
 
 	return err
-}
-
-// warnOfUnused logs what was declared without effect.
-func (m *Manager) warnOfUnused() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
-	for _, name := range slices.Sorted(maps.Keys(m.shard.options.Controllers)) {
-		if m.controllers[name] == nil {
-			m.GetLogger().Info("A controller is declared, but was not added to the manager: is its name right?",
-				"controller", name)
-		}
-	}
 }
 
 // GetLogger implements manager.Manager.
@@ -559,7 +529,6 @@ func (m *Manager) retry(ctx context.Context, do func() error) bool {
 	}) == nil
 }
 
-// patience is for how long caches may take to be filled.
 func (m *Manager) patience() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()

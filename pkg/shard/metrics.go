@@ -30,16 +30,6 @@ var (
 
 func init() { metrics.Registry.MustRegister(waitingObjects, waitedSeconds, running) }
 
-// waitMetrics are the metrics of the waiting objects of one ring.
-type waitMetrics struct {
-	objects prometheus.Gauge
-	took    prometheus.Observer
-}
-
-func waitMetricsOf(ring string) waitMetrics {
-	return waitMetrics{objects: waitingObjects.WithLabelValues(ring), took: waitedSeconds.WithLabelValues(ring)}
-}
-
 // exporter exports the state of all shards that run in this process, as it is when metrics are read. It is registered
 // once: collectors for one shard each would collide in the registry, because the name of a shard is known only after it
 // has a slot.
@@ -66,7 +56,6 @@ func (e *exporter) add(s *Shard) (remove func()) {
 // emit exports a value with the labels of a metric that follow ring and shard.
 type emit func(value float64, labels ...string)
 
-// exported is a metric of each shard.
 type exported struct {
 	*prometheus.Desc
 
@@ -179,7 +168,6 @@ func (e *exporter) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// progress is what the workers of a shard do, as far as metrics need it.
 type progress struct {
 	mu       sync.Mutex
 	visits   map[*visit]struct{}  // of reconciles that have not returned
@@ -193,7 +181,6 @@ func newProgress() *progress {
 		writes: map[[2]string]int{}}
 }
 
-// begins records a visit of a reconcile.
 func (p *progress) begins(v *visit) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,7 +188,6 @@ func (p *progress) begins(v *visit) {
 	p.visits[v] = struct{}{}
 }
 
-// ends records that the reconcile has returned.
 func (p *progress) ends(v *visit) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -210,7 +196,6 @@ func (p *progress) ends(v *visit) {
 	p.returned[v.controller] = v.shard.term.clock.Now()
 }
 
-// into records that the visit has entered an object.
 func (p *progress) into(v *visit, key objectKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -253,7 +238,6 @@ func (p *progress) inside(key objectKey) (controller string) {
 	return controller
 }
 
-// stalled returns for how long no worker of a controller has returned while at least one worked.
 func (p *progress) stalled(now time.Time) map[string]time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -56,18 +56,13 @@ func (p *placed) Start(ctx context.Context) error {
 		defer p.election.crew.leave()
 	}
 
-	return p.runnable.Start(p.marked(ctx)) //nolint:wrapcheck // it is the runnable's
-}
-
-func (p *placed) marked(ctx context.Context) context.Context {
-	if p.mark == nil {
-		return ctx
+	if p.mark != nil {
+		ctx = marked(ctx, *p.mark)
 	}
 
-	return marked(ctx, *p.mark)
+	return p.runnable.Start(ctx) //nolint:wrapcheck // it is the runnable's
 }
 
-// waitFor reports whether the channel is closed before the context ends.
 func waitFor(ctx context.Context, c <-chan struct{}) bool {
 	select {
 	case <-ctx.Done():
@@ -162,7 +157,6 @@ func (m *Manager) wrap(r manager.Runnable, c *found, p Placement) error {
 	return nil
 }
 
-// addRunnable adds what is no controller, and would run where the leader is.
 func (m *Manager) addRunnable(r manager.Runnable) error {
 	key := nameOf(r)
 
@@ -247,7 +241,6 @@ func Main(object client.Object) Kind { return Kind{object: object, main: true} }
 // ReplicaSets between Deployments and Pods.
 func Controlled(object client.Object) Kind { return Kind{object: object} }
 
-// declared are kinds with their declarations.
 type declared map[schema.GroupKind]Kind
 
 // of returns a declared kind, and whether the given one, or that of the objects in a list of it, is declared.
@@ -378,7 +371,6 @@ func (o Options) validatePlacements(scheme *kruntime.Scheme, kinds declared) err
 	return errors.Join(errs...)
 }
 
-// uses reports whether anything has the placement.
 func (o Options) uses(w where) bool {
 	has := func(p Placement) bool { return p.where == w }
 
@@ -397,7 +389,6 @@ func OneReplica() Placement { return Placement{where: oneReplica} }
 // LeaseName returns the name of the Lease of the election for what runs in one replica.
 func LeaseName(ring string) string { return "one-replica." + ring }
 
-// typedReconciler is a reconciler that a shard has wrapped.
 type typedReconciler[R comparable] struct {
 	*wrapped
 	inner  reconcile.TypedReconciler[R]
@@ -442,7 +433,6 @@ type found struct {
 	sharded bool
 }
 
-// library is where controller-runtime has its controllers.
 const library = "sigs.k8s.io/controller-runtime/pkg/internal/controller"
 
 // find returns the controller that a runnable is, or that it embeds; nil if there is none. All versions keep the name
@@ -473,7 +463,6 @@ func find(r manager.Runnable) (*found, error) {
 	return nil, nil //nolint:nilnil // no controller
 }
 
-// open returns a controller of controller-runtime.
 func open(r manager.Runnable, v reflect.Value) (*found, error) {
 	f := &found{fields: v}
 
@@ -557,10 +546,8 @@ func (f *found) watches() (objects []client.Object) {
 	return objects
 }
 
-// do is the reconciler of the controller.
 func (f *found) do() any { return f.field("Do").Interface() }
 
-// replace sets another reconciler of the same type of requests.
 func (f *found) replace(r any) { f.field("Do").Set(reflect.ValueOf(r)) }
 
 // noting is a LogSink that remembers the values of its logger. The builder of controllers puts the For kind of a
@@ -571,7 +558,6 @@ type noting struct {
 	values map[string]string
 }
 
-// noted returns the logger with a memory.
 func noted(l logr.Logger) logr.Logger { return l.WithSink(noting{LogSink: l.GetSink()}) }
 
 // kindIn returns the kind that the builder has put into the logger of a controller; empty if there is none.

@@ -123,7 +123,6 @@ func (p *poison) open(dir string) error {
 	return nil
 }
 
-// close removes the notes of a process that ends in good order.
 func (p *poison) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -259,7 +258,6 @@ func (p *poison) convict(ctx context.Context, o judged, s *suspicion) error {
 	return nil
 }
 
-// write patches the metadata of the object.
 func (o judged) write(ctx context.Context, metadata map[string]any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err == nil {
@@ -321,7 +319,6 @@ func (s *Shard) releasePoison(gk schema.GroupKind, obj any) {
 	}
 }
 
-// forget drops an object that does not exist any more, or belongs to another shard.
 func (p *poison) forget(key objectKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -329,7 +326,6 @@ func (p *poison) forget(key objectKey) {
 	delete(p.held, key)
 }
 
-// heldBack returns how many objects of the shard are held back.
 func (s *Shard) heldBack() map[schema.GroupKind]int {
 	s.poison.mu.Lock()
 	defer s.poison.mu.Unlock()
@@ -363,7 +359,6 @@ func (p *poison) fingerprint(obj metav1.Object) string {
 	return digest(state)
 }
 
-// digest returns a short name of what can be encoded.
 func digest(of any) string {
 	text, _ := json.Marshal(of)
 	sum := sha256.Sum256(text)

@@ -32,14 +32,9 @@ const recheck = 2 * time.Second
 // Reconciler wraps a reconciler of one kind so that it runs only for objects that belong to this shard and are not
 // draining, and so that drains are acknowledged. [NewManager] does this for the controllers that are added to it; wrap
 // by hand those of which it cannot see the reconciler, and in tests. If the controller of an object is of another
-// declared kind, the object also waits for the drain of its controller, and that drain waits for the object. The same
-// applies to the controller's controller, and so on.
+// declared kind, the object also waits for the drain of its controller, and that drain waits for the object, and so on.
 //
 // obj is an empty object of one of [Options].Kinds. The client is read only in tests, where the shard has no manager.
-//
-// The wrapper uses nothing from the cache before the API server has confirmed it once in the term: the first reconcile
-// of a kind lists the shard's objects of that kind.
-//
 // The inner reconciler is also called for an object that it has worked on and that was deleted; see NotFound in the
 // package documentation. Its results and errors are passed on. If the wrapper cannot decide yet, the object is
 // reconciled again a little later.
@@ -116,7 +111,6 @@ func (w *wrapped) woken(name types.NamespacedName) {
 // ofShard marks reconcilers that a shard has wrapped.
 func (w *wrapped) ofShard() *Shard { return w.shard }
 
-// call calls the function for an object that may be worked on.
 func (w *wrapped) call(
 	ctx context.Context, name types.NamespacedName, deletion bool, inner workFunc,
 ) (reconcile.Result, error) {
@@ -167,7 +161,6 @@ func (w *wrapped) absent(ctx context.Context, name types.NamespacedName, inner w
 	return reconcile.Result{}, nil
 }
 
-// last returns what is known of the stay of an object.
 func (w *wrapped) last(name types.NamespacedName) stay {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -175,7 +168,6 @@ func (w *wrapped) last(name types.NamespacedName) stay {
 	return w.stays[name]
 }
 
-// change changes what is known of the stay of an object.
 func (w *wrapped) change(name types.NamespacedName, fn func(*stay)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -194,7 +186,7 @@ func (s *Shard) whereabouts(ctx context.Context, k *kind, name types.NamespacedN
 		return unclear, err
 	case obj == nil:
 		return absent, nil
-	case s.owns(obj):
+	case s.Owns(obj):
 		return unclear, nil
 	default:
 		s.guard.depart(k.key(name), obj.GetResourceVersion())
@@ -249,7 +241,7 @@ func (s *Shard) view(obj metav1.Object) view {
 	}
 
 	return view{
-		version: obj.GetResourceVersion(), owned: s.owns(obj), draining: s.draining(obj),
+		version: obj.GetResourceVersion(), owned: s.Owns(obj), draining: s.draining(obj),
 		next: contract.NextShard(obj.GetLabels()[s.drainKey]),
 	}
 }
@@ -424,7 +416,6 @@ func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (m
 	return obj, run, nil
 }
 
-// into enters one object.
 func (v *visit) into(key objectKey) {
 	v.shard.guard.enter(key)
 	v.shard.progress.into(v, key)
@@ -534,11 +525,10 @@ type Resource struct {
 }
 
 // Handler is [Shard.Reconciler] for controllers that do not use controller-runtime. It wraps the function that a
-// controller calls for a key from its queue: the function runs only for objects that belong to this shard and are not
-// draining, and drains are acknowledged. The same rules apply: wrap every such function of the process, including those
-// of controlled kinds. For a controlled resource of the ring without such a function, call Handler with nil, which
-// declares it: an object with a hand-over that names a resource which is not declared is an error. Add to the queue on
-// every event, or at least on those that change labels.
+// controller calls for a key from its queue. Wrap every such function of the process, including those of controlled
+// kinds. For a controlled resource of the ring without such a function, call Handler with nil, which declares it: a
+// hand-over that names a resource which is not declared is an error. Add to the queue on every event, or at least on
+// those that change labels.
 //
 // Call the returned function with the key. It returns the error of sync or its own; retry in both cases. If it returns
 // a positive duration, add the key again after that time.
@@ -570,20 +560,19 @@ type SyncFunc func(ctx context.Context, name types.NamespacedName) error
 
 func (r Resource) validate() error {
 	var errs []error
-	if r.Kind.Kind == "" || r.Kind.Version == "" {
-		errs = append(errs, errors.New("kind: set group, version and kind"))
-	}
 
-	if r.Resource.Resource == "" || r.Resource.Version == "" {
-		errs = append(errs, errors.New("resource: set group, version and resource"))
-	}
-
-	if r.Store == nil {
-		errs = append(errs, errors.New("store: set the informer's store"))
-	}
-
-	if r.Client == nil {
-		errs = append(errs, errors.New("client: set a metadata client"))
+	for _, part := range []struct {
+		missing bool
+		message string
+	}{
+		{r.Kind.Kind == "" || r.Kind.Version == "", "kind: set group, version and kind"},
+		{r.Resource.Resource == "" || r.Resource.Version == "", "resource: set group, version and resource"},
+		{r.Store == nil, "store: set the informer's store"},
+		{r.Client == nil, "client: set a metadata client"},
+	} {
+		if part.missing {
+			errs = append(errs, errors.New(part.message))
+		}
 	}
 
 	if len(errs) > 0 {
@@ -649,7 +638,6 @@ func (s *Shard) release(ctx context.Context, key objectKey) error {
 	return errors.Join(errs...)
 }
 
-// forget forgets an object that is no longer this shard's.
 func (s *Shard) forget(key objectKey) {
 	for _, w := range s.wrappersOf(key) {
 		w.forget(key.NamespacedName)
@@ -684,7 +672,6 @@ func (w *wrapped) release(ctx context.Context, name types.NamespacedName) error 
 	return nil
 }
 
-// holds reports whether the process may hold something for the object.
 func (w *wrapped) holds(name types.NamespacedName) bool {
 	last := w.last(name)
 
@@ -735,7 +722,6 @@ func (s *Shard) wake(key objectKey) {
 	}
 }
 
-// held returns the objects that the process may hold something for.
 func (s *Shard) held() []objectKey {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -26,7 +26,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
@@ -80,7 +79,6 @@ func New(options Options) (*Shard, error) {
 	return newShard(options), nil
 }
 
-// newShard returns the shard of options that are complete.
 func newShard(options Options) *Shard {
 	keys := contract.LabelKeysOf(options.Ring, options.ShardLabel)
 	s := &Shard{
@@ -136,11 +134,7 @@ func (s *Shard) Selector() labels.Selector {
 }
 
 // Owns reports whether the object, as it is given, carries this shard's label, draining or not.
-func (s *Shard) Owns(obj client.Object) bool {
-	return s.owns(obj)
-}
-
-func (s *Shard) owns(obj metav1.Object) bool {
+func (s *Shard) Owns(obj metav1.Object) bool {
 	name := s.Name()
 
 	return name != "" && obj.GetLabels()[s.shardKey] == name
@@ -151,7 +145,7 @@ func (s *Shard) owns(obj metav1.Object) bool {
 func (s *Shard) draining(obj metav1.Object) bool {
 	_, drain := obj.GetLabels()[s.drainKey]
 
-	return drain && s.owns(obj)
+	return drain && s.Owns(obj)
 }
 
 const (
@@ -177,24 +171,21 @@ const (
 type Options struct {
 	// Ring is the name of the ClusterRing that the shard belongs to. Required.
 	Ring string
-	// CheckWrites makes the client of the manager one of [Shard.CheckWrites]: it writes nothing after the Lease was lost,
-	// and its patches conflict if the object has changed. A controller that applies objects again and again gets
-	// conflicts. Default: false.
+	// CheckWrites makes the client of the manager one of [Shard.CheckWrites]. A controller that applies objects again and
+	// again gets conflicts. Default: false.
 	CheckWrites bool
-	// ShowLabels makes the clients and caches of the manager show the labels and annotations of the ring, for programs
-	// that want to see them. Then, it is up to the program to keep them. Default: false.
+	// ShowLabels makes the clients and caches of the manager show the labels and annotations of the ring. Then, the
+	// program has to keep them. Default: false.
 	ShowLabels bool
 	// Name is the shard's name: the name and the holder of its Lease, and the value of the shard label on its objects. No
-	// two processes of a ring may use the same name at the same time. Default: the name of the Pod, as its token has it;
-	// else the host name.
+	// two processes of a ring may use it at the same time. Default: the name of the Pod, as its token has it; else the
+	// host name.
 	Name string
-	// Pod is the name of the Pod that runs the shard, if it differs from Name. The fence of a ring needs it: the API
-	// server knows which Pod writes, not which shard. Default: none, which stands for Name. With Slots: the name of the
-	// Pod, and a random name outside a cluster.
+	// Pod is the name of the Pod that runs the shard, if it differs from Name, for the fence of a ring. Default: none,
+	// which stands for Name. With Slots: the name of the Pod, and a random name outside a cluster.
 	Pod string
-	// PodUID is the uid of the Pod that this process runs in. The Lease announces it, so that the lease monitor can give
-	// the shard up as soon as the kubelet reports that the Pod has ended. Default: that of the Pod's token, which the
-	// kubelet mounts; none outside a cluster.
+	// PodUID is the uid of that Pod. With it, the lease monitor gives the shard up as soon as the kubelet reports that the
+	// Pod has ended. Default: that of the Pod's token, which the kubelet mounts; none outside a cluster.
 	PodUID types.UID
 	// Slots are names that outlive Pods: [Scale], [Count], or [Named]. The shard takes one that no other Pod holds. When a
 	// Pod is replaced, its successor takes the slot, and no object moves. Name must be empty then, and Pod must be unique
@@ -210,13 +201,11 @@ type Options struct {
 	Controllers map[string]Placement
 	// Runnables declare those other runnables of a manager that would run where the leader is: [EveryReplica] or
 	// [OneReplica]. The key is the name of the Go type, such as "*example.Collector", or, for a manager.RunnableFunc, the
-	// path of the package of its function. Adding one that is not declared fails with an error that contains its key.
-	// Runnables that need no leader election run in every replica, and are not declared.
+	// path of the package of its function. Add refuses one that is not declared, with an error that contains its key.
 	Runnables map[string]Placement
-	// ShardLabel is the key of the label by which the ring assigns objects: spec.shardLabel of the ring, without which it
-	// must be empty. A shard with another key gets no objects: the condition ShardsAvailable of the ring reports it, and
-	// an admission policy refuses the Lease, which announces the key. Default: none, which stands for the key that follows
-	// from the ring's name.
+	// ShardLabel is spec.shardLabel of the ring, without which it must be empty. A shard with another key gets no objects:
+	// the condition ShardsAvailable of the ring reports it, and an admission policy refuses the Lease, which announces the
+	// key. Default: none, which stands for the key that follows from the ring's name.
 	ShardLabel string
 	// Namespace holds the shard's Lease. Default: the namespace of the Pod; required outside a cluster.
 	Namespace string
@@ -224,37 +213,35 @@ type Options struct {
 	// LeaseDuration is how long the Lease counts as healthy after a renewal, in whole seconds, at most a day. If a shard
 	// vanishes, its objects move after twice this time. Default: 15 seconds.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long the shard works after the last successful renewal of its Lease was sent. After that, the
-	// contexts of its workers are cancelled, and Exit is called if they have not stopped after LeaseDuration, which must
-	// be longer. Default: two thirds of LeaseDuration.
+	// RenewDeadline is how long the shard works after the last successful renewal of its Lease was sent. Then, the
+	// contexts of its workers are cancelled, and Exit is called if they have not stopped after LeaseDuration. Default: two
+	// thirds of LeaseDuration.
 	RenewDeadline time.Duration
 	// RetryPeriod is the time between renewals. Must be less than RenewDeadline / 1.2. Default: two fifteenths of
 	// LeaseDuration.
 	RetryPeriod time.Duration
 
-	// HoldOff is how long the shard waits before it works, after it has taken a free Lease or created one. While a Lease
-	// is free, the rebalancer takes objects from the shard without asking it, and whoever has seen the Lease free relies
-	// on this time. The Lease announces it. If it announces a longer time, of a predecessor, the shard waits that long
-	// once. A shard whose Lease is still held under its name does not wait. At least 1.5 seconds. Default: 2 seconds.
+	// HoldOff is how long the shard waits before it works, after it has taken a free Lease or created one: while a Lease
+	// is free, the rebalancer takes objects from the shard without asking it. The Lease announces this time. If it
+	// announces a longer one, of a predecessor, the shard waits that long once. At least 1.5 seconds. Default: 2 seconds.
 	HoldOff time.Duration
 
 	// DrainTimeout is how long a shard that was told to stop works until its objects are drained. It stops earlier when it
-	// has no objects any more, when nobody drains them, or when another process waits for its slot, and takes over all
-	// objects. The Pod's terminationGracePeriodSeconds must be longer than this and the longest reconcile together.
-	// Negative: the shard stops at once, and its objects move when it has stopped. Default: 15 seconds.
+	// has no objects, when nobody drains them, or when another process waits for its slot, and takes over all objects. The
+	// Pod's terminationGracePeriodSeconds must be longer than this and the longest reconcile together. Negative: the shard
+	// stops at once. Default: 15 seconds.
 	DrainTimeout time.Duration
 
 	// Healthy is asked before each renewal of the Lease. An error, or no answer within RetryPeriod, makes the shard skip
 	// the renewal and ask again after RetryPeriod. After RenewDeadline without a good answer, the shard is over, as if the
-	// Lease was lost: workers are told to stop, and Start or Run returns an [ErrLost] that wraps the last error. If all
-	// workers stop in time, the Lease is released, and the objects move; otherwise, it expires after the process has
-	// ended. Healthy is asked while caches may not be full yet, and may be called again before it has returned. Default:
-	// none.
+	// Lease was lost, with an [ErrLost] that wraps the last error. If all workers stop in time, the Lease is released;
+	// otherwise, it expires. Healthy is asked while caches may not be full yet, and may be called again before it has
+	// returned. Default: none.
 	Healthy func(ctx context.Context) error
 
 	// Exit is called when the Lease, or that of what runs in one replica, is lost and workers have not stopped in time. It
-	// runs in its own goroutine or in that of a worker. It must end the process and not return. Default: log the error
-	// with klog and exit with code 1.
+	// may run in the goroutine of a worker, and must end the process. Default: log the error with klog and exit with code
+	// 1.
 	Exit func(error)
 }
 
@@ -405,10 +392,10 @@ func shardName(name string) []string {
 // Lease with the given config, waits for the end of the hold-off, calls work, and releases the Lease after work has
 // returned. Call it once.
 //
-// When ctx ends, the shard says in its Lease that it stops, and works until its objects are drained, as
-// [Options].DrainTimeout describes. Then the context of work ends. It also ends when the Lease is lost. Work must
-// return only after everything that it has started has stopped; if it does not, the process ends as described at
-// [Options].Exit. Informers with [Shard.TweakListOptions] must start in work, where the shard has its name.
+// When ctx ends, the shard works until its objects are drained, as [Options].DrainTimeout describes. Then the context
+// of work ends. It also ends when the Lease is lost. Work must return only after everything that it has started has
+// stopped; if it does not, the process ends as described at [Options].Exit. Informers with [Shard.TweakListOptions]
+// must start in work, where the shard has its name.
 //
 // Run returns the error of work. If the Lease was lost, it returns an [ErrLost], and the process must end with a
 // non-zero exit code. It returns nil if ctx ended before the Lease was taken.

@@ -82,7 +82,6 @@ func isOffered(lease *coordinationv1.Lease) bool {
 	return isHeld(lease) && lease.Spec.RenewTime != nil && contract.IsOffered(lease.Annotations, lease.Spec.RenewTime.Time)
 }
 
-// isHeld reports whether the Lease names its own shard as the holder.
 func isHeld(lease *coordinationv1.Lease) bool {
 	return ptr.Deref(lease.Spec.HolderIdentity, "") == lease.Name
 }
@@ -102,7 +101,6 @@ func (p preference) String() string {
 	return [...]string{"held by this Pod", "offered", "free", "silent", "taken"}[p]
 }
 
-// choice is the slot that a process may take.
 type choice struct {
 	name string
 	// lease is the Lease of the slot as it was observed; nil if it must be created.
@@ -224,7 +222,6 @@ func (s Slots) of(ring string) []string {
 	return slotsOf(ring, s.count)
 }
 
-// slotsOf returns the names of so many slots.
 func slotsOf(ring string, count int) []string {
 	names := make([]string, count)
 	for number := range names {
@@ -275,7 +272,6 @@ func (l *lock) offer(ctx context.Context, record resourcelock.LeaderElectionReco
 	return taken
 }
 
-// awaited reports whether a process waits for this slot.
 func (l *lock) awaited(ctx context.Context, log klog.Logger) bool {
 	list, err := l.leases.List(ctx, metav1.ListOptions{LabelSelector: contract.LabelStandby + "=" + l.options.Ring})
 	if err != nil {
@@ -368,7 +364,6 @@ func (s *standby) lease(now time.Time) *coordinationv1.Lease {
 	return lease
 }
 
-// leave deletes the Lease.
 func (s *standby) leave() {
 	if s.renewed.IsZero() {
 		return

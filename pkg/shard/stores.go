@@ -173,7 +173,6 @@ func (s *stores) showing(gk schema.GroupKind, namespace string) []*store {
 	})))
 }
 
-// everywhere returns the stores of a kind in all namespaces.
 func (s *stores) everywhere(gk schema.GroupKind) []*store {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -269,7 +268,6 @@ func (s *stores) look(
 	return obj, agree, nil
 }
 
-// synced reports whether the store has been filled.
 func (c *store) synced() bool { return c.informer == nil || c.informer.HasSynced() }
 
 // get returns an object, or nil. It waits until the store has been filled.
@@ -291,7 +289,6 @@ func (c *store) get(ctx context.Context, name types.NamespacedName) (metav1.Obje
 	return obj, nil
 }
 
-// endpoint returns the one of a kind.
 func (s *stores) endpoint(gvk schema.GroupVersionKind) endpoint {
 	return func() (metadata.Getter, error) {
 		s.mu.RLock()
@@ -312,7 +309,6 @@ func (s *stores) endpoint(gvk schema.GroupVersionKind) endpoint {
 	}
 }
 
-// declare records the kinds that the program has declared.
 func (s *Shard) declare(kinds declared) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -461,7 +457,6 @@ func (k *kind) named(namespace, name string) (types.NamespacedName, error) {
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
-// namespaces returns the cached namespaces.
 func (k *kind) namespaces() ([]string, error) {
 	namespaced, err := k.namespaced()
 

@@ -75,7 +75,6 @@ const (
 	over
 )
 
-// worker is a worker that has begun and not ended.
 type worker struct{ cancel context.CancelCauseFunc }
 
 // holdOffError is how long workers must still wait. It is an ErrNotHeld.
@@ -240,7 +239,6 @@ func (t *term) current() (stretch int, err error) {
 	return t.stretch, t.mayWork()
 }
 
-// lost returns why the term is over, or nil if it is not.
 func (t *term) lost() error {
 	t.check()
 	t.mu.Lock()

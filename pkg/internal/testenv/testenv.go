@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,43 +25,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// newest returns the directory of the control plane's binaries that `make control-plane` has built last, unless
-// KUBEBUILDER_ASSETS, which envtest prefers, names one.
-func newest() (string, error) {
-	caches, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("find the cache of control planes: %w", err)
-	}
-
-	// the pattern is valid
-	binaries, _ := filepath.Glob(filepath.Join(caches, "clusterring", "controlplane", "*", "kube-apiserver"))
-
-	var (
-		dir   string
-		built time.Time
-	)
-
-	for _, binary := range binaries {
-		info, err := os.Stat(binary)
-		if err == nil && !strings.Contains(binary, ".building") && info.ModTime().After(built) {
-			dir, built = filepath.Dir(binary), info.ModTime()
-		}
-	}
-
-	if dir == "" && os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		return "", errors.New("no control plane found: run `make control-plane`, or set KUBEBUILDER_ASSETS")
-	}
-
-	return dir, nil
-}
-
 var (
 	// A server on loopback starts fast, but not on a machine that also compiles.
 	environment = &envtest.Environment{ControlPlaneStartTimeout: 2 * time.Minute, ControlPlaneStopTimeout: 2 * time.Minute}
 
-	start = sync.OnceValues(func() (_ *rest.Config, err error) {
-		if environment.BinaryAssetsDirectory, err = newest(); err != nil {
-			return nil, err
+	start = sync.OnceValues(func() (*rest.Config, error) {
+		if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+			return nil, errors.New("set KUBEBUILDER_ASSETS to what `make control-plane` prints")
 		}
 
 		return environment.Start()

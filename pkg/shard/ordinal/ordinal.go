@@ -75,7 +75,6 @@ type claims struct {
 	foreign    sync.Map // the uids of objects that have the label of another shard, and control objects without one
 }
 
-// claimed is a kind of which objects are claimed.
 type claimed struct {
 	schema.GroupVersionKind
 
@@ -84,27 +83,22 @@ type claimed struct {
 
 // AddClaims adds to the manager of a shard what leads from ordinals to a ring: as long as the ring does not exist, this
 // process gives the label of the shard to the objects without a label that belong to the ordinal of its Pod, and to
-// what they control. Its controllers are those of the shard, and work only on objects with the label. The shard must
-// have the name of the Pod. Declare only the main kinds in shard.Options: what controllers of this process create has
-// no label until it is claimed, and they must see it.
+// what they control. The shard must have the name of the Pod. Declare only the main kinds in shard.Options: what
+// controllers of this process create has no label until it is claimed, and they must see it.
 //
 // Why no object has two processes, if the order in docs/ordinals.md is kept:
 //
 //  1. While some Pods run the previous version, the number of replicas does not change. A Pod of the previous version
-//     works on objects of its ordinal. This process gives labels only to objects of its own ordinal, of which there is
-//     one Pod.
-//  2. When all Pods run this version, the label alone decides who works on an object, and nobody works on an object
-//     without one. A label is given on the condition that the object has not changed since it was seen without. So it
-//     does not matter whose number of replicas is old.
-//  3. The ring is created after that. The rebalancer gives labels to objects without one on the same condition, and
-//     takes an object from a shard only by a drain, as always. An object without a label that is on its way from one
-//     shard to another is never claimed: a claim looks for the ring after it has seen the object, and a label that the
-//     object had in between would have changed it.
+//     works on objects of its ordinal. This process gives labels only to objects of its own ordinal.
+//  2. When all Pods run this version, the label alone decides who works on an object. A label is given on the condition
+//     that the object has not changed since it was seen without.
+//  3. The ring is created after that. The rebalancer gives labels on the same condition. An object without a label that
+//     is on its way from one shard to another is never claimed: a claim looks for the ring after it has seen the
+//     object, and a label that the object had in between would have changed it.
 //
-// If the ring exists already when this Pod becomes a shard for the first time, although a Pod of a lower ordinal is no
-// shard of it yet, that Pod may run the previous version, and the rebalancer would give away the objects that it works
-// on. AddClaims then returns an error. It does the same if there is no ring, but an object has the label of this shard
-// that does not belong to its ordinal, and if the Pod has no ordinal.
+// AddClaims returns an error if the ring exists already when this Pod becomes a shard for the first time, although a
+// Pod of a lower ordinal is no shard of it yet: that Pod may run the previous version. It does the same if there is no
+// ring, but an object has the label of this shard that does not belong to its ordinal, and if the Pod has no ordinal.
 //
 // In addition to what the shard needs, the process needs get on the ClusterRing, on the Leases of the other Pods, and
 // on the StatefulSet, and list and watch on the kinds.
@@ -129,7 +123,6 @@ func AddClaims(ctx context.Context, mgr *shard.Manager, of Claims) error {
 	return nil
 }
 
-// configure checks what is to be claimed, and how, and creates the client and the cache for it.
 func (c *claims) configure(mgr *shard.Manager, of Claims) error {
 	if len(of.Main) == 0 {
 		return errors.New("name at least one main kind")
@@ -253,7 +246,6 @@ func (c *claims) checkLabels(ctx context.Context) error {
 	return nil
 }
 
-// ringExists reports whether the ring exists, deleted or not.
 func (c *claims) ringExists(ctx context.Context) (bool, error) {
 	ring := partial(v1alpha1.GroupVersion.WithKind("ClusterRing"), "", c.shard.Ring())
 
@@ -269,7 +261,6 @@ func (c *claims) ringExists(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// isShard reports whether the Pod with this ordinal has a Lease of the ring.
 func (c *claims) isShard(ctx context.Context, ordinal int) (bool, error) {
 	lease := partial(coordinationv1.SchemeGroupVersion.WithKind("Lease"), c.shard.Namespace(), c.pod.named(ordinal))
 
@@ -492,14 +483,12 @@ func Key(gk schema.GroupKind, obj metav1.Object) uint64 {
 var errNoOrdinal = errors.New("only Pods of a StatefulSet have an ordinal, as web-0 does, and the shard must have " +
 	"the name of its Pod: use shard.NewManager without a name and without slots")
 
-// pod is the Pod of a StatefulSet.
 type pod struct {
 	sets    appsv1client.StatefulSetInterface
 	set     string // the name of the StatefulSet
 	ordinal int
 }
 
-// podOf returns the Pod with a name.
 func podOf(name string, sets appsv1client.StatefulSetInterface) (pod, error) {
 	i := strings.LastIndexByte(name, '-')
 	if i <= 0 {
@@ -514,10 +503,8 @@ func podOf(name string, sets appsv1client.StatefulSetInterface) (pod, error) {
 	return pod{sets, name[:i], int(n)}, nil
 }
 
-// named returns the name of the Pod with an ordinal.
 func (p pod) named(ordinal int) string { return p.set + "-" + strconv.Itoa(ordinal) }
 
-// share reads the StatefulSet, and returns the share of this Pod.
 func (p pod) share(ctx context.Context) (share, error) {
 	found, err := p.sets.Get(ctx, p.set, metav1.GetOptions{})
 
@@ -536,13 +523,11 @@ func (p pod) share(ctx context.Context) (share, error) {
 	return shareOf(found, p.ordinal), nil
 }
 
-// share is the part of all objects that a Pod works on.
 type share struct {
 	start           int // the first ordinal
 	index, replicas int // there are no replicas if the ordinal is not one of them: then, the share is empty
 }
 
-// shareOf returns the share of an ordinal.
 func shareOf(set *appsv1.StatefulSet, ordinal int) share {
 	s := share{replicas: int(ptr.Deref(set.Spec.Replicas, 1))} // 1 is the API's default
 	if set.Spec.Ordinals != nil {
@@ -556,7 +541,6 @@ func shareOf(set *appsv1.StatefulSet, ordinal int) share {
 	return s
 }
 
-// owns reports whether an object with this hash belongs to the share.
 func (s share) owns(hash uint64) bool {
 	return s.replicas > 0 && hash%uint64(s.replicas) == uint64(s.index) //nolint:gosec // neither is negative
 }

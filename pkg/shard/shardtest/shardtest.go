@@ -50,7 +50,6 @@ func (r *Ring) WithShardLabel(key string) *Ring {
 	return r
 }
 
-// keys returns the keys of the ring's labels.
 func (r *Ring) keys() contract.LabelKeys { return contract.LabelKeysOf(r.name, r.shardLabel) }
 
 // Shard returns a shard of the ring whose reconcilers work without a Lease. Do not use it with the options of a
