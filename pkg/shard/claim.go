@@ -43,15 +43,13 @@ var pricing = wait.Backoff{Duration: time.Second, Factor: 2, Steps: 8, Jitter: 0
 // once.
 const again = time.Second
 
-// claim waits until this process holds a slot of the ring, and gives the shard its name.
+// claim waits until this process holds a slot of the ring, and gives the shard its name. It takes the first of these:
+// the slot that this Pod already holds, one that another Pod offers because it stops, one that is free, and one whose
+// Pod has not renewed its Lease for one and a half times the duration. While there is none, this process is a standby:
+// it has no name, works on nothing, and holds a Lease of its own, by which a Pod that stops sees that somebody waits.
 //
-// It takes the first of these: the slot that this Pod already holds, a slot that another Pod offers because it stops, a
-// slot that is free, and a slot whose Pod has not renewed its Lease for one and a half times the duration. While there
-// is none, this process is a standby: it has no name, and works on nothing. It holds a Lease of its own meanwhile, by
-// which a Pod that stops sees that somebody waits for its slot.
-//
-// Whoever calls it renews the Lease from then on. claim returns an error if it may not read what the number of slots
-// follows, or if ctx ends first. It logs what else the API server refuses, and tries again.
+// The caller renews the Lease from then on. claim returns an error if it may not read what the number of slots follows,
+// or if ctx ends first. It logs what else the API server refuses, and tries again.
 func (s *Shard) claim(ctx context.Context, config *rest.Config) error {
 	o := s.options
 
@@ -110,8 +108,7 @@ func (c *claimer) findWorkload(ctx context.Context, config *rest.Config) error {
 			return true, err
 		}
 
-		c.log.Error(err, "Could not find the workload whose scale the number of slots follows; trying again",
-			"pod", c.options.Pod)
+		c.log.Error(err, "Could not find the workload whose scale the slots follow; trying again", "pod", c.options.Pod)
 
 		return false, nil
 	})

@@ -24,15 +24,15 @@ import (
 
 // clients wraps the clients, readers, and caches of a program that runs as the shard.
 //
-//	C1  Objects of declared kinds show neither the labels nor the annotation of the ring: in what is read, in events, in
-//	    index functions, and in the answers of writes. A program that copies labels would take them along, and restart
-//	    workloads with each move.
+//	C1  Objects of declared kinds show neither the labels nor the annotations of the ring: in what is read, in events, in
+//	    index functions, and in the answers of writes. A program that copies labels would restart workloads with each
+//	    move.
 //	C2  What is written keeps them. An update carries them as they are in the version that it replaces, or is a conflict.
-//	    A patch or an apply configuration does not touch them, whatever it replaces.
+//	    A patch or an apply configuration does not touch them.
 //	C3  A controlled object that is created with a controller reference to an object of this shard gets this shard's
 //	    label.
-//	C4  A reconcile of a controller that was not added to the shard's manager gets errors, as does one that would take a
-//	    part of the objects for all of them.
+//	C4  A reconcile of a controller that was not added to the manager gets errors, as does one that would take a part of
+//	    the objects for all of them.
 //	C5  A controlled object that exists and is not this shard's is not reported as missing.
 //
 // If show is set, C1 and C2 do not apply. If checkWrites is set, writes are checked, see [Shard.CheckWrites].
@@ -118,10 +118,6 @@ func (c *clients) reader(inner client.Reader) client.Reader {
 
 func (c *clients) cache(inner cache.Cache) cache.Cache {
 	return &ringCache{ringReader{c, inner, func(kruntime.Object) bool { return true }}, innerCache{inner}}
-}
-
-func (c *clients) indexer(inner client.FieldIndexer) client.FieldIndexer {
-	return &ringIndexer{c, inner}
 }
 
 func (c *clients) hides(d sort) bool { return d.is && !c.show }
@@ -497,8 +493,7 @@ var ErrOtherShard = errors.New("it exists, but is not this shard's, so the cache
 	"users create, or what several objects share, with GetAPIReader of the manager, or from a second cache without a " +
 	"selector")
 
-var errOutdated = errors.New("the object has been modified; please apply your changes to the latest version and try " +
-	"again")
+var errOutdated = errors.New("the object has been modified; apply your changes to the latest version and try again")
 
 // absentFor is for how long an object that does not exist is not looked for again.
 const absentFor = 30 * time.Second

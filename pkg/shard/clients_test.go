@@ -81,7 +81,7 @@ func (f *fixture) program(s *Shard, changes ...func(*clientOptions)) *program {
 
 	live, err := metadata.NewForConfig(f.config)
 	require.NoError(f, err)
-	s.readLive(&countedLooks{live, &p.looks})
+	s.live.Store(new(metadata.Interface(&countedLooks{live, &p.looks})))
 
 	for obj := range by {
 		s.kindOf(p.inner, obj)

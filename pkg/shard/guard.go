@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -47,10 +49,8 @@ type guard struct {
 	objects map[objectKey]*object
 	// departed are the objects that were acknowledged last.
 	departed *lru.Cache
-	// drains are the objects that are to be released, since when they are, and seen counts them.
-	drains map[objectKey]time.Time
-	seen   int
-	clock  clock.PassiveClock
+	seen     int // how many drains there were
+	clock    clock.PassiveClock
 }
 
 type objectKey struct {
@@ -60,8 +60,9 @@ type objectKey struct {
 
 type object struct {
 	inside        int
-	drain         drain // the newest that was seen; zero: none
-	left          bool  // the object has left without a drain, and what the process holds for it is to be released
+	drain         drain     // the newest that was seen; zero: none
+	since         time.Time // when the first one was seen
+	left          bool      // the object has left without a drain, and what the process holds for it is to be released
 	acknowledging bool
 	acknowledged  string // version in which it was released; empty: it was not
 }
@@ -93,7 +94,7 @@ const (
 )
 
 func newGuard() *guard {
-	g := &guard{objects: map[objectKey]*object{}, drains: map[objectKey]time.Time{}, clock: clock.RealClock{}}
+	g := &guard{objects: map[objectKey]*object{}, clock: clock.RealClock{}}
 	g.departed = lru.NewWithEvictionFunc(rememberedAcknowledgements, func(oldest lru.Key, _ any) {
 		key, _ := oldest.(objectKey)
 		if o := g.objects[key]; o != nil {
@@ -124,7 +125,7 @@ func (g *guard) judge(key objectKey, v view) verdict {
 	defer g.mu.Unlock()
 
 	o := g.objects[key]
-	defer g.note(key, o)
+	defer g.note(o)
 
 	return o.judge(v)
 }
@@ -240,26 +241,19 @@ func (g *guard) settle(key objectKey, result outcome) {
 		o.drain, o.left, o.acknowledged = drain{}, false, result.version
 		g.departed.Add(key, nil)
 	}
-	g.note(key, o)
+	g.note(o)
 	g.tidy(key, o)
 }
 
-func (g *guard) draining() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (g *guard) draining() bool { return g.pending().waiting > 0 }
 
-	return len(g.drains) > 0
-}
-
-func (g *guard) note(key objectKey, o *object) {
-	_, noted := g.drains[key]
-
+func (g *guard) note(o *object) {
 	switch is := o.drain != (drain{}); {
-	case is && !noted:
-		g.drains[key] = g.clock.Now()
+	case is && o.since.IsZero():
+		o.since = g.clock.Now()
 		g.seen++
-	case noted && !is:
-		delete(g.drains, key)
+	case !is:
+		o.since = time.Time{}
 	}
 }
 
@@ -273,10 +267,15 @@ func (g *guard) pending() pending {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	p := pending{waiting: len(g.drains), seen: g.seen}
-	for key, since := range g.drains {
-		if p.since.IsZero() || since.Before(p.since) {
-			p.oldest, p.since = key, since
+	p := pending{seen: g.seen}
+
+	for key, o := range g.objects {
+		if o.since.IsZero() {
+			continue
+		}
+
+		if p.waiting++; p.since.IsZero() || o.since.Before(p.since) {
+			p.oldest, p.since = key, o.since
 		}
 	}
 
@@ -292,12 +291,9 @@ func (g *guard) tidy(key objectKey, o *object) {
 const acknowledgeTimeout = 10 * time.Second
 
 // acknowledge releases an object, and reports whether nothing remains to be done. guard.leave has chosen the caller.
-// First, what the process holds for the object ends ([Releaser]). Then one patch removes the drain label of exactly the
-// version that was drained. It also removes the shard label, or sets it to the shard that the drain names. A conflict
-// means that the object has changed since, perhaps because the drain was withdrawn; the returned error satisfies
-// apierrors.IsConflict.
-//
-// The context is not that of a reconcile, whose end must not break this off. The end of the term does.
+// First, what the process holds for the object ends ([Releaser]). Then one patch of exactly the version that was
+// drained removes the labels, or sets the next shard. A conflict means that the object has changed since. The context
+// is not that of a reconcile, whose end must not break this off. The end of the term does.
 func (s *Shard) acknowledge(ctx context.Context, key objectKey, asked drain) (done bool, err error) {
 	result := outcome{unknown: asked.unknown}
 	// Settle even if the patch panics: an object must not be stuck forever.
@@ -420,9 +416,10 @@ const (
 type drains struct {
 	shard *Shard
 
-	mu    sync.Mutex
-	queue workqueue.TypedRateLimitingInterface[look] // nil before the term
+	queue atomic.Pointer[drainQueue] // nil before the term
 }
+
+type drainQueue = workqueue.TypedRateLimitingInterface[look]
 
 type look struct {
 	objectKey
@@ -470,7 +467,7 @@ func (d *drains) deleted(gk schema.GroupKind, obj any) {
 	q.AddAfter(l, forgetAfter)
 }
 
-func (d *drains) look(gk schema.GroupKind, obj any) (workqueue.TypedRateLimitingInterface[look], look) {
+func (d *drains) look(gk schema.GroupKind, obj any) (drainQueue, look) {
 	name, err := toolscache.DeletionHandlingObjectToName(obj)
 	if err != nil || d.shard.kind(gk, name.Namespace) == nil {
 		return nil, look{}
@@ -483,12 +480,7 @@ func (d *drains) holds(key objectKey) bool {
 	return slices.ContainsFunc(d.shard.wrappersOf(key), func(w *wrapped) bool { return w.holds(key.NamespacedName) })
 }
 
-func (d *drains) queued() workqueue.TypedRateLimitingInterface[look] {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-
-	return d.queue
-}
+func (d *drains) queued() drainQueue { return ptr.Deref(d.queue.Load(), nil) }
 
 // again looks again at objects that a worker could not release.
 func (d *drains) again(keys ...objectKey) {
@@ -506,9 +498,7 @@ func (d *drains) run(ctx context.Context) bool {
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[look](firstLook,
 		lastLook))
 
-	d.mu.Lock()
-	d.queue = queue
-	d.mu.Unlock()
+	d.queue.Store(&queue)
 
 	// Events before the term have not led here.
 	for _, k := range d.shard.allKinds() {
@@ -540,7 +530,7 @@ func (d *drains) run(ctx context.Context) bool {
 	return err == nil
 }
 
-func (d *drains) next(ctx context.Context, queue workqueue.TypedRateLimitingInterface[look]) bool {
+func (d *drains) next(ctx context.Context, queue drainQueue) bool {
 	item, stopped := queue.Get()
 	if stopped {
 		return false

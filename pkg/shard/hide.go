@@ -237,28 +237,16 @@ func (c *ringCache) informer(informer cache.Informer, d sort) cache.Informer {
 }
 
 func (c *ringCache) IndexField(ctx context.Context, obj client.Object, field string, extract client.IndexerFunc) error {
-	return c.indexer(c.Cache).IndexField(ctx, obj, field, extract) //nolint:wrapcheck // it is the cache's
-}
-
-type ringIndexer struct {
-	*clients
-
-	inner client.FieldIndexer
-}
-
-func (i *ringIndexer) IndexField(
-	ctx context.Context, obj client.Object, field string, extract client.IndexerFunc,
-) error {
 	index := extract
-	if i.hides(i.checks.sort(obj)) {
+	if c.hides(c.checks.sort(obj)) {
 		index = func(obj client.Object) []string {
-			hidden, _ := i.keys.hidden(obj).(client.Object)
+			hidden, _ := c.keys.hidden(obj).(client.Object)
 
 			return extract(hidden)
 		}
 	}
 
-	return i.inner.IndexField(ctx, obj, field, index) //nolint:wrapcheck // it is the cache's
+	return c.Cache.IndexField(ctx, obj, field, index) //nolint:wrapcheck // it is the cache's
 }
 
 // ringInformer is an informer whose handlers and indexes see objects without the keys.

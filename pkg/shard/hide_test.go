@@ -175,7 +175,7 @@ func TestIndexesDoNotShowTheRing(t *testing.T) {
 	keys := func(obj client.Object) []string { return slices.Collect(maps.Keys(obj.GetLabels())) }
 
 	require.NoError(t, p.cache.IndexField(t.Context(), &corev1.ConfigMap{}, "keys", keys))
-	require.NoError(t, p.clients.indexer(p.stored).IndexField(t.Context(), &corev1.ConfigMap{}, "count", func(obj client.Object) []string {
+	require.NoError(t, p.cache.IndexField(t.Context(), &corev1.ConfigMap{}, "count", func(obj client.Object) []string {
 		return []string{strconv.Itoa(len(obj.GetLabels()))}
 	}))
 

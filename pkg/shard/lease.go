@@ -220,8 +220,7 @@ func (l *lock) theft(record *resourcelock.LeaderElectionRecord) error {
 	case record.HolderIdentity != l.name:
 		return fmt.Errorf("lease %s was taken from this shard: its holder is now %q", l.Describe(), record.HolderIdentity)
 	case record.RenewTime.After(l.renewed.Time):
-		return fmt.Errorf("lease %s is renewed by another process with the same name: give every shard its own name",
-			l.Describe())
+		return fmt.Errorf("lease %s is renewed by another process with the same name: give each its own", l.Describe())
 	}
 
 	return nil
@@ -316,8 +315,7 @@ func (l *lock) release(ctx context.Context, record resourcelock.LeaderElectionRe
 		return fmt.Errorf("lease %s is not released, because it could not be renewed and workers may still run: %w",
 			l.Describe(), l.failure)
 	case !idle && l.leave == nil:
-		return fmt.Errorf("lease %s is not released, because workers still run: it expires after the process has ended",
-			l.Describe())
+		return fmt.Errorf("lease %s is not released, because workers still run: it expires", l.Describe())
 	}
 
 	if l.leave != nil {
@@ -398,7 +396,7 @@ func (s *Shard) connect(config *rest.Config) error {
 		return fmt.Errorf("create the client of a shard of ring %s for live reads: %w", s.options.Ring, err)
 	}
 
-	s.readLive(live)
+	s.live.Store(&live)
 
 	return nil
 }

@@ -129,8 +129,7 @@ func (m *Manager) Shard() *Shard { return m.shard }
 
 func (m *Manager) configure(o *manager.Options) error {
 	if o.LeaderElectionResourceLockInterface != nil {
-		return errors.New("remove LeaderElectionResourceLockInterface: each shard holds a Lease of its own, and the " +
-			"manager makes it")
+		return errors.New("remove LeaderElectionResourceLockInterface: the manager makes the Lease of the shard")
 	}
 
 	if err := m.replaceElection(o); err != nil {
@@ -446,16 +445,13 @@ func (m *Manager) GetCache() cache.Cache { return m.clients.cache(m.inner.GetCac
 func (m *Manager) GetAPIReader() client.Reader { return m.clients.reader(m.inner.GetAPIReader()) }
 
 // GetFieldIndexer implements cluster.Cluster.
-func (m *Manager) GetFieldIndexer() client.FieldIndexer {
-	return m.clients.indexer(m.inner.GetFieldIndexer())
-}
+func (m *Manager) GetFieldIndexer() client.FieldIndexer { return m.GetCache() }
 
 var (
-	errPreparing = errors.New("the caches of kinds that are not sharded are not full yet, or the sharded kinds cannot " +
-		"be listed: see the log")
-	errNoSlot   = errors.New("the shard does not know yet whether there is a slot for it, or may not take it: see the log")
-	errStopping = errors.New("the shard was told to stop")
-	errFilling  = errors.New("the caches of this shard's objects are not full yet")
+	errPreparing = errors.New("caches of other kinds are not full yet, or the sharded kinds cannot be listed: see the log")
+	errNoSlot    = errors.New("the shard does not know yet whether there is a slot for it, or may not take it: see the log")
+	errStopping  = errors.New("the shard was told to stop")
+	errFilling   = errors.New("the caches of this shard's objects are not full yet")
 )
 
 // ready is the check of /readyz: it passes while the process waits for a slot that it could take, and when it works.

@@ -80,8 +80,25 @@ func (f *operators) manager(o shard.Options) *shard.Manager {
 	return mgr
 }
 
+// bare returns a shard without a manager.
+func (f *operators) bare(name string) *shard.Shard {
+	f.Helper()
+	s, err := shard.New(f.shard(name))
+	require.NoError(f, err)
+
+	return s
+}
+
 // start runs the manager until the test ends, or until the returned function is called, which returns its error.
 func (f *operators) start(mgr manager.Manager) (stop func() error) {
+	f.Helper()
+	stop, _ = f.runs(mgr.Start)
+
+	return stop
+}
+
+// runs runs the function until the test ends, or calls stop. Both returned functions wait, and return the function's error.
+func (f *operators) runs(run func(context.Context) error) (stop, result func() error) {
 	f.Helper()
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -92,19 +109,22 @@ func (f *operators) start(mgr manager.Manager) (stop func() error) {
 	go func() {
 		defer close(done)
 
-		err = mgr.Start(ctx)
+		err = run(ctx)
 	}()
 
-	stop = func() error {
-		cancel()
-
-		receive(f, done, "the manager stops")
+	result = func() error {
+		receive(f, done, "it stops")
 
 		return err
 	}
+	stop = func() error {
+		cancel()
+
+		return result()
+	}
 	f.Cleanup(func() { _ = stop() })
 
-	return stop
+	return stop, result
 }
 
 // configMap creates a ConfigMap of a shard; an empty name of a shard stands for none.

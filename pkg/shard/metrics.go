@@ -20,8 +20,7 @@ var (
 	}, []string{"ring"})
 	waitedSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "clusterring_shard_wait_seconds",
-		Help: "How long objects waited until the cache showed all that follows them. Objects that did not have to wait are " +
-			"not counted.",
+		Help: "How long objects waited until the cache showed all that follows them. Those that did not are not counted.",
 		// From a watch that is slightly late to a watch that has to start again.
 		Buckets: prometheus.ExponentialBuckets(0.01, 4, 8), // 10 ms to 160 s
 	}, []string{"ring"})

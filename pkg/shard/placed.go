@@ -422,8 +422,7 @@ const defaultSyncTimeout = 2 * time.Minute
 
 // ErrUnknownController is the error for a controller whose type the package does not know: controller-runtime has
 // changed it, or the program has wrapped it. Such a controller is not started.
-var ErrUnknownController = errors.New("the reconciler of the controller is not where it is in the versions 0.24 and " +
-	"0.25 of controller-runtime")
+var ErrUnknownController = errors.New("the controller is not like those of controller-runtime 0.24 and 0.25")
 
 // found is a controller of controller-runtime that was added to the manager.
 type found struct {

@@ -84,8 +84,9 @@ func (f *operators) lease(name string) *coordinationv1.Lease {
 	return testenv.Lease(f, f.admin, client.ObjectKey{Namespace: f.namespace, Name: name})
 }
 
-func (f *operators) isHeld(name string) bool {
-	return ptr.Deref(f.lease(name).Spec.HolderIdentity, "") == name
+// holder returns who holds the Lease; empty if nobody does, or if it does not exist.
+func (f *operators) holder(name string) string {
+	return ptr.Deref(f.lease(name).Spec.HolderIdentity, "")
 }
 
 // counting counts the answers with a code to requests for a resource.
@@ -134,7 +135,7 @@ func TestClaimedSlotIsRenewedWhileCachesAreFilled(t *testing.T) {
 	slot := f.namespace + "-0"
 	f.configMap("mine", slot)
 	f.start(mgr)
-	f.eventually(func() bool { return f.isHeld(slot) }, "it claims the slot")
+	f.eventually(func() bool { return f.holder(slot) == slot }, "it claims the slot")
 
 	claimed := f.lease(slot).Spec.RenewTime.Time
 	f.eventually(func() bool { return f.lease(slot).Spec.RenewTime.Sub(claimed) > 2*options.LeaseDuration }, "it renews the Lease")

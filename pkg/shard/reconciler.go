@@ -598,16 +598,12 @@ func (r Resource) kind() *kind {
 // connections, temporary files, or gauges. [Shard.Reconciler] finds the method on the reconciler that it wraps.
 //
 // Release ends all of this for one object. The shard calls it once for each object that the reconciler has run for,
-// when the object's stay in the shard ends, and waits for it:
-//
-//   - before the shard acknowledges a drain of the object
-//   - when somebody else has changed the label of the object
-//   - after the reconciler was told of the deletion of the object, or some minutes later if it was not told
-//   - for all objects, when the Lease is lost, and before it is released
+// when the object's stay in the shard ends, and waits for it: before it acknowledges a drain, when somebody else has
+// changed the label, after a deletion, and for all objects when the Lease is lost, and before it is released.
 //
 // Release never runs while a reconciler works on the object. If it returns an error, the shard logs it, and calls it
 // again after a while; meanwhile, it does not acknowledge the drain, or keeps the Lease. If the drain is withdrawn
-// after Release, the object is reconciled again; reconciles must therefore start again what Release has ended.
+// after Release, the object is reconciled again, so reconciles must start again what Release has ended.
 type Releaser interface {
 	Release(ctx context.Context, name types.NamespacedName) error
 }

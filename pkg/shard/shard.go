@@ -63,8 +63,7 @@ type Shard struct {
 	released atomic.Int64
 	// namespaces are those in which the shard watches its kinds; none for all.
 	namespaces []string
-	// live reads metadata from the API server; nil until the shard knows how to reach it.
-	live metadata.Interface
+	live       atomic.Pointer[metadata.Interface] // see liveReader
 }
 
 // New returns the shard that the options describe, with defaults filled in. It does not access the API server. The
@@ -457,7 +456,7 @@ func (s *Shard) TweakListOptions(o *metav1.ListOptions) {
 }
 
 func newWithin(w within.Shard) (*Shard, error) {
-	return New(Options{Ring: w.Ring, Name: w.Name, Namespace: w.Namespace, ShardLabel: w.ShardLabel, Exit: w.Exit})
+	return New(Options{Ring: w.Ring, Name: w.Name, Namespace: w.Namespace, Exit: w.Exit})
 }
 
 // Without returns a shard whose reconcilers work without a Lease. It is for packages compat/controller and shardtest,

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -377,20 +378,8 @@ func (s *Shard) register(k *kind) {
 	}
 }
 
-// readLive sets how to read metadata from the API server.
-func (s *Shard) readLive(live metadata.Interface) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	s.live = live
-}
-
-func (s *Shard) liveReader() metadata.Interface {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-
-	return s.live
-}
+// liveReader returns what reads metadata from the API server; nil until the shard knows how to reach it.
+func (s *Shard) liveReader() metadata.Interface { return ptr.Deref(s.live.Load(), nil) }
 
 // inventoryOf returns the inventory of a cache, which all readers of that cache share.
 func (s *Shard) inventoryOf(f form, k *kind) *inventory {

@@ -209,61 +209,36 @@ type lateClock struct {
 func (c *lateClock) Now() time.Time { return c.RealClock.Now().Add(time.Duration(c.ahead.Load())) }
 
 func TestProcessThatWasFrozen(t *testing.T) {
-	frozen := func(t *testing.T, ahead time.Duration, test func(t *testing.T, term *term, exits *exits)) {
-		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			clk, e := &lateClock{}, &exits{}
-			term := newTerm(Options{LeaseDuration: testDuration, RenewDeadline: testDeadline, Exit: e.exit}, clk)
-			t.Cleanup(func() { term.close() })
-			term.taken(clk.Now(), 0)
-			clk.ahead.Store(int64(ahead))
-			test(t, term, e)
-		})
+	for name, ahead := range map[string]time.Duration{"until the deadline": testDeadline, "until its Lease has run out": testDuration} {
+		for step, look := range map[string]func(term *term) error{
+			"begins nothing": func(term *term) error {
+				_, _, err := term.begin(context.Background())
+				return err
+			},
+			"writes nothing": func(term *term) error { return term.held() },
+			"does not prolong what is over": func(term *term) error {
+				term.renewed(term.clock.Now())
+				return term.lost()
+			},
+		} {
+			t.Run(name+" "+step, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					clk, e := &lateClock{}, &exits{}
+					term := newTerm(Options{LeaseDuration: testDuration, RenewDeadline: testDeadline, Exit: e.exit}, clk)
+					t.Cleanup(func() { term.close() })
+					term.taken(clk.Now(), 0)
+
+					ctx, end := work(t, term)
+					defer end()
+					clk.ahead.Store(int64(ahead))
+
+					require.ErrorIs(t, look(term), errLate)
+					require.ErrorIs(t, context.Cause(ctx), errLate, "what runs is cancelled when anybody asks")
+					require.Equal(t, ahead == testDuration, e.count.Load() == 1, "there is time to stop, or there is none")
+				})
+			})
+		}
 	}
-
-	t.Run("begins nothing", func(t *testing.T) {
-		frozen(t, testDeadline, func(t *testing.T, term *term, _ *exits) {
-			t.Helper()
-			_, _, err := term.begin(t.Context())
-			require.ErrorIs(t, err, errLate)
-		})
-	})
-	t.Run("writes nothing", func(t *testing.T) {
-		frozen(t, testDeadline, func(t *testing.T, term *term, _ *exits) {
-			t.Helper()
-			require.ErrorIs(t, term.held(), errLate)
-		})
-	})
-	t.Run("cancels what runs when anybody asks", func(t *testing.T) {
-		frozen(t, 0, func(t *testing.T, term *term, exits *exits) {
-			t.Helper()
-
-			ctx, end := work(t, term)
-			defer end()
-			term.clock.(*lateClock).ahead.Store(int64(testDeadline))
-			require.Error(t, term.held())
-			require.ErrorIs(t, context.Cause(ctx), errLate)
-			require.Zero(t, exits.count.Load(), "there is time to stop")
-		})
-	})
-	t.Run("ends at once if its Lease has run out", func(t *testing.T) {
-		frozen(t, 0, func(t *testing.T, term *term, exits *exits) {
-			t.Helper()
-
-			_, end := work(t, term)
-			defer end()
-			term.clock.(*lateClock).ahead.Store(int64(testDuration))
-			require.Error(t, term.held())
-			require.EqualValues(t, 1, exits.count.Load())
-		})
-	})
-	t.Run("does not prolong what is over", func(t *testing.T) {
-		frozen(t, testDeadline, func(t *testing.T, term *term, _ *exits) {
-			t.Helper()
-			term.renewed(term.clock.Now())
-			require.ErrorIs(t, term.held(), errLate)
-		})
-	})
 }
 
 // oneLease is an API server that holds one Lease.

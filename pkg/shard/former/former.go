@@ -1,23 +1,17 @@
 // Package former replaces a leader election by shards without a moment in which the elected leader and a shard work at
-// the same time, in both directions.
+// the same time, in both directions. shard.NewManager uses it for the election in its options.
 //
-// A controller that is not sharded works in the replica that holds the Lease of its leader election. The shards that
-// replace it hold that Lease together: all of them renew it with one identity, which consists of the ring's name. While
-// a leader of the former version holds the Lease, the shards wait. While any shard renews it, no leader of the former
+// The shards that replace an elected leader hold the Lease of its election together: all of them renew it with one
+// identity, which consists of the ring's name. While a leader of the former version holds the Lease, the shards wait:
+// they get objects and acknowledge drains, but do not reconcile. While any shard renews it, no leader of the former
 // version is elected. So a rolling update may mix both versions, and so may a rollback:
 //
 //	e, err := former.New(config, former.Options{Ring: "example", Namespace: s.Namespace(), Name: "example-leader"})
 //	err = mgr.Add(e)
 //	builder.Complete(s.Reconciler(client, &v1.Website{}, e.Reconciler(reconciler)))
 //
-// A shard that waits holds the Lease of its own already. It gets objects, and it acknowledges drains, but it does not
-// reconcile.
-//
 // After the last shard has stopped, the Lease expires: its duration passes before a leader of the former version works.
-// Nobody releases it, because no shard knows whether it is the last one. Likewise, the first shard waits until the last
-// leader has released the Lease, or until it expires.
-//
-// When no former version can be rolled back to, remove the election, one rolling update later.
+// Nobody releases it, because no shard knows whether it is the last one.
 package former
 
 import (

@@ -32,8 +32,6 @@ type Ring struct {
 	t    testing.TB
 	c    client.Client
 	name string
-	// shardLabel is spec.shardLabel of the ring; empty for none.
-	shardLabel string
 }
 
 // New returns the ring of the given name. The client accesses its objects.
@@ -43,21 +41,14 @@ func New(t testing.TB, c client.Client, ring string) *Ring {
 	return &Ring{t: t, c: c, name: ring}
 }
 
-// WithShardLabel gives the ring a spec.shardLabel, and returns the ring. Call it before other methods.
-func (r *Ring) WithShardLabel(key string) *Ring {
-	r.shardLabel = key
-
-	return r
-}
-
-func (r *Ring) keys() contract.LabelKeys { return contract.LabelKeysOf(r.name, r.shardLabel) }
+func (r *Ring) keys() contract.LabelKeys { return contract.LabelKeysOf(r.name, "") }
 
 // Shard returns a shard of the ring whose reconcilers work without a Lease. Do not use it with the options of a
 // manager.
 func (r *Ring) Shard(name string) *shard.Shard {
 	r.t.Helper()
 
-	s, err := shard.Without(within.Shard{Ring: r.name, Name: name, ShardLabel: r.shardLabel})
+	s, err := shard.Without(within.Shard{Ring: r.name, Name: name})
 	if err != nil {
 		r.t.Fatalf("create shard %q of ring %q: %v", name, r.name, err)
 	}

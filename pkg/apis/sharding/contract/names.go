@@ -276,17 +276,12 @@ func FenceName(ring string) string { return "fence-" + RingSuffix(ring) }
 // WebhookPath returns the path of the ring's webhook.
 func WebhookPath(ring string) string { return WebhookPathPrefix + ring }
 
-const (
-	// AnnotationHandoverPrefix begins the annotation that lists what a shard must see before it works on an object; see
-	// [Handover].
-	AnnotationHandoverPrefix = "handover.alpha.sharding.timebertt.dev/"
-	// maxHandover limits the resources that a handover names: as many as a ring may have.
-	maxHandover = 1024
-)
+// maxHandover limits the resources that a handover names: as many as a ring may have.
+const maxHandover = 1024
 
 // HandoverAnnotation returns the default key of the annotation for the ring's handovers. A ring with spec.shardLabel
 // has another one: see [LabelKeysOf].
-func HandoverAnnotation(ring string) string { return AnnotationHandoverPrefix + RingSuffix(ring) }
+func HandoverAnnotation(ring string) string { return handoverPrefix + RingSuffix(ring) }
 
 // Handover maps each resource whose objects follow an object to the highest resource version in which one of these
 // objects came to the object's shard. It is written together with that shard. A shard that works on the object from a
@@ -352,20 +347,18 @@ func ParseHandover(value string) (Handover, error) {
 	return h, nil
 }
 
+// What begins and ends the keys of [LabelKeys].
 const (
-	// DrainSuffix follows spec.shardLabel of a ring in the key of its drain label.
-	DrainSuffix = "-drain"
-	// HandoverSuffix follows spec.shardLabel of a ring in the key of its handover annotation.
-	HandoverSuffix = "-handover"
-	// HeldSuffix follows spec.shardLabel of a ring in the key of the annotation on objects that shards hold back.
-	HeldSuffix = "-held"
-	// AnnotationHeldPrefix begins the default key of that annotation.
-	AnnotationHeldPrefix = "held.alpha.sharding.timebertt.dev/"
-	// ResourceShardLabels is the resource in the group of this API for which the rebalancer needs the verb "write", with
-	// spec.shardLabel of a ring as the name. It exists only as a permission: it allows the rebalancer to change a label
-	// that does not begin as ours do.
-	ResourceShardLabels = "shardlabels"
+	handoverPrefix = "handover.alpha.sharding.timebertt.dev/"
+	heldPrefix     = "held.alpha.sharding.timebertt.dev/"
+	DrainSuffix    = "-drain" // follows spec.shardLabel of a ring in the key of its drain label
+	handoverSuffix = "-handover"
+	heldSuffix     = "-held"
 )
+
+// ResourceShardLabels is the resource in the group of this API for which the rebalancer needs the verb "write", with
+// spec.shardLabel of a ring as the name. It exists only as a permission: to change a label that does not begin as ours.
+const ResourceShardLabels = "shardlabels"
 
 // LabelKeys are the keys by which a ring labels and annotates objects. v1alpha1.ClusterRing.LabelKeys and [LabelKeysOf]
 // return them. The zero value contains no keys.
@@ -386,11 +379,11 @@ type LabelKeys struct {
 func LabelKeysOf(ring, shardLabel string) LabelKeys {
 	if shardLabel == "" {
 		return LabelKeys{Shard: ShardLabel(ring), Drain: DrainLabel(ring), Handover: HandoverAnnotation(ring),
-			Held: AnnotationHeldPrefix + RingSuffix(ring)}
+			Held: heldPrefix + RingSuffix(ring)}
 	}
 
-	return LabelKeys{Shard: shardLabel, Drain: shardLabel + DrainSuffix, Handover: shardLabel + HandoverSuffix,
-		Held: shardLabel + HeldSuffix}
+	return LabelKeys{Shard: shardLabel, Drain: shardLabel + DrainSuffix, Handover: shardLabel + handoverSuffix,
+		Held: shardLabel + heldSuffix}
 }
 
 // reservedDomains may not contain the label of a ring, nor may domains below them.
@@ -400,15 +393,14 @@ var reservedDomains = []string{"kubernetes.io", "k8s.io", "sharding.timebertt.de
 func ValidateShardLabel(key string) (problems []string) {
 	domain, name, found := strings.Cut(key, "/")
 	if !found {
-		return []string{"it must begin with a domain of yours and a slash, such as example.com/shard: otherwise, another " +
-			"label may have the same key"}
+		return []string{"it must begin with a domain of yours and a slash, so that no other label has the same key"}
 	}
 
 	problems = append(problems, validation.IsQualifiedName(key)...)
 
-	if longest := maxLabelName - len(HandoverSuffix); len(name) > longest {
+	if longest := maxLabelName - len(handoverSuffix); len(name) > longest {
 		problems = append(problems,
-			fmt.Sprintf("after the slash, there may be at most %d characters: %s is added to the key", longest, HandoverSuffix))
+			fmt.Sprintf("after the slash, there may be at most %d characters: %s is added to the key", longest, handoverSuffix))
 	}
 
 	for _, reserved := range reservedDomains {
@@ -417,9 +409,9 @@ func ValidateShardLabel(key string) (problems []string) {
 		}
 	}
 
-	if strings.HasSuffix(name, DrainSuffix) || strings.HasSuffix(name, HandoverSuffix) {
+	if strings.HasSuffix(name, DrainSuffix) || strings.HasSuffix(name, handoverSuffix) {
 		problems = append(problems,
-			"a key that ends with "+DrainSuffix+" or "+HandoverSuffix+" could be one that follows from the shardLabel of "+
+			"a key that ends with "+DrainSuffix+" or "+handoverSuffix+" could be one that follows from the shardLabel of "+
 				"another ring")
 	}
 

@@ -1,29 +1,18 @@
 // Package lease keeps the Lease of a shard for programs that configure leader election themselves. Its names are those
 // of kubernetes-controller-sharding v0.8.0: a program that was written for it compiles after a change of its import
-// paths.
+// paths. Pass the lock to manager.Options.LeaderElectionResourceLockInterface, with LeaderElection and
+// LeaderElectionReleaseOnCancel.
 //
-//	lock, err := lease.NewResourceLock(config, nil, lease.Options{ClusterRingName: "example"})
-//	mgr, err := manager.New(config, manager.Options{
-//		LeaderElection:                      true,
-//		LeaderElectionResourceLockInterface: lock,
-//		LeaderElectionReleaseOnCancel:       true,
-//	})
-//
-// The lock makes the election a good member of the ring:
-//
-//   - It holds the Lease under the name of the shard, with the label of the ring.
-//   - After the Lease was free, the election learns that it has it when the hold-off of two seconds, which the Lease
-//     announces, has ended.
+//   - The Lease has the name of the shard, its holder, and the label of the ring.
+//   - After the Lease was free, the election learns that it has it when the hold-off of two seconds has ended.
 //   - A Lease that another holder has taken, or that a second process renews under the same name, is not taken back.
 //   - A process that has neither renewed nor released its Lease ends: at the latest when the duration of the Lease and
-//     a third of it have passed since the last renewal, and immediately if it was frozen until then. If the Lease was
-//     taken earlier, the process ends a third of the duration after it has noticed. Nobody takes the Lease from a
-//     process that does not renew it before twice the duration has passed.
+//     a third of it have passed since the last renewal, or a third of the duration after it has noticed that the Lease
+//     was taken. Nobody takes the Lease from a process that does not renew it before twice the duration has passed.
 //
 // The lock knows nothing of reconcilers. A manager whose GracefulShutdownTimeout passes (30 seconds by default)
-// releases the Lease while reconciles that ignore their contexts may still run: set it to a negative value. What else
-// [github.com/clusterring/clusterring/pkg/shard] adds: reconciles end when the Lease is lost, not when the election
-// notices; names that outlive Pods; labels of the ring's own. New programs use it.
+// releases the Lease while reconciles that ignore their contexts may still run: set it to a negative value. New
+// programs use [github.com/clusterring/clusterring/pkg/shard], where reconciles end when the Lease is lost.
 package lease
 
 import (

@@ -12,8 +12,6 @@ import (
 type Shard struct {
 	// Ring is the name of the ring, Name that of the shard, and Namespace that of the namespace of its Lease.
 	Ring, Name, Namespace string
-	// ShardLabel is spec.shardLabel of the ring; empty if it has none.
-	ShardLabel string
 	// Config lets the shard read what it must not take from a cache. Nil: it takes everything from the cache, as in a
 	// test.
 	Config *rest.Config
