@@ -28,13 +28,14 @@ func (f *fixture) said(s *Shard) string {
 	return f.lease(s).Annotations[contract.AnnotationHoldOff]
 }
 
-// What a shard finds when it starts determines whether moves of its objects may be in progress. It announces how long it waits for their end. Whoever
-// has read the hold-off of a predecessor may rely on that.
+// What a shard finds when it starts determines whether moves of its objects may be in progress. It announces how long
+// it waits for their end. Whoever has read the hold-off of a predecessor may rely on that.
 func TestHoldOff(t *testing.T) {
 	at := metav1.NewMicroTime(time.Unix(1_700_000_000, 0))
 	lease := func(holder string, held time.Duration) *coordinationv1.LeaseSpec {
 		return &coordinationv1.LeaseSpec{
-			HolderIdentity: &holder, LeaseDurationSeconds: new(int32(3)), AcquireTime: &at, RenewTime: new(metav1.NewMicroTime(at.Add(held))),
+			HolderIdentity: &holder, LeaseDurationSeconds: new(int32(3)), AcquireTime: &at,
+			RenewTime: new(metav1.NewMicroTime(at.Add(held))),
 		}
 	}
 	untimed := lease("shard-0", time.Hour)
@@ -72,7 +73,8 @@ func TestHoldOff(t *testing.T) {
 			if tc.found != nil {
 				require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
 					ObjectMeta: metav1.ObjectMeta{
-						Namespace: f.namespace, Name: "shard-0", Annotations: map[string]string{contract.AnnotationHoldOff: tc.says, "example.org/other": "kept"},
+						Namespace: f.namespace, Name: "shard-0",
+						Annotations: map[string]string{contract.AnnotationHoldOff: tc.says, "example.org/other": "kept"},
 					},
 					Spec: *tc.found,
 				}))
@@ -106,7 +108,8 @@ func TestHoldOff(t *testing.T) {
 	}
 }
 
-// The Lease of a shard that has the name of its Pod names none, whoever had it before, and each renewal says anew which uid the Pod has.
+// The Lease of a shard that has the name of its Pod names none, whoever had it before, and each renewal says anew which
+// uid the Pod has.
 func TestTheLeaseNamesThePodThatHasRenewedIt(t *testing.T) {
 	f := newFixture(t)
 
@@ -114,7 +117,8 @@ func TestTheLeaseNamesThePodThatHasRenewedIt(t *testing.T) {
 		pod  string
 		uid  types.UID
 		says string
-	}{{"pod-a", "uid-a", "pod-a"}, {"pod-b", "uid-a", "pod-b"}, {"shard-0", "uid-b", ""}, {"pod-a", "", "pod-a"}, {"", "", ""}} {
+	}{{"pod-a", "uid-a", "pod-a"}, {"pod-b", "uid-a", "pod-b"}, {"shard-0", "uid-b", ""}, {"pod-a", "", "pod-a"},
+		{"", "", ""}} {
 		s := f.shard("shard-0")
 		s.options.Pod, s.options.PodUID = step.pod, step.uid
 		l, renewal := f.lock(s, f.config), record("shard-0", int64(n))
@@ -329,7 +333,8 @@ func TestAShardThatStopsWorksUntilItsObjectsAreDrained(t *testing.T) {
 }
 
 func TestAShardThatNobodyDrainsStops(t *testing.T) {
-	for name, timeout := range map[string]time.Duration{"because nobody drains it": 0, "because the time is over": time.Second, "at once": -1} {
+	for name, timeout := range map[string]time.Duration{"because nobody drains it": 0,
+		"because the time is over": time.Second, "at once": -1} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			s := f.shard("shard-0")

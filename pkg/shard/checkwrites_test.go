@@ -172,11 +172,13 @@ func TestPatchOfAnOldVersionConflicts(t *testing.T) {
 	cache := f.cacheView()
 	s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
 	cm := f.configMap(s, "")
-	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: cm.Namespace, Name: cm.Name, ResourceVersion: cm.ResourceVersion}}
+	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: cm.Namespace, Name: cm.Name,
+		ResourceVersion: cm.ResourceVersion}}
 	f.label(cm, "unrelated", "change")
 	cache.object = cm.DeepCopy()
 
-	err := s.CheckWrites(f.admin).Patch(t.Context(), old, client.RawPatch(types.MergePatchType, []byte(`{"data":{"a":"b"}}`)))
+	err := s.CheckWrites(f.admin).Patch(t.Context(), old,
+		client.RawPatch(types.MergePatchType, []byte(`{"data":{"a":"b"}}`)))
 	require.True(t, apierrors.IsConflict(err), "%v", err)
 }
 
@@ -213,7 +215,8 @@ func TestPatchesThatAreLeftAlone(t *testing.T) {
 		var sent []byte
 
 		recorder := s.CheckWrites(interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
-			Patch: func(_ context.Context, _ client.WithWatch, obj client.Object, patch client.Patch, _ ...client.PatchOption) (err error) {
+			Patch: func(_ context.Context, _ client.WithWatch, obj client.Object, patch client.Patch,
+				_ ...client.PatchOption) (err error) {
 				sent, err = patch.Data(obj)
 
 				return err
@@ -326,7 +329,8 @@ func TestCopiesOfLabelsDoNotContainTheShard(t *testing.T) {
 	for i := range 8 {
 		name := fmt.Sprintf("app-%d", i)
 		names = append(names, name)
-		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name, Labels: map[string]string{"app": name}}}
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name,
+			Labels: map[string]string{"app": name}}}
 		require.NoError(t, f.admin.Create(t.Context(), cm))
 
 		_, err := before.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cm)})

@@ -96,7 +96,8 @@ func (f *fixture) standby(pod string) *coordinationv1.Lease {
 	f.Helper()
 
 	lease := &coordinationv1.Lease{}
-	if err := f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: standbyName(f.ring, pod)}, lease); err != nil {
+	if err := f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: standbyName(f.ring, pod)},
+		lease); err != nil {
 		return nil
 	}
 
@@ -131,7 +132,8 @@ func TestProcessesThatStartTogetherTakeDifferentSlots(t *testing.T) {
 
 	leases := &coordinationv1.LeaseList{}
 	f.eventually("all slots are held", func() bool {
-		require.NoError(t, f.admin.List(t.Context(), leases, client.InNamespace(f.namespace), client.MatchingLabels{contract.LabelClusterRing: f.ring}))
+		require.NoError(t, f.admin.List(t.Context(), leases, client.InNamespace(f.namespace),
+			client.MatchingLabels{contract.LabelClusterRing: f.ring}))
 
 		return len(leases.Items) == slots
 	})
@@ -264,8 +266,9 @@ func TestASlotIsReleasedIfWhoeverWaitsDoesNotTakeIt(t *testing.T) {
 	p := f.runs(s, ignore)
 	receive(f, p.mgr.Elected(), "the manager has the Lease")
 	require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: standbyName(f.ring, "pod-b"), Labels: map[string]string{contract.LabelStandby: f.ring}},
-		Spec:       coordinationv1.LeaseSpec{RenewTime: new(metav1.NowMicro())},
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: standbyName(f.ring, "pod-b"),
+			Labels: map[string]string{contract.LabelStandby: f.ring}},
+		Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NowMicro())},
 	}))
 
 	leases, stop := f.versions(s)
@@ -311,7 +314,8 @@ func TestAProcessThatRestartsInItsPodContinuesWithItsSlot(t *testing.T) {
 	require.NotEqual(t, first.Name(), f.claim(options).got().Name(), "a new Pod with the name of the old")
 }
 
-// TestASlotThatWasTakenBeforeTheManagerStarts has a process that took its slot and then did something else for too long.
+// TestASlotThatWasTakenBeforeTheManagerStarts has a process that took its slot and then did something else for too
+// long.
 func TestASlotThatWasTakenBeforeTheManagerStarts(t *testing.T) {
 	f := newFixture(t)
 	options := briefly(f.slotOptions("pod-a", 1))
@@ -327,7 +331,8 @@ func TestASlotThatWasTakenBeforeTheManagerStarts(t *testing.T) {
 	require.Equal(t, "pod-b", f.lease(late).Annotations[contract.AnnotationPod])
 }
 
-// TestASlotThatWasTakenEndsTheTerm has two processes whose clocks differ: the renewTime of the second is before that of the first.
+// TestASlotThatWasTakenEndsTheTerm has two processes whose clocks differ: the renewTime of the second is before that of
+// the first.
 func TestASlotThatWasTakenEndsTheTerm(t *testing.T) {
 	f := newFixture(t)
 	s := f.claim(f.slotOptions("pod-a", 1)).got()
@@ -346,8 +351,8 @@ func TestASlotThatWasTakenEndsTheTerm(t *testing.T) {
 	require.ErrorIs(t, s.term.lost(), ErrLost)
 }
 
-// Whoever takes a slot within the hold-off of its holder has to hold off too: a rebalancer may have seen the Lease free, and still write. This is so
-// if the answer to the write was lost that has taken the slot.
+// Whoever takes a slot within the hold-off of its holder has to hold off too: a rebalancer may have seen the Lease
+// free, and still write. This is so if the answer to the write was lost that has taken the slot.
 func TestASlotThatWasFreeLatelyStaysUnsettled(t *testing.T) {
 	for name, held := range map[string]time.Duration{"lately": minHoldOff / 2, "long ago": 2 * minHoldOff} {
 		t.Run(name, func(t *testing.T) {
@@ -356,7 +361,8 @@ func TestASlotThatWasFreeLatelyStaysUnsettled(t *testing.T) {
 
 			written := f.lease(first).Spec.RenewTime.Add(-time.Minute)
 			f.overwrite(first, func(lease *coordinationv1.Lease) {
-				lease.Spec.AcquireTime, lease.Spec.RenewTime = new(metav1.NewMicroTime(written)), new(metav1.NewMicroTime(written.Add(held)))
+				lease.Spec.AcquireTime, lease.Spec.RenewTime = new(metav1.NewMicroTime(written)),
+					new(metav1.NewMicroTime(written.Add(held)))
 			})
 
 			s := f.claim(f.slotOptions("pod-a", 1)).got()
@@ -395,11 +401,13 @@ func TestALeaseOfAnotherRingIsNoSlot(t *testing.T) {
 // TestALeaseThatHidesASlotIsReported has such a Lease where there is no other slot.
 func TestALeaseThatHidesASlotIsReported(t *testing.T) {
 	f := newFixture(t)
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: contract.SlotName(f.ring, 0)}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
+		Name: contract.SlotName(f.ring, 0)}}
 	require.NoError(t, f.admin.Create(t.Context(), lease))
 
 	reported := make(chan string, 100)
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), funcr.New(func(_, args string) { reported <- args }, funcr.Options{})))
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(),
+		funcr.New(func(_, args string) { reported <- args }, funcr.Options{})))
 	claimed := make(chan error, 1)
 
 	go func() {
@@ -425,7 +433,8 @@ func (f *fixture) deployed() (*appsv1.Deployment, *appsv1.ReplicaSet) {
 	labels := map[string]string{"app": "shard"}
 	selector := &metav1.LabelSelector{MatchLabels: labels}
 	template := corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}},
+		ObjectMeta: metav1.ObjectMeta{Labels: labels},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}},
 	}
 	deployment := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shards"},
@@ -436,7 +445,8 @@ func (f *fixture) deployed() (*appsv1.Deployment, *appsv1.ReplicaSet) {
 	set := &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: f.namespace, Name: "shards-1",
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment, appsv1.SchemeGroupVersion.WithKind("Deployment"))},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment,
+				appsv1.SchemeGroupVersion.WithKind("Deployment"))},
 		},
 		// As in a rolling update.
 		Spec: appsv1.ReplicaSetSpec{Replicas: new(int32(2)), Selector: selector, Template: template},
@@ -452,7 +462,8 @@ func (f *fixture) pod(set *appsv1.ReplicaSet, name string) {
 
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name}, Spec: set.Spec.Template.Spec}
 	if set.Name != "" {
-		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set,
+			appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
 	}
 	require.NoError(f, f.admin.Create(f.Context(), pod))
 }
@@ -504,7 +515,8 @@ func TestFollowingTheScaleNeeds(t *testing.T) {
 
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"}}
 	allow := func(group, resource string, verbs ...string) {
-		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs})
+		role.Rules = append(role.Rules,
+			rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs})
 		require.NoError(t, f.admin.Update(t.Context(), role))
 	}
 	f.grant(role)

@@ -25,8 +25,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard"
 )
 
-// controller is an ordinary controller of ConfigMaps that consists of an informer, a queue, and workers. Comments mark what
-// sharding adds.
+// controller is an ordinary controller of ConfigMaps that consists of an informer, a queue, and workers. Comments mark
+// what sharding adds.
 type controller struct {
 	shard  *shard.Shard
 	config *rest.Config
@@ -56,7 +56,8 @@ func (c *controller) work(ctx context.Context) error {
 	}
 
 	// Watch only the shard's objects.
-	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClient, 0, metav1.NamespaceAll, c.shard.TweakListOptions)
+	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClient, 0, metav1.NamespaceAll,
+		c.shard.TweakListOptions)
 	resource := corev1.SchemeGroupVersion.WithResource("configmaps")
 	informer := factory.ForResource(resource).Informer()
 
@@ -91,7 +92,9 @@ func (c *controller) work(ctx context.Context) error {
 }
 
 // enqueue adds the key of an object to the queue on every event.
-func enqueue(informer cache.SharedIndexInformer, queue workqueue.TypedRateLimitingInterface[types.NamespacedName]) error {
+func enqueue(
+	informer cache.SharedIndexInformer, queue workqueue.TypedRateLimitingInterface[types.NamespacedName],
+) error {
 	add := func(obj any) {
 		if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {
 			queue.Add(key.AsNamespacedName())
@@ -244,7 +247,8 @@ func TestRunKeepsTheLeaseWhileItsWorkStops(t *testing.T) {
 	<-stopping
 
 	before := f.lease("shard-0").Spec.RenewTime.Time
-	f.eventually(func() bool { return f.lease("shard-0").Spec.RenewTime.Time.After(before.Add(time.Second)) }, "the Lease is renewed after the stop")
+	f.eventually(func() bool { return f.lease("shard-0").Spec.RenewTime.After(before.Add(time.Second)) },
+		"the Lease is renewed after the stop")
 	close(proceed)
 	require.NoError(t, <-result)
 	require.Empty(t, f.holder("shard-0"))
@@ -274,7 +278,8 @@ func TestRunThatIsStoppedBeforeItHoldsTheLease(t *testing.T) {
 			renewed := metav1.NowMicro()
 			require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
 				ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard-0"},
-				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(3600)), RenewTime: &renewed},
+				Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(3600)),
+					RenewTime: &renewed},
 			}))
 			s, err := shard.New(shard.Options{Ring: f.namespace, Name: "shard-0", Namespace: f.namespace, HoldOff: time.Hour})
 			require.NoError(t, err)

@@ -29,8 +29,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// program is what a program that runs as a shard has: clients and caches that hide the ring. Its main kind is ConfigMap; Secrets and others are
-// controlled.
+// program is what a program that runs as a shard has: clients and caches that hide the ring. Its main kind is
+// ConfigMap; Secrets and others are controlled.
 type program struct {
 	*fixture
 
@@ -54,7 +54,8 @@ func (f *fixture) program(s *Shard, changes ...func(*clientOptions)) *program {
 		scheme: scheme.Scheme, shared: f.cache.DefaultUnsafeDisableDeepCopy != nil && *f.cache.DefaultUnsafeDisableDeepCopy,
 	}
 	o.kinds, _ = Kinds{
-		Main(&corev1.ConfigMap{}), Controlled(&corev1.Secret{}), Controlled(&corev1.Pod{}), Controlled(&appsv1.Deployment{}), Controlled(&appsv1.StatefulSet{}),
+		Main(&corev1.ConfigMap{}), Controlled(&corev1.Secret{}), Controlled(&corev1.Pod{}), Controlled(&appsv1.Deployment{}),
+		Controlled(&appsv1.StatefulSet{}),
 	}.in(scheme.Scheme)
 	p := &program{fixture: f, shard: s}
 
@@ -70,7 +71,8 @@ func (f *fixture) program(s *Shard, changes ...func(*clientOptions)) *program {
 
 	var err error
 
-	p.stored, err = cache.New(f.config, cache.Options{ByObject: by, DefaultUnsafeDisableDeepCopy: f.cache.DefaultUnsafeDisableDeepCopy})
+	p.stored, err = cache.New(f.config,
+		cache.Options{ByObject: by, DefaultUnsafeDisableDeepCopy: f.cache.DefaultUnsafeDisableDeepCopy})
 	require.NoError(f, err)
 
 	o.inner.Reader = p.stored
@@ -121,7 +123,8 @@ func (p *program) counts() interceptor.Funcs {
 			p.writes.Add(1)
 			return c.Update(ctx, obj, opts...)
 		},
-		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch,
+			opts ...client.PatchOption) error {
 			p.writes.Add(1)
 			return c.Patch(ctx, obj, patch, opts...)
 		},
@@ -145,7 +148,8 @@ func (p *program) shows(obj client.Object) *corev1.ConfigMap {
 
 	cm := &corev1.ConfigMap{}
 	p.eventually("the cache is up to date", func() bool {
-		return p.client.Get(p.Context(), client.ObjectKeyFromObject(obj), cm) == nil && cm.ResourceVersion == obj.GetResourceVersion()
+		return p.client.Get(p.Context(), client.ObjectKeyFromObject(obj), cm) == nil &&
+			cm.ResourceVersion == obj.GetResourceVersion()
 	})
 
 	return cm
@@ -157,7 +161,8 @@ func (p *program) showsForm(obj client.Object) {
 
 	got, _ := obj.DeepCopyObject().(client.Object)
 	p.eventually("the cache is up to date", func() bool {
-		return p.client.Get(p.Context(), client.ObjectKeyFromObject(obj), got) == nil && got.GetResourceVersion() == obj.GetResourceVersion()
+		return p.client.Get(p.Context(), client.ObjectKeyFromObject(obj), got) == nil &&
+			got.GetResourceVersion() == obj.GetResourceVersion()
 	})
 }
 
@@ -196,7 +201,8 @@ func (p *program) marked(name string, keysAndValues ...string) *corev1.ConfigMap
 	return cm
 }
 
-// reconciles calls the function once, in a reconcile of a controller with this mark. Without a mark, it was not added to the manager.
+// reconciles calls the function once, in a reconcile of a controller with this mark. Without a mark, it was not added
+// to the manager.
 func (f *fixture) reconciles(m mark, fn func(context.Context)) {
 	f.Helper()
 
@@ -220,7 +226,8 @@ func (f *fixture) reconciles(m mark, fn func(context.Context)) {
 		}),
 	})
 	require.NoError(f, err)
-	require.NoError(f, c.Watch(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	require.NoError(f, c.Watch(source.Func(func(_ context.Context,
+		q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		q.Add(reconcile.Request{})
 
 		return nil
@@ -351,7 +358,8 @@ func TestUpdatesOfOldVersionsChangeNothing(t *testing.T) {
 
 	f.label(cm, p.shard.drainKey, "", p.shard.shardKey, "shard-1")
 
-	unconditional := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "a", Labels: p.ours("c", "d")}}
+	unconditional := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace,
+		Name: "a", Labels: p.ours("c", "d")}}
 	require.NoError(t, p.client.Update(t.Context(), unconditional))
 	require.Equal(t, map[string]string{p.shard.shardKey: "shard-1", "c": "d"}, p.labels(cm), "it stays where it is")
 
@@ -394,17 +402,20 @@ func TestUpdatesThatFailShowNothing(t *testing.T) {
 func TestStatusUpdatesKeepTheShard(t *testing.T) {
 	f := newFixture(t)
 	p := f.program(f.shard("shard-0"))
-	pod := &corev1.Pod{ObjectMeta: f.meta(p.shard, "a"), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}}}
+	pod := &corev1.Pod{ObjectMeta: f.meta(p.shard, "a"),
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}}}
 	require.NoError(t, f.admin.Create(t.Context(), pod))
 
 	got := &corev1.Pod{}
-	f.eventually("the cache is filled", func() bool { return p.client.Get(t.Context(), client.ObjectKeyFromObject(pod), got) == nil })
+	f.eventually("the cache is filled",
+		func() bool { return p.client.Get(t.Context(), client.ObjectKeyFromObject(pod), got) == nil })
 
 	for name, write := range map[string]func() error{
 		"status":      func() error { return p.client.Status().Update(t.Context(), got) },
 		"subresource": func() error { return p.client.SubResource("status").Update(t.Context(), got) },
 		"body": func() error {
-			body := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: got.ResourceVersion, UID: got.UID, Labels: got.Labels}}
+			body := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: got.ResourceVersion, UID: got.UID,
+				Labels: got.Labels}}
 			defer func() { got.ResourceVersion = body.ResourceVersion }()
 
 			return p.client.SubResource("status").Update(t.Context(), got, client.WithSubResourceBody(body))
@@ -422,7 +433,8 @@ func TestStatusUpdatesKeepTheShard(t *testing.T) {
 
 	looks := p.looks.Load()
 
-	require.NoError(t, p.client.Status().Patch(t.Context(), got, client.RawPatch(types.MergePatchType, []byte(`{"status":{"reason":"a"}}`))))
+	require.NoError(t, p.client.Status().Patch(t.Context(), got,
+		client.RawPatch(types.MergePatchType, []byte(`{"status":{"reason":"a"}}`))))
 	require.NotContains(t, got.Labels, p.shard.shardKey)
 	require.NoError(t, p.client.Update(t.Context(), got))
 	require.Equal(t, looks, p.looks.Load(), "answers of the status are remembered")
@@ -446,7 +458,8 @@ func TestSubresourcesAreNotRememberedAsTheObject(t *testing.T) {
 	require.Equal(t, p.shard.Name(), *m.shard)
 }
 
-// Many programs use one map for an object, its selector, and its template. What the API server answers must not get into it.
+// Many programs use one map for an object, its selector, and its template. What the API server answers must not get
+// into it.
 func TestAnswersDoNotGetIntoMapsOfTheProgram(t *testing.T) {
 	f := newFixture(t)
 	p := f.program(f.shard("shard-0"))
@@ -459,7 +472,8 @@ func TestAnswersDoNotGetIntoMapsOfTheProgram(t *testing.T) {
 
 	d.Spec.Paused = true
 	require.NoError(t, p.client.Update(t.Context(), d))
-	require.NoError(t, p.client.Patch(t.Context(), d, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":false}}`))))
+	require.NoError(t, p.client.Patch(t.Context(), d,
+		client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":false}}`))))
 
 	direct := p.clients.client(f.admin)
 	shared := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: labels}}
@@ -501,7 +515,8 @@ func TestCreatedObjectsFollowTheirController(t *testing.T) {
 	role.Namespace = ""
 	require.NoError(t, f.admin.Create(t.Context(), role))
 	t.Cleanup(func() { _ = f.admin.Delete(context.WithoutCancel(t.Context()), role) })
-	f.eventually("the cache is filled", func() bool { return p.client.Get(t.Context(), client.ObjectKeyFromObject(role), role) == nil })
+	f.eventually("the cache is filled",
+		func() bool { return p.client.Get(t.Context(), client.ObjectKeyFromObject(role), role) == nil })
 
 	made := own.DeepCopy()
 	made.UID = "another"
@@ -548,7 +563,8 @@ func TestCreatedObjectsFollowTheirController(t *testing.T) {
 
 	config := corev1ac.Secret("applied", f.namespace).WithLabels(p.ours("a", "b"))
 	require.NoError(t, p.client.Apply(t.Context(), config, client.FieldOwner("test")))
-	require.Equal(t, map[string]string{"a": "b"}, p.labels(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "applied"}}))
+	require.Equal(t, map[string]string{"a": "b"},
+		p.labels(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "applied"}}))
 
 	seeing := f.program(f.shard("shard-0"), func(o *clientOptions) { o.showLabels = true })
 	seeing.shows(own)
@@ -564,7 +580,8 @@ func TestAnObjectOfAnotherShardIsNotMissing(t *testing.T) {
 	p := f.program(f.shard("shard-0"))
 	clk := &lateClock{}
 	p.shard.term.clock = clk
-	input, main := f.secretOf(nil, f.configMap(nil, "main"), schemaKind{"v1", "ConfigMap"}, "input"), client.ObjectKey{Namespace: f.namespace, Name: "main"}
+	input, main := f.secretOf(nil, f.configMap(nil, "main"), schemaKind{"v1", "ConfigMap"}, "input"),
+		client.ObjectKey{Namespace: f.namespace, Name: "main"}
 	f.secretOf(f.shard("shard-1"), f.configMap(nil, "owner"), schemaKind{"v1", "ConfigMap"}, "others")
 
 	get := func(ctx context.Context, name string) error {
@@ -587,7 +604,8 @@ func TestAnObjectOfAnotherShardIsNotMissing(t *testing.T) {
 		}
 
 		require.Equal(t, looks+1, p.looks.Load(), "one look is enough")
-		require.NoError(t, f.admin.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "missing"}}))
+		require.NoError(t, f.admin.Create(ctx,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "missing"}}))
 		clk.ahead.Add(int64(absentFor))
 		require.ErrorIs(t, get(ctx, "missing"), ErrOtherShard)
 	})

@@ -47,7 +47,8 @@ func (s *Shard) addSecrets(items cache.Store, live metadata.Interface, namespace
 	}, corev1.Resource("secrets"))
 }
 
-// awaits looks at a ConfigMap that follows Secrets up to a version, or none. It returns what the shard waits for, and when to look again.
+// awaits looks at a ConfigMap that follows Secrets up to a version, or none. It returns what the shard waits for, and
+// when to look again.
 func (s *Shard) awaits(namespace, name, secrets string, now time.Time) (missing string, after time.Duration) {
 	obj := &metav1.ObjectMeta{Namespace: namespace, Name: name}
 	if secrets != "" {
@@ -105,15 +106,17 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 	done := 0
 
 	owner := s.Handler(Resource{
-		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespaced: true,
-		Store: owners, Client: live,
+		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
+		Namespaced: true,
+		Store:      owners, Client: live,
 	}, func(context.Context, types.NamespacedName) error {
 		done++
 		return nil
 	})
 	s.Handler(Resource{
-		Kind: corev1.SchemeGroupVersion.WithKind("Secret"), Resource: corev1.SchemeGroupVersion.WithResource("secrets"), Namespaced: true,
-		Store: followers, Client: live,
+		Kind: corev1.SchemeGroupVersion.WithKind("Secret"), Resource: corev1.SchemeGroupVersion.WithResource("secrets"),
+		Namespaced: true,
+		Store:      followers, Client: live,
 	}, nil)
 
 	for _, tc := range []struct {
@@ -161,8 +164,8 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 	}
 }
 
-// A worker on an object is inside everything that the object follows, up to the main object. It begins only if the shard owns all
-// of it.
+// A worker on an object is inside everything that the object follows, up to the main object. It begins only if the
+// shard owns all of it.
 func TestEntersAllThatAnObjectFollows(t *testing.T) {
 	s, live, _ := unplugged(t)
 
@@ -177,11 +180,13 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 	for _, kind := range kinds {
 		stores[kind] = cache.NewStore(cache.MetaNamespaceKeyFunc)
 		leaf = s.Handler(Resource{
-			Kind: corev1.SchemeGroupVersion.WithKind(kind), Resource: corev1.SchemeGroupVersion.WithResource(strings.ToLower(kind) + "s"),
+			Kind:       corev1.SchemeGroupVersion.WithKind(kind),
+			Resource:   corev1.SchemeGroupVersion.WithResource(strings.ToLower(kind) + "s"),
 			Namespaced: true, Store: stores[kind], Client: live,
 		}, func(context.Context, types.NamespacedName) error {
 			for _, kind := range kinds {
-				if o := s.guard.objects[objectKey{schema.GroupKind{Kind: kind}, types.NamespacedName{Namespace: "n", Name: kind}}]; o != nil && o.inside == 1 {
+				if o := s.guard.objects[objectKey{schema.GroupKind{Kind: kind},
+					types.NamespacedName{Namespace: "n", Name: kind}}]; o != nil && o.inside == 1 {
 					inside = append(inside, kind)
 				}
 			}
@@ -211,10 +216,12 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 
 			for i, kind := range kinds {
 				o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-					Namespace: "n", Name: kind, ResourceVersion: "5", Labels: map[string]string{contract.ShardLabel("ring"): "shard-0"},
+					Namespace: "n", Name: kind, ResourceVersion: "5",
+					Labels: map[string]string{contract.ShardLabel("ring"): "shard-0"},
 				}}
 				if i > 0 {
-					o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: kinds[i-1], Name: kinds[i-1], Controller: new(true)}}
+					o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: kinds[i-1], Name: kinds[i-1],
+						Controller: new(true)}}
 				}
 
 				all[kind] = o
@@ -253,7 +260,8 @@ func (u unsure) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, err
 // A cache whose resource cannot be found out now may be the one that a handover names.
 func TestWaitsWhileResourcesAreUnknown(t *testing.T) {
 	s, _, _ := unplugged(t)
-	s.stores.add(&store{Store: &lagging{version: "1"}, form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}}, schema.GroupResource{})
+	s.stores.add(&store{Store: &lagging{version: "1"}, form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}},
+		schema.GroupResource{})
 
 	awaits := func(secrets string) string {
 		missing, _ := s.awaits("n", "owner", secrets, time.Unix(0, 0))
@@ -269,8 +277,8 @@ func TestWaitsWhileResourcesAreUnknown(t *testing.T) {
 	require.Empty(t, awaits("20"), "what is not served is not cached")
 }
 
-// An object that was restored from another cluster has the handover of that cluster, whose versions this one may reach in years. A
-// request shows that, and a handover of this cluster is still waited for.
+// An object that was restored from another cluster has the handover of that cluster, whose versions this one may reach
+// in years. A request shows that, and a handover of this cluster is still waited for.
 func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 	ns := testenv.Namespace(t)
 
@@ -348,19 +356,21 @@ func TestObjectsThatNobodyLooksAtDoNotWait(t *testing.T) {
 	look("stays")
 	require.Equal(t, 1, waitingOf(t, "unwatched"))
 
-	s.handover.forget(objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "stays"}})
+	s.handover.forget(objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"},
+		NamespacedName: types.NamespacedName{Namespace: "n", Name: "stays"}})
 	require.Zero(t, waitingOf(t, "unwatched"))
 }
 
-// A shard does not work on an object as if it had waited for what follows it: a hand-over that names a resource which nobody has declared is an
-// error. When the hand-over no longer names it, the shard works on the object.
+// A shard does not work on an object as if it had waited for what follows it: a hand-over that names a resource which
+// nobody has declared is an error. When the hand-over no longer names it, the shard works on the object.
 func TestHandoverOfAResourceThatIsNotDeclared(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
 	keys := s.LabelKeys()
 	cm := f.configMap(s, "a")
 	handed := func(obj client.Object, annotation string) {
-		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+keys.Handover+`":`+annotation+`}}}`))
+		patch := client.RawPatch(types.MergePatchType,
+			[]byte(`{"metadata":{"annotations":{"`+keys.Handover+`":`+annotation+`}}}`))
 		require.NoError(t, f.admin.Patch(t.Context(), obj, patch))
 	}
 	handed(cm, `"{\"services\":\"1\"}"`)
@@ -394,7 +404,8 @@ func TestHandoverOfAResourceThatIsNotDeclared(t *testing.T) {
 	require.Equal(t, "a", receive(f, worked, "it is found again"))
 }
 
-// A controller with an informer for each namespace has a handler for each, and each owner is looked up where its namespace is read.
+// A controller with an informer for each namespace has a handler for each, and each owner is looked up where its
+// namespace is read.
 func TestOwnersAreReadInTheirNamespace(t *testing.T) {
 	s, live, _ := unplugged(t)
 
@@ -405,7 +416,8 @@ func TestOwnersAreReadInTheirNamespace(t *testing.T) {
 	for _, namespace := range []string{"a", "b"} {
 		owners, children := cache.NewStore(cache.MetaNamespaceKeyFunc), cache.NewStore(cache.MetaNamespaceKeyFunc)
 		s.Handler(Resource{
-			Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
+			Kind:       corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+			Resource:   corev1.SchemeGroupVersion.WithResource("configmaps"),
 			Namespaced: true, Namespace: namespace, Store: owners, Client: live,
 		}, nil)
 		work[namespace] = s.Handler(Resource{
@@ -416,10 +428,12 @@ func TestOwnersAreReadInTheirNamespace(t *testing.T) {
 			return nil
 		})
 
-		require.NoError(t, owners.Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "owner", ResourceVersion: "5", Labels: mine}}))
+		require.NoError(t, owners.Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+			Name: "owner", ResourceVersion: "5", Labels: mine}}))
 		require.NoError(t, children.Add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: "child", ResourceVersion: "5", Labels: mine,
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", Controller: new(true)}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1",
+				Kind: "ConfigMap", Name: "owner", Controller: new(true)}},
 		}}))
 	}
 
@@ -432,7 +446,8 @@ func TestOwnersAreReadInTheirNamespace(t *testing.T) {
 	require.Equal(t, map[string]int{"a": 1, "b": 1}, worked)
 }
 
-// A main object that an object of another shard controls waits for it, and the log says so, unless its kind is declared as main.
+// A main object that an object of another shard controls waits for it, and the log says so, unless its kind is declared
+// as main.
 func TestMainObjectsFollowNoController(t *testing.T) {
 	s, live, clk := unplugged(t)
 
@@ -443,7 +458,8 @@ func TestMainObjectsFollowNoController(t *testing.T) {
 	for _, kind := range []string{"CronJob", "Job", "Pod"} { // each controls the next one
 		stores[kind] = cache.NewStore(cache.MetaNamespaceKeyFunc)
 		work[kind] = s.Handler(Resource{
-			Kind: batchv1.SchemeGroupVersion.WithKind(kind), Resource: batchv1.SchemeGroupVersion.WithResource(strings.ToLower(kind) + "s"),
+			Kind:       batchv1.SchemeGroupVersion.WithKind(kind),
+			Resource:   batchv1.SchemeGroupVersion.WithResource(strings.ToLower(kind) + "s"),
 			Namespaced: true, Store: stores[kind], Client: live,
 		}, func(context.Context, types.NamespacedName) error {
 			worked[kind]++
@@ -473,7 +489,8 @@ func TestMainObjectsFollowNoController(t *testing.T) {
 	clk.Step(longWait)
 	require.Equal(t, recheck, reconcile("Job"))
 	require.Len(t, logged, 1)
-	require.Contains(t, logged[0], `"controllerKind"="CronJob" "controller"={"name"="CronJob" "namespace"="n"} "controlledKind"="Job"`)
+	require.Contains(t, logged[0],
+		`"controllerKind"="CronJob" "controller"={"name"="CronJob" "namespace"="n"} "controlledKind"="Job"`)
 	require.Equal(t, recheck, reconcile("Job"))
 	require.Len(t, logged, 1)
 
@@ -481,7 +498,8 @@ func TestMainObjectsFollowNoController(t *testing.T) {
 	clk.Step(longWait)
 	require.Equal(t, recheck, reconcile("Pod"))
 	require.Len(t, logged, 2)
-	require.Contains(t, logged[1], `"controllerKind"="CronJob" "controller"={"name"="CronJob" "namespace"="n"} "controlledKind"="Job"`)
+	require.Contains(t, logged[1],
+		`"controllerKind"="CronJob" "controller"={"name"="CronJob" "namespace"="n"} "controlledKind"="Job"`)
 
 	// A controller of this shard that is drained says nothing about main resources.
 	drained := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
@@ -489,7 +507,8 @@ func TestMainObjectsFollowNoController(t *testing.T) {
 		Labels: map[string]string{contract.ShardLabel("ring"): "shard-0", contract.DrainLabel("ring"): "true"},
 	}}
 	require.NoError(t, stores["CronJob"].Add(drained))
-	s.guard.enter(objectKey{schema.GroupKind{Group: batchv1.GroupName, Kind: "CronJob"}, types.NamespacedName{Namespace: "n", Name: "CronJob"}})
+	s.guard.enter(objectKey{schema.GroupKind{Group: batchv1.GroupName, Kind: "CronJob"},
+		types.NamespacedName{Namespace: "n", Name: "CronJob"}})
 	require.Equal(t, recheck, reconcile("Pod"))
 	clk.Step(longWait)
 	require.Equal(t, recheck, reconcile("Pod"))

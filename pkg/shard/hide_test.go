@@ -45,7 +45,8 @@ func TestNobodySeesTheRing(t *testing.T) {
 			p.marked("only")
 			p.shows(p.marked("more", "a", "b"))
 
-			readers := map[string]client.Reader{"client": p.client, "API": p.reader, "cache": p.cache, "DisableFor": p.clients.client(f.admin)}
+			readers := map[string]client.Reader{"client": p.client, "API": p.reader, "cache": p.cache,
+				"DisableFor": p.clients.client(f.admin)}
 			for name, form := range forms() {
 				for which, reader := range readers {
 					obj, list := form()
@@ -63,7 +64,8 @@ func TestNobodySeesTheRing(t *testing.T) {
 						require.NotContains(t, u.Object["metadata"], "annotations")
 					}
 
-					require.NoError(t, reader.List(t.Context(), list, client.InNamespace(p.namespace), client.MatchingLabels(p.ours())))
+					require.NoError(t, reader.List(t.Context(), list, client.InNamespace(p.namespace),
+						client.MatchingLabels(p.ours())))
 					all := items(t, list)
 					require.Len(t, all, 2)
 					require.Equal(t, map[string]string{"a": "b"}, all["more"].GetLabels(), "%s, %s", name, which)
@@ -104,14 +106,17 @@ func TestEventsDoNotShowTheRing(t *testing.T) {
 			told := func(obj client.Object) { seen <- obj.GetLabels() }
 			obj, _ := form()
 			kind := source.Kind(p.cache, obj, handler.Funcs{
-				CreateFunc: func(_ context.Context, e event.CreateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				CreateFunc: func(_ context.Context, e event.CreateEvent,
+					_ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 					told(e.Object)
 				},
-				UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				UpdateFunc: func(_ context.Context, e event.UpdateEvent,
+					_ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 					told(e.ObjectOld)
 					told(e.ObjectNew)
 				},
-				DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				DeleteFunc: func(_ context.Context, e event.DeleteEvent,
+					_ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 					told(e.Object)
 				},
 			}, predicate.LabelChangedPredicate{})
@@ -188,10 +193,12 @@ func TestIndexesDoNotShowTheRing(t *testing.T) {
 	}}))
 	p.shows(p.marked("a", "a", "b"))
 
-	for field, values := range map[string]map[string]int{"keys": {"a": 1, p.shard.shardKey: 0}, "count": {"1": 1, "3": 0}} {
+	for field, values := range map[string]map[string]int{"keys": {"a": 1, p.shard.shardKey: 0},
+		"count": {"1": 1, "3": 0}} {
 		for value, want := range values {
 			var list corev1.ConfigMapList
-			require.NoError(t, p.client.List(t.Context(), &list, client.InNamespace(p.namespace), client.MatchingFields{field: value}))
+			require.NoError(t, p.client.List(t.Context(), &list, client.InNamespace(p.namespace),
+				client.MatchingFields{field: value}))
 			require.Len(t, list.Items, want, "%s=%s", field, value)
 		}
 	}
@@ -334,7 +341,8 @@ func TestPatchesThatReplaceAllAreConditional(t *testing.T) {
 		`[{"op":"add","path":"/metadata/labels","value":{}}]`,
 		`[{"op":"replace","path":"/metadata","value":{"name":"a","namespace":"` + f.namespace + `","uid":"` + string(cm.UID) + `"}}]`,
 	} {
-		b, err := p.clients.body(types.JSONPatchType, []byte(patch), func() (metav1.Object, error) { return cm.DeepCopy(), nil })
+		b, err := p.clients.body(types.JSONPatchType, []byte(patch),
+			func() (metav1.Object, error) { return cm.DeepCopy(), nil })
 		require.NoError(t, err)
 		require.NoError(t, b.keep())
 
@@ -347,7 +355,8 @@ func TestPatchesThatReplaceAllAreConditional(t *testing.T) {
 	f.label(cm.DeepCopy(), p.shard.drainKey, "true")
 
 	for _, kept := range all {
-		require.True(t, apierrors.IsConflict(f.admin.Patch(t.Context(), cm.DeepCopy(), client.RawPatch(types.JSONPatchType, kept))), string(kept))
+		require.True(t, apierrors.IsConflict(f.admin.Patch(t.Context(), cm.DeepCopy(),
+			client.RawPatch(types.JSONPatchType, kept))), string(kept))
 	}
 }
 
@@ -360,7 +369,8 @@ func TestApplyLeavesTheShardAlone(t *testing.T) {
 
 	for name, apply := range map[string]func(cm *corev1.ConfigMap) (labels, annotations map[string]string){
 		"typed": func(cm *corev1.ConfigMap) (_, _ map[string]string) {
-			config := corev1ac.ConfigMap(cm.Name, cm.Namespace).WithLabels(other).WithAnnotations(map[string]string{keys.Handover: "no"})
+			config := corev1ac.ConfigMap(cm.Name,
+				cm.Namespace).WithLabels(other).WithAnnotations(map[string]string{keys.Handover: "no"})
 			require.NoError(t, p.client.Apply(t.Context(), config, owner...))
 
 			return config.Labels, config.Annotations
@@ -381,7 +391,8 @@ func TestApplyLeavesTheShardAlone(t *testing.T) {
 				"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"labels": other, "annotations": map[string]any{keys.Handover: "no"}},
 			})
 			require.NoError(t, err)
-			require.NoError(t, p.client.Patch(t.Context(), cm, client.RawPatch(types.ApplyPatchType, data), client.FieldOwner("test"), client.ForceOwnership))
+			require.NoError(t, p.client.Patch(t.Context(), cm, client.RawPatch(types.ApplyPatchType, data),
+				client.FieldOwner("test"), client.ForceOwnership))
 
 			return cm.Labels, cm.Annotations
 		},
@@ -411,7 +422,8 @@ func TestCheckedPatchesOfHiddenObjects(t *testing.T) {
 	owner := p.shows(f.configMap(p.shard, "owner"))
 
 	secret := &corev1.Secret{ObjectMeta: f.meta(nil, "a")}
-	secret.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
+	secret.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner,
+		corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
 	require.NoError(t, p.client.Create(t.Context(), secret))
 	f.label(secret.DeepCopy(), p.shard.shardKey, "shard-1")
 	f.eventually("the cache has lost it", func() bool {
@@ -419,7 +431,8 @@ func TestCheckedPatchesOfHiddenObjects(t *testing.T) {
 	})
 
 	touch := client.RawPatch(types.MergePatchType, []byte(`{"data":{"a":"Yg=="}}`))
-	require.True(t, apierrors.IsConflict(p.client.Patch(t.Context(), secret, touch)), "it was this shard's when it was created")
+	require.True(t, apierrors.IsConflict(p.client.Patch(t.Context(), secret, touch)),
+		"it was this shard's when it was created")
 
 	wipe := client.RawPatch(types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/labels","value":{}}]`))
 	require.NoError(t, p.client.Patch(t.Context(), f.configMap(p.shard, "b"), wipe), "one precondition is enough")

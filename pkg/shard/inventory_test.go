@@ -164,17 +164,18 @@ func (f *fixture) unconfirmed() *unconfirmed {
 	u.shard.term.taken(u.clock.Now(), 0)
 	f.Cleanup(func() { u.shard.term.close() })
 
-	u.inner = u.shard.Reconciler(u.cache, &corev1.ConfigMap{}, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-		u.calls++
+	u.inner = u.shard.Reconciler(u.cache, &corev1.ConfigMap{},
+		reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			u.calls++
 
-		return reconcile.Result{}, nil
-	}))
+			return reconcile.Result{}, nil
+		}))
 
 	return u
 }
 
-// look reconciles the object while the cache shows the given version. It returns whether the inner reconciler was called, and
-// when to check the object again.
+// look reconciles the object while the cache shows the given version. It returns whether the inner reconciler was
+// called, and when to check the object again.
 func (u *unconfirmed) look(cached *corev1.ConfigMap) (called bool, again time.Duration) {
 	u.Helper()
 
@@ -337,7 +338,8 @@ func TestStartWithManyObjectsCostsFewRequests(t *testing.T) {
 	const objects, writers = 2000, 20
 
 	f := newFixture(t)
-	s, err := New(Options{Ring: f.ring, Name: "shard-0", Namespace: f.namespace, HoldOff: minHoldOff}) // with a Lease that outlasts the crowd
+	// with a Lease that outlasts the crowd
+	s, err := New(Options{Ring: f.ring, Name: "shard-0", Namespace: f.namespace, HoldOff: minHoldOff})
 	require.NoError(t, err)
 
 	r := f.readable()
@@ -350,7 +352,8 @@ func TestStartWithManyObjectsCostsFewRequests(t *testing.T) {
 	for w := range writers {
 		creates.Go(func() {
 			for i := w; i < objects; i += writers {
-				if err := f.admin.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: f.meta(s, fmt.Sprint("object-", i))}); err != nil {
+				if err := f.admin.Create(t.Context(),
+					&corev1.ConfigMap{ObjectMeta: f.meta(s, fmt.Sprint("object-", i))}); err != nil {
 					failed.Store(err)
 				}
 			}
@@ -473,7 +476,8 @@ func TestNoWorkFromACacheOlderThanTheTerm(t *testing.T) {
 	live, err := metadata.NewForConfig(f.config)
 	require.NoError(t, err)
 
-	factory := informers.NewSharedInformerFactoryWithOptions(clientset, 0, informers.WithTweakListOptions(s.TweakListOptions))
+	factory := informers.NewSharedInformerFactoryWithOptions(clientset, 0,
+		informers.WithTweakListOptions(s.TweakListOptions))
 	informer := factory.Core().V1().ConfigMaps().Informer()
 	worked := map[string]bool{}
 	handle := s.Handler(Resource{
@@ -493,7 +497,7 @@ func TestNoWorkFromACacheOlderThanTheTerm(t *testing.T) {
 		return worked[obj.GetName()]
 	}
 
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 
@@ -579,9 +583,11 @@ func TestNoWorkFromACacheOlderThanALeaseThatWasMadeAnew(t *testing.T) {
 func (f *fixture) takenLease(s *Shard) {
 	f.Helper()
 	require.NoError(f, f.admin.Create(f.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: s.Name(), Labels: map[string]string{contract.LabelClusterRing: f.ring}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: s.Name(),
+			Labels: map[string]string{contract.LabelClusterRing: f.ring}},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: new(contract.LeaseControllerIdentity), LeaseDurationSeconds: new(int32(3600)), RenewTime: new(metav1.NowMicro()),
+			HolderIdentity: new(contract.LeaseControllerIdentity), LeaseDurationSeconds: new(int32(3600)),
+			RenewTime: new(metav1.NowMicro()),
 		},
 	}))
 }

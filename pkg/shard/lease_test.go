@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +19,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 func TestLeaseIsHeldAndGivenBack(t *testing.T) {
@@ -44,8 +45,9 @@ func TestLeaseOfAPredecessorIsTakenOverWithItsLabels(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
 	require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard-0", Labels: map[string]string{"alpha.sharding.timebertt.dev/state": "dead"}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("shard-0"), LeaseDurationSeconds: new(int32(30))},
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard-0",
+			Labels: map[string]string{"alpha.sharding.timebertt.dev/state": "dead"}},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("shard-0"), LeaseDurationSeconds: new(int32(30))},
 	}))
 
 	f.start(s, func(ctrl.Manager) {})
@@ -172,7 +174,8 @@ func (f *fixture) begin(s *Shard) func() {
 func record(holder string, second int64) resourcelock.LeaderElectionRecord {
 	at := metav1.Unix(1_700_000_000+second, 123_456_789)
 
-	return resourcelock.LeaderElectionRecord{HolderIdentity: holder, LeaseDurationSeconds: 3, AcquireTime: at, RenewTime: at}
+	return resourcelock.LeaderElectionRecord{HolderIdentity: holder, LeaseDurationSeconds: 3, AcquireTime: at,
+		RenewTime: at}
 }
 
 // overwrite changes the shard's Lease, which the shard concurrently renews.
@@ -313,8 +316,8 @@ func TestWorkersStopWhileRenewalsAreStuck(t *testing.T) {
 	require.ErrorContains(t, p.err, "has released or lost its Lease")
 }
 
-// A worker that ignores its context after a stop keeps the Lease. If the Lease is then lost, the manager alone would wait for the
-// worker forever.
+// A worker that ignores its context after a stop keeps the Lease. If the Lease is then lost, the manager alone would
+// wait for the worker forever.
 func TestProcessEndsIfTheLeaseIsLostAfterAStop(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -342,7 +345,8 @@ func TestReconcileDuringTheHoldOff(t *testing.T) {
 	t.Cleanup(func() { s.term.close() })
 
 	b := newBlocker()
-	result, err := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(b.reconcile)).Reconcile(t.Context(), request(cm))
+	result, err := s.Reconciler(f.admin, &corev1.ConfigMap{},
+		reconcile.Func(b.reconcile)).Reconcile(t.Context(), request(cm))
 	require.NoError(t, err)
 	require.InDelta(t, time.Hour, result.RequeueAfter, float64(time.Minute))
 	require.Empty(t, b.entered)
@@ -367,7 +371,8 @@ func TestLeaseIsNotRenewedAfterTheDeadline(t *testing.T) {
 
 var errHung = errors.New("no website was reconciled for five minutes")
 
-// A shard whose program is not healthy until the renew deadline is over. Because no worker is left, its objects can move at once.
+// A shard whose program is not healthy until the renew deadline is over. Because no worker is left, its objects can
+// move at once.
 func TestShardThatIsNotHealthyGivesItsLeaseUp(t *testing.T) {
 	for name, answer := range map[string]func(release <-chan struct{}) error{
 		"an error":  func(<-chan struct{}) error { return errHung },
@@ -395,7 +400,8 @@ func TestShardThatIsNotHealthyGivesItsLeaseUp(t *testing.T) {
 			f.held(s)
 
 			renewed := f.lease(s).Spec.RenewTime
-			f.eventually("a healthy shard renews its Lease", func() bool { return f.lease(s).Spec.RenewTime.After(renewed.Time) })
+			f.eventually("a healthy shard renews its Lease",
+				func() bool { return f.lease(s).Spec.RenewTime.After(renewed.Time) })
 
 			sick.Store(true)
 			p.wait()

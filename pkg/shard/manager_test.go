@@ -51,7 +51,8 @@ func newOperators(t *testing.T) *operators {
 	t.Helper()
 	namespace, admin := testenv.Namespace(t), testenv.Client(t)
 
-	return &operators{T: t, Ring: shardtest.New(t, admin, namespace), admin: admin, config: testenv.Config(t), namespace: namespace}
+	return &operators{T: t, Ring: shardtest.New(t, admin, namespace), admin: admin, config: testenv.Config(t),
+		namespace: namespace}
 }
 
 // options are those of a manager that several may run in one process.
@@ -66,8 +67,9 @@ func (f *operators) options() manager.Options {
 func (f *operators) shard(name string) shard.Options {
 	return shard.Options{
 		Ring: f.namespace, Name: name, Namespace: f.namespace,
-		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond, HoldOff: 1500 * time.Millisecond,
-		Kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{})},
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond,
+		HoldOff: 1500 * time.Millisecond,
+		Kinds:   shard.Kinds{shard.Main(&corev1.ConfigMap{})},
 	}
 }
 
@@ -97,7 +99,8 @@ func (f *operators) start(mgr manager.Manager) (stop func() error) {
 	return stop
 }
 
-// runs runs the function until the test ends, or calls stop. Both returned functions wait, and return the function's error.
+// runs runs the function until the test ends, or calls stop. Both returned functions wait, and return the function's
+// error.
 func (f *operators) runs(run func(context.Context) error) (stop, result func() error) {
 	f.Helper()
 
@@ -157,7 +160,8 @@ func (o *operator) SetupWithManager(mgr manager.Manager, name string) error {
 	o.client = mgr.GetClient()
 
 	return ctrl.NewControllerManagedBy(mgr).Named(name).
-		For(&corev1.ConfigMap{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
+		For(&corev1.ConfigMap{},
+			builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
 		Complete(o)
 }
 
@@ -258,7 +262,8 @@ func TestWhatIsNotDeclaredIsRefused(t *testing.T) {
 	err := ctrl.NewControllerManagedBy(mgr).Named("others").For(&corev1.Secret{}).Complete(newOperator())
 	require.ErrorContains(t, err, `controller "others" is not declared: it works on Secret, which is not one of`)
 	require.ErrorContains(t, mgr.Add(&collector{}), `runnable "*shard_test.collector" is not declared`)
-	require.ErrorContains(t, mgr.Add(manager.RunnableFunc(forever)), `runnable "github.com/clusterring/clusterring/pkg/shard_test" is not declared`)
+	require.ErrorContains(t, mgr.Add(manager.RunnableFunc(forever)),
+		`runnable "github.com/clusterring/clusterring/pkg/shard_test" is not declared`)
 	require.NoError(t, mgr.Add(everywhere{}), "what needs no leader election has run in every replica before")
 }
 
@@ -292,11 +297,13 @@ func TestControllerIsFoundInWhatEmbedsIt(t *testing.T) {
 	mgr := f.manager(f.shard("shard-0"))
 	o.client = mgr.GetClient()
 	c, err := ctrlcontroller.NewUnmanaged("maps", ctrlcontroller.Options{
-		Reconciler: o, SkipNameValidation: new(true), LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() },
+		Reconciler: o, SkipNameValidation: new(true),
+		LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() },
 	})
 	require.NoError(t, err)
 
-	require.ErrorContains(t, mgr.Add(wrapper{c}), `controller "maps" is not declared: it works on a kind that the manager cannot see`)
+	require.ErrorContains(t, mgr.Add(wrapper{c}),
+		`controller "maps" is not declared: it works on a kind that the manager cannot see`)
 
 	options := f.shard("shard-0")
 	options.Controllers = map[string]shard.Placement{"maps": shard.Sharded(&corev1.ConfigMap{})}
@@ -310,7 +317,8 @@ func TestControllerIsFoundInWhatEmbedsIt(t *testing.T) {
 
 	f.configMap("mine", "shard-0")
 	f.configMap("other", "shard-1")
-	require.NoError(t, c.Watch(source.Kind(mgr.GetCache(), client.Object(&corev1.ConfigMap{}), &handler.EnqueueRequestForObject{})))
+	require.NoError(t, c.Watch(source.Kind(mgr.GetCache(), client.Object(&corev1.ConfigMap{}),
+		&handler.EnqueueRequestForObject{})))
 	f.start(mgr)
 	f.eventually(func() bool { return o.calls("mine") > 0 }, "it works on its own object")
 	require.NoError(t, o.failed())
@@ -321,10 +329,12 @@ func TestRequestsOfAnotherTypeAreSharded(t *testing.T) {
 	options := f.shard("shard-0")
 	options.Controllers = map[string]shard.Placement{"own": shard.Sharded(&corev1.ConfigMap{})}
 
-	_, err := ctrlcontroller.NewTyped("own", f.manager(options), ctrlcontroller.TypedOptions[string]{Reconciler: ownRequests{}})
+	_, err := ctrlcontroller.NewTyped("own", f.manager(options),
+		ctrlcontroller.TypedOptions[string]{Reconciler: ownRequests{}})
 	require.ErrorContains(t, err, `controller "own" is sharded, but its requests are not of type reconcile.Request`)
 
-	mine, other := client.ObjectKeyFromObject(f.configMap("mine", "shard-0")), client.ObjectKeyFromObject(f.configMap("other", "shard-1"))
+	mine, other := client.ObjectKeyFromObject(f.configMap("mine", "shard-0")),
+		client.ObjectKeyFromObject(f.configMap("other", "shard-1"))
 	options.Controllers["own"] = shard.ShardedBy(&corev1.ConfigMap{}, func(name string) types.NamespacedName {
 		return types.NamespacedName{Namespace: f.namespace, Name: name}
 	})
@@ -372,7 +382,8 @@ func TestControllerInEveryReplicaSeesItsOwnObjects(t *testing.T) {
 	require.NoError(t, o.SetupWithManager(mgr, "maps"))
 	require.NoError(t, mgr.Add(c))
 
-	own := ownRequests{client: mgr.GetClient(), key: client.ObjectKeyFromObject(f.configMap("mine", "shard-0")), got: make(chan error, 1)}
+	own := ownRequests{client: mgr.GetClient(), key: client.ObjectKeyFromObject(f.configMap("mine", "shard-0")),
+		got: make(chan error, 1)}
 	typed, err := ctrlcontroller.NewTyped("own", mgr, ctrlcontroller.TypedOptions[string]{Reconciler: own})
 	require.NoError(t, err)
 	require.NoError(t, typed.Watch(once{"a"}))
@@ -391,10 +402,12 @@ func TestReconcileThatBypassesTheManagerIsRefused(t *testing.T) {
 	hidden := newOperator()
 	hidden.client = mgr.GetClient()
 	c, err := ctrlcontroller.NewUnmanaged("hidden", ctrlcontroller.Options{
-		Reconciler: hidden, SkipNameValidation: new(true), LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() },
+		Reconciler: hidden, SkipNameValidation: new(true),
+		LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() },
 	})
 	require.NoError(t, err)
-	require.NoError(t, c.Watch(source.Kind(mgr.GetCache(), client.Object(&corev1.ConfigMap{}), &handler.EnqueueRequestForObject{})))
+	require.NoError(t, c.Watch(source.Kind(mgr.GetCache(), client.Object(&corev1.ConfigMap{}),
+		&handler.EnqueueRequestForObject{})))
 
 	// A runnable that needs no leader election starts it.
 	require.NoError(t, mgr.Add(starts{c}))

@@ -108,7 +108,8 @@ type setup struct {
 	filters    []predicate.Predicate
 }
 
-// setting is an option of an operator. The priority queue is the default of controller-runtime, so the option is to have another.
+// setting is an option of an operator. The priority queue is the default of controller-runtime, so the option is to
+// have another.
 type setting struct {
 	name string
 	set  func(s *setup, namespaces ...string)
@@ -132,8 +133,8 @@ func settings() []setting {
 	}
 }
 
-// TestOptionsOfOperators leads two shards of an operator through join, drain, a lost label, and the loss of a Lease: for each form of objects with each
-// option of controller-runtime that changes what a controller sees, or when it runs.
+// TestOptionsOfOperators leads two shards of an operator through join, drain, a lost label, and the loss of a Lease:
+// for each form of objects with each option of controller-runtime that changes what a controller sees, or when it runs.
 func TestOptionsOfOperators(t *testing.T) {
 	ryw := setting{"ReadYourWrites", func(s *setup, _ ...string) { s.cache.EnableReadYourWritesConsistency = new(true) }}
 	all := setting{"all", func(s *setup, namespaces ...string) {
@@ -178,13 +179,15 @@ func newMatrix(t *testing.T, form shape, of setting) *matrix {
 
 	return &matrix{
 		operators: f, form: form, setting: of, namespaces: []string{f.namespace, testenv.Namespace(t)},
-		ledger: &ledger{inside: map[string]string{}, gone: map[string]bool{}, done: map[string]int{}, given: map[string]bool{"other": true}, gates: map[string]chan struct{}{}, entered: make(chan string, 100)},
+		ledger: &ledger{inside: map[string]string{}, gone: map[string]bool{}, done: map[string]int{},
+			given: map[string]bool{"other": true}, gates: map[string]chan struct{}{}, entered: make(chan string, 100)},
 	}
 }
 
 func (m *matrix) run() {
 	// Join.
-	idle, lone, dropped, changed := m.owner("idle", "a"), m.owner("lone", "a"), m.owner("dropped", "a"), m.owner("changed", "a")
+	idle, lone, dropped, changed := m.owner("idle", "a"), m.owner("lone", "a"), m.owner("dropped", "a"),
+		m.owner("changed", "a")
 	other := m.owner("other", "b")
 
 	m.join()
@@ -200,7 +203,8 @@ func (m *matrix) run() {
 	require.Equal(m, "busy", receive(m.operators, m.ledger.entered, "it is worked on"))
 
 	for _, obj := range []client.Object{idle, dropped, changed} {
-		m.merge(obj, map[string]any{"annotations": map[string]any{"touched": "true"}}) // unless filtered, this fills the queue
+		// unless filtered, this fills the queue
+		m.merge(obj, map[string]any{"annotations": map[string]any{"touched": "true"}})
 	}
 
 	m.Drain(busy)
@@ -229,7 +233,8 @@ func (m *matrix) run() {
 	// Kill.
 	m.ledger.hold("kept", nil)
 	kept := m.owner("kept", "a")
-	require.Equal(m, "kept", receive(m.operators, m.ledger.entered, "it is worked on, after what became of the other objects was seen"))
+	require.Equal(m, "kept", receive(m.operators, m.ledger.entered,
+		"it is worked on, after what became of the other objects was seen"))
 	m.cut()
 	require.ErrorIs(m, receive(m.operators, m.lost, "the manager stops"), shard.ErrLost)
 	m.eventually(func() bool { return !m.ledger.works("kept") }, "the context of the reconcile has ended")
@@ -244,7 +249,8 @@ func (m *matrix) run() {
 // owner creates a main object of a shard. Objects alternate between the namespaces.
 func (m *matrix) owner(name, of string) *corev1.ConfigMap {
 	m.Helper()
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: m.namespaces[len(name)%2], Name: name, Labels: m.Labels(of)}}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: m.namespaces[len(name)%2], Name: name,
+		Labels: m.Labels(of)}}
 	require.NoError(m, m.admin.Create(m.Context(), cm))
 
 	return cm
@@ -312,7 +318,8 @@ func (m *matrix) operate(config *rest.Config, o shard.Options) *shard.Manager {
 	}
 
 	require.NoError(m, b.Complete(&maker{
-		Client: mgr.GetClient(), form: m.form, shard: o.Name, ledger: m.ledger, patient: s.controller.ReconciliationTimeout > 0, made: map[types.UID]bool{},
+		Client: mgr.GetClient(), form: m.form, shard: o.Name, ledger: m.ledger,
+		patient: s.controller.ReconciliationTimeout > 0, made: map[types.UID]bool{},
 	}))
 
 	return mgr
@@ -337,7 +344,8 @@ func (m *matrix) children(owner client.Object) []corev1.Secret {
 	return slices.DeleteFunc(list.Items, func(s corev1.Secret) bool { return !metav1.IsControlledBy(&s, owner) })
 }
 
-// hand gives an object to shard b as the rebalancer does: first what it controls, then the object, with what its shard has to wait for.
+// hand gives an object to shard b as the rebalancer does: first what it controls, then the object, with what its shard
+// has to wait for.
 func (m *matrix) hand(owner client.Object) {
 	m.Helper()
 	m.ledger.leaves(owner.GetName())
@@ -393,7 +401,8 @@ func (m *matrix) take(of string) {
 	require.NoError(m, m.admin.Get(m.Context(), client.ObjectKey{Namespace: m.namespace, Name: of}, lease))
 
 	now := metav1.NowMicro()
-	lease.Spec.HolderIdentity, lease.Spec.AcquireTime, lease.Spec.RenewTime = new(contract.LeaseControllerIdentity), &now, &now
+	lease.Spec.HolderIdentity, lease.Spec.AcquireTime, lease.Spec.RenewTime = new(contract.LeaseControllerIdentity), &now,
+		&now
 	lease.Spec.LeaseDurationSeconds = new(2 * *lease.Spec.LeaseDurationSeconds)
 	require.NoError(m, m.admin.Update(m.Context(), lease))
 }
@@ -543,8 +552,8 @@ func (l *ledger) gate(name string) (gate chan struct{}, held bool) {
 	return gate, held
 }
 
-// maker is an operator that makes a child for each object but "lone", with a name that the API server generates. It counts them in its cache, and
-// remembers those that it has made.
+// maker is an operator that makes a child for each object but "lone", with a name that the API server generates. It
+// counts them in its cache, and remembers those that it has made.
 type maker struct {
 	client.Client
 	form    shape
@@ -609,7 +618,8 @@ func (m *maker) ensure(ctx context.Context, owner client.Object) error {
 	child := m.form.create("Secret")
 	child.SetNamespace(owner.GetNamespace())
 	child.SetGenerateName(owner.GetName() + "-")
-	child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))})
+	child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(owner,
+		corev1.SchemeGroupVersion.WithKind("ConfigMap"))})
 
 	if err := m.Create(ctx, child); err != nil {
 		return err

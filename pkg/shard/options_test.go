@@ -29,7 +29,8 @@ func TestOptionsDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Options{
 		Ring: "example", Name: "shard-0", Namespace: "websites",
-		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, HoldOff: 2 * time.Second, DrainTimeout: 15 * time.Second,
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+		HoldOff: 2 * time.Second, DrainTimeout: 15 * time.Second,
 	}, got)
 
 	got, err = Options{Ring: "example", Name: "me", Namespace: "here", LeaseDuration: 3 * time.Second}.complete(nil, "")
@@ -112,7 +113,8 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			options := valid
 			tc.change(&options)
-			_, err := options.complete(func() (string, error) { return "", errors.New("nameless") }, filepath.Join(t.TempDir(), "none"))
+			_, err := options.complete(func() (string, error) { return "", errors.New("nameless") },
+				filepath.Join(t.TempDir(), "none"))
 			require.ErrorContains(t, err, tc.want)
 			require.ErrorContains(t, err, "shard options: ")
 		})

@@ -119,7 +119,8 @@ func gated(open <-chan struct{}) client.IndexerFunc {
 	}
 }
 
-// A container that restarts holds its slot from the claim on, however long its caches take to be filled; it is ready when it works.
+// A container that restarts holds its slot from the claim on, however long its caches take to be filled; it is ready
+// when it works.
 func TestClaimedSlotIsRenewedWhileCachesAreFilled(t *testing.T) {
 	f, o := newOperators(t), newOperator()
 	options := f.slot("pod-a", 1)
@@ -138,7 +139,8 @@ func TestClaimedSlotIsRenewedWhileCachesAreFilled(t *testing.T) {
 	f.eventually(func() bool { return f.holder(slot) == slot }, "it claims the slot")
 
 	claimed := f.lease(slot).Spec.RenewTime.Time
-	f.eventually(func() bool { return f.lease(slot).Spec.RenewTime.Sub(claimed) > 2*options.LeaseDuration }, "it renews the Lease")
+	f.eventually(func() bool { return f.lease(slot).Spec.RenewTime.Sub(claimed) > 2*options.LeaseDuration },
+		"it renews the Lease")
 	require.Equal(t, http.StatusInternalServerError, status(url), "it does not work yet")
 	require.Equal(t, "pod-a", f.lease(slot).Annotations["alpha.sharding.timebertt.dev/pod"])
 	require.Zero(t, o.calls("mine"))
@@ -187,10 +189,12 @@ func TestStandbyServes(t *testing.T) {
 	require.NoError(t, o.failed())
 }
 
-// The watches of other kinds start before the shard has its objects. A function that maps their events to objects of the shard waits for these.
+// The watches of other kinds start before the shard has its objects. A function that maps their events to objects of
+// the shard waits for these.
 func TestEventsBeforeTheClaimAreMappedAfterIt(t *testing.T) {
 	f := newOperators(t)
-	require.NoError(t, f.admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "for-all"}}))
+	require.NoError(t, f.admin.Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "for-all"}}))
 	f.configMap("mine", f.namespace+"-0")
 
 	first := f.manager(f.slot("pod-a", 1))
@@ -221,11 +225,14 @@ func TestEventsBeforeTheClaimAreMappedAfterIt(t *testing.T) {
 	require.NoError(t, mgr.Add(own))
 	require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(all)).
-		WatchesRawSource(source.Kind(own, &corev1.ServiceAccount{}, &handler.TypedEnqueueRequestForObject[*corev1.ServiceAccount]{})). // a cache of its own
+		// a cache of its own
+		WatchesRawSource(source.Kind(own, &corev1.ServiceAccount{},
+			&handler.TypedEnqueueRequestForObject[*corev1.ServiceAccount]{})).
 		Complete(o))
 	f.start(mgr)
 	f.eventually(func() bool {
-		return testenv.Lease(f, f.admin, client.ObjectKey{Namespace: f.namespace, Name: "standby-" + f.namespace + "-pod-b"}).Name != ""
+		return testenv.Lease(f, f.admin,
+			client.ObjectKey{Namespace: f.namespace, Name: "standby-" + f.namespace + "-pod-b"}).Name != ""
 	}, "it waits for the slot")
 	require.Empty(t, mapped)
 
@@ -298,20 +305,23 @@ func TestVersionThatCannotFillItsCachesTakesNothing(t *testing.T) {
 			f.eventually(func() bool { return refused.Load() > 1 }, "it has tried")
 			require.Empty(t, f.lease(f.namespace+"-0").Name, "it takes nothing")
 
-			role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{tc.denied}, Verbs: []string{"*"}})
+			role.Rules = append(role.Rules,
+				rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{tc.denied}, Verbs: []string{"*"}})
 			require.NoError(t, f.admin.Update(t.Context(), role))
 			f.eventually(func() bool { return status(url) == http.StatusOK }, "it works as soon as it may")
 		})
 	}
 }
 
-// A runnable that ignores that the manager stops does not keep the process, and with it the Lease, alive after another one has failed.
+// A runnable that ignores that the manager stops does not keep the process, and with it the Lease, alive after another
+// one has failed.
 func TestFailureEndsTheProcessWhateverHangs(t *testing.T) {
 	f := newOperators(t)
 	options := f.options()
 	options.GracefulShutdownTimeout = new(200 * time.Millisecond)
 	o := f.shard("shard-0")
-	o.Runnables = map[string]shard.Placement{"*shard_test.hanging": shard.EveryReplica(), "*shard_test.failing": shard.EveryReplica()}
+	o.Runnables = map[string]shard.Placement{"*shard_test.hanging": shard.EveryReplica(),
+		"*shard_test.failing": shard.EveryReplica()}
 	mgr, err := shard.NewManager(f.config, options, o)
 	require.NoError(t, err)
 	require.NoError(t, newOperator().SetupWithManager(mgr, "maps"))
@@ -352,8 +362,8 @@ func (h *failing) Start(ctx context.Context) error {
 	}
 }
 
-// An API server sends all calls over one connection. A Pod that was told to stop ends it with an answer, because a call that is on its way when the
-// server closes the connection would fail.
+// An API server sends all calls over one connection. A Pod that was told to stop ends it with an answer, because a call
+// that is on its way when the server closes the connection would fail.
 func TestAStoppingPodEndsConnectionsOfWebhooksWithAnAnswer(t *testing.T) {
 	f := newOperators(t)
 	certs, _ := f.certificate()
@@ -557,7 +567,8 @@ func (f *operators) certificate() (dir string, ca []byte) {
 	return dir, ca
 }
 
-// Three replicas, one of which waits for a slot, serve a webhook without which nothing can be created. A rolling update replaces all of them.
+// Three replicas, one of which waits for a slot, serve a webhook without which nothing can be created. A rolling update
+// replaces all of them.
 func TestWebhooksAreServedByAllReplicasAllTheTime(t *testing.T) {
 	f := newOperators(t)
 	certs, ca := f.certificate()
@@ -578,13 +589,16 @@ func TestWebhooksAreServedByAllReplicasAllTheTime(t *testing.T) {
 	config := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "maps.example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: new(admissionregistrationv1.SideEffectClassNone),
+			Name: "maps.example.com", AdmissionReviewVersions: []string{"v1"},
+			SideEffects:   new(admissionregistrationv1.SideEffectClassNone),
 			FailurePolicy: new(admissionregistrationv1.Fail), TimeoutSeconds: new(int32(10)),
-			ClientConfig:      admissionregistrationv1.WebhookClientConfig{URL: new("https://" + s.listener.Addr().String() + "/validate--v1-configmap"), CABundle: ca},
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new("https://" + s.listener.Addr().String() +
+				"/validate--v1-configmap"), CABundle: ca},
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: f.namespace}},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+				Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+					Resources: []string{"configmaps"}},
 			}},
 		}},
 	}
@@ -592,7 +606,8 @@ func TestWebhooksAreServedByAllReplicasAllTheTime(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, f.admin.Delete(context.Background(), config)) }) //nolint:usetesting // the test's context has ended
 
 	create := func() error {
-		return f.admin.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, GenerateName: "user-"}})
+		return f.admin.Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, GenerateName: "user-"}})
 	}
 	f.eventually(func() bool { return create() == nil }, "the webhook is in force")
 

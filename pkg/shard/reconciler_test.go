@@ -28,7 +28,8 @@ var (
 	clusterRoleKind = schemaKind{"rbac.authorization.k8s.io/v1", "ClusterRole"}
 )
 
-// forOptions are the options of an author who filters main objects by generation, and does not filter controlled objects.
+// forOptions are the options of an author who filters main objects by generation, and does not filter controlled
+// objects.
 func forOptions(obj client.Object) builder.ForOption {
 	if _, controlled := obj.(*corev1.Secret); controlled {
 		return builder.WithPredicates()
@@ -53,7 +54,8 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 
 	f.label(cm, s.drainKey, "true")
 	close(first.proceed)
-	f.eventually("the first controller has left, and the drain was seen", func() bool { return ended.Load() >= 1 && s.guard.draining() })
+	f.eventually("the first controller has left, and the drain was seen",
+		func() bool { return ended.Load() >= 1 && s.guard.draining() })
 	f.refresh(cm)
 	require.True(t, s.draining(cm), "the second controller is still inside")
 
@@ -72,7 +74,8 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 	}{
 		{"namespaced", configMapKind, &corev1.ConfigMap{}, func(f *fixture, s *Shard) client.Object { return f.configMap(s, "a") }},
 		{"cluster-scoped", clusterRoleKind, &rbacv1.ClusterRole{}, func(f *fixture, s *Shard) client.Object {
-			role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.namespace, Labels: map[string]string{s.shardKey: s.Name()}}}
+			role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.namespace,
+				Labels: map[string]string{s.shardKey: s.Name()}}}
 			require.NoError(f, f.admin.Create(f.Context(), role))
 
 			return role
@@ -109,8 +112,8 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 	}
 }
 
-// A controlled object in deletion is worked on without its owner only if the owner no longer exists. An owner that belongs to
-// another shard is not in the cache either.
+// A controlled object in deletion is worked on without its owner only if the owner no longer exists. An owner that
+// belongs to another shard is not in the cache either.
 func TestControlledObjectInDeletionWaitsForItsOwner(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -168,7 +171,8 @@ func (f *fixture) cacheView() *cacheView {
 
 	v := &cacheView{}
 	v.Client = interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object,
+			_ ...client.GetOption) error {
 			if v.object == nil {
 				return c.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: "no-such-object"}, obj)
 			}
@@ -239,7 +243,8 @@ func TestAcknowledgementThatFails(t *testing.T) {
 	var failure error
 
 	c := interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch,
+			opts ...client.PatchOption) error {
 			if failure != nil {
 				return failure
 			}
@@ -259,7 +264,8 @@ func TestAcknowledgementThatFails(t *testing.T) {
 
 	t.Run("under a reconcile that failed for good", func(t *testing.T) {
 		v := &visit{shard: s}
-		_, err := v.enter(t.Context(), s.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), ""), client.ObjectKeyFromObject(cm))
+		_, err := v.enter(t.Context(), s.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), ""),
+			client.ObjectKeyFromObject(cm))
 		require.NoError(t, err)
 		result, err := v.leave(t.Context(), reconcile.Result{RequeueAfter: 1}, reconcile.TerminalError(errors.New("useless")))
 		require.ErrorIs(t, err, broken)
@@ -492,7 +498,10 @@ func TestEventFiltersHideNoDrain(t *testing.T) {
 		_, err := mgr.GetCache().GetInformer(t.Context(), &corev1.ConfigMap{}, ctrlcache.BlockUntilSynced(false))
 		require.NoError(t, err)
 
-		nothingPasses := predicate.NewPredicateFuncs(func(obj client.Object) bool { return obj.GetName() == "a" && !s.draining(obj) })
+		nothingPasses := predicate.NewPredicateFuncs(func(obj client.Object) bool {
+			return obj.GetName() == "a" &&
+				!s.draining(obj)
+		})
 		require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).WithEventFilter(nothingPasses).
 			Complete(s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(b.reconcile))))
 	})
@@ -519,13 +528,14 @@ func TestAcknowledgementAfterTheContextOfAReconcileHasEnded(t *testing.T) {
 
 	var worker reconcile.Reconciler
 
-	worker = s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-		f.label(cm, s.drainKey, "true")
-		_, err := worker.Reconcile(t.Context(), request(cm)) // another worker sees the drain
-		cancel()
+	worker = s.Reconciler(f.admin, &corev1.ConfigMap{},
+		reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			f.label(cm, s.drainKey, "true")
+			_, err := worker.Reconcile(t.Context(), request(cm)) // another worker sees the drain
+			cancel()
 
-		return reconcile.Result{}, err
-	}))
+			return reconcile.Result{}, err
+		}))
 	_, err := worker.Reconcile(ctx, request(cm))
 	require.NoError(t, err)
 	f.refresh(cm)

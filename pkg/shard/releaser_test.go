@@ -320,7 +320,8 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 
 		for i := range objects {
 			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "n", Name: fmt.Sprint("object-", i), ResourceVersion: "5", Labels: map[string]string{contract.ShardLabel("ring"): "shard-0"},
+				Namespace: "n", Name: fmt.Sprint("object-", i), ResourceVersion: "5",
+				Labels: map[string]string{contract.ShardLabel("ring"): "shard-0"},
 			}}
 			key := objectKey{kind.GroupKind(), client.ObjectKeyFromObject(cm)}
 
@@ -404,8 +405,8 @@ func (b slowBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// What follows an object comes to the shard before the object does, and its events lead to the object. A reconcile that begins then
-// must not see the object arrive before everything that follows it is in the cache.
+// What follows an object comes to the shard before the object does, and its events lead to the object. A reconcile that
+// begins then must not see the object arrive before everything that follows it is in the cache.
 func TestAnObjectDoesNotArriveDuringAReconcile(t *testing.T) {
 	f := newFixture(t)
 	s, before := f.shard("shard-0"), f.shard("shard-1")
@@ -482,10 +483,11 @@ func TestReportsOnlyObjectsThatWereThere(t *testing.T) {
 		failure error
 	)
 
-	r := s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-		calls++
-		return reconcile.Result{}, failure
-	}))
+	r := s.Reconciler(cache, &corev1.ConfigMap{},
+		reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			calls++
+			return reconcile.Result{}, failure
+		}))
 	look := func(version *corev1.ConfigMap) int {
 		cache.object = version
 		before := calls
@@ -508,7 +510,8 @@ func TestReportsOnlyObjectsThatWereThere(t *testing.T) {
 	require.Equal(t, 0, look(nil), "it was reported")
 }
 
-// An object that has left the cache since an earlier stretch of the term may have been taken, and come back at any time.
+// An object that has left the cache since an earlier stretch of the term may have been taken, and come back at any
+// time.
 func TestAsksForObjectsOfAnEarlierStretch(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -607,7 +610,8 @@ func (f *fixture) traffic() *traffic {
 	return n
 }
 
-// If nobody knows whether an object was released, nobody works on it until the API server has told, whatever the cache shows.
+// If nobody knows whether an object was released, nobody works on it until the API server has told, whatever the cache
+// shows.
 func TestAcknowledgementWithoutAnAnswer(t *testing.T) {
 	unstructuredMap := &unstructured.Unstructured{}
 	unstructuredMap.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
@@ -615,7 +619,8 @@ func TestAcknowledgementWithoutAnAnswer(t *testing.T) {
 	metadataMap := &metav1.PartialObjectMetadata{}
 	metadataMap.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 
-	for form, obj := range map[string]client.Object{"typed": &corev1.ConfigMap{}, "unstructured": unstructuredMap, "metadata": metadataMap} {
+	for form, obj := range map[string]client.Object{"typed": &corev1.ConfigMap{}, "unstructured": unstructuredMap,
+		"metadata": metadataMap} {
 		t.Run(form, func(t *testing.T) {
 			f := newFixture(t)
 			s := f.shard("shard-0")
@@ -640,7 +645,8 @@ func TestAcknowledgementWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// A label that somebody else changes or drops is no deletion. A deletion is one, and costs a request unless it was announced.
+// A label that somebody else changes or drops is no deletion. A deletion is one, and costs a request unless it was
+// announced.
 func TestRelabelledObjectsAreNotDeleted(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -648,7 +654,8 @@ func TestRelabelledObjectsAreNotDeleted(t *testing.T) {
 	close(b.proceed)
 
 	n := f.traffic()
-	moved, dropped, deleted, finished := f.configMap(s, "moved"), f.configMap(s, "dropped"), f.configMap(s, "deleted"), f.configMap(s, "finished")
+	moved, dropped, deleted, finished := f.configMap(s, "moved"), f.configMap(s, "dropped"), f.configMap(s, "deleted"),
+		f.configMap(s, "finished")
 	finished.Finalizers = []string{"example.org/test"}
 	require.NoError(t, f.admin.Update(t.Context(), finished))
 
@@ -688,7 +695,8 @@ func TestRelabelledObjectsAreNotDeleted(t *testing.T) {
 	require.Equal(t, before, n.reads.Load(), "nobody had to ask")
 }
 
-// counts adds a controller of ConfigMaps without filters. It returns how many reconciles have ended, the wrapper's part included.
+// counts adds a controller of ConfigMaps without filters. It returns how many reconciles have ended, the wrapper's part
+// included.
 func (f *fixture) counts(mgr ctrl.Manager, s *Shard, wrapped reconcile.Reconciler) *atomic.Int64 {
 	f.Helper()
 

@@ -27,7 +27,8 @@ func slotLease(name string, edit ...func(*coordinationv1.Lease)) *coordinationv1
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
 			contract.AnnotationPod: "other", contract.AnnotationPodUID: contract.PodUIDValue("uid-other", at.Time),
 		}},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: new(int32(10)), AcquireTime: &at, RenewTime: &at},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: new(int32(10)), AcquireTime: &at,
+			RenewTime: &at},
 	}
 	for _, e := range edit {
 		e(lease)
@@ -124,7 +125,8 @@ func TestChoose(t *testing.T) {
 	best, _ := (chooser{me: me, without: all, now: now}).choose(slots, nil)
 	require.Equal(t, &choice{"s-0", nil, free}, best, "the first")
 
-	leases := seen(time.Hour, slotLease("s-0"), slotLease("s-1", heldBy("")), slotLease("s-2", offer), slotLease("s-3", ofPod("me", "")))
+	leases := seen(time.Hour, slotLease("s-0"), slotLease("s-1", heldBy("")), slotLease("s-2", offer),
+		slotLease("s-3", ofPod("me", "")))
 	best, _ = (chooser{me: me, without: all, now: now}).choose(slots, leases)
 	require.Equal(t, &choice{"s-3", leases["s-3"].lease, ours}, best)
 
@@ -134,7 +136,8 @@ func TestChoose(t *testing.T) {
 	best, _ = (chooser{me: me, without: all, now: now}).choose(slots[:2], leases)
 	require.Equal(t, &choice{"s-1", leases["s-1"].lease, free}, best)
 
-	best, _ = (chooser{me: me, without: func(slot string) bool { return slot == "s-1" }, now: now}).choose(slots[:2], leases)
+	best, _ = (chooser{me: me, without: func(slot string) bool { return slot == "s-1" },
+		now: now}).choose(slots[:2], leases)
 	require.Equal(t, &choice{"s-0", leases["s-0"].lease, silent}, best)
 
 	leases = seen(0, slotLease("s-0"), slotLease("s-1", heldBy(contract.LeaseControllerIdentity)))
@@ -143,8 +146,8 @@ func TestChoose(t *testing.T) {
 	require.Equal(t, now.Add(10*time.Second), next, "the monitor's Lease ends first")
 }
 
-// TestOnlyItsHolderRenewsALease shows that a Lease is as old as what its holder wrote, whatever labels others write: the lease monitor labels a
-// Lease that has expired.
+// TestOnlyItsHolderRenewsALease shows that a Lease is as old as what its holder wrote, whatever labels others write:
+// the lease monitor labels a Lease that has expired.
 func TestOnlyItsHolderRenewsALease(t *testing.T) {
 	first, second, third := time.Unix(1, 0), time.Unix(2, 0), time.Unix(3, 0)
 	lease := slotLease("s")
@@ -208,7 +211,8 @@ func (f *fixture) namedOptions(pod string, names ...string) Options {
 	return o
 }
 
-// TestNamedShards: of two processes with one name, the second one waits until the first one stops, and works on the same objects.
+// TestNamedShards: of two processes with one name, the second one waits until the first one stops, and works on the
+// same objects.
 func TestNamedShards(t *testing.T) {
 	f := newFixture(t)
 
@@ -285,7 +289,8 @@ func TestAStandby(t *testing.T) {
 	lease := f.standby("pod-b")
 	require.NotNil(t, lease)
 	require.NotContains(t, lease.Labels, contract.LabelClusterRing, "it is no shard")
-	require.Equal(t, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "pod-b", UID: options.PodUID}}, lease.OwnerReferences)
+	require.Equal(t, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "pod-b", UID: options.PodUID}},
+		lease.OwnerReferences)
 
 	require.NoError(t, p.stop())
 	require.Nil(t, f.standby("pod-b"))
@@ -305,7 +310,8 @@ func answers(address, path string, code int) func() bool {
 	}
 }
 
-// A rolling update would otherwise replace all Pods by some that cannot work, for example because of a wrong shard label or a missing permission.
+// A rolling update would otherwise replace all Pods by some that cannot work, for example because of a wrong shard
+// label or a missing permission.
 func TestAPodThatMayNotTakeASlotIsNotReady(t *testing.T) {
 	f := newFixture(t)
 	held := f.claim(f.slotOptions("pod-a", 1)).got()
@@ -313,7 +319,8 @@ func TestAPodThatMayNotTakeASlotIsNotReady(t *testing.T) {
 
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"}}
 	allow := func(verbs ...string) {
-		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: verbs})
+		role.Rules = append(role.Rules,
+			rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: verbs})
 		require.NoError(t, f.admin.Update(t.Context(), role))
 	}
 	f.grant(role)
@@ -326,7 +333,8 @@ func TestAPodThatMayNotTakeASlotIsNotReady(t *testing.T) {
 	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
 			resp, err := next.RoundTrip(req)
-			if err == nil && req.Method == http.MethodPut && resp.StatusCode == http.StatusForbidden && strings.HasSuffix(req.URL.Path, held.Name()) {
+			if err == nil && req.Method == http.MethodPut && resp.StatusCode == http.StatusForbidden &&
+				strings.HasSuffix(req.URL.Path, held.Name()) {
 				refused.Add(1)
 			}
 

@@ -37,8 +37,9 @@ func TestNothingIsDoneWhileCachesDisagree(t *testing.T) {
 	s, live, _ := unplugged(t)
 	typed, worked := toolscache.NewStore(toolscache.MetaNamespaceKeyFunc), 0
 	handle := s.Handler(Resource{
-		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespaced: true,
-		Store: typed, Client: live,
+		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
+		Namespaced: true,
+		Store:      typed, Client: live,
 	}, func(context.Context, types.NamespacedName) error {
 		worked++
 		return nil
@@ -47,7 +48,8 @@ func TestNothingIsDoneWhileCachesDisagree(t *testing.T) {
 	keys, name := s.LabelKeys(), types.NamespacedName{Namespace: "n", Name: "a"}
 
 	at := func(version string, marks ...string) *metav1.ObjectMeta {
-		o := &metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, ResourceVersion: version, Labels: map[string]string{"other": version}}
+		o := &metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, ResourceVersion: version,
+			Labels: map[string]string{"other": version}}
 		for _, key := range marks {
 			o.Labels[key] = s.Name()
 		}
@@ -100,7 +102,8 @@ func TestNothingIsDoneWhileCachesDisagree(t *testing.T) {
 // Stores are found by kind and namespace. Those that have stopped are not.
 func TestStoresAreFoundByNamespace(t *testing.T) {
 	s, _, _ := unplugged(t)
-	gk, typed, metadata := schema.GroupKind{Kind: "Secret"}, reflect.TypeFor[*corev1.Secret](), reflect.TypeFor[*metav1.PartialObjectMetadata]()
+	gk, typed, metadata := schema.GroupKind{Kind: "Secret"}, reflect.TypeFor[*corev1.Secret](),
+		reflect.TypeFor[*metav1.PartialObjectMetadata]()
 	names := map[*store]string{}
 	add := func(name, namespace string, of reflect.Type, rest bool) {
 		c := &store{form: form{corev1.SchemeGroupVersion.WithKind("Secret"), of}, namespace: namespace, rest: rest}
@@ -152,7 +155,8 @@ func TestCachesThatAreNotFilledSayNothing(t *testing.T) {
 func TestAnotherCacheIsConfirmedAnew(t *testing.T) {
 	s, _, _ := unplugged(t)
 	of := form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}
-	stock, other := s.inventoryOf(of, &kind{}), s.inventoryOf(form{gvk: corev1.SchemeGroupVersion.WithKind("Pod")}, &kind{})
+	stock, other := s.inventoryOf(of, &kind{}),
+		s.inventoryOf(form{gvk: corev1.SchemeGroupVersion.WithKind("Pod")}, &kind{})
 	informer := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &corev1.Secret{}, 0, nil)
 	name := types.NamespacedName{Namespace: "n", Name: "a"}
 
@@ -169,8 +173,8 @@ func TestAnotherCacheIsConfirmedAnew(t *testing.T) {
 	require.NotNil(t, other.listing)
 }
 
-// An object whose cache stays behind is looked at less and less. One request tells that the API server has reached the version; nothing is
-// asked after that. An object that comes later does not look less often for that.
+// An object whose cache stays behind is looked at less and less. One request tells that the API server has reached the
+// version; nothing is asked after that. An object that comes later does not look less often for that.
 func TestWaitingBacksOff(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -184,7 +188,8 @@ func TestWaitingBacksOff(t *testing.T) {
 		Store: secrets, form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}, namespace: f.namespace,
 		endpoint: s.stores.endpoint(corev1.SchemeGroupVersion.WithKind("Secret")),
 	}, corev1.Resource("secrets"))
-	reached := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}}, schemaKind{"v1", "ConfigMap"}, "a")
+	reached := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}},
+		schemaKind{"v1", "ConfigMap"}, "a")
 	start := time.Unix(0, 0)
 
 	look := func(name string, now time.Time) time.Duration {
@@ -209,7 +214,8 @@ func TestWaitingBacksOff(t *testing.T) {
 	require.Zero(t, look("b", start.Add(time.Hour)))
 }
 
-// While one worker asks how far a kind is, others neither ask nor wait for the answer, and an error is not asked for again at once.
+// While one worker asks how far a kind is, others neither ask nor wait for the answer, and an error is not asked for
+// again at once.
 func TestOneWorkerAsksHowFarAKindIs(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -218,7 +224,8 @@ func TestOneWorkerAsksHowFarAKindIs(t *testing.T) {
 	s.stores.mapped(f.admin.RESTMapper())
 
 	gvk := corev1.SchemeGroupVersion.WithKind("Secret")
-	s.stores.add(&store{Store: &lagging{version: "1"}, form: form{gvk: gvk}, endpoint: s.stores.endpoint(gvk)}, corev1.Resource("secrets"))
+	s.stores.add(&store{Store: &lagging{version: "1"}, form: form{gvk: gvk}, endpoint: s.stores.endpoint(gvk)},
+		corev1.Resource("secrets"))
 
 	look := func(name string, after time.Duration) string {
 		missing, _ := s.awaits(f.namespace, name, "999999999999", time.Unix(0, 0).Add(after))
@@ -256,22 +263,25 @@ func TestOneWorkerAsksHowFarAKindIs(t *testing.T) {
 	require.EqualValues(t, 2, r.lists.Load())
 }
 
-// What an object has waited for is not compared again, until another cache comes. It is forgotten with the object, even if the controller does not
-// learn that the object is gone.
+// What an object has waited for is not compared again, until another cache comes. It is forgotten with the object, even
+// if the controller does not learn that the object is gone.
 func TestPassedHandoversAreRemembered(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	secret := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}}, schemaKind{"v1", "ConfigMap"}, "a")
+	secret := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}},
+		schemaKind{"v1", "ConfigMap"}, "a")
 	worked := make(chan reconcile.Request, 100)
 
 	p := f.start(s, func(mgr ctrl.Manager) {
-		inner := s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-			worked <- req
-			return reconcile.Result{}, nil
-		}))
-		require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}, builder.WithPredicates(predicate.Funcs{
-			DeleteFunc: func(event.DeleteEvent) bool { return false },
-		})).Complete(inner))
+		inner := s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{},
+			reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+				worked <- req
+				return reconcile.Result{}, nil
+			}))
+		require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{},
+			builder.WithPredicates(predicate.Funcs{
+				DeleteFunc: func(event.DeleteEvent) bool { return false },
+			})).Complete(inner))
 		_, err := mgr.GetCache().GetInformer(t.Context(), &corev1.Secret{})
 		require.NoError(f, err)
 	})
@@ -306,8 +316,8 @@ func TestPassedHandoversAreRemembered(t *testing.T) {
 	require.Zero(t, passed(), "another cache may be behind")
 }
 
-// If a manager caches several namespaces, each has an informer. Those of other namespaces do not see the version of what follows the object, and
-// one that was removed never will.
+// If a manager caches several namespaces, each has an informer. Those of other namespaces do not see the version of
+// what follows the object, and one that was removed never will.
 func TestWaitsForTheCacheOfTheNamespace(t *testing.T) {
 	f, quiet := newFixture(t), newFixture(t).namespace
 	s := f.shard("shard-0")
@@ -328,21 +338,26 @@ func TestWaitsForTheCacheOfTheNamespace(t *testing.T) {
 
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "follower"}}
 	require.NoError(t, f.admin.Create(t.Context(), secret))
-	f.eventually("it is cached", func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}) == nil })
+	f.eventually("it is cached",
+		func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}) == nil })
 	require.NoError(t, f.admin.Delete(t.Context(), secret))
-	f.eventually("it is not", func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}) != nil })
+	f.eventually("it is not",
+		func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}) != nil })
 	require.Empty(t, missing(secret.ResourceVersion), "no cache contains an object")
 
 	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: quiet, Name: "follower"}}
 	require.NoError(t, f.admin.Create(t.Context(), other))
-	f.eventually("it is cached", func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(other), &corev1.Secret{}) == nil })
+	f.eventually("it is cached",
+		func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(other), &corev1.Secret{}) == nil })
 	require.NotEmpty(t, missing(other.ResourceVersion), "only the cache of the other namespace is there")
 
 	require.NoError(t, c.RemoveInformer(t.Context(), &corev1.Secret{}))
-	f.eventually("an informer that is stopped is not waited for", func() bool { return missing(other.ResourceVersion) == "" })
+	f.eventually("an informer that is stopped is not waited for",
+		func() bool { return missing(other.ResourceVersion) == "" })
 }
 
-// A kind between two others needs no reconciler and no informer of the program. The metadata of its objects is cached when an object needs it.
+// A kind between two others needs no reconciler and no informer of the program. The metadata of its objects is cached
+// when an object needs it.
 func TestKindsBetweenAreCachedWhenNeeded(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -352,7 +367,8 @@ func TestKindsBetweenAreCachedWhenNeeded(t *testing.T) {
 
 	for _, name := range []string{"first", "second"} {
 		leaf := &corev1.ServiceAccount{ObjectMeta: f.meta(s, name)}
-		leaf.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(between, corev1.SchemeGroupVersion.WithKind("Secret"))}
+		leaf.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(between,
+			corev1.SchemeGroupVersion.WithKind("Secret"))}
 		require.NoError(t, f.admin.Create(t.Context(), leaf))
 	}
 
@@ -360,14 +376,16 @@ func TestKindsBetweenAreCachedWhenNeeded(t *testing.T) {
 
 	f.start(s, func(mgr ctrl.Manager) {
 		f.controls(mgr, s, &corev1.ConfigMap{}, nothing)
-		f.controls(mgr, s, &corev1.ServiceAccount{}, func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-			worked <- req
-			return reconcile.Result{}, nil
-		})
+		f.controls(mgr, s, &corev1.ServiceAccount{},
+			func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+				worked <- req
+				return reconcile.Result{}, nil
+			})
 	}, &corev1.ConfigMap{}, &corev1.Secret{}, &corev1.ServiceAccount{})
 
 	receive(f, worked, "an object is worked on")
 	receive(f, worked, "another one is worked on")
 	require.True(t, r.has("watch metadata secrets"))
-	require.False(t, r.has("watch object secrets") || r.has("get object between") || r.has("get metadata between"), "%v", r.all)
+	require.False(t, r.has("watch object secrets") || r.has("get object between") ||
+		r.has("get metadata between"), "%v", r.all)
 }

@@ -139,8 +139,8 @@ func TestProcessEndsIfAWorkerDoesNotStop(t *testing.T) {
 	})
 }
 
-// A process that was told to stop releases its Lease when the last worker ends. If this worker does not end, the Lease may be
-// lost meanwhile, and only the term can detect it.
+// A process that was told to stop releases its Lease when the last worker ends. If this worker does not end, the Lease
+// may be lost meanwhile, and only the term can detect it.
 func TestProcessEndsIfAWorkerDoesNotStopAfterTheLeaseCouldNotBeGivenBack(t *testing.T) {
 	testTerm(t, func(t *testing.T, term *term, exits *exits) {
 		t.Helper()
@@ -209,14 +209,16 @@ type lateClock struct {
 func (c *lateClock) Now() time.Time { return c.RealClock.Now().Add(time.Duration(c.ahead.Load())) }
 
 func TestProcessThatWasFrozen(t *testing.T) {
-	for name, ahead := range map[string]time.Duration{"until the deadline": testDeadline, "until its Lease has run out": testDuration} {
-		for step, look := range map[string]func(term *term) error{
-			"begins nothing": func(term *term) error {
-				_, _, err := term.begin(context.Background())
+	for name, ahead := range map[string]time.Duration{"until the deadline": testDeadline,
+		"until its Lease has run out": testDuration} {
+		for step, look := range map[string]func(t *testing.T, term *term) error{
+			"begins nothing": func(t *testing.T, term *term) error {
+				t.Helper()
+				_, _, err := term.begin(t.Context())
 				return err
 			},
-			"writes nothing": func(term *term) error { return term.held() },
-			"does not prolong what is over": func(term *term) error {
+			"writes nothing": func(_ *testing.T, term *term) error { return term.held() },
+			"does not prolong what is over": func(_ *testing.T, term *term) error {
 				term.renewed(term.clock.Now())
 				return term.lost()
 			},
@@ -232,7 +234,7 @@ func TestProcessThatWasFrozen(t *testing.T) {
 					defer end()
 					clk.ahead.Store(int64(ahead))
 
-					require.ErrorIs(t, look(term), errLate)
+					require.ErrorIs(t, look(t, term), errLate)
 					require.ErrorIs(t, context.Cause(ctx), errLate, "what runs is cancelled when anybody asks")
 					require.Equal(t, ahead == testDuration, e.count.Load() == 1, "there is time to stop, or there is none")
 				})
@@ -268,11 +270,15 @@ func (m *oneLease) Get(context.Context, string, metav1.GetOptions) (*coordinatio
 	}
 }
 
-func (m *oneLease) Create(_ context.Context, l *coordinationv1.Lease, _ metav1.CreateOptions) (*coordinationv1.Lease, error) {
+func (m *oneLease) Create(
+	_ context.Context, l *coordinationv1.Lease, _ metav1.CreateOptions,
+) (*coordinationv1.Lease, error) {
 	return m.write(l)
 }
 
-func (m *oneLease) Update(_ context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (m *oneLease) Update(
+	_ context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions,
+) (*coordinationv1.Lease, error) {
 	return m.write(l)
 }
 
@@ -321,17 +327,20 @@ type elector struct {
 	stop  context.CancelFunc
 }
 
-// testProgram runs a test with a program whose Lease lasts 15 seconds, with the deadline of 10 seconds, before it is started.
+// testProgram runs a test with a program whose Lease lasts 15 seconds, with the deadline of 10 seconds, before it is
+// started.
 func testProgram(t *testing.T, test func(t *testing.T, p *elector, start func())) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p := &elector{oneLease: &oneLease{}, leads: make(chan time.Duration, 1), began: clock.RealClock{}.Now()}
 
-		lock, err := Elect(within.Shard{Ring: "example", Name: "shard-0", Namespace: "default", Leases: p.oneLease, Exit: p.exit})
+		lock, err := Elect(within.Shard{Ring: "example", Name: "shard-0", Namespace: "default", Leases: p.oneLease,
+			Exit: p.exit})
 		require.NoError(t, err)
 
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-			Lock: lock, LeaseDuration: testDuration, RenewDeadline: testDeadline, RetryPeriod: time.Second, ReleaseOnCancel: true,
+			Lock: lock, LeaseDuration: testDuration, RenewDeadline: testDeadline, RetryPeriod: time.Second,
+			ReleaseOnCancel: true,
 			Callbacks: leaderelection.LeaderCallbacks{
 				OnStartedLeading: func(context.Context) { p.leads <- clock.RealClock{}.Since(p.began) },
 				OnStoppedLeading: func() {},
@@ -353,7 +362,8 @@ func TestProgramRenewsDuringALongHoldOff(t *testing.T) {
 	testProgram(t, func(t *testing.T, p *elector, start func()) {
 		t.Helper()
 
-		p.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "shard-0"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("")}}
+		p.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "shard-0"},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: new("")}}
 		p.lease.Annotations = map[string]string{contract.AnnotationHoldOff: "1m0s"}
 		start()
 
@@ -376,7 +386,8 @@ func TestProgramThatIsStoppedDuringItsHoldOffReleasesTheLease(t *testing.T) {
 	})
 }
 
-// Nobody tells the workers of a program that the Lease is lost, and one that was frozen would work until its election notices.
+// Nobody tells the workers of a program that the Lease is lost, and one that was frozen would work until its election
+// notices.
 func TestProgramThatHasLostItsLeaseEnds(t *testing.T) {
 	for _, tc := range []struct {
 		name string

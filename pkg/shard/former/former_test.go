@@ -28,7 +28,8 @@ func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 
 func TestProcessEndsIfTheLeaseIsLost(t *testing.T) {
 	key := client.ObjectKey{Namespace: testenv.Namespace(t), Name: "old"}
-	e, err := New(testenv.Config(t), Options{Ring: "example", Namespace: key.Namespace, Name: key.Name, LeaseDuration: 3 * time.Second})
+	e, err := New(testenv.Config(t),
+		Options{Ring: "example", Namespace: key.Namespace, Name: key.Name, LeaseDuration: 3 * time.Second})
 	require.NoError(t, err)
 
 	calls := 0
@@ -78,14 +79,16 @@ func TestOptionsAreValidated(t *testing.T) {
 	}
 }
 
-// A renewal by one holder is one for all of them, unless it may be so old that others respect it for less time than leader election counts on it.
+// A renewal by one holder is one for all of them, unless it may be so old that others respect it for less time than
+// leader election counts on it.
 func TestHoldersWithOneIdentityRenewForEachOther(t *testing.T) {
 	const margin = 5 * time.Second
 
 	begin := time.Unix(1_800_000_000, 0)
 	renewal := func(holder string, after time.Duration) resourcelock.LeaderElectionRecord {
 		return resourcelock.LeaderElectionRecord{
-			HolderIdentity: holder, LeaseDurationSeconds: 15, AcquireTime: metav1.NewTime(begin), RenewTime: metav1.NewTime(begin.Add(after)),
+			HolderIdentity: holder, LeaseDurationSeconds: 15, AcquireTime: metav1.NewTime(begin),
+			RenewTime: metav1.NewTime(begin.Add(after)),
 		}
 	}
 
@@ -101,7 +104,8 @@ func TestHoldersWithOneIdentityRenewForEachOther(t *testing.T) {
 		"changed otherwise":         {by: "all", same: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			lock, err := elect.Lock(testenv.Config(t), types.NamespacedName{Namespace: testenv.Namespace(t), Name: "election"}, "all", 10*time.Second)
+			lock, err := elect.Lock(testenv.Config(t), types.NamespacedName{Namespace: testenv.Namespace(t), Name: "election"},
+				"all", 10*time.Second)
 			require.NoError(t, err)
 
 			clk := clocktesting.NewFakePassiveClock(begin)

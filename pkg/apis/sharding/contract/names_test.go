@@ -76,7 +76,8 @@ func TestNamespacesOfAShard(t *testing.T) {
 	require.Empty(t, NamespacesValue(nil, at))
 	require.NotEmpty(t, NamespacesValue([]string{strings.Repeat("a", 4096)}, at))
 	require.Empty(t, NamespacesValue([]string{strings.Repeat("a", 4097)}, at), "nobody would read it")
-	require.Empty(t, Namespaces(map[string]string{AnnotationNamespaces: strings.Repeat("a", 4097) + "/" + OfferValue(at)}, at))
+	require.Empty(t, Namespaces(map[string]string{AnnotationNamespaces: strings.Repeat("a", 4097) + "/" +
+		OfferValue(at)}, at))
 }
 
 // A time far from now counts for nothing, whoever's clock is wrong.
@@ -84,7 +85,8 @@ func TestWaitingForASlot(t *testing.T) {
 	now := time.Date(2030, 1, 7, 10, 0, 0, 0, time.UTC)
 
 	for ago, want := range map[time.Duration]bool{
-		0: true, StandbyDuration - 1: true, StandbyDuration: false, 1 - StandbyDuration: true, -StandbyDuration: false, -time.Hour: false,
+		0: true, StandbyDuration - 1: true, StandbyDuration: false, 1 - StandbyDuration: true, -StandbyDuration: false,
+		-time.Hour: false,
 	} {
 		require.Equal(t, want, IsWaiting(new(metav1.NewMicroTime(now.Add(-ago))), now), ago)
 	}
@@ -93,7 +95,8 @@ func TestWaitingForASlot(t *testing.T) {
 }
 
 func TestSlotsThatAPodWaitsFor(t *testing.T) {
-	for value, slots := range map[string][]string{"0..2": {"r-0", "r-1", "r-2"}, "blue,green": {"blue", "green"}, "r-1": {"r-1"}, "": nil} {
+	for value, slots := range map[string][]string{"0..2": {"r-0", "r-1", "r-2"}, "blue,green": {"blue", "green"},
+		"r-1": {"r-1"}, "": nil} {
 		require.Equal(t, value, SlotsValue("r", slots))
 
 		annotations := map[string]string{AnnotationSlots: value}

@@ -18,20 +18,23 @@ func TestLabelsOfTheGuideAreThoseOfTheContract(t *testing.T) {
 		}
 	}
 
-	require.Equal(t, "shard.alpha.sharding.timebertt.dev/clusterring-50d858e0-example", LabelShard(KindClusterRing, "", "example"))
+	require.Equal(t, "shard.alpha.sharding.timebertt.dev/clusterring-50d858e0-example",
+		LabelShard(KindClusterRing, "", "example"))
 	require.NotEqual(t, LabelShard("ring", "a", "b"), LabelShard("ring", "", "b"))
 	require.True(t, strings.HasSuffix(LabelShard("ring", "a", "b"), "-a_b"))
 }
 
 func TestEffectiveNamespaceSelector(t *testing.T) {
 	def := ClusterRingSpec{}.EffectiveNamespaceSelector()
-	require.Equal(t, []string{"kube-node-lease", "kube-public", "kube-system", "sharding-system"}, def.MatchExpressions[0].Values)
+	require.Equal(t, []string{"kube-node-lease", "kube-public", "kube-system", "sharding-system"},
+		def.MatchExpressions[0].Values)
 	require.Equal(t, "kubernetes.io/metadata.name", def.MatchExpressions[0].Key)
 
 	spec := ClusterRingSpec{NamespaceSelector: def}
 	own := spec.EffectiveNamespaceSelector()
 	own.MatchExpressions[0].Key = "changed"
-	require.Equal(t, "kubernetes.io/metadata.name", spec.NamespaceSelector.MatchExpressions[0].Key, "the spec's own selector is copied")
+	require.Equal(t, "kubernetes.io/metadata.name", spec.NamespaceSelector.MatchExpressions[0].Key,
+		"the spec's own selector is copied")
 }
 
 func TestObjectRequirements(t *testing.T) {

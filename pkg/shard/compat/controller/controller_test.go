@@ -226,7 +226,8 @@ func (f fixture) start(reconcilers ...reconcile.Reconciler) *process {
 			WithShardName(lock.Identity()).
 			MustBuild(r)
 		require.NoError(f, builder.ControllerManagedBy(mgr).
-			For(&corev1.ConfigMap{}, builder.WithPredicates(controller.Predicate(f.namespace, lock.Identity(), predicate.GenerationChangedPredicate{}))).
+			For(&corev1.ConfigMap{},
+				builder.WithPredicates(controller.Predicate(f.namespace, lock.Identity(), predicate.GenerationChangedPredicate{}))).
 			Owns(&corev1.Secret{}).
 			Complete(reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 				defer p.ended.Add(1)
@@ -248,7 +249,8 @@ func (f fixture) lease() *coordinationv1.Lease {
 	f.Helper()
 
 	l := &coordinationv1.Lease{}
-	require.NoError(f, client.IgnoreNotFound(f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: "shard-0"}, l)))
+	require.NoError(f, client.IgnoreNotFound(f.admin.Get(f.Context(),
+		client.ObjectKey{Namespace: f.namespace, Name: "shard-0"}, l)))
 
 	return l
 }
@@ -267,7 +269,8 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 
 	f.Drain(cm)
 	close(first.proceed)
-	require.Eventually(t, func() bool { return p.ended.Load() >= before+2 }, patience, interval, "the first has seen the drain, and left")
+	require.Eventually(t, func() bool { return p.ended.Load() >= before+2 }, patience, interval,
+		"the first has seen the drain, and left")
 	f.RequireOwned(cm, "shard-0")
 
 	close(second.proceed)

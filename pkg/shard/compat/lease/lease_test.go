@@ -60,7 +60,8 @@ func elect(t *testing.T, lock resourcelock.Interface) *election {
 	e := &election{leading: make(chan struct{}), ended: make(chan struct{})}
 
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond, ReleaseOnCancel: true,
+		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond,
+		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { close(e.leading) },
 			OnStoppedLeading: func() {},
@@ -92,24 +93,30 @@ func read(t *testing.T, namespace string) *coordinationv1.Lease {
 func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
 	namespace := testenv.Namespace(t)
 	recorder := &events{}
-	lock, err := lease.NewResourceLock(testenv.Config(t), recorder, lease.Options{ClusterRingName: namespace, LeaseNamespace: namespace, ShardName: "shard-0"})
+	lock, err := lease.NewResourceLock(testenv.Config(t), recorder,
+		lease.Options{ClusterRingName: namespace, LeaseNamespace: namespace, ShardName: "shard-0"})
 	require.NoError(t, err)
 
 	e := elect(t, lock)
-	require.Eventually(t, func() bool { return ptr.Deref(read(t, namespace).Spec.HolderIdentity, "") == "shard-0" }, patience, interval)
+	require.Eventually(t, func() bool { return ptr.Deref(read(t, namespace).Spec.HolderIdentity, "") == "shard-0" },
+		patience, interval)
 	<-e.leading
 
 	held := read(t, namespace)
 	require.Equal(t, namespace, held.Labels[contract.LabelClusterRing])
 	require.Equal(t, int32(15), *held.Spec.LeaseDurationSeconds)
 	require.Equal(t, "2s", held.Annotations[contract.AnnotationHoldOff])
-	require.GreaterOrEqual(t, clock.RealClock{}.Since(held.Spec.AcquireTime.Time), 2*time.Second, "the election waits for its end")
-	require.Eventually(t, func() bool { return read(t, namespace).Spec.RenewTime.After(held.Spec.RenewTime.Time) }, patience, interval)
+	require.GreaterOrEqual(t, clock.RealClock{}.Since(held.Spec.AcquireTime.Time), 2*time.Second,
+		"the election waits for its end")
+	require.Eventually(t, func() bool { return read(t, namespace).Spec.RenewTime.After(held.Spec.RenewTime.Time) },
+		patience, interval)
 
 	// The labels of the services stay.
-	mine := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+contract.LabelState+`":"ready"}}}`))
+	mine := client.RawPatch("application/merge-patch+json",
+		[]byte(`{"metadata":{"labels":{"`+contract.LabelState+`":"ready"}}}`))
 	require.NoError(t, testenv.Client(t).Patch(t.Context(), held, mine))
-	require.Eventually(t, func() bool { return read(t, namespace).Spec.RenewTime.After(held.Spec.RenewTime.Time) }, patience, interval)
+	require.Eventually(t, func() bool { return read(t, namespace).Spec.RenewTime.After(held.Spec.RenewTime.Time) },
+		patience, interval)
 
 	e.cancel()
 	<-e.ended
