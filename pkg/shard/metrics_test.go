@@ -239,6 +239,7 @@ func TestMetricsOfAShardThatRuns(t *testing.T) {
 	f.label(cm, s.drainKey, "true")
 	f.eventually("the drain waits for the controller", func() bool {
 		now := series(t, f.ring)
+
 		return now["drains_waiting{"+of] == 1 && now["oldest_drain_seconds{controller=test,"+of] > 0 &&
 			now["stalled_seconds{controller=test,"+of] > 0
 	})
@@ -246,6 +247,7 @@ func TestMetricsOfAShardThatRuns(t *testing.T) {
 	f.released(s, cm)
 	f.eventually("it is released", func() bool {
 		now := series(t, f.ring)
+
 		return now["drains_waiting{"+of] == 0 && now["drains_released_total{"+of] == 1 &&
 			now["objects{kind=ConfigMap,"+of] == 0
 	})

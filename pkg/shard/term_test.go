@@ -215,6 +215,7 @@ func TestProcessThatWasFrozen(t *testing.T) {
 			"begins nothing": func(t *testing.T, term *term) error {
 				t.Helper()
 				_, _, err := term.begin(t.Context())
+
 				return err
 			},
 			"writes nothing": func(_ *testing.T, term *term) error { return term.held() },
