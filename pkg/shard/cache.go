@@ -304,8 +304,8 @@ func (s *stores) namespaces(gvk schema.GroupVersionKind) []string {
 	return slices.Sorted(maps.Keys(configs))
 }
 
-// followed is an informer that is registered when it gets its transform. The cache sets one, or nil, before it starts
-// the informer.
+// followed is an informer that is registered when it gets its transform. The cache sets one, or nil, before the
+// informer.
 type followed struct {
 	toolscache.SharedIndexInformer
 	stores *stores
@@ -373,8 +373,7 @@ func (s *stores) keeping(inner toolscache.TransformFunc) toolscache.TransformFun
 	}
 }
 
-// checkCache returns an error that names what the options demand of the cache of sharded kinds and what a shard cannot
-// do.
+// checkCache returns an error that names what the options demand of the cache of sharded kinds, and a shard cannot do.
 func checkCache(options manager.Options, kinds declared) error {
 	sch, o := options.Scheme, options.Cache
 	if sch == nil {

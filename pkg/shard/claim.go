@@ -35,12 +35,10 @@ import (
 // margin is what a renewal of a Lease may take.
 const margin = 500 * time.Millisecond
 
-// pricing is how often, and with which pauses, the deletion cost of the Pod is written until that succeeds: for about
-// two minutes.
+// pricing is when the deletion cost of the Pod is written until that succeeds: for about two minutes.
 var pricing = wait.Backoff{Duration: time.Second, Factor: 2, Steps: 8, Jitter: 0.1}
 
-// again is when a process looks for a slot again after something has failed. A Lease that changes makes it look at
-// once.
+// again is when a process looks for a slot again after a failure. A Lease that changes makes it look at once.
 const again = time.Second
 
 // claim waits until this process holds a slot of the ring, and gives the shard its name. It takes the first of these:
@@ -84,8 +82,7 @@ type claimer struct {
 	options Options
 	// workload is what the number of slots follows; nil if the options contain it.
 	workload *workload
-	// slots are the names of all slots, as many as the workload had replicas when its scale was last read, at the time
-	// read.
+	// slots are the names of all slots, as many as the workload had replicas when its scale was last read, read.
 	slots  []string
 	read   time.Time
 	client coordinationv1client.LeaseInterface
@@ -114,8 +111,7 @@ func (c *claimer) findWorkload(ctx context.Context, config *rest.Config) error {
 	})
 }
 
-// watch sees all Leases of the ring, or returns because the context has ended. It watches them until the returned
-// function is called.
+// watch sees all Leases of the ring, unless the context ends. It watches them until the returned function is called.
 func (c *claimer) watch(ctx context.Context, client toolscache.Getter) (stop func()) {
 	source := toolscache.NewFilteredListWatchFromClient(client, "leases", c.options.Namespace,
 		func(o *metav1.ListOptions) {
@@ -206,8 +202,8 @@ func (c *claimer) run(ctx context.Context) error {
 	return fmt.Errorf("wait for one of the %d slots of ring %s: %w", len(c.slots), c.options.Ring, context.Cause(ctx))
 }
 
-// wait returns after the time, or when a Lease has changed. If a slot was refused, changes must not make this process
-// ask all the time.
+// wait returns after the time, or when a Lease has changed. If a slot was refused, changes do not make it ask all the
+// time.
 func (c *claimer) wait(ctx context.Context, limit time.Duration, refused bool) {
 	if refused {
 		limit = min(limit, again)
@@ -227,8 +223,7 @@ func (c *claimer) wait(ctx context.Context, limit time.Duration, refused bool) {
 	}
 }
 
-// denied reports why a slot could not be taken, and whether the reason is another one than that another process was
-// faster.
+// denied reports why a slot could not be taken, and whether that is not because another process was faster.
 func (c *claimer) denied(ctx context.Context, slot string, err error) bool {
 	if ctx.Err() != nil || apierrors.IsConflict(err) {
 		return false
@@ -330,8 +325,7 @@ func (c *claimer) take(ctx context.Context, slot *choice) error {
 }
 
 const (
-	// scalePeriod is how often a process that waits for a slot reads the scale. A process that holds a slot does not read
-	// it.
+	// scalePeriod is how often a process that waits for a slot reads the scale. One that holds a slot does not read it.
 	scalePeriod = 5 * time.Second
 	// scaleTimeout limits a request. A process that waits for one cannot take a slot that is offered for 5 s.
 	scaleTimeout = 2 * time.Second
@@ -444,7 +438,7 @@ func (w *workload) replicas(ctx context.Context) (int, error) {
 	return int(replicas), nil
 }
 
-// price tells ReplicaSets to delete the Pod of the highest slot first, and Pods without a slot, whose cost is 0, before
+// price tells ReplicaSets to delete the Pod of the highest slot first, and those without a slot, of cost 0, before
 // that.
 func (w *workload) price(ctx context.Context, pod string, slot int) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"%d"}}}`, deletionCost, contract.MaxSlots-slot)

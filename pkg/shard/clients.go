@@ -65,8 +65,7 @@ type clientOptions struct {
 	shared bool
 }
 
-// newClients returns what wraps the clients of a program with these kinds. The shard itself must not use what is
-// wrapped.
+// newClients returns what wraps the clients of a program with these kinds. The shard must not use what is wrapped.
 func (s *Shard) newClients(o clientOptions) (*clients, error) {
 	inner := ptr.Deref(o.inner, client.CacheOptions{})
 
@@ -99,8 +98,7 @@ func (s *Shard) newClients(o clientOptions) (*clients, error) {
 //
 // Updates, deletes, patches of subresources with a body of their own (such as Scale), patches in CBOR, and patches of
 // objects that are not this shard's are sent as they are. A patch that would have merged with the writes of others is
-// now a conflict. A second patch from the same old copy conflicts with the first one, so refresh the copy with the
-// answer.
+// now a conflict. So is a second patch from the same old copy, so refresh the copy with the answer.
 func (s *Shard) CheckWrites(c client.Client) client.Client {
 	// without kinds, it has no errors
 	all, _ := s.newClients(clientOptions{scheme: c.Scheme(), showLabels: true, checkWrites: true})
@@ -342,8 +340,8 @@ func (w *ringSubresource) Patch(
 	return w.may(ctx, "patch", obj, func() error { return call(patch) })
 }
 
-// sent returns what stands for the object in the request: itself, or a body of its kind. It is nil if the body is
-// another kind of object.
+// sent returns what stands for the object in the request: itself, or a body of its kind; nil if the body is another
+// kind of object.
 func (w *ringSubresource) sent(obj, body client.Object) client.Object {
 	if body == nil {
 		return obj
@@ -365,8 +363,7 @@ type applied struct {
 	config *metav1ac.ObjectMetaApplyConfiguration
 }
 
-// metadataOf returns the metadata of an apply configuration; nil if it has none of the form that all generated ones
-// have.
+// metadataOf returns the metadata of an apply configuration; nil if it is not like generated ones have.
 func metadataOf(config kruntime.ApplyConfiguration) metav1.Object {
 	if obj, ok := config.(metav1.Object); ok { // an unstructured one
 		return obj
@@ -400,8 +397,7 @@ func (a applied) SetResourceVersion(version string) {
 }
 
 var (
-	// ErrNotAdded is the error of a request for a sharded kind by a reconcile whose controller was not added to the
-	// shard's manager.
+	// ErrNotAdded is the error of a request for a sharded kind by a controller that was not added to the shard's manager.
 	ErrNotAdded = errors.New("its controller was not added to the manager of the shard, so it would work on objects " +
 		"while another shard does: call SetupWithManager, or controller.New, with that manager")
 	// ErrPartialCache is the error of a read of a sharded kind from the cache by what runs in one replica.
@@ -599,8 +595,8 @@ func (c *clients) update(ctx context.Context, obj client.Object, call func() err
 	})
 }
 
-// sent calls the function, which sends the object with the version as precondition. If the call fails, the object does
-// not keep it.
+// sent calls the function, which sends the object with the version as precondition. If it fails, the object does not
+// keep it.
 func sent(obj metav1.Object, version string, call func() error) error {
 	given := obj.GetResourceVersion()
 	obj.SetResourceVersion(version)
@@ -692,8 +688,7 @@ func (c *clients) kept(ctx context.Context, d sort, obj client.Object, patch cli
 	return b.encoded()
 }
 
-// version returns the version that a patch of the object is based on, or "" if the object is not known to belong to
-// this shard.
+// version returns the version that a patch of the object is based on, or "" if it is not known to belong to this shard.
 func (c *clients) version(ctx context.Context, d sort, obj metav1.Object) string {
 	if !c.checkWrites {
 		return ""

@@ -5,8 +5,7 @@
 // own Lease. To acknowledge a drain, it removes the shard label and the drain label of an object. It never decides
 // which shard owns an object: the label tells it.
 //
-// One call turns the main function of a controller-runtime controller into a shard; [NewManager] replaces
-// ctrl.NewManager:
+// One call makes a controller of controller-runtime a shard; [NewManager] replaces ctrl.NewManager:
 //
 //	mgr, err := shard.NewManager(config, ctrl.Options{}, shard.Options{
 //		Ring:  "example",
@@ -15,8 +14,7 @@
 //	})
 //
 // A controller that uses only client-go uses [Shard.Run], [Shard.TweakListOptions], and [Shard.Handler] instead; the
-// tests of the package contain an example. The promises about reconcilers and managers also hold for handlers and Run,
-// except 10.
+// tests of the package contain an example. The promises also hold for handlers and Run, except 10.
 //
 // # What it promises
 //
@@ -29,8 +27,7 @@
 //     it controls. The last worker to leave acknowledges immediately; until then, no other worker starts. An object
 //     that nobody works on is released at once, whatever is queued, and whatever events the controllers filter: an
 //     event handler at the informer does it, with a client of its own. The timeout of a reconcile does not break it
-//     off. If the answer of the API server is lost, no worker starts until the API server has told whether the object
-//     was released.
+//     off. If the answer of the API server is lost, no worker starts until it has told whether the object was released.
 //
 //  3. The Lease is released only after every worker has stopped. If a worker ignores its context, the process keeps the
 //     Lease until it ends; then the Lease expires.
@@ -65,8 +62,8 @@
 //     object that is created with a controller reference to an object of this shard is this shard's from the start.
 //
 //  11. A process takes no Lease before it could work: the caches of other kinds are full, and it may list the sharded
-//     kinds. It renews the Lease from the moment it takes it. If the caches of its objects are not full in time, it
-//     gives the Lease back.
+//     kinds. It renews the Lease from then on. If the caches of its objects are not full in time, it gives the Lease
+//     back.
 //
 //  12. An object whose reconcile was under way when a process ended by itself, and again when its successor in the same
 //     Pod did, is not reconciled by any shard of this package until it changes, or the annotation
@@ -96,7 +93,8 @@
 // A shard that is told to stop hands its objects over, finishes the reconciles in flight, and releases its Lease. A
 // shard that is killed keeps its objects until its Lease has expired and was taken from it; a process of the same name
 // that comes back before that continues with them. With [Options].Slots, a Pod that waits takes over the name, so that
-// no object moves. Give Pods a terminationGracePeriodSeconds longer than Options.DrainTimeout and the longest reconcile.
+// no object moves. Give Pods a terminationGracePeriodSeconds longer than Options.DrainTimeout and the longest
+// reconcile.
 //
 // # Load on the API server
 //
@@ -110,8 +108,8 @@
 //     if several reconcilers work on the object, one for each
 //   - when objects have waited for more than two seconds until the cache shows what follows them: a list of one object
 //     per resource, at most once in two seconds for all of them
-//   - with slots, while the shard stops: a list of all Leases of its namespace per second, and reads of its Lease for at
-//     most five seconds; while a Pod waits: an update of its own Lease per ten seconds, with [Scale] a read per five
+//   - with slots, while the shard stops: a list of all Leases of its namespace per second, and reads of its Lease for
+//     at most five seconds; while a Pod waits: an update of its own Lease per ten seconds, with [Scale] a read per five
 //
 // At rest, none of these costs grows with the number of objects. While the API server does not answer the list, the
 // shard keeps its Lease, works on nothing that has not been confirmed, logs the reason, and retries at least every 30
@@ -122,9 +120,9 @@
 //
 //   - leases (coordination.k8s.io) in the shard's namespace: get, create, update; with slots, also list, watch, delete
 //   - with [Scale], in the shard's namespace: pods: get; what owns the Pod, such as replicasets and deployments (apps):
-//     get; and get on the subresource scale of the topmost of these. With patch on pods, the Pod of the highest slot is
+//     get; and get on the subresource scale of the topmost of these. With patch on pods, that of the highest slot is
 //     deleted first
-//   - main and controlled kinds: get, list, watch, and patch, in addition to the permissions of the controller itself, in
-//     the namespaces that are cached
+//   - main and controlled kinds: get, list, watch, and patch, in addition to the permissions of the controller itself,
+//     in the namespaces that are cached
 //   - events (events.k8s.io), in the namespaces of the objects: create and patch, to report objects that are held back
 package shard

@@ -35,8 +35,7 @@ type election struct {
 	exit  func(error)
 	clock clock.WithDelayedExecution
 	crew  crew
-	// renewed is before the last write was sent that has taken or renewed the Lease. It is read when the election has
-	// ended.
+	// renewed is before the last write was sent that has taken or renewed the Lease. Read when the election has ended.
 	renewed time.Time
 }
 
@@ -63,8 +62,8 @@ func (e *election) Create(ctx context.Context, record resourcelock.LeaderElectio
 	return e.wrote(record, e.LeaseLock.Create(ctx, record))
 }
 
-// Update implements [resourcelock.Interface]. Leader election also releases a Lease that it could not renew, while
-// workers may still run.
+// Update implements [resourcelock.Interface]. Elections also release a Lease that they could not renew, while workers
+// may still run.
 func (e *election) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if record.HolderIdentity == "" && !e.crew.isIdle() {
 		return errKept
@@ -73,8 +72,7 @@ func (e *election) Update(ctx context.Context, record resourcelock.LeaderElectio
 	return e.wrote(record, e.LeaseLock.Update(ctx, record))
 }
 
-// wrote notes the result of a write. Leader election has read the renewTime from the clock before that, with its
-// monotonic time.
+// wrote notes the result of a write. The renewTime is from the clock before that, with its monotonic time.
 func (e *election) wrote(record resourcelock.LeaderElectionRecord, err error) error {
 	if err == nil && record.HolderIdentity != "" {
 		e.renewed = record.RenewTime.Time
@@ -83,8 +81,7 @@ func (e *election) wrote(record resourcelock.LeaderElectionRecord, err error) er
 	return err
 }
 
-// Start takes part in the election until ctx ends. It releases the Lease after all that runs in one replica has
-// stopped.
+// Start takes part in the election until ctx ends. It releases the Lease after what runs in one replica has stopped.
 func (e *election) Start(ctx context.Context) error {
 	if !waitFor(ctx, e.begin) {
 		return nil

@@ -42,8 +42,7 @@ const rememberedAcknowledgements = 1 << 14
 //
 // A worker that has begun enters each object that it may touch, judges the cached state of the object, and leaves. It
 // enters before it reads, so that no acknowledgement happens in between. The last worker to leave acknowledges. If the
-// worker that saw the drain waited instead, it would block one worker of its controller for as long as another
-// controller works.
+// worker that saw the drain waited instead, it would block a worker for as long as another controller works.
 type guard struct {
 	mu      sync.Mutex
 	objects map[objectKey]*object
@@ -139,8 +138,7 @@ func (o *object) judge(v view) verdict {
 		return o.judgeAbsence()
 	}
 
-	// If versions are not numbers, the cached one counts as current, and only the precondition of every write protects the
-	// object.
+	// If versions are not numbers, the cached one counts as current, and only preconditions protect the object.
 	if notOlder(v.version, o.acknowledged) == behind || notOlder(v.version, o.drain.version) == behind {
 		return unclear
 	}
@@ -380,8 +378,7 @@ func refused(err error) bool {
 		code != http.StatusTooManyRequests
 }
 
-// afterwards reads from the API server what has become of an object, after the given error, and returns the error that
-// remains.
+// afterwards reads from the API server what has become of an object, and returns the error that remains.
 func (s *Shard) afterwards(ctx context.Context, k *kind, key objectKey, failure error) (outcome, error) {
 	live, err := k.live(ctx, key.NamespacedName)
 
@@ -401,18 +398,16 @@ func (s *Shard) afterwards(ctx context.Context, k *kind, key objectKey, failure 
 const (
 	// drainWorkers is how many objects are released at once.
 	drainWorkers = 8
-	// firstLook and lastLook limit the time between two looks at an object that could not be released; it doubles in
-	// between.
+	// firstLook and lastLook limit the time between looks at an object that could not be released; it doubles in between.
 	firstLook, lastLook = 50 * time.Millisecond, 10 * time.Second
-	// forgetAfter is how long an object is absent before it is forgotten, if no worker was told. A controller with a long
-	// queue may still be told.
+	// forgetAfter is how long an object is absent before it is forgotten, if no worker was told: one with a long queue may
+	// still be told.
 	forgetAfter = 10 * time.Minute
 )
 
 // drains releases objects that nobody works on as soon as an informer shows the drain, and forgets objects that are
 // deleted. The workers of controllers may be busy for long, and the events may be filtered before they reach them. It
-// looks at objects like any worker, so the guard decides. If workers are inside the object, the last of them
-// acknowledges.
+// looks at objects like any worker. If others are inside the object, the last of them acknowledges.
 type drains struct {
 	shard *Shard
 
@@ -491,8 +486,8 @@ func (d *drains) again(keys ...objectKey) {
 	}
 }
 
-// run releases objects until the term ends. Then it ends what the process holds for its objects, and reports whether it
-// has succeeded.
+// run releases objects until the term ends. Then it ends what the process holds for objects, and reports whether it has
+// succeeded.
 func (d *drains) run(ctx context.Context) bool {
 	log := klog.FromContext(ctx).WithValues("shard", d.shard.Name())
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[look](firstLook,

@@ -53,8 +53,8 @@ type handovers struct {
 	waited  prometheus.Observer
 	// passed are the handovers that are not compared again.
 	passed map[objectKey]string
-	// selector is that of the shard, which may be all that the program may list, and answers are what the API server said
-	// about each kind.
+	// selector is that of the shard, which may be all that it may list, and answers are what the API server said about
+	// each kind.
 	selector func() labels.Selector
 	answers  map[schema.GroupKind]answer
 	swept    time.Time // when waits was last swept
@@ -78,8 +78,7 @@ type handed struct {
 	wait     postponed
 }
 
-// postponed is the handover of an object that waits: since when, when this was last logged, and when a worker last
-// looked.
+// postponed is the handover of an object that waits: since when, when that was logged, and when a worker last looked.
 type postponed struct {
 	handover            string
 	since, told, looked time.Time
@@ -139,8 +138,7 @@ func (h *handovers) awaits(
 	return missing, h.waitsFor(ctx, o, missing), nil
 }
 
-// recall reports whether the object has passed this handover, or has none. If not, it adds what is known about the
-// wait.
+// recall reports whether the object has passed this handover, or has none. If not, it adds what is known of the wait.
 func (h *handovers) recall(o *handed) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -171,8 +169,8 @@ func (h *handovers) begins(o handed) {
 	}
 }
 
-// waitsFor records that an object waits, and logs it from time to time. It returns when to look again. The caller holds
-// the lock.
+// waitsFor records that an object waits, and logs it now and then. It returns when to look again. The caller holds the
+// lock.
 func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) time.Duration {
 	w, waited := o.wait, o.now.Sub(o.wait.since)
 	if o.now.Sub(w.told) >= longWait {
@@ -189,8 +187,8 @@ func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) time
 	return min(max(soon, waited/between), seldom)
 }
 
-// sweep drops objects that have left the shard while they waited, if nothing leads a worker to them any more. The
-// caller holds the lock.
+// sweep drops objects that have left the shard while they waited, if nothing leads to them any more. The caller holds
+// the lock.
 func (h *handovers) sweep(now time.Time) {
 	if now.Sub(h.swept) < unwatched {
 		return
@@ -258,8 +256,7 @@ func (h *handovers) compare(o handed) (missing string, lagging *store, err error
 	return "", nil, nil
 }
 
-// unreached reports whether the API server had not reached the version of what a store shows at a moment after the
-// given time.
+// unreached reports whether the API server had not reached the version of what a store shows after the given time.
 func (h *handovers) unreached(c *store, version string, since time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -33,8 +33,7 @@ func (m ringMeta) equal(o ringMeta) bool {
 		ptr.Equal(m.held, o.held)
 }
 
-// ringKeys reads and writes the keys of the ring in objects. If others have the object's maps too, it writes into new
-// ones.
+// ringKeys reads and writes the keys of the ring in objects. If others have the maps too, it writes into new ones.
 type ringKeys contract.LabelKeys
 
 // field is a field of metadata with the ring's keys in it; the value is nil for none.
@@ -125,8 +124,7 @@ func (k ringKeys) in(metadata map[string]any, m ringMeta, shared bool) map[strin
 	return metadata
 }
 
-// with returns the map, or a copy if it is shared, with exactly these pairs of their keys. It is nil if it would be
-// empty.
+// with returns the map, or a copy if it is shared, with exactly these pairs of their keys; nil if it would be empty.
 func with[V any](m map[string]V, pairs []pair, shared bool) map[string]V {
 	if shared {
 		m = maps.Clone(m)
@@ -179,8 +177,7 @@ func (k ringKeys) hidden(obj any) any {
 	}
 }
 
-// each calls the function with each object of a list, and then hides its keys. Pointers in a list can be those of a
-// cache.
+// each calls the function with each object of a list, and then hides its keys. Pointers can be those of a cache.
 func (k ringKeys) each(list client.ObjectList, shared bool, seen func(client.Object)) error {
 	pointer, err := meta.GetItemsPtr(list)
 	if err != nil {

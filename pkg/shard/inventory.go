@@ -181,8 +181,8 @@ func (i *inventory) confirm(ctx context.Context, name types.NamespacedName, cach
 	return may == fresh, nil
 }
 
-// judge returns how fresh the view is according to the list. The error is a retryError if the object must be read, and
-// a recent read failed.
+// judge returns how fresh the view is according to the list. The error is a retryError if it must be read, and a recent
+// read failed.
 func (i *inventory) judge(stretch int, name types.NamespacedName, cached view) (*listing, freshness, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -259,8 +259,7 @@ func (l *listing) judge(name types.NamespacedName, v view) freshness {
 	if !ok {
 		return unsaid // the cache has more namespaces than declared
 	}
-	// The list does not contain the object, so it did not belong to this shard then. Either it does since, or the cache is
-	// older.
+	// The list does not contain the object, so it was not this shard's then. Either it is since, or the cache is older.
 	if v.version == revision {
 		return behind
 	}
@@ -306,8 +305,8 @@ func (l *listing) note(name types.NamespacedName, v view) {
 	}
 }
 
-// listed lists the shard's objects of the kind on the API server. All pages of a namespace show the same moment, which
-// is not before the request.
+// listed lists the shard's objects of the kind on the API server. All pages of a namespace show one moment, which is
+// not before the request.
 func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 	namespaces, err := k.namespaces()
 	if err != nil {

@@ -63,16 +63,17 @@ type Manager struct {
 // NewManager returns a manager that runs as a shard. It replaces ctrl.NewManager, and nothing else is needed:
 //
 //   - A controller whose For kind is one of [Options].Kinds works only on objects of this shard, and acknowledges
-//     drains, as [Shard.Reconciler] describes. Every other controller, and every other runnable that would run where the
-//     leader is, must be declared in Options.Controllers or Options.Runnables. Add refuses it by name otherwise.
+//     drains, as [Shard.Reconciler] describes. Every other controller, and every other runnable that would run where
+//     the leader is, must be declared in Options.Controllers or Options.Runnables. Add refuses it by name otherwise.
 //   - Start waits for a slot, if Options.Slots are set, takes the shard's Lease, fills the caches of the sharded kinds,
-//     and starts the controllers. Meanwhile, probes, metrics, webhooks, other caches, and what runs in every replica work.
+//     and starts the controllers. Meanwhile, probes, metrics, webhooks, other caches, and what runs in every replica
+//     work.
 //   - The check "shard" of /readyz passes while the process waits for a slot that it could take, and when it works.
 //   - When the context of Start ends, the shard works until its objects are drained; see Options.DrainTimeout. Webhooks
 //     are served a few seconds longer. If the Lease is lost, Start returns an [ErrLost], and the process must end.
-//   - If the options have a leader election, the shards replace it without a moment in which its leader and a shard work
-//     at the same time; see [github.com/clusterring/clusterring/pkg/shard/former]. Leave it in the options until no
-//     version without shards can come back.
+//   - If the options have a leader election, the shards replace it without a moment in which its leader and a shard
+//     work at the same time; see [github.com/clusterring/clusterring/pkg/shard/former]. Leave it in the options until
+//     no version without shards can come back.
 //
 // The manager's clients, readers and caches contain only the objects of this shard of the sharded kinds, in any version
 // and form; GetAPIReader reads all of them. The error names all that is missing or wrong.
@@ -119,8 +120,7 @@ func newManager(s *Shard, config *rest.Config, options manager.Options) (*Manage
 const (
 	// defaultGrace is the default of GracefulShutdownTimeout in controller-runtime.
 	defaultGrace = 30 * time.Second
-	// linger is for how long webhooks are served after the process was told to stop: until the proxies of all nodes know
-	// that it does.
+	// linger is how long webhooks are served after the process was told to stop: until all proxies know that it does.
 	linger = 5 * time.Second
 )
 

@@ -30,8 +30,8 @@ var (
 func init() { metrics.Registry.MustRegister(waitingObjects, waitedSeconds, running) }
 
 // exporter exports the state of all shards that run in this process, as it is when metrics are read. It is registered
-// once: collectors for one shard each would collide in the registry, because the name of a shard is known only after it
-// has a slot.
+// once: collectors for one shard each would collide in the registry, because a shard has its name only when it has a
+// slot.
 type exporter struct {
 	mu     sync.Mutex
 	shards []*Shard
@@ -253,8 +253,7 @@ func (p *progress) stalled(now time.Time) map[string]time.Duration {
 	return all
 }
 
-// controllerOf returns the name of the controller that a worker belongs to: that of the manager, or what it would be by
-// default.
+// controllerOf returns the name of the controller that a worker belongs to: that of the manager, or the default.
 func (w *wrapped) controllerOf(m mark) string {
 	if m.controller != "" {
 		return m.controller

@@ -29,8 +29,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/former"
 )
 
-// placed is a controller or another runnable as the manager runs it: where it was declared to run, and with a mark for
-// the checks.
+// placed is a controller or another runnable as the manager runs it: where it was declared, and with a mark for the
+// checks.
 type placed struct {
 	runnable manager.Runnable
 	manager  *Manager
@@ -294,8 +294,8 @@ func absentObject(obj client.Object) bool {
 	return obj == nil || reflect.ValueOf(obj).Kind() == reflect.Pointer && reflect.ValueOf(obj).IsNil()
 }
 
-// Placement is where a controller or a runnable runs: [Sharded], [ShardedBy], [EveryReplica], or [OneReplica]. The zero
-// value is none of them.
+// Placement is where a controller or runnable runs: [Sharded], [ShardedBy], [EveryReplica], or [OneReplica]; zero is
+// none.
 type Placement struct {
 	where  where
 	object client.Object
@@ -318,8 +318,8 @@ func Sharded(kind client.Object) Placement { return ShardedBy(kind, requested) }
 
 func requested(r reconcile.Request) types.NamespacedName { return r.NamespacedName }
 
-// ShardedBy declares a controller whose requests have a type of their own. The function returns the object of the kind
-// that a request is about.
+// ShardedBy declares a controller whose requests have their own type. The function returns the object of the kind that
+// a request is about.
 func ShardedBy[R comparable](kind client.Object, object func(R) types.NamespacedName) Placement {
 	return Placement{where: sharded, object: kind, wrap: func(w *wrapped, do any) (any, error) {
 		inner, ok := do.(reconcile.TypedReconciler[R])
@@ -409,8 +409,8 @@ func (r *typedReconciler[R]) Reconcile(ctx context.Context, request R) (reconcil
 	})
 }
 
-// TypedReconciler is [Shard.Reconciler] for requests that have a type of their own. The function returns the object
-// that a request is about.
+// TypedReconciler is [Shard.Reconciler] for requests of another type. The function returns the object that a request is
+// about.
 func TypedReconciler[R comparable](
 	m *Manager, obj client.Object, inner reconcile.TypedReconciler[R], object func(R) types.NamespacedName,
 ) reconcile.TypedReconciler[R] {

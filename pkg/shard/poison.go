@@ -24,8 +24,7 @@ import (
 
 const (
 	// sharedMemory is where a process leaves notes for its successor. The containers of a Pod share it, so it outlives a
-	// restart of a container, and a write costs no more than a call of the kernel. A process that does not have it leaves
-	// no notes.
+	// restart of a container, and a write costs a call of the kernel. A process without it leaves no notes.
 	sharedMemory = "/dev/shm"
 	// suspected is how long a reconcile is suspected at most after it was under way when a process ended.
 	suspected = time.Hour
@@ -79,8 +78,7 @@ func newPoison(keys ringKeys) *poison {
 		held: map[objectKey]string{}}
 }
 
-// notesOf returns the directory for the notes of a shard's process. The parts identify it among those that share the
-// memory.
+// notesOf returns the directory for the notes of a shard's process. The parts identify it in the memory.
 func notesOf(parts ...string) string {
 	return filepath.Join(sharedMemory, "clusterring-"+digest(parts))
 }
@@ -338,8 +336,7 @@ func (s *Shard) heldBack() map[schema.GroupKind]int {
 	return counts
 }
 
-// fingerprint returns a digest of what others may change of an object. If the object has a generation, that stands for
-// what is not metadata.
+// fingerprint returns a digest of what others may change of an object. A generation stands for what is not metadata.
 func (p *poison) fingerprint(obj metav1.Object) string {
 	state := map[string]any{"uid": obj.GetUID(), "generation": obj.GetGeneration(),
 		"deletion": obj.GetDeletionTimestamp() != nil}

@@ -43,8 +43,8 @@ func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.R
 }
 
 // wrapped is a reconciler or handler that a shard has wrapped. It calls the inner function for absent objects only if
-// nothing can bring them back while the function runs: the function reads the cache again, and would work on an object
-// that no look preceded.
+// nothing can bring them back while the function runs: the function reads the cache, and would work on an object that
+// no look preceded.
 //
 //	A1  The function is called for an absent object only if it has run for that object. An object that is handed over
 //	    comes after the objects that follow it; their events lead here while it is still absent.
@@ -72,8 +72,7 @@ type stay struct {
 	deletion bool // whether the object was in deletion then
 	told     bool // whether the function was called for the absent object
 	ended    bool // whether ends has returned since
-	// since when the object waits for a controller that this shard does not see, or when this was last logged; zero: it
-	// does not
+	// since when the object waits for a controller that this shard does not see, or that was logged; zero: it does not
 	waits time.Time
 }
 
@@ -124,8 +123,8 @@ func (w *wrapped) call(
 	return inner(ctx)
 }
 
-// absent calls the function for an object that was deleted. The function is called until it returns no error, and does
-// not request another call.
+// absent calls the function for an object that was deleted. It is called until it returns no error, and does not
+// request another call.
 func (w *wrapped) absent(ctx context.Context, name types.NamespacedName, inner workFunc) (reconcile.Result, error) {
 	stretch, err := w.shard.term.current()
 	if err != nil {
@@ -380,8 +379,7 @@ func (v *visit) enterOwner(
 	case may == run:
 		return has, may, nil
 	case (may == absent || may == gone) && obj.GetDeletionTimestamp() != nil:
-		// If the owner no longer exists, nobody else will finish the deletion. One that belongs to another shard is not in
-		// the cache either.
+		// If the owner no longer exists, nobody else will finish the deletion. Another shard's is not in the cache either.
 		if has, err = owner.live(ctx, key); err != nil || has != nil && has.GetUID() == controller.UID {
 			return nil, unclear, err
 		}
@@ -527,8 +525,8 @@ type Resource struct {
 // Handler is [Shard.Reconciler] for controllers that do not use controller-runtime. It wraps the function that a
 // controller calls for a key from its queue. Wrap every such function of the process, including those of controlled
 // kinds. For a controlled resource of the ring without such a function, call Handler with nil, which declares it: a
-// hand-over that names a resource which is not declared is an error. Add to the queue on every event, or at least on
-// those that change labels.
+// hand-over that names a resource which is not declared is an error. Add to the queue on all events, or at least those
+// that change labels.
 //
 // Call the returned function with the key. It returns the error of sync or its own; retry in both cases. If it returns
 // a positive duration, add the key again after that time.

@@ -67,7 +67,7 @@ type Shard struct {
 }
 
 // New returns the shard that the options describe, with defaults filled in. It does not access the API server. The
-// error names every option that is missing or wrong. A shard with [Options].Slots has no name before it holds one of
+// error names every option that is missing or wrong. A shard with [Options].Slots has no name before it has one of
 // them.
 func New(options Options) (*Shard, error) {
 	options, err := options.complete(os.Hostname, mounted)
@@ -157,8 +157,7 @@ const (
 	// defaultDrainTimeout leaves half of a Pod's default grace period for the reconciles that run then.
 	defaultDrainTimeout = 15 * time.Second
 	// minHoldOff is longer than a write that takes an object from a shard: the rebalancer relies for 500 ms on an answer
-	// that the Lease is free, and abandons a write that has not ended a second later. The shard's cache needs no part of
-	// it.
+	// that the Lease is free, and abandons a write that has not ended a second later. The cache needs no part of it.
 	minHoldOff = 1500 * time.Millisecond
 	// randomLength makes the names of processes outside a cluster differ.
 	randomLength = 8
@@ -177,8 +176,8 @@ type Options struct {
 	// program has to keep them. Default: false.
 	ShowLabels bool
 	// Name is the shard's name: the name and the holder of its Lease, and the value of the shard label on its objects. No
-	// two processes of a ring may use it at the same time. Default: the name of the Pod, as its token has it; else the
-	// host name.
+	// two processes of a ring may use it at the same time. Default: that of the Pod, as its token has it, or of the host
+	// name.
 	Name string
 	// Pod is the name of the Pod that runs the shard, if it differs from Name, for the fence of a ring. Default: none,
 	// which stands for Name. With Slots: the name of the Pod, and a random name outside a cluster.
@@ -188,8 +187,7 @@ type Options struct {
 	PodUID types.UID
 	// Slots are names that outlive Pods: [Scale], [Count], or [Named]. The shard takes one that no other Pod holds. When a
 	// Pod is replaced, its successor takes the slot, and no object moves. Name must be empty then, and Pod must be unique
-	// in the namespace. The slots of a ring belong to one namespace. Default: none, so that the shard has the name of its
-	// Pod.
+	// in the namespace. The slots of a ring belong to one namespace. Default: none, so that it has the name of its Pod.
 	Slots Slots
 	// Kinds are the kinds whose objects the ring assigns: its resources, by [Main], and their controlled resources, by
 	// [Controlled]. [NewManager] requires them; [Shard.Run] does not use them.
@@ -213,11 +211,10 @@ type Options struct {
 	// vanishes, its objects move after twice this time. Default: 15 seconds.
 	LeaseDuration time.Duration
 	// RenewDeadline is how long the shard works after the last successful renewal of its Lease was sent. Then, the
-	// contexts of its workers are cancelled, and Exit is called if they have not stopped after LeaseDuration. Default: two
-	// thirds of LeaseDuration.
-	RenewDeadline time.Duration
-	// RetryPeriod is the time between renewals. Must be less than RenewDeadline / 1.2. Default: two fifteenths of
+	// contexts of its workers are cancelled, and Exit is called if they run after LeaseDuration. Default: two thirds of
 	// LeaseDuration.
+	RenewDeadline time.Duration
+	// RetryPeriod is the time between renewals. Less than RenewDeadline / 1.2. Default: two fifteenths of LeaseDuration.
 	RetryPeriod time.Duration
 
 	// HoldOff is how long the shard waits before it works, after it has taken a free Lease or created one: while a Lease
@@ -234,13 +231,12 @@ type Options struct {
 	// Healthy is asked before each renewal of the Lease. An error, or no answer within RetryPeriod, makes the shard skip
 	// the renewal and ask again after RetryPeriod. After RenewDeadline without a good answer, the shard is over, as if the
 	// Lease was lost, with an [ErrLost] that wraps the last error. If all workers stop in time, the Lease is released;
-	// otherwise, it expires. Healthy is asked while caches may not be full yet, and may be called again before it has
-	// returned. Default: none.
+	// otherwise, it expires. It is asked while caches may not be full yet, and perhaps before it has returned. Default:
+	// none.
 	Healthy func(ctx context.Context) error
 
 	// Exit is called when the Lease, or that of what runs in one replica, is lost and workers have not stopped in time. It
-	// may run in the goroutine of a worker, and must end the process. Default: log the error with klog and exit with code
-	// 1.
+	// may run in the goroutine of a worker, and must end the process. Default: log the error and exit with code 1.
 	Exit func(error)
 }
 
@@ -291,8 +287,8 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	return o, nil
 }
 
-// bound returns the Pod that a service account token is bound to; empty if there is none. The token is not verified: it
-// is this process's own.
+// bound returns the Pod that a service account token is bound to; empty for none. The token is not verified: it is this
+// process's own.
 func bound(token []byte) pod {
 	var claims struct {
 		Kubernetes struct {
@@ -388,7 +384,7 @@ func shardName(name string) []string {
 }
 
 // Run runs a controller without a manager as this shard. It waits for a slot, if the shard has slots, takes the shard's
-// Lease with the given config, waits for the end of the hold-off, calls work, and releases the Lease after work has
+// Lease with the given config, waits for the end of the hold-off, calls work, and releases the Lease after it has
 // returned. Call it once.
 //
 // When ctx ends, the shard works until its objects are drained, as [Options].DrainTimeout describes. Then the context
@@ -423,8 +419,8 @@ func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx cont
 	return nil
 }
 
-// during calls the function as a worker, after the hold-off. It returns an ErrLost if the term ended before the
-// function returned.
+// during calls the function as a worker, after the hold-off. It returns an ErrLost if the term ends before the function
+// returned.
 func (s *Shard) during(ctx context.Context, work func(ctx context.Context) error) error {
 	working, end, err := s.term.begin(ctx)
 	for wait := holdOffError(0); errors.As(err, &wait); working, end, err = s.term.begin(ctx) {
@@ -460,7 +456,7 @@ func newWithin(w within.Shard) (*Shard, error) {
 }
 
 // Without returns a shard whose reconcilers work without a Lease. It is for packages compat/controller and shardtest,
-// and nobody else can call it. With a config, its caches may be older than its term, which begins with the first
+// and nobody else can call it. With a config, its caches may be older than the term, which begins with the first
 // reconcile.
 func Without(w within.Shard) (*Shard, error) {
 	w.Namespace = cmp.Or(w.Namespace, "default") // required, and not used

@@ -182,8 +182,7 @@ func (c chooser) choose(slots []string, leases map[string]observed) (*choice, ti
 	return best, next
 }
 
-// Slots say which names the shards of a ring take. [Scale], [Count], and [Named] return them. The zero value stands for
-// none.
+// Slots say which names the shards of a ring take. [Scale], [Count], and [Named] return them. Zero stands for none.
 type Slots struct {
 	from  slotSource
 	count int
@@ -207,8 +206,8 @@ func Scale() Slots { return Slots{from: scaleSlots} }
 func Count(slots int) Slots { return Slots{from: countSlots, count: slots} }
 
 // Named returns slots with the given names, of which a process takes the first that no other Pod holds. With one name,
-// all Pods but one are standbys. The ring must list them in spec.shardNames: otherwise, an admission policy refuses
-// their Leases.
+// all Pods but one are standbys. The ring must list them in spec.shardNames, or an admission policy refuses their
+// Leases.
 func Named(names ...string) Slots { return Slots{from: namedSlots, names: slices.Clone(names)} }
 
 func (s Slots) any() bool { return s.from != noSlots }
@@ -232,8 +231,8 @@ func slotsOf(ring string, count int) []string {
 }
 
 const (
-	// offerLimit is how long a process waits for another one to take its slot. Meanwhile, nobody works on the objects of
-	// the slot.
+	// offerLimit is how long a process waits for another to take its slot. Meanwhile, nobody works on the objects of the
+	// slot.
 	offerLimit = 5 * time.Second
 	// offerPoll is how often it looks.
 	offerPoll = 250 * time.Millisecond

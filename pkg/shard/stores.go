@@ -45,8 +45,8 @@ type stores struct {
 	live func() metadata.Interface
 	// selector, if set, replaces the label selectors of the cache.
 	selector labels.Selector
-	// obtain, if set, makes an informer for a declared kind that the program does not cache. The error is errUndeclared
-	// for other kinds.
+	// obtain, if set, makes an informer for a declared kind that the program does not cache, or errUndeclared for other
+	// kinds.
 	obtain func(context.Context, *metav1.PartialObjectMetadata) error
 	// observe, if set, is called for every informer before it starts.
 	observe func(schema.GroupKind, toolscache.SharedIndexInformer)
@@ -76,8 +76,7 @@ type store struct {
 	toolscache.Store
 	form form
 	endpoint
-	// namespace is the only one of the informer; empty if it has all, or, if rest is set, those that no other one of this
-	// form has.
+	// namespace is the only one of the informer; empty if it has all, or, with rest, those that no other of this form has.
 	namespace string
 	rest      bool
 	// informer is nil if only the store is known.
@@ -212,8 +211,7 @@ func working(all []*store) []*store {
 	return slices.DeleteFunc(slices.Clone(all), stopped)
 }
 
-// errUndeclared is the error for a kind that is not declared: the client reads it, as the program does. A hand-over
-// must not name it.
+// errUndeclared is the error for a kind that is not declared: the client reads it. A hand-over must not name it.
 var errUndeclared = errors.New("the kind is not declared")
 
 // read returns an object, which must not be changed, or nil. The program does not cache the kind if cached is false.
@@ -243,8 +241,8 @@ func (s *stores) read(
 	return obj, true, err
 }
 
-// look returns an object as the store shows it that is furthest behind, and whether all stores agree, as far as the
-// shard is concerned.
+// look returns an object as the store shows it that is furthest behind, and whether all agree, as far as the shard is
+// concerned.
 func (s *stores) look(
 	ctx context.Context, gk schema.GroupKind, name types.NamespacedName,
 ) (obj metav1.Object, agree bool, err error) {
@@ -413,8 +411,7 @@ func (s *Shard) kind(gk schema.GroupKind, namespace string) *kind {
 	return kinds[0]
 }
 
-// cachedAnew is called when there is another informer of a kind. It may be further behind than those that have been
-// looked at.
+// cachedAnew is called when there is another informer of a kind. It may be behind those that have been looked at.
 func (s *Shard) cachedAnew(gk schema.GroupKind) {
 	s.handover.doubt()
 
@@ -473,8 +470,7 @@ func (k *kind) read(ctx context.Context, name types.NamespacedName) (metav1.Obje
 	return obj, nil
 }
 
-// shown returns the object if the process has cached it, or nil. Other than read, it neither waits for a cache nor
-// makes one.
+// shown returns the object if the process has cached it, or nil. Unlike read, it waits for no cache, nor makes one.
 func (k *kind) shown(ctx context.Context, name types.NamespacedName) metav1.Object {
 	stores := k.stores.showing(k.gvk.GroupKind(), name.Namespace)
 	if len(stores) == 0 && k.stores.obtain != nil ||
@@ -497,8 +493,7 @@ func (k *kind) get(ctx context.Context, name types.NamespacedName) (metav1.Objec
 	return obj, nil
 }
 
-// live reads an object's metadata from the API server, even if it belongs to another shard. It returns nil if the
-// object does not exist.
+// live reads an object's metadata from the API server, even of another shard; nil if the object does not exist.
 func (k *kind) live(ctx context.Context, name types.NamespacedName) (obj metav1.Object, err error) {
 	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 	defer cancel()

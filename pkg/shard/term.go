@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	// ErrNotHeld means that this process does not hold the shard's Lease yet, or has only just taken it and waits for the
-	// end of Options.HoldOff.
+	// ErrNotHeld means that this process does not hold the shard's Lease yet, or has just taken it and waits for the end
+	// of Options.HoldOff.
 	ErrNotHeld = errors.New("this shard does not hold its Lease (yet)")
 	// ErrLost means that the shard's term in this process is over: its Lease was lost or released. The process must end.
 	ErrLost = errors.New("this shard has released or lost its Lease and no longer works: the process must end")
@@ -99,8 +99,7 @@ func newTerm(o Options, clk clock.WithDelayedExecution) *term {
 	}
 }
 
-// exitProcess ends the process because of workers that have not stopped. It logs with klog, which writes to standard
-// error by default.
+// exitProcess ends the process because of workers that have not stopped. klog writes to standard error by default.
 func exitProcess(err error) {
 	klog.Background().Error(err, "Ending the process")
 	klog.Flush()
@@ -108,8 +107,7 @@ func exitProcess(err error) {
 }
 
 // taken begins the term, or a new stretch of it: a write that was sent at the given time has just taken the Lease, or
-// created it again. Running workers continue: they do not count as lost before twice the duration of a Lease has
-// passed.
+// created it again. Running workers continue: they are not lost before twice the duration of a Lease has passed.
 func (t *term) taken(sent time.Time, holdOff time.Duration) {
 	t.check()
 	t.mu.Lock()
@@ -158,8 +156,8 @@ func (t *term) extend(sent time.Time) {
 	t.arm()
 }
 
-// asked records the answer of the program to whether it is healthy. If the last one before the deadline is an error, it
-// is why the term is over.
+// asked records the answer of the program to whether it is healthy. If the last one is an error, it is why the term is
+// over.
 func (t *term) asked(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -199,8 +197,8 @@ func (t *term) lose(cause error) {
 	t.finish(cause)
 }
 
-// close ends the term because the Lease is to be released. It waits for what the shard does itself, and reports whether
-// all workers have ended.
+// close ends the term because the Lease is to be released. It waits for the shard's own work, and reports whether all
+// workers have ended.
 func (t *term) close() (idle bool) {
 	t.mu.Lock()
 	if t.phase != over {
@@ -223,8 +221,7 @@ func (t *term) close() (idle bool) {
 	return len(t.workers) == 0
 }
 
-// held returns nil while the Lease is held according to the clock and the hold-off is over. Otherwise, it returns why
-// nothing may be written.
+// held returns nil while the Lease is held by the clock and the hold-off is over, or why nothing may be written.
 func (t *term) held() error {
 	_, err := t.current()
 	return err

@@ -38,7 +38,7 @@ var (
 	})
 )
 
-// quiet are the tests of a package, without the logs of libraries. They end with the API server, before goroutines are
+// quiet are the tests of a package, without the logs of libraries. They stop the API server before goroutines are
 // counted.
 type quiet struct{ *testing.M }
 
@@ -91,8 +91,7 @@ func Client(t testing.TB) client.Client {
 	return c
 }
 
-// Namespace creates a namespace for one test and returns its name. The namespace is not deleted, because nothing would
-// empty it.
+// Namespace creates a namespace for one test and returns its name. It is not deleted, because nothing would empty it.
 func Namespace(t testing.TB) string {
 	t.Helper()
 

@@ -189,8 +189,7 @@ func (l *shared) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, [
 
 // Update writes the Lease. It succeeds without that if another holder has renewed the Lease since this process last
 // looked at it. That may have been right after the look. Leader election counts from now on, so the look must not be
-// older than the difference between the time for which it counts on a renewal, and the time for which others respect
-// it.
+// older than the difference between how long it counts on a renewal, and how long others respect it.
 func (l *shared) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	at := l.clock.Now()
 

@@ -38,8 +38,7 @@ import (
 )
 
 const (
-	// claimers is how many objects are claimed at a time, and passes how often per second a process looks for objects at
-	// most.
+	// claimers is how many objects are claimed at a time, and passes how often a second a process looks at most.
 	claimers, passes = 8, 10
 	// passPeriod is how often a process looks at least, and when it looks again after a failure, or while the ring exists.
 	passPeriod = 5 * time.Second
@@ -54,8 +53,7 @@ type Claims struct {
 	// Controlled are those of its controlled resources.
 	Controlled []client.Object
 	// Namespaces are those that the ring is going to select and the manager caches. Nobody works on objects in others.
-	// Default: all but kube-system and sharding-system, as for a ring. Objects that belong to no namespace are always
-	// claimed.
+	// Default: all but kube-system and sharding-system, as for a ring. Objects without a namespace are always claimed.
 	Namespaces []string
 }
 
@@ -212,7 +210,7 @@ func (c *claims) checkOrder(ctx context.Context) error {
 	return nil
 }
 
-// checkLabels returns an error if a main object has the label of this shard, but not its ordinal: a Pod of the previous
+// checkLabels returns an error if a main object has this shard's label, but not its ordinal: a Pod of the previous
 // version may work on it.
 func (c *claims) checkLabels(ctx context.Context) error {
 	s, err := c.pod.share(ctx)
@@ -351,8 +349,7 @@ type candidate struct {
 }
 
 // pass claims the objects that are to get the label of this process: main objects by their ordinals, controlled ones by
-// the label of their controllers. It reports whether it has not, because the ring exists: then, labels are the
-// rebalancer's.
+// the label of their controllers. It reports whether the ring exists: then, labels are the rebalancer's.
 func (c *claims) pass(ctx context.Context) (ring bool, err error) {
 	var (
 		candidates []candidate
@@ -412,8 +409,8 @@ func (c *claims) counts(obj *metav1.PartialObjectMetadata) bool {
 	return c.namespaces[0] != "" || obj.Namespace != metav1.NamespaceSystem && obj.Namespace != contract.SystemNamespace
 }
 
-// controllerOf returns what controls the object, without labels; nil if that is no object of the ring, has no label, or
-// has that of another shard.
+// controllerOf returns what controls the object, without labels; nil if that is not of the ring, has no label, or has
+// that of another shard.
 func (c *claims) controllerOf(ctx context.Context, obj *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
 	ref := metav1.GetControllerOfNoCopy(obj)
 	if ref == nil {
@@ -474,8 +471,8 @@ func (c *claims) claim(ctx context.Context, found candidate) error {
 // object that is made anew may get another Pod while a reconcile of the old one still runs.
 type Hash func(gk schema.GroupKind, obj metav1.Object) uint64
 
-// Key is the xxHash64 of the object's key, group/kind/namespace/name. It has nothing to do with the shard that a ring
-// chooses for the key.
+// Key is the xxHash64 of the object's key, group/kind/namespace/name. It says nothing of the shard that a ring chooses
+// for the key.
 func Key(gk schema.GroupKind, obj metav1.Object) uint64 {
 	return xxhash.Sum64String(gk.Group + "/" + gk.Kind + "/" + obj.GetNamespace() + "/" + obj.GetName())
 }

@@ -43,8 +43,7 @@ func New(t testing.TB, c client.Client, ring string) *Ring {
 
 func (r *Ring) keys() contract.LabelKeys { return contract.LabelKeysOf(r.name, "") }
 
-// Shard returns a shard of the ring whose reconcilers work without a Lease. Do not use it with the options of a
-// manager.
+// Shard returns a shard of the ring whose reconcilers work without a Lease. Do not use it with a manager.
 func (r *Ring) Shard(name string) *shard.Shard {
 	r.t.Helper()
 

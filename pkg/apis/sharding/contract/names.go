@@ -32,13 +32,11 @@ const (
 	// Lease free may rely on that time. A shard without the annotation is not known to wait.
 	AnnotationHoldOff = "alpha.sharding.timebertt.dev/hold-off"
 	// AnnotationPod, on a shard's Lease, is the name of the Pod that runs the shard. Only the Leases of shards that have
-	// another name than their Pod carry it. The fence needs it: a token tells the API server which Pod writes, not which
-	// shard.
+	// another name than their Pod carry it, for the fence: a token tells the API server which Pod writes, not which shard.
 	AnnotationPod = "alpha.sharding.timebertt.dev/pod"
 	// AnnotationPodUID, on a shard's Lease, is the uid of the Pod whose process wrote the present renewTime: a
 	// [PodUIDValue]. With it, the lease monitor can believe the kubelet that the process has ended. A renewal that leaves
-	// the annotation as it was makes it void, so a process that does not know the annotation is never taken for its
-	// predecessor.
+	// the annotation as it was makes it void, so that no process is taken for its predecessor.
 	AnnotationPodUID = "alpha.sharding.timebertt.dev/pod-uid"
 	// AnnotationOffered, on the Lease of a slot, offers the slot to another Pod: it contains the renewTime of the Lease,
 	// as an [OfferValue]. The Pod that holds the slot writes it after it has stopped to work, and the lease monitor when
@@ -58,15 +56,14 @@ const (
 	AnnotationNamespaces = "alpha.sharding.timebertt.dev/namespaces"
 	// LabelStandby contains the name of the ring, on a Lease that is not a shard's: that of a Pod which waits for a slot.
 	LabelStandby = "alpha.sharding.timebertt.dev/standby"
-	// AnnotationSlots, on such a Lease, says which slots the Pod would take, as a [SlotsValue]. Without it, any slot of
-	// the ring.
+	// AnnotationSlots, on such a Lease, says which slots the Pod would take: a [SlotsValue]. Without it, any of the ring.
 	AnnotationSlots = "alpha.sharding.timebertt.dev/slots"
 	// AnnotationUnboundShards, on a ring with the value "true", lets shards write their Leases with any token that RBAC
 	// allows. Without it, an admission policy demands a token that is bound to the Pod with the shard's name.
 	AnnotationUnboundShards = "sharding.timebertt.dev/unbound-shards"
 	// AnnotationSharder, on a ring, says who shards it: the election Lease of the ring's embedded sharder, as
-	// namespace/name, or [SharderNobody]. Without it, a ring with [FinalizerRebalancer] is sharded by the services. Only
-	// sharders write it.
+	// namespace/name, or [SharderNobody]. Without it, the services shard a ring with [FinalizerRebalancer]. Only sharders
+	// write it.
 	AnnotationSharder       = "alpha.sharding.timebertt.dev/sharder"
 	SharderNobody           = "nobody"                                  // after a sharder has stopped for another one
 	LabelShardPrefix        = "shard.alpha.sharding.timebertt.dev/"     // of the keys that [ShardLabel] returns
@@ -173,8 +170,7 @@ func isOf(renewed time.Time, annotations map[string]string, annotation string) b
 }
 
 // StandbyDuration is how long a Pod counts as waiting for a slot after the renewTime of its Lease with [LabelStandby].
-// Clocks of machines may differ by most of it: all that depends on them is whether a slot is offered before its Lease
-// is released or taken.
+// Clocks may differ by most of it: only whether a slot is offered before its Lease is released or taken.
 const StandbyDuration = time.Minute
 
 // IsWaiting reports whether a Pod whose Lease with [LabelStandby] has this renewTime counts as waiting for a slot. Nil
@@ -286,8 +282,7 @@ func HandoverAnnotation(ring string) string { return handoverPrefix + RingSuffix
 // Handover maps each resource whose objects follow an object to the highest resource version in which one of these
 // objects came to the object's shard. It is written together with that shard. A shard that works on the object from a
 // cache of these resources waits until the cache has reached that version; otherwise, it would create again what it
-// does not see yet. Versions of one resource are comparable since Kubernetes 1.35. The zero value means that nothing
-// follows the object.
+// does not see yet. Versions of a resource are comparable since Kubernetes 1.35. Empty: nothing follows the object.
 type Handover map[schema.GroupResource]string
 
 var errHandover = errors.New("not a handover")

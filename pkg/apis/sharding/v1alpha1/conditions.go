@@ -25,8 +25,8 @@ const (
 const (
 	ReasonReconciliationSucceeded = "ReconciliationSucceeded" // Ready=True
 	ReasonReconciliationFailed    = "ReconciliationFailed"    // Ready=False. The message names the condition that is not.
-	// ReasonShardLabelInUse is a reason of Ready=False: an older ring has the same label, so no service acts for this
-	// one. It is also a reason of [ConditionWebhookRegistered], [ConditionAssigned], and [ConditionFenced].
+	// ReasonShardLabelInUse is a reason of Ready=False: an older ring has the same label, so no service acts for this one.
+	// It is also a reason of [ConditionWebhookRegistered], [ConditionAssigned], and [ConditionFenced].
 	ReasonShardLabelInUse = "ShardLabelInUse"
 )
 
@@ -63,7 +63,7 @@ const (
 	ReasonMoving           = "Moving"           // False: objects are moving, as expected after a change of shards
 	ReasonDrainsLate       = "DrainsLate"       // False: a shard has not released an object in time
 	ReasonAssignmentFailed = "AssignmentFailed" // False: objects could not be listed, watched, or written
-	// ReasonNamespacesNotWatched is a reason of False: the ring covers namespaces that no available shard watches. Nobody
+	// ReasonNamespacesNotWatched is a reason of False: no available shard watches some namespaces of the ring. Nobody
 	// works on objects there.
 	ReasonNamespacesNotWatched = "NamespacesNotWatched"
 	ReasonHandedOver           = "HandedOver" // False: the sharder has stopped for another one, which has not begun yet
@@ -104,8 +104,8 @@ func LabelDrain(kind, namespace, name string) string {
 	return contract.LabelDrainPrefix + suffixOf(kind, namespace, name)
 }
 
-// suffixOf returns [contract.RingSuffix] for a ring of any kind. An underscore, which no name contains, separates the
-// namespace from the name.
+// suffixOf returns [contract.RingSuffix] for a ring of any kind. No name contains the underscore between namespace from
+// the name.
 func suffixOf(kind, namespace, name string) string {
 	if namespace != "" {
 		name = namespace + "_" + name

@@ -32,8 +32,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/internal/within"
 )
 
-// Builder wraps a reconciler. [NewShardedReconciler] creates it. Builders of one manager are not safe for concurrent
-// use.
+// Builder wraps a reconciler. [NewShardedReconciler] creates it. Builders of a manager are not for concurrent use.
 type Builder struct {
 	manager         manager.Manager
 	object          client.Object
@@ -46,16 +45,15 @@ func NewShardedReconciler(mgr manager.Manager) *Builder {
 	return &Builder{manager: mgr, client: mgr.GetClient()}
 }
 
-// For sets the kind that the controller reconciles, as an empty object in the form that the controller watches.
-// Required.
+// For sets the kind that the controller reconciles, an empty object in the form that it watches. Required.
 func (b *Builder) For(object client.Object) *Builder {
 	b.object = object
 
 	return b
 }
 
-// WithClient sets the client that reads objects. It should read from the cache that the controller watches. Default:
-// the client of the manager.
+// WithClient sets the client that reads objects. It should read from the cache of the controller. Default: the client
+// of the manager.
 func (b *Builder) WithClient(c client.Client) *Builder {
 	b.client = c
 

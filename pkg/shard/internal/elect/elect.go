@@ -52,8 +52,7 @@ func Client(
 	return client, nil
 }
 
-// Lock returns the Lease of an election that this process wants to hold with the identity, and renews until the
-// deadline.
+// Lock returns the Lease of an election to be held with the identity, and renewed until the deadline.
 func Lock(
 	config *rest.Config, lease types.NamespacedName, identity string, renewDeadline time.Duration,
 ) (*resourcelock.LeaseLock, error) {
@@ -68,8 +67,8 @@ func Lock(
 	}, nil
 }
 
-// Election is a leader election without callbacks. Call its Run once: it returns when its context has ended, or when
-// the Lease is lost.
+// Election is a leader election without callbacks. Call Run once: it returns when its context has ended, or the Lease
+// is lost.
 type Election struct {
 	*leaderelection.LeaderElector
 

@@ -12,8 +12,7 @@ import (
 type Shard struct {
 	// Ring is the name of the ring, Name that of the shard, and Namespace that of the namespace of its Lease.
 	Ring, Name, Namespace string
-	// Config lets the shard read what it must not take from a cache. Nil: it takes everything from the cache, as in a
-	// test.
+	// Config lets the shard read what it must not take from a cache. Nil: it takes all from the cache, as in a test.
 	Config *rest.Config
 	// Leases writes the Lease, if a leader election does that which the program configures itself. Events may be nil.
 	Leases coordinationv1client.LeasesGetter
