@@ -1,15 +1,22 @@
 package shard
 
 import (
+	"context"
 	"net/http"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
@@ -21,133 +28,63 @@ func (f *fixture) said(s *Shard) string {
 	return f.lease(s).Annotations[contract.AnnotationHoldOff]
 }
 
-func TestTheLeaseSaysTheHoldOff(t *testing.T) {
-	for name, found := range map[string]*coordinationv1.LeaseSpec{
-		"no Lease":   nil,
-		"given back": {HolderIdentity: new("")},
-		"taken":      {HolderIdentity: new(contract.LeaseControllerIdentity)},
-		"held":       {HolderIdentity: new("shard-0")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
-			s := f.shard("shard-0")
-
-			l := f.lock(s, f.config)
-			if found != nil {
-				require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
-					ObjectMeta: metav1.ObjectMeta{
-						Namespace: f.namespace, Name: "shard-0", Annotations: map[string]string{"example.org/other": "kept"},
-					},
-					Spec: *found,
-				}))
-				_, _, err := l.Get(t.Context())
-				require.NoError(t, err)
-				require.NoError(t, l.Update(t.Context(), record("shard-0", 1)))
-				require.Equal(t, "kept", f.lease(s).Annotations["example.org/other"])
-			} else {
-				require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
-			}
-			require.Equal(t, "shard-0", holder(f.lease(s)))
-			require.Equal(t, "1.5s", f.said(s))
-
-			f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Annotations = nil })
-
-			_, _, err := l.Get(t.Context())
-			require.NoError(t, err)
-			require.NoError(t, l.Update(t.Context(), record("shard-0", 2)))
-			require.Equal(t, "1.5s", f.said(s), "it comes back")
-			require.NoError(t, l.Update(t.Context(), record("", 3)))
-			require.Equal(t, "1.5s", f.said(s), "it stays when the Lease is given back")
-		})
-	}
-}
-
-// TestTheLeaseNamesAPodOfAnotherName shows that the Lease of a shard that has the name of its Pod names none, whoever had it before.
-func TestTheLeaseNamesAPodOfAnotherName(t *testing.T) {
-	f := newFixture(t)
-	at := func(pod string) string {
-		s := f.shard("shard-0")
-		s.options.Pod = pod
-
-		l := f.lock(s, f.config)
-		if _, _, err := l.Get(t.Context()); err != nil {
-			require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
-		} else {
-			require.NoError(t, l.Update(t.Context(), record("shard-0", 1)))
-		}
-
-		return f.lease(s).Annotations[contract.AnnotationPod]
-	}
-
-	require.Equal(t, "pod-a", at("pod-a"))
-	require.Equal(t, "pod-b", at("pod-b"))
-	require.Empty(t, at("shard-0"))
-	require.Equal(t, "pod-a", at("pod-a"))
-	require.Empty(t, at(""))
-}
-
-// TestTheLeaseSaysWhichPodHasRenewedIt shows that each renewal says it anew, and that a released Lease still says who released it.
-func TestTheLeaseSaysWhichPodHasRenewedIt(t *testing.T) {
-	f := newFixture(t)
-	renew := func(uid types.UID, write func(*lock, int64) error, n int64) string {
-		s := f.shard("shard-0")
-		s.options.PodUID = uid
-
-		l := f.lock(s, f.config)
-		_, _, _ = l.Get(t.Context()) // it may not exist yet
-		require.NoError(t, write(l, n))
-
-		return f.lease(s).Annotations[contract.AnnotationPodUID]
-	}
-	create := func(l *lock, n int64) error { return l.Create(t.Context(), record("shard-0", n)) }
-	update := func(l *lock, n int64) error { return l.Update(t.Context(), record("shard-0", n)) }
-	at := func(n int64) time.Time { return record("shard-0", n).RenewTime.Time }
-
-	require.Equal(t, contract.PodUIDValue("uid-a", at(1)), renew("uid-a", create, 1))
-	require.Equal(t, contract.PodUIDValue("uid-a", at(2)), renew("uid-a", update, 2))
-	require.Equal(t, contract.PodUIDValue("uid-b", at(3)), renew("uid-b", update, 3))
-	require.Empty(t, renew("", update, 4), "a Pod without a uid does not leave that of its predecessor")
-}
-
-// Whoever has read the hold-off of a predecessor may rely on it.
-func TestALongerHoldOffThatWasSaidIsKept(t *testing.T) {
-	const said = 10 * time.Second
-
+// What a shard finds when it starts determines whether moves of its objects may be in progress. It announces how long
+// it waits for their end. Whoever has read the hold-off of a predecessor may rely on that.
+func TestHoldOff(t *testing.T) {
 	at := metav1.NewMicroTime(time.Unix(1_700_000_000, 0))
-
-	lease := func(holder string, held time.Duration) coordinationv1.LeaseSpec {
-		return coordinationv1.LeaseSpec{HolderIdentity: &holder, AcquireTime: &at, RenewTime: new(metav1.NewMicroTime(at.Add(held)))}
+	lease := func(holder string, held time.Duration) *coordinationv1.LeaseSpec {
+		return &coordinationv1.LeaseSpec{
+			HolderIdentity: &holder, LeaseDurationSeconds: new(int32(3)), AcquireTime: &at,
+			RenewTime: new(metav1.NewMicroTime(at.Add(held))),
+		}
 	}
+	untimed := lease("shard-0", time.Hour)
+	untimed.AcquireTime = nil
+
+	const long = 10 * time.Second
+
 	for name, tc := range map[string]struct {
-		found coordinationv1.LeaseSpec
+		found *coordinationv1.LeaseSpec
 		says  string
 		want  time.Duration
 	}{
-		"free":                              {lease("", time.Hour), "10s", said},
-		"taken":                             {lease(contract.LeaseControllerIdentity, time.Hour), "10s", said},
-		"held for less than it says":        {lease("shard-0", said-time.Second), "10s", said},
-		"held for as long as it says":       {lease("shard-0", said), "10s", 0},
-		"free, and says less":               {lease("", time.Hour), "1ns", minHoldOff},
-		"free, and says nothing to rely on": {lease("", time.Hour), "for ever", minHoldOff},
+		"no Lease: new, or deleted long ago": {nil, "", minHoldOff},
+		"taken":                              {lease(contract.LeaseControllerIdentity, 0), "", minHoldOff},
+		"given back":                         {lease("", time.Hour), "", minHoldOff},
+		"another's":                          {lease("someone", time.Hour), "", minHoldOff},
+		"still this shard's":                 {lease("shard-0", minHoldOff), "", 0},
+		"this shard's for a moment":          {lease("shard-0", minHoldOff-time.Millisecond), "", minHoldOff},
+		"this shard's, since nobody knows how long": {untimed, "", minHoldOff},
+		"free, and says more":                       {lease("", time.Hour), "10s", long},
+		"taken, and says more":                      {lease(contract.LeaseControllerIdentity, time.Hour), "10s", long},
+		"held for less than it says":                {lease("shard-0", long-time.Second), "10s", long},
+		"held for as long as it says":               {lease("shard-0", long), "10s", 0},
+		"free, and says less":                       {lease("", time.Hour), "1ns", minHoldOff},
+		"free, and says nothing to rely on":         {lease("", time.Hour), "for ever", minHoldOff},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			s := f.shard("shard-0")
 			clk := &lateClock{}
 			s.term.clock = clk
-			// This test is not about renewals.
-			s.term.renewDeadline, s.term.leaseDuration = time.Hour, 2*time.Hour
-			require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
-				ObjectMeta: metav1.ObjectMeta{
-					Namespace: f.namespace, Name: "shard-0", Annotations: map[string]string{contract.AnnotationHoldOff: tc.says},
-				},
-				Spec: tc.found,
-			}))
-
+			s.term.renewDeadline, s.term.leaseDuration = time.Hour, 2*time.Hour // this test is not about renewals
 			l := f.lock(s, f.config)
+
+			if tc.found != nil {
+				require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
+					ObjectMeta: metav1.ObjectMeta{
+						Namespace: f.namespace, Name: "shard-0",
+						Annotations: map[string]string{contract.AnnotationHoldOff: tc.says, "example.org/other": "kept"},
+					},
+					Spec: *tc.found,
+				}))
+			}
+
 			_, _, err := l.Get(t.Context())
-			require.NoError(t, err)
+			require.Equal(t, tc.found == nil, err != nil)
 			require.NoError(t, l.Update(t.Context(), record("shard-0", 1)))
+			require.Equal(t, "shard-0", holder(f.lease(s)))
+			require.Equal(t, tc.found != nil, f.lease(s).Annotations["example.org/other"] == "kept")
 
 			if tc.want > 0 {
 				require.Equal(t, tc.want.String(), f.said(s))
@@ -156,11 +93,45 @@ func TestALongerHoldOffThatWasSaidIsKept(t *testing.T) {
 				require.Equal(t, tc.want.String(), f.said(s), "until it has passed")
 				require.ErrorIs(t, s.term.held(), ErrNotHeld)
 			}
+
 			clk.ahead.Store(int64(tc.want))
 			require.NoError(t, s.term.held())
+			f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Annotations = nil })
+
+			_, _, err = l.Get(t.Context())
+			require.NoError(t, err)
 			require.NoError(t, l.Update(t.Context(), record("shard-0", 3)))
-			require.Equal(t, "1.5s", f.said(s), "from now on its own")
+			require.Equal(t, "1.5s", f.said(s), "from now on its own, and it comes back")
+			require.NoError(t, l.Update(t.Context(), record("", 4)))
+			require.Equal(t, "1.5s", f.said(s), "it stays when the Lease is given back")
 		})
+	}
+}
+
+// The Lease of a shard that has the name of its Pod names none, whoever had it before, and each renewal says anew which
+// uid the Pod has.
+func TestTheLeaseNamesThePodThatHasRenewedIt(t *testing.T) {
+	f := newFixture(t)
+
+	for n, step := range []struct {
+		pod  string
+		uid  types.UID
+		says string
+	}{{"pod-a", "uid-a", "pod-a"}, {"pod-b", "uid-a", "pod-b"}, {"shard-0", "uid-b", ""}, {"pod-a", "", "pod-a"},
+		{"", "", ""}} {
+		s := f.shard("shard-0")
+		s.options.Pod, s.options.PodUID = step.pod, step.uid
+		l, renewal := f.lock(s, f.config), record("shard-0", int64(n))
+		_, _, _ = l.Get(t.Context()) // it may not exist yet
+		require.NoError(t, l.Update(t.Context(), renewal))
+
+		uid := ""
+		if step.uid != "" {
+			uid = contract.PodUIDValue(step.uid, renewal.RenewTime.Time)
+		}
+
+		require.Equal(t, step.says, f.lease(s).Annotations[contract.AnnotationPod], n)
+		require.Equal(t, uid, f.lease(s).Annotations[contract.AnnotationPodUID], n)
 	}
 }
 
@@ -234,4 +205,217 @@ func TestTheHoldOffIsKeptWhenTheLeaseIsMadeAnew(t *testing.T) {
 			require.NoError(t, s.term.held(), "once")
 		})
 	}
+}
+
+func TestNamespacesThatAManagerWatches(t *testing.T) {
+	kinds, err := Kinds{Main(&corev1.ConfigMap{}), Controlled(&corev1.Secret{})}.in(scheme.Scheme)
+	require.NoError(t, err)
+
+	in := func(names ...string) map[string]cache.Config {
+		all := map[string]cache.Config{}
+		for _, name := range names {
+			all[name] = cache.Config{}
+		}
+
+		return all
+	}
+
+	for name, tc := range map[string]struct {
+		cache cache.Options
+		want  []string
+	}{
+		"all":                        {},
+		"some":                       {cache.Options{DefaultNamespaces: in("b", "a")}, []string{"a", "b"}},
+		"all, some in another way":   {cache.Options{DefaultNamespaces: in("a", metav1.NamespaceAll)}, nil},
+		"of another kind":            {cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Namespaces: in("a")}}}, nil},
+		"of one kind":                {cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: in("a")}}}, nil},
+		"of one kind all":            {cache.Options{DefaultNamespaces: in("a"), ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: in()}}}, nil},
+		"of one kind more":           {cache.Options{DefaultNamespaces: in("a"), ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: in("b")}}}, []string{"a", "b"}},
+		"of a kind, by other labels": {cache.Options{DefaultNamespaces: in("a"), ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {}}}, []string{"a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, tc.want, watchedNamespaces(manager.Options{Scheme: scheme.Scheme, Cache: tc.cache}, kinds))
+		})
+	}
+}
+
+// Whoever has read that the shard does not watch a namespace relies on the hold-off of a process that does.
+func TestProcessThatWatchesMoreThanItsPredecessorHoldsOff(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before, now []string
+		settled     bool
+	}{
+		"the same":        {[]string{"a", "b"}, []string{"a", "b"}, true},
+		"all, as before":  {nil, nil, true},
+		"fewer than all":  {nil, []string{"a"}, true},
+		"others":          {[]string{"a"}, []string{"b"}, false},
+		"all, unlike one": {[]string{"a"}, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			first, second := f.shard("shard-0"), f.shard("shard-0")
+			first.namespaces, second.namespaces = tc.before, tc.now
+			require.NoError(t, f.lock(first, f.config).Create(t.Context(), record("shard-0", 1)))
+			f.overwrite(first, func(lease *coordinationv1.Lease) {
+				lease.Spec.AcquireTime = &metav1.MicroTime{Time: lease.Spec.RenewTime.Add(-time.Hour)}
+			})
+
+			l := f.lock(second, f.config)
+			_, _, err := l.Get(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, tc.settled, l.settled)
+			require.NoError(t, l.Update(t.Context(), record("shard-0", 2)))
+
+			lease := f.lease(second)
+			require.Equal(t, watchedBy(lease) != "", len(tc.now) > 0)
+		})
+	}
+}
+
+// stopping reports whether the shard's Lease says that it stops.
+func (f *fixture) stopping(s *Shard) bool {
+	f.Helper()
+
+	lease := f.lease(s)
+
+	return lease.Spec.RenewTime != nil && contract.IsStopping(lease.Annotations, lease.Spec.RenewTime.Time)
+}
+
+// startUntilDrained starts a shard that reports its reconciles.
+func (f *fixture) startUntilDrained(s *Shard) (p *process, told chan string) {
+	f.Helper()
+
+	told = make(chan string, 100)
+	p = f.start(s, func(mgr ctrl.Manager) {
+		f.controls(mgr, s, &corev1.ConfigMap{}, func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
+			told <- req.Name
+
+			return ctrl.Result{}, nil
+		})
+	}, &corev1.ConfigMap{})
+
+	return p, told
+}
+
+func TestAShardThatStopsWorksUntilItsObjectsAreDrained(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	p, told := f.startUntilDrained(s)
+	a, b := f.configMap(s, "a"), f.configMap(s, "b")
+	receive(f, told, "it works")
+	receive(f, told, "it works")
+
+	p.cancel()
+	f.eventually("the Lease says that it stops", func() bool { return f.stopping(s) })
+	renewed := f.lease(s).Spec.RenewTime
+	f.eventually("each renewal says it", func() bool {
+		lease := f.lease(s)
+
+		return lease.Spec.RenewTime.After(renewed.Time) && contract.IsStopping(lease.Annotations, lease.Spec.RenewTime.Time)
+	})
+
+	c := f.configMap(s, "c")
+	require.Equal(t, "c", receive(f, told, "it still works"))
+
+	f.label(a, s.drainKey, "shard-1")
+	f.eventually("it hands objects over", func() bool {
+		f.refresh(a)
+
+		return a.Labels[s.shardKey] == "shard-1"
+	})
+	require.Equal(t, "shard-0", holder(f.lease(s)), "it has another object")
+	f.label(b, s.drainKey, "shard-1")
+	f.label(c, s.drainKey, "shard-1")
+	p.wait()
+	require.NoError(t, p.err)
+	require.Empty(t, holder(f.lease(s)))
+	require.False(t, f.stopping(s))
+}
+
+func TestAShardThatNobodyDrainsStops(t *testing.T) {
+	for name, timeout := range map[string]time.Duration{"because nobody drains it": 0,
+		"because the time is over": time.Second, "at once": -1} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			s := f.shard("shard-0")
+
+			if timeout != 0 {
+				s.options.DrainTimeout = timeout
+			}
+
+			p, told := f.startUntilDrained(s)
+			f.configMap(s, "a")
+			receive(f, told, "it works")
+			require.NoError(t, p.stop())
+			require.Empty(t, holder(f.lease(s)))
+		})
+	}
+}
+
+// The process that waits for a slot takes over what is not drained yet.
+func TestAShardThatStopsGivesItsSlotToWhoeverBeginsToWaitForIt(t *testing.T) {
+	f := newFixture(t)
+	s := f.claim(f.slotOptions("pod-a", 1)).got()
+	p, told := f.startUntilDrained(s)
+	object := f.configMap(s, "a")
+	receive(f, told, "it works")
+
+	p.cancel()
+	f.eventually("the Lease says that it stops", func() bool { return f.stopping(s) })
+
+	next := f.claim(f.slotOptions("pod-b", 1)).got()
+	require.Equal(t, s.Name(), next.Name())
+	p.wait()
+	require.NoError(t, p.err)
+	require.False(t, f.stopping(next), "the Lease is that of a shard that works")
+
+	f.refresh(object)
+	require.Equal(t, next.Name(), object.Labels[s.shardKey])
+}
+
+// A reconcile under a drain can take longer than a pause between drains.
+func TestAShardThatStopsWaitsForItsWorkers(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	clk := &lateClock{}
+	s.term.clock = clk
+	entered, proceed, stopped := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	p := f.start(s, func(mgr ctrl.Manager) {
+		f.controls(mgr, s, &corev1.ConfigMap{}, func(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+			close(entered)
+
+			select {
+			case <-ctx.Done():
+				close(stopped)
+			case <-proceed:
+			}
+
+			return ctrl.Result{}, nil
+		})
+	}, &corev1.ConfigMap{})
+	cm := f.configMap(s, "a")
+	receive(f, entered, "a worker is in a long reconcile")
+
+	f.label(cm, s.drainKey, "shard-1")
+	f.eventually("the drain was seen", s.guard.draining)
+	p.cancel()
+	f.eventually("the Lease says that it stops", func() bool { return f.stopping(s) })
+	clk.ahead.Store(int64(drainStalled + time.Second))
+
+	for range 5 {
+		before := f.lease(s).Spec.RenewTime
+		f.eventually("it goes on", func() bool { return f.lease(s).Spec.RenewTime.After(before.Time) })
+	}
+
+	select {
+	case <-stopped:
+		require.Fail(t, "the worker was told to stop")
+	default:
+	}
+
+	close(proceed)
+	p.wait()
+	require.NoError(t, p.err)
+	f.refresh(cm)
+	require.Equal(t, "shard-1", cm.Labels[s.shardKey])
 }

@@ -2,17 +2,23 @@ package shard
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -166,11 +172,13 @@ func TestPatchOfAnOldVersionConflicts(t *testing.T) {
 	cache := f.cacheView()
 	s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
 	cm := f.configMap(s, "")
-	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: cm.Namespace, Name: cm.Name, ResourceVersion: cm.ResourceVersion}}
+	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: cm.Namespace, Name: cm.Name,
+		ResourceVersion: cm.ResourceVersion}}
 	f.label(cm, "unrelated", "change")
 	cache.object = cm.DeepCopy()
 
-	err := s.CheckWrites(f.admin).Patch(t.Context(), old, client.RawPatch(types.MergePatchType, []byte(`{"data":{"a":"b"}}`)))
+	err := s.CheckWrites(f.admin).Patch(t.Context(), old,
+		client.RawPatch(types.MergePatchType, []byte(`{"data":{"a":"b"}}`)))
 	require.True(t, apierrors.IsConflict(err), "%v", err)
 }
 
@@ -207,7 +215,8 @@ func TestPatchesThatAreLeftAlone(t *testing.T) {
 		var sent []byte
 
 		recorder := s.CheckWrites(interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
-			Patch: func(_ context.Context, _ client.WithWatch, obj client.Object, patch client.Patch, _ ...client.PatchOption) (err error) {
+			Patch: func(_ context.Context, _ client.WithWatch, obj client.Object, patch client.Patch,
+				_ ...client.PatchOption) (err error) {
 				sent, err = patch.Data(obj)
 
 				return err
@@ -250,4 +259,144 @@ func TestStatusPatchesGetThePrecondition(t *testing.T) {
 	require.True(t, apierrors.IsConflict(c.SubResource("status").Patch(t.Context(), old.DeepCopy(), pending)))
 	f.refresh(pvc)
 	require.NotEqual(t, corev1.ClaimLost, pvc.Status.Phase)
+}
+
+// copier is an operator that copies the labels of its objects to wherever labels can be.
+type copier struct {
+	client client.Client
+
+	mu       sync.Mutex
+	refused  []error
+	finished map[string]int
+}
+
+func (c *copier) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	cm := &corev1.ConfigMap{}
+	if err := c.client.Get(ctx, req.NamespacedName, cm); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+
+	deploy := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, Name: req.Name}}
+	_, err := controllerutil.CreateOrUpdate(ctx, c.client, deploy, func() error {
+		if deploy.UID == "" { // the API server completes it
+			deploy.Spec = deployment(req.Namespace, req.Name, cm.Labels).Spec
+		}
+
+		deploy.Labels, deploy.Spec.Selector.MatchLabels, deploy.Spec.Template.Labels = cm.Labels, cm.Labels, cm.Labels
+
+		return controllerutil.SetControllerReference(cm, deploy, c.client.Scheme())
+	})
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	switch {
+	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
+		return reconcile.Result{}, err // the cache is behind, as happens to all
+	case err != nil:
+		c.refused = append(c.refused, err)
+		return reconcile.Result{}, err
+	}
+
+	c.finished[req.Name]++
+
+	return reconcile.Result{}, nil
+}
+
+// works reports whether the operator has finished with all objects.
+func (c *copier) works(t *testing.T, names []string) bool {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	require.Empty(t, c.refused)
+
+	for _, name := range names {
+		if c.finished[name] == 0 {
+			return false
+		}
+	}
+
+	return true
+}
+
+// An operator that copies labels everywhere restarts nothing when its objects get a ring, and when they move.
+func TestCopiesOfLabelsDoNotContainTheShard(t *testing.T) {
+	f := newFixture(t)
+	before := &copier{client: f.admin, finished: map[string]int{}}
+
+	var names []string
+
+	for i := range 8 {
+		name := fmt.Sprintf("app-%d", i)
+		names = append(names, name)
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name,
+			Labels: map[string]string{"app": name}}}
+		require.NoError(t, f.admin.Create(t.Context(), cm))
+
+		_, err := before.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cm)})
+		require.NoError(t, err)
+	}
+
+	kinds, err := Kinds{Main(&corev1.ConfigMap{}), Controlled(&appsv1.Deployment{})}.in(scheme.Scheme)
+	require.NoError(t, err)
+
+	begin := func(name string) (*Shard, *copier) {
+		s, c := f.shard(name), &copier{finished: map[string]int{}}
+		f.start(s, func(mgr ctrl.Manager) {
+			all, err := s.newClients(clientOptions{
+				scheme: mgr.GetScheme(), inner: &client.CacheOptions{}, kinds: kinds,
+			})
+			require.NoError(t, err)
+
+			for _, kind := range kinds {
+				s.kindOf(mgr.GetClient(), kind.object)
+			}
+
+			c.client = all.client(mgr.GetClient())
+			f.controls(mgr, s, &corev1.ConfigMap{}, func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+				return c.Reconcile(marked(ctx, mark{controller: "test"}), req)
+			})
+		}, &corev1.ConfigMap{}, &appsv1.Deployment{})
+
+		return s, c
+	}
+	move := func(name string, s *Shard, to string) {
+		for _, obj := range []client.Object{&appsv1.Deployment{}, &corev1.ConfigMap{}} {
+			obj.SetNamespace(f.namespace)
+			obj.SetName(name)
+			f.label(obj, s.shardKey, to)
+		}
+	}
+
+	first, operator := begin("shard-0")
+
+	for _, name := range names {
+		move(name, first, first.Name())
+	}
+
+	f.eventually("it works with the ring", func() bool { return operator.works(t, names) })
+
+	// One half gets a new shard, after it was drained.
+	second, another := begin("shard-1")
+	f.held(second)
+
+	for _, name := range names[:4] {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name}}
+		f.label(cm, first.drainKey, "true")
+		f.released(first, cm)
+		move(name, first, second.Name())
+	}
+
+	f.eventually("the other shard works", func() bool { return another.works(t, names[:4]) && operator.works(t, names) })
+
+	for _, name := range names {
+		deploy := &appsv1.Deployment{}
+		require.NoError(t, f.admin.Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: name}, deploy))
+		require.EqualValues(t, 1, deploy.Generation, "nothing but labels has changed")
+		require.Contains(t, deploy.Labels, first.shardKey)
+
+		want := map[string]string{"app": name}
+		require.Equal(t, want, deploy.Spec.Template.Labels)
+		require.Equal(t, want, deploy.Spec.Selector.MatchLabels)
+	}
 }

@@ -11,9 +11,12 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -93,7 +96,8 @@ func (f *fixture) standby(pod string) *coordinationv1.Lease {
 	f.Helper()
 
 	lease := &coordinationv1.Lease{}
-	if err := f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: standbyName(f.ring, pod)}, lease); err != nil {
+	if err := f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: standbyName(f.ring, pod)},
+		lease); err != nil {
 		return nil
 	}
 
@@ -128,7 +132,8 @@ func TestProcessesThatStartTogetherTakeDifferentSlots(t *testing.T) {
 
 	leases := &coordinationv1.LeaseList{}
 	f.eventually("all slots are held", func() bool {
-		require.NoError(t, f.admin.List(t.Context(), leases, client.InNamespace(f.namespace), client.MatchingLabels{contract.LabelClusterRing: f.ring}))
+		require.NoError(t, f.admin.List(t.Context(), leases, client.InNamespace(f.namespace),
+			client.MatchingLabels{contract.LabelClusterRing: f.ring}))
 
 		return len(leases.Items) == slots
 	})
@@ -261,8 +266,9 @@ func TestASlotIsReleasedIfWhoeverWaitsDoesNotTakeIt(t *testing.T) {
 	p := f.runs(s, ignore)
 	receive(f, p.mgr.Elected(), "the manager has the Lease")
 	require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: standbyName(f.ring, "pod-b"), Labels: map[string]string{contract.LabelStandby: f.ring}},
-		Spec:       coordinationv1.LeaseSpec{RenewTime: new(metav1.NowMicro())},
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: standbyName(f.ring, "pod-b"),
+			Labels: map[string]string{contract.LabelStandby: f.ring}},
+		Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NowMicro())},
 	}))
 
 	leases, stop := f.versions(s)
@@ -308,7 +314,8 @@ func TestAProcessThatRestartsInItsPodContinuesWithItsSlot(t *testing.T) {
 	require.NotEqual(t, first.Name(), f.claim(options).got().Name(), "a new Pod with the name of the old")
 }
 
-// TestASlotThatWasTakenBeforeTheManagerStarts has a process that took its slot and then did something else for too long.
+// TestASlotThatWasTakenBeforeTheManagerStarts has a process that took its slot and then did something else for too
+// long.
 func TestASlotThatWasTakenBeforeTheManagerStarts(t *testing.T) {
 	f := newFixture(t)
 	options := briefly(f.slotOptions("pod-a", 1))
@@ -324,7 +331,8 @@ func TestASlotThatWasTakenBeforeTheManagerStarts(t *testing.T) {
 	require.Equal(t, "pod-b", f.lease(late).Annotations[contract.AnnotationPod])
 }
 
-// TestASlotThatWasTakenEndsTheTerm has two processes whose clocks differ: the renewTime of the second is before that of the first.
+// TestASlotThatWasTakenEndsTheTerm has two processes whose clocks differ: the renewTime of the second is before that of
+// the first.
 func TestASlotThatWasTakenEndsTheTerm(t *testing.T) {
 	f := newFixture(t)
 	s := f.claim(f.slotOptions("pod-a", 1)).got()
@@ -343,8 +351,8 @@ func TestASlotThatWasTakenEndsTheTerm(t *testing.T) {
 	require.ErrorIs(t, s.term.lost(), ErrLost)
 }
 
-// Whoever takes a slot within the hold-off of its holder has to hold off too: a rebalancer may have seen the Lease free, and still write. This is so
-// if the answer to the write was lost that has taken the slot.
+// Whoever takes a slot within the hold-off of its holder has to hold off too: a rebalancer may have seen the Lease
+// free, and still write. This is so if the answer to the write was lost that has taken the slot.
 func TestASlotThatWasFreeLatelyStaysUnsettled(t *testing.T) {
 	for name, held := range map[string]time.Duration{"lately": minHoldOff / 2, "long ago": 2 * minHoldOff} {
 		t.Run(name, func(t *testing.T) {
@@ -353,7 +361,8 @@ func TestASlotThatWasFreeLatelyStaysUnsettled(t *testing.T) {
 
 			written := f.lease(first).Spec.RenewTime.Add(-time.Minute)
 			f.overwrite(first, func(lease *coordinationv1.Lease) {
-				lease.Spec.AcquireTime, lease.Spec.RenewTime = new(metav1.NewMicroTime(written)), new(metav1.NewMicroTime(written.Add(held)))
+				lease.Spec.AcquireTime, lease.Spec.RenewTime = new(metav1.NewMicroTime(written)),
+					new(metav1.NewMicroTime(written.Add(held)))
 			})
 
 			s := f.claim(f.slotOptions("pod-a", 1)).got()
@@ -392,11 +401,13 @@ func TestALeaseOfAnotherRingIsNoSlot(t *testing.T) {
 // TestALeaseThatHidesASlotIsReported has such a Lease where there is no other slot.
 func TestALeaseThatHidesASlotIsReported(t *testing.T) {
 	f := newFixture(t)
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: contract.SlotName(f.ring, 0)}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
+		Name: contract.SlotName(f.ring, 0)}}
 	require.NoError(t, f.admin.Create(t.Context(), lease))
 
 	reported := make(chan string, 100)
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), funcr.New(func(_, args string) { reported <- args }, funcr.Options{})))
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(),
+		funcr.New(func(_, args string) { reported <- args }, funcr.Options{})))
 	claimed := make(chan error, 1)
 
 	go func() {
@@ -413,4 +424,161 @@ func TestALeaseThatHidesASlotIsReported(t *testing.T) {
 
 	cancel()
 	require.ErrorIs(t, receive(f, claimed, "Claim returns"), context.Canceled)
+}
+
+// deployed creates a Deployment of one replica with its ReplicaSet, which nothing runs.
+func (f *fixture) deployed() (*appsv1.Deployment, *appsv1.ReplicaSet) {
+	f.Helper()
+
+	labels := map[string]string{"app": "shard"}
+	selector := &metav1.LabelSelector{MatchLabels: labels}
+	template := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labels},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}},
+	}
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shards"},
+		Spec:       appsv1.DeploymentSpec{Replicas: new(int32(1)), Selector: selector, Template: template},
+	}
+	require.NoError(f, f.admin.Create(f.Context(), deployment))
+
+	set := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: f.namespace, Name: "shards-1",
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment,
+				appsv1.SchemeGroupVersion.WithKind("Deployment"))},
+		},
+		// As in a rolling update.
+		Spec: appsv1.ReplicaSetSpec{Replicas: new(int32(2)), Selector: selector, Template: template},
+	}
+	require.NoError(f, f.admin.Create(f.Context(), set))
+
+	return deployment, set
+}
+
+// pod creates a Pod of the ReplicaSet.
+func (f *fixture) pod(set *appsv1.ReplicaSet, name string) {
+	f.Helper()
+
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name}, Spec: set.Spec.Template.Spec}
+	if set.Name != "" {
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set,
+			appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+	}
+	require.NoError(f, f.admin.Create(f.Context(), pod))
+}
+
+func (f *fixture) scale(deployment *appsv1.Deployment, replicas int32) {
+	f.Helper()
+	f.refresh(deployment)
+	deployment.Spec.Replicas = &replicas
+	require.NoError(f, f.admin.Update(f.Context(), deployment))
+}
+
+func (f *fixture) cost(pod string) string {
+	f.Helper()
+
+	p := &corev1.Pod{}
+	require.NoError(f, f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: pod}, p))
+
+	return p.Annotations[deletionCost]
+}
+
+func TestSlotsFollowTheScaleOfTheDeployment(t *testing.T) {
+	f := newFixture(t)
+	deployment, set := f.deployed()
+
+	for _, name := range []string{"pod-a", "pod-b", "pod-c"} {
+		f.pod(set, name)
+	}
+
+	first := f.claim(f.slotted("pod-a", Scale())).got()
+	require.Equal(t, contract.SlotName(f.ring, 0), first.Name())
+	f.eventually("it is deleted last", func() bool { return f.cost("pod-a") == "5000" })
+	f.runs(first, ignore)
+
+	second := f.claim(f.slotted("pod-b", Scale()))
+	second.waits("pod-b")
+	require.Empty(t, f.cost("pod-b"), "a Pod without a slot is deleted before others")
+
+	f.scale(deployment, 2)
+	require.Equal(t, contract.SlotName(f.ring, 1), second.got().Name())
+	f.eventually("the Pod of the highest slot is deleted first", func() bool { return f.cost("pod-b") == "4999" })
+}
+
+// TestFollowingTheScaleNeeds shows what a shard must be allowed to do, and what it reports if it is not.
+func TestFollowingTheScaleNeeds(t *testing.T) {
+	f := newFixture(t)
+	_, set := f.deployed()
+	f.pod(set, "pod-a")
+	f.pod(&appsv1.ReplicaSet{Spec: set.Spec}, "alone")
+
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"}}
+	allow := func(group, resource string, verbs ...string) {
+		role.Rules = append(role.Rules,
+			rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs})
+		require.NoError(t, f.admin.Update(t.Context(), role))
+	}
+	f.grant(role)
+	f.config.Impersonate.UserName = f.namespace
+
+	fails := func(pod, message string) {
+		t.Helper()
+		f.eventually(message, func() bool {
+			c := f.claim(f.slotted(pod, Scale()))
+			receive(f, c.done, "it fails")
+			require.Error(t, c.err)
+			t.Log(c.err)
+
+			return strings.Contains(c.err.Error(), message)
+		})
+	}
+	fails("pod-a", `cannot get resource "pods"`)
+	allow("", "pods", "get")
+	fails("alone", "it has no owner with a scale")
+	fails("pod-a", `cannot get resource "replicasets"`)
+	allow("apps", "replicasets", "get")
+	fails("pod-a", `cannot get resource "deployments"`)
+	allow("apps", "deployments", "get")
+	fails("pod-a", `cannot get resource "deployments/scale"`)
+	allow("apps", "deployments/scale", "get")
+	allow("coordination.k8s.io", "leases", "get", "list", "watch", "create", "update", "delete")
+	require.Equal(t, contract.SlotName(f.ring, 0), f.claim(f.slotted("pod-a", Scale())).got().Name())
+	require.Empty(t, f.cost("pod-a"), "it works without the permission to patch Pods")
+}
+
+// While the API server does not answer, a process must not end: it would be started less and less often.
+func TestFollowingTheScaleSurvivesAnOutage(t *testing.T) {
+	f := newFixture(t)
+	_, set := f.deployed()
+	f.pod(set, "pod-a")
+
+	n := &network{}
+	f.config.Wrap(n.wrap)
+	n.down.Store(true)
+
+	c := f.claim(f.slotted("pod-a", Scale()))
+	f.eventually("it has tried", func() bool { return n.refused.Load() > 1 })
+	n.down.Store(false)
+	require.Equal(t, contract.SlotName(f.ring, 0), c.got().Name())
+}
+
+// What controls the Deployment may be in no namespace, and of a kind that nobody knows any more.
+func TestFollowingTheScaleEndsAtTheNamespace(t *testing.T) {
+	for name, kind := range map[string]schema.GroupVersionKind{
+		"in no namespace":  rbacv1.SchemeGroupVersion.WithKind("ClusterRole"),
+		"of no known kind": {Group: "example.org", Version: "v1", Kind: "Unknown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			deployment, set := f.deployed()
+			f.pod(set, "pod-a")
+
+			above := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "above-" + f.namespace}}
+			require.NoError(t, f.admin.Create(t.Context(), above))
+			deployment.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(above, kind)}
+			require.NoError(t, f.admin.Update(t.Context(), deployment))
+			require.Equal(t, contract.SlotName(f.ring, 0), f.claim(f.slotted("pod-a", Scale())).got().Name())
+		})
+	}
 }

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/metadata"
@@ -23,13 +22,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/pkg/internal/testenv"
 	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/pkg/shard/shardtest"
 )
 
-// controller is an ordinary controller of ConfigMaps that consists of an informer, a queue, and workers. Comments mark what
-// sharding adds.
+// controller is an ordinary controller of ConfigMaps that consists of an informer, a queue, and workers. Comments mark
+// what sharding adds.
 type controller struct {
 	shard  *shard.Shard
 	config *rest.Config
@@ -59,7 +56,8 @@ func (c *controller) work(ctx context.Context) error {
 	}
 
 	// Watch only the shard's objects.
-	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClient, 0, metav1.NamespaceAll, c.shard.TweakListOptions)
+	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClient, 0, metav1.NamespaceAll,
+		c.shard.TweakListOptions)
 	resource := corev1.SchemeGroupVersion.WithResource("configmaps")
 	informer := factory.ForResource(resource).Informer()
 
@@ -94,7 +92,9 @@ func (c *controller) work(ctx context.Context) error {
 }
 
 // enqueue adds the key of an object to the queue on every event.
-func enqueue(informer cache.SharedIndexInformer, queue workqueue.TypedRateLimitingInterface[types.NamespacedName]) error {
+func enqueue(
+	informer cache.SharedIndexInformer, queue workqueue.TypedRateLimitingInterface[types.NamespacedName],
+) error {
 	add := func(obj any) {
 		if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {
 			queue.Add(key.AsNamespacedName())
@@ -136,97 +136,12 @@ func next(
 	return true
 }
 
-// ring is one test's ring. The test acts as its services.
-type ring struct {
-	*testing.T
-	admin     client.Client
-	config    *rest.Config
-	namespace string
-}
-
-func newRing(t *testing.T) *ring {
-	t.Helper()
-
-	return &ring{T: t, admin: testenv.Client(t), config: testenv.Config(t), namespace: testenv.Namespace(t)}
-}
-
-func (r *ring) shard(name string) *shard.Shard {
-	r.Helper()
-	s, err := shard.New(shard.Options{
-		Ring: r.namespace, Name: name, Namespace: r.namespace, HoldOff: 1500 * time.Millisecond,
-		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond,
-	})
-	require.NoError(r, err)
-
-	return s
-}
-
-// start runs the function until the test ends or calls stop, which returns the function's error.
-func (r *ring) start(run func(context.Context) error) (stop, result func() error) {
-	r.Helper()
-
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-
-	var err error
-
-	go func() {
-		defer close(done)
-
-		err = run(ctx)
-	}()
-
-	result = func() error {
-		<-done
-
-		return err
-	}
-	stop = func() error {
-		cancel()
-
-		return result()
-	}
-	r.Cleanup(func() { _ = stop() })
-
-	return stop, result
-}
-
-func (r *ring) eventually(what string, condition func() bool) {
-	r.Helper()
-	err := wait.PollUntilContextTimeout(r.Context(), 20*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
-		return condition(), nil
-	})
-	require.NoError(r, err, what)
-}
-
-func (r *ring) holder(name string) string {
-	r.Helper()
-
-	lease := &coordinationv1.Lease{}
-	if err := r.admin.Get(r.Context(), client.ObjectKey{Namespace: r.namespace, Name: name}, lease); err != nil {
-		require.NoError(r, client.IgnoreNotFound(err))
-
-		return ""
-	}
-
-	return *lease.Spec.HolderIdentity
-}
-
-func (r *ring) renewed(name string) time.Time {
-	r.Helper()
-
-	lease := &coordinationv1.Lease{}
-	require.NoError(r, r.admin.Get(r.Context(), client.ObjectKey{Namespace: r.namespace, Name: name}, lease))
-
-	return lease.Spec.RenewTime.Time
-}
-
 // A controller that uses only client-go hands an object over.
 func TestClientGoControllersHandAnObjectOver(t *testing.T) {
-	r := newRing(t)
-	labels := map[string]string{contract.ShardLabel(r.namespace): "shard-0"}
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: "a", Labels: labels}}
-	require.NoError(t, r.admin.Create(t.Context(), cm))
+	f := newOperators(t)
+	labels := map[string]string{contract.ShardLabel(f.namespace): "shard-0"}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "a", Labels: labels}}
+	require.NoError(t, f.admin.Create(t.Context(), cm))
 
 	var mu sync.Mutex
 
@@ -241,7 +156,7 @@ func TestClientGoControllersHandAnObjectOver(t *testing.T) {
 	stops := map[string]func() error{}
 
 	for _, name := range []string{"shard-0", "shard-1"} {
-		c := &controller{shard: r.shard(name), config: r.config, sync: func(context.Context, types.NamespacedName) error {
+		c := &controller{shard: f.bare(name), config: f.config, sync: func(context.Context, types.NamespacedName) error {
 			mu.Lock()
 			synced[name]++
 			mu.Unlock()
@@ -252,43 +167,43 @@ func TestClientGoControllersHandAnObjectOver(t *testing.T) {
 
 			return nil
 		}}
-		stops[name], _ = r.start(c.run)
+		stops[name], _ = f.runs(c.run)
 	}
-	r.eventually("the first shard works on it", func() bool { return count("shard-0") == 1 })
+	f.eventually(func() bool { return count("shard-0") == 1 }, "the first shard works on it")
 
 	label := func(labels string) {
 		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{`+labels+`}}}`))
-		require.NoError(t, r.admin.Patch(t.Context(), cm, patch))
+		require.NoError(t, f.admin.Patch(t.Context(), cm, patch))
 	}
-	label(`"` + contract.DrainLabel(r.namespace) + `":"true"`)
-	r.eventually("the second shard is ready", func() bool { return r.holder("shard-1") == "shard-1" })
-	require.NoError(t, r.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
-	require.Equal(t, "shard-0", cm.Labels[contract.ShardLabel(r.namespace)], "not given up while it is worked on")
+	label(`"` + contract.DrainLabel(f.namespace) + `":"true"`)
+	f.eventually(func() bool { return f.holder("shard-1") == "shard-1" }, "the second shard is ready")
+	require.NoError(t, f.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
+	require.Equal(t, "shard-0", cm.Labels[contract.ShardLabel(f.namespace)], "not given up while it is worked on")
 
 	close(release)
-	r.eventually("the first shard gives it up", func() bool {
-		require.NoError(t, r.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
+	f.eventually(func() bool {
+		require.NoError(t, f.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
 
 		return len(cm.Labels) == 0
-	})
+	}, "the first shard gives it up")
 	require.Equal(t, 1, count("shard-0"), "it does not begin again")
 	require.Zero(t, count("shard-1"))
 
-	label(`"` + contract.ShardLabel(r.namespace) + `":"shard-1"`)
-	r.eventually("the second shard works on it", func() bool { return count("shard-1") > 0 })
+	label(`"` + contract.ShardLabel(f.namespace) + `":"shard-1"`)
+	f.eventually(func() bool { return count("shard-1") > 0 }, "the second shard works on it")
 	require.Equal(t, 1, count("shard-0"))
 
 	require.NoError(t, stops["shard-1"]())
-	require.Empty(t, r.holder("shard-1"), "given back")
-	require.Equal(t, "shard-0", r.holder("shard-0"))
+	require.Empty(t, f.holder("shard-1"), "given back")
+	require.Equal(t, "shard-0", f.holder("shard-0"))
 }
 
 func TestRunEndsWhenTheLeaseIsLost(t *testing.T) {
-	r := newRing(t)
-	s := r.shard("shard-0")
+	f := newOperators(t)
+	s := f.bare("shard-0")
 	began := make(chan struct{})
-	_, result := r.start(func(ctx context.Context) error {
-		return s.Run(ctx, r.config, func(ctx context.Context) error {
+	_, result := f.runs(func(ctx context.Context) error {
+		return s.Run(ctx, f.config, func(ctx context.Context) error {
 			close(began)
 			<-ctx.Done()
 
@@ -298,25 +213,25 @@ func TestRunEndsWhenTheLeaseIsLost(t *testing.T) {
 	<-began
 
 	lease := &coordinationv1.Lease{}
-	r.eventually("the Lease is taken", func() bool {
-		require.NoError(t, r.admin.Get(t.Context(), client.ObjectKey{Namespace: r.namespace, Name: "shard-0"}, lease))
+	f.eventually(func() bool {
+		require.NoError(t, f.admin.Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: "shard-0"}, lease))
 		lease.Spec.HolderIdentity = new(contract.LeaseControllerIdentity)
 
-		return r.admin.Update(t.Context(), lease) == nil
-	})
+		return f.admin.Update(t.Context(), lease) == nil
+	}, "the Lease is taken")
 
 	err := result()
 	require.ErrorIs(t, err, shard.ErrLost)
 	require.ErrorContains(t, err, `its holder is now "shardlease-controller"`)
-	require.Equal(t, contract.LeaseControllerIdentity, r.holder("shard-0"))
+	require.Equal(t, contract.LeaseControllerIdentity, f.holder("shard-0"))
 }
 
 func TestRunKeepsTheLeaseWhileItsWorkStops(t *testing.T) {
-	r := newRing(t)
-	s := r.shard("shard-0")
+	f := newOperators(t)
+	s := f.bare("shard-0")
 	began, stopping, proceed := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	stop, _ := r.start(func(ctx context.Context) error {
-		return s.Run(ctx, r.config, func(ctx context.Context) error {
+	stop, _ := f.runs(func(ctx context.Context) error {
+		return s.Run(ctx, f.config, func(ctx context.Context) error {
 			close(began)
 			<-ctx.Done()
 			close(stopping)
@@ -331,26 +246,27 @@ func TestRunKeepsTheLeaseWhileItsWorkStops(t *testing.T) {
 	go func() { result <- stop() }()
 	<-stopping
 
-	before := r.renewed("shard-0")
-	r.eventually("the Lease is renewed after the stop", func() bool { return r.renewed("shard-0").After(before.Add(time.Second)) })
+	before := f.lease("shard-0").Spec.RenewTime.Time
+	f.eventually(func() bool { return f.lease("shard-0").Spec.RenewTime.After(before.Add(time.Second)) },
+		"the Lease is renewed after the stop")
 	close(proceed)
 	require.NoError(t, <-result)
-	require.Empty(t, r.holder("shard-0"))
+	require.Empty(t, f.holder("shard-0"))
 }
 
 func TestRunGivesTheLeaseBack(t *testing.T) {
 	broken := errors.New("broken")
 	for name, tc := range map[string]struct{ err error }{"when the work is done": {nil}, "when it failed": {broken}} {
 		t.Run(name, func(t *testing.T) {
-			r := newRing(t)
-			s := r.shard("shard-0")
-			err := s.Run(t.Context(), r.config, func(context.Context) error {
-				require.Equal(t, "shard-0", r.holder("shard-0"))
+			f := newOperators(t)
+			s := f.bare("shard-0")
+			err := s.Run(t.Context(), f.config, func(context.Context) error {
+				require.Equal(t, "shard-0", f.holder("shard-0"))
 
 				return tc.err
 			})
 			require.ErrorIs(t, err, tc.err)
-			require.Empty(t, r.holder("shard-0"))
+			require.Empty(t, f.holder("shard-0"))
 		})
 	}
 }
@@ -358,79 +274,30 @@ func TestRunGivesTheLeaseBack(t *testing.T) {
 func TestRunThatIsStoppedBeforeItHoldsTheLease(t *testing.T) {
 	for name, holder := range map[string]string{"another's": contract.LeaseControllerIdentity, "in the hold-off": ""} {
 		t.Run(name, func(t *testing.T) {
-			r := newRing(t)
+			f := newOperators(t)
 			renewed := metav1.NowMicro()
-			require.NoError(t, r.admin.Create(t.Context(), &coordinationv1.Lease{
-				ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: "shard-0"},
-				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(3600)), RenewTime: &renewed},
+			require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard-0"},
+				Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(3600)),
+					RenewTime: &renewed},
 			}))
-			s, err := shard.New(shard.Options{Ring: r.namespace, Name: "shard-0", Namespace: r.namespace, HoldOff: time.Hour})
+			s, err := shard.New(shard.Options{Ring: f.namespace, Name: "shard-0", Namespace: f.namespace, HoldOff: time.Hour})
 			require.NoError(t, err)
 
-			stop, _ := r.start(func(ctx context.Context) error {
-				return s.Run(ctx, r.config, func(context.Context) error { return errors.New("it must not work") })
+			stop, _ := f.runs(func(ctx context.Context) error {
+				return s.Run(ctx, f.config, func(context.Context) error { return errors.New("it must not work") })
 			})
 			if holder == "" {
-				r.eventually("the Lease is held", func() bool { return r.holder("shard-0") == "shard-0" })
+				f.eventually(func() bool { return f.holder("shard-0") == "shard-0" }, "the Lease is held")
 			}
 			require.NoError(t, stop())
-			require.Equal(t, holder, r.holder("shard-0"))
+			require.Equal(t, holder, f.holder("shard-0"))
 		})
 	}
 }
 
-// An object that is missing in the store may belong to another shard: only the API server knows that an owner is gone.
-func TestHandlerAsksForTheOwnerOfAnObjectInDeletion(t *testing.T) {
-	r := newRing(t)
-	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: r.namespace, Name: "a", Labels: map[string]string{contract.ShardLabel(r.namespace): "shard-1"},
-	}}
-	require.NoError(t, r.admin.Create(t.Context(), owner))
-	child := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Namespace: r.namespace, Name: "child", ResourceVersion: "1", DeletionTimestamp: new(metav1.Now()),
-		Labels: map[string]string{contract.ShardLabel(r.namespace): "shard-0"},
-		OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, Controller: new(true),
-		}},
-	}}
-
-	metadataClient, err := metadata.NewForConfig(r.config)
-	require.NoError(t, err)
-	s := shardtest.New(t, r.admin, r.namespace).Shard("shard-0")
-	resource := func(kind, plural string, inStore ...any) shard.Resource {
-		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-		for _, obj := range inStore {
-			require.NoError(t, store.Add(obj))
-		}
-
-		return shard.Resource{
-			Kind: corev1.SchemeGroupVersion.WithKind(kind), Resource: corev1.SchemeGroupVersion.WithResource(plural),
-			Namespaced: true, Store: store, Client: metadataClient,
-		}
-	}
-	synced := 0
-	sync := func(context.Context, types.NamespacedName) error {
-		synced++
-
-		return nil
-	}
-	_ = s.Handler(resource("ConfigMap", "configmaps"), sync)
-	handle := s.Handler(resource("Secret", "secrets", child), sync)
-
-	again, err := handle(t.Context(), client.ObjectKeyFromObject(child))
-	require.NoError(t, err)
-	require.Positive(t, again)
-	require.Zero(t, synced, "the owner is another shard's")
-
-	require.NoError(t, r.admin.Delete(t.Context(), owner))
-	again, err = handle(t.Context(), client.ObjectKeyFromObject(child))
-	require.NoError(t, err)
-	require.Zero(t, again)
-	require.Equal(t, 1, synced)
-}
-
 func TestHandlerOfAnIncompleteResource(t *testing.T) {
-	s := newRing(t).shard("shard-0")
+	s := newOperators(t).bare("shard-0")
 
 	_, err := s.Handler(shard.Resource{}, nil)(t.Context(), types.NamespacedName{})
 	for _, part := range []string{"kind:", "resource:", "store:", "client:"} {

@@ -3,14 +3,20 @@ package shard
 import (
 	"context"
 	"sync/atomic"
+	"testing"
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/util/workqueue"
@@ -18,12 +24,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// program is what a program that runs as a shard has: clients and caches that hide the ring. Its main kind is ConfigMap; Secrets and others are
-// controlled.
+// program is what a program that runs as a shard has: clients and caches that hide the ring. Its main kind is
+// ConfigMap; Secrets and others are controlled.
 type program struct {
 	*fixture
 
@@ -47,7 +54,8 @@ func (f *fixture) program(s *Shard, changes ...func(*clientOptions)) *program {
 		scheme: scheme.Scheme, shared: f.cache.DefaultUnsafeDisableDeepCopy != nil && *f.cache.DefaultUnsafeDisableDeepCopy,
 	}
 	o.kinds, _ = Kinds{
-		Main(&corev1.ConfigMap{}), Controlled(&corev1.Secret{}), Controlled(&corev1.Pod{}), Controlled(&appsv1.Deployment{}), Controlled(&appsv1.StatefulSet{}),
+		Main(&corev1.ConfigMap{}), Controlled(&corev1.Secret{}), Controlled(&corev1.Pod{}), Controlled(&appsv1.Deployment{}),
+		Controlled(&appsv1.StatefulSet{}),
 	}.in(scheme.Scheme)
 	p := &program{fixture: f, shard: s}
 
@@ -63,7 +71,8 @@ func (f *fixture) program(s *Shard, changes ...func(*clientOptions)) *program {
 
 	var err error
 
-	p.stored, err = cache.New(f.config, cache.Options{ByObject: by, DefaultUnsafeDisableDeepCopy: f.cache.DefaultUnsafeDisableDeepCopy})
+	p.stored, err = cache.New(f.config,
+		cache.Options{ByObject: by, DefaultUnsafeDisableDeepCopy: f.cache.DefaultUnsafeDisableDeepCopy})
 	require.NoError(f, err)
 
 	o.inner.Reader = p.stored
@@ -74,7 +83,7 @@ func (f *fixture) program(s *Shard, changes ...func(*clientOptions)) *program {
 
 	live, err := metadata.NewForConfig(f.config)
 	require.NoError(f, err)
-	s.readLive(&countedLooks{live, &p.looks})
+	s.live.Store(new(metadata.Interface(&countedLooks{live, &p.looks})))
 
 	for obj := range by {
 		s.kindOf(p.inner, obj)
@@ -114,7 +123,8 @@ func (p *program) counts() interceptor.Funcs {
 			p.writes.Add(1)
 			return c.Update(ctx, obj, opts...)
 		},
-		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch,
+			opts ...client.PatchOption) error {
 			p.writes.Add(1)
 			return c.Patch(ctx, obj, patch, opts...)
 		},
@@ -138,7 +148,8 @@ func (p *program) shows(obj client.Object) *corev1.ConfigMap {
 
 	cm := &corev1.ConfigMap{}
 	p.eventually("the cache is up to date", func() bool {
-		return p.client.Get(p.Context(), client.ObjectKeyFromObject(obj), cm) == nil && cm.ResourceVersion == obj.GetResourceVersion()
+		return p.client.Get(p.Context(), client.ObjectKeyFromObject(obj), cm) == nil &&
+			cm.ResourceVersion == obj.GetResourceVersion()
 	})
 
 	return cm
@@ -150,7 +161,8 @@ func (p *program) showsForm(obj client.Object) {
 
 	got, _ := obj.DeepCopyObject().(client.Object)
 	p.eventually("the cache is up to date", func() bool {
-		return p.client.Get(p.Context(), client.ObjectKeyFromObject(obj), got) == nil && got.GetResourceVersion() == obj.GetResourceVersion()
+		return p.client.Get(p.Context(), client.ObjectKeyFromObject(obj), got) == nil &&
+			got.GetResourceVersion() == obj.GetResourceVersion()
 	})
 }
 
@@ -189,7 +201,8 @@ func (p *program) marked(name string, keysAndValues ...string) *corev1.ConfigMap
 	return cm
 }
 
-// reconciles calls the function once, in a reconcile of a controller with this mark. Without a mark, it was not added to the manager.
+// reconciles calls the function once, in a reconcile of a controller with this mark. Without a mark, it was not added
+// to the manager.
 func (f *fixture) reconciles(m mark, fn func(context.Context)) {
 	f.Helper()
 
@@ -213,7 +226,8 @@ func (f *fixture) reconciles(m mark, fn func(context.Context)) {
 		}),
 	})
 	require.NoError(f, err)
-	require.NoError(f, c.Watch(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	require.NoError(f, c.Watch(source.Func(func(_ context.Context,
+		q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		q.Add(reconcile.Request{})
 
 		return nil
@@ -244,4 +258,392 @@ func forms() map[string]func() (client.Object, client.ObjectList) {
 			return obj, all
 		},
 	}
+}
+
+func TestUpdatesKeepTheShard(t *testing.T) {
+	for name, form := range forms() {
+		if name == "metadata" {
+			continue // no updates
+		}
+
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			p := f.program(f.shard("shard-0"))
+			cm := p.marked("a", "a", "b")
+			want := p.labels(cm)
+			p.shows(cm)
+
+			obj, _ := form()
+			obj.SetNamespace(p.namespace)
+			obj.SetName("a")
+			obj.SetResourceVersion(cm.ResourceVersion)
+			p.showsForm(obj)
+
+			for _, value := range []string{"b", "c"} {
+				before, writes := p.writes.Load(), 0
+				if value == "c" {
+					writes = 1
+				}
+
+				for range 3 {
+					require.NoError(t, retried(func() error {
+						_, err := controllerutil.CreateOrUpdate(t.Context(), p.client, obj, func() error {
+							obj.SetLabels(map[string]string{"a": value})
+							return nil
+						})
+
+						return err
+					}))
+					require.Equal(t, map[string]string{"a": value}, obj.GetLabels())
+					p.shows(obj)
+					p.showsForm(obj)
+				}
+
+				want["a"] = value
+				require.Equal(t, want, p.labels(cm))
+				require.EqualValues(t, writes, p.writes.Load()-before, "nothing is written at rest")
+			}
+
+			require.Zero(t, p.looks.Load(), "and nothing is read")
+
+			// One update after the other, faster than the cache.
+			obj.SetLabels(nil)
+			require.NoError(t, p.client.Update(t.Context(), obj))
+			obj.SetLabels(p.ours("d", "e", p.shard.shardKey, "shard-7")) // its own value is ignored
+			require.NoError(t, p.client.Update(t.Context(), obj))
+			require.Equal(t, map[string]string{"d": "e"}, obj.GetLabels())
+			delete(want, "a")
+			want["d"] = "e"
+			require.Equal(t, want, p.labels(cm))
+			f.refresh(cm)
+			require.Contains(t, cm.Annotations, p.shard.LabelKeys().Handover)
+			require.Zero(t, p.looks.Load(), "the answers are remembered")
+		})
+	}
+}
+
+func retried(write func() error) (err error) {
+	for range 100 {
+		if err = write(); !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+
+	return err
+}
+
+func TestUpdatesOfOldVersionsChangeNothing(t *testing.T) {
+	f := newFixture(t)
+	p := f.program(f.shard("shard-0"))
+	cm := f.configMap(p.shard, "a")
+	old := p.shows(cm)
+	require.NoError(t, p.client.Update(t.Context(), old), "its answer is as old as what follows")
+
+	f.label(cm, p.shard.drainKey, "true")
+
+	old.Data = map[string]string{"a": "b"}
+	require.True(t, apierrors.IsConflict(p.client.Update(t.Context(), old)))
+	require.Equal(t, p.ours(p.shard.drainKey, "true"), p.labels(cm), "the drain is still there")
+	p.shows(cm)
+
+	unknown := f.configMap(p.shard, "b")
+	changed := unknown.DeepCopy()
+	f.label(changed, p.shard.drainKey, "true")
+	p.shows(changed)
+
+	writes := p.writes.Load()
+
+	require.True(t, apierrors.IsConflict(p.client.Update(t.Context(), unknown)), "nobody remembers this version")
+	require.Equal(t, writes, p.writes.Load(), "so nothing is sent")
+
+	f.label(cm, p.shard.drainKey, "", p.shard.shardKey, "shard-1")
+
+	unconditional := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace,
+		Name: "a", Labels: p.ours("c", "d")}}
+	require.NoError(t, p.client.Update(t.Context(), unconditional))
+	require.Equal(t, map[string]string{p.shard.shardKey: "shard-1", "c": "d"}, p.labels(cm), "it stays where it is")
+
+	unconditional.ResourceVersion, unconditional.Name = "", "missing"
+	require.True(t, apierrors.IsNotFound(p.client.Update(t.Context(), unconditional)))
+
+	live := &corev1.ConfigMap{}
+	require.NoError(t, p.reader.Get(t.Context(), client.ObjectKeyFromObject(cm), live))
+
+	looks := p.looks.Load()
+
+	require.NoError(t, p.client.Update(t.Context(), live))
+	require.Equal(t, looks, p.looks.Load(), "a live read is remembered")
+	f.label(cm, "changed", "again")
+
+	var all corev1.ConfigMapList
+	require.NoError(t, p.reader.List(t.Context(), &all, client.InNamespace(p.namespace), client.HasLabels{"c"}))
+	require.NoError(t, p.client.Update(t.Context(), &all.Items[0]))
+	require.Equal(t, looks, p.looks.Load(), "so is a list")
+	require.Equal(t, "shard-1", p.labels(cm)[p.shard.shardKey])
+}
+
+// An update that fails leaves the object as the program has made it.
+func TestUpdatesThatFailShowNothing(t *testing.T) {
+	f := newFixture(t)
+	p := f.program(f.shard("shard-0"))
+	cm := f.configMap(p.shard, "a")
+	got := p.shows(cm)
+	got.Labels = map[string]string{"not valid!": ""}
+	require.True(t, apierrors.IsInvalid(p.client.Update(t.Context(), got)))
+	require.Equal(t, map[string]string{"not valid!": ""}, got.Labels)
+
+	got.Labels, got.ResourceVersion = nil, ""
+	got.Data = map[string]string{"not valid!": ""}
+	require.True(t, apierrors.IsInvalid(p.client.Update(t.Context(), got)))
+	require.Empty(t, got.ResourceVersion)
+}
+
+// The status of built-in kinds takes labels along.
+func TestStatusUpdatesKeepTheShard(t *testing.T) {
+	f := newFixture(t)
+	p := f.program(f.shard("shard-0"))
+	pod := &corev1.Pod{ObjectMeta: f.meta(p.shard, "a"),
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}}}
+	require.NoError(t, f.admin.Create(t.Context(), pod))
+
+	got := &corev1.Pod{}
+	f.eventually("the cache is filled",
+		func() bool { return p.client.Get(t.Context(), client.ObjectKeyFromObject(pod), got) == nil })
+
+	for name, write := range map[string]func() error{
+		"status":      func() error { return p.client.Status().Update(t.Context(), got) },
+		"subresource": func() error { return p.client.SubResource("status").Update(t.Context(), got) },
+		"body": func() error {
+			body := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: got.ResourceVersion, UID: got.UID,
+				Labels: got.Labels}}
+			defer func() { got.ResourceVersion = body.ResourceVersion }()
+
+			return p.client.SubResource("status").Update(t.Context(), got, client.WithSubResourceBody(body))
+		},
+	} {
+		got.Labels = map[string]string{"by": name}
+		require.NoError(t, write(), name)
+		require.Equal(t, map[string]string{"by": name}, got.Labels)
+		require.Equal(t, p.ours("by", name), p.labels(pod))
+	}
+
+	read := &corev1.Pod{}
+	require.NoError(t, p.client.SubResource("status").Get(t.Context(), pod, read))
+	require.NotContains(t, read.Labels, p.shard.shardKey)
+
+	looks := p.looks.Load()
+
+	require.NoError(t, p.client.Status().Patch(t.Context(), got,
+		client.RawPatch(types.MergePatchType, []byte(`{"status":{"reason":"a"}}`))))
+	require.NotContains(t, got.Labels, p.shard.shardKey)
+	require.NoError(t, p.client.Update(t.Context(), got))
+	require.Equal(t, looks, p.looks.Load(), "answers of the status are remembered")
+}
+
+// The scale of an object has its uid and version.
+func TestSubresourcesAreNotRememberedAsTheObject(t *testing.T) {
+	f := newFixture(t)
+	p := f.program(f.shard("shard-0"))
+	d := deployment(f.namespace, "a", map[string]string{"app": "a"})
+	require.NoError(t, controllerutil.SetControllerReference(p.shows(f.configMap(p.shard, "owner")), d, p.client.Scheme()))
+	require.NoError(t, p.client.Create(t.Context(), d))
+
+	scale := &autoscalingv1.Scale{}
+	require.NoError(t, p.client.SubResource("scale").Get(t.Context(), d, scale))
+	require.Equal(t, d.UID, scale.UID)
+	require.NoError(t, p.client.SubResource("scale").Update(t.Context(), d, client.WithSubResourceBody(scale)))
+
+	m, ok := p.clients.remembers(d)
+	require.True(t, ok)
+	require.Equal(t, p.shard.Name(), *m.shard)
+}
+
+// Many programs use one map for an object, its selector, and its template. What the API server answers must not get
+// into it.
+func TestAnswersDoNotGetIntoMapsOfTheProgram(t *testing.T) {
+	f := newFixture(t)
+	p := f.program(f.shard("shard-0"))
+	owner := p.shows(f.configMap(p.shard, "owner"))
+	labels := map[string]string{"app": "a"}
+	d := deployment(f.namespace, "a", labels)
+	require.NoError(t, controllerutil.SetControllerReference(owner, d, p.client.Scheme()))
+	require.NoError(t, p.client.Create(t.Context(), d))
+	require.Equal(t, p.ours("app", "a"), p.labels(d))
+
+	d.Spec.Paused = true
+	require.NoError(t, p.client.Update(t.Context(), d))
+	require.NoError(t, p.client.Patch(t.Context(), d,
+		client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":false}}`))))
+
+	direct := p.clients.client(f.admin)
+	shared := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: labels}}
+	secret := f.secretOf(p.shard, owner, schemaKind{"v1", "ConfigMap"}, "a")
+	require.NoError(t, direct.Get(t.Context(), client.ObjectKeyFromObject(secret), shared))
+
+	config := corev1ac.Secret("a", f.namespace)
+	config.Labels = labels
+	require.NoError(t, p.client.Apply(t.Context(), config, client.FieldOwner("test")))
+	require.NotContains(t, config.Labels, p.shard.shardKey)
+
+	for _, m := range []map[string]string{labels, d.Labels, d.Spec.Selector.MatchLabels, d.Spec.Template.Labels} {
+		require.Equal(t, map[string]string{"app": "a"}, m)
+	}
+}
+
+func deployment(namespace, name string, labels map[string]string) *appsv1.Deployment {
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}},
+			},
+		},
+	}
+}
+
+func TestCreatedObjectsFollowTheirController(t *testing.T) {
+	f := newFixture(t)
+	p := f.program(f.shard("shard-0"), func(o *clientOptions) {
+		o.kinds[schema.GroupKind{Group: rbacv1.GroupName, Kind: "ClusterRole"}] = Main(&rbacv1.ClusterRole{})
+	})
+	own, other := p.shows(f.configMap(p.shard, "own")), f.configMap(nil, "other")
+	f.label(other, p.shard.shardKey, "shard-1")
+
+	role := &rbacv1.ClusterRole{ObjectMeta: f.meta(p.shard, f.namespace)}
+	role.Namespace = ""
+	require.NoError(t, f.admin.Create(t.Context(), role))
+	t.Cleanup(func() { _ = f.admin.Delete(context.WithoutCancel(t.Context()), role) })
+	f.eventually("the cache is filled",
+		func() bool { return p.client.Get(t.Context(), client.ObjectKeyFromObject(role), role) == nil })
+
+	made := own.DeepCopy()
+	made.UID = "another"
+	child := func(owner client.Object, obj client.Object) client.Object {
+		obj.SetNamespace(f.namespace)
+		obj.SetGenerateName("child-")
+		obj.SetLabels(map[string]string{"a": "b", p.shard.shardKey: "shard-7"})
+
+		if owner != nil {
+			require.NoError(t, controllerutil.SetControllerReference(owner, obj, p.client.Scheme()))
+		}
+
+		return obj
+	}
+	loose := func(obj client.Object) client.Object {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+
+		return child(obj, u)
+	}
+
+	for name, test := range map[string]struct {
+		obj   client.Object
+		shard string
+	}{
+		"own":                      {child(own, &corev1.Secret{}), p.shard.Name()},
+		"own, unstructured":        {loose(own), p.shard.Name()},
+		"of a cluster-scoped kind": {child(role, &corev1.Secret{}), p.shard.Name()},
+		"another shard's":          {child(other, &corev1.Secret{}), ""},
+		"made anew":                {child(made, &corev1.Secret{}), ""},
+		"nobody's":                 {child(nil, &corev1.Secret{}), ""},
+		"main":                     {child(own, &corev1.ConfigMap{}), ""},
+	} {
+		require.NoError(t, p.client.Create(t.Context(), test.obj), name)
+		require.Equal(t, map[string]string{"a": "b"}, test.obj.GetLabels(), name)
+
+		labels := p.labels(test.obj)
+		require.Equal(t, test.shard, labels[p.shard.shardKey], name)
+		require.NoError(t, p.client.Update(t.Context(), test.obj), name)
+		require.Equal(t, labels, p.labels(test.obj), name)
+	}
+
+	require.Zero(t, p.looks.Load(), "all is known from answers")
+
+	config := corev1ac.Secret("applied", f.namespace).WithLabels(p.ours("a", "b"))
+	require.NoError(t, p.client.Apply(t.Context(), config, client.FieldOwner("test")))
+	require.Equal(t, map[string]string{"a": "b"},
+		p.labels(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "applied"}}))
+
+	seeing := f.program(f.shard("shard-0"), func(o *clientOptions) { o.showLabels = true })
+	seeing.shows(own)
+
+	visible := &corev1.Secret{ObjectMeta: f.meta(nil, "visible")}
+	require.NoError(t, controllerutil.SetControllerReference(own, visible, p.client.Scheme()))
+	require.NoError(t, seeing.client.Create(t.Context(), visible))
+	require.Equal(t, p.ours(), visible.Labels)
+}
+
+func TestAnObjectOfAnotherShardIsNotMissing(t *testing.T) {
+	f := newFixture(t)
+	p := f.program(f.shard("shard-0"))
+	clk := &lateClock{}
+	p.shard.term.clock = clk
+	input, main := f.secretOf(nil, f.configMap(nil, "main"), schemaKind{"v1", "ConfigMap"}, "input"),
+		client.ObjectKey{Namespace: f.namespace, Name: "main"}
+	f.secretOf(f.shard("shard-1"), f.configMap(nil, "owner"), schemaKind{"v1", "ConfigMap"}, "others")
+
+	get := func(ctx context.Context, name string) error {
+		return p.client.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, &corev1.Secret{})
+	}
+	require.True(t, apierrors.IsNotFound(get(t.Context(), "input")), "not a reconcile")
+
+	f.reconciles(mark{controller: "test"}, func(ctx context.Context) {
+		err := get(ctx, "input")
+		require.ErrorIs(t, err, ErrOtherShard)
+		require.ErrorContains(t, err, `read Secret `+f.namespace+`/input, which has the shard ""`)
+		require.ErrorContains(t, get(ctx, "others"), `the shard "shard-1"`)
+		require.True(t, apierrors.IsNotFound(p.client.Get(ctx, main, &corev1.ConfigMap{})), "a main object")
+		require.NoError(t, p.reader.Get(ctx, client.ObjectKeyFromObject(input), &corev1.Secret{}))
+
+		looks := p.looks.Load()
+
+		for range 3 {
+			require.True(t, apierrors.IsNotFound(get(ctx, "missing")))
+		}
+
+		require.Equal(t, looks+1, p.looks.Load(), "one look is enough")
+		require.NoError(t, f.admin.Create(ctx,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "missing"}}))
+		clk.ahead.Add(int64(absentFor))
+		require.ErrorIs(t, get(ctx, "missing"), ErrOtherShard)
+	})
+}
+
+func TestReconcilesThatBypassTheShard(t *testing.T) {
+	f := newFixture(t)
+	p := f.program(f.shard("shard-0"), func(o *clientOptions) {
+		o.inner = &client.CacheOptions{DisableFor: []client.Object{&corev1.Pod{}}}
+	})
+	cm := f.configMap(p.shard, "a")
+	p.shows(cm)
+
+	f.reconciles(mark{}, func(ctx context.Context) {
+		key := client.ObjectKeyFromObject(cm)
+		for _, r := range []client.Reader{p.client, p.reader, p.cache} {
+			require.ErrorIs(t, r.Get(ctx, key, &corev1.ConfigMap{}), ErrNotAdded)
+			require.ErrorIs(t, r.List(ctx, &corev1.ConfigMapList{}), ErrNotAdded)
+			require.ErrorContains(t, r.List(ctx, &corev1.ConfigMapList{}), "works on ConfigMap")
+			require.NoError(t, r.Get(ctx, client.ObjectKey{Name: f.namespace}, &corev1.Namespace{}))
+		}
+
+		for name, write := range writes(p.client, &corev1.Pod{ObjectMeta: f.meta(p.shard, "a")}) {
+			require.ErrorIs(t, write(ctx), ErrNotAdded, name)
+		}
+
+		require.ErrorIs(t, p.client.SubResource("status").Get(ctx, &corev1.Pod{}, &corev1.Pod{}), ErrNotAdded)
+	})
+	f.reconciles(mark{controller: "leader", oneReplica: true}, func(ctx context.Context) {
+		require.ErrorIs(t, p.client.Get(ctx, client.ObjectKeyFromObject(cm), &corev1.ConfigMap{}), ErrPartialCache)
+		require.ErrorContains(t, p.client.List(ctx, &corev1.ConfigMapList{}), `controller "leader" reads ConfigMap`)
+		require.ErrorIs(t, p.cache.List(ctx, &corev1.PodList{}), ErrPartialCache)
+		require.NoError(t, p.client.List(ctx, &corev1.PodList{}), "a live read")
+		require.NoError(t, p.reader.List(ctx, &corev1.ConfigMapList{}))
+		require.NoError(t, p.client.Update(ctx, cm))
+
+		loose := &unstructured.Unstructured{}
+		loose.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+		require.NoError(t, p.client.Get(ctx, client.ObjectKeyFromObject(cm), loose), "another live read")
+	})
 }

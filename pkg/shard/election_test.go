@@ -43,7 +43,8 @@ func TestWorkThatDoesNotStopEndsTheProcess(t *testing.T) {
 				exited []error
 			)
 
-			e := &election{LeaseLock: &resourcelock.LeaseLock{}, clock: &later, exit: func(err error) { exited = append(exited, err) }}
+			e := &election{LeaseLock: &resourcelock.LeaseLock{}, clock: &later,
+				exit: func(err error) { exited = append(exited, err) }}
 			require.True(t, e.crew.enter())
 
 			e.renewed = later.now
@@ -73,7 +74,8 @@ func TestWorkThatDoesNotStopEndsTheProcess(t *testing.T) {
 
 // Leader election also releases a Lease that it could not renew.
 func TestALeaseIsReleasedOnlyWithoutWork(t *testing.T) {
-	lock, err := elect.Lock(testenv.Config(t), types.NamespacedName{Namespace: testenv.Namespace(t), Name: "election"}, "me", 10*time.Second)
+	lock, err := elect.Lock(testenv.Config(t), types.NamespacedName{Namespace: testenv.Namespace(t), Name: "election"},
+		"me", 10*time.Second)
 	require.NoError(t, err)
 
 	clk := &timers{now: time.Unix(1_800_000_000, 0)}
@@ -81,7 +83,8 @@ func TestALeaseIsReleasedOnlyWithoutWork(t *testing.T) {
 	require.True(t, e.crew.enter())
 
 	now := metav1.NewTime(clk.now)
-	record := resourcelock.LeaderElectionRecord{HolderIdentity: "me", LeaseDurationSeconds: 15, AcquireTime: now, RenewTime: now}
+	record := resourcelock.LeaderElectionRecord{HolderIdentity: "me", LeaseDurationSeconds: 15, AcquireTime: now,
+		RenewTime: now}
 	require.NoError(t, e.Create(t.Context(), record))
 	require.Equal(t, clk.now, e.renewed)
 
@@ -95,17 +98,6 @@ func TestALeaseIsReleasedOnlyWithoutWork(t *testing.T) {
 	e.crew.leave()
 	require.NoError(t, e.Update(t.Context(), record))
 	require.Equal(t, clk.now.Add(-time.Second), e.renewed, "the release is not a renewal")
-}
-
-// Nothing begins while the Lease is released, even if the one who releases it has not come back yet.
-func TestNothingBeginsDuringTheRelease(t *testing.T) {
-	e := &election{}
-
-	require.True(t, e.crew.enter())
-	require.False(t, e.crew.isIdle())
-	e.crew.leave()
-	require.True(t, e.crew.isIdle())
-	require.False(t, e.crew.enter())
 }
 
 // The Lease can also be lost while the process stops, and waits for work that does not.

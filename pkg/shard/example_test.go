@@ -55,8 +55,8 @@ func run() error {
 	return nil
 }
 
-// This controller is one shard of a ring. It must end with a non-zero code when Start returns an error, because the Lease may be
-// lost while workers are still running.
+// This controller is one shard of a ring. It must end with a non-zero code when Start returns an error, because the
+// Lease may be lost while workers are still running.
 func Example() {
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)

@@ -31,7 +31,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
-// requests are the requests of a config that have been sent: verb, form and path, for example "watch metadata configmaps".
+// requests are the requests of a config that have been sent: verb, form and path, for example "watch metadata
+// configmaps".
 type requests struct {
 	mu  sync.Mutex
 	all []string
@@ -107,11 +108,12 @@ func formsOfConfigMap() map[string]client.Object {
 	u.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	m.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 
-	return map[string]client.Object{"typed": &corev1.ConfigMap{}, "unstructured": u, "metadata": m, "not cached by the client": &corev1.ConfigMap{}}
+	return map[string]client.Object{"typed": &corev1.ConfigMap{}, "unstructured": u, "metadata": m,
+		"not cached by the client": &corev1.ConfigMap{}}
 }
 
-// Looks at objects, and the release of an object, send no request to read the object, and need no further informer, in whatever form the
-// controller watches it, and however the program's client reads.
+// Looks at objects, and the release of an object, send no request to read the object, and need no further informer, in
+// whatever form the controller watches it, and however the program's client reads.
 func TestLooksSendNoRequests(t *testing.T) {
 	for what, obj := range formsOfConfigMap() {
 		t.Run(what, func(t *testing.T) {
@@ -204,16 +206,19 @@ func TestTransformMayReturnAnotherObject(t *testing.T) {
 	keys := s.LabelKeys()
 	shared := map[string]string{"mine": "yes"}
 	was := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Labels: map[string]string{keys.Shard: "shard-0", keys.Drain: ""}, Annotations: map[string]string{keys.Handover: "{}", keys.Held: "y", "other": "x"},
+		Labels:          map[string]string{keys.Shard: "shard-0", keys.Drain: ""},
+		Annotations:     map[string]string{keys.Handover: "{}", keys.Held: "y", "other": "x"},
 		OwnerReferences: []metav1.OwnerReference{{Name: "controller", Controller: new(true)}},
 	}}
 
 	out, err := s.stores.keeping(func(any) (any, error) {
-		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: shared, OwnerReferences: []metav1.OwnerReference{{Name: "owner"}}}}, nil
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: shared,
+			OwnerReferences: []metav1.OwnerReference{{Name: "owner"}}}}, nil
 	})(was)
 	require.NoError(t, err)
 	require.Equal(t, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Labels: map[string]string{keys.Shard: "shard-0", keys.Drain: "", "mine": "yes"}, Annotations: map[string]string{keys.Handover: "{}", keys.Held: "y"},
+		Labels:          map[string]string{keys.Shard: "shard-0", keys.Drain: "", "mine": "yes"},
+		Annotations:     map[string]string{keys.Handover: "{}", keys.Held: "y"},
 		OwnerReferences: []metav1.OwnerReference{{Name: "owner"}, {Name: "controller", Controller: new(true)}},
 	}}, out)
 	require.Len(t, shared, 1)
@@ -234,7 +239,6 @@ type named struct {
 	of   map[string][]string // names of transforms by kind
 }
 
-// SetTransform implements [toolscache.SharedInformer].
 func (n *named) SetTransform(transform toolscache.TransformFunc) error {
 	name := ""
 	if transform != nil {
@@ -246,7 +250,8 @@ func (n *named) SetTransform(transform toolscache.TransformFunc) error {
 	return nil
 }
 
-// The informers know their namespaces before they start, and have the transforms that they would have without the shard.
+// The informers know their namespaces before they start, and have the transforms that they would have without the
+// shard.
 func TestInformersKnowTheirNamespace(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -267,14 +272,17 @@ func TestInformersKnowTheirNamespace(t *testing.T) {
 			DefaultTransform:  names("default"),
 			DefaultNamespaces: map[string]cache.Config{"a": {Transform: names("a")}, "b": {}, metav1.NamespaceAll: {}},
 			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Secret{}:         {Transform: names("secrets")},
-				&corev1.Pod{}:            {Transform: names("pods"), Namespaces: map[string]cache.Config{"a": {}, "b": {}, "c": {Transform: names("pods in c")}}},
+				&corev1.Secret{}: {Transform: names("secrets")},
+				&corev1.Pod{}: {Transform: names("pods"),
+					Namespaces: map[string]cache.Config{"a": {}, "b": {}, "c": {Transform: names("pods in c")}}},
 				&corev1.ServiceAccount{}: {Namespaces: map[string]cache.Config{"a": {}, "c": {}}},
 				&corev1.Service{}:        {Transform: names("services"), Namespaces: map[string]cache.Config{}},
 				&corev1.Namespace{}:      {Transform: names("namespaces")},
 			},
-			NewInformer: func(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
-				return &named{toolscache.NewSharedIndexInformer(lw, obj, resync, indexers), reflect.TypeOf(obj).Elem().Name(), found}
+			NewInformer: func(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration,
+				indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+				return &named{toolscache.NewSharedIndexInformer(lw, obj, resync, indexers),
+					reflect.TypeOf(obj).Elem().Name(), found}
 			},
 		}
 		through(&o)
@@ -282,7 +290,8 @@ func TestInformersKnowTheirNamespace(t *testing.T) {
 		c := f.runCache(o)
 
 		for _, obj := range []client.Object{
-			&corev1.ConfigMap{}, &corev1.Secret{}, &corev1.Pod{}, &corev1.ServiceAccount{}, &corev1.Service{}, &corev1.Namespace{}, &corev1.Node{},
+			&corev1.ConfigMap{}, &corev1.Secret{}, &corev1.Pod{}, &corev1.ServiceAccount{}, &corev1.Service{},
+			&corev1.Namespace{}, &corev1.Node{},
 		} {
 			_, err := c.GetInformer(t.Context(), obj)
 			require.NoError(t, err)
@@ -333,7 +342,8 @@ func TestInformersKnowTheirNamespace(t *testing.T) {
 	require.Equal(t, allNamespaces, s.stores.namespaces(corev1.SchemeGroupVersion.WithKind("Service")))
 }
 
-// The informers of a cache get the shard's selector when they list and watch, whatever the form and the version of the kind.
+// The informers of a cache get the shard's selector when they list and watch, whatever the form and the version of the
+// kind.
 func TestInformersSeeOnlyTheShard(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -345,8 +355,10 @@ func TestInformersSeeOnlyTheShard(t *testing.T) {
 	}}
 
 	o := cache.Options{
-		DefaultEnableWatchBookmarks: new(false),                                                     // without them, a hand-over could wait for ever
-		DefaultLabelSelector:        labels.Everything(), DefaultFieldSelector: fields.Everything(), // they would replace the shard's
+		// without them, a hand-over could wait for ever
+		DefaultEnableWatchBookmarks: new(false),
+		// they would replace the shard's
+		DefaultLabelSelector: labels.Everything(), DefaultFieldSelector: fields.Everything(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.ConfigMap{}: {Label: labels.Everything(), EnableWatchBookmarks: new(false)},
 			&corev1.Secret{}: {
@@ -379,12 +391,15 @@ func TestInformersSeeOnlyTheShard(t *testing.T) {
 
 	for what, obj := range formsOfConfigMap() {
 		f.eventually("the watch sees the change: "+what, func() bool {
-			return c.Get(ctx, client.ObjectKeyFromObject(other), obj) == nil && c.Get(ctx, client.ObjectKeyFromObject(mine), obj) != nil
+			return c.Get(ctx, client.ObjectKeyFromObject(other), obj) == nil &&
+				c.Get(ctx, client.ObjectKeyFromObject(mine), obj) != nil
 		})
 	}
 
-	require.True(t, r.has("watch metadata configmaps") && r.has("watch object configmaps") && r.has("watch object secrets"))
-	require.False(t, r.has("blind watch metadata configmaps") || r.has("blind watch object configmaps") || r.has("blind watch object secrets"))
+	require.True(t, r.has("watch metadata configmaps") && r.has("watch object configmaps") &&
+		r.has("watch object secrets"))
+	require.False(t, r.has("blind watch metadata configmaps") || r.has("blind watch object configmaps") ||
+		r.has("blind watch object secrets"))
 
 	secrets := &corev1.SecretList{}
 	require.NoError(t, c.List(ctx, secrets))

@@ -40,8 +40,8 @@ func init() { asProcess = runAsProcess }
 // poisoned is the exit code of a process that a reconcile has ended.
 const poisoned = 3
 
-// runAsProcess is the main function of an ordinary controller with one worker, which reports each of its steps. It returns the
-// exit code.
+// runAsProcess is the main function of an ordinary controller with one worker, which reports each of its steps. It
+// returns the exit code.
 func runAsProcess() int {
 	var o order
 	if err := json.Unmarshal([]byte(os.Getenv(processVariable)), &o); err != nil {
@@ -52,8 +52,9 @@ func runAsProcess() int {
 
 	mgr, err := NewManager(config, manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}}, Options{
 		Ring: o.Ring, Name: o.Name, Namespace: o.Ring,
-		LeaseDuration: o.LeaseDuration, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond, HoldOff: minHoldOff,
-		Kinds: Kinds{Main(&corev1.ConfigMap{})},
+		LeaseDuration: o.LeaseDuration, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond,
+		HoldOff: minHoldOff,
+		Kinds:   Kinds{Main(&corev1.ConfigMap{})},
 	})
 	if err != nil {
 		panic(err)
@@ -97,8 +98,8 @@ func runAsProcess() int {
 
 func tell(what string) { fmt.Fprintln(os.Stdout, what) }
 
-// frozen starts a process, freezes it inside a reconcile until its Lease is older than the given time, and wakes it. It returns
-// what the process has reported since, its standard error, and its exit code.
+// frozen starts a process, freezes it inside a reconcile until its Lease is older than the given time, and wakes it. It
+// returns what the process has reported since, its standard error, and its exit code.
 func (f *fixture) frozen(o order, age time.Duration) (told []string, stderr string, code int) {
 	f.Helper()
 	o.Host, o.TLS, o.Ring, o.Name = f.config.Host, f.config.TLSClientConfig, f.ring, "shard-0"

@@ -71,6 +71,18 @@ func TestGuardLetsTheLastOneAcknowledge(t *testing.T) {
 	require.Equal(t, drain{version: "8"}, asked)
 }
 
+func TestGuardForgetsADrainThatIsWithdrawn(t *testing.T) {
+	g := newGuard()
+	require.Equal(t, run, inside(g, mine("7")), "the first worker")
+	once(g, draining("8"))
+	may, _ := once(g, mine("9"))
+	require.Equal(t, run, may)
+
+	_, acknowledge := g.leave(website)
+	require.False(t, acknowledge)
+	require.Empty(t, g.objects)
+}
+
 func TestGuardAcknowledgesOnceAtATime(t *testing.T) {
 	g := newGuard()
 	_, version := once(g, draining("8"))

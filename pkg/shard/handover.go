@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,8 +18,8 @@ import (
 )
 
 const (
-	// soon is when a worker first checks again whether its caches have reached a handover; seldom is when it does after a while, and between
-	// is the part of the time since when it waits. A check sends no request.
+	// soon is when a worker first checks again whether its caches have reached a handover; seldom is when it does after a
+	// while, and between is the part of the time since when it waits. A check sends no request.
 	soon, seldom, between = 50 * time.Millisecond, 5 * time.Second, 4
 	// longWait is how long a worker waits for its caches before it logs.
 	longWait = 10 * time.Second
@@ -26,30 +27,34 @@ const (
 	unwatched = 2 * time.Minute
 )
 
-// handovers ensure that no worker starts on an object before its caches show all objects that follow the object. A controller
-// that counts its children in a stale cache creates too many of them.
+// handovers ensure that no worker starts on an object before its caches show all objects that follow the object. A
+// controller that counts its children in a stale cache creates too many of them.
 //
-//	H1  A worker works on an object, and on what follows it, only after the process's caches have reached the versions in the
-//	    handover annotation (contract.Handover). The writes behind these versions are events of the same caches, so they arrive
-//	    without further requests. A cache does not go back, so an object does not wait twice for the same versions.
-//	H2  The worker does not wait for kinds that the process does not cache. A kind that is not declared could be cached unseen: a handover that
-//	    names it is an error.
-//	H3  An object that waits sends no request of its own. A version that cannot be compared, because it is not a number, is not waited for.
-//	H4  The worker does not wait for versions that the API server has not reached itself. They come with objects that are restored
-//	    from another cluster, because a restore keeps annotations. When objects have waited for more than two seconds, one request for
-//	    each kind tells; one of their workers waits for the answer.
-//	H5  The worker does not wait for informers that have stopped, nor for those of other namespaces: they see the next version only
-//	    with the next bookmark.
+//	H1  A worker works on an object, and on what follows it, only after the process's caches have reached the versions in
+//	    the handover annotation (contract.Handover). The writes behind these versions are events of the same caches, so
+//	    they arrive without further requests. A cache does not go back, so an object does not wait twice for the same
+//	    versions.
+//	H2  The worker does not wait for kinds that the process does not cache. A kind that is not declared could be cached
+//	    unseen: a handover that names it is an error.
+//	H3  An object that waits sends no request of its own. A version that cannot be compared, because it is not a number,
+//	    is not waited for.
+//	H4  The worker does not wait for versions that the API server has not reached itself. They come with objects that are
+//	    restored from another cluster, because a restore keeps annotations. When objects have waited for more than two
+//	    seconds, one request for each kind tells; one of their workers waits for the answer.
+//	H5  The worker does not wait for informers that have stopped, nor for those of other namespaces: they see the next
+//	    version only with the next bookmark.
 type handovers struct {
 	stores *stores
 
 	mu sync.Mutex
 	// waits are the objects that wait.
 	waits   map[objectKey]postponed
-	metrics waitMetrics
+	waiting prometheus.Gauge
+	waited  prometheus.Observer
 	// passed are the handovers that are not compared again.
 	passed map[objectKey]string
-	// selector is that of the shard, which may be all that the program may list, and answers are what the API server said about each kind.
+	// selector is that of the shard, which may be all that it may list, and answers are what the API server said about
+	// each kind.
 	selector func() labels.Selector
 	answers  map[schema.GroupKind]answer
 	swept    time.Time // when waits was last swept
@@ -63,7 +68,6 @@ type answer struct {
 	err     error     // why the last request failed
 }
 
-// handed is an object with its handover, as a worker finds it.
 type handed struct {
 	metav1.Object
 
@@ -74,7 +78,7 @@ type handed struct {
 	wait     postponed
 }
 
-// postponed is the handover of an object that waits: since when, when this was last logged, and when a worker last looked.
+// postponed is the handover of an object that waits: since when, when that was logged, and when a worker last looked.
 type postponed struct {
 	handover            string
 	since, told, looked time.Time
@@ -84,14 +88,17 @@ type postponed struct {
 func newHandovers(ring string, stores *stores, selector func() labels.Selector) *handovers {
 	return &handovers{
 		stores: stores,
-		waits:  map[objectKey]postponed{}, metrics: waitMetricsOf(ring), passed: map[objectKey]string{},
+		waits:  map[objectKey]postponed{}, passed: map[objectKey]string{},
+		waiting: waitingObjects.WithLabelValues(ring), waited: waitedSeconds.WithLabelValues(ring),
 		selector: selector, answers: map[schema.GroupKind]answer{},
 	}
 }
 
-// awaits returns what a cache has yet to reach before the object may be worked on, and when to look again, or "" if nothing. The error is
-// errUndeclared.
-func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object, now time.Time) (missing string, after time.Duration, err error) {
+// awaits returns what a cache has yet to reach before the object may be worked on, and when to look again, or "" if
+// nothing. The error is errUndeclared.
+func (h *handovers) awaits(
+	ctx context.Context, key objectKey, obj metav1.Object, now time.Time,
+) (missing string, after time.Duration, err error) {
 	o := handed{Object: obj, key: key, value: obj.GetAnnotations()[h.stores.keys.Handover], now: now}
 	if h.recall(&o) {
 		return "", 0, nil
@@ -131,7 +138,7 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 	return missing, h.waitsFor(ctx, o, missing), nil
 }
 
-// recall reports whether the object has passed this handover, or has none. If not, it adds what is known about the wait.
+// recall reports whether the object has passed this handover, or has none. If not, it adds what is known of the wait.
 func (h *handovers) recall(o *handed) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -157,28 +164,31 @@ func (h *handovers) recall(o *handed) bool {
 // begins records that the worker may begin. The caller holds the lock.
 func (h *handovers) begins(o handed) {
 	if w, waits := h.waits[o.key]; waits {
-		h.metrics.took.Observe(o.now.Sub(w.since).Seconds())
+		h.waited.Observe(o.now.Sub(w.since).Seconds())
 		h.ends(o.key)
 	}
 }
 
-// waitsFor records that an object waits, and logs it from time to time. It returns when to look again. The caller holds the lock.
+// waitsFor records that an object waits, and logs it now and then. It returns when to look again. The caller holds the
+// lock.
 func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) time.Duration {
 	w, waited := o.wait, o.now.Sub(o.wait.since)
 	if o.now.Sub(w.told) >= longWait {
 		w.told = o.now
-		log.FromContext(ctx).Info("Still waiting until the cache shows what follows the object", "kind", o.key.Kind, "object", o.key.NamespacedName,
+		log.FromContext(ctx).Info("Still waiting until the cache shows what follows the object", "kind", o.key.Kind,
+			"object", o.key.NamespacedName,
 			"missing", missing, "waited", waited.Round(time.Second).String())
 	}
 
 	w.looked = o.now
 	h.waits[o.key] = w
-	h.metrics.objects.Set(float64(len(h.waits)))
+	h.waiting.Set(float64(len(h.waits)))
 
 	return min(max(soon, waited/between), seldom)
 }
 
-// sweep drops objects that have left the shard while they waited, if nothing leads a worker to them any more. The caller holds the lock.
+// sweep drops objects that have left the shard while they waited, if nothing leads to them any more. The caller holds
+// the lock.
 func (h *handovers) sweep(now time.Time) {
 	if now.Sub(h.swept) < unwatched {
 		return
@@ -196,10 +206,9 @@ func (h *handovers) sweep(now time.Time) {
 // ends records that an object no longer waits. The caller holds the lock.
 func (h *handovers) ends(key objectKey) {
 	delete(h.waits, key)
-	h.metrics.objects.Set(float64(len(h.waits)))
+	h.waiting.Set(float64(len(h.waits)))
 }
 
-// forget drops an object that does not exist any more, or belongs to another shard.
 func (h *handovers) forget(key objectKey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -216,13 +225,14 @@ func (h *handovers) doubt() {
 	clear(h.passed)
 }
 
-// compare returns what the caches have yet to reach of the handover of an object, or "" if nothing, and the one that has not reached it. The
-// error is errUndeclared.
+// compare returns what the caches have yet to reach of the handover of an object, or "" if nothing, and the one that
+// has not reached it. The error is errUndeclared.
 func (h *handovers) compare(o handed) (missing string, lagging *store, err error) {
 	for resource, version := range o.versions {
 		found, err := h.stores.of(resource, o.GetNamespace())
 		if errors.Is(err, errUndeclared) {
-			return "", nil, fmt.Errorf("the hand-over of %s %s names objects of resource %s, which is not declared: if the ring lists the resource, declare its kind "+
+			return "", nil, fmt.Errorf("the hand-over of %s %s names objects of resource %s, which is not declared: if the "+
+				"ring lists the resource, declare its kind "+
 				"in shard.Options.Kinds, or call Shard.Handler for it. If not, remove the annotation %s from the object: %w",
 				o.key.Kind, o.key.NamespacedName, resource, h.stores.keys.Handover, err)
 		}
@@ -246,7 +256,7 @@ func (h *handovers) compare(o handed) (missing string, lagging *store, err error
 	return "", nil, nil
 }
 
-// unreached reports whether the API server had not reached the version of what a store shows at a moment after the given time.
+// unreached reports whether the API server had not reached the version of what a store shows after the given time.
 func (h *handovers) unreached(c *store, version string, since time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -256,9 +266,9 @@ func (h *handovers) unreached(c *store, version string, since time.Time) bool {
 	return !a.sent.Before(since) && notOlder(a.version, version) == behind
 }
 
-// ask asks the API server for the version of what a store shows, unless the answer to an earlier request is good enough for the object, another
-// worker asks, or one did a moment ago. It returns why the last request failed. A list without a resourceVersion is at least as new as everything that
-// was written before it was sent.
+// ask asks the API server for the version of what a store shows, unless the answer to an earlier request is good enough
+// for the object, another worker asks, or one did a moment ago. It returns why the last request failed. A list without
+// a resourceVersion is at least as new as everything that was written before it was sent.
 func (h *handovers) ask(ctx context.Context, o handed, c *store) error {
 	gk := c.form.gvk.GroupKind()
 
@@ -276,7 +286,8 @@ func (h *handovers) ask(ctx context.Context, o handed, c *store) error {
 		return a.err
 	}
 
-	page, err := c.page(ctx, cmp.Or(o.GetNamespace(), c.namespace), metav1.ListOptions{LabelSelector: h.selector().String(), Limit: 1})
+	page, err := c.page(ctx, cmp.Or(o.GetNamespace(), c.namespace),
+		metav1.ListOptions{LabelSelector: h.selector().String(), Limit: 1})
 	if a.next, a.err = o.now.Add(recheck), err; err == nil {
 		a.version, a.sent = page.ResourceVersion, o.now
 	}

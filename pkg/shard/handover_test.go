@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,7 +20,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
@@ -39,6 +45,20 @@ func (s *Shard) addSecrets(items cache.Store, live metadata.Interface, namespace
 			return live.Resource(corev1.SchemeGroupVersion.WithResource("secrets")), nil
 		},
 	}, corev1.Resource("secrets"))
+}
+
+// awaits looks at a ConfigMap that follows Secrets up to a version, or none. It returns what the shard waits for, and
+// when to look again.
+func (s *Shard) awaits(namespace, name, secrets string, now time.Time) (missing string, after time.Duration) {
+	obj := &metav1.ObjectMeta{Namespace: namespace, Name: name}
+	if secrets != "" {
+		obj.Annotations = map[string]string{s.LabelKeys().Handover: `{"secrets":"` + secrets + `"}`}
+	}
+
+	key := objectKey{schema.GroupKind{Kind: "ConfigMap"}, types.NamespacedName{Namespace: namespace, Name: name}}
+	missing, after, _ = s.handover.awaits(context.Background(), key, obj, now)
+
+	return missing, after
 }
 
 // waitingOf returns the number of waiting objects of a ring according to the metrics.
@@ -86,15 +106,17 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 	done := 0
 
 	owner := s.Handler(Resource{
-		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespaced: true,
-		Store: owners, Client: live,
+		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
+		Namespaced: true,
+		Store:      owners, Client: live,
 	}, func(context.Context, types.NamespacedName) error {
 		done++
 		return nil
 	})
 	s.Handler(Resource{
-		Kind: corev1.SchemeGroupVersion.WithKind("Secret"), Resource: corev1.SchemeGroupVersion.WithResource("secrets"), Namespaced: true,
-		Store: followers, Client: live,
+		Kind: corev1.SchemeGroupVersion.WithKind("Secret"), Resource: corev1.SchemeGroupVersion.WithResource("secrets"),
+		Namespaced: true,
+		Store:      followers, Client: live,
 	}, nil)
 
 	for _, tc := range []struct {
@@ -142,8 +164,8 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 	}
 }
 
-// A worker on an object is inside everything that the object follows, up to the main object. It begins only if the shard owns all
-// of it.
+// A worker on an object is inside everything that the object follows, up to the main object. It begins only if the
+// shard owns all of it.
 func TestEntersAllThatAnObjectFollows(t *testing.T) {
 	s, live, _ := unplugged(t)
 
@@ -158,11 +180,13 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 	for _, kind := range kinds {
 		stores[kind] = cache.NewStore(cache.MetaNamespaceKeyFunc)
 		leaf = s.Handler(Resource{
-			Kind: corev1.SchemeGroupVersion.WithKind(kind), Resource: corev1.SchemeGroupVersion.WithResource(strings.ToLower(kind) + "s"),
+			Kind:       corev1.SchemeGroupVersion.WithKind(kind),
+			Resource:   corev1.SchemeGroupVersion.WithResource(strings.ToLower(kind) + "s"),
 			Namespaced: true, Store: stores[kind], Client: live,
 		}, func(context.Context, types.NamespacedName) error {
 			for _, kind := range kinds {
-				if o := s.guard.objects[objectKey{schema.GroupKind{Kind: kind}, types.NamespacedName{Namespace: "n", Name: kind}}]; o != nil && o.inside == 1 {
+				if o := s.guard.objects[objectKey{schema.GroupKind{Kind: kind},
+					types.NamespacedName{Namespace: "n", Name: kind}}]; o != nil && o.inside == 1 {
 					inside = append(inside, kind)
 				}
 			}
@@ -192,10 +216,12 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 
 			for i, kind := range kinds {
 				o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-					Namespace: "n", Name: kind, ResourceVersion: "5", Labels: map[string]string{contract.ShardLabel("ring"): "shard-0"},
+					Namespace: "n", Name: kind, ResourceVersion: "5",
+					Labels: map[string]string{contract.ShardLabel("ring"): "shard-0"},
 				}}
 				if i > 0 {
-					o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: kinds[i-1], Name: kinds[i-1], Controller: new(true)}}
+					o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: kinds[i-1], Name: kinds[i-1],
+						Controller: new(true)}}
 				}
 
 				all[kind] = o
@@ -234,26 +260,25 @@ func (u unsure) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, err
 // A cache whose resource cannot be found out now may be the one that a handover names.
 func TestWaitsWhileResourcesAreUnknown(t *testing.T) {
 	s, _, _ := unplugged(t)
-	s.stores.add(&store{Store: &lagging{version: "1"}, form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}}, schema.GroupResource{})
+	s.stores.add(&store{Store: &lagging{version: "1"}, form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}},
+		schema.GroupResource{})
 
-	awaits := func(obj metav1.Object) string {
-		key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "owner"}}
-		missing, _, _ := s.handover.awaits(t.Context(), key, obj, time.Unix(0, 0))
+	awaits := func(secrets string) string {
+		missing, _ := s.awaits("n", "owner", secrets, time.Unix(0, 0))
 
 		return missing
 	}
-	handed := &metav1.ObjectMeta{Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"20"}`}}
 
 	s.stores.mapped(unsure{err: errors.New("timeout")})
-	require.Contains(t, awaits(handed), "the resource of Secret, which is not known: look up the resource: timeout")
-	require.Empty(t, awaits(&metav1.ObjectMeta{}), "nothing is handed over")
+	require.Contains(t, awaits("20"), "the resource of Secret, which is not known: look up the resource: timeout")
+	require.Empty(t, awaits(""), "nothing is handed over")
 
 	s.stores.mapped(unsure{err: &meta.NoKindMatchError{}})
-	require.Empty(t, awaits(handed), "what is not served is not cached")
+	require.Empty(t, awaits("20"), "what is not served is not cached")
 }
 
-// An object that was restored from another cluster has the handover of that cluster, whose versions this one may reach in years. A
-// request shows that, and a handover of this cluster is still waited for.
+// An object that was restored from another cluster has the handover of that cluster, whose versions this one may reach
+// in years. A request shows that, and a handover of this cluster is still waited for.
 func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 	ns := testenv.Namespace(t)
 
@@ -271,10 +296,7 @@ func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 
 	now := time.Unix(0, 0)
 	waits := func(name, version string) bool {
-		key := objectKey{GroupKind: corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), NamespacedName: types.NamespacedName{Namespace: ns, Name: name}}
-		missing, _, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
-			Namespace: ns, Name: name, Annotations: map[string]string{contract.HandoverAnnotation("ring"): `{"secrets":"` + version + `"}`},
-		}, now)
+		missing, _ := s.awaits(ns, name, version, now)
 
 		return missing != ""
 	}
@@ -319,10 +341,7 @@ func TestObjectsThatNobodyLooksAtDoNotWait(t *testing.T) {
 
 	now := time.Unix(0, 0)
 	look := func(name string) {
-		key := objectKey{GroupKind: schema.GroupKind{Kind: "ReplicaSet"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: name}}
-		missing, _, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
-			Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"20"}`},
-		}, now)
+		missing, _ := s.awaits("n", name, "20", now)
 		require.NotEmpty(t, missing)
 	}
 
@@ -337,6 +356,167 @@ func TestObjectsThatNobodyLooksAtDoNotWait(t *testing.T) {
 	look("stays")
 	require.Equal(t, 1, waitingOf(t, "unwatched"))
 
-	s.handover.forget(objectKey{GroupKind: schema.GroupKind{Kind: "ReplicaSet"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "stays"}})
+	s.handover.forget(objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"},
+		NamespacedName: types.NamespacedName{Namespace: "n", Name: "stays"}})
 	require.Zero(t, waitingOf(t, "unwatched"))
+}
+
+// A shard does not work on an object as if it had waited for what follows it: a hand-over that names a resource which
+// nobody has declared is an error. When the hand-over no longer names it, the shard works on the object.
+func TestHandoverOfAResourceThatIsNotDeclared(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	keys := s.LabelKeys()
+	cm := f.configMap(s, "a")
+	handed := func(obj client.Object, annotation string) {
+		patch := client.RawPatch(types.MergePatchType,
+			[]byte(`{"metadata":{"annotations":{"`+keys.Handover+`":`+annotation+`}}}`))
+		require.NoError(t, f.admin.Patch(t.Context(), obj, patch))
+	}
+	handed(cm, `"{\"services\":\"1\"}"`)
+
+	declared := f.configMap(s, "b")
+	handed(declared, `"{\"secrets\":\"1\"}"`)
+
+	worked := make(chan string, 100)
+	f.start(s, func(mgr ctrl.Manager) {
+		require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).
+			Complete(reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+				worked <- req.Name
+
+				return reconcile.Result{}, nil
+			})))
+	})
+	require.Equal(t, "b", receive(f, worked, "a kind that is declared, and not cached, is not waited for"))
+	f.eventually("it is counted", func() bool {
+		count := 0
+		s.progress.each(s.progress.reconciles, func(value float64, labels ...string) {
+			if labels[0] == "test" && labels[1] == "undeclared" {
+				count += int(value)
+			}
+		})
+
+		return count > 1 // it is tried again
+	})
+	require.Empty(t, worked)
+
+	handed(cm, "null")
+	require.Equal(t, "a", receive(f, worked, "it is found again"))
+}
+
+// A controller with an informer for each namespace has a handler for each, and each owner is looked up where its
+// namespace is read.
+func TestOwnersAreReadInTheirNamespace(t *testing.T) {
+	s, live, _ := unplugged(t)
+
+	worked := map[string]int{}
+	mine := map[string]string{contract.ShardLabel("ring"): "shard-0"}
+	work := map[string]func(context.Context, types.NamespacedName) (time.Duration, error){}
+
+	for _, namespace := range []string{"a", "b"} {
+		owners, children := cache.NewStore(cache.MetaNamespaceKeyFunc), cache.NewStore(cache.MetaNamespaceKeyFunc)
+		s.Handler(Resource{
+			Kind:       corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+			Resource:   corev1.SchemeGroupVersion.WithResource("configmaps"),
+			Namespaced: true, Namespace: namespace, Store: owners, Client: live,
+		}, nil)
+		work[namespace] = s.Handler(Resource{
+			Kind: corev1.SchemeGroupVersion.WithKind("Secret"), Resource: corev1.SchemeGroupVersion.WithResource("secrets"),
+			Namespaced: true, Namespace: namespace, Store: children, Client: live,
+		}, func(_ context.Context, name types.NamespacedName) error {
+			worked[name.Namespace]++
+			return nil
+		})
+
+		require.NoError(t, owners.Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+			Name: "owner", ResourceVersion: "5", Labels: mine}}))
+		require.NoError(t, children.Add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: "child", ResourceVersion: "5", Labels: mine,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1",
+				Kind: "ConfigMap", Name: "owner", Controller: new(true)}},
+		}}))
+	}
+
+	for namespace, handle := range work {
+		after, err := handle(t.Context(), types.NamespacedName{Namespace: namespace, Name: "child"})
+		require.NoError(t, err)
+		require.Zero(t, after, namespace)
+	}
+
+	require.Equal(t, map[string]int{"a": 1, "b": 1}, worked)
+}
+
+// A main object that an object of another shard controls waits for it, and the log says so, unless its kind is declared
+// as main.
+func TestMainObjectsFollowNoController(t *testing.T) {
+	s, live, clk := unplugged(t)
+
+	stores := map[string]cache.Store{}
+	worked := map[string]int{}
+	work := map[string]func(context.Context, types.NamespacedName) (time.Duration, error){}
+
+	for _, kind := range []string{"CronJob", "Job", "Pod"} { // each controls the next one
+		stores[kind] = cache.NewStore(cache.MetaNamespaceKeyFunc)
+		work[kind] = s.Handler(Resource{
+			Kind:       batchv1.SchemeGroupVersion.WithKind(kind),
+			Resource:   batchv1.SchemeGroupVersion.WithResource(strings.ToLower(kind) + "s"),
+			Namespaced: true, Store: stores[kind], Client: live,
+		}, func(context.Context, types.NamespacedName) error {
+			worked[kind]++
+			return nil
+		})
+	}
+
+	for kind, owner := range map[string]string{"Job": "CronJob", "Pod": "Job"} {
+		require.NoError(t, stores[kind].Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "n", Name: kind, ResourceVersion: "5", Labels: map[string]string{contract.ShardLabel("ring"): "shard-0"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: owner, Name: owner, Controller: new(true)}},
+		}}))
+	}
+
+	var logged []string
+
+	ctx := logr.NewContext(t.Context(), funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{}))
+	reconcile := func(kind string) time.Duration {
+		after, err := work[kind](ctx, types.NamespacedName{Namespace: "n", Name: kind})
+		require.NoError(t, err)
+
+		return after
+	}
+
+	require.Equal(t, recheck, reconcile("Job"))
+	require.Empty(t, logged)
+	clk.Step(longWait)
+	require.Equal(t, recheck, reconcile("Job"))
+	require.Len(t, logged, 1)
+	require.Contains(t, logged[0],
+		`"controllerKind"="CronJob" "controller"={"name"="CronJob" "namespace"="n"} "controlledKind"="Job"`)
+	require.Equal(t, recheck, reconcile("Job"))
+	require.Len(t, logged, 1)
+
+	require.Equal(t, recheck, reconcile("Pod"))
+	clk.Step(longWait)
+	require.Equal(t, recheck, reconcile("Pod"))
+	require.Len(t, logged, 2)
+	require.Contains(t, logged[1],
+		`"controllerKind"="CronJob" "controller"={"name"="CronJob" "namespace"="n"} "controlledKind"="Job"`)
+
+	// A controller of this shard that is drained says nothing about main resources.
+	drained := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "n", Name: "CronJob", ResourceVersion: "5",
+		Labels: map[string]string{contract.ShardLabel("ring"): "shard-0", contract.DrainLabel("ring"): "true"},
+	}}
+	require.NoError(t, stores["CronJob"].Add(drained))
+	s.guard.enter(objectKey{schema.GroupKind{Group: batchv1.GroupName, Kind: "CronJob"},
+		types.NamespacedName{Namespace: "n", Name: "CronJob"}})
+	require.Equal(t, recheck, reconcile("Pod"))
+	clk.Step(longWait)
+	require.Equal(t, recheck, reconcile("Pod"))
+	require.Len(t, logged, 2)
+	require.NoError(t, stores["CronJob"].Delete(drained))
+
+	s.kind(schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"}, "n").main = true
+	require.Zero(t, reconcile("Job"))
+	require.Zero(t, reconcile("Pod"), "it follows the Job, which follows nothing")
+	require.Equal(t, map[string]int{"Job": 1, "Pod": 1}, worked)
 }

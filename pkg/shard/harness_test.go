@@ -76,7 +76,8 @@ func (f *fixture) adminWithWatch() client.WithWatch {
 // shard returns a shard with a Lease that a slow machine can keep.
 func (f *fixture) shard(name string) *Shard { return f.shardFor(name, 15*time.Second) }
 
-// brief returns a shard with a Lease of three seconds, and a deadline of two, for tests that wait until they have passed.
+// brief returns a shard with a Lease of three seconds, and a deadline of two, for tests that wait until they have
+// passed.
 func (f *fixture) brief() *Shard { return f.shardFor("shard-0", 3*time.Second) }
 
 func (f *fixture) shardFor(name string, lease time.Duration) *Shard {
@@ -162,8 +163,8 @@ func (p *process) wait() {
 	receive(p.f, p.done, "the manager stops")
 }
 
-// controls adds a controller for the kind that runs the function as its reconciler. It returns how many reconciles have ended,
-// including the wrapper's part and except those during the hold-off.
+// controls adds a controller for the kind that runs the function as its reconciler. It returns how many reconciles have
+// ended, including the wrapper's part and except those during the hold-off.
 func (f *fixture) controls(mgr ctrl.Manager, s *Shard, obj client.Object, fn reconcile.Func) *atomic.Int64 {
 	f.Helper()
 
@@ -281,8 +282,8 @@ func (f *fixture) held(s *Shard) {
 	f.eventually("the Lease is held", func() bool { return holder(f.lease(s)) == s.Name() })
 }
 
-// eventually waits until the condition holds. It calls the condition on the goroutine of the test, so the condition may fail the
-// test.
+// eventually waits until the condition holds. It calls the condition on the goroutine of the test, so the condition may
+// fail the test.
 func (f *fixture) eventually(what string, condition func() bool) {
 	f.Helper()
 	err := wait.PollUntilContextTimeout(f.Context(), interval, patience, true, func(context.Context) (bool, error) {

@@ -2,7 +2,9 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,10 +15,18 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 func TestListingJudges(t *testing.T) {
@@ -154,17 +164,18 @@ func (f *fixture) unconfirmed() *unconfirmed {
 	u.shard.term.taken(u.clock.Now(), 0)
 	f.Cleanup(func() { u.shard.term.close() })
 
-	u.inner = u.shard.Reconciler(u.cache, &corev1.ConfigMap{}, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-		u.calls++
+	u.inner = u.shard.Reconciler(u.cache, &corev1.ConfigMap{},
+		reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			u.calls++
 
-		return reconcile.Result{}, nil
-	}))
+			return reconcile.Result{}, nil
+		}))
 
 	return u
 }
 
-// look reconciles the object while the cache shows the given version. It returns whether the inner reconciler was called, and
-// when to check the object again.
+// look reconciles the object while the cache shows the given version. It returns whether the inner reconciler was
+// called, and when to check the object again.
 func (u *unconfirmed) look(cached *corev1.ConfigMap) (called bool, again time.Duration) {
 	u.Helper()
 
@@ -327,7 +338,8 @@ func TestStartWithManyObjectsCostsFewRequests(t *testing.T) {
 	const objects, writers = 2000, 20
 
 	f := newFixture(t)
-	s, err := New(Options{Ring: f.ring, Name: "shard-0", Namespace: f.namespace, HoldOff: minHoldOff}) // with a Lease that outlasts the crowd
+	// with a Lease that outlasts the crowd
+	s, err := New(Options{Ring: f.ring, Name: "shard-0", Namespace: f.namespace, HoldOff: minHoldOff})
 	require.NoError(t, err)
 
 	r := f.readable()
@@ -340,7 +352,8 @@ func TestStartWithManyObjectsCostsFewRequests(t *testing.T) {
 	for w := range writers {
 		creates.Go(func() {
 			for i := w; i < objects; i += writers {
-				if err := f.admin.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: f.meta(s, fmt.Sprint("object-", i))}); err != nil {
+				if err := f.admin.Create(t.Context(),
+					&corev1.ConfigMap{ObjectMeta: f.meta(s, fmt.Sprint("object-", i))}); err != nil {
 					failed.Store(err)
 				}
 			}
@@ -367,4 +380,214 @@ func TestStartWithManyObjectsCostsFewRequests(t *testing.T) {
 	f.eventually("all are worked on", func() bool { return count.Load() == objects })
 	require.LessOrEqual(t, r.lists.Load(), int64(objects/listPage+2), "one of them asks whether it may list")
 	require.Zero(t, r.gets.Load())
+}
+
+// watches are the watches of ConfigMaps, whose events a test may hold back.
+type watches struct {
+	mu   sync.Mutex
+	open chan struct{} // closed while events pass
+}
+
+// holdable lets a test hold back the watches of ConfigMaps of the fixture's config.
+func (f *fixture) holdable() *watches { return f.holdableFor("configmaps") }
+
+// holdableFor is holdable for another resource.
+func (f *fixture) holdableFor(resource string) *watches {
+	f.Helper()
+
+	w := &watches{open: make(chan struct{})}
+	close(w.open)
+	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(req)
+			if err == nil && req.URL.Query().Has("watch") && strings.HasSuffix(req.URL.Path, "/"+resource) {
+				resp.Body = &heldBody{ReadCloser: resp.Body, watches: w, closed: make(chan struct{})}
+			}
+
+			return resp, err
+		})
+	})
+	f.Cleanup(w.release)
+
+	return w
+}
+
+// hold holds back every event from now on.
+func (w *watches) hold() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.open = make(chan struct{})
+}
+
+// release lets events pass, starting with those that were held back.
+func (w *watches) release() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	select {
+	case <-w.open:
+	default:
+		close(w.open)
+	}
+}
+
+func (w *watches) gate() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return w.open
+}
+
+type heldBody struct {
+	io.ReadCloser
+	watches *watches
+	once    sync.Once
+	closed  chan struct{}
+}
+
+func (b *heldBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	select {
+	case <-b.watches.gate():
+	case <-b.closed:
+	}
+
+	return n, err
+}
+
+func (b *heldBody) Close() error {
+	b.once.Do(func() { close(b.closed) })
+
+	return b.ReadCloser.Close()
+}
+
+// If a process waits for its Lease with a filled cache that is behind when the Lease is free, it has missed moves.
+func TestNoWorkFromACacheOlderThanTheTerm(t *testing.T) {
+	f := newFixture(t)
+	s, other := f.shard("shard-0"), f.shard("shard-1")
+	held := f.holdable()
+	f.takenLease(s)
+	mine, moved := f.configMap(s, "mine"), f.configMap(s, "moved")
+	draining, gone := f.configMap(s, "draining"), f.configMap(s, "gone")
+
+	clientset, err := kubernetes.NewForConfig(f.config)
+	require.NoError(t, err)
+	live, err := metadata.NewForConfig(f.config)
+	require.NoError(t, err)
+
+	factory := informers.NewSharedInformerFactoryWithOptions(clientset, 0,
+		informers.WithTweakListOptions(s.TweakListOptions))
+	informer := factory.Core().V1().ConfigMaps().Informer()
+	worked := map[string]bool{}
+	handle := s.Handler(Resource{
+		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
+		Namespaced: true, Store: informer.GetStore(), Client: live,
+	}, func(_ context.Context, name types.NamespacedName) error {
+		worked[name.Name] = true
+
+		return nil
+	})
+	// works reports whether the shard works on the object now.
+	works := func(obj client.Object) bool {
+		delete(worked, obj.GetName())
+		_, err := handle(t.Context(), client.ObjectKeyFromObject(obj))
+		require.NoError(t, err)
+
+		return worked[obj.GetName()]
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+
+	done := make(chan error, 1)
+	go func() {
+		done <- s.Run(ctx, f.config, func(ctx context.Context) error { <-ctx.Done(); return nil })
+	}()
+	f.Cleanup(func() {
+		cancel()
+		require.NoError(f, receive(f, done, "the controller stops"))
+		factory.Shutdown()
+	})
+
+	held.hold()
+	f.label(moved, s.shardKey, other.Name())
+	f.label(draining, s.drainKey, "true")
+	require.NoError(t, f.admin.Delete(t.Context(), gone))
+	f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("") })
+	f.eventually("the term begins", func() bool { return s.term.held() == nil })
+	require.True(t, works(mine), "it has not changed")
+	require.False(t, works(moved), "another shard's")
+	require.False(t, works(draining), "to be given up")
+	require.False(t, works(gone), "deleted")
+	f.refresh(draining)
+	require.True(t, s.draining(draining), "acknowledged only when it is seen")
+
+	held.release()
+	f.eventually("the drain is acknowledged", func() bool {
+		require.False(t, works(draining))
+		f.refresh(draining)
+
+		return len(draining.Labels) == 0
+	})
+	f.label(moved, s.shardKey, s.Name())
+	f.eventually("the object is back", func() bool { return works(moved) })
+	require.False(t, works(gone))
+}
+
+// While a Lease does not exist, the shard may count as lost.
+func TestNoWorkFromACacheOlderThanALeaseThatWasMadeAnew(t *testing.T) {
+	f := newFixture(t)
+	s, other := f.shard("shard-0"), f.shard("shard-1")
+	held := f.holdable()
+	cm := f.configMap(s, "a")
+	worked := make(chan reconcile.Request, 100)
+
+	var again reconcile.Reconciler
+	f.start(s, func(mgr ctrl.Manager) {
+		inner := reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+			worked <- req
+
+			return reconcile.Result{}, nil
+		})
+		again = s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, inner)
+		f.controls(mgr, s, &corev1.ConfigMap{}, inner)
+	})
+	receive(f, worked, "the object is worked on")
+
+	held.hold()
+
+	before := f.lease(s)
+	require.NoError(t, f.admin.Delete(t.Context(), before))
+	f.label(cm, s.shardKey, other.Name())
+	f.eventually("the Lease is made anew", func() bool {
+		uid := f.lease(s).UID
+
+		return uid != "" && uid != before.UID
+	})
+	f.eventually("it holds off", func() bool { return errors.Is(s.term.held(), ErrNotHeld) })
+	f.eventually("the hold-off is over", func() bool { return s.term.held() == nil })
+
+	result, err := again.Reconcile(t.Context(), request(cm))
+	require.NoError(t, err)
+	require.Equal(t, recheck, result.RequeueAfter)
+	require.Empty(t, worked, "another shard's")
+
+	held.release()
+	f.label(cm, s.shardKey, s.Name())
+	receive(f, worked, "the object is back")
+}
+
+// takenLease creates a Lease of the shard that another holder holds.
+func (f *fixture) takenLease(s *Shard) {
+	f.Helper()
+	require.NoError(f, f.admin.Create(f.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: s.Name(),
+			Labels: map[string]string{contract.LabelClusterRing: f.ring}},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new(contract.LeaseControllerIdentity), LeaseDurationSeconds: new(int32(3600)),
+			RenewTime: new(metav1.NowMicro()),
+		},
+	}))
 }

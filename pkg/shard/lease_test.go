@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,8 +15,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
 func TestLeaseIsHeldAndGivenBack(t *testing.T) {
@@ -40,8 +45,9 @@ func TestLeaseOfAPredecessorIsTakenOverWithItsLabels(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
 	require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard-0", Labels: map[string]string{"alpha.sharding.timebertt.dev/state": "dead"}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("shard-0"), LeaseDurationSeconds: new(int32(30))},
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard-0",
+			Labels: map[string]string{"alpha.sharding.timebertt.dev/state": "dead"}},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("shard-0"), LeaseDurationSeconds: new(int32(30))},
 	}))
 
 	f.start(s, func(ctrl.Manager) {})
@@ -106,62 +112,22 @@ func TestLeaseIsKeptWhenItCouldNotBeRenewed(t *testing.T) {
 	require.ErrorIs(t, s.term.held(), ErrLost)
 }
 
+// A Lease that others have taken, or given away in the shard's name, is not taken back: the objects may have moved.
 func TestLeaseThatWasTakenEndsTheManager(t *testing.T) {
-	f := newFixture(t)
-	s := f.brief()
-	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
-	f.held(s)
+	for _, by := range []string{contract.LeaseControllerIdentity, ""} {
+		t.Run("by "+by, func(t *testing.T) {
+			f := newFixture(t)
+			s := f.brief()
+			p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
+			f.held(s)
+			f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = &by })
 
-	f.overwrite(s, func(lease *coordinationv1.Lease) {
-		lease.Spec.HolderIdentity = new("shardlease-controller")
-		lease.Spec.LeaseDurationSeconds = new(int32(6))
-		lease.Spec.RenewTime = &metav1.MicroTime{Time: lease.Spec.RenewTime.Add(time.Second)}
-	})
-
-	p.wait()
-	require.ErrorContains(t, p.err, "has released or lost its Lease")
-	require.Equal(t, "shardlease-controller", holder(f.lease(s)))
-	require.ErrorIs(t, s.term.held(), ErrLost)
-}
-
-// Whoever released the Lease in the shard's name may already have moved its objects.
-func TestLeaseThatWasGivenAwayIsNotTakenBack(t *testing.T) {
-	f := newFixture(t)
-	s := f.brief()
-	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
-	f.held(s)
-
-	f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("") })
-
-	p.wait()
-	require.ErrorContains(t, p.err, "has released or lost its Lease")
-	require.Empty(t, holder(f.lease(s)))
-}
-
-func TestLeaseThatWasDeletedIsCreatedAgain(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
-	f.held(s)
-
-	require.NoError(t, f.admin.Delete(t.Context(), f.lease(s)))
-	f.held(s)
-	require.NoError(t, p.stop())
-}
-
-func TestOfTwoProcessesWithOneNameTheLaterOneStays(t *testing.T) {
-	f := newFixture(t)
-	first, second := f.shard("shard-0"), f.shard("shard-0")
-	p := f.start(first, func(mgr ctrl.Manager) { f.controls(mgr, first, &corev1.ConfigMap{}, nothing) })
-	f.held(first)
-
-	q := f.start(second, func(mgr ctrl.Manager) { f.controls(mgr, second, &corev1.ConfigMap{}, nothing) })
-	p.wait()
-	require.ErrorContains(t, p.err, "has released or lost its Lease")
-	require.Equal(t, "shard-0", holder(f.lease(second)))
-
-	require.NoError(t, q.stop())
-	require.Empty(t, holder(f.lease(second)))
+			p.wait()
+			require.ErrorContains(t, p.err, "has released or lost its Lease")
+			require.Equal(t, by, holder(f.lease(s)))
+			require.ErrorIs(t, s.term.held(), ErrLost)
+		})
+	}
 }
 
 // If somebody sets a time back or removes it, this is no sign of a second process.
@@ -208,7 +174,8 @@ func (f *fixture) begin(s *Shard) func() {
 func record(holder string, second int64) resourcelock.LeaderElectionRecord {
 	at := metav1.Unix(1_700_000_000+second, 123_456_789)
 
-	return resourcelock.LeaderElectionRecord{HolderIdentity: holder, LeaseDurationSeconds: 3, AcquireTime: at, RenewTime: at}
+	return resourcelock.LeaderElectionRecord{HolderIdentity: holder, LeaseDurationSeconds: 3, AcquireTime: at,
+		RenewTime: at}
 }
 
 // overwrite changes the shard's Lease, which the shard concurrently renews.
@@ -281,4 +248,247 @@ func TestTheLaterProcessIsNoticedByTheEarlierOne(t *testing.T) {
 
 	require.NoError(t, later.Update(t.Context(), record("shard-0", 6)))
 	f.begin(second)()
+}
+
+// stuck is a network on which requests for Leases never return, even after their context has ended.
+type stuck struct {
+	network
+	release chan struct{}
+	waiting chan struct{}
+}
+
+func newStuck(f *fixture) *stuck {
+	n := &stuck{release: make(chan struct{}), waiting: make(chan struct{}, 100)}
+	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			if n.down.Load() && strings.Contains(req.URL.Path, "/leases/") {
+				n.waiting <- struct{}{}
+				<-n.release
+
+				return nil, errDown
+			}
+
+			return next.RoundTrip(req)
+		})
+	})
+
+	return n
+}
+
+// exiting makes the shard report instead of ending the process.
+func exiting(s *Shard) <-chan error {
+	exits := make(chan error, 1)
+	s.term.exit = func(err error) { exits <- err }
+
+	return exits
+}
+
+// Leader election waits for its request; the workers do not wait for leader election.
+func TestWorkersStopWhileRenewalsAreStuck(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	exits := exiting(s)
+	f.configMap(s, "a")
+
+	entered, cancelled := make(chan struct{}), make(chan error)
+	proceed := make(chan struct{})
+	n := newStuck(f)
+	p := f.start(s, func(mgr ctrl.Manager) {
+		f.controls(mgr, s, &corev1.ConfigMap{}, func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+			close(entered)
+			<-ctx.Done()
+			cancelled <- context.Cause(ctx)
+			<-proceed
+
+			return reconcile.Result{}, nil
+		})
+	})
+	receive(f, entered, "the worker starts")
+
+	n.down.Store(true)
+	receive(f, n.waiting, "a renewal is stuck")
+	require.ErrorIs(t, receive(f, cancelled, "the worker is told to stop"), errLate)
+	require.ErrorIs(t, receive(f, exits, "the process ends"), errStuck)
+
+	close(n.release)
+	p.wait()
+	close(proceed)
+	require.ErrorContains(t, p.err, "has released or lost its Lease")
+}
+
+// A worker that ignores its context after a stop keeps the Lease. If the Lease is then lost, the manager alone would
+// wait for the worker forever.
+func TestProcessEndsIfTheLeaseIsLostAfterAStop(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	exits := exiting(s)
+	b := newBlocker()
+	f.configMap(s, "a")
+	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, b.reconcile) })
+	receive(f, b.entered, "the worker starts")
+
+	p.cancel()
+	f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("shardlease-controller") })
+	require.ErrorContains(t, receive(f, exits, "the process ends"), `its holder is now "shardlease-controller"`)
+	close(b.proceed)
+
+	_ = p.stop()
+	require.Equal(t, "shardlease-controller", holder(f.lease(s)))
+}
+
+// If the shard must wait, a reconcile is neither lost nor a failure.
+func TestReconcileDuringTheHoldOff(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	cm := f.configMap(s, "a")
+	s.term.taken(s.term.clock.Now(), time.Hour)
+	t.Cleanup(func() { s.term.close() })
+
+	b := newBlocker()
+	result, err := s.Reconciler(f.admin, &corev1.ConfigMap{},
+		reconcile.Func(b.reconcile)).Reconcile(t.Context(), request(cm))
+	require.NoError(t, err)
+	require.InDelta(t, time.Hour, result.RequeueAfter, float64(time.Minute))
+	require.Empty(t, b.entered)
+}
+
+// A Lease that this process could not renew in time is not renewed later: its workers were told to stop.
+func TestLeaseIsNotRenewedAfterTheDeadline(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	clk := &lateClock{RealClock: clock.RealClock{}}
+	s.term.clock = clk
+	l := f.lock(s, f.config)
+	require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
+	clk.ahead.Store(int64(s.options.RenewDeadline))
+
+	require.ErrorIs(t, l.Update(t.Context(), record("shard-0", 2)), errLate)
+	_, _, err := l.Get(t.Context())
+	require.ErrorIs(t, err, errLate)
+	require.ErrorIs(t, l.Update(t.Context(), record("", 3)), errLate, "nor given back")
+	require.Equal(t, "shard-0", holder(f.lease(s)))
+}
+
+var errHung = errors.New("no website was reconciled for five minutes")
+
+// A shard whose program is not healthy until the renew deadline is over. Because no worker is left, its objects can
+// move at once.
+func TestShardThatIsNotHealthyGivesItsLeaseUp(t *testing.T) {
+	for name, answer := range map[string]func(release <-chan struct{}) error{
+		"an error":  func(<-chan struct{}) error { return errHung },
+		"no answer": func(release <-chan struct{}) error { <-release; return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			s := f.brief()
+			release := make(chan struct{})
+			t.Cleanup(func() { close(release) })
+
+			var asked, sick atomic.Bool
+
+			s.options.Healthy = func(context.Context) error {
+				asked.Store(true)
+
+				if !sick.Load() {
+					return nil
+				}
+
+				return answer(release)
+			}
+			p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
+			f.eventually("it is asked", asked.Load)
+			f.held(s)
+
+			renewed := f.lease(s).Spec.RenewTime
+			f.eventually("a healthy shard renews its Lease",
+				func() bool { return f.lease(s).Spec.RenewTime.After(renewed.Time) })
+
+			sick.Store(true)
+			p.wait()
+			require.ErrorIs(t, p.err, ErrLost)
+			require.ErrorIs(t, p.err, errSick)
+
+			if name == "an error" {
+				require.ErrorIs(t, p.err, errHung)
+			} else {
+				require.ErrorIs(t, p.err, context.DeadlineExceeded)
+			}
+
+			require.Empty(t, holder(f.lease(s)), "released")
+		})
+	}
+}
+
+// The Lease is not released while a worker ignores that the shard is over, which is the usual reason.
+func TestShardThatIsNotHealthyKeepsItsLeaseFromOthers(t *testing.T) {
+	f := newFixture(t)
+	s := f.brief()
+	exits := exiting(s)
+	b := newBlocker()
+	f.configMap(s, "a")
+
+	var sick atomic.Bool
+
+	s.options.Healthy = func(context.Context) error {
+		if sick.Load() {
+			return errHung
+		}
+
+		return nil
+	}
+	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, b.reconcile) })
+	receive(f, b.entered, "the worker starts")
+
+	sick.Store(true)
+
+	err := receive(f, exits, "the process ends")
+	require.ErrorIs(t, err, errStuck)
+	require.ErrorIs(t, err, errHung)
+	close(b.proceed)
+	p.wait()
+	require.ErrorIs(t, p.err, errHung)
+	require.Equal(t, "shard-0", holder(f.lease(s)))
+}
+
+// One bad answer costs one renewal, and is forgotten with the next good one.
+func TestOneBadAnswerDoesNotEndTheShard(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+
+	var answer error
+
+	s.options.Healthy = func(context.Context) error { return answer }
+	l := f.lock(s, f.config)
+
+	answer = errHung
+
+	require.NoError(t, l.Create(t.Context(), record("shard-0", 1)), "the program is not asked before it has the Lease")
+	require.ErrorIs(t, l.Update(t.Context(), record("shard-0", 2)), errHung)
+	require.Equal(t, record("", 1).RenewTime.Unix(), f.lease(s).Spec.RenewTime.Unix(), "not renewed")
+	require.NoError(t, s.term.lost())
+
+	answer = nil
+
+	require.NoError(t, l.Update(t.Context(), record("shard-0", 3)))
+	require.NoError(t, s.term.lost())
+
+	// A shard that is told to stop is not kept from releasing its Lease.
+	answer = errHung
+
+	require.ErrorIs(t, l.Update(t.Context(), record("shard-0", 4)), errHung)
+	require.NoError(t, l.Update(t.Context(), record("", 5)))
+	require.Empty(t, holder(f.lease(s)))
+}
+
+// If the program is healthy again, but the API server is away, that is the reason.
+func TestReasonIsThatOfTheLastAnswer(t *testing.T) {
+	testTerm(t, func(t *testing.T, term *term, _ *exits) {
+		t.Helper()
+		term.taken(term.clock.Now(), 0)
+		term.asked(errHung)
+		term.asked(nil)
+		pass(testDeadline)
+		require.ErrorIs(t, term.lost(), errLate)
+		require.NotErrorIs(t, term.lost(), errHung)
+	})
 }

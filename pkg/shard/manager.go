@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,8 +14,10 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -60,23 +62,21 @@ type Manager struct {
 
 // NewManager returns a manager that runs as a shard. It replaces ctrl.NewManager, and nothing else is needed:
 //
-//   - A controller whose For kind is one of [Options].Kinds works only on objects of this shard, and acknowledges drains, as [Shard.Reconciler]
-//     describes. Every other controller, and every other runnable that would run where the leader is, must be declared in Options.Controllers or
-//     Options.Runnables. Add refuses it by name otherwise.
-//   - Start waits for a slot, if Options.Slots are set, takes the shard's Lease, fills the caches of the sharded kinds, and starts the controllers. While it waits,
-//     probes, metrics, webhooks, other caches, and what runs in every replica work. A Lease is taken only when the caches of other kinds are full, and the
-//     sharded kinds can be listed.
-//   - The check "shard" of /readyz passes while the process waits for a slot that it could take, and when it works as a shard.
-//   - When the context of Start ends, the shard works until its objects are drained; see Options.DrainTimeout. If it has webhooks, they are served for a few more
-//     seconds, until no request is sent to them any more. If the Lease is lost, Start returns an [ErrLost], and the process must end.
-//   - If the options have a leader election, the shards replace it without a moment in which its leader and a shard work at the same time, and the same
-//     holds for the way back; see [github.com/clusterring/clusterring/pkg/shard/former]. Leave it in the options until no version without shards can come back.
+//   - A controller whose For kind is one of [Options].Kinds works only on objects of this shard, and acknowledges
+//     drains, as [Shard.Reconciler] describes. Every other controller, and every other runnable that would run where
+//     the leader is, must be declared in Options.Controllers or Options.Runnables. Add refuses it by name otherwise.
+//   - Start waits for a slot, if Options.Slots are set, takes the shard's Lease, fills the caches of the sharded kinds,
+//     and starts the controllers. Meanwhile, probes, metrics, webhooks, other caches, and what runs in every replica
+//     work.
+//   - The check "shard" of /readyz passes while the process waits for a slot that it could take, and when it works.
+//   - When the context of Start ends, the shard works until its objects are drained; see Options.DrainTimeout. Webhooks
+//     are served a few seconds longer. If the Lease is lost, Start returns an [ErrLost], and the process must end.
+//   - If the options have a leader election, the shards replace it without a moment in which its leader and a shard
+//     work at the same time; see [github.com/clusterring/clusterring/pkg/shard/former]. Leave it in the options until
+//     no version without shards can come back.
 //
-// The manager's clients, readers and caches contain only the objects of this shard of the sharded kinds, in any version and form; GetAPIReader reads
-// all of them. They show neither labels nor annotations of the ring, and what is written with the client keeps them, unless Options.ShowLabels is set. A
-// reconcile of a controller that was not added to the manager gets an error.
-//
-// The error names all that is missing or wrong.
+// The manager's clients, readers and caches contain only the objects of this shard of the sharded kinds, in any version
+// and form; GetAPIReader reads all of them. The error names all that is missing or wrong.
 func NewManager(config *rest.Config, options manager.Options, shard Options) (*Manager, error) {
 	s, err := New(shard)
 	if err != nil {
@@ -120,17 +120,16 @@ func newManager(s *Shard, config *rest.Config, options manager.Options) (*Manage
 const (
 	// defaultGrace is the default of GracefulShutdownTimeout in controller-runtime.
 	defaultGrace = 30 * time.Second
-	// linger is for how long webhooks are served after the process was told to stop: until the proxies of all nodes know that it does.
+	// linger is how long webhooks are served after the process was told to stop: until all proxies know that it does.
 	linger = 5 * time.Second
 )
 
 // Shard returns the shard as which the manager runs.
 func (m *Manager) Shard() *Shard { return m.shard }
 
-// configure changes the options of the manager.
 func (m *Manager) configure(o *manager.Options) error {
 	if o.LeaderElectionResourceLockInterface != nil {
-		return errors.New("remove LeaderElectionResourceLockInterface: each shard holds a Lease of its own, and the manager makes it")
+		return errors.New("remove LeaderElectionResourceLockInterface: the manager makes the Lease of the shard")
 	}
 
 	if err := m.replaceElection(o); err != nil {
@@ -148,7 +147,6 @@ func (m *Manager) configure(o *manager.Options) error {
 	return m.shard.connect(m.config)
 }
 
-// newCache returns the cache in its two parts.
 func (m *Manager) newCache(config *rest.Config, o cache.Options) (cache.Cache, error) {
 	others, err := cache.New(config, o)
 	if err != nil {
@@ -170,7 +168,6 @@ func (m *Manager) newCache(config *rest.Config, o cache.Options) (cache.Cache, e
 	return m.cache, nil
 }
 
-// create creates the manager, and adds what a shard needs.
 func (m *Manager) create(o manager.Options) error {
 	mgr, err := manager.New(m.config, o)
 	if err != nil {
@@ -212,11 +209,11 @@ func (m *Manager) create(o manager.Options) error {
 	return errors.Join(errs...)
 }
 
-// clientOptions returns how the clients of the program are wrapped.
 func (m *Manager) clientOptions(o manager.Options) clientOptions {
 	of := clientOptions{
-		scheme: o.Scheme, inner: o.Client.Cache, kinds: m.kinds, showLabels: m.shard.options.ShowLabels, checkWrites: m.shard.options.CheckWrites,
-		shared: ptr.Deref(o.Cache.DefaultUnsafeDisableDeepCopy, false),
+		scheme: o.Scheme, inner: o.Client.Cache, kinds: m.kinds, showLabels: m.shard.options.ShowLabels,
+		checkWrites: m.shard.options.CheckWrites,
+		shared:      ptr.Deref(o.Cache.DefaultUnsafeDisableDeepCopy, false),
 	}
 	for _, kind := range o.Cache.ByObject {
 		of.shared = of.shared || ptr.Deref(kind.UnsafeDisableDeepCopy, false)
@@ -225,7 +222,6 @@ func (m *Manager) clientOptions(o manager.Options) clientOptions {
 	return of
 }
 
-// replaceElection takes the leader election out of the options.
 func (m *Manager) replaceElection(o *manager.Options) (err error) {
 	if o.LeaderElection && o.LeaderElectionID != "" {
 		namespace, config := o.LeaderElectionNamespace, m.config
@@ -239,7 +235,8 @@ func (m *Manager) replaceElection(o *manager.Options) (err error) {
 
 		m.former, err = former.New(config, former.Options{
 			Ring: m.shard.Ring(), Namespace: namespace, Name: o.LeaderElectionID,
-			LeaseDuration: ptr.Deref(o.LeaseDuration, 0), RenewDeadline: ptr.Deref(o.RenewDeadline, 0), RetryPeriod: ptr.Deref(o.RetryPeriod, 0),
+			LeaseDuration: ptr.Deref(o.LeaseDuration, 0), RenewDeadline: ptr.Deref(o.RenewDeadline, 0),
+			RetryPeriod: ptr.Deref(o.RetryPeriod, 0),
 		})
 	}
 
@@ -249,7 +246,8 @@ func (m *Manager) replaceElection(o *manager.Options) (err error) {
 	return err
 }
 
-// work returns a context for a runnable, which ends when the manager or the shard stops, and the function that says that the runnable has ended.
+// work returns a context for a runnable, which ends when the manager or the shard stops, and the function that says
+// that the runnable has ended.
 func (m *Manager) work(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	after := context.AfterFunc(m.stopping, func() { cancel(context.Cause(m.stopping)) })
@@ -272,7 +270,6 @@ func (m *Manager) work(ctx context.Context) (context.Context, func()) {
 // Start implements manager.Manager. See [NewManager].
 func (m *Manager) Start(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, m.GetLogger())
-	m.warnOfUnused()
 
 	defer running.add(m.shard)()
 
@@ -359,7 +356,6 @@ func (m *Manager) takePart(ctx context.Context, over <-chan struct{}) error {
 	return nil
 }
 
-// disband waits until all that was placed has stopped, or may not take longer.
 func (m *Manager) disband() {
 	idle := m.crew.dismiss()
 	if m.grace < 0 {
@@ -370,7 +366,6 @@ func (m *Manager) disband() {
 	m.pause(m.grace, idle)
 }
 
-// pause waits for the time, or for the channel.
 func (m *Manager) pause(d time.Duration, or <-chan struct{}) {
 	timer := m.shard.term.clock.NewTimer(max(d, 0))
 	defer timer.Stop()
@@ -406,18 +401,6 @@ func unless(ctx context.Context, err error) error {
 	return err
 }
 
-// warnOfUnused logs what was declared without effect.
-func (m *Manager) warnOfUnused() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
-	for _, name := range slices.Sorted(maps.Keys(m.shard.options.Controllers)) {
-		if m.controllers[name] == nil {
-			m.GetLogger().Info("A controller is declared, but was not added to the manager: is its name right?", "controller", name)
-		}
-	}
-}
-
 // GetLogger implements manager.Manager.
 func (m *Manager) GetLogger() logr.Logger { return noted(m.inner.GetLogger()) }
 
@@ -432,8 +415,9 @@ func (m *Manager) GetWebhookServer() webhook.Server {
 	return parting{s, &m.told}
 }
 
-// parting is a webhook server that asks clients to connect elsewhere when the process was told to stop. An API server sends all calls over one
-// connection, also long after no Service leads to the process; those that it sends when the server closes the connection would fail.
+// parting is a webhook server that asks clients to connect elsewhere when the process was told to stop. An API server
+// sends all calls over one connection, also long after no Service leads to the process; those that it sends when the
+// server closes the connection would fail.
 type parting struct {
 	webhook.Server
 
@@ -461,6 +445,130 @@ func (m *Manager) GetCache() cache.Cache { return m.clients.cache(m.inner.GetCac
 func (m *Manager) GetAPIReader() client.Reader { return m.clients.reader(m.inner.GetAPIReader()) }
 
 // GetFieldIndexer implements cluster.Cluster.
-func (m *Manager) GetFieldIndexer() client.FieldIndexer {
-	return m.clients.indexer(m.inner.GetFieldIndexer())
+func (m *Manager) GetFieldIndexer() client.FieldIndexer { return m.GetCache() }
+
+var (
+	errPreparing = errors.New("caches of other kinds are not full yet, or the sharded kinds cannot be listed: see the log")
+	errNoSlot    = errors.New("the shard does not know yet whether there is a slot for it, or may not take it: see the log")
+	errStopping  = errors.New("the shard was told to stop")
+	errFilling   = errors.New("the caches of this shard's objects are not full yet")
+)
+
+// ready is the check of /readyz: it passes while the process waits for a slot that it could take, and when it works.
+func (m *Manager) ready(r *http.Request) error {
+	if serves := m.serves.Load(); serves != nil {
+		if err := (*serves)(r); err != nil {
+			return err
+		}
+	}
+
+	switch {
+	case m.told.Load() != nil:
+		return errStopping
+	case closed(m.working):
+		return m.shard.term.held()
+	case closed(m.begun):
+		return errFilling
+	case m.shard.standsBy.Load():
+		return nil
+	case !m.prepared.Load():
+		return errPreparing
+	case m.shard.options.Slots.any():
+		return errNoSlot
+	default:
+		return ErrNotHeld
+	}
+}
+
+// prepare waits until the process could work as a shard: a version that may not read a kind, or to which a kind is
+// missing, shall take nothing. It also makes the informers that the sharded controllers will ask for, so that they are
+// full when the controllers start.
+func (m *Manager) prepare(ctx context.Context) error {
+	m.mu.Lock()
+
+	var watched []client.Object
+
+	for _, c := range m.controllers {
+		if c.sharded {
+			watched = append(watched, c.watches()...)
+		}
+	}
+	m.mu.Unlock()
+
+	filled, cancel := context.WithTimeoutCause(ctx, m.patience(),
+		fmt.Errorf("the caches of other kinds than the sharded ones were not full after %s: "+
+			"see the log for a permission or a CustomResourceDefinition that is missing", m.patience()))
+	defer cancel()
+
+	others := func() error { return m.cache.inform(filled, false, watched) }
+	if !m.retry(filled, others) || !m.cache.Cache.WaitForCacheSync(filled) {
+		return context.Cause(filled)
+	}
+
+	// The kinds can be served, and permitted, later; until then, whoever has the objects keeps them.
+	m.prepared.Store(m.retry(ctx, func() error {
+		return errors.Join(m.shard.canList(ctx), m.cache.inform(ctx, true, watched))
+	}))
+
+	return context.Cause(ctx)
+}
+
+// retry calls the function until it succeeds, or the context ends. It reports whether it has succeeded.
+func (m *Manager) retry(ctx context.Context, do func() error) bool {
+	return wait.PollUntilContextCancel(ctx, again, true, func(ctx context.Context) (bool, error) {
+		err := do()
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Taking no Lease, because this process could not work as a shard; trying again")
+		}
+
+		return err == nil, nil
+	}) == nil
+}
+
+func (m *Manager) patience() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	return m.limit
+}
+
+// fill waits until the caches of the sharded kinds are full. If they are not in time, the Lease must be given back.
+func (m *Manager) fill(ctx context.Context, t *tenure) error {
+	ctx, stop := ending(ctx, t.lost)
+	defer stop()
+
+	limited, cancel := context.WithTimeout(ctx, m.patience())
+	defer cancel()
+
+	if m.cache.sharded.WaitForCacheSync(limited) {
+		return nil
+	}
+
+	if closed(t.lost) {
+		return m.shard.lostError()
+	}
+
+	return fmt.Errorf("shard %s gives its Lease back, because the caches of its objects were not full after %s: see "+
+		"the log for the kind and the reason", m.shard.Name(),
+		m.patience())
+}
+
+// canList returns why a declared kind cannot be listed; nil if all of them can.
+func (s *Shard) canList(ctx context.Context) error {
+	var errs []error
+
+	for _, k := range s.allKinds() {
+		namespaces, err := k.namespaces()
+		for i := 0; err == nil && i < len(namespaces); i++ {
+			_, err = k.page(ctx, namespaces[i], metav1.ListOptions{Limit: 1, LabelSelector: s.shardKey})
+		}
+
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list %s: %w", k.gvk.GroupKind(), err))
+		}
+	}
+
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+
+	return errors.Join(errs...)
 }

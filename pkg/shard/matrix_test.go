@@ -3,8 +3,12 @@ package shard_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,11 +18,14 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -26,6 +33,7 @@ import (
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
@@ -100,7 +108,8 @@ type setup struct {
 	filters    []predicate.Predicate
 }
 
-// setting is an option of an operator. The priority queue is the default of controller-runtime, so the option is to have another.
+// setting is an option of an operator. The priority queue is the default of controller-runtime, so the option is to
+// have another.
 type setting struct {
 	name string
 	set  func(s *setup, namespaces ...string)
@@ -124,8 +133,8 @@ func settings() []setting {
 	}
 }
 
-// TestOptionsOfOperators leads two shards of an operator through join, drain, a lost label, and the loss of a Lease: for each form of objects with each
-// option of controller-runtime that changes what a controller sees, or when it runs.
+// TestOptionsOfOperators leads two shards of an operator through join, drain, a lost label, and the loss of a Lease:
+// for each form of objects with each option of controller-runtime that changes what a controller sees, or when it runs.
 func TestOptionsOfOperators(t *testing.T) {
 	ryw := setting{"ReadYourWrites", func(s *setup, _ ...string) { s.cache.EnableReadYourWritesConsistency = new(true) }}
 	all := setting{"all", func(s *setup, namespaces ...string) {
@@ -170,13 +179,15 @@ func newMatrix(t *testing.T, form shape, of setting) *matrix {
 
 	return &matrix{
 		operators: f, form: form, setting: of, namespaces: []string{f.namespace, testenv.Namespace(t)},
-		ledger: &ledger{inside: map[string]string{}, gone: map[string]bool{}, done: map[string]int{}, given: map[string]bool{"other": true}, gates: map[string]chan struct{}{}, entered: make(chan string, 100)},
+		ledger: &ledger{inside: map[string]string{}, gone: map[string]bool{}, done: map[string]int{},
+			given: map[string]bool{"other": true}, gates: map[string]chan struct{}{}, entered: make(chan string, 100)},
 	}
 }
 
 func (m *matrix) run() {
 	// Join.
-	idle, lone, dropped, changed := m.owner("idle", "a"), m.owner("lone", "a"), m.owner("dropped", "a"), m.owner("changed", "a")
+	idle, lone, dropped, changed := m.owner("idle", "a"), m.owner("lone", "a"), m.owner("dropped", "a"),
+		m.owner("changed", "a")
 	other := m.owner("other", "b")
 
 	m.join()
@@ -192,7 +203,8 @@ func (m *matrix) run() {
 	require.Equal(m, "busy", receive(m.operators, m.ledger.entered, "it is worked on"))
 
 	for _, obj := range []client.Object{idle, dropped, changed} {
-		m.merge(obj, map[string]any{"annotations": map[string]any{"touched": "true"}}) // unless filtered, this fills the queue
+		// unless filtered, this fills the queue
+		m.merge(obj, map[string]any{"annotations": map[string]any{"touched": "true"}})
 	}
 
 	m.Drain(busy)
@@ -221,7 +233,8 @@ func (m *matrix) run() {
 	// Kill.
 	m.ledger.hold("kept", nil)
 	kept := m.owner("kept", "a")
-	require.Equal(m, "kept", receive(m.operators, m.ledger.entered, "it is worked on, after what became of the other objects was seen"))
+	require.Equal(m, "kept", receive(m.operators, m.ledger.entered,
+		"it is worked on, after what became of the other objects was seen"))
 	m.cut()
 	require.ErrorIs(m, receive(m.operators, m.lost, "the manager stops"), shard.ErrLost)
 	m.eventually(func() bool { return !m.ledger.works("kept") }, "the context of the reconcile has ended")
@@ -236,7 +249,8 @@ func (m *matrix) run() {
 // owner creates a main object of a shard. Objects alternate between the namespaces.
 func (m *matrix) owner(name, of string) *corev1.ConfigMap {
 	m.Helper()
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: m.namespaces[len(name)%2], Name: name, Labels: m.Labels(of)}}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: m.namespaces[len(name)%2], Name: name,
+		Labels: m.Labels(of)}}
 	require.NoError(m, m.admin.Create(m.Context(), cm))
 
 	return cm
@@ -304,7 +318,8 @@ func (m *matrix) operate(config *rest.Config, o shard.Options) *shard.Manager {
 	}
 
 	require.NoError(m, b.Complete(&maker{
-		Client: mgr.GetClient(), form: m.form, shard: o.Name, ledger: m.ledger, patient: s.controller.ReconciliationTimeout > 0, made: map[types.UID]bool{},
+		Client: mgr.GetClient(), form: m.form, shard: o.Name, ledger: m.ledger,
+		patient: s.controller.ReconciliationTimeout > 0, made: map[types.UID]bool{},
 	}))
 
 	return mgr
@@ -329,7 +344,8 @@ func (m *matrix) children(owner client.Object) []corev1.Secret {
 	return slices.DeleteFunc(list.Items, func(s corev1.Secret) bool { return !metav1.IsControlledBy(&s, owner) })
 }
 
-// hand gives an object to shard b as the rebalancer does: first what it controls, then the object, with what its shard has to wait for.
+// hand gives an object to shard b as the rebalancer does: first what it controls, then the object, with what its shard
+// has to wait for.
 func (m *matrix) hand(owner client.Object) {
 	m.Helper()
 	m.ledger.leaves(owner.GetName())
@@ -385,7 +401,8 @@ func (m *matrix) take(of string) {
 	require.NoError(m, m.admin.Get(m.Context(), client.ObjectKey{Namespace: m.namespace, Name: of}, lease))
 
 	now := metav1.NowMicro()
-	lease.Spec.HolderIdentity, lease.Spec.AcquireTime, lease.Spec.RenewTime = new(contract.LeaseControllerIdentity), &now, &now
+	lease.Spec.HolderIdentity, lease.Spec.AcquireTime, lease.Spec.RenewTime = new(contract.LeaseControllerIdentity), &now,
+		&now
 	lease.Spec.LeaseDurationSeconds = new(2 * *lease.Spec.LeaseDurationSeconds)
 	require.NoError(m, m.admin.Update(m.Context(), lease))
 }
@@ -399,4 +416,216 @@ func (m *matrix) single(owners ...client.Object) {
 		require.Len(m, children, 1, owner.GetName())
 		require.Equal(m, m.Labels("b"), children[0].Labels, owner.GetName())
 	}
+}
+
+// lag is how late shard b sees what follows its objects.
+const lag = 300 * time.Millisecond
+
+// cable is a connection that ends with a context.
+type cable struct {
+	next http.RoundTripper
+	ctx  context.Context //nolint:containedctx // that of the network
+}
+
+func (c cable) RoundTrip(req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(req.Context())
+	context.AfterFunc(c.ctx, cancel)
+
+	return c.next.RoundTrip(req.WithContext(ctx))
+}
+
+// slowSecrets makes the caches of Secrets lag behind those of their owners.
+type slowSecrets struct{ http.RoundTripper }
+
+func (s slowSecrets) RoundTrip(req *http.Request) (*http.Response, error) {
+	response, err := s.RoundTripper.RoundTrip(req)
+	if err == nil && strings.HasSuffix(req.URL.Path, "/secrets") && req.URL.Query().Has("watch") {
+		response.Body = slowBody{response.Body}
+	}
+
+	return response, err
+}
+
+type slowBody struct{ io.ReadCloser }
+
+func (b slowBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	<-clock.RealClock{}.After(lag)
+
+	return n, err
+}
+
+// ledger is what the reconcilers of both shards have done.
+type ledger struct {
+	entered chan string // the objects whose reconciles are held
+
+	mu     sync.Mutex
+	inside map[string]string        // the shard that works on an object
+	given  map[string]bool          // objects that may be b's
+	gone   map[string]bool          // objects that are not a's any more
+	done   map[string]int           // by shard and object: reconciles that have ended
+	gates  map[string]chan struct{} // by object
+	wrong  []string
+}
+
+func (l *ledger) violates(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.wrong = append(l.wrong, fmt.Sprintf(format, args...))
+}
+
+func (l *ledger) violations() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return slices.Clone(l.wrong)
+}
+
+// begin records that a shard works on an object, until the returned function is called.
+func (l *ledger) begin(of, name string) (end func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	switch is := l.inside[name]; {
+	case is != "":
+		l.wrong = append(l.wrong, fmt.Sprintf("%s works on %s while %s does", of, name, is))
+	case of == "a" && (l.gone[name] || name == "other"), of == "b" && !l.given[name]:
+		l.wrong = append(l.wrong, fmt.Sprintf("%s works on %s, which is not its own", of, name))
+	}
+
+	l.inside[name] = of
+
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+
+		l.inside[name] = ""
+		l.done[of+"/"+name]++
+	}
+}
+
+func (l *ledger) works(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.inside[name] != ""
+}
+
+func (l *ledger) ended(of, name string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.done[of+"/"+name]
+}
+
+// gives records that an object may be b's.
+func (l *ledger) gives(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.given[name] = true
+}
+
+// leaves records that an object is not a's any more.
+func (l *ledger) leaves(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.gone[name] = true
+}
+
+// hold makes reconciles of an object by a wait for the channel, or, if that is nil, for the end of their context.
+func (l *ledger) hold(name string, gate chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.gates[name] = gate
+}
+
+func (l *ledger) gate(name string) (gate chan struct{}, held bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	gate, held = l.gates[name]
+
+	return gate, held
+}
+
+// maker is an operator that makes a child for each object but "lone", with a name that the API server generates. It
+// counts them in its cache, and remembers those that it has made.
+type maker struct {
+	client.Client
+	form    shape
+	shard   string
+	ledger  *ledger
+	patient bool // reconciles that are held outlast their timeout
+	made    map[types.UID]bool
+}
+
+func (m *maker) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	defer m.ledger.begin(m.shard, request.Name)()
+
+	owner := m.form.object("ConfigMap")
+
+	err := m.Get(ctx, request.NamespacedName, owner)
+	if err == nil && request.Name != "lone" {
+		err = m.ensure(ctx, owner)
+	}
+
+	if apierrors.IsNotFound(err) || err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) {
+		m.ledger.violates("%s works on %s: %v", m.shard, request.Name, err)
+	}
+
+	gate, held := m.ledger.gate(request.Name)
+	if err != nil || !held || m.shard != "a" {
+		return reconcile.Result{}, err
+	}
+
+	m.ledger.entered <- request.Name
+
+	if gate != nil {
+		<-gate
+	}
+
+	if gate == nil || m.patient {
+		<-ctx.Done()
+	}
+
+	return reconcile.Result{}, nil
+}
+
+// ensure makes the child of an object, unless it has one.
+func (m *maker) ensure(ctx context.Context, owner client.Object) error {
+	list := m.form.list("Secret")
+	if err := m.List(ctx, list, client.InNamespace(owner.GetNamespace())); err != nil {
+		return err
+	}
+
+	items, err := meta.ExtractList(list)
+	if err != nil {
+		return err
+	}
+
+	has := slices.ContainsFunc(items, func(item runtime.Object) bool {
+		child, ok := item.(client.Object)
+		return ok && metav1.IsControlledBy(child, owner)
+	})
+	if has || m.made[owner.GetUID()] {
+		return nil
+	}
+
+	child := m.form.create("Secret")
+	child.SetNamespace(owner.GetNamespace())
+	child.SetGenerateName(owner.GetName() + "-")
+	child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(owner,
+		corev1.SchemeGroupVersion.WithKind("ConfigMap"))})
+
+	if err := m.Create(ctx, child); err != nil {
+		return err
+	}
+
+	m.made[owner.GetUID()] = true
+
+	return nil
 }

@@ -20,27 +20,18 @@ var (
 	}, []string{"ring"})
 	waitedSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "clusterring_shard_wait_seconds",
-		Help: "How long objects waited until the cache showed all that follows them. Objects that did not have to wait are not counted.",
+		Help: "How long objects waited until the cache showed all that follows them. Those that did not are not counted.",
 		// From a watch that is slightly late to a watch that has to start again.
-		Buckets: prometheus.ExponentialBuckets(0.01, 4, 8), //nolint:mnd // 10 ms to 160 s
+		Buckets: prometheus.ExponentialBuckets(0.01, 4, 8), // 10 ms to 160 s
 	}, []string{"ring"})
 	running = &exporter{}
 )
 
 func init() { metrics.Registry.MustRegister(waitingObjects, waitedSeconds, running) }
 
-// waitMetrics are the metrics of the waiting objects of one ring.
-type waitMetrics struct {
-	objects prometheus.Gauge
-	took    prometheus.Observer
-}
-
-func waitMetricsOf(ring string) waitMetrics {
-	return waitMetrics{objects: waitingObjects.WithLabelValues(ring), took: waitedSeconds.WithLabelValues(ring)}
-}
-
-// exporter exports the state of all shards that run in this process, as it is when metrics are read. It is registered once: collectors for one
-// shard each would collide in the registry, because the name of a shard is known only after it has a slot.
+// exporter exports the state of all shards that run in this process, as it is when metrics are read. It is registered
+// once: collectors for one shard each would collide in the registry, because a shard has its name only when it has a
+// slot.
 type exporter struct {
 	mu     sync.Mutex
 	shards []*Shard
@@ -64,7 +55,6 @@ func (e *exporter) add(s *Shard) (remove func()) {
 // emit exports a value with the labels of a metric that follow ring and shard.
 type emit func(value float64, labels ...string)
 
-// exported is a metric of each shard.
 type exported struct {
 	*prometheus.Desc
 
@@ -78,7 +68,8 @@ func exports(name, help string, read func(*Shard, emit), labels ...string) expor
 		is = prometheus.CounterValue
 	}
 
-	return exported{prometheus.NewDesc("clusterring_shard_"+name, help, append([]string{"ring", "shard"}, labels...), nil), is, read}
+	return exported{prometheus.NewDesc("clusterring_shard_"+name, help, append([]string{"ring", "shard"}, labels...),
+		nil), is, read}
 }
 
 // ofShards are the metrics of each shard, except those of objects that wait.
@@ -95,34 +86,41 @@ var ofShards = []exported{
 		held, _, _ := s.term.lease()
 		to(number(held))
 	}),
-	exports("lease_renewal_age_seconds", "Time since the last successful renewal of the Lease was sent.", func(s *Shard, to emit) {
-		if _, age, known := s.term.lease(); known {
-			to(age.Seconds())
-		}
-	}),
+	exports("lease_renewal_age_seconds", "Time since the last successful renewal of the Lease was sent.",
+		func(s *Shard, to emit) {
+			if _, age, known := s.term.lease(); known {
+				to(age.Seconds())
+			}
+		}),
 	exports("objects", "Objects of the shard in its cache.", func(s *Shard, to emit) {
 		for kind, n := range s.stores.count() {
 			to(float64(n), kind.String())
 		}
 	}, "kind"),
-	exports("held_back_objects", "Objects that the shard does not reconcile, because that has ended a process twice.", func(s *Shard, to emit) {
-		for kind, n := range s.heldBack() {
-			to(float64(n), kind.String())
-		}
-	}, "kind"),
-	exports("drains_seen_total", "Drains that the shard has seen.", func(s *Shard, to emit) { to(float64(s.guard.pending().seen)) }),
-	exports("drains_released_total", "Objects that the shard has released.", func(s *Shard, to emit) { to(float64(s.released.Load())) }),
-	exports("drains_waiting", "Objects that the shard has to release.", func(s *Shard, to emit) { to(float64(s.guard.pending().waiting)) }),
-	exports("oldest_drain_seconds", "How long the oldest of these waits, and for which controller.", func(s *Shard, to emit) {
-		if p := s.guard.pending(); p.waiting > 0 {
-			to(s.guard.clock.Since(p.since).Seconds(), s.progress.inside(p.oldest))
-		}
-	}, "controller"),
-	exports("stalled_seconds", "How long no worker of the controller has returned while one worked.", func(s *Shard, to emit) {
-		for controller, since := range s.progress.stalled(s.term.clock.Now()) {
-			to(since.Seconds(), controller)
-		}
-	}, "controller"),
+	exports("held_back_objects", "Objects that the shard does not reconcile, because that has ended a process twice.",
+		func(s *Shard, to emit) {
+			for kind, n := range s.heldBack() {
+				to(float64(n), kind.String())
+			}
+		}, "kind"),
+	exports("drains_seen_total", "Drains that the shard has seen.",
+		func(s *Shard, to emit) { to(float64(s.guard.pending().seen)) }),
+	exports("drains_released_total", "Objects that the shard has released.",
+		func(s *Shard, to emit) { to(float64(s.released.Load())) }),
+	exports("drains_waiting", "Objects that the shard has to release.",
+		func(s *Shard, to emit) { to(float64(s.guard.pending().waiting)) }),
+	exports("oldest_drain_seconds", "How long the oldest of these waits, and for which controller.",
+		func(s *Shard, to emit) {
+			if p := s.guard.pending(); p.waiting > 0 {
+				to(s.guard.clock.Since(p.since).Seconds(), s.progress.inside(p.oldest))
+			}
+		}, "controller"),
+	exports("stalled_seconds", "How long no worker of the controller has returned while one worked.",
+		func(s *Shard, to emit) {
+			for controller, since := range s.progress.stalled(s.term.clock.Now()) {
+				to(since.Seconds(), controller)
+			}
+		}, "controller"),
 	exports("refused_reconciles_total", "Reconciles that did not run.", func(s *Shard, to emit) {
 		s.progress.each(s.progress.reconciles, to)
 	}, "controller", "reason"),
@@ -139,14 +137,14 @@ func number(is bool) float64 {
 	return 0
 }
 
-// Describe implements prometheus.Collector.
 func (*exporter) Describe(descs chan<- *prometheus.Desc) {
 	for _, m := range ofShards {
 		descs <- m.Desc
 	}
 }
 
-// Collect implements prometheus.Collector. Of several shards with one name, which only a test has in one process, it exports the one that started last.
+// Collect implements prometheus.Collector. Of several shards with one name, which only a test has in one process, it
+// exports the one that started last.
 func (e *exporter) Collect(out chan<- prometheus.Metric) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -169,7 +167,6 @@ func (e *exporter) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// progress is what the workers of a shard do, as far as metrics need it.
 type progress struct {
 	mu       sync.Mutex
 	visits   map[*visit]struct{}  // of reconciles that have not returned
@@ -179,10 +176,10 @@ type progress struct {
 }
 
 func newProgress() *progress {
-	return &progress{visits: map[*visit]struct{}{}, returned: map[string]time.Time{}, reconciles: map[[2]string]int{}, writes: map[[2]string]int{}}
+	return &progress{visits: map[*visit]struct{}{}, returned: map[string]time.Time{}, reconciles: map[[2]string]int{},
+		writes: map[[2]string]int{}}
 }
 
-// begins records a visit of a reconcile.
 func (p *progress) begins(v *visit) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,7 +187,6 @@ func (p *progress) begins(v *visit) {
 	p.visits[v] = struct{}{}
 }
 
-// ends records that the reconcile has returned.
 func (p *progress) ends(v *visit) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,7 +195,6 @@ func (p *progress) ends(v *visit) {
 	p.returned[v.controller] = v.shard.term.clock.Now()
 }
 
-// into records that the visit has entered an object.
 func (p *progress) into(v *visit, key objectKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -242,7 +237,6 @@ func (p *progress) inside(key objectKey) (controller string) {
 	return controller
 }
 
-// stalled returns for how long no worker of a controller has returned while at least one worked.
 func (p *progress) stalled(now time.Time) map[string]time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -259,7 +253,7 @@ func (p *progress) stalled(now time.Time) map[string]time.Duration {
 	return all
 }
 
-// controllerOf returns the name of the controller that a worker belongs to: that of the manager, or what it would be by default.
+// controllerOf returns the name of the controller that a worker belongs to: that of the manager, or the default.
 func (w *wrapped) controllerOf(m mark) string {
 	if m.controller != "" {
 		return m.controller

@@ -22,7 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// series returns the metrics of the shards of a ring, as a manager serves them, without the ring: name{labels} and values.
+// series returns the metrics of the shards of a ring, as a manager serves them, without the ring: name{labels} and
+// values.
 func series(t *testing.T, ring string) map[string]float64 {
 	t.Helper()
 
@@ -49,7 +50,8 @@ func series(t *testing.T, ring string) map[string]float64 {
 			}
 
 			if of == ring {
-				all[name+"{"+strings.Join(labels, ",")+"}"] = m.GetGauge().GetValue() + m.GetCounter().GetValue() // one of them is set
+				// one of them is set
+				all[name+"{"+strings.Join(labels, ",")+"}"] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
 			}
 		}
 	}
@@ -134,15 +136,19 @@ func TestMetricsShowTheStateOfAShard(t *testing.T) {
 
 	require.Equal(t, map[string]float64{
 		"info{pod=shard-0," + "shard=shard-0,slot=}": 1, "standby{" + of: 0, "lease_held{" + of: 1,
-		"objects{kind=Secret," + of: 2, "drains_seen_total{" + of: 1, "drains_released_total{" + of: 0, "drains_waiting{" + of: 1,
+		"objects{kind=Secret," + of: 2, "drains_seen_total{" + of: 1, "drains_released_total{" + of: 0,
+		"drains_waiting{" + of:                           1,
 		"held_back_objects{kind=Secret," + of:            1,
 		"oldest_drain_seconds{controller=websites," + of: 40,
 		"stalled_seconds{controller=secret," + of:        0, "stalled_seconds{controller=websites," + of: 40,
-		"refused_reconciles_total{controller=secret,reason=draining," + of: 1, "refused_reconciles_total{controller=secret,reason=lost," + of: 1,
-		"refused_reconciles_total{controller=secret,reason=not_held," + of: 1, "refused_reconciles_total{controller=secret,reason=behind," + of: 1,
-		"refused_reconciles_total{controller=secret,reason=unclear," + of: 1, "refused_reconciles_total{controller=secret,reason=moved," + of: 1,
-		"refused_reconciles_total{controller=secret,reason=error," + of:  1,
-		"refused_writes_total{reason=not_held,shard=shard-0,verb=patch}": 1,
+		"refused_reconciles_total{controller=secret,reason=draining," + of: 1,
+		"refused_reconciles_total{controller=secret,reason=lost," + of:     1,
+		"refused_reconciles_total{controller=secret,reason=not_held," + of: 1,
+		"refused_reconciles_total{controller=secret,reason=behind," + of:   1,
+		"refused_reconciles_total{controller=secret,reason=unclear," + of:  1,
+		"refused_reconciles_total{controller=secret,reason=moved," + of:    1,
+		"refused_reconciles_total{controller=secret,reason=error," + of:    1,
+		"refused_writes_total{reason=not_held,shard=shard-0,verb=patch}":   1,
 	}, series(t, "shown"))
 
 	// It is released when the last worker leaves.
@@ -194,7 +200,8 @@ func TestObjectsAreCountedOnce(t *testing.T) {
 	add := func(namespace string, names ...string) {
 		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
 		for _, name := range names {
-			require.NoError(t, store.Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}))
+			require.NoError(t, store.Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+				Name: name}}))
 		}
 
 		s.addSecrets(store, live, namespace)
@@ -202,7 +209,8 @@ func TestObjectsAreCountedOnce(t *testing.T) {
 	add("n", "a", "b")
 	add("m", "c")
 
-	other := &store{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret"), goType: nil}}
+	other := &store{Store: cache.NewStore(cache.MetaNamespaceKeyFunc),
+		form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret"), goType: nil}}
 	other.form.gvk.Version = "v2"
 	require.NoError(t, other.Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}}))
 	s.stores.add(other, corev1.Resource("secrets"))
@@ -231,13 +239,17 @@ func TestMetricsOfAShardThatRuns(t *testing.T) {
 	f.label(cm, s.drainKey, "true")
 	f.eventually("the drain waits for the controller", func() bool {
 		now := series(t, f.ring)
-		return now["drains_waiting{"+of] == 1 && now["oldest_drain_seconds{controller=test,"+of] > 0 && now["stalled_seconds{controller=test,"+of] > 0
+
+		return now["drains_waiting{"+of] == 1 && now["oldest_drain_seconds{controller=test,"+of] > 0 &&
+			now["stalled_seconds{controller=test,"+of] > 0
 	})
 	close(b.proceed)
 	f.released(s, cm)
 	f.eventually("it is released", func() bool {
 		now := series(t, f.ring)
-		return now["drains_waiting{"+of] == 0 && now["drains_released_total{"+of] == 1 && now["objects{kind=ConfigMap,"+of] == 0
+
+		return now["drains_waiting{"+of] == 0 && now["drains_released_total{"+of] == 1 &&
+			now["objects{kind=ConfigMap,"+of] == 0
 	})
 
 	require.NoError(t, p.stop())
@@ -262,7 +274,9 @@ func TestRefusedReconcilesAreCounted(t *testing.T) {
 	s := f.shard("shard-0")
 	t.Cleanup(running.add(s))
 
-	_, err := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(nothing)).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "a"}})
+	_, err := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(nothing)).Reconcile(t.Context(),
+		reconcile.Request{NamespacedName: client.ObjectKey{Name: "a"}})
 	require.ErrorIs(t, err, ErrNotHeld)
-	require.InDelta(t, 1, series(t, f.ring)["refused_reconciles_total{controller=configmap,reason=not_held,shard=shard-0}"], 0)
+	require.InDelta(t, 1,
+		series(t, f.ring)["refused_reconciles_total{controller=configmap,reason=not_held,shard=shard-0}"], 0)
 }

@@ -11,8 +11,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -26,7 +29,8 @@ func TestOptionsDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Options{
 		Ring: "example", Name: "shard-0", Namespace: "websites",
-		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, HoldOff: 2 * time.Second, DrainTimeout: 15 * time.Second,
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+		HoldOff: 2 * time.Second, DrainTimeout: 15 * time.Second,
 	}, got)
 
 	got, err = Options{Ring: "example", Name: "me", Namespace: "here", LeaseDuration: 3 * time.Second}.complete(nil, "")
@@ -95,11 +99,22 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		{"short hold-off", func(o *Options) { o.HoldOff = 1400 * time.Millisecond }, "hold-off: 1.4s must be at least 1.5s"},
 		{"no host name", func(o *Options) { o.Name = "" }, "name: set it, the host has none: nameless"},
 		{"not in a cluster", func(o *Options) { o.Namespace = "" }, "namespace: set it"},
+		{"less than no slots", func(o *Options) { o.Slots = Count(-1) }, `slots: their number, -1, must be from 1`},
+		{"too many slots", func(o *Options) { o.Slots = Count(5001) }, `slots: their number, 5001, must be from 1`},
+		{"no names", func(o *Options) { o.Slots = Named() }, `slots: give Named at least one name`},
+		{"an empty name", func(o *Options) { o.Slots = Named("blue", "") }, `slots: give Named at least one name, and`},
+		{"a name and slots", func(o *Options) { o.Slots = Named("blue") }, `name: remove "shard-0"`},
+		{"a slot that is no label value", func(o *Options) { o.Slots = Named("a/b") }, `slots: "a/b" is invalid`},
+		{"a slot of the lease monitor", func(o *Options) { o.Slots = Named("shardlease-controller") }, `it is how the lease monitor signs`},
+		{"a label of Kubernetes", func(o *Options) { o.ShardLabel = "k8s.io/shard" }, `shard label: "k8s.io/shard" is invalid`},
+		{"a reserved domain", func(o *Options) { o.ShardLabel = "x.kubernetes.io/shard" }, `use a domain of your own`},
+		{"a label that may follow", func(o *Options) { o.ShardLabel = "example.com/shard-drain" }, `could be one that follows from the shardL`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			options := valid
 			tc.change(&options)
-			_, err := options.complete(func() (string, error) { return "", errors.New("nameless") }, filepath.Join(t.TempDir(), "none"))
+			_, err := options.complete(func() (string, error) { return "", errors.New("nameless") },
+				filepath.Join(t.TempDir(), "none"))
 			require.ErrorContains(t, err, tc.want)
 			require.ErrorContains(t, err, "shard options: ")
 		})
@@ -146,4 +161,76 @@ func exampleShard(t *testing.T) *Shard {
 	require.NoError(t, err)
 
 	return s
+}
+
+// grant creates the role, and grants it to the user who has the name of the namespace.
+func (f *fixture) grant(role *rbacv1.Role) {
+	f.Helper()
+	require.NoError(f, f.admin.Create(f.Context(), role))
+	require.NoError(f, f.admin.Create(f.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+	}))
+}
+
+// The permissions in the package documentation are sufficient to hold a Lease, to work, to acknowledge, and to stop.
+func TestDocumentedRightsAreEnough(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	role := &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}},
+		},
+	}
+	objects := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: []string{"get", "list", "watch", "patch"}},
+		},
+	}
+	user := rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}
+	f.grant(role)
+	require.NoError(t, f.admin.Create(t.Context(), objects))
+	require.NoError(t, f.admin.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: f.namespace}, Subjects: []rbacv1.Subject{user},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: objects.Name},
+	}))
+	f.config.Impersonate.UserName = f.namespace
+
+	cm := f.configMap(s, "a")
+	p := f.start(s, func(mgr ctrl.Manager) {
+		f.controls(mgr, s, &corev1.ConfigMap{}, nothing)
+		f.controls(mgr, s, &corev1.Secret{}, nothing)
+	})
+	f.held(s)
+	f.label(cm, s.drainKey, "true")
+	f.released(s, cm)
+	require.NoError(t, p.stop())
+	require.Empty(t, holder(f.lease(s)))
+}
+
+// A shard of one namespace needs no permissions on others.
+func TestRightsInOneNamespaceAreEnough(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	role := &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}},
+			{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch", "patch"}}, // no get: no object is read on its own
+		},
+	}
+	f.grant(role)
+	f.config.Impersonate.UserName = f.namespace
+	f.cache.DefaultNamespaces = map[string]cache.Config{f.namespace: {}}
+
+	cm := f.configMap(s, "a")
+	b := newBlocker()
+	close(b.proceed)
+	f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, b.reconcile) }, &corev1.ConfigMap{})
+	receive(f, b.entered, "the object is worked on")
+	f.label(cm, s.drainKey, "true")
+	f.released(s, cm)
 }

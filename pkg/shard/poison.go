@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// sharedMemory is where a process leaves notes for its successor. The containers of a Pod share it, so it outlives a restart of a container,
-	// and a write costs no more than a call of the kernel. A process that does not have it leaves no notes.
+	// sharedMemory is where a process leaves notes for its successor. The containers of a Pod share it, so it outlives a
+	// restart of a container, and a write costs a call of the kernel. A process without it leaves no notes.
 	sharedMemory = "/dev/shm"
 	// suspected is how long a reconcile is suspected at most after it was under way when a process ended.
 	suspected = time.Hour
@@ -32,17 +32,19 @@ const (
 	noteOfSuspect, noteOfWork = ".suspect", ".work" // in the order in which they are read
 )
 
-// poison holds back objects whose reconciles end the process. Whoever has such an object would be restarted again and again, and its objects, the
-// poison among them, would move to another shard.
+// poison holds back objects whose reconciles end the process. Whoever has such an object would be restarted again and
+// again, and its objects, the poison among them, would move to another shard.
 //
-//	O1  A note in shared memory names each object that the process is working on. If the process ends by itself, the notes remain: its successor in the
-//	    same Pod suspects these objects. A panic that a controller recovers leaves a note until the next reconcile of the object.
-//	O2  Suspects are reconciled one at a time, until the reconcile returns. So when a process ends once more, at most one of them was worked on.
-//	O3  That one is held back. An annotation on the object says so to whichever shard gets it next. It contains a digest of the object, and has no
-//	    effect when the object has changed. Whoever removes it releases the object.
+//	O1  A note in shared memory names each object that the process is working on. If the process ends by itself, the
+//	    notes remain: its successor in the same Pod suspects these objects. A panic that a controller recovers leaves a
+//	    note until the next reconcile of the object.
+//	O2  Suspects are reconciled one at a time, until the reconcile returns. So when a process ends once more, at most one
+//	    of them was worked on.
+//	O3  That one is held back. An annotation on the object says so to whichever shard gets it next. It contains a digest
+//	    of the object, and has no effect when the object has changed. Whoever removes it releases the object.
 //
-// Rejected alternative: notes in the Lease. A reconcile that ends the process after a few milliseconds would need a write to
-// the API server before it begins.
+// Rejected alternative: notes in the Lease. A reconcile that ends the process after a few milliseconds would need a
+// write to the API server before it begins.
 type poison struct {
 	keys  ringKeys
 	clock clock.PassiveClock
@@ -72,17 +74,18 @@ type suspicion struct {
 }
 
 func newPoison(keys ringKeys) *poison {
-	return &poison{keys: keys, clock: clock.RealClock{}, inside: map[job]int{}, suspects: map[job]*suspicion{}, held: map[objectKey]string{}}
+	return &poison{keys: keys, clock: clock.RealClock{}, inside: map[job]int{}, suspects: map[job]*suspicion{},
+		held: map[objectKey]string{}}
 }
 
-// notesOf returns the directory for the notes of a shard's process. The parts identify it among those that share the memory.
+// notesOf returns the directory for the notes of a shard's process. The parts identify it in the memory.
 func notesOf(parts ...string) string {
 	return filepath.Join(sharedMemory, "clusterring-"+digest(parts))
 }
 
 // open reads the notes of a predecessor in the directory.
 func (p *poison) open(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil { //nolint:mnd // only this user reads it
+	if err := os.MkdirAll(dir, 0o700); err != nil { // only this user reads it
 		return err //nolint:wrapcheck // it names the path
 	}
 
@@ -104,7 +107,8 @@ func (p *poison) open(dir string) error {
 		info, errInfo := note.Info()
 
 		switch {
-		case errRead != nil || errInfo != nil || json.Unmarshal(text, &key) != nil || p.clock.Since(info.ModTime()) > suspected:
+		case errRead != nil || errInfo != nil || json.Unmarshal(text, &key) != nil ||
+			p.clock.Since(info.ModTime()) > suspected:
 			_ = os.Remove(path)
 		case p.suspects[key] != nil:
 			p.suspects[key].proven = true // both notes stay until the object says it
@@ -117,7 +121,6 @@ func (p *poison) open(dir string) error {
 	return nil
 }
 
-// close removes the notes of a process that ends in good order.
 func (p *poison) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,8 +176,8 @@ type judged struct {
 	held bool    // the annotation is as new as the object
 }
 
-// enter reports whether a worker may begin with an object, and notes that it does: then it must leave. It returns a suspicion that the object does not
-// say yet.
+// enter reports whether a worker may begin with an object, and notes that it does: then it must leave. It returns a
+// suspicion that the object does not say yet.
 func (p *poison) enter(ctx context.Context, o judged) (may bool, proven *suspicion) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,7 +207,7 @@ func (p *poison) enter(ctx context.Context, o judged) (may bool, proven *suspici
 
 	if p.inside[key]++; p.dir != "" && p.inside[key] == 1 {
 		text, _ := json.Marshal(key)                           // it consists of strings
-		_ = os.WriteFile(p.note(key, noteOfWork), text, 0o600) //nolint:mnd // without a note, the object is only not suspected
+		_ = os.WriteFile(p.note(key, noteOfWork), text, 0o600) // without a note, the object is only not suspected
 	}
 
 	return true, nil
@@ -238,7 +241,8 @@ func (p *poison) leave(key job, returned bool) {
 // convict lets the object say that it is held back. Until the cache shows that, the suspicion holds it back.
 func (p *poison) convict(ctx context.Context, o judged, s *suspicion) error {
 	mark := p.fingerprint(o.Object)
-	if err := o.write(ctx, map[string]any{"resourceVersion": o.GetResourceVersion(), "annotations": map[string]any{p.keys.Held: mark}}); err != nil {
+	if err := o.write(ctx, map[string]any{"resourceVersion": o.GetResourceVersion(),
+		"annotations": map[string]any{p.keys.Held: mark}}); err != nil {
 		return err
 	}
 
@@ -252,7 +256,6 @@ func (p *poison) convict(ctx context.Context, o judged, s *suspicion) error {
 	return nil
 }
 
-// write patches the metadata of the object.
 func (o judged) write(ctx context.Context, metadata map[string]any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err == nil {
@@ -273,14 +276,18 @@ func (p *poison) report(ctx context.Context, o judged) {
 	}
 
 	p.held[o.objectKey] = *o.mark
-	log.FromContext(ctx).Error(nil, "Not reconciling an object, because its reconcile has ended the process twice. It is held back until it changes, or the annotation is removed",
+	log.FromContext(ctx).Error(nil,
+		"Not reconciling an object, because its reconcile has ended the process twice. It is held back until it changes, "+
+			"or the annotation is removed",
 		"kind", o.Kind, "object", o.NamespacedName, "annotation", p.keys.Held)
 
 	if p.events != nil {
-		about := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.GetUID()}}
+		about := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name,
+			UID: o.GetUID()}}
 		about.SetGroupVersionKind(o.kind.gvk)
 		p.events.Eventf(about, nil, "Warning", "HeldBack", "Reconcile",
-			"The reconcile has ended the process twice. The object is held back until it changes, or the annotation %s is removed", p.keys.Held)
+			"The reconcile has ended the process twice. The object is held back until it changes, or the annotation %s is "+
+				"removed", p.keys.Held)
 	}
 }
 
@@ -310,7 +317,6 @@ func (s *Shard) releasePoison(gk schema.GroupKind, obj any) {
 	}
 }
 
-// forget drops an object that does not exist any more, or belongs to another shard.
 func (p *poison) forget(key objectKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -318,7 +324,6 @@ func (p *poison) forget(key objectKey) {
 	delete(p.held, key)
 }
 
-// heldBack returns how many objects of the shard are held back.
 func (s *Shard) heldBack() map[schema.GroupKind]int {
 	s.poison.mu.Lock()
 	defer s.poison.mu.Unlock()
@@ -331,9 +336,10 @@ func (s *Shard) heldBack() map[schema.GroupKind]int {
 	return counts
 }
 
-// fingerprint returns a digest of what others may change of an object. If the object has a generation, that stands for what is not metadata.
+// fingerprint returns a digest of what others may change of an object. A generation stands for what is not metadata.
 func (p *poison) fingerprint(obj metav1.Object) string {
-	state := map[string]any{"uid": obj.GetUID(), "generation": obj.GetGeneration(), "deletion": obj.GetDeletionTimestamp() != nil}
+	state := map[string]any{"uid": obj.GetUID(), "generation": obj.GetGeneration(),
+		"deletion": obj.GetDeletionTimestamp() != nil}
 	for _, f := range p.keys.fields(ringMeta{}) {
 		state[f.name] = with(f.get(obj), f.pairs, true)
 	}
@@ -350,7 +356,6 @@ func (p *poison) fingerprint(obj metav1.Object) string {
 	return digest(state)
 }
 
-// digest returns a short name of what can be encoded.
 func digest(of any) string {
 	text, _ := json.Marshal(of)
 	sum := sha256.Sum256(text)

@@ -32,7 +32,8 @@ func (f *fixture) run(name string) *runningProcess {
 	f.Helper()
 
 	raw, err := json.Marshal(order{
-		Host: f.config.Host, TLS: f.config.TLSClientConfig, Ring: f.ring, Name: name, LeaseDuration: 15 * time.Second, Poison: "poison",
+		Host: f.config.Host, TLS: f.config.TLSClientConfig, Ring: f.ring, Name: name, LeaseDuration: 15 * time.Second,
+		Poison: "poison",
 	})
 	require.NoError(f, err)
 
@@ -81,13 +82,15 @@ func (p *runningProcess) kill() {
 	require.Error(p, p.cmd.Wait())
 }
 
-// An object whose reconcile has ended the process twice is held back, by whichever shard it belongs to, until it changes or a person wants it back.
+// An object whose reconcile has ended the process twice is held back, by whichever shard it belongs to, until it
+// changes or a person wants it back.
 func TestPoisonIsHeldBack(t *testing.T) {
 	f := newFixture(t)
 	s, other := f.shard("shard-0"), f.shard("shard-1")
 
 	for _, name := range []string{"shard-0", "shard-1"} {
-		t.Cleanup(func() { _ = os.RemoveAll(notesOf(f.config.Host, f.namespace, f.ring, name)) }) // their processes do not end in good order
+		// their processes do not end in good order
+		t.Cleanup(func() { _ = os.RemoveAll(notesOf(f.config.Host, f.namespace, f.ring, name)) })
 	}
 
 	poison := f.configMap(s, "poison")
@@ -106,7 +109,8 @@ func TestPoisonIsHeldBack(t *testing.T) {
 		require.NoError(f, f.admin.List(f.Context(), &list, client.InNamespace(f.namespace)))
 
 		return slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
-			return e.Reason == "HeldBack" && e.Regarding.Name == "poison" && e.Regarding.Kind == "ConfigMap" && e.Regarding.UID == poison.UID
+			return e.Reason == "HeldBack" && e.Regarding.Name == "poison" && e.Regarding.Kind == "ConfigMap" &&
+				e.Regarding.UID == poison.UID
 		})
 	})
 
@@ -121,14 +125,16 @@ func TestPoisonIsHeldBack(t *testing.T) {
 	f.label(poison, s.shardKey, "shard-0")
 	f.configMap(s, "d")
 	p.reports("d")
-	require.NoError(t, f.admin.Patch(t.Context(), poison, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":null}}`))))
+	require.NoError(t, f.admin.Patch(t.Context(), poison,
+		client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":null}}`))))
 	p.poisoned()
 	f.run("shard-0").poisoned()
 
 	// It changes.
 	p = f.run("shard-0")
 	f.heldBack(s, poison)
-	require.NoError(t, f.admin.Patch(t.Context(), poison, client.RawPatch(types.MergePatchType, []byte(`{"data":{"a":"b"}}`))))
+	require.NoError(t, f.admin.Patch(t.Context(), poison,
+		client.RawPatch(types.MergePatchType, []byte(`{"data":{"a":"b"}}`))))
 	p.poisoned()
 }
 
@@ -144,7 +150,8 @@ func (f *fixture) heldBack(s *Shard, obj client.Object) {
 // After two ends, it is certain which of several objects was worked on both times.
 func TestSuspectsAreTriedOneByOne(t *testing.T) {
 	key := func(name string) job {
-		return job{objectKey: objectKey{corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), types.NamespacedName{Namespace: "n", Name: name}}}
+		return job{objectKey: objectKey{corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(),
+			types.NamespacedName{Namespace: "n", Name: name}}}
 	}
 	start := func() *poison {
 		p := newPoison(ringKeys{Held: "held"})

@@ -1,15 +1,23 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -17,25 +25,212 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
-// recheck is when a worker that could not decide, or could not start yet, checks again. Nearly always, an event or the worker
-// that leaves last comes first.
+// recheck is when a worker that could not decide, or could not start yet, checks again. Nearly always, an event or the
+// worker that leaves last comes first.
 const recheck = 2 * time.Second
 
-// Reconciler wraps a reconciler of one kind so that it runs only for objects that belong to this shard and are not draining, and
-// so that drains are acknowledged. [NewManager] does this for the controllers that are added to it; wrap by hand those of which it cannot see the
-// reconciler, and in tests. If the controller of an object is of another declared kind, the object also waits for the drain of its controller, and that
-// drain waits for the object. The same applies to the controller's controller, and so on.
+// Reconciler wraps a reconciler of one kind so that it runs only for objects that belong to this shard and are not
+// draining, and so that drains are acknowledged. [NewManager] does this for the controllers that are added to it; wrap
+// by hand those of which it cannot see the reconciler, and in tests. If the controller of an object is of another
+// declared kind, the object also waits for the drain of its controller, and that drain waits for the object, and so on.
 //
 // obj is an empty object of one of [Options].Kinds. The client is read only in tests, where the shard has no manager.
-//
-// The wrapper uses nothing from the cache before the API server has confirmed it once in the term: the first reconcile of a
-// kind lists the shard's objects of that kind.
-//
-// The inner reconciler is also called for an object that it has worked on and that was deleted; see NotFound in the package
-// documentation. Its results and errors are passed on. If the wrapper cannot decide yet, the object is reconciled again a little
-// later.
+// The inner reconciler is also called for an object that it has worked on and that was deleted; see NotFound in the
+// package documentation. Its results and errors are passed on. If the wrapper cannot decide yet, the object is
+// reconciled again a little later.
 func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
 	return newReconciler(s.wrap(s.kindOf(c, obj)), inner, requested)
+}
+
+// wrapped is a reconciler or handler that a shard has wrapped. It calls the inner function for absent objects only if
+// nothing can bring them back while the function runs: the function reads the cache, and would work on an object that
+// no look preceded.
+//
+//	A1  The function is called for an absent object only if it has run for that object. An object that is handed over
+//	    comes after the objects that follow it; their events lead here while it is still absent.
+//	A2  If it has not run for the object in deletion, in the present stretch of the term, the API server must confirm
+//	    that the object no longer exists: an object whose label somebody else has changed is absent, too, and so is one
+//	    that was taken.
+//
+// This costs the memory of one name per object. A name is forgotten when the object has left the shard.
+type wrapped struct {
+	shard *Shard
+	kind  *kind
+	// ends is [Releaser].Release of the inner reconciler, or nil.
+	ends func(context.Context, types.NamespacedName) error
+	// wake makes the controller reconcile an object again, if it can be reached. Otherwise, its next event does.
+	wake func(types.NamespacedName)
+
+	mu    sync.Mutex
+	stays map[types.NamespacedName]stay
+}
+
+// stay is the time of an object in the shard, as one function knows it.
+type stay struct {
+	ran      bool // whether the function has run
+	stretch  int  // the stretch of the term in which it ran last
+	deletion bool // whether the object was in deletion then
+	told     bool // whether the function was called for the absent object
+	ended    bool // whether ends has returned since
+	// since when the object waits for a controller that this shard does not see, or that was logged; zero: it does not
+	waits time.Time
+}
+
+func (s *Shard) wrap(k *kind) *wrapped {
+	w := &wrapped{shard: s, kind: k, stays: map[types.NamespacedName]stay{}, wake: func(types.NamespacedName) {}}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	gk := k.gvk.GroupKind()
+	s.wrappers[gk] = append(s.wrappers[gk], w)
+
+	return w
+}
+
+// reach lets wake reach the queue of a controller. It is a source of the controller.
+func (w *wrapped) reach(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.wake = func(name types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: name}) }
+
+	return nil
+}
+
+// woken makes the controller reconcile an object again, if it can be reached.
+func (w *wrapped) woken(name types.NamespacedName) {
+	w.mu.Lock()
+	wake := w.wake
+	w.mu.Unlock()
+
+	wake(name)
+}
+
+// ofShard marks reconcilers that a shard has wrapped.
+func (w *wrapped) ofShard() *Shard { return w.shard }
+
+func (w *wrapped) call(
+	ctx context.Context, name types.NamespacedName, deletion bool, inner workFunc,
+) (reconcile.Result, error) {
+	stretch, err := w.shard.term.current()
+	if err != nil {
+		return later(err)
+	}
+
+	w.change(name, func(last *stay) { *last = stay{ran: true, stretch: stretch, deletion: deletion} })
+
+	return inner(ctx)
+}
+
+// absent calls the function for an object that was deleted. It is called until it returns no error, and does not
+// request another call.
+func (w *wrapped) absent(ctx context.Context, name types.NamespacedName, inner workFunc) (reconcile.Result, error) {
+	stretch, err := w.shard.term.current()
+	if err != nil {
+		return later(err)
+	}
+
+	last := w.last(name)
+	if !last.ran {
+		w.forget(name)
+		return reconcile.Result{}, nil
+	}
+
+	if !last.deletion || last.stretch != stretch {
+		// If the object exists, it is gone from here. If it comes back, an event leads here.
+		if may, err := w.shard.whereabouts(ctx, w.kind, name); err != nil || may != absent {
+			return reconcile.Result{}, err
+		}
+	}
+
+	w.change(name, func(last *stay) { last.told = true })
+
+	result, err := inner(ctx)
+	if err != nil || !result.IsZero() {
+		return result, err
+	}
+
+	if err := w.release(ctx, name); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	w.forget(name)
+
+	return reconcile.Result{}, nil
+}
+
+func (w *wrapped) last(name types.NamespacedName) stay {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return w.stays[name]
+}
+
+func (w *wrapped) change(name types.NamespacedName, fn func(*stay)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	last := w.stays[name]
+	fn(&last)
+	w.stays[name] = last
+}
+
+// whereabouts returns what has become of an object that is not in the cache, as the API server knows it: absent if it
+// does not exist, gone if it is not this shard's, or unclear if it is: the cache is behind, or has another selector in
+// addition. The caller is inside the object.
+func (s *Shard) whereabouts(ctx context.Context, k *kind, name types.NamespacedName) (verdict, error) {
+	switch obj, err := k.live(ctx, name); {
+	case err != nil:
+		return unclear, err
+	case obj == nil:
+		return absent, nil
+	case s.Owns(obj):
+		return unclear, nil
+	default:
+		s.guard.depart(k.key(name), obj.GetResourceVersion())
+
+		return gone, nil
+	}
+}
+
+func (w *wrapped) forget(name types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	delete(w.stays, name)
+}
+
+// depart forgets an object that the cache shows as another shard's, or not at all. What the process holds for it is
+// released when no worker is inside the object.
+func (w *wrapped) depart(name types.NamespacedName) {
+	if w.last(name).ran {
+		w.shard.guard.depart(w.kind.key(name), "")
+	} else {
+		w.forget(name)
+	}
+}
+
+// unseen logs from time to time that an object waits for a controller that this shard does not see.
+func (w *wrapped) unseen(ctx context.Context, name types.NamespacedName, l link) {
+	if l.controller == (objectKey{}) {
+		return
+	}
+
+	now, waits := w.shard.term.clock.Now(), w.last(name).waits
+	if !waits.IsZero() && now.Sub(waits) < longWait {
+		return
+	}
+
+	w.change(name, func(last *stay) { last.waits = now })
+
+	if !waits.IsZero() {
+		log.FromContext(ctx).Info("Not reconciling the object, because it follows a controller that is not an object of "+
+			"this shard. "+
+			"If the ring lists the controlled kind as a main resource, not as a controlled one, declare it as shard.Main",
+			"kind", w.kind.gvk.Kind, "object", name,
+			"controllerKind", l.controller.Kind, "controller", l.controller.NamespacedName, "controlledKind", l.kind)
+	}
 }
 
 // view returns the assignment of an object; nil stands for an absent object.
@@ -45,13 +240,15 @@ func (s *Shard) view(obj metav1.Object) view {
 	}
 
 	return view{
-		version: obj.GetResourceVersion(), owned: s.owns(obj), draining: s.draining(obj),
+		version: obj.GetResourceVersion(), owned: s.Owns(obj), draining: s.draining(obj),
 		next: contract.NextShard(obj.GetLabels()[s.drainKey]),
 	}
 }
 
 // work calls the function if this process may work on the object, and acknowledges drains before and after.
-func (w *wrapped) work(ctx context.Context, name types.NamespacedName, inner workFunc) (result reconcile.Result, err error) {
+func (w *wrapped) work(
+	ctx context.Context, name types.NamespacedName, inner workFunc,
+) (result reconcile.Result, err error) {
 	if w.kind.err != nil {
 		return reconcile.Result{}, reconcile.TerminalError(w.kind.err) //nolint:wrapcheck // it is wrapped
 	}
@@ -148,7 +345,8 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 			return run, nil
 		}
 
-		owner := v.shard.kind(schema.FromAPIVersionAndKind(controller.APIVersion, controller.Kind).GroupKind(), obj.GetNamespace())
+		owner := v.shard.kind(schema.FromAPIVersionAndKind(controller.APIVersion, controller.Kind).GroupKind(),
+			obj.GetNamespace())
 		if owner == nil {
 			return run, nil
 		}
@@ -164,8 +362,8 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 	return may, err
 }
 
-// enterOwner returns what may be done to an object of this shard, based on its controller, which it follows. The controller is
-// nil if it no longer exists and the object is to be finished.
+// enterOwner returns what may be done to an object of this shard, based on its controller, which it follows. The
+// controller is nil if it no longer exists and the object is to be finished.
 func (v *visit) enterOwner(
 	ctx context.Context, owner *kind, obj metav1.Object, controller *metav1.OwnerReference,
 ) (metav1.Object, verdict, error) {
@@ -181,7 +379,7 @@ func (v *visit) enterOwner(
 	case may == run:
 		return has, may, nil
 	case (may == absent || may == gone) && obj.GetDeletionTimestamp() != nil:
-		// If the owner no longer exists, nobody else will finish the deletion. One that belongs to another shard is not in the cache either.
+		// If the owner no longer exists, nobody else will finish the deletion. Another shard's is not in the cache either.
 		if has, err = owner.live(ctx, key); err != nil || has != nil && has.GetUID() == controller.UID {
 			return nil, unclear, err
 		}
@@ -216,7 +414,6 @@ func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (m
 	return obj, run, nil
 }
 
-// into enters one object.
 func (v *visit) into(key objectKey) {
 	v.shard.guard.enter(key)
 	v.shard.progress.into(v, key)
@@ -245,7 +442,8 @@ func (v *visit) see(ctx context.Context, k *kind, name types.NamespacedName) (me
 	if cached.owned || cached.version == "" { // nothing is done with objects of other shards anyway
 		confirmed, err := k.inventory.confirm(ctx, name, cached)
 		if err == nil && !confirmed {
-			log.FromContext(ctx).V(1).Info("Waiting until the cache shows the object as it was in this term", "kind", k.gvk.Kind, "object", name, "cachedVersion", cached.version)
+			log.FromContext(ctx).V(1).Info("Waiting until the cache shows the object as it was in this term", "kind", k.gvk.Kind,
+				"object", name, "cachedVersion", cached.version)
 		}
 
 		if err != nil || !confirmed {
@@ -265,8 +463,8 @@ func (v *visit) see(ctx context.Context, k *kind, name types.NamespacedName) (me
 	return obj, may, nil
 }
 
-// leave leaves every object that was entered, acknowledges the drains that waited for this, and adds the outcome to the result of
-// the reconcile. The context is not that of the reconcile.
+// leave leaves every object that was entered, acknowledges the drains that waited for this, and adds the outcome to the
+// result of the reconcile. The context is not that of the reconcile.
 func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (reconcile.Result, error) {
 	for _, key := range v.keys {
 		asked, acknowledge := v.shard.guard.leave(key)
@@ -298,4 +496,243 @@ func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (
 	}
 
 	return result, err
+}
+
+// Resource describes a sharded resource to a controller that does not use controller-runtime. Every field is required
+// except Namespaced, whose zero value stands for a cluster-scoped resource, Namespace, Main, and Release.
+type Resource struct {
+	// Kind is the kind of the resource's objects.
+	Kind schema.GroupVersionKind
+	// Resource is the resource, in any served version.
+	Resource schema.GroupVersionResource
+	// Namespaced is true if the objects are namespaced.
+	Namespaced bool
+	// Namespace is the namespace of the controller's informer; empty if the informer watches all namespaces. A controller
+	// with an informer for each of several namespaces has a handler for each.
+	Namespace string
+	// Main is true for main resources whose objects can be controlled by objects of another one, such as Jobs, if the ring
+	// lists both CronJobs and Jobs as main resources. Such an object does not follow its controller.
+	Main bool
+	// Store is the store of the controller's informer: informer.GetStore(), with keys that consist of namespace and name.
+	Store cache.Store
+	// Client removes the labels of released objects, reads owners that are not in the store, and lists this shard's
+	// objects once after the Lease was taken.
+	Client metadata.Interface
+	// Release is [Releaser].Release of the controller, or nil if it holds nothing for an object beside its queue.
+	Release func(ctx context.Context, name types.NamespacedName) error
+}
+
+// Handler is [Shard.Reconciler] for controllers that do not use controller-runtime. It wraps the function that a
+// controller calls for a key from its queue. Wrap every such function of the process, including those of controlled
+// kinds. For a controlled resource of the ring without such a function, call Handler with nil, which declares it: a
+// hand-over that names a resource which is not declared is an error. Add to the queue on all events, or at least those
+// that change labels.
+//
+// Call the returned function with the key. It returns the error of sync or its own; retry in both cases. If it returns
+// a positive duration, add the key again after that time.
+func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.NamespacedName) (time.Duration, error) {
+	k := r.kind()
+	if k.err == nil {
+		k.inventory, k.stores = newInventory(s, k), s.stores
+		s.stores.add(&store{Store: r.Store, form: form{gvk: r.Kind}, endpoint: k.endpoint, namespace: r.Namespace},
+			r.Resource.GroupResource())
+		s.declare(declared{r.Kind.GroupKind(): {main: r.Main}})
+		s.register(k)
+	}
+
+	w := s.wrap(k)
+	w.ends = r.Release
+
+	return func(ctx context.Context, name types.NamespacedName) (time.Duration, error) {
+		ctx = logr.NewContext(ctx, klog.FromContext(ctx))
+		result, err := w.work(ctx, name, func(ctx context.Context) (reconcile.Result, error) {
+			return reconcile.Result{}, sync(ctx, name)
+		})
+
+		return result.RequeueAfter, err
+	}
+}
+
+// SyncFunc is what a controller does for one object. The context ends when the Lease is lost.
+type SyncFunc func(ctx context.Context, name types.NamespacedName) error
+
+func (r Resource) validate() error {
+	var errs []error
+
+	for _, part := range []struct {
+		missing bool
+		message string
+	}{
+		{r.Kind.Kind == "" || r.Kind.Version == "", "kind: set group, version and kind"},
+		{r.Resource.Resource == "" || r.Resource.Version == "", "resource: set group, version and resource"},
+		{r.Store == nil, "store: set the informer's store"},
+		{r.Client == nil, "client: set a metadata client"},
+	} {
+		if part.missing {
+			errs = append(errs, errors.New(part.message))
+		}
+	}
+
+	if len(errs) > 0 {
+		return fmt.Errorf("sharded resource %s: %w", r.Resource.GroupResource(), errors.Join(errs...))
+	}
+
+	return nil
+}
+
+func (r Resource) kind() *kind {
+	if err := r.validate(); err != nil {
+		return &kind{err: err}
+	}
+
+	return &kind{
+		gvk: r.Kind, namespace: r.Namespace,
+		endpoint:   func() (metadata.Getter, error) { return r.Client.Resource(r.Resource), nil },
+		namespaced: func() (bool, error) { return r.Namespaced, nil },
+	}
+}
+
+// Releaser is implemented by a reconciler that keeps something for an object between reconciles, such as goroutines,
+// connections, temporary files, or gauges. [Shard.Reconciler] finds the method on the reconciler that it wraps.
+//
+// Release ends all of this for one object. The shard calls it once for each object that the reconciler has run for,
+// when the object's stay in the shard ends, and waits for it: before it acknowledges a drain, when somebody else has
+// changed the label, after a deletion, and for all objects when the Lease is lost, and before it is released.
+//
+// Release never runs while a reconciler works on the object. If it returns an error, the shard logs it, and calls it
+// again after a while; meanwhile, it does not acknowledge the drain, or keeps the Lease. If the drain is withdrawn
+// after Release, the object is reconciled again, so reconciles must start again what Release has ended.
+type Releaser interface {
+	Release(ctx context.Context, name types.NamespacedName) error
+}
+
+// releaseOf returns the method of a reconciler that implements [Releaser], or nil.
+func releaseOf(r any) func(context.Context, types.NamespacedName) error {
+	if r, ok := r.(Releaser); ok {
+		return r.Release
+	}
+
+	return nil
+}
+
+const (
+	// releaseTimeout limits one call of Release.
+	releaseTimeout = 30 * time.Second
+	// releasesAtOnce is how many objects are released at once when the term ends.
+	releasesAtOnce = 32
+)
+
+// release ends what the process holds for an object. No worker is inside the object.
+func (s *Shard) release(ctx context.Context, key objectKey) error {
+	var errs []error
+	for _, w := range s.wrappersOf(key) {
+		errs = append(errs, w.release(ctx, key.NamespacedName))
+	}
+
+	return errors.Join(errs...)
+}
+
+func (s *Shard) forget(key objectKey) {
+	for _, w := range s.wrappersOf(key) {
+		w.forget(key.NamespacedName)
+	}
+
+	s.handover.forget(key)
+	s.poison.forget(key)
+}
+
+func (s *Shard) wrappersOf(key objectKey) []*wrapped {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+
+	return s.wrappers[key.GroupKind]
+}
+
+// release calls Release, unless that is done or nothing is held. The function does not run for the object.
+func (w *wrapped) release(ctx context.Context, name types.NamespacedName) error {
+	if !w.holds(name) {
+		return nil
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+
+	if err := w.ends(ctx, name); err != nil {
+		return fmt.Errorf("release what the process holds for %s %s: %w", w.kind.gvk.Kind, name, err)
+	}
+
+	w.change(name, func(last *stay) { last.ended = true })
+
+	return nil
+}
+
+func (w *wrapped) holds(name types.NamespacedName) bool {
+	last := w.last(name)
+
+	return w.ends != nil && last.ran && !last.ended
+}
+
+// releaseAll ends what the process holds for all objects, after the term. If it fails, the process must end before
+// another one has the objects.
+func (s *Shard) releaseAll(ctx context.Context) error {
+	// This is less than what T3 leaves when the Lease is lost.
+	limit := (s.options.LeaseDuration - s.options.RenewDeadline) * 4 / 5
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+
+	for {
+		held := s.held()
+		if len(held) == 0 {
+			return nil
+		}
+
+		errs := make([]error, len(held))
+		workqueue.ParallelizeUntil(ctx, releasesAtOnce, len(held), func(i int) {
+			v := &visit{shard: s}
+			v.into(held[i])
+			s.guard.depart(held[i], "")
+			// a worker that is still inside releases the object when it leaves
+			_, errs[i] = v.leave(ctx, reconcile.Result{}, nil)
+		})
+
+		select {
+		case <-ctx.Done():
+			i := max(0, slices.IndexFunc(errs, func(err error) bool { return err != nil }))
+
+			return fmt.Errorf("%d objects are not released, or still worked on: %w", len(held),
+				cmp.Or(errs[i], context.Cause(ctx)))
+		case <-s.term.clock.After(soon):
+		}
+	}
+}
+
+// wake makes controllers reconcile an object again that stays, after they have released what they hold for it.
+func (s *Shard) wake(key objectKey) {
+	for _, w := range s.wrappersOf(key) {
+		if w.last(key.NamespacedName).ended {
+			w.woken(key.NamespacedName)
+		}
+	}
+}
+
+func (s *Shard) held() []objectKey {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+
+	var keys []objectKey
+
+	for _, wrappers := range s.wrappers {
+		for _, w := range wrappers {
+			w.mu.Lock()
+			for name, last := range w.stays {
+				if w.ends != nil && last.ran && !last.ended {
+					keys = append(keys, w.kind.key(name))
+				}
+			}
+			w.mu.Unlock()
+		}
+	}
+
+	return keys
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -27,33 +28,14 @@ var (
 	clusterRoleKind = schemaKind{"rbac.authorization.k8s.io/v1", "ClusterRole"}
 )
 
-// forOptions are the options of an author who filters main objects by generation, and does not filter controlled objects.
+// forOptions are the options of an author who filters main objects by generation, and does not filter controlled
+// objects.
 func forOptions(obj client.Object) builder.ForOption {
 	if _, controlled := obj.(*corev1.Secret); controlled {
 		return builder.WithPredicates()
 	}
 
 	return builder.WithPredicates(predicate.GenerationChangedPredicate{})
-}
-
-func TestOnlyOwnObjectsAreCached(t *testing.T) {
-	f := newFixture(t)
-	s, other := f.shard("shard-0"), f.shard("shard-1")
-	f.configMap(s, "mine")
-	f.configMap(other, "other")
-	f.configMap(nil, "none")
-	require.NoError(t, f.admin.Create(t.Context(), &corev1.Secret{ObjectMeta: f.meta(nil, "secret")}))
-
-	p := f.start(s, func(ctrl.Manager) {}, &corev1.ConfigMap{})
-	f.held(s)
-
-	var configMaps corev1.ConfigMapList
-	require.NoError(t, p.mgr.GetClient().List(t.Context(), &configMaps))
-	require.Len(t, configMaps.Items, 1)
-	require.Equal(t, "mine", configMaps.Items[0].Name)
-
-	var secret corev1.Secret
-	require.NoError(t, p.mgr.GetClient().Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: "secret"}, &secret), "kinds that are not sharded are cached as ever")
 }
 
 func TestDrainWaitsForTheSecondController(t *testing.T) {
@@ -72,7 +54,8 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 
 	f.label(cm, s.drainKey, "true")
 	close(first.proceed)
-	f.eventually("the first controller has left, and the drain was seen", func() bool { return ended.Load() >= 1 && s.guard.draining() })
+	f.eventually("the first controller has left, and the drain was seen",
+		func() bool { return ended.Load() >= 1 && s.guard.draining() })
 	f.refresh(cm)
 	require.True(t, s.draining(cm), "the second controller is still inside")
 
@@ -80,33 +63,6 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 	f.released(s, cm)
 	require.Empty(t, first.entered, "nobody starts on a draining object")
 	require.Empty(t, second.entered)
-}
-
-// The drain must be noticed immediately when the last worker leaves, not by polling.
-func TestTheLastWorkerAcknowledges(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	cm := f.configMap(s, "a")
-	f.label(cm, s.drainKey, "true")
-	s.term.unlimited()
-
-	key := objectKey{NamespacedName: client.ObjectKeyFromObject(cm)}
-	key.Kind = "ConfigMap"
-
-	worker := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(nothing))
-	s.guard.enter(key)
-
-	result, err := worker.Reconcile(t.Context(), request(cm))
-	require.NoError(t, err)
-	require.Equal(t, recheck, result.RequeueAfter)
-	f.refresh(cm)
-	require.True(t, s.draining(cm))
-
-	last := visit{shard: s, keys: []objectKey{key}}
-	_, err = last.leave(t.Context(), reconcile.Result{}, nil)
-	require.NoError(t, err)
-	f.refresh(cm)
-	require.Empty(t, cm.Labels)
 }
 
 func TestDrainWaitsForControlledObjects(t *testing.T) {
@@ -118,7 +74,8 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 	}{
 		{"namespaced", configMapKind, &corev1.ConfigMap{}, func(f *fixture, s *Shard) client.Object { return f.configMap(s, "a") }},
 		{"cluster-scoped", clusterRoleKind, &rbacv1.ClusterRole{}, func(f *fixture, s *Shard) client.Object {
-			role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.namespace, Labels: map[string]string{s.shardKey: s.Name()}}}
+			role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.namespace,
+				Labels: map[string]string{s.shardKey: s.Name()}}}
 			require.NoError(f, f.admin.Create(f.Context(), role))
 
 			return role
@@ -155,8 +112,8 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 	}
 }
 
-// A controlled object in deletion is worked on without its owner only if the owner no longer exists. An owner that belongs to
-// another shard is not in the cache either.
+// A controlled object in deletion is worked on without its owner only if the owner no longer exists. An owner that
+// belongs to another shard is not in the cache either.
 func TestControlledObjectInDeletionWaitsForItsOwner(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -203,34 +160,6 @@ func TestControlledObjectInDeletionWaitsForItsOwner(t *testing.T) {
 	}
 }
 
-func TestWithdrawnDrain(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	b := newBlocker()
-	cm := f.configMap(s, "a")
-	s.term.unlimited()
-	r := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(b.reconcile))
-	close(b.proceed)
-
-	held := visit{shard: s}
-	may, err := held.enter(t.Context(), s.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), ""), client.ObjectKeyFromObject(cm))
-	require.NoError(t, err)
-	require.Equal(t, run, may)
-
-	f.label(cm, s.drainKey, "true")
-	_, err = r.Reconcile(t.Context(), request(cm))
-	require.NoError(t, err)
-	f.label(cm, s.drainKey, "")
-	_, err = r.Reconcile(t.Context(), request(cm))
-	require.NoError(t, err)
-	require.Len(t, b.entered, 1, "the drain was withdrawn")
-
-	_, err = held.leave(t.Context(), reconcile.Result{}, nil)
-	require.NoError(t, err)
-	f.refresh(cm)
-	require.True(t, s.Owns(cm), "nothing to acknowledge any more")
-}
-
 // view is a cache whose content the test sets.
 type cacheView struct {
 	client.Client
@@ -242,7 +171,8 @@ func (f *fixture) cacheView() *cacheView {
 
 	v := &cacheView{}
 	v.Client = interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object,
+			_ ...client.GetOption) error {
 			if v.object == nil {
 				return c.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: "no-such-object"}, obj)
 			}
@@ -313,7 +243,8 @@ func TestAcknowledgementThatFails(t *testing.T) {
 	var failure error
 
 	c := interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch,
+			opts ...client.PatchOption) error {
 			if failure != nil {
 				return failure
 			}
@@ -333,7 +264,8 @@ func TestAcknowledgementThatFails(t *testing.T) {
 
 	t.Run("under a reconcile that failed for good", func(t *testing.T) {
 		v := &visit{shard: s}
-		_, err := v.enter(t.Context(), s.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), ""), client.ObjectKeyFromObject(cm))
+		_, err := v.enter(t.Context(), s.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), ""),
+			client.ObjectKeyFromObject(cm))
 		require.NoError(t, err)
 		result, err := v.leave(t.Context(), reconcile.Result{RequeueAfter: 1}, reconcile.TerminalError(errors.New("useless")))
 		require.ErrorIs(t, err, broken)
@@ -371,14 +303,6 @@ func TestAcknowledgementOfAnObjectThatChanges(t *testing.T) {
 	_, err = r.Reconcile(t.Context(), request(cm))
 	require.NoError(t, err, "deleted meanwhile")
 	require.Empty(t, s.guard.objects)
-}
-
-func TestReconcilerWithoutLease(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	cm := f.configMap(s, "a")
-	_, err := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(nothing)).Reconcile(t.Context(), request(cm))
-	require.ErrorIs(t, err, ErrNotHeld)
 }
 
 func TestReconcilerOfAnUnknownKind(t *testing.T) {
@@ -494,4 +418,126 @@ func (h *history) seen(f *fixture, s *Shard, obj client.Object) {
 
 func request(obj client.Object) reconcile.Request {
 	return reconcile.Request{NamespacedName: client.ObjectKeyFromObject(obj)}
+}
+
+// If the drain names the next shard, the shard writes this name itself: no assigner must be asked.
+func TestDrainNamesTheNextShard(t *testing.T) {
+	for _, tc := range []struct{ drain, next string }{
+		{"true", ""}, {"shard-1", "shard-1"}, {"shard-0", ""}, // its own name does not count as another shard
+	} {
+		t.Run(tc.drain, func(t *testing.T) {
+			f := newFixture(t)
+			s := f.shard("shard-0")
+			s.term.unlimited()
+			cm := f.configMap(s, "a")
+			f.label(cm, s.drainKey, tc.drain)
+
+			worker := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(nothing))
+			_, err := worker.Reconcile(t.Context(), request(cm))
+			require.NoError(t, err)
+			f.refresh(cm)
+			require.Equal(t, tc.next, cm.Labels[s.shardKey])
+			require.NotContains(t, cm.Labels, s.drainKey)
+			require.False(t, s.Owns(cm))
+		})
+	}
+}
+
+// An object that nobody works on is released at once, however busy the workers of its controller are.
+func TestDrainDoesNotQueueBehindWork(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	b := newBlocker()
+
+	var objects []*corev1.ConfigMap
+	for i := range 30 {
+		objects = append(objects, f.configMap(s, fmt.Sprint("object-", i)))
+	}
+
+	f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, b.reconcile) })
+
+	busy := map[string]bool{}
+	for range 2 {
+		busy[receive(f, b.entered, "a worker is in a long reconcile").Name] = true
+	}
+
+	for _, cm := range objects {
+		f.label(cm, s.drainKey, "true")
+	}
+
+	for _, cm := range objects {
+		if !busy[cm.Name] {
+			f.released(s, cm)
+		}
+	}
+
+	for _, cm := range objects {
+		f.refresh(cm)
+		require.Equal(t, busy[cm.Name], s.draining(cm), "an object that is worked on is released by its worker")
+	}
+
+	close(b.proceed)
+
+	for _, cm := range objects {
+		f.released(s, cm)
+	}
+}
+
+// Whatever a controller filters, drains are acknowledged.
+func TestEventFiltersHideNoDrain(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	cm := f.configMap(s, "a")
+	before := f.configMap(s, "drained-before-the-start")
+	f.label(before, s.drainKey, "true")
+
+	b := newBlocker()
+	close(b.proceed)
+	f.start(s, func(mgr ctrl.Manager) {
+		// As for a controller that warms up, the events come before the term.
+		_, err := mgr.GetCache().GetInformer(t.Context(), &corev1.ConfigMap{}, ctrlcache.BlockUntilSynced(false))
+		require.NoError(t, err)
+
+		nothingPasses := predicate.NewPredicateFuncs(func(obj client.Object) bool {
+			return obj.GetName() == "a" &&
+				!s.draining(obj)
+		})
+		require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).WithEventFilter(nothingPasses).
+			Complete(s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(b.reconcile))))
+	})
+	f.released(s, before)
+	receive(f, b.entered, "it works")
+
+	f.label(cm, s.drainKey, "shard-1")
+	f.eventually("the next shard has it", func() bool {
+		f.refresh(cm)
+
+		return cm.Labels[s.shardKey] == "shard-1"
+	})
+	require.Empty(t, b.entered)
+}
+
+// The time-out of a reconcile does not break off the acknowledgement that follows it.
+func TestAcknowledgementAfterTheContextOfAReconcileHasEnded(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	s.term.unlimited()
+	cm := f.configMap(s, "a")
+
+	ctx, cancel := context.WithCancel(t.Context())
+
+	var worker reconcile.Reconciler
+
+	worker = s.Reconciler(f.admin, &corev1.ConfigMap{},
+		reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			f.label(cm, s.drainKey, "true")
+			_, err := worker.Reconcile(t.Context(), request(cm)) // another worker sees the drain
+			cancel()
+
+			return reconcile.Result{}, err
+		}))
+	_, err := worker.Reconcile(ctx, request(cm))
+	require.NoError(t, err)
+	f.refresh(cm)
+	require.Empty(t, cm.Labels)
 }

@@ -1,12 +1,19 @@
 package shard
 
 import (
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
@@ -20,7 +27,8 @@ func slotLease(name string, edit ...func(*coordinationv1.Lease)) *coordinationv1
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
 			contract.AnnotationPod: "other", contract.AnnotationPodUID: contract.PodUIDValue("uid-other", at.Time),
 		}},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: new(int32(10)), AcquireTime: &at, RenewTime: &at},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: new(int32(10)), AcquireTime: &at,
+			RenewTime: &at},
 	}
 	for _, e := range edit {
 		e(lease)
@@ -117,7 +125,8 @@ func TestChoose(t *testing.T) {
 	best, _ := (chooser{me: me, without: all, now: now}).choose(slots, nil)
 	require.Equal(t, &choice{"s-0", nil, free}, best, "the first")
 
-	leases := seen(time.Hour, slotLease("s-0"), slotLease("s-1", heldBy("")), slotLease("s-2", offer), slotLease("s-3", ofPod("me", "")))
+	leases := seen(time.Hour, slotLease("s-0"), slotLease("s-1", heldBy("")), slotLease("s-2", offer),
+		slotLease("s-3", ofPod("me", "")))
 	best, _ = (chooser{me: me, without: all, now: now}).choose(slots, leases)
 	require.Equal(t, &choice{"s-3", leases["s-3"].lease, ours}, best)
 
@@ -127,7 +136,8 @@ func TestChoose(t *testing.T) {
 	best, _ = (chooser{me: me, without: all, now: now}).choose(slots[:2], leases)
 	require.Equal(t, &choice{"s-1", leases["s-1"].lease, free}, best)
 
-	best, _ = (chooser{me: me, without: func(slot string) bool { return slot == "s-1" }, now: now}).choose(slots[:2], leases)
+	best, _ = (chooser{me: me, without: func(slot string) bool { return slot == "s-1" },
+		now: now}).choose(slots[:2], leases)
 	require.Equal(t, &choice{"s-0", leases["s-0"].lease, silent}, best)
 
 	leases = seen(0, slotLease("s-0"), slotLease("s-1", heldBy(contract.LeaseControllerIdentity)))
@@ -136,8 +146,8 @@ func TestChoose(t *testing.T) {
 	require.Equal(t, now.Add(10*time.Second), next, "the monitor's Lease ends first")
 }
 
-// TestOnlyItsHolderRenewsALease shows that a Lease is as old as what its holder wrote, whatever labels others write: the lease monitor labels a
-// Lease that has expired.
+// TestOnlyItsHolderRenewsALease shows that a Lease is as old as what its holder wrote, whatever labels others write:
+// the lease monitor labels a Lease that has expired.
 func TestOnlyItsHolderRenewsALease(t *testing.T) {
 	first, second, third := time.Unix(1, 0), time.Unix(2, 0), time.Unix(3, 0)
 	lease := slotLease("s")
@@ -189,4 +199,211 @@ func TestALeaseThatDoesNotExist(t *testing.T) {
 	again := map[string]observed{"s": held["s"].then(slotLease("s"), began.Add(2*time.Second))}
 	may, _ = found(again, 17*time.Second-1)
 	require.False(t, may, "its holder has created it again")
+}
+
+const ownLabel = "cloudapi.team-orca.dev/shard"
+
+// namedOptions are the options of a Pod in a ring with a label of its own that takes one of the names.
+func (f *fixture) namedOptions(pod string, names ...string) Options {
+	o := f.slotOptions(pod, 0)
+	o.Slots, o.ShardLabel = Named(names...), ownLabel
+
+	return o
+}
+
+// TestNamedShards: of two processes with one name, the second one waits until the first one stops, and works on the
+// same objects.
+func TestNamedShards(t *testing.T) {
+	f := newFixture(t)
+
+	first := f.claim(f.namedOptions("pod-a", "blue", "green")).got()
+	require.Equal(t, "blue", first.Name())
+
+	other := f.claim(f.namedOptions("pod-b", "blue", "green")).got()
+	require.Equal(t, "green", other.Name())
+
+	var worked, next atomic.Int64
+
+	process := f.runs(first, func(string) { worked.Add(1) })
+	f.runs(other, ignore)
+
+	cm := &corev1.ConfigMap{ObjectMeta: f.meta(nil, "object")}
+	cm.Labels = map[string]string{ownLabel: "blue"}
+	require.NoError(t, f.admin.Create(t.Context(), cm))
+	f.eventually("it works on its object", func() bool { return worked.Load() > 0 })
+
+	lease := f.lease(first)
+	require.Equal(t, "pod-a", lease.Annotations[contract.AnnotationPod])
+	require.Equal(t, ownLabel, lease.Annotations[contract.AnnotationShardLabel])
+
+	// The same name once more: a slot of one.
+	second := f.claim(f.namedOptions("pod-c", "blue"))
+	second.waits("pod-c")
+	require.NoError(t, process.stop())
+
+	successor := second.got()
+	require.Equal(t, "blue", successor.Name())
+	require.Equal(t, lease.Spec.AcquireTime, f.lease(successor).Spec.AcquireTime, "it was offered, and never free")
+	f.runs(successor, func(string) { next.Add(1) })
+	f.eventually("its successor works on it", func() bool { return next.Load() > 0 })
+	f.refresh(cm)
+	require.Equal(t, map[string]string{ownLabel: "blue"}, cm.Labels, "nothing has moved")
+	require.Equal(t, "pod-c", f.lease(successor).Annotations[contract.AnnotationPod])
+
+	// A drain is acknowledged by the keys of the ring.
+	f.label(cm, ownLabel+"-drain", "green")
+	f.eventually("the object is handed to the shard that the drain names", func() bool {
+		f.refresh(cm)
+		return cm.Labels[ownLabel] == "green" && len(cm.Labels) == 1
+	})
+}
+
+// TestLeaseOfAPredecessorLosesItsLabel: what a predecessor has announced does not stay.
+func TestLeaseOfAPredecessorLosesItsLabel(t *testing.T) {
+	f := newFixture(t)
+	s := f.claim(f.namedOptions("pod-a", "blue")).got()
+	require.NoError(t, f.runs(s, ignore).stop())
+	require.Equal(t, ownLabel, f.lease(s).Annotations[contract.AnnotationShardLabel])
+
+	options := f.namedOptions("pod-b", "blue")
+	options.ShardLabel = ""
+	next := f.claim(options).got()
+	require.NotContains(t, f.lease(next).Annotations, contract.AnnotationShardLabel)
+}
+
+func TestAStandby(t *testing.T) {
+	f := newFixture(t)
+	holding := f.claim(f.slotOptions("pod-a", 1)).got()
+	f.runs(holding, ignore)
+
+	f.probes = "127.0.0.1:" + freePort(f)
+	options := f.slotOptions("pod-b", 1)
+	options.PodUID = "4c3a7f6e-1111-2222-3333-444455556666"
+	s, err := New(options)
+	require.NoError(t, err)
+
+	p := f.runs(s, ignore)
+	f.eventually("it is alive", answers(f.probes, "/readyz/ping", http.StatusOK))
+	f.eventually("it could take over", answers(f.probes, "/readyz", http.StatusOK))
+
+	lease := f.standby("pod-b")
+	require.NotNil(t, lease)
+	require.NotContains(t, lease.Labels, contract.LabelClusterRing, "it is no shard")
+	require.Equal(t, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "pod-b", UID: options.PodUID}},
+		lease.OwnerReferences)
+
+	require.NoError(t, p.stop())
+	require.Nil(t, f.standby("pod-b"))
+}
+
+// answers returns a condition: whether the probe is answered with this code.
+func answers(address, path string, code int) func() bool {
+	return func() bool {
+		resp, err := http.Get("http://" + address + path)
+		if err != nil {
+			return false
+		}
+
+		defer resp.Body.Close()
+
+		return resp.StatusCode == code
+	}
+}
+
+// A rolling update would otherwise replace all Pods by some that cannot work, for example because of a wrong shard
+// label or a missing permission.
+func TestAPodThatMayNotTakeASlotIsNotReady(t *testing.T) {
+	f := newFixture(t)
+	held := f.claim(f.slotOptions("pod-a", 1)).got()
+	f.overwrite(held, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("") })
+
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"}}
+	allow := func(verbs ...string) {
+		role.Rules = append(role.Rules,
+			rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: verbs})
+		require.NoError(t, f.admin.Update(t.Context(), role))
+	}
+	f.grant(role)
+	allow("get", "list", "watch", "create", "delete")
+
+	f.config.Impersonate.UserName = f.namespace
+
+	var refused atomic.Int32
+
+	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(req)
+			if err == nil && req.Method == http.MethodPut && resp.StatusCode == http.StatusForbidden &&
+				strings.HasSuffix(req.URL.Path, held.Name()) {
+				refused.Add(1)
+			}
+
+			return resp, err
+		})
+	})
+
+	c := f.claim(f.slotOptions("pod-b", 1))
+	f.eventually("it has tried again", func() bool { return refused.Load() > 1 })
+	require.False(t, c.standsBy())
+
+	allow("update")
+	require.Equal(t, held.Name(), c.got().Name())
+}
+
+// A Pod may wait for slots of several rings, and Leases have names of at most 253 characters.
+func TestEveryStandbyHasALeaseOfItsOwn(t *testing.T) {
+	long := strings.Repeat("x", 250)
+	require.NotEqual(t, standbyName("a", "pod"), standbyName("b", "pod"))
+	require.NotEqual(t, standbyName("a", long), standbyName("b", long))
+	require.Less(t, len(standbyName("a", long)), 253)
+}
+
+// TestAStandbyRenewsItsLease has a clock that is ahead.
+func TestAStandbyRenewsItsLease(t *testing.T) {
+	f := newFixture(t)
+	options, err := f.slotOptions("pod-b", 1).complete(nil, "")
+	require.NoError(t, err)
+	client, err := options.leases(f.config, options.RenewDeadline)
+	require.NoError(t, err)
+
+	clk := clocktesting.NewFakeClock(time.Unix(1_000_000, 0))
+	begin := func() *standby {
+		return &standby{options: options, client: client, clock: clk, log: logr.Discard()}
+	}
+	awaited := func(slot int) bool {
+		l := &lock{leases: client, options: options, name: contract.SlotName(f.ring, slot), term: &term{clock: clk}}
+
+		return l.awaited(t.Context(), logr.Discard())
+	}
+	s := begin()
+	require.False(t, awaited(0))
+	s.renew(t.Context(), []string{contract.SlotName(f.ring, 0)})
+	require.True(t, awaited(0))
+
+	require.False(t, awaited(1), "it would not take that slot")
+
+	first := f.standby("pod-b").ResourceVersion
+
+	s.renew(t.Context(), []string{contract.SlotName(f.ring, 0)})
+	require.Equal(t, first, f.standby("pod-b").ResourceVersion, "it is not due")
+	s.renew(t.Context(), []string{contract.SlotName(f.ring, 0), contract.SlotName(f.ring, 1)})
+	require.True(t, awaited(1), "it takes more slots now")
+	clk.SetTime(clk.Now().Add(contract.StandbyDuration))
+	require.False(t, awaited(0), "it may be gone")
+	s.renew(t.Context(), []string{contract.SlotName(f.ring, 0)})
+	require.True(t, awaited(0))
+
+	// Somebody deletes it, and a predecessor in the same Pod has left one.
+	for _, disturb := range []func(){
+		func() { require.NoError(t, f.admin.Delete(t.Context(), f.standby("pod-b"))) },
+		func() { s = begin() },
+	} {
+		disturb()
+		clk.SetTime(clk.Now().Add(contract.StandbyDuration))
+		s.renew(t.Context(), []string{contract.SlotName(f.ring, 0)})
+		require.True(t, awaited(0))
+	}
+
+	s.leave()
+	require.False(t, awaited(0))
 }

@@ -37,8 +37,9 @@ func TestNothingIsDoneWhileCachesDisagree(t *testing.T) {
 	s, live, _ := unplugged(t)
 	typed, worked := toolscache.NewStore(toolscache.MetaNamespaceKeyFunc), 0
 	handle := s.Handler(Resource{
-		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespaced: true,
-		Store: typed, Client: live,
+		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
+		Namespaced: true,
+		Store:      typed, Client: live,
 	}, func(context.Context, types.NamespacedName) error {
 		worked++
 		return nil
@@ -47,7 +48,8 @@ func TestNothingIsDoneWhileCachesDisagree(t *testing.T) {
 	keys, name := s.LabelKeys(), types.NamespacedName{Namespace: "n", Name: "a"}
 
 	at := func(version string, marks ...string) *metav1.ObjectMeta {
-		o := &metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, ResourceVersion: version, Labels: map[string]string{"other": version}}
+		o := &metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, ResourceVersion: version,
+			Labels: map[string]string{"other": version}}
 		for _, key := range marks {
 			o.Labels[key] = s.Name()
 		}
@@ -100,7 +102,8 @@ func TestNothingIsDoneWhileCachesDisagree(t *testing.T) {
 // Stores are found by kind and namespace. Those that have stopped are not.
 func TestStoresAreFoundByNamespace(t *testing.T) {
 	s, _, _ := unplugged(t)
-	gk, typed, metadata := schema.GroupKind{Kind: "Secret"}, reflect.TypeFor[*corev1.Secret](), reflect.TypeFor[*metav1.PartialObjectMetadata]()
+	gk, typed, metadata := schema.GroupKind{Kind: "Secret"}, reflect.TypeFor[*corev1.Secret](),
+		reflect.TypeFor[*metav1.PartialObjectMetadata]()
 	names := map[*store]string{}
 	add := func(name, namespace string, of reflect.Type, rest bool) {
 		c := &store{form: form{corev1.SchemeGroupVersion.WithKind("Secret"), of}, namespace: namespace, rest: rest}
@@ -143,9 +146,7 @@ func TestCachesThatAreNotFilledSayNothing(t *testing.T) {
 	_, _, err := s.stores.read(ctx, corev1.SchemeGroupVersion.WithKind("Secret"), name)
 	require.ErrorContains(t, err, "wait for the cache of Secret: context canceled")
 
-	missing, after, _ := s.handover.awaits(t.Context(), objectKey{schema.GroupKind{Kind: "ConfigMap"}, name}, &metav1.ObjectMeta{
-		Namespace: "n", Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"20"}`},
-	}, time.Unix(0, 0))
+	missing, after := s.awaits("n", "a", "20", time.Unix(0, 0))
 	require.Equal(t, "secrets, which are not listed yet", missing)
 	require.Equal(t, soon, after)
 }
@@ -154,7 +155,8 @@ func TestCachesThatAreNotFilledSayNothing(t *testing.T) {
 func TestAnotherCacheIsConfirmedAnew(t *testing.T) {
 	s, _, _ := unplugged(t)
 	of := form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}
-	stock, other := s.inventoryOf(of, &kind{}), s.inventoryOf(form{gvk: corev1.SchemeGroupVersion.WithKind("Pod")}, &kind{})
+	stock, other := s.inventoryOf(of, &kind{}),
+		s.inventoryOf(form{gvk: corev1.SchemeGroupVersion.WithKind("Pod")}, &kind{})
 	informer := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &corev1.Secret{}, 0, nil)
 	name := types.NamespacedName{Namespace: "n", Name: "a"}
 
@@ -171,20 +173,8 @@ func TestAnotherCacheIsConfirmedAnew(t *testing.T) {
 	require.NotNil(t, other.listing)
 }
 
-// A look does not copy the object.
-func TestLooksDoNotCopy(t *testing.T) {
-	s, _, _ := unplugged(t)
-	large := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}, Data: map[string][]byte{"a": make([]byte, 1<<20)}}
-	require.NoError(t, s.addStore("Secret").Add(large))
-
-	k := &kind{gvk: corev1.SchemeGroupVersion.WithKind("Secret"), stores: s.stores}
-	found, err := k.read(t.Context(), types.NamespacedName{Namespace: "n", Name: "a"})
-	require.NoError(t, err)
-	require.Same(t, large, found)
-}
-
-// An object whose cache stays behind is looked at less and less. One request tells that the API server has reached the version; nothing is
-// asked after that. An object that comes later does not look less often for that.
+// An object whose cache stays behind is looked at less and less. One request tells that the API server has reached the
+// version; nothing is asked after that. An object that comes later does not look less often for that.
 func TestWaitingBacksOff(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -198,14 +188,12 @@ func TestWaitingBacksOff(t *testing.T) {
 		Store: secrets, form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}, namespace: f.namespace,
 		endpoint: s.stores.endpoint(corev1.SchemeGroupVersion.WithKind("Secret")),
 	}, corev1.Resource("secrets"))
-	reached := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}}, schemaKind{"v1", "ConfigMap"}, "a")
+	reached := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}},
+		schemaKind{"v1", "ConfigMap"}, "a")
 	start := time.Unix(0, 0)
 
 	look := func(name string, now time.Time) time.Duration {
-		key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: f.namespace, Name: name}}
-		_, after, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
-			Namespace: f.namespace, Name: name, Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"` + reached.ResourceVersion + `"}`},
-		}, now)
+		_, after := s.awaits(f.namespace, name, reached.ResourceVersion, now)
 
 		return after
 	}
@@ -226,7 +214,8 @@ func TestWaitingBacksOff(t *testing.T) {
 	require.Zero(t, look("b", start.Add(time.Hour)))
 }
 
-// While one worker asks how far a kind is, others neither ask nor wait for the answer, and an error is not asked for again at once.
+// While one worker asks how far a kind is, others neither ask nor wait for the answer, and an error is not asked for
+// again at once.
 func TestOneWorkerAsksHowFarAKindIs(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -235,14 +224,11 @@ func TestOneWorkerAsksHowFarAKindIs(t *testing.T) {
 	s.stores.mapped(f.admin.RESTMapper())
 
 	gvk := corev1.SchemeGroupVersion.WithKind("Secret")
-	s.stores.add(&store{Store: &lagging{version: "1"}, form: form{gvk: gvk}, endpoint: s.stores.endpoint(gvk)}, corev1.Resource("secrets"))
+	s.stores.add(&store{Store: &lagging{version: "1"}, form: form{gvk: gvk}, endpoint: s.stores.endpoint(gvk)},
+		corev1.Resource("secrets"))
 
 	look := func(name string, after time.Duration) string {
-		key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: f.namespace, Name: name}}
-		missing, _, err := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
-			Namespace: f.namespace, Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"999999999999"}`},
-		}, time.Unix(0, 0).Add(after))
-		require.NoError(t, err)
+		missing, _ := s.awaits(f.namespace, name, "999999999999", time.Unix(0, 0).Add(after))
 
 		return missing
 	}
@@ -277,22 +263,25 @@ func TestOneWorkerAsksHowFarAKindIs(t *testing.T) {
 	require.EqualValues(t, 2, r.lists.Load())
 }
 
-// What an object has waited for is not compared again, until another cache comes. It is forgotten with the object, even if the controller does not
-// learn that the object is gone.
+// What an object has waited for is not compared again, until another cache comes. It is forgotten with the object, even
+// if the controller does not learn that the object is gone.
 func TestPassedHandoversAreRemembered(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	secret := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}}, schemaKind{"v1", "ConfigMap"}, "a")
+	secret := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}},
+		schemaKind{"v1", "ConfigMap"}, "a")
 	worked := make(chan reconcile.Request, 100)
 
 	p := f.start(s, func(mgr ctrl.Manager) {
-		inner := s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-			worked <- req
-			return reconcile.Result{}, nil
-		}))
-		require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}, builder.WithPredicates(predicate.Funcs{
-			DeleteFunc: func(event.DeleteEvent) bool { return false },
-		})).Complete(inner))
+		inner := s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{},
+			reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+				worked <- req
+				return reconcile.Result{}, nil
+			}))
+		require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{},
+			builder.WithPredicates(predicate.Funcs{
+				DeleteFunc: func(event.DeleteEvent) bool { return false },
+			})).Complete(inner))
 		_, err := mgr.GetCache().GetInformer(t.Context(), &corev1.Secret{})
 		require.NoError(f, err)
 	})
@@ -327,8 +316,8 @@ func TestPassedHandoversAreRemembered(t *testing.T) {
 	require.Zero(t, passed(), "another cache may be behind")
 }
 
-// If a manager caches several namespaces, each has an informer. Those of other namespaces do not see the version of what follows the object, and
-// one that was removed never will.
+// If a manager caches several namespaces, each has an informer. Those of other namespaces do not see the version of
+// what follows the object, and one that was removed never will.
 func TestWaitsForTheCacheOfTheNamespace(t *testing.T) {
 	f, quiet := newFixture(t), newFixture(t).namespace
 	s := f.shard("shard-0")
@@ -342,31 +331,33 @@ func TestWaitsForTheCacheOfTheNamespace(t *testing.T) {
 	require.NoError(t, err)
 
 	missing := func(version string) string {
-		key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: f.namespace, Name: "owner"}}
-		missing, _, _ := s.handover.awaits(t.Context(), key, &metav1.ObjectMeta{
-			Namespace: f.namespace, Name: "owner", Annotations: map[string]string{s.LabelKeys().Handover: `{"secrets":"` + version + `"}`},
-		}, time.Unix(0, 0))
+		missing, _ := s.awaits(f.namespace, "owner", version, time.Unix(0, 0))
 
 		return missing
 	}
 
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "follower"}}
 	require.NoError(t, f.admin.Create(t.Context(), secret))
-	f.eventually("it is cached", func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}) == nil })
+	f.eventually("it is cached",
+		func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}) == nil })
 	require.NoError(t, f.admin.Delete(t.Context(), secret))
-	f.eventually("it is not", func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}) != nil })
+	f.eventually("it is not",
+		func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}) != nil })
 	require.Empty(t, missing(secret.ResourceVersion), "no cache contains an object")
 
 	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: quiet, Name: "follower"}}
 	require.NoError(t, f.admin.Create(t.Context(), other))
-	f.eventually("it is cached", func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(other), &corev1.Secret{}) == nil })
+	f.eventually("it is cached",
+		func() bool { return c.Get(t.Context(), client.ObjectKeyFromObject(other), &corev1.Secret{}) == nil })
 	require.NotEmpty(t, missing(other.ResourceVersion), "only the cache of the other namespace is there")
 
 	require.NoError(t, c.RemoveInformer(t.Context(), &corev1.Secret{}))
-	f.eventually("an informer that is stopped is not waited for", func() bool { return missing(other.ResourceVersion) == "" })
+	f.eventually("an informer that is stopped is not waited for",
+		func() bool { return missing(other.ResourceVersion) == "" })
 }
 
-// A kind between two others needs no reconciler and no informer of the program. The metadata of its objects is cached when an object needs it.
+// A kind between two others needs no reconciler and no informer of the program. The metadata of its objects is cached
+// when an object needs it.
 func TestKindsBetweenAreCachedWhenNeeded(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -376,7 +367,8 @@ func TestKindsBetweenAreCachedWhenNeeded(t *testing.T) {
 
 	for _, name := range []string{"first", "second"} {
 		leaf := &corev1.ServiceAccount{ObjectMeta: f.meta(s, name)}
-		leaf.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(between, corev1.SchemeGroupVersion.WithKind("Secret"))}
+		leaf.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(between,
+			corev1.SchemeGroupVersion.WithKind("Secret"))}
 		require.NoError(t, f.admin.Create(t.Context(), leaf))
 	}
 
@@ -384,55 +376,16 @@ func TestKindsBetweenAreCachedWhenNeeded(t *testing.T) {
 
 	f.start(s, func(mgr ctrl.Manager) {
 		f.controls(mgr, s, &corev1.ConfigMap{}, nothing)
-		f.controls(mgr, s, &corev1.ServiceAccount{}, func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-			worked <- req
-			return reconcile.Result{}, nil
-		})
+		f.controls(mgr, s, &corev1.ServiceAccount{},
+			func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+				worked <- req
+				return reconcile.Result{}, nil
+			})
 	}, &corev1.ConfigMap{}, &corev1.Secret{}, &corev1.ServiceAccount{})
 
 	receive(f, worked, "an object is worked on")
 	receive(f, worked, "another one is worked on")
 	require.True(t, r.has("watch metadata secrets"))
-	require.False(t, r.has("watch object secrets") || r.has("get object between") || r.has("get metadata between"), "%v", r.all)
-}
-
-// BenchmarkLook measures what a worker needs to find out that it may begin with an object that was handed over.
-func BenchmarkLook(b *testing.B) {
-	for _, namespaces := range []int{1, 20, 200} {
-		s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: "default"})
-		require.NoError(b, err)
-
-		for ns := range namespaces {
-			for i := range 5 {
-				kind, resource := fmt.Sprint("Kind", i), schema.GroupResource{Resource: fmt.Sprint("kind", i)}
-				items := &lagging{Store: toolscache.NewStore(toolscache.MetaNamespaceKeyFunc), version: "30"}
-				s.stores.add(&store{Store: items, form: form{gvk: schema.GroupVersionKind{Version: "v1", Kind: kind}}, namespace: fmt.Sprint("ns-", ns)}, resource)
-			}
-		}
-
-		key := objectKey{GroupKind: schema.GroupKind{Kind: "Owner"}, NamespacedName: types.NamespacedName{Namespace: "ns-0", Name: "owner"}}
-		owner := &metav1.ObjectMeta{Namespace: "ns-0", Annotations: map[string]string{s.LabelKeys().Handover: `{"kind0":"20","kind1":"20"}`}}
-		look := func() {
-			missing, _, _ := s.handover.awaits(b.Context(), key, owner, time.Unix(0, 0))
-			if missing != "" {
-				b.Fatal(missing)
-			}
-		}
-
-		b.Run(fmt.Sprintf("first/namespaces=%d", namespaces), func(b *testing.B) {
-			b.ReportAllocs()
-
-			for b.Loop() {
-				s.handover.forget(key)
-				look()
-			}
-		})
-		b.Run(fmt.Sprintf("again/namespaces=%d", namespaces), func(b *testing.B) {
-			b.ReportAllocs()
-
-			for b.Loop() {
-				look()
-			}
-		})
-	}
+	require.False(t, r.has("watch object secrets") || r.has("get object between") ||
+		r.has("get metadata between"), "%v", r.all)
 }

@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	// ErrNotHeld means that this process does not hold the shard's Lease yet, or has only just taken it and waits for the end of
-	// Options.HoldOff.
+	// ErrNotHeld means that this process does not hold the shard's Lease yet, or has just taken it and waits for the end
+	// of Options.HoldOff.
 	ErrNotHeld = errors.New("this shard does not hold its Lease (yet)")
 	// ErrLost means that the shard's term in this process is over: its Lease was lost or released. The process must end.
 	ErrLost = errors.New("this shard has released or lost its Lease and no longer works: the process must end")
@@ -26,30 +26,31 @@ var (
 	errGiven = errors.New("the Lease is being released")
 )
 
-// term is the time in which this process may work as the shard. All its times are measured on the monotonic clock, which
-// continues while the process is frozen.
+// term is the time in which this process may work as the shard. All its times are measured on the monotonic clock,
+// which continues while the process is frozen.
 //
-//	T1  A worker begins only after the hold-off and before the deadline, by the clock: when a frozen process wakes up, its
-//	    timers are late.
-//	T2  At the deadline, RenewDeadline after the last successful renewal was sent, the term ends permanently and the contexts
-//	    of all workers are cancelled, whatever leader election waits for. The same happens when the Lease is lost.
-//	T3  If a worker has not stopped LeaseDuration after that renewal was sent, the process ends. The Lease is taken from the
-//	    shard after twice that time at the earliest. If it was taken earlier all the same, workers have no longer than they
-//	    would have after the deadline.
-//	T4  The Lease is released only after every worker has ended, and no worker begins afterwards. What the shard does itself counts as a
-//	    worker: it acknowledges drains, and releases what the process holds for objects at the end.
-//	T5  Each time that the Lease may have been free, a new stretch of the term begins: no worker begins before another hold-off
-//	    has passed, and what was read of the shard's objects before that no longer counts.
+//	T1  A worker begins only after the hold-off and before the deadline, by the clock: when a frozen process wakes up,
+//	    its timers are late.
+//	T2  At the deadline, RenewDeadline after the last successful renewal was sent, the term ends permanently and the
+//	    contexts of all workers are cancelled, whatever leader election waits for. The same happens when the Lease is
+//	    lost.
+//	T3  If a worker has not stopped LeaseDuration after that renewal was sent, the process ends. The Lease is taken from
+//	    the shard after twice that time at the earliest. If it was taken earlier all the same, workers have no longer
+//	    than they would have after the deadline.
+//	T4  The Lease is released only after every worker has ended, and no worker begins afterwards. What the shard does
+//	    itself counts as a worker: it acknowledges drains, and releases what the process holds for objects at the end.
+//	T5  Each time that the Lease may have been free, a new stretch of the term begins: no worker begins before another
+//	    hold-off has passed, and what was read of the shard's objects before that no longer counts.
 //
-// A term that has passed its deadline could be extended as long as nobody has taken the Lease. It is not, because its workers
-// were told to stop, and the restart of a process is the tested path.
+// A term that has passed its deadline could be extended as long as nobody has taken the Lease. It is not, because its
+// workers were told to stop, and the restart of a process is the tested path.
 type term struct {
 	clock         clock.WithDelayedExecution
 	renewDeadline time.Duration
 	leaseDuration time.Duration
 	exit          func(error)
-	// own is what the shard itself does from the beginning of the term to its end. It counts as a worker, and as one that does not stop if
-	// it returns false. Nil: nothing.
+	// own is what the shard itself does from the beginning of the term to its end. It counts as a worker, and as one that
+	// does not stop if it returns false. Nil: nothing.
 	own func(ctx context.Context) bool
 
 	mu       sync.Mutex
@@ -74,14 +75,14 @@ const (
 	over
 )
 
-// worker is a worker that has begun and not ended.
 type worker struct{ cancel context.CancelCauseFunc }
 
 // holdOffError is how long workers must still wait. It is an ErrNotHeld.
 type holdOffError time.Duration
 
 func (e holdOffError) Error() string {
-	return fmt.Sprintf("this shard has just taken its Lease and begins to work in %s, when moves of its objects that were under way have ended", time.Duration(e))
+	return fmt.Sprintf("this shard has just taken its Lease and begins to work in %s, when moves of its objects that "+
+		"were under way have ended", time.Duration(e))
 }
 
 func (e holdOffError) Unwrap() error { return ErrNotHeld }
@@ -98,15 +99,15 @@ func newTerm(o Options, clk clock.WithDelayedExecution) *term {
 	}
 }
 
-// exitProcess ends the process because of workers that have not stopped. It logs with klog, which writes to standard error by default.
+// exitProcess ends the process because of workers that have not stopped. klog writes to standard error by default.
 func exitProcess(err error) {
 	klog.Background().Error(err, "Ending the process")
 	klog.Flush()
 	os.Exit(1) //nolint:revive // nothing less stops a worker that ignores its context
 }
 
-// taken begins the term, or a new stretch of it: a write that was sent at the given time has just taken the Lease, or created it again. Running
-// workers continue: they do not count as lost before twice the duration of a Lease has passed.
+// taken begins the term, or a new stretch of it: a write that was sent at the given time has just taken the Lease, or
+// created it again. Running workers continue: they are not lost before twice the duration of a Lease has passed.
 func (t *term) taken(sent time.Time, holdOff time.Duration) {
 	t.check()
 	t.mu.Lock()
@@ -155,7 +156,8 @@ func (t *term) extend(sent time.Time) {
 	t.arm()
 }
 
-// asked records the answer of the program to whether it is healthy. If the last one before the deadline is an error, it is why the term is over.
+// asked records the answer of the program to whether it is healthy. If the last one is an error, it is why the term is
+// over.
 func (t *term) asked(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -195,8 +197,8 @@ func (t *term) lose(cause error) {
 	t.finish(cause)
 }
 
-// close ends the term because the Lease is to be released. It waits for what the shard does itself, and reports whether all workers
-// have ended.
+// close ends the term because the Lease is to be released. It waits for the shard's own work, and reports whether all
+// workers have ended.
 func (t *term) close() (idle bool) {
 	t.mu.Lock()
 	if t.phase != over {
@@ -219,8 +221,7 @@ func (t *term) close() (idle bool) {
 	return len(t.workers) == 0
 }
 
-// held returns nil while the Lease is held according to the clock and the hold-off is over. Otherwise, it returns why nothing may
-// be written.
+// held returns nil while the Lease is held by the clock and the hold-off is over, or why nothing may be written.
 func (t *term) held() error {
 	_, err := t.current()
 	return err
@@ -235,7 +236,6 @@ func (t *term) current() (stretch int, err error) {
 	return t.stretch, t.mayWork()
 }
 
-// lost returns why the term is over, or nil if it is not.
 func (t *term) lost() error {
 	t.check()
 	t.mu.Lock()
@@ -248,8 +248,8 @@ func (t *term) lost() error {
 	return t.mayWork()
 }
 
-// begin registers a worker and returns its context and the function that unregisters it. Otherwise, it returns why the worker
-// must not work: a holdOffError if it only has to wait a little.
+// begin registers a worker and returns its context and the function that unregisters it. Otherwise, it returns why the
+// worker must not work: a holdOffError if it only has to wait a little.
 func (t *term) begin(ctx context.Context) (context.Context, func(), error) {
 	t.check()
 	t.mu.Lock()

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,49 +25,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// newest returns the directory of the control plane's binaries that `make control-plane` has built last, unless KUBEBUILDER_ASSETS, which envtest prefers, names
-// one.
-func newest() (string, error) {
-	caches, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("find the cache of control planes: %w", err)
-	}
-
-	binaries, _ := filepath.Glob(filepath.Join(caches, "clusterring", "controlplane", "*", "kube-apiserver")) // the pattern is valid
-
-	var (
-		dir   string
-		built time.Time
-	)
-
-	for _, binary := range binaries {
-		info, err := os.Stat(binary)
-		if err == nil && !strings.Contains(binary, ".building") && info.ModTime().After(built) {
-			dir, built = filepath.Dir(binary), info.ModTime()
-		}
-	}
-
-	if dir == "" && os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		return "", errors.New("no control plane found: run `make control-plane`, or set KUBEBUILDER_ASSETS")
-	}
-
-	return dir, nil
-}
-
 var (
 	// A server on loopback starts fast, but not on a machine that also compiles.
 	environment = &envtest.Environment{ControlPlaneStartTimeout: 2 * time.Minute, ControlPlaneStopTimeout: 2 * time.Minute}
 
-	start = sync.OnceValues(func() (_ *rest.Config, err error) {
-		if environment.BinaryAssetsDirectory, err = newest(); err != nil {
-			return nil, err
+	start = sync.OnceValues(func() (*rest.Config, error) {
+		if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+			return nil, errors.New("set KUBEBUILDER_ASSETS to what `make control-plane` prints")
 		}
 
 		return environment.Start()
 	})
 )
 
-// quiet are the tests of a package, without the logs of libraries. They end with the API server, before goroutines are counted.
+// quiet are the tests of a package, without the logs of libraries. They stop the API server before goroutines are
+// counted.
 type quiet struct{ *testing.M }
 
 func (q quiet) Run() int {
@@ -91,14 +61,15 @@ func (q quiet) Run() int {
 	return code
 }
 
-// VerifyMain runs the tests of a package without the logs of libraries, stops the API server if a test has started it, and fails if goroutines are left.
-// It ends the process. controller-runtime leaves a goroutine for a watch of metadata that ends while there is an event.
+// VerifyMain runs the tests of a package without the logs of libraries, stops the API server if a test has started it,
+// and fails if goroutines are left. It ends the process. controller-runtime leaves a goroutine for a watch of metadata
+// that ends while there is an event.
 func VerifyMain(m *testing.M) {
 	goleak.VerifyTestMain(quiet{m}, goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop"))
 }
 
-// Config returns an administrator's config for the API server that all tests of a package share. It starts the API server if
-// necessary. If that fails, so does the test.
+// Config returns an administrator's config for the API server that all tests of a package share. It starts the API
+// server if necessary. If that fails, so does the test.
 func Config(t testing.TB) *rest.Config {
 	t.Helper()
 
@@ -120,7 +91,7 @@ func Client(t testing.TB) client.Client {
 	return c
 }
 
-// Namespace creates a namespace for one test and returns its name. The namespace is not deleted, because nothing would empty it.
+// Namespace creates a namespace for one test and returns its name. It is not deleted, because nothing would empty it.
 func Namespace(t testing.TB) string {
 	t.Helper()
 
@@ -142,8 +113,8 @@ func Lease(t testing.TB, c client.Client, key client.ObjectKey) *coordinationv1.
 	return lease
 }
 
-// Receive returns what the channel yields within a time, or fails the test. It also works while the test cleans up, when the context of the test has
-// ended. Call it from the goroutine of the test.
+// Receive returns what the channel yields within a time, or fails the test. It also works while the test cleans up,
+// when the context of the test has ended. Call it from the goroutine of the test.
 func Receive[T any](t testing.TB, within time.Duration, from <-chan T, what string) T {
 	t.Helper()
 

@@ -1,214 +1,140 @@
-package former_test
+package former
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/utils/ptr"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
-	"github.com/clusterring/clusterring/pkg/shard/former"
+	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 )
 
 const (
 	patience = 30 * time.Second
 	interval = 20 * time.Millisecond
-
-	leaseDuration = 3 * time.Second
-	renewDeadline = 2 * time.Second
-	retryPeriod   = 200 * time.Millisecond
 )
 
 func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 
-// running is an election in its own goroutine.
-type running struct {
-	stop  context.CancelFunc
-	held  <-chan struct{}
-	ended chan struct{}
-	err   error
-}
-
-func run(t *testing.T, held <-chan struct{}, start func(context.Context) error) *running {
-	t.Helper()
-
-	ctx, cancel := context.WithCancel(t.Context())
-	r := &running{stop: cancel, held: held, ended: make(chan struct{})}
-
-	go func() {
-		defer close(r.ended)
-
-		r.err = start(ctx)
-	}()
-	t.Cleanup(func() { r.end(t) })
-
-	return r
-}
-
-func (r *running) end(t *testing.T) {
-	t.Helper()
-	r.stop()
-	receive(t, r.ended, "the election ends")
-}
-
-// receive waits for a value.
-func receive[T any](t *testing.T, from <-chan T, what string) T {
-	t.Helper()
-
-	return testenv.Receive(t, patience, from, what)
-}
-
-func (r *running) holds() bool {
-	select {
-	case <-r.held:
-		return true
-	default:
-		return false
-	}
-}
-
-// leader is a process of the former version.
-func leader(t *testing.T, namespace, identity string) *running {
-	t.Helper()
-	c, err := coordinationv1client.NewForConfig(testenv.Config(t))
+func TestProcessEndsIfTheLeaseIsLost(t *testing.T) {
+	key := client.ObjectKey{Namespace: testenv.Namespace(t), Name: "old"}
+	e, err := New(testenv.Config(t),
+		Options{Ring: "example", Namespace: key.Namespace, Name: key.Name, LeaseDuration: 3 * time.Second})
 	require.NoError(t, err)
-
-	held := make(chan struct{})
-	e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: "old"}, Client: c,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-		},
-		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true,
-		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { close(held) }, OnStoppedLeading: func() {}},
-	})
-	require.NoError(t, err)
-
-	return run(t, held, func(ctx context.Context) error { e.Run(ctx); return nil })
-}
-
-// member is a shard of the new version.
-func member(t *testing.T, namespace string) (*running, *former.Election) {
-	t.Helper()
-	e, err := former.New(testenv.Config(t), former.Options{
-		Ring: "example", Namespace: namespace, Name: "old",
-		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-	})
-	require.NoError(t, err)
-
-	return run(t, e.Held(), e.Start), e
-}
-
-func lease(t *testing.T, namespace string) *coordinationv1.Lease {
-	t.Helper()
-
-	return testenv.Lease(t, testenv.Client(t), client.ObjectKey{Namespace: namespace, Name: "old"})
-}
-
-// renewals waits for as many changes of the Lease, which go on meanwhile.
-func renewals(t *testing.T, namespace string, n int) {
-	t.Helper()
-
-	for version := ""; n >= 0; n-- {
-		require.Eventually(t, func() bool {
-			now := lease(t, namespace).ResourceVersion
-			changed := now != version
-			version = now
-
-			return changed
-		}, patience, interval)
-	}
-}
-
-func TestShardsReplaceALeaderAndALeaderReplacesThem(t *testing.T) {
-	namespace := testenv.Namespace(t)
-
-	old := leader(t, namespace, "old-0")
-	receive(t, old.held, "the former version leads")
-
-	one, election := member(t, namespace)
-	renewals(t, namespace, 3)
-	require.False(t, one.holds(), "it waits for the leader")
 
 	calls := 0
-	r := election.Reconciler(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+	r := e.Reconciler(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
 		calls++
-		return reconcile.Result{}, errors.New("its own")
+		return reconcile.Result{}, nil
 	}))
-	result, err := r.Reconcile(t.Context(), reconcile.Request{})
-	require.NoError(t, err)
-	require.Positive(t, result.RequeueAfter)
-	require.Zero(t, calls)
+	reconciled := func() int {
+		before := calls
+		result, err := r.Reconcile(t.Context(), reconcile.Request{})
+		require.NoError(t, err)
+		require.Equal(t, calls == before, result.RequeueAfter > 0)
 
-	old.end(t)
-	receive(t, one.held, "the first shard has the Lease")
-	_, err = r.Reconcile(t.Context(), reconcile.Request{})
-	require.EqualError(t, err, "its own")
-	require.Equal(t, former.Identity("example"), ptr.Deref(lease(t, namespace).Spec.HolderIdentity, ""))
+		return calls - before
+	}
+	require.Zero(t, reconciled(), "the shards do not hold the Lease yet")
 
-	two, _ := member(t, namespace)
-	receive(t, two.held, "the second shard joins it immediately")
+	ended := make(chan error, 1)
+	go func() { ended <- e.Start(t.Context()) }()
 
-	// A rollback: the former version waits for the last shard.
-	back := leader(t, namespace, "old-1")
-
-	one.end(t)
-	renewals(t, namespace, 20)
-	require.False(t, back.holds(), "one shard is left")
-	two.end(t)
-	require.Equal(t, former.Identity("example"), ptr.Deref(lease(t, namespace).Spec.HolderIdentity, ""), "nobody releases it")
-	receive(t, back.held, "the former version leads")
-	require.NoError(t, one.err)
-	require.NoError(t, two.err)
-}
-
-func TestProcessEndsIfTheLeaseIsLost(t *testing.T) {
-	namespace := testenv.Namespace(t)
-	one, _ := member(t, namespace)
-	receive(t, one.held, "it has the Lease")
+	testenv.Receive(t, patience, e.Held(), "it has the Lease")
+	require.Equal(t, 1, reconciled())
 
 	require.Eventually(t, func() bool {
-		l := lease(t, namespace)
+		l := testenv.Lease(t, testenv.Client(t), key)
+		require.Equal(t, Identity("example"), *l.Spec.HolderIdentity)
+
 		l.Spec.HolderIdentity = new("thief")
 		l.Spec.RenewTime = &metav1.MicroTime{Time: l.Spec.RenewTime.Add(time.Hour)}
 
 		return testenv.Client(t).Update(t.Context(), l) == nil
 	}, patience, interval)
-	receive(t, one.ended, "the election ends")
-	require.ErrorIs(t, one.err, former.ErrLost)
-	require.ErrorContains(t, one.err, namespace+"/old")
+
+	err = testenv.Receive(t, patience, ended, "the election ends")
+	require.ErrorIs(t, err, ErrLost)
+	require.ErrorContains(t, err, key.String())
+	require.Zero(t, reconciled())
 }
 
 func TestOptionsAreValidated(t *testing.T) {
-	config := &rest.Config{Host: "https://example.com"}
-
-	for _, tc := range []struct {
-		name    string
-		options former.Options
-		want    []string
-	}{
-		{"nothing", former.Options{}, []string{"set Ring, and Namespace and Name"}},
-		{"times", former.Options{Ring: "example", Namespace: "a", Name: "b", LeaseDuration: 1, RenewDeadline: 2}, []string{"must be greater than"}},
+	for want, options := range map[string]Options{
+		"set Ring, and Namespace and Name": {},
+		"must be greater than":             {Ring: "example", Namespace: "a", Name: "b", LeaseDuration: 1, RenewDeadline: 2},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			_, err := former.New(config, tc.options)
-			for _, want := range tc.want {
-				require.ErrorContains(t, err, want)
-			}
-		})
+		_, err := New(&rest.Config{Host: "https://example.com"}, options)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// A renewal by one holder is one for all of them, unless it may be so old that others respect it for less time than
+// leader election counts on it.
+func TestHoldersWithOneIdentityRenewForEachOther(t *testing.T) {
+	const margin = 5 * time.Second
+
+	begin := time.Unix(1_800_000_000, 0)
+	renewal := func(holder string, after time.Duration) resourcelock.LeaderElectionRecord {
+		return resourcelock.LeaderElectionRecord{
+			HolderIdentity: holder, LeaseDurationSeconds: 15, AcquireTime: metav1.NewTime(begin),
+			RenewTime: metav1.NewTime(begin.Add(after)),
+		}
 	}
 
-	_, err := former.New(config, former.Options{Ring: "example", Namespace: "a", Name: "b", LeaseDuration: 5 * time.Second})
-	require.NoError(t, err, "the other durations follow")
+	for name, tc := range map[string]struct {
+		by    string
+		after time.Duration
+		// same is true if the other one changes something else than the time of the renewal.
+		same, wins bool
+	}{
+		"renewed by another holder": {by: "all", after: margin - 1, wins: true},
+		"a look that is too old":    {by: "all", after: margin},
+		"taken by somebody else":    {by: "leader"},
+		"changed otherwise":         {by: "all", same: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lock, err := elect.Lock(testenv.Config(t), types.NamespacedName{Namespace: testenv.Namespace(t), Name: "election"},
+				"all", 10*time.Second)
+			require.NoError(t, err)
+
+			clk := clocktesting.NewFakePassiveClock(begin)
+			held := func() resourcelock.Interface {
+				lock := *lock
+				return &shared{LeaseLock: &lock, clock: clk, margin: margin}
+			}
+			first, second := held(), held()
+
+			const odd = 7 * time.Nanosecond // the API server stores microseconds
+
+			require.NoError(t, first.Create(t.Context(), renewal("all", 0)))
+			require.NoError(t, first.Update(t.Context(), renewal("all", odd)))
+
+			_, _, err = second.Get(t.Context())
+			require.NoError(t, err)
+
+			others := renewal(tc.by, time.Second)
+			if tc.same {
+				others.RenewTime = metav1.NewTime(begin)
+				others.LeaderTransitions++
+			}
+
+			require.NoError(t, second.Update(t.Context(), others))
+
+			clk.SetTime(begin.Add(tc.after))
+
+			err = first.Update(t.Context(), renewal("all", 2*time.Second))
+			require.Equal(t, !tc.wins, apierrors.IsConflict(err), err)
+		})
+	}
 }

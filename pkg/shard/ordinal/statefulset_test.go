@@ -33,7 +33,8 @@ func TestKey(t *testing.T) {
 }
 
 func TestShares(t *testing.T) {
-	set := &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Replicas: new(int32(3)), Ordinals: &appsv1.StatefulSetOrdinals{Start: 5}}}
+	set := &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Replicas: new(int32(3)),
+		Ordinals: &appsv1.StatefulSetOrdinals{Start: 5}}}
 	for ordinal, want := range map[int]share{4: {start: 5}, 5: {5, 0, 3}, 7: {5, 2, 3}, 8: {start: 5}} {
 		require.Equal(t, want, shareOf(set, ordinal), "ordinal %d", ordinal)
 	}
@@ -54,7 +55,8 @@ func TestPodsThatCannotClaim(t *testing.T) {
 		})
 		require.NoError(t, err)
 
-		return AddClaims(t.Context(), mgr, Claims{Main: []client.Object{&corev1.ConfigMap{}}, Namespaces: []string{namespace}})
+		return AddClaims(t.Context(), mgr,
+			Claims{Main: []client.Object{&corev1.ConfigMap{}}, Namespaces: []string{namespace}})
 	}
 
 	for name, want := range map[string]string{

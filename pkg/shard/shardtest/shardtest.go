@@ -1,5 +1,5 @@
-// Package shardtest tests a sharded controller without the services: it creates a shard that needs no Lease, assigns and drains
-// objects as the services would, and checks what the shard has done.
+// Package shardtest tests a sharded controller without the services: it creates a shard that needs no Lease, assigns
+// and drains objects as the services would, and checks what the shard has done.
 //
 // It reads and writes through the given client, which can be a client of a test API server or a fake one.
 //
@@ -26,14 +26,12 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/internal/within"
 )
 
-// Ring replaces the services of one ring in one test. Its methods fail the test if they cannot do their job; like everything that
-// fails a test, they must be called from the goroutine of the test.
+// Ring replaces the services of one ring in one test. Its methods fail the test if they cannot do their job; like
+// everything that fails a test, they must be called from the goroutine of the test.
 type Ring struct {
 	t    testing.TB
 	c    client.Client
 	name string
-	// shardLabel is spec.shardLabel of the ring; empty for none.
-	shardLabel string
 }
 
 // New returns the ring of the given name. The client accesses its objects.
@@ -43,21 +41,13 @@ func New(t testing.TB, c client.Client, ring string) *Ring {
 	return &Ring{t: t, c: c, name: ring}
 }
 
-// WithShardLabel gives the ring a spec.shardLabel, and returns the ring. Call it before other methods.
-func (r *Ring) WithShardLabel(key string) *Ring {
-	r.shardLabel = key
+func (r *Ring) keys() contract.LabelKeys { return contract.LabelKeysOf(r.name, "") }
 
-	return r
-}
-
-// keys returns the keys of the ring's labels.
-func (r *Ring) keys() contract.LabelKeys { return contract.LabelKeysOf(r.name, r.shardLabel) }
-
-// Shard returns a shard of the ring whose reconcilers work without a Lease. Do not use it with the options of a manager.
+// Shard returns a shard of the ring whose reconcilers work without a Lease. Do not use it with a manager.
 func (r *Ring) Shard(name string) *shard.Shard {
 	r.t.Helper()
 
-	s, err := shard.Without(within.Shard{Ring: r.name, Name: name, ShardLabel: r.shardLabel})
+	s, err := shard.Without(within.Shard{Ring: r.name, Name: name})
 	if err != nil {
 		r.t.Fatalf("create shard %q of ring %q: %v", name, r.name, err)
 	}
@@ -76,8 +66,8 @@ func (r *Ring) Assign(obj client.Object, shardName string) {
 	r.label(obj, map[string]any{r.keys().Shard: shardName, r.keys().Drain: nil})
 }
 
-// Drain asks the object's shard to release it, and updates obj. In a cluster, an assigner assigns it to another shard in the same
-// write, or the rebalancer does so afterwards.
+// Drain asks the object's shard to release it, and updates obj. In a cluster, an assigner assigns it to another shard
+// in the same write, or the rebalancer does so afterwards.
 func (r *Ring) Drain(obj client.Object) {
 	r.t.Helper()
 	r.label(obj, map[string]any{r.keys().Drain: contract.DrainValue})
@@ -95,8 +85,8 @@ func (r *Ring) WithdrawDrain(obj client.Object) {
 	r.label(obj, map[string]any{r.keys().Drain: nil})
 }
 
-// RequireReleased reads the object into obj and fails the test unless its shard has released it: it has neither the shard label
-// nor the drain label.
+// RequireReleased reads the object into obj and fails the test unless its shard has released it: it has neither the
+// shard label nor the drain label.
 func (r *Ring) RequireReleased(obj client.Object) {
 	r.t.Helper()
 

@@ -1,35 +1,40 @@
 package v1alpha1
 
-// Types of conditions of a ClusterRing.
+import (
+	"strings"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+)
+
+// Types of conditions of a ClusterRing, and who writes them.
 const (
-	ConditionReady             = "Ready"             // reports whether the ring does its job. It summarizes the other conditions. The lease monitor writes it.
-	ConditionShardsAvailable   = "ShardsAvailable"   // reports whether there is a shard to assign objects to. The lease monitor writes it.
-	ConditionWebhookRegistered = "WebhookRegistered" // reports whether the API server calls the assigner for the ring's resources. The assigner writes it.
-	// ConditionFenced reports whether the API server refuses writes of shards to objects of other shards. Only rings with a fence
-	// have it. The assigner writes it.
+	ConditionReady             = "Ready"             // the ring does its job: a summary of the others. The lease monitor.
+	ConditionShardsAvailable   = "ShardsAvailable"   // there is a shard to assign objects to. The lease monitor.
+	ConditionWebhookRegistered = "WebhookRegistered" // the API server calls the assigner for the resources. The assigner.
+	// ConditionFenced is True if the API server refuses writes of shards to objects of other shards. Only rings with a
+	// fence have it. The assigner.
 	ConditionFenced   = "Fenced"
-	ConditionAssigned = "Assigned" // reports whether every object is at the shard that it belongs to. The rebalancer writes it.
-	// ConditionKeysFound reports whether every object has the key that the ring asks for. Objects without it are assigned by their
-	// names. Only rings with a key other than the name have it. The rebalancer writes it.
+	ConditionAssigned = "Assigned" // every object is at the shard that it belongs to. The rebalancer.
+	// ConditionKeysFound is True if every object has the key that the ring asks for. Objects without it are assigned by
+	// their names. Only rings with a key other than the name have it. The rebalancer.
 	ConditionKeysFound = "KeysFound"
-	// ConditionPaused reports that no object moves as planned. Only rings with spec.paused have it. The rebalancer writes it.
-	ConditionPaused = "Paused"
+	ConditionPaused    = "Paused" // no object moves as planned. Only rings with spec.paused have it. The rebalancer.
 )
 
 // Reasons of [ConditionReady]: with which status, and why.
 const (
 	ReasonReconciliationSucceeded = "ReconciliationSucceeded" // Ready=True
-	ReasonReconciliationFailed    = "ReconciliationFailed"    // Ready=False. The message names the condition that is not True.
-	// ReasonShardLabelInUse is a reason of Ready=False: an older ring has the same label, so no service acts for this one. It is
-	// also a reason of [ConditionWebhookRegistered], [ConditionAssigned], and [ConditionFenced].
+	ReasonReconciliationFailed    = "ReconciliationFailed"    // Ready=False. The message names the condition that is not.
+	// ReasonShardLabelInUse is a reason of Ready=False: an older ring has the same label, so no service acts for this one.
+	// It is also a reason of [ConditionWebhookRegistered], [ConditionAssigned], and [ConditionFenced].
 	ReasonShardLabelInUse = "ShardLabelInUse"
 )
 
 // Reasons of [ConditionShardsAvailable].
 const (
 	ReasonShardsAvailable = "ShardsAvailable" // True: every shard that holds its Lease is available
-	ReasonShardsIgnored   = "ShardsIgnored"   // True: some shards are available, but others hold a Lease that cannot be used
-	ReasonLeasesNotTaken  = "LeasesNotTaken"  // False: a Lease that was not renewed for too long cannot be taken over. The objects of its shard wait.
+	ReasonShardsIgnored   = "ShardsIgnored"   // True, but some shards hold a Lease that cannot be used
+	ReasonLeasesNotTaken  = "LeasesNotTaken"  // False: a Lease that has expired cannot be taken; its shard's objects wait
 	ReasonNoShards        = "NoShards"        // False: no shard is available. Also of [ConditionAssigned].
 )
 
@@ -37,17 +42,17 @@ const (
 const (
 	ReasonRegistered         = "Registered"         // True
 	ReasonRegistrationFailed = "RegistrationFailed" // False: the webhook configuration could not be written
-	ReasonCallsNotAnswered   = "CallsNotAnswered"   // False: API servers do not call the assigner, or it does not answer them. The message says what to open.
-	ReasonChangedByOthers    = "ChangedByOthers"    // False: others keep changing the webhook configuration, so it is restored only now and then
-	ReasonResourcesMissing   = "ResourcesMissing"   // False: the API server does not serve a resource of the ring (yet). Also of [ConditionAssigned].
+	ReasonCallsNotAnswered   = "CallsNotAnswered"   // False: calls do not arrive, or get no answer. The message says why.
+	ReasonChangedByOthers    = "ChangedByOthers"    // False: others change the webhook configuration again and again
+	ReasonResourcesMissing   = "ResourcesMissing"   // False: a resource is not served (yet). Also of [ConditionAssigned].
 	ReasonDeleting           = "Deleting"           // False: the ring is being deleted. Also of [ConditionAssigned].
-	ReasonEmbedded           = "Embedded"           // False: the ring uses no webhook, because one of its shards assigns new objects
+	ReasonEmbedded           = "Embedded"           // False: the ring uses no webhook; one of its shards assigns objects
 )
 
 // Reasons of [ConditionFenced].
 const (
 	ReasonFenceEnforced = "Enforced"    // True
-	ReasonFenceAudited  = "Audited"     // False: writes that the fence would refuse are allowed, with a warning and an audit annotation
+	ReasonFenceAudited  = "Audited"     // False: what the fence would refuse gets a warning and an audit annotation
 	ReasonFenceOff      = "Off"         // False: the ring has switched its fence off
 	ReasonFenceFailed   = "FenceFailed" // False: the fence could not be set up, or its policy does not exist
 )
@@ -58,9 +63,10 @@ const (
 	ReasonMoving           = "Moving"           // False: objects are moving, as expected after a change of shards
 	ReasonDrainsLate       = "DrainsLate"       // False: a shard has not released an object in time
 	ReasonAssignmentFailed = "AssignmentFailed" // False: objects could not be listed, watched, or written
-	// ReasonNamespacesNotWatched is a reason of False: the ring covers namespaces that no available shard watches. Nobody works on objects there.
+	// ReasonNamespacesNotWatched is a reason of False: no available shard watches some namespaces of the ring. Nobody
+	// works on objects there.
 	ReasonNamespacesNotWatched = "NamespacesNotWatched"
-	ReasonHandedOver           = "HandedOver" // False: the sharder has stopped for another one, as spec.sharder demands, and that one has not begun yet
+	ReasonHandedOver           = "HandedOver" // False: the sharder has stopped for another one, which has not begun yet
 )
 
 // ReasonMovesPaused is the reason of [ConditionPaused]. It is always True.
@@ -73,3 +79,37 @@ const (
 	ReasonNotNamespaced = "NotNamespaced" // False: a resource whose key is the namespace is cluster-scoped
 	ReasonKeysUnknown   = "NotAllSeen"    // Unknown: the objects have not all been seen yet
 )
+
+// These names, and [LabelShard] and [LabelDrain], are those of kubernetes-controller-sharding v0.8.0. A shard that was
+// written for it compiles with them after a change of its import paths.
+const (
+	LabelClusterRing             = contract.LabelClusterRing
+	LabelState                   = contract.LabelState
+	NamespaceSystem              = contract.SystemNamespace
+	AppControllerSharding        = "controller-sharding" // app.kubernetes.io/name of the webhook configurations of rings
+	KindClusterRing              = "clusterring"         // the kind of a ring in [LabelShard] and [LabelDrain]
+	IdentityShardLeaseController = contract.LeaseControllerIdentity
+)
+
+// LabelShard returns the key of the label that assigns an object to a shard of a ring. The kind is [KindClusterRing] in
+// any case of letters, and the namespace is empty, because rings are cluster-scoped. [contract.ShardLabel] is the same
+// without these two arguments.
+func LabelShard(kind, namespace, name string) string {
+	return contract.LabelShardPrefix + suffixOf(kind, namespace, name)
+}
+
+// LabelDrain returns the key of the label that asks an object's shard to release it. The arguments are those of
+// [LabelShard]. [contract.DrainLabel] is the same without the first two.
+func LabelDrain(kind, namespace, name string) string {
+	return contract.LabelDrainPrefix + suffixOf(kind, namespace, name)
+}
+
+// suffixOf returns [contract.RingSuffix] for a ring of any kind. No name contains the underscore between namespace from
+// the name.
+func suffixOf(kind, namespace, name string) string {
+	if namespace != "" {
+		name = namespace + "_" + name
+	}
+
+	return contract.SuffixOf(strings.ToLower(kind), name)
+}

@@ -1,9 +1,21 @@
+// Package v1alpha1 defines the ClusterRing API: its types, their conditions, and the reasons of these. What else shards and services share, such as
+// labels and names, is in package contract; a few names are here, too, because programs for kubernetes-controller-sharding find them here.
+//
+// +kubebuilder:object:generate=true
+// +groupName=sharding.timebertt.dev
 package v1alpha1
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
@@ -375,4 +387,96 @@ type AssignedResource struct {
 	// the fingerprint of the assignment does for all resources. While it differs from that of the currently available shards, objects
 	// that others follow may be moving.
 	Fingerprint string `json:"fingerprint,omitempty"`
+}
+
+// GroupName is the API group of the types of this package.
+const GroupName = "sharding.timebertt.dev"
+
+// GroupVersion is the group and version that this package declares.
+var GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
+
+// AddToScheme adds the types of this package to a scheme. It returns an error if the scheme already contains another
+// type under one of their kinds.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion, &ClusterRing{}, &ClusterRingList{}, &PolicyParameter{}, &PolicyParameterList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+
+	return nil
+}
+
+// EffectiveNamespaceSelector returns the selector of the namespaces that the ring covers: a copy of the spec's selector, or the default, which selects every
+// namespace except Kubernetes' own and [contract.SystemNamespace]. It is never nil. It applies only to namespaced objects.
+func (s ClusterRingSpec) EffectiveNamespaceSelector() *metav1.LabelSelector {
+	if s.NamespaceSelector != nil {
+		return s.NamespaceSelector.DeepCopy()
+	}
+
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+		Key:      corev1.LabelMetadataName,
+		Operator: metav1.LabelSelectorOpNotIn,
+		Values:   []string{corev1.NamespaceNodeLease, metav1.NamespacePublic, metav1.NamespaceSystem, contract.SystemNamespace},
+	}}}
+}
+
+// maxRequirements limits the labels, and the expressions, of an object selector, as the CustomResourceDefinition does.
+const maxRequirements = 16
+
+// ObjectRequirements returns what the labels of a main object must meet so that the ring shards it: all of them, in an order that depends only on what
+// they require. It returns none if the ring shards all objects. It returns an error if spec.objectSelector is not valid, or names a label of a ring.
+func (s ClusterRingSpec) ObjectRequirements() (labels.Requirements, error) {
+	if s.ObjectSelector == nil {
+		return nil, nil
+	}
+
+	if len(s.ObjectSelector.MatchLabels) > maxRequirements || len(s.ObjectSelector.MatchExpressions) > maxRequirements {
+		return nil, fmt.Errorf("spec.objectSelector: at most %d labels and %d expressions are allowed", maxRequirements, maxRequirements)
+	}
+
+	selector, err := metav1.LabelSelectorAsSelector(s.ObjectSelector)
+	if err != nil {
+		return nil, fmt.Errorf("spec.objectSelector: %w", err)
+	}
+
+	requirements, _ := selector.Requirements()
+
+	for _, r := range requirements {
+		domain, _, _ := strings.Cut(r.Key(), "/")
+		if domain == GroupVersion.Group || strings.HasSuffix(domain, "."+GroupVersion.Group) ||
+			s.ShardLabel != "" && (r.Key() == s.ShardLabel || r.Key() == s.ShardLabel+contract.DrainSuffix) {
+			return nil, fmt.Errorf("spec.objectSelector: %s is a label of a ring, which changes when objects move", r.Key())
+		}
+	}
+
+	slices.SortFunc(requirements, func(a, b labels.Requirement) int { return cmp.Compare(a.String(), b.String()) })
+
+	return requirements, nil
+}
+
+// PolicyParameter tells an admission policy what it must know of rings. The lease monitor writes it, and undoes changes by others. It is
+// not an API for users: its keys may change with the policies in deploy/base/guard.
+//
+// ClusterRings are not parameters of these policies, because the API server decodes the whole parameter several times per request, and it
+// evaluates a policy once for each of its parameters.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster
+// +kubebuilder:metadata:labels="app.kubernetes.io/part-of=clusterring"
+type PolicyParameter struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Data is what the policy must know.
+	// +optional
+	Data map[string]string `json:"data,omitempty"`
+}
+
+// PolicyParameterList is a list of PolicyParameters.
+//
+// +kubebuilder:object:root=true
+type PolicyParameterList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []PolicyParameter `json:"items"`
 }

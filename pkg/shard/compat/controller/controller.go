@@ -1,15 +1,17 @@
 // Package controller wraps the reconcilers of a shard for programs that keep its Lease with
-// [github.com/clusterring/clusterring/pkg/shard/compat/lease]. Its names are those of kubernetes-controller-sharding v0.8.0: a program that was
-// written for it compiles after a change of its import paths.
+// [github.com/clusterring/clusterring/pkg/shard/compat/lease]. Its names are those of kubernetes-controller-sharding
+// v0.8.0: a program that was written for it compiles after a change of its import paths.
 //
 //	err := builder.ControllerManagedBy(mgr).
 //		For(&corev1.ConfigMap{}, builder.WithPredicates(controller.Predicate(ring, shard, predicates...))).
 //		Owns(&corev1.Secret{}).
-//		Complete(controller.NewShardedReconciler(mgr).For(&corev1.ConfigMap{}).InClusterRing(ring).WithShardName(shard).MustBuild(r))
+//		Complete(controller.NewShardedReconciler(mgr).For(&corev1.ConfigMap{}).InClusterRing(ring).
+//			WithShardName(shard).MustBuild(r))
 //
-// The wrapper is that of [github.com/clusterring/clusterring/pkg/shard], without what needs more than this API says. It does not stop reconciles when
-// the Lease is lost: the manager does, when its election notices. Nothing waits for the handover annotation, so a controller that counts its
-// children may create one twice when their owner moves. Use one manager for all reconcilers of a shard. New programs use pkg/shard.
+// The wrapper is that of [github.com/clusterring/clusterring/pkg/shard], without what needs more than this API says. It
+// does not stop reconciles when the Lease is lost: the manager does, when its election notices. Nothing waits for the
+// handover annotation, so a controller that counts its children may create one twice when their owner moves. Use one
+// manager for all reconcilers of a shard. New programs use pkg/shard.
 package controller
 
 import (
@@ -30,7 +32,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/internal/within"
 )
 
-// Builder wraps a reconciler. [NewShardedReconciler] creates it. Builders of one manager are not safe for concurrent use.
+// Builder wraps a reconciler. [NewShardedReconciler] creates it. Builders of a manager are not for concurrent use.
 type Builder struct {
 	manager         manager.Manager
 	object          client.Object
@@ -43,15 +45,15 @@ func NewShardedReconciler(mgr manager.Manager) *Builder {
 	return &Builder{manager: mgr, client: mgr.GetClient()}
 }
 
-// For sets the kind that the controller reconciles, as an empty object in the form that the controller watches. Required.
+// For sets the kind that the controller reconciles, an empty object in the form that it watches. Required.
 func (b *Builder) For(object client.Object) *Builder {
 	b.object = object
 
 	return b
 }
 
-// WithClient sets the client that reads objects. It should read from the cache that the controller watches.
-// Default: the client of the manager.
+// WithClient sets the client that reads objects. It should read from the cache of the controller. Default: the client
+// of the manager.
 func (b *Builder) WithClient(c client.Client) *Builder {
 	b.client = c
 
@@ -80,10 +82,11 @@ func (b *Builder) MustBuild(r reconcile.Reconciler) reconcile.Reconciler {
 	return wrapped
 }
 
-// Build wraps the reconciler. The result calls it for objects that the cache contains, that carry the label of the shard, and that are not draining.
-// It acknowledges drains: when no reconciler of the shard in the same manager works on the object, one patch removes the drain label and the
-// shard label, or sets the latter to the shard that the drain names. The patch fails if the object has changed. The result does not look at the
-// Lease: a manager calls it when it is elected. The error says what is missing or wrong.
+// Build wraps the reconciler. The result calls it for objects that the cache contains, that carry the label of the
+// shard, and that are not draining. It acknowledges drains: when no reconciler of the shard in the same manager works
+// on the object, one patch removes the drain label and the shard label, or sets the latter to the shard that the drain
+// names. The patch fails if the object has changed. The result does not look at the Lease: a manager calls it when it
+// is elected. The error says what is missing or wrong.
 func (b *Builder) Build(r reconcile.Reconciler) (reconcile.Reconciler, error) {
 	if b.object == nil || b.shardName == "" || r == nil {
 		return nil, errors.New("sharded reconciler: For, WithShardName, and a reconciler that is not nil are required")
@@ -96,14 +99,15 @@ func (b *Builder) Build(r reconcile.Reconciler) (reconcile.Reconciler, error) {
 
 	c, object := b.client, b.object
 
-	return s.Reconciler(c, object, reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-		obj, _ := object.DeepCopyObject().(client.Object)
-		if err := c.Get(ctx, request.NamespacedName, obj); err != nil {
-			return reconcile.Result{}, client.IgnoreNotFound(err)
-		}
+	return s.Reconciler(c, object,
+		reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+			obj, _ := object.DeepCopyObject().(client.Object)
+			if err := c.Get(ctx, request.NamespacedName, obj); err != nil {
+				return reconcile.Result{}, client.IgnoreNotFound(err)
+			}
 
-		return r.Reconcile(ctx, request)
-	})), nil
+			return r.Reconcile(ctx, request)
+		})), nil
 }
 
 // shard returns the shard that all reconcilers of its name in the manager share.
@@ -121,9 +125,9 @@ func (b *Builder) shard() (*shard.Shard, error) {
 	return s, registry.RegisterConverter(key, common{s}) //nolint:wrapcheck // it was not registered
 }
 
-// common is the shard that all its reconcilers in a manager share, so that no drain is acknowledged while one of them works on the object. The
-// manager's registry of converters holds it: of what a manager holds, only that can be read again. A map of this package would hold it for ever,
-// and for all managers of the process.
+// common is the shard that all its reconcilers in a manager share, so that no drain is acknowledged while one of them
+// works on the object. The manager's registry of converters holds it: of what a manager holds, only that can be read
+// again. A map of this package would hold it for ever, and for all managers of the process.
 type common struct{ *shard.Shard }
 
 // ConvertObject implements conversion.Converter. It is never called, because no kind has such a name.
@@ -131,9 +135,9 @@ func (common) ConvertObject(context.Context, runtime.Object, runtime.Object) err
 	return errors.ErrUnsupported
 }
 
-// Predicate returns a predicate that passes every event of an object that carries the drain label of the ring. It passes an event of
-// another object if the object carries the label of the shard, and all given predicates pass the event. Use it for the kind of a
-// [Builder]: a predicate like GenerationChangedPredicate would hide drains.
+// Predicate returns a predicate that passes every event of an object that carries the drain label of the ring. It
+// passes an event of another object if the object carries the label of the shard, and all given predicates pass the
+// event. Use it for the kind of a [Builder]: a predicate like GenerationChangedPredicate would hide drains.
 func Predicate(clusterRingName, shardName string, predicates ...predicate.Predicate) predicate.Predicate {
 	keys := contract.LabelKeysOf(clusterRingName, "")
 
@@ -141,7 +145,9 @@ func Predicate(clusterRingName, shardName string, predicates ...predicate.Predic
 		_, drained := obj.GetLabels()[keys.Drain]
 		return drained
 	})
-	assigned := predicate.NewPredicateFuncs(func(obj client.Object) bool { return obj.GetLabels()[keys.Shard] == shardName })
+	assigned := predicate.NewPredicateFuncs(func(obj client.Object) bool {
+		return obj.GetLabels()[keys.Shard] == shardName
+	})
 
 	return predicate.Or(drained, predicate.And(assigned, predicate.And(predicates...)))
 }

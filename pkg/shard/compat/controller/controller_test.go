@@ -1,11 +1,7 @@
 package controller_test
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"io"
-	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -133,44 +129,6 @@ func TestReconcilesOnlyObjectsOfTheShard(t *testing.T) {
 	require.EqualValues(t, 1, do.Load(), "it is not called for what does not exist any more")
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-func TestAcknowledgesDrainsInOnePatch(t *testing.T) {
-	f, do := newFixture(t), &calls{}
-	cm := f.configMap("a", "shard-0")
-	f.Drain(cm)
-
-	var patches []string
-
-	config := testenv.Config(t)
-	config.Wrap(func(inner http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
-			if r.Method == http.MethodPatch {
-				body, err := io.ReadAll(r.Body)
-				require.NoError(t, err)
-
-				patches, r.Body = append(patches, string(body)), io.NopCloser(bytes.NewReader(body))
-			}
-
-			return inner.RoundTrip(r)
-		})
-	})
-
-	mgr, err := manager.New(config, manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
-	require.NoError(t, err)
-
-	result, err := f.builderOf(mgr).WithClient(f.admin).MustBuild(do).Reconcile(t.Context(), request(cm))
-	require.NoError(t, err)
-	require.Zero(t, result)
-	require.Zero(t, do.Load())
-	f.RequireReleased(cm.DeepCopy())
-	require.Len(t, patches, 1)
-	require.JSONEq(t, `{"metadata":{"resourceVersion":"`+cm.ResourceVersion+`","labels":{"`+v1alpha1.LabelShard(v1alpha1.KindClusterRing, "", f.namespace)+
-		`":null,"`+v1alpha1.LabelDrain(v1alpha1.KindClusterRing, "", f.namespace)+`":null}}}`, patches[0])
-}
-
 // stale is a client whose reads return one object as it was.
 type stale struct {
 	client.Client
@@ -181,21 +139,6 @@ type stale struct {
 func (s stale) Get(_ context.Context, _ client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
 	s.obj.DeepCopyInto(obj.(*corev1.ConfigMap)) //nolint:forcetypeassert // the kind of the test
 	return nil
-}
-
-func TestWithdrawnDrainIsNotAcknowledged(t *testing.T) {
-	f, do := newFixture(t), &calls{}
-	cm := f.configMap("a", "shard-0")
-	f.Drain(cm)
-
-	c := stale{f.admin, cm.DeepCopy()}
-	f.WithdrawDrain(cm)
-
-	result, err := f.reconciler(c, do).Reconcile(t.Context(), request(cm))
-	require.NoError(t, err)
-	require.NotZero(t, result.RequeueAfter, "the cache will show it")
-	require.Zero(t, do.Load())
-	f.RequireOwned(cm, "shard-0")
 }
 
 func TestPredicate(t *testing.T) {
@@ -283,7 +226,8 @@ func (f fixture) start(reconcilers ...reconcile.Reconciler) *process {
 			WithShardName(lock.Identity()).
 			MustBuild(r)
 		require.NoError(f, builder.ControllerManagedBy(mgr).
-			For(&corev1.ConfigMap{}, builder.WithPredicates(controller.Predicate(f.namespace, lock.Identity(), predicate.GenerationChangedPredicate{}))).
+			For(&corev1.ConfigMap{},
+				builder.WithPredicates(controller.Predicate(f.namespace, lock.Identity(), predicate.GenerationChangedPredicate{}))).
 			Owns(&corev1.Secret{}).
 			Complete(reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 				defer p.ended.Add(1)
@@ -305,7 +249,8 @@ func (f fixture) lease() *coordinationv1.Lease {
 	f.Helper()
 
 	l := &coordinationv1.Lease{}
-	require.NoError(f, client.IgnoreNotFound(f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: "shard-0"}, l)))
+	require.NoError(f, client.IgnoreNotFound(f.admin.Get(f.Context(),
+		client.ObjectKey{Namespace: f.namespace, Name: "shard-0"}, l)))
 
 	return l
 }
@@ -324,7 +269,8 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 
 	f.Drain(cm)
 	close(first.proceed)
-	require.Eventually(t, func() bool { return p.ended.Load() >= before+2 }, patience, interval, "the first has seen the drain, and left")
+	require.Eventually(t, func() bool { return p.ended.Load() >= before+2 }, patience, interval,
+		"the first has seen the drain, and left")
 	f.RequireOwned(cm, "shard-0")
 
 	close(second.proceed)
@@ -384,14 +330,4 @@ func TestBuilder(t *testing.T) {
 
 	_, err = build().Build(nil)
 	require.ErrorContains(t, err, "a reconciler that is not nil")
-}
-
-var errDo = errors.New("it fails")
-
-func TestErrorsArePassedOn(t *testing.T) {
-	f := newFixture(t)
-	cm := f.configMap("a", "shard-0")
-	r := f.reconciler(f.admin, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) { return reconcile.Result{}, errDo }))
-	_, err := r.Reconcile(t.Context(), request(cm))
-	require.ErrorIs(t, err, errDo)
 }

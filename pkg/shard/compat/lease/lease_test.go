@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
 	"github.com/clusterring/clusterring/pkg/shard/compat/lease"
 )
@@ -32,26 +31,6 @@ const (
 
 func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 
-func TestOptionsAreValidated(t *testing.T) {
-	config := &rest.Config{Host: "https://example.com"}
-
-	for _, tc := range []struct {
-		name    string
-		options lease.Options
-		want    []string
-	}{
-		{"nothing", lease.Options{}, []string{"ring: set the name", "namespace: set it"}},
-		{"no label value", lease.Options{ClusterRingName: "_", LeaseNamespace: "a/b", ShardName: "UPPER"}, []string{`ring: "_"`, `namespace: "a/b"`, `name: "UPPER"`}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			_, err := lease.NewResourceLock(config, nil, tc.options)
-			for _, want := range tc.want {
-				require.ErrorContains(t, err, want)
-			}
-		})
-	}
-}
-
 func TestNameIsThatOfTheHost(t *testing.T) {
 	host, err := os.Hostname()
 	require.NoError(t, err)
@@ -62,6 +41,10 @@ func TestNameIsThatOfTheHost(t *testing.T) {
 	require.Equal(t, host, lock.Identity())
 	require.Equal(t, "default/"+host, lock.Describe())
 	require.Equal(t, "mine", config.UserAgent, "the config is the caller's")
+
+	_, err = lease.NewResourceLock(config, nil, lease.Options{})
+	require.ErrorContains(t, err, "ring: set the name")
+	require.ErrorContains(t, err, "namespace: set it")
 }
 
 // election is a leader election of client-go that runs until it is stopped.
@@ -77,7 +60,8 @@ func elect(t *testing.T, lock resourcelock.Interface) *election {
 	e := &election{leading: make(chan struct{}), ended: make(chan struct{})}
 
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond, ReleaseOnCancel: true,
+		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond,
+		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { close(e.leading) },
 			OnStoppedLeading: func() {},
@@ -109,24 +93,30 @@ func read(t *testing.T, namespace string) *coordinationv1.Lease {
 func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
 	namespace := testenv.Namespace(t)
 	recorder := &events{}
-	lock, err := lease.NewResourceLock(testenv.Config(t), recorder, lease.Options{ClusterRingName: namespace, LeaseNamespace: namespace, ShardName: "shard-0"})
+	lock, err := lease.NewResourceLock(testenv.Config(t), recorder,
+		lease.Options{ClusterRingName: namespace, LeaseNamespace: namespace, ShardName: "shard-0"})
 	require.NoError(t, err)
 
 	e := elect(t, lock)
-	require.Eventually(t, func() bool { return ptr.Deref(read(t, namespace).Spec.HolderIdentity, "") == "shard-0" }, patience, interval)
+	require.Eventually(t, func() bool { return ptr.Deref(read(t, namespace).Spec.HolderIdentity, "") == "shard-0" },
+		patience, interval)
 	<-e.leading
 
 	held := read(t, namespace)
 	require.Equal(t, namespace, held.Labels[contract.LabelClusterRing])
 	require.Equal(t, int32(15), *held.Spec.LeaseDurationSeconds)
 	require.Equal(t, "2s", held.Annotations[contract.AnnotationHoldOff])
-	require.GreaterOrEqual(t, clock.RealClock{}.Since(held.Spec.AcquireTime.Time), 2*time.Second, "the election waits for its end")
-	require.Eventually(t, func() bool { return read(t, namespace).Spec.RenewTime.After(held.Spec.RenewTime.Time) }, patience, interval)
+	require.GreaterOrEqual(t, clock.RealClock{}.Since(held.Spec.AcquireTime.Time), 2*time.Second,
+		"the election waits for its end")
+	require.Eventually(t, func() bool { return read(t, namespace).Spec.RenewTime.After(held.Spec.RenewTime.Time) },
+		patience, interval)
 
 	// The labels of the services stay.
-	mine := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+contract.LabelState+`":"ready"}}}`))
+	mine := client.RawPatch("application/merge-patch+json",
+		[]byte(`{"metadata":{"labels":{"`+contract.LabelState+`":"ready"}}}`))
 	require.NoError(t, testenv.Client(t).Patch(t.Context(), held, mine))
-	require.Eventually(t, func() bool { return read(t, namespace).Spec.RenewTime.After(held.Spec.RenewTime.Time) }, patience, interval)
+	require.Eventually(t, func() bool { return read(t, namespace).Spec.RenewTime.After(held.Spec.RenewTime.Time) },
+		patience, interval)
 
 	e.cancel()
 	<-e.ended
@@ -136,30 +126,6 @@ func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
 	require.Equal(t, "ready", released.Labels[contract.LabelState])
 	require.Equal(t, namespace, released.Labels[contract.LabelClusterRing])
 	require.Equal(t, []string{"shard-0 became leader", "shard-0 stopped leading"}, recorder.all())
-}
-
-// The Lease of a process that has lost it to the lease monitor has gone: its workers do not know, so the process ends.
-func TestTakenLeaseIsNotTakenBack(t *testing.T) {
-	namespace := testenv.Namespace(t)
-	ended := make(chan error, 1)
-
-	lease.EndBy(func(err error) { ended <- err })
-	defer lease.EndBy(nil)
-
-	lock, err := lease.NewResourceLock(testenv.Config(t), nil, lease.Options{ClusterRingName: namespace, LeaseNamespace: namespace, ShardName: "shard-0"})
-	require.NoError(t, err)
-
-	e := elect(t, lock)
-	<-e.leading
-
-	taken := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"holderIdentity":"`+v1alpha1.IdentityShardLeaseController+`"}}`))
-	require.NoError(t, testenv.Client(t).Patch(t.Context(), read(t, namespace), taken))
-	<-e.ended
-
-	_, _, err = lock.Get(t.Context())
-	require.ErrorContains(t, err, "was taken from this shard")
-	require.Equal(t, contract.LeaseControllerIdentity, ptr.Deref(read(t, namespace).Spec.HolderIdentity, ""))
-	require.ErrorContains(t, <-ended, "was taken from this shard")
 }
 
 // events records events of the election.

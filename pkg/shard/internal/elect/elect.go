@@ -25,13 +25,15 @@ const (
 // dialTimeout is that of client-go.
 const dialTimeout = 30 * time.Second
 
-// Client returns a client for Leases that are renewed until a deadline, on a connection of its own. The user agent of its requests ends with the given
-// one. Without a deadline, requests have no time-out, so that watches last.
-func Client(config *rest.Config, agent string, renewDeadline time.Duration) (*coordinationv1client.CoordinationV1Client, error) {
+// Client returns a client for Leases that are renewed until a deadline, on a connection of its own. The user agent of
+// its requests ends with the given one. Without a deadline, requests have no time-out, so that watches last.
+func Client(
+	config *rest.Config, agent string, renewDeadline time.Duration,
+) (*coordinationv1client.CoordinationV1Client, error) {
 	config = rest.AddUserAgent(rest.CopyConfig(config), agent)
 	if config.Timeout = 0; renewDeadline > 0 {
 		// A single request that hangs must not cost the Lease.
-		config.Timeout = max(renewDeadline/2, time.Second) //nolint:mnd // see above
+		config.Timeout = max(renewDeadline/2, time.Second)
 	}
 
 	// A transport with a dialer shares no connection: a large list of a controller must not hold up a renewal.
@@ -50,8 +52,10 @@ func Client(config *rest.Config, agent string, renewDeadline time.Duration) (*co
 	return client, nil
 }
 
-// Lock returns the Lease of an election that this process wants to hold with the identity, and renews until the deadline.
-func Lock(config *rest.Config, lease types.NamespacedName, identity string, renewDeadline time.Duration) (*resourcelock.LeaseLock, error) {
+// Lock returns the Lease of an election to be held with the identity, and renewed until the deadline.
+func Lock(
+	config *rest.Config, lease types.NamespacedName, identity string, renewDeadline time.Duration,
+) (*resourcelock.LeaseLock, error) {
 	client, err := Client(config, "leader-election", renewDeadline)
 	if err != nil {
 		return nil, err
@@ -63,7 +67,8 @@ func Lock(config *rest.Config, lease types.NamespacedName, identity string, rene
 	}, nil
 }
 
-// Election is a leader election without callbacks. Call its Run once: it returns when its context has ended, or when the Lease is lost.
+// Election is a leader election without callbacks. Call Run once: it returns when its context has ended, or the Lease
+// is lost.
 type Election struct {
 	*leaderelection.LeaderElector
 

@@ -1,5 +1,5 @@
-// Package within lets the packages below pkg/shard ask what authors of controllers do not need: the functions of package shard that
-// take its type can be called by nobody else.
+// Package within lets the packages below pkg/shard ask what authors of controllers do not need: the functions of
+// package shard that take its type can be called by nobody else.
 package within
 
 import (
@@ -12,9 +12,7 @@ import (
 type Shard struct {
 	// Ring is the name of the ring, Name that of the shard, and Namespace that of the namespace of its Lease.
 	Ring, Name, Namespace string
-	// ShardLabel is spec.shardLabel of the ring; empty if it has none.
-	ShardLabel string
-	// Config lets the shard read what it must not take from a cache. Nil: it takes everything from the cache, as in a test.
+	// Config lets the shard read what it must not take from a cache. Nil: it takes all from the cache, as in a test.
 	Config *rest.Config
 	// Leases writes the Lease, if a leader election does that which the program configures itself. Events may be nil.
 	Leases coordinationv1client.LeasesGetter

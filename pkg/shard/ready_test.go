@@ -2,20 +2,30 @@ package shard_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -26,6 +36,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
@@ -72,8 +84,9 @@ func (f *operators) lease(name string) *coordinationv1.Lease {
 	return testenv.Lease(f, f.admin, client.ObjectKey{Namespace: f.namespace, Name: name})
 }
 
-func (f *operators) isHeld(name string) bool {
-	return ptr.Deref(f.lease(name).Spec.HolderIdentity, "") == name
+// holder returns who holds the Lease; empty if nobody does, or if it does not exist.
+func (f *operators) holder(name string) string {
+	return ptr.Deref(f.lease(name).Spec.HolderIdentity, "")
 }
 
 // counting counts the answers with a code to requests for a resource.
@@ -106,7 +119,8 @@ func gated(open <-chan struct{}) client.IndexerFunc {
 	}
 }
 
-// A container that restarts holds its slot from the claim on, however long its caches take to be filled; it is ready when it works.
+// A container that restarts holds its slot from the claim on, however long its caches take to be filled; it is ready
+// when it works.
 func TestClaimedSlotIsRenewedWhileCachesAreFilled(t *testing.T) {
 	f, o := newOperators(t), newOperator()
 	options := f.slot("pod-a", 1)
@@ -122,10 +136,11 @@ func TestClaimedSlotIsRenewedWhileCachesAreFilled(t *testing.T) {
 	slot := f.namespace + "-0"
 	f.configMap("mine", slot)
 	f.start(mgr)
-	f.eventually(func() bool { return f.isHeld(slot) }, "it claims the slot")
+	f.eventually(func() bool { return f.holder(slot) == slot }, "it claims the slot")
 
 	claimed := f.lease(slot).Spec.RenewTime.Time
-	f.eventually(func() bool { return f.lease(slot).Spec.RenewTime.Sub(claimed) > 2*options.LeaseDuration }, "it renews the Lease")
+	f.eventually(func() bool { return f.lease(slot).Spec.RenewTime.Sub(claimed) > 2*options.LeaseDuration },
+		"it renews the Lease")
 	require.Equal(t, http.StatusInternalServerError, status(url), "it does not work yet")
 	require.Equal(t, "pod-a", f.lease(slot).Annotations["alpha.sharding.timebertt.dev/pod"])
 	require.Zero(t, o.calls("mine"))
@@ -174,10 +189,12 @@ func TestStandbyServes(t *testing.T) {
 	require.NoError(t, o.failed())
 }
 
-// The watches of other kinds start before the shard has its objects. A function that maps their events to objects of the shard waits for these.
+// The watches of other kinds start before the shard has its objects. A function that maps their events to objects of
+// the shard waits for these.
 func TestEventsBeforeTheClaimAreMappedAfterIt(t *testing.T) {
 	f := newOperators(t)
-	require.NoError(t, f.admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "for-all"}}))
+	require.NoError(t, f.admin.Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "for-all"}}))
 	f.configMap("mine", f.namespace+"-0")
 
 	first := f.manager(f.slot("pod-a", 1))
@@ -208,11 +225,14 @@ func TestEventsBeforeTheClaimAreMappedAfterIt(t *testing.T) {
 	require.NoError(t, mgr.Add(own))
 	require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(all)).
-		WatchesRawSource(source.Kind(own, &corev1.ServiceAccount{}, &handler.TypedEnqueueRequestForObject[*corev1.ServiceAccount]{})). // a cache of its own
+		// a cache of its own
+		WatchesRawSource(source.Kind(own, &corev1.ServiceAccount{},
+			&handler.TypedEnqueueRequestForObject[*corev1.ServiceAccount]{})).
 		Complete(o))
 	f.start(mgr)
 	f.eventually(func() bool {
-		return testenv.Lease(f, f.admin, client.ObjectKey{Namespace: f.namespace, Name: "standby-" + f.namespace + "-pod-b"}).Name != ""
+		return testenv.Lease(f, f.admin,
+			client.ObjectKey{Namespace: f.namespace, Name: "standby-" + f.namespace + "-pod-b"}).Name != ""
 	}, "it waits for the slot")
 	require.Empty(t, mapped)
 
@@ -285,20 +305,23 @@ func TestVersionThatCannotFillItsCachesTakesNothing(t *testing.T) {
 			f.eventually(func() bool { return refused.Load() > 1 }, "it has tried")
 			require.Empty(t, f.lease(f.namespace+"-0").Name, "it takes nothing")
 
-			role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{tc.denied}, Verbs: []string{"*"}})
+			role.Rules = append(role.Rules,
+				rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{tc.denied}, Verbs: []string{"*"}})
 			require.NoError(t, f.admin.Update(t.Context(), role))
 			f.eventually(func() bool { return status(url) == http.StatusOK }, "it works as soon as it may")
 		})
 	}
 }
 
-// A runnable that ignores that the manager stops does not keep the process, and with it the Lease, alive after another one has failed.
+// A runnable that ignores that the manager stops does not keep the process, and with it the Lease, alive after another
+// one has failed.
 func TestFailureEndsTheProcessWhateverHangs(t *testing.T) {
 	f := newOperators(t)
 	options := f.options()
 	options.GracefulShutdownTimeout = new(200 * time.Millisecond)
 	o := f.shard("shard-0")
-	o.Runnables = map[string]shard.Placement{"*shard_test.hanging": shard.EveryReplica(), "*shard_test.failing": shard.EveryReplica()}
+	o.Runnables = map[string]shard.Placement{"*shard_test.hanging": shard.EveryReplica(),
+		"*shard_test.failing": shard.EveryReplica()}
 	mgr, err := shard.NewManager(f.config, options, o)
 	require.NoError(t, err)
 	require.NoError(t, newOperator().SetupWithManager(mgr, "maps"))
@@ -337,4 +360,282 @@ func (h *failing) Start(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
+}
+
+// An API server sends all calls over one connection. A Pod that was told to stop ends it with an answer, because a call
+// that is on its way when the server closes the connection would fail.
+func TestAStoppingPodEndsConnectionsOfWebhooksWithAnAnswer(t *testing.T) {
+	f := newOperators(t)
+	certs, _ := f.certificate()
+	s := newService(f)
+	stop := f.webhookPod(s, certs, "pod")
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true, //nolint:gosec // the certificate is not what is tested
+	}
+
+	t.Cleanup(transport.CloseIdleConnections)
+
+	address, probe := "", ""
+	for is, serves := range s.pods { // the only one
+		address, probe = is, serves
+	}
+
+	// call reports whether a call of the webhook used the connection of the call before it.
+	call := func() (reused bool) {
+		trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }}
+
+		request, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodPost,
+			"https://"+address+"/validate--v1-configmap", strings.NewReader("{}"))
+		require.NoError(t, err)
+		response, err := transport.RoundTrip(request)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, response.Body)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+
+		return reused
+	}
+
+	require.False(t, call())
+	require.True(t, call())
+
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+
+	f.eventually(func() bool { return status(probe) != http.StatusOK }, "the Pod was told to stop")
+	require.True(t, call())
+	f.eventually(func() bool { return !call() }, "the answer ended the connection")
+	require.NoError(t, receive(f, stopped, "the Pod stops"))
+}
+
+// permissive is a validating webhook.
+type permissive struct{}
+
+func (permissive) ValidateCreate(context.Context, *corev1.ConfigMap) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func (permissive) ValidateUpdate(context.Context, *corev1.ConfigMap, *corev1.ConfigMap) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func (permissive) ValidateDelete(context.Context, *corev1.ConfigMap) (admission.Warnings, error) {
+	return nil, nil
+}
+
+// service forwards connections to the Pods that were ready when it last looked, as a Service does.
+type service struct {
+	listener net.Listener
+	done     sync.WaitGroup
+
+	mu   sync.Mutex
+	pods map[string]string // the probe by the address of the webhook
+	next int
+	good []string
+}
+
+func newService(f *operators) *service {
+	f.Helper()
+
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(f, err)
+
+	s := &service{listener: listener, pods: map[string]string{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.done.Go(func() { s.probe(ctx) })
+	s.done.Go(s.serve)
+	f.Cleanup(func() {
+		cancel()
+		require.NoError(f, listener.Close())
+		s.done.Wait()
+	})
+
+	return s
+}
+
+// probe looks which Pods are ready, twice a second: a Pod that was told to stop gets connections until the next look.
+func (s *service) probe(ctx context.Context) {
+	_ = wait.PollUntilContextCancel(ctx, 500*time.Millisecond, false, func(context.Context) (bool, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+
+		s.good = nil
+
+		for address, probe := range s.pods {
+			if status(probe) == http.StatusOK {
+				s.good = append(s.good, address)
+			}
+		}
+
+		return false, nil
+	})
+}
+
+func (s *service) serve() {
+	for {
+		client, err := s.listener.Accept()
+		if err != nil {
+			return
+		}
+
+		s.done.Go(func() { s.forward(client) })
+	}
+}
+
+func (s *service) forward(client net.Conn) {
+	defer client.Close()
+
+	s.mu.Lock()
+	s.next++
+
+	if len(s.good) == 0 {
+		s.mu.Unlock()
+		return
+	}
+
+	address := s.good[s.next%len(s.good)]
+	s.mu.Unlock()
+
+	server, err := net.Dial("tcp", address)
+	if err != nil {
+		return
+	}
+
+	defer server.Close()
+
+	var both sync.WaitGroup
+
+	both.Go(func() {
+		_, _ = io.Copy(server, client)
+		_ = server.(*net.TCPConn).CloseWrite() //nolint:forcetypeassert // it was dialed by TCP
+	})
+	both.Go(func() {
+		_, _ = io.Copy(client, server)
+		_ = client.Close()
+	})
+	both.Wait()
+}
+
+// pod runs a replica of an operator with a webhook.
+func (f *operators) webhookPod(s *service, certs, name string) (stop func() error) {
+	f.Helper()
+
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(f, err)
+
+	address := listener.Addr().String()
+	require.NoError(f, listener.Close())
+
+	_, port, err := net.SplitHostPort(address)
+	require.NoError(f, err)
+	number, err := strconv.Atoi(port)
+	require.NoError(f, err)
+
+	o, probe := f.served()
+	o.WebhookServer = webhook.NewServer(webhook.Options{Host: "127.0.0.1", Port: number, CertDir: certs})
+	mgr, err := shard.NewManager(f.config, o, f.slot(name, 2))
+	require.NoError(f, err)
+	require.NoError(f, newOperator().SetupWithManager(mgr, "maps"))
+	require.NoError(f, ctrl.NewWebhookManagedBy(mgr, &corev1.ConfigMap{}).WithValidator(permissive{}).Complete())
+
+	stopManager := f.start(mgr)
+
+	s.mu.Lock()
+	s.pods[address] = probe
+	s.mu.Unlock()
+	f.eventually(func() bool { return status(probe) == http.StatusOK }, "the Pod is ready")
+
+	return func() error {
+		err := stopManager()
+
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.pods, address)
+
+		return err
+	}
+}
+
+// certificate returns a directory with a certificate for webhooks, and the certificate, which has signed itself.
+func (f *operators) certificate() (dir string, ca []byte) {
+	dir = f.TempDir()
+	ca, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	require.NoError(f, err)
+	require.NoError(f, os.WriteFile(filepath.Join(dir, "tls.crt"), ca, 0o600))
+	require.NoError(f, os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600))
+
+	return dir, ca
+}
+
+// Three replicas, one of which waits for a slot, serve a webhook without which nothing can be created. A rolling update
+// replaces all of them.
+func TestWebhooksAreServedByAllReplicasAllTheTime(t *testing.T) {
+	f := newOperators(t)
+	certs, ca := f.certificate()
+	s := newService(f)
+
+	var stops []func() error
+	for i := range 3 {
+		stops = append(stops, f.webhookPod(s, certs, fmt.Sprintf("pod-%d", i)))
+	}
+
+	f.eventually(func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+
+		return len(s.good) == 3
+	}, "a standby is an endpoint, too")
+
+	config := &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "maps.example.com", AdmissionReviewVersions: []string{"v1"},
+			SideEffects:   new(admissionregistrationv1.SideEffectClassNone),
+			FailurePolicy: new(admissionregistrationv1.Fail), TimeoutSeconds: new(int32(10)),
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new("https://" + s.listener.Addr().String() +
+				"/validate--v1-configmap"), CABundle: ca},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: f.namespace}},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+				Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+					Resources: []string{"configmaps"}},
+			}},
+		}},
+	}
+	require.NoError(t, f.admin.Create(t.Context(), config))
+	t.Cleanup(func() { require.NoError(t, f.admin.Delete(context.Background(), config)) }) //nolint:usetesting // the test's context has ended
+
+	create := func() error {
+		return f.admin.Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, GenerateName: "user-"}})
+	}
+	f.eventually(func() bool { return create() == nil }, "the webhook is in force")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	created, refused := 0, []error(nil)
+	user := make(chan struct{})
+
+	go func() {
+		defer close(user)
+
+		for ctx.Err() == nil {
+			if err := create(); err != nil {
+				refused = append(refused, err)
+			} else {
+				created++
+			}
+		}
+	}()
+
+	for i, stop := range stops {
+		next := f.webhookPod(s, certs, fmt.Sprintf("next-%d", i))
+		require.NoError(t, stop())
+		t.Cleanup(func() { require.NoError(t, next()) })
+	}
+
+	cancel()
+	<-user
+	t.Logf("%d objects created", created)
+	require.Empty(t, refused)
+	require.Positive(t, created)
 }

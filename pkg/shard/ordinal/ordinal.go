@@ -1,3 +1,6 @@
+// Package ordinal leads from ordinals to a ring: from a controller in a StatefulSet whose Pods share the objects by a
+// hash and their ordinals, to shards, without a stop, and without an object that has two processes or none. See
+// docs/ordinals.md for the steps, and [AddClaims].
 package ordinal
 
 import (
@@ -5,10 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -19,6 +26,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -30,7 +38,7 @@ import (
 )
 
 const (
-	// claimers is how many objects are claimed at a time, and passes how often per second a process looks for objects at most.
+	// claimers is how many objects are claimed at a time, and passes how often a second a process looks at most.
 	claimers, passes = 8, 10
 	// passPeriod is how often a process looks at least, and when it looks again after a failure, or while the ring exists.
 	passPeriod = 5 * time.Second
@@ -44,13 +52,13 @@ type Claims struct {
 	Main []client.Object
 	// Controlled are those of its controlled resources.
 	Controlled []client.Object
-	// Namespaces are those that the ring is going to select and the manager caches. Nobody works on objects in others. Default: all but kube-system and
-	// sharding-system, as for a ring. Objects that belong to no namespace are always claimed.
+	// Namespaces are those that the ring is going to select and the manager caches. Nobody works on objects in others.
+	// Default: all but kube-system and sharding-system, as for a ring. Objects without a namespace are always claimed.
 	Namespaces []string
 }
 
-// claims gives labels to objects that have none, as long as the ring does not exist. It watches only such objects: when all have a label, the watches
-// are empty. It looks at all of them after each event, and from time to time.
+// claims gives labels to objects that have none, as long as the ring does not exist. It watches only such objects: when
+// all have a label, the watches are empty. It looks at all of them after each event, and from time to time.
 type claims struct {
 	pod        pod
 	hash       Hash
@@ -65,37 +73,37 @@ type claims struct {
 	foreign    sync.Map // the uids of objects that have the label of another shard, and control objects without one
 }
 
-// claimed is a kind of which objects are claimed.
 type claimed struct {
 	schema.GroupVersionKind
 
 	controlled bool
 }
 
-// AddClaims adds to the manager of a shard what leads from ordinals to a ring: as long as the ring does not exist, this process gives the label of the
-// shard to the objects without a label that belong to the ordinal of its Pod, and to what they control. Its controllers are those of the shard, and work
-// only on objects with the label. The shard must have the name of the Pod. Declare only the main kinds in shard.Options: what controllers of this process
-// create has no label until it is claimed, and they must see it.
+// AddClaims adds to the manager of a shard what leads from ordinals to a ring: as long as the ring does not exist, this
+// process gives the label of the shard to the objects without a label that belong to the ordinal of its Pod, and to
+// what they control. The shard must have the name of the Pod. Declare only the main kinds in shard.Options: what
+// controllers of this process create has no label until it is claimed, and they must see it.
 //
 // Why no object has two processes, if the order in docs/ordinals.md is kept:
 //
-//  1. While some Pods run the previous version, the number of replicas does not change. A Pod of the previous version works on objects of its ordinal.
-//     This process gives labels only to objects of its own ordinal, of which there is one Pod.
-//  2. When all Pods run this version, the label alone decides who works on an object, and nobody works on an object without one. A label is given on the
-//     condition that the object has not changed since it was seen without. So it does not matter whose number of replicas is old.
-//  3. The ring is created after that. The rebalancer gives labels to objects without one on the same condition, and takes an object from a shard only
-//     by a drain, as always. An object without a label that is on its way from one shard to another is never claimed: a claim looks for the ring after
-//     it has seen the object, and a label that the object had in between would have changed it.
+//  1. While some Pods run the previous version, the number of replicas does not change. A Pod of the previous version
+//     works on objects of its ordinal. This process gives labels only to objects of its own ordinal.
+//  2. When all Pods run this version, the label alone decides who works on an object. A label is given on the condition
+//     that the object has not changed since it was seen without.
+//  3. The ring is created after that. The rebalancer gives labels on the same condition. An object without a label that
+//     is on its way from one shard to another is never claimed: a claim looks for the ring after it has seen the
+//     object, and a label that the object had in between would have changed it.
 //
-// If the ring exists already when this Pod becomes a shard for the first time, although a Pod of a lower ordinal is no shard of it yet, that Pod may run
-// the previous version, and the rebalancer would give away the objects that it works on. AddClaims then returns an error. It does the same if there is no
+// AddClaims returns an error if the ring exists already when this Pod becomes a shard for the first time, although a
+// Pod of a lower ordinal is no shard of it yet: that Pod may run the previous version. It does the same if there is no
 // ring, but an object has the label of this shard that does not belong to its ordinal, and if the Pod has no ordinal.
 //
-// In addition to what the shard needs, the process needs get on the ClusterRing, on the Leases of the other Pods, and on the StatefulSet, and list and watch
-// on the kinds.
+// In addition to what the shard needs, the process needs get on the ClusterRing, on the Leases of the other Pods, and
+// on the StatefulSet, and list and watch on the kinds.
 func AddClaims(ctx context.Context, mgr *shard.Manager, of Claims) error {
 	s := mgr.Shard()
-	c := &claims{hash: of.Hash, shard: s, elected: mgr.Elected(), label: s.LabelKeys().Shard, namespaces: of.Namespaces, changed: make(chan struct{}, 1)}
+	c := &claims{hash: of.Hash, shard: s, elected: mgr.Elected(), label: s.LabelKeys().Shard, namespaces: of.Namespaces,
+		changed: make(chan struct{}, 1)}
 
 	err := c.configure(mgr, of)
 	if err == nil {
@@ -113,7 +121,6 @@ func AddClaims(ctx context.Context, mgr *shard.Manager, of Claims) error {
 	return nil
 }
 
-// configure checks what is to be claimed, and how, and creates the client and the cache for it.
 func (c *claims) configure(mgr *shard.Manager, of Claims) error {
 	if len(of.Main) == 0 {
 		return errors.New("name at least one main kind")
@@ -150,7 +157,8 @@ func (c *claims) configure(mgr *shard.Manager, of Claims) error {
 		c.namespaces = []string{metav1.NamespaceAll}
 	}
 
-	options := cache.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultLabelSelector: without, DefaultNamespaces: map[string]cache.Config{}}
+	options := cache.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultLabelSelector: without,
+		DefaultNamespaces: map[string]cache.Config{}}
 	for _, namespace := range c.namespaces {
 		options.DefaultNamespaces[namespace] = cache.Config{}
 	}
@@ -163,8 +171,9 @@ func (c *claims) configure(mgr *shard.Manager, of Claims) error {
 	return err //nolint:wrapcheck // AddClaims says what for
 }
 
-// checkOrder returns an error if the ring exists although a Pod of a lower ordinal may still work without labels: StatefulSets are updated from the
-// highest ordinal to the lowest. It also returns an error if there is no ring, but there are labels that no claim has given.
+// checkOrder returns an error if the ring exists although a Pod of a lower ordinal may still work without labels:
+// StatefulSets are updated from the highest ordinal to the lowest. It also returns an error if there is no ring, but
+// there are labels that no claim has given.
 func (c *claims) checkOrder(ctx context.Context) error {
 	exists, err := c.ringExists(ctx)
 	if err != nil {
@@ -191,15 +200,18 @@ func (c *claims) checkOrder(ctx context.Context) error {
 		}
 
 		if !is {
-			return fmt.Errorf("ring %s exists, and Pod %s is no shard of it yet: it may still work on objects that have no label. Delete the ring, update all Pods, and create the "+
-				"ring then. If all Pods are up to date, this Pod starts as soon as that one is a shard", c.shard.Ring(), c.pod.named(ordinal))
+			return fmt.Errorf("ring %s exists, and Pod %s is no shard of it yet: it may still work on objects that have no "+
+				"label. Delete the ring, update all Pods, and create the "+
+				"ring then. If all Pods are up to date, this Pod starts as soon as that one is a shard", c.shard.Ring(),
+				c.pod.named(ordinal))
 		}
 	}
 
 	return nil
 }
 
-// checkLabels returns an error if a main object has the label of this shard, but not its ordinal: a Pod of the previous version may work on it.
+// checkLabels returns an error if a main object has this shard's label, but not its ordinal: a Pod of the previous
+// version may work on it.
 func (c *claims) checkLabels(ctx context.Context) error {
 	s, err := c.pod.share(ctx)
 	if err != nil {
@@ -213,13 +225,15 @@ func (c *claims) checkLabels(ctx context.Context) error {
 
 		for _, namespace := range c.namespaces {
 			list := k.list()
-			if err := c.live.List(ctx, list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: c.shard.Selector()}); err != nil {
+			if err := c.live.List(ctx, list, client.InNamespace(namespace),
+				client.MatchingLabelsSelector{Selector: c.shard.Selector()}); err != nil {
 				return fmt.Errorf("list the %s objects of this shard: %w", k.Kind, err)
 			}
 
 			for i := range list.Items {
 				if obj := &list.Items[i]; !s.owns(c.hash(k.GroupKind(), obj)) {
-					return fmt.Errorf("there is no ring %s, but %s %s/%s carries the label %s=%s, and does not belong to ordinal %d. If an earlier ring has left the label, "+
+					return fmt.Errorf("there is no ring %s, but %s %s/%s carries the label %s=%s, and does not belong to ordinal "+
+						"%d. If an earlier ring has left the label, "+
 						"remove it. If the number of replicas was changed after all Pods had been updated, create the ring",
 						c.shard.Ring(), k.Kind, obj.Namespace, obj.Name, c.label, c.shard.Name(), c.pod.ordinal)
 				}
@@ -230,7 +244,6 @@ func (c *claims) checkLabels(ctx context.Context) error {
 	return nil
 }
 
-// ringExists reports whether the ring exists, deleted or not.
 func (c *claims) ringExists(ctx context.Context) (bool, error) {
 	ring := partial(v1alpha1.GroupVersion.WithKind("ClusterRing"), "", c.shard.Ring())
 
@@ -246,7 +259,6 @@ func (c *claims) ringExists(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// isShard reports whether the Pod with this ordinal has a Lease of the ring.
 func (c *claims) isShard(ctx context.Context, ordinal int) (bool, error) {
 	lease := partial(coordinationv1.SchemeGroupVersion.WithKind("Lease"), c.shard.Namespace(), c.pod.named(ordinal))
 
@@ -275,7 +287,8 @@ func partial(gvk schema.GroupVersionKind, namespace, name string) *metav1.Partia
 // NeedLeaderElection reports false: claims wait by themselves.
 func (*claims) NeedLeaderElection() bool { return false }
 
-// Start implements manager.Runnable: it claims objects until the context ends. It begins when the shard holds its Lease, so that somebody works on them.
+// Start implements manager.Runnable: it claims objects until the context ends. It begins when the shard holds its
+// Lease, so that somebody works on them.
 func (c *claims) Start(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -290,7 +303,8 @@ func (c *claims) Start(ctx context.Context) error {
 		}
 	}
 	// What an object controls may be claimed when the object has left the cache.
-	events := toolscache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) }, DeleteFunc: look}
+	events := toolscache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) },
+		DeleteFunc: look}
 
 	for _, k := range c.kinds {
 		informer, err := c.unlabelled.GetInformer(ctx, partial(k.GroupVersionKind, "", ""))
@@ -311,7 +325,8 @@ func (c *claims) Start(ctx context.Context) error {
 
 		ring, err := c.pass(ctx)
 		if err != nil && ctx.Err() == nil {
-			log.Log.WithName("ordinal").Error(err, "Cannot claim an object; trying again", "shard", c.shard.Name(), "ring", c.shard.Ring())
+			log.Log.WithName("ordinal").Error(err, "Cannot claim an object; trying again", "shard", c.shard.Name(),
+				"ring", c.shard.Ring())
 		}
 
 		if ring || err != nil {
@@ -333,8 +348,8 @@ type candidate struct {
 	obj, controller *metav1.PartialObjectMetadata
 }
 
-// pass claims the objects that are to get the label of this process: main objects by their ordinals, controlled ones by the label of their controllers.
-// It reports whether it has not, because the ring exists: then, labels are the rebalancer's.
+// pass claims the objects that are to get the label of this process: main objects by their ordinals, controlled ones by
+// the label of their controllers. It reports whether the ring exists: then, labels are the rebalancer's.
 func (c *claims) pass(ctx context.Context) (ring bool, err error) {
 	var (
 		candidates []candidate
@@ -394,7 +409,8 @@ func (c *claims) counts(obj *metav1.PartialObjectMetadata) bool {
 	return c.namespaces[0] != "" || obj.Namespace != metav1.NamespaceSystem && obj.Namespace != contract.SystemNamespace
 }
 
-// controllerOf returns what controls the object, without labels; nil if that is no object of the ring, has no label, or has that of another shard.
+// controllerOf returns what controls the object, without labels; nil if that is not of the ring, has no label, or has
+// that of another shard.
 func (c *claims) controllerOf(ctx context.Context, obj *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
 	ref := metav1.GetControllerOfNoCopy(obj)
 	if ref == nil {
@@ -447,4 +463,81 @@ func (c *claims) claim(ctx context.Context, found candidate) error {
 	}
 
 	return nil
+}
+
+// Hash returns a number from which follows which Pod an object belongs to: that with the remainder of the division by
+// the number of replicas. It gets the group and kind of the object, and the object. It must return the same number as
+// the controller that shares objects by ordinals, and must be safe for concurrent use. With a hash of the uid, an
+// object that is made anew may get another Pod while a reconcile of the old one still runs.
+type Hash func(gk schema.GroupKind, obj metav1.Object) uint64
+
+// Key is the xxHash64 of the object's key, group/kind/namespace/name. It says nothing of the shard that a ring chooses
+// for the key.
+func Key(gk schema.GroupKind, obj metav1.Object) uint64 {
+	return xxhash.Sum64String(gk.Group + "/" + gk.Kind + "/" + obj.GetNamespace() + "/" + obj.GetName())
+}
+
+var errNoOrdinal = errors.New("only Pods of a StatefulSet have an ordinal, as web-0 does, and the shard must have " +
+	"the name of its Pod: use shard.NewManager without a name and without slots")
+
+type pod struct {
+	sets    appsv1client.StatefulSetInterface
+	set     string // the name of the StatefulSet
+	ordinal int
+}
+
+func podOf(name string, sets appsv1client.StatefulSetInterface) (pod, error) {
+	i := strings.LastIndexByte(name, '-')
+	if i <= 0 {
+		return pod{}, fmt.Errorf("the name %q contains no ordinal: %w", name, errNoOrdinal)
+	}
+
+	n, err := strconv.ParseUint(name[i+1:], 10, 31)
+	if err != nil || strconv.FormatUint(n, 10) != name[i+1:] {
+		return pod{}, fmt.Errorf("the name %q does not end with an ordinal: %w", name, errNoOrdinal)
+	}
+
+	return pod{sets, name[:i], int(n)}, nil
+}
+
+func (p pod) named(ordinal int) string { return p.set + "-" + strconv.Itoa(ordinal) }
+
+func (p pod) share(ctx context.Context) (share, error) {
+	found, err := p.sets.Get(ctx, p.set, metav1.GetOptions{})
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return share{}, fmt.Errorf("no StatefulSet %s exists, which Pod %s should belong to: %w", p.set,
+			p.named(p.ordinal), errNoOrdinal)
+	case apierrors.IsForbidden(err):
+		return share{}, fmt.Errorf("the service account may not read StatefulSet %s: grant get on statefulsets (API group "+
+			"apps, resource name %s) by a Role: %w",
+			p.set, p.set, err)
+	case err != nil:
+		return share{}, fmt.Errorf("read StatefulSet %s: %w", p.set, err)
+	}
+
+	return shareOf(found, p.ordinal), nil
+}
+
+type share struct {
+	start           int // the first ordinal
+	index, replicas int // there are no replicas if the ordinal is not one of them: then, the share is empty
+}
+
+func shareOf(set *appsv1.StatefulSet, ordinal int) share {
+	s := share{replicas: int(ptr.Deref(set.Spec.Replicas, 1))} // 1 is the API's default
+	if set.Spec.Ordinals != nil {
+		s.start = int(set.Spec.Ordinals.Start)
+	}
+
+	if s.index = ordinal - s.start; s.index < 0 || s.index >= s.replicas {
+		s.index, s.replicas = 0, 0
+	}
+
+	return s
+}
+
+func (s share) owns(hash uint64) bool {
+	return s.replicas > 0 && hash%uint64(s.replicas) == uint64(s.index) //nolint:gosec // neither is negative
 }

@@ -2,25 +2,214 @@ package shard_test
 
 import (
 	"context"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/clusterring/clusterring/pkg/internal/testenv"
 	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/pkg/shard/shardtest"
 )
+
+const (
+	doorPatience = 45 * time.Second
+	doorInterval = 20 * time.Millisecond
+)
+
+// operators is a ring without services in a namespace of the same name.
+type operators struct {
+	*testing.T
+	*shardtest.Ring
+
+	admin     client.Client
+	config    *rest.Config
+	namespace string
+}
+
+func newOperators(t *testing.T) *operators {
+	t.Helper()
+	namespace, admin := testenv.Namespace(t), testenv.Client(t)
+
+	return &operators{T: t, Ring: shardtest.New(t, admin, namespace), admin: admin, config: testenv.Config(t),
+		namespace: namespace}
+}
+
+// options are those of a manager that several may run in one process.
+func (f *operators) options() manager.Options {
+	return manager.Options{
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	}
+}
+
+// shard returns the options of a shard whose kind is ConfigMap.
+func (f *operators) shard(name string) shard.Options {
+	return shard.Options{
+		Ring: f.namespace, Name: name, Namespace: f.namespace,
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond,
+		HoldOff: 1500 * time.Millisecond,
+		Kinds:   shard.Kinds{shard.Main(&corev1.ConfigMap{})},
+	}
+}
+
+// manager returns a manager whose controllers are sharded.
+func (f *operators) manager(o shard.Options) *shard.Manager {
+	f.Helper()
+	mgr, err := shard.NewManager(f.config, f.options(), o)
+	require.NoError(f, err)
+
+	return mgr
+}
+
+// bare returns a shard without a manager.
+func (f *operators) bare(name string) *shard.Shard {
+	f.Helper()
+	s, err := shard.New(f.shard(name))
+	require.NoError(f, err)
+
+	return s
+}
+
+// start runs the manager until the test ends, or until the returned function is called, which returns its error.
+func (f *operators) start(mgr manager.Manager) (stop func() error) {
+	f.Helper()
+	stop, _ = f.runs(mgr.Start)
+
+	return stop
+}
+
+// runs runs the function until the test ends, or calls stop. Both returned functions wait, and return the function's
+// error.
+func (f *operators) runs(run func(context.Context) error) (stop, result func() error) {
+	f.Helper()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+
+	var err error
+
+	go func() {
+		defer close(done)
+
+		err = run(ctx)
+	}()
+
+	result = func() error {
+		receive(f, done, "it stops")
+
+		return err
+	}
+	stop = func() error {
+		cancel()
+
+		return result()
+	}
+	f.Cleanup(func() { _ = stop() })
+
+	return stop, result
+}
+
+// configMap creates a ConfigMap of a shard; an empty name of a shard stands for none.
+func (f *operators) configMap(name, of string) *corev1.ConfigMap {
+	f.Helper()
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name}}
+
+	if of != "" {
+		cm.Labels = f.Labels(of)
+	}
+
+	require.NoError(f, f.admin.Create(f.Context(), cm))
+
+	return cm
+}
+
+// operator is an operator of somebody else: it hides its reconciler, filters events, and knows nothing of shards.
+type operator struct {
+	client client.Client
+
+	mu     sync.Mutex
+	called map[string]int // by object
+	errs   []error
+}
+
+func newOperator() *operator { return &operator{called: map[string]int{}} }
+
+// SetupWithManager adds the controller. The predicate lets nothing through but creations.
+func (o *operator) SetupWithManager(mgr manager.Manager, name string) error {
+	o.client = mgr.GetClient()
+
+	return ctrl.NewControllerManagedBy(mgr).Named(name).
+		For(&corev1.ConfigMap{},
+			builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
+		Complete(o)
+}
+
+func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	err := o.client.Get(ctx, request.NamespacedName, &corev1.ConfigMap{})
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	o.called[request.Name]++
+
+	if err != nil {
+		o.errs = append(o.errs, err)
+	}
+
+	return reconcile.Result{}, err
+}
+
+func (o *operator) calls(name string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	return o.called[name]
+}
+
+// failed returns the first error that a reconcile got; nil if there is none.
+func (o *operator) failed() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	if len(o.errs) == 0 {
+		return nil
+	}
+
+	return o.errs[0]
+}
+
+func (f *operators) eventually(condition func() bool, what string) {
+	f.Helper()
+	require.Eventually(f, condition, doorPatience, doorInterval, what)
+}
+
+// receive waits for a value.
+func receive[T any](f *operators, from <-chan T, what string) T {
+	f.Helper()
+
+	return testenv.Receive(f, doorPatience, from, what)
+}
 
 func TestHiddenReconcilerIsSharded(t *testing.T) {
 	f, o := newOperators(t), newOperator()
@@ -73,7 +262,8 @@ func TestWhatIsNotDeclaredIsRefused(t *testing.T) {
 	err := ctrl.NewControllerManagedBy(mgr).Named("others").For(&corev1.Secret{}).Complete(newOperator())
 	require.ErrorContains(t, err, `controller "others" is not declared: it works on Secret, which is not one of`)
 	require.ErrorContains(t, mgr.Add(&collector{}), `runnable "*shard_test.collector" is not declared`)
-	require.ErrorContains(t, mgr.Add(manager.RunnableFunc(forever)), `runnable "github.com/clusterring/clusterring/pkg/shard_test" is not declared`)
+	require.ErrorContains(t, mgr.Add(manager.RunnableFunc(forever)),
+		`runnable "github.com/clusterring/clusterring/pkg/shard_test" is not declared`)
 	require.NoError(t, mgr.Add(everywhere{}), "what needs no leader election has run in every replica before")
 }
 
@@ -107,11 +297,13 @@ func TestControllerIsFoundInWhatEmbedsIt(t *testing.T) {
 	mgr := f.manager(f.shard("shard-0"))
 	o.client = mgr.GetClient()
 	c, err := ctrlcontroller.NewUnmanaged("maps", ctrlcontroller.Options{
-		Reconciler: o, SkipNameValidation: new(true), LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() },
+		Reconciler: o, SkipNameValidation: new(true),
+		LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() },
 	})
 	require.NoError(t, err)
 
-	require.ErrorContains(t, mgr.Add(wrapper{c}), `controller "maps" is not declared: it works on a kind that the manager cannot see`)
+	require.ErrorContains(t, mgr.Add(wrapper{c}),
+		`controller "maps" is not declared: it works on a kind that the manager cannot see`)
 
 	options := f.shard("shard-0")
 	options.Controllers = map[string]shard.Placement{"maps": shard.Sharded(&corev1.ConfigMap{})}
@@ -125,7 +317,8 @@ func TestControllerIsFoundInWhatEmbedsIt(t *testing.T) {
 
 	f.configMap("mine", "shard-0")
 	f.configMap("other", "shard-1")
-	require.NoError(t, c.Watch(source.Kind(mgr.GetCache(), client.Object(&corev1.ConfigMap{}), &handler.EnqueueRequestForObject{})))
+	require.NoError(t, c.Watch(source.Kind(mgr.GetCache(), client.Object(&corev1.ConfigMap{}),
+		&handler.EnqueueRequestForObject{})))
 	f.start(mgr)
 	f.eventually(func() bool { return o.calls("mine") > 0 }, "it works on its own object")
 	require.NoError(t, o.failed())
@@ -136,10 +329,12 @@ func TestRequestsOfAnotherTypeAreSharded(t *testing.T) {
 	options := f.shard("shard-0")
 	options.Controllers = map[string]shard.Placement{"own": shard.Sharded(&corev1.ConfigMap{})}
 
-	_, err := ctrlcontroller.NewTyped("own", f.manager(options), ctrlcontroller.TypedOptions[string]{Reconciler: ownRequests{}})
+	_, err := ctrlcontroller.NewTyped("own", f.manager(options),
+		ctrlcontroller.TypedOptions[string]{Reconciler: ownRequests{}})
 	require.ErrorContains(t, err, `controller "own" is sharded, but its requests are not of type reconcile.Request`)
 
-	mine, other := client.ObjectKeyFromObject(f.configMap("mine", "shard-0")), client.ObjectKeyFromObject(f.configMap("other", "shard-1"))
+	mine, other := client.ObjectKeyFromObject(f.configMap("mine", "shard-0")),
+		client.ObjectKeyFromObject(f.configMap("other", "shard-1"))
 	options.Controllers["own"] = shard.ShardedBy(&corev1.ConfigMap{}, func(name string) types.NamespacedName {
 		return types.NamespacedName{Namespace: f.namespace, Name: name}
 	})
@@ -187,7 +382,8 @@ func TestControllerInEveryReplicaSeesItsOwnObjects(t *testing.T) {
 	require.NoError(t, o.SetupWithManager(mgr, "maps"))
 	require.NoError(t, mgr.Add(c))
 
-	own := ownRequests{client: mgr.GetClient(), key: client.ObjectKeyFromObject(f.configMap("mine", "shard-0")), got: make(chan error, 1)}
+	own := ownRequests{client: mgr.GetClient(), key: client.ObjectKeyFromObject(f.configMap("mine", "shard-0")),
+		got: make(chan error, 1)}
 	typed, err := ctrlcontroller.NewTyped("own", mgr, ctrlcontroller.TypedOptions[string]{Reconciler: own})
 	require.NoError(t, err)
 	require.NoError(t, typed.Watch(once{"a"}))
@@ -206,10 +402,12 @@ func TestReconcileThatBypassesTheManagerIsRefused(t *testing.T) {
 	hidden := newOperator()
 	hidden.client = mgr.GetClient()
 	c, err := ctrlcontroller.NewUnmanaged("hidden", ctrlcontroller.Options{
-		Reconciler: hidden, SkipNameValidation: new(true), LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() },
+		Reconciler: hidden, SkipNameValidation: new(true),
+		LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() },
 	})
 	require.NoError(t, err)
-	require.NoError(t, c.Watch(source.Kind(mgr.GetCache(), client.Object(&corev1.ConfigMap{}), &handler.EnqueueRequestForObject{})))
+	require.NoError(t, c.Watch(source.Kind(mgr.GetCache(), client.Object(&corev1.ConfigMap{}),
+		&handler.EnqueueRequestForObject{})))
 
 	// A runnable that needs no leader election starts it.
 	require.NoError(t, mgr.Add(starts{c}))

@@ -1,21 +1,40 @@
 package v1alpha1
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
+
+func TestLabelsOfTheGuideAreThoseOfTheContract(t *testing.T) {
+	for _, ring := range []string{"example", "my-clusterring", strings.Repeat("a", 41) + "-" + strings.Repeat("b", 21)} {
+		for _, kind := range []string{KindClusterRing, "ClusterRing"} {
+			require.Equal(t, contract.ShardLabel(ring), LabelShard(kind, "", ring))
+			require.Equal(t, contract.DrainLabel(ring), LabelDrain(kind, "", ring))
+		}
+	}
+
+	require.Equal(t, "shard.alpha.sharding.timebertt.dev/clusterring-50d858e0-example",
+		LabelShard(KindClusterRing, "", "example"))
+	require.NotEqual(t, LabelShard("ring", "a", "b"), LabelShard("ring", "", "b"))
+	require.True(t, strings.HasSuffix(LabelShard("ring", "a", "b"), "-a_b"))
+}
 
 func TestEffectiveNamespaceSelector(t *testing.T) {
 	def := ClusterRingSpec{}.EffectiveNamespaceSelector()
-	require.Equal(t, []string{"kube-node-lease", "kube-public", "kube-system", "sharding-system"}, def.MatchExpressions[0].Values)
+	require.Equal(t, []string{"kube-node-lease", "kube-public", "kube-system", "sharding-system"},
+		def.MatchExpressions[0].Values)
 	require.Equal(t, "kubernetes.io/metadata.name", def.MatchExpressions[0].Key)
 
 	spec := ClusterRingSpec{NamespaceSelector: def}
 	own := spec.EffectiveNamespaceSelector()
 	own.MatchExpressions[0].Key = "changed"
-	require.Equal(t, "kubernetes.io/metadata.name", spec.NamespaceSelector.MatchExpressions[0].Key, "the spec's own selector is copied")
+	require.Equal(t, "kubernetes.io/metadata.name", spec.NamespaceSelector.MatchExpressions[0].Key,
+		"the spec's own selector is copied")
 }
 
 func TestObjectRequirements(t *testing.T) {
@@ -54,4 +73,23 @@ func TestObjectRequirements(t *testing.T) {
 			require.Equal(t, tc.want, texts)
 		})
 	}
+}
+
+func TestLabelKeys(t *testing.T) {
+	ring := &ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "example"}}
+	require.Equal(t, contract.LabelKeys{
+		Shard:    "shard.alpha.sharding.timebertt.dev/clusterring-50d858e0-example",
+		Drain:    "drain.alpha.sharding.timebertt.dev/clusterring-50d858e0-example",
+		Handover: "handover.alpha.sharding.timebertt.dev/clusterring-50d858e0-example",
+		Held:     "held.alpha.sharding.timebertt.dev/clusterring-50d858e0-example",
+	}, ring.LabelKeys())
+
+	ring.Spec.ShardLabel = "cloudapi.team-orca.dev/shard"
+	require.Equal(t, contract.LabelKeys{
+		Shard:    "cloudapi.team-orca.dev/shard",
+		Drain:    "cloudapi.team-orca.dev/shard-drain",
+		Handover: "cloudapi.team-orca.dev/shard-handover",
+		Held:     "cloudapi.team-orca.dev/shard-held",
+	}, ring.LabelKeys())
+	require.Equal(t, ring.LabelKeys(), contract.LabelKeysOf("other", ring.Spec.ShardLabel), "the name has no part in it")
 }
