@@ -1,15 +1,19 @@
 package hashring_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 	"pgregory.net/rapid"
 
 	"github.com/clusterring/clusterring/services/internal/hashring"
@@ -303,4 +307,114 @@ func TestLosingShards(t *testing.T) {
 	}
 	require.NotEmpty(t, lost)
 	require.Equal(t, slices.Sorted(maps.Keys(lost)), hashring.LosingShards(before, after))
+}
+
+// The golden file pins the algorithm. If it changes, every object of every cluster may change its shard, and replicas of
+// different versions disagree: the version in the fingerprint must then also change.
+func TestGolden(t *testing.T) {
+	var got strings.Builder
+	for _, shards := range [][]string{
+		{},
+		{"shard-0"},
+		{"shard-0", "shard-1", "shard-2"},
+		{"shard-0", "shard-1", "shard-2", "shard-3"},
+		{"x-1", "x-10", "x-11", "x-110", "x-1-0"},
+	} {
+		describe(&got, shards)
+	}
+	golden.Assert(t, got.String(), "tables.txt") // the algorithm has changed if this fails: if that is meant, change its version
+}
+
+// describe writes a table: its shards with their shares, some complete partitions, and a digest of the whole table.
+func describe(w *strings.Builder, shards []string) {
+	r := hashring.New(shards)
+	fmt.Fprintf(w, "shards       %s\n", strings.Join(r.Shards(), " "))
+	fmt.Fprintf(w, "fingerprint  %s\n", r.Fingerprint())
+
+	for _, shard := range r.Shards() {
+		fmt.Fprintf(w, "partitions   %-8s %5d  %.4f of the mean\n", shard, r.PartitionsOf(shard), float64(r.PartitionsOf(shard))*float64(r.Len())/hashring.Partitions)
+	}
+
+	digest := sha256.New()
+
+	for partition := range hashring.Partitions {
+		owner, _ := r.OwnerOf(partition)
+		fmt.Fprintf(digest, "%d %s\n", partition, owner)
+	}
+	fmt.Fprintf(w, "table        %s\n", hex.EncodeToString(digest.Sum(nil)))
+
+	for _, partition := range []int{0, 1, 2, 3, 1000, 8191, 16000, hashring.Partitions - 1} {
+		fmt.Fprintf(w, "partition %5d  %s\n", partition, strings.Join(r.Ranking(partition, 3), " > "))
+	}
+	fmt.Fprintln(w)
+}
+
+func BenchmarkNew(b *testing.B) {
+	for _, n := range []int{3, 10, 50, 500, 1000} {
+		shards := randomNames(rand.New(rand.NewPCG(1, 1)), n)
+		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+
+			for b.Loop() {
+				hashring.New(shards)
+			}
+		})
+	}
+}
+
+func BenchmarkOwner(b *testing.B) {
+	r := hashring.New(randomNames(rand.New(rand.NewPCG(1, 1)), 50))
+	b.ReportAllocs()
+
+	h := key.Hash(1)
+	for b.Loop() {
+		_, _ = r.Owner(h)
+		h = (h*48271 + 11) % key.Prime
+	}
+}
+
+// Rankings of all partitions in turn: the owner and two more.
+func BenchmarkRanking(b *testing.B) {
+	for _, n := range []int{3, 50, 300, 1000} {
+		r := hashring.New(randomNames(rand.New(rand.NewPCG(1, 1)), n))
+		r.Ranking(0, 2) // makes the table
+		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+
+			partition := 0
+			for b.Loop() {
+				r.Ranking(partition, 3)
+				partition = (partition + 4799) % hashring.Partitions
+			}
+		})
+	}
+}
+
+// The first ranking of a table builds an index, as after each change of the set of shards.
+func BenchmarkFirstRanking(b *testing.B) {
+	for _, n := range []int{3, 300} {
+		shards := randomNames(rand.New(rand.NewPCG(1, 1)), n)
+		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+
+			for b.Loop() {
+				b.StopTimer()
+
+				r := hashring.New(shards)
+				b.StartTimer()
+				r.Ranking(0, 2)
+			}
+		})
+	}
+}
+
+func BenchmarkCacheHit(b *testing.B) {
+	shards := randomNames(rand.New(rand.NewPCG(1, 1)), 50)
+	c := hashring.NewCache(4)
+	c.Get(shards)
+	b.ReportAllocs()
+
+	for b.Loop() {
+		c.Get(shards)
+	}
 }
