@@ -161,15 +161,7 @@ func rulesFor(set *resources.Set, operations ...admissionregistrationv1.Operatio
 	var out []admissionregistrationv1.RuleWithOperations
 
 	for _, r := range slices.Concat(set.Main(), set.Controlled()) {
-		out = append(out, admissionregistrationv1.RuleWithOperations{
-			Operations: operations,
-			Rule: admissionregistrationv1.Rule{
-				APIGroups:   []string{r.GVR.Group},
-				APIVersions: []string{"*"},
-				Resources:   []string{r.GVR.Resource},
-				Scope:       ptr.To(admissionregistrationv1.AllScopes),
-			},
-		})
+		out = append(out, rule(r, "", operations...))
 	}
 
 	return out
@@ -198,10 +190,11 @@ func matchConditions(ring *v1alpha1.ClusterRing, set *resources.Set, rebalancer 
 		})
 	}
 
-	if owners := isOneOf(set.Main(), func(r resources.Resource) bool { return r.Controls }); owners != "" {
+	// Either all main resources of a ring control others, or none does.
+	if main := set.Main(); len(main) > 0 && main[0].Controls {
 		out = append(out, admissionregistrationv1.MatchCondition{
 			Name:       conditionHandover,
-			Expression: notGivenUp(ring.LabelKeys(), owners),
+			Expression: notGivenUp(ring.LabelKeys(), resourceIn(namesOf(main))),
 		})
 	}
 
@@ -302,24 +295,17 @@ func labelOf(object, label string) string {
 	return fmt.Sprintf("%s.metadata.?labels[?%q]", object, label)
 }
 
-// isOneOf returns a CEL expression that holds for requests to resources, "" if there are none.
-func isOneOf(all []resources.Resource, which func(resources.Resource) bool) string {
-	var names []string
-
-	for _, r := range all {
-		if which(r) {
-			names = append(names, r.GVR.Group+"/"+r.GVR.Resource)
-		}
+// namesOf returns the names of resources, as group/resource.
+func namesOf(all []resources.Resource) []string {
+	names := make([]string, len(all))
+	for i, r := range all {
+		names[i] = r.GVR.Group + "/" + r.GVR.Resource
 	}
 
-	if len(names) == 0 {
-		return ""
-	}
-
-	return resourceIn(names)
+	return names
 }
 
-// resourceIn returns a CEL expression that holds for requests to resources with these names, as group/resource.
+// resourceIn returns a CEL expression that holds for requests to resources with these names.
 func resourceIn(names []string) string {
 	return "request.resource.group + '/' + request.resource.resource in " + list(names)
 }
@@ -337,8 +323,6 @@ func list(values []string) string {
 // controlledByRing holds for main objects, and for controlled objects with a controller of a kind whose objects others may follow. It compares
 // what [resources.Set.ControllerOf] compares: group and kind of the owner reference, not its version.
 func controlledByRing(set *resources.Set) string {
-	controlled := isOneOf(set.Controlled(), func(resources.Resource) bool { return true })
-
 	// The API version of an owner reference is "version" in the core group and "group/version" in all others.
 	owners := make([]string, 0, len(set.Main()))
 	for _, r := range slices.Concat(set.Main(), set.Controlled()) {
@@ -361,7 +345,7 @@ func controlledByRing(set *resources.Set) string {
 	return fmt.Sprintf("!(%s) || "+
 		"has(object.metadata.ownerReferences) && "+
 		"object.metadata.ownerReferences.exists(o, has(o.controller) && o.controller && (%s))",
-		controlled, strings.Join(owners, " || "))
+		resourceIn(namesOf(set.Controlled())), strings.Join(owners, " || "))
 }
 
 // Fence returns the binding that makes the API server apply the policy [contract.FencePolicyName] to the resources of a ring, including
@@ -411,22 +395,19 @@ func fencedResources(set *resources.Set) []admissionregistrationv1.NamedRuleWith
 	var out []admissionregistrationv1.NamedRuleWithOperations
 
 	for _, r := range slices.Concat(set.Main(), set.Controlled()) {
-		for _, rule := range []struct {
-			resource   string
-			operations []admissionregistrationv1.OperationType
-		}{
-			{r.GVR.Resource, []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete}},
-			{r.GVR.Resource + "/*", []admissionregistrationv1.OperationType{admissionregistrationv1.Update}},
-		} {
-			out = append(out, admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-				Operations: rule.operations,
-				Rule: admissionregistrationv1.Rule{
-					APIGroups: []string{r.GVR.Group}, APIVersions: []string{"*"}, Resources: []string{rule.resource},
-					Scope: ptr.To(admissionregistrationv1.AllScopes),
-				},
-			}})
-		}
+		out = append(out,
+			admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: rule(
+				r, "", admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete)},
+			admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: rule(r, "/*", admissionregistrationv1.Update)})
 	}
 
 	return out
+}
+
+// rule selects operations on objects of a resource; with the suffix /*, those on their subresources.
+func rule(r resources.Resource, suffix string, operations ...admissionregistrationv1.OperationType) admissionregistrationv1.RuleWithOperations {
+	return admissionregistrationv1.RuleWithOperations{Operations: operations, Rule: admissionregistrationv1.Rule{
+		APIGroups: []string{r.GVR.Group}, APIVersions: []string{"*"}, Resources: []string{r.GVR.Resource + suffix},
+		Scope: ptr.To(admissionregistrationv1.AllScopes),
+	}}
 }

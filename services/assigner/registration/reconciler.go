@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -241,24 +242,59 @@ func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, s
 	}
 
 	if found != nil {
-		what := "somebody keeps deleting " + kindConfiguration + " " + want.Name + ", or the label " + contract.LabelClusterRing + " of it"
-		if err := r.Restores.Write(want.Name, want, what, func() error { return r.create(ctx, want) }); err != nil {
-			return "", err
-		}
-
-		return "", r.injected(want)
+		return "", cmp.Or(r.restore(ctx, kindConfiguration, nil, nil, want, func() error { return r.create(ctx, want) }), r.injected(want))
 	}
 
 	next := merge(have, want, r.Restores.Same(want.Name, want))
-
-	if !equality.Semantic.DeepEqual(have, next) {
-		who, what := kit.Changed(have, next, kindConfiguration, r.Status.Owner)
-		if err := r.Restores.Write(want.Name, want, who+keepsChanging+what, func() error { return r.update(ctx, next) }); err != nil {
-			return "", err
-		}
+	if err := r.restore(ctx, kindConfiguration, have, next, want, nil); err != nil {
+		return "", err
 	}
 
 	return r.note(next, want), r.injected(next)
+}
+
+// restore brings an object into the state next if it is not in that state, or creates it if have is nil: it is not in the cache.
+func (r *Reconciler) restore(ctx context.Context, kind string, have, next, want client.Object, create func() error) error {
+	name := want.GetName()
+	if have == nil {
+		return r.Restores.Write(name, want, "somebody keeps deleting "+kind+" "+name+", or the label "+contract.LabelClusterRing+" of it", create)
+	}
+
+	if equality.Semantic.DeepEqual(have, next) {
+		return nil
+	}
+
+	who, what := kit.Changed(have, next, kind, r.Status.Owner)
+
+	return r.Restores.Write(name, want, who+keepsChanging+what, func() error { return r.update(ctx, kind, next) })
+}
+
+func (r *Reconciler) update(ctx context.Context, kind string, next client.Object) error {
+	if err := r.Client.Update(ctx, next, client.FieldOwner(r.Status.Owner)); err != nil {
+		return fmt.Errorf("update %s %s: %w", kind, next.GetName(), err)
+	}
+
+	log.FromContext(ctx).Info(kind+" updated", "name", next.GetName())
+
+	return nil
+}
+
+// delete deletes an object that has not changed since it was read.
+func (r *Reconciler) delete(ctx context.Context, kind string, obj client.Object) error {
+	err := r.Restores.Write(obj.GetName(), nil, "somebody keeps creating "+kind+" "+obj.GetName(), func() error {
+		return r.Client.Delete(ctx, obj, client.Preconditions{UID: new(obj.GetUID()), ResourceVersion: new(obj.GetResourceVersion())})
+	})
+
+	switch {
+	case errors.As(err, new(*kit.ContestedError)):
+		return err
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("delete %s %s: %w", kind, obj.GetName(), err)
+	case err == nil:
+		log.FromContext(ctx).Info(kind+" removed", "name", obj.GetName())
+	}
+
+	return nil
 }
 
 // create creates a configuration that the cache does not contain.
@@ -272,22 +308,12 @@ func (r *Reconciler) create(ctx context.Context, want *admissionregistrationv1.M
 			return fmt.Errorf("read webhook configuration %s: %w", want.Name, err)
 		}
 
-		return r.update(ctx, merge(have, want, false))
+		return r.update(ctx, kindConfiguration, merge(have, want, false))
 	case err != nil:
 		return fmt.Errorf("create webhook configuration %s: %w", want.Name, err)
 	}
 
 	log.FromContext(ctx).Info("Webhook registered", "configuration", want.Name)
-
-	return nil
-}
-
-func (r *Reconciler) update(ctx context.Context, next *admissionregistrationv1.MutatingWebhookConfiguration) error {
-	if err := r.Client.Update(ctx, next, client.FieldOwner(r.Status.Owner)); err != nil {
-		return fmt.Errorf("update webhook configuration %s: %w", next.Name, err)
-	}
-
-	log.FromContext(ctx).Info("Webhook configuration updated", "configuration", next.Name)
 
 	return nil
 }
@@ -338,20 +364,9 @@ func (r *Reconciler) remove(ctx context.Context, ring string) error {
 	var errs []error
 
 	for i := range list.Items {
-		c := &list.Items[i]
-
 		// One that has changed meanwhile may carry its right label again; if not, its event leads here once more.
-		err := r.Restores.Write(c.Name, nil, "somebody keeps creating "+kindConfiguration+" "+c.Name, func() error {
-			return r.Client.Delete(ctx, c, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion})
-		})
-
-		switch {
-		case errors.As(err, new(*kit.ContestedError)):
+		if err := r.delete(ctx, kindConfiguration, &list.Items[i]); !apierrors.IsConflict(err) {
 			errs = append(errs, err)
-		case err == nil:
-			log.FromContext(ctx).Info("Webhook removed", "configuration", c.Name)
-		case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
-			errs = append(errs, fmt.Errorf("delete webhook configuration %s: %w", c.Name, err))
 		}
 	}
 
@@ -588,13 +603,11 @@ func (r *Reconciler) bind(ctx context.Context, want *admissionregistrationv1.Val
 	have := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
 
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), have)
-	if apierrors.IsNotFound(err) {
-		what := "somebody keeps deleting ValidatingAdmissionPolicyBinding " + want.Name + ", or the label " + contract.LabelClusterRing + " of it"
 
-		return r.Restores.Write(want.Name, want, what, func() error { return r.fenceNew(ctx, want) })
-	}
-
-	if err != nil {
+	switch {
+	case apierrors.IsNotFound(err):
+		return r.restore(ctx, want.Kind, nil, nil, want, func() error { return r.fenceNew(ctx, want) })
+	case err != nil:
 		return fmt.Errorf("read ValidatingAdmissionPolicyBinding %s: %w", want.Name, err)
 	}
 
@@ -602,21 +615,7 @@ func (r *Reconciler) bind(ctx context.Context, want *admissionregistrationv1.Val
 	next.OwnerReferences, next.Spec = want.OwnerReferences, want.Spec
 	next.Labels = added(have.Labels, want.Labels)
 
-	if equality.Semantic.DeepEqual(have, next) {
-		return nil
-	}
-
-	who, what := kit.Changed(have, next, want.Kind, r.Status.Owner)
-
-	return r.Restores.Write(want.Name, want, who+keepsChanging+what, func() error {
-		if err := r.Client.Update(ctx, next, client.FieldOwner(r.Status.Owner)); err != nil {
-			return permission(want.Name, fmt.Errorf("update ValidatingAdmissionPolicyBinding %s: %w", want.Name, err))
-		}
-
-		log.FromContext(ctx).Info("Fence updated", "binding", want.Name)
-
-		return nil
-	})
+	return permission(want.Name, r.restore(ctx, want.Kind, have, next, want, nil))
 }
 
 // fenceNew creates a binding, with server-side apply: RBAC can restrict that by name. One that exists without its label is restored.
@@ -663,20 +662,5 @@ func (r *Reconciler) unfence(ctx context.Context, ring string) error {
 		return nil // that of a ring with the same suffix
 	}
 
-	err = r.Restores.Write(b.Name, nil, "somebody keeps creating ValidatingAdmissionPolicyBinding "+b.Name, func() error {
-		return r.Client.Delete(ctx, b, client.Preconditions{UID: &b.UID, ResourceVersion: &b.ResourceVersion})
-	})
-
-	switch {
-	case errors.As(err, new(*kit.ContestedError)):
-		return err
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return permission(b.Name, fmt.Errorf("delete ValidatingAdmissionPolicyBinding %s: %w", b.Name, err))
-	}
-
-	log.FromContext(ctx).Info("Fence removed", "binding", b.Name)
-
-	return nil
+	return permission(b.Name, r.delete(ctx, "ValidatingAdmissionPolicyBinding", b))
 }

@@ -130,7 +130,7 @@ func TestManyConnections(t *testing.T) {
 
 	for i := range addresses * connectionsFromEach {
 		group.Go(func() error {
-			conn, err := tls.DialWithDialer(from(i%addresses), "tcp", h.webhook, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // it trusts everybody
+			conn, err := tls.DialWithDialer(from(i%addresses), "tcp", h.Webhook, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // it trusts everybody
 			if err != nil {
 				return nil //nolint:nilerr // the server accepts no more
 			}
@@ -149,7 +149,7 @@ func TestManyConnections(t *testing.T) {
 	client := caller(&net.Dialer{})
 	t.Cleanup(client.CloseIdleConnections)
 
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+h.webhook+contract.WebhookPathPrefix, http.NoBody)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+h.Webhook+contract.WebhookPathPrefix, http.NoBody)
 	require.NoError(t, err)
 	response, err := client.Do(request)
 	require.NoError(t, err)

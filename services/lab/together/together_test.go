@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -29,14 +27,12 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/services/lab/house"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
-	"github.com/clusterring/clusterring/tools/testkit/process"
 	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 const (
-	// root is that of the repository.
-	root = "../../.."
 	// patience is how long a test waits for a condition.
 	patience = time.Minute
 	interval = 20 * time.Millisecond
@@ -49,7 +45,7 @@ func TestMain(m *testing.M) {
 		panic(runShard(args[0], args[1], args[2]))
 	}
 
-	os.Exit(localplane.Main(m, v1alpha1.AddToScheme))
+	os.Exit(house.Main(m))
 }
 
 // world is a ring of ConfigMaps that control Secrets, and of Services, in a new namespace, with the services that it needs.
@@ -69,35 +65,11 @@ type world struct {
 func newWorld(t *testing.T, key v1alpha1.ObjectKey) *world {
 	t.Helper()
 
-	bin := t.TempDir()
-	needed := []string{services.LeaseMonitor, services.Assigner, services.Rebalancer}
-
-	for _, name := range needed {
-		build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(bin, name), "./services/"+name+"/cmd/"+name)
-		build.Dir, build.Stderr = root, os.Stderr
-
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		require.NoError(t, build.Run())
-	}
-
-	free, err := process.FreePorts(1)
-	require.NoError(t, err)
-
-	plane := localplane.Shared(t)
-	w := &world{T: t, plane: plane, namespace: plane.Namespace(t), works: map[types.UID]string{}}
+	h := house.New(t)
+	w := &world{T: t, plane: h.Plane, namespace: h.Plane.Namespace(t), works: map[types.UID]string{}}
 	w.ring = w.namespace
 	w.declare(key)
-
-	group := services.New(services.Options{Plane: plane, BinDir: bin, LogDir: t.TempDir(), ShownLines: 20})
-	t.Cleanup(func() { require.NoError(t, group.Stop()) })
-
-	alone := "--leader-elect=false"
-	require.NoError(t, group.Start(t.Context(),
-		services.Spec{Name: services.LeaseMonitor, Binary: services.LeaseMonitor, Args: []string{alone}},
-		services.Spec{Name: services.Assigner, Binary: services.Assigner, Args: append(services.Webhook(free[0], free[0]), alone)},
-		services.Spec{Name: services.Rebalancer, Binary: services.Rebalancer, Args: []string{alone, "--settle-period=" + services.SettlePeriod.String()}},
-	))
-	require.NoError(t, group.Ready(t.Context(), needed...))
+	h.Begin(services.OpenQueries(h.Queries)...)
 
 	return w
 }
