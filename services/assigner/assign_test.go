@@ -294,23 +294,6 @@ func TestDroppedLabels(t *testing.T) {
 	})
 }
 
-// Where an object controls nothing that is sharded, the write that gives it up gives it to the next shard.
-func TestLabelsDroppedInADrainMakeRoomForTheNextShard(t *testing.T) {
-	f := newFixtureOf(t, "make-room", nil, "a", "b")
-	start(t, f.Plane)
-	f.registered()
-
-	c, warn := f.warned()
-	other := map[string]string{"a": "b", "b": "a"}[f.owner("drained")]
-	w := f.website("drained")
-	w.SetLabels(map[string]string{f.shardLabel(): other, contract.DrainLabel(f.name): "true"})
-	f.create(w)
-	w.SetLabels(map[string]string{"app": "x"})
-	require.NoError(t, c.Update(t.Context(), w))
-	require.Equal(t, map[string]string{"app": "x", f.shardLabel(): f.owner("drained")}, w.GetLabels())
-	require.Empty(t, warn.take())
-}
-
 func TestWritesNeverFail(t *testing.T) {
 	f := newFixtureOf(t, "never-fail", nil)
 	r := start(t, f.Plane)

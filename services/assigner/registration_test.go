@@ -222,19 +222,6 @@ func TestResourceThatGoes(t *testing.T) {
 	require.Equal(t, 2, f.rules())
 }
 
-func TestRingOfMissingResourcesOnly(t *testing.T) {
-	f := &fixture{t: t, name: "all-missing", kind: websiteKind("all-missing")}
-	f.Plane = localplane.Shared(t)
-	f.namespace = f.Namespace(t)
-	f.join("a")
-	f.declare(v1alpha1.RingResource{Group: f.kind.Group, Resource: "websites"})
-	start(t, f.Plane)
-
-	eventually(t, func() bool { return f.reason() == "False ResourcesMissing" }, "the condition says that resources are missing")
-	f.serve(f.kind)
-	f.registered()
-}
-
 // registration returns the message of the condition WebhookRegistered.
 func (f *fixture) registration() string {
 	c := apimeta.FindStatusCondition(f.ring().Status.Conditions, v1alpha1.ConditionWebhookRegistered)

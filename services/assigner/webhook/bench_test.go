@@ -160,6 +160,10 @@ func FuzzReview(f *testing.F) {
 	f.Add([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","operation":"UPDATE",`+
 		`"resource":{"resource":"configmaps"},"object":{"metadata":{"labels":{"a":"b"}}},"oldObject":{"metadata":{}}}}`), ring)
 	f.Add([]byte("\x00\xff{"), ring)
+	f.Add([]byte(reviewOf(`{"name":"a","labels":{"drain.alpha.sharding.timebertt.dev/clusterring-50d858e0-example":""}}`)), ring)
+	f.Add([]byte(reviewOf(`{"generateName":"a-","labels":{"a":1},"ownerReferences":[{"controller":true,"apiVersion":"///"}]}`)), ring)
+	f.Add([]byte(strings.Replace(reviewOf(plain), "CREATE", "UPDATE", 1)), ring)
+	f.Add([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"\u0000\ud800"}}`), ring)
 
 	h, _ := newHandler(f, fixedRings{ring: newRing(3)})
 
@@ -184,9 +188,13 @@ func FuzzReview(f *testing.F) {
 			return
 		}
 
-		var patch []struct{ Op string }
+		var patch []struct{ Op, Path string }
 		require.NoError(t, json.Unmarshal(answer.Response.Patch, &patch))
 		require.NotEmpty(t, patch)
 		require.Equal(t, "add", patch[0].Op)
+
+		for _, op := range patch {
+			require.True(t, strings.HasPrefix(op.Path, "/metadata/labels"), op.Path)
+		}
 	})
 }

@@ -1,7 +1,6 @@
 package webhook_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -290,46 +289,6 @@ func TestForget(t *testing.T) {
 	require.Equal(t, 1, testutil.CollectAndCount(registry, "clusterring_assigner_admission_requests_total"))
 	h.Metrics.Forget(ring)
 	require.Equal(t, 0, testutil.CollectAndCount(registry, "clusterring_assigner_admission_requests_total"))
-}
-
-// FuzzHandler sends anything at all: the handler must not panic, and whatever it answers is allowed, with a patch that
-// touches nothing but labels.
-func FuzzHandler(f *testing.F) {
-	f.Add([]byte(reviewOf(plain)))
-	f.Add([]byte(reviewOf(`{"name":"a","labels":{"drain.alpha.sharding.timebertt.dev/clusterring-50d858e0-example":""}}`)))
-	f.Add([]byte(reviewOf(`{"generateName":"a-","labels":{"a":1},"ownerReferences":[{"controller":true,"apiVersion":"///"}]}`)))
-	f.Add([]byte(strings.Replace(reviewOf(plain), "CREATE", "UPDATE", 1)))
-	f.Add([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"\u0000\ud800"}}`))
-
-	h, _ := newHandler(f, fixedRings{ring: newRing(3)})
-
-	f.Fuzz(func(t *testing.T, body []byte) {
-		r := httptest.NewRequest(http.MethodPost, contract.WebhookPath(ring), bytes.NewReader(body))
-		r.Header.Set("Content-Type", "application/json")
-
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
-
-		if w.Code != http.StatusOK {
-			require.Equal(t, http.StatusBadRequest, w.Code)
-			return
-		}
-
-		var got admissionv1.AdmissionReview
-		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
-		require.True(t, got.Response.Allowed)
-
-		if len(got.Response.Patch) == 0 {
-			return
-		}
-
-		var ops []struct{ Op, Path string }
-		require.NoError(t, json.Unmarshal(got.Response.Patch, &ops))
-
-		for _, op := range ops {
-			require.True(t, strings.HasPrefix(op.Path, "/metadata/labels"), op.Path)
-		}
-	})
 }
 
 // anyPath are paths of which each is registered.

@@ -386,13 +386,9 @@ func TestChildGoesWithItsOwner(t *testing.T) {
 		require.Equal(t, want, admission.Decide(t.Context(), abc, &owner, people{}).Shard)
 		require.Equal(t, want, admission.Decide(t.Context(), abc, &c, people{}).Shard)
 	}
-}
 
-// Clusters are cluster-scoped, so neither of their keys may have a namespace.
-func TestClusterScoped(t *testing.T) {
-	abc := state("a", "b", "c")
+	// Clusters are cluster-scoped, so neither of their keys may have a namespace.
 	want, _ := abc.Facts().View.Owner(key.Key{Group: "example.org", Kind: "Cluster", Name: "blog"})
-
 	for _, req := range []admission.Request{
 		create(clusters, &admission.Object{Name: "blog"}),
 		create(clusters, &admission.Object{Name: "blog", Namespace: "blog"}),

@@ -94,26 +94,11 @@ func TestInvariants(t *testing.T) {
 	})
 }
 
-// With three shards, the bound does not bind, so only the necessary partitions move.
-func TestLeavingMovesOnlyTheLeaversPartitions(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		shards := names(2, 3).Draw(t, "shards")
-		leaver := rapid.SampledFrom(shards).Draw(t, "leaver")
-		staying := slices.DeleteFunc(slices.Clone(shards), func(s string) bool { return s == leaver })
-
-		before, after := table(t, hashring.New(shards)), table(t, hashring.New(staying))
-		for partition := range before {
-			if before[partition] != leaver && before[partition] != after[partition] {
-				require.Equal(t, before[partition], after[partition], "partition %d", partition)
-			}
-		}
-	})
-}
-
-// The bound causes few moves, and these are limited: with n shards, at most the excess over a shard's share.
+// With three shards, the bound does not bind, so only the necessary partitions move. It causes few other moves, and these are limited: with n shards, at
+// most the excess over a shard's share.
 func TestLeavingMovesFewOtherPartitions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		shards := names(2, 60).Draw(t, "shards")
+		shards := names(2, rapid.SampledFrom([]int{3, 60}).Draw(t, "most")).Draw(t, "shards")
 		leaver := rapid.SampledFrom(shards).Draw(t, "leaver")
 		staying := slices.DeleteFunc(slices.Clone(shards), func(s string) bool { return s == leaver })
 
@@ -126,6 +111,10 @@ func TestLeavingMovesFewOtherPartitions(t *testing.T) {
 				others++
 			}
 		}
+		if len(shards) <= 3 {
+			require.Zero(t, others)
+		}
+
 		require.LessOrEqual(t, others, full.PartitionsOf(leaver)/4)
 	})
 }
@@ -143,13 +132,16 @@ func TestOwnerIsThatOfThePartition(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, want, owner)
 	})
-}
 
-func TestNoHashPanics(t *testing.T) {
-	r := hashring.New([]string{"a", "b"})
-	for _, h := range []key.Hash{0, key.Prime, 1 << 31, 1<<32 - 1} {
+	for _, h := range []key.Hash{key.Prime, 1 << 31, 1<<32 - 1} {
 		_, ok := r.Owner(h)
 		require.True(t, ok)
+	}
+
+	for _, partition := range []int{-1, hashring.Partitions, 1 << 40} {
+		_, ok := r.OwnerOf(partition)
+		require.False(t, ok)
+		require.Empty(t, r.Ranking(partition, 2))
 	}
 }
 
@@ -167,15 +159,6 @@ func TestRingWithoutShards(t *testing.T) {
 	}
 	require.Len(t, hashring.New(nil).Fingerprint(), 16)
 	require.Equal(t, hashring.New(nil).Fingerprint(), hashring.New([]string{}).Fingerprint())
-}
-
-func TestTokensThatDoNotExist(t *testing.T) {
-	r := hashring.New([]string{"a", "b"})
-	for _, partition := range []int{-1, hashring.Partitions, 1 << 40} {
-		_, ok := r.OwnerOf(partition)
-		require.False(t, ok)
-		require.Empty(t, r.Ranking(partition, 2))
-	}
 }
 
 func TestRingKeepsNothingOfTheCaller(t *testing.T) {
@@ -206,10 +189,10 @@ func TestRankingIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := names(1, 40).Draw(t, "shards")
 		partition := rapid.IntRange(0, hashring.Partitions-1).Draw(t, "partition")
-		n := rapid.IntRange(0, 4).Draw(t, "n")
+		n := rapid.IntRange(-1, 5).Draw(t, "n")
 
 		ranking := hashring.New(shards).Ranking(partition, n)
-		require.Len(t, ranking, min(n, len(shards)))
+		require.Len(t, ranking, max(0, min(n, len(shards))))
 
 		for _, ranked := range ranking {
 			owner, ok := hashring.New(shards).OwnerOf(partition)
@@ -219,12 +202,6 @@ func TestRankingIsExact(t *testing.T) {
 			shards = slices.DeleteFunc(slices.Clone(shards), func(s string) bool { return s == owner })
 		}
 	})
-}
-
-func TestRankingOfAllShards(t *testing.T) {
-	r := hashring.New([]string{"a", "b", "c"})
-	require.ElementsMatch(t, []string{"a", "b", "c"}, r.Ranking(7, 100))
-	require.Empty(t, r.Ranking(7, -1))
 }
 
 func TestFingerprintSeparatesNames(t *testing.T) {
@@ -387,34 +364,5 @@ func BenchmarkRanking(b *testing.B) {
 				partition = (partition + 4799) % hashring.Partitions
 			}
 		})
-	}
-}
-
-// The first ranking of a table builds an index, as after each change of the set of shards.
-func BenchmarkFirstRanking(b *testing.B) {
-	for _, n := range []int{3, 300} {
-		shards := randomNames(rand.New(rand.NewPCG(1, 1)), n)
-		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
-			b.ReportAllocs()
-
-			for b.Loop() {
-				b.StopTimer()
-
-				r := hashring.New(shards)
-				b.StartTimer()
-				r.Ranking(0, 2)
-			}
-		})
-	}
-}
-
-func BenchmarkCacheHit(b *testing.B) {
-	shards := randomNames(rand.New(rand.NewPCG(1, 1)), 50)
-	c := hashring.NewCache(4)
-	c.Get(shards)
-	b.ReportAllocs()
-
-	for b.Loop() {
-		c.Get(shards)
 	}
 }
