@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -88,7 +89,8 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 	}
 
 	if ring == nil {
-		return Answer{Outcome: UnknownRing, Warning: unknownRing(req.Ring)}
+		// The name of a ring has at most 63 characters. The registration has not written a longer one.
+		return Answer{Outcome: UnknownRing, Warning: fmt.Sprintf("ClusterRing %.63q does not exist: the object was not assigned to a shard", req.Ring)}
 	}
 
 	if ring.facts.Deleting {
@@ -96,7 +98,7 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 	}
 
 	if ring.facts.Refusal != "" {
-		return Answer{Outcome: RingRefused, Warning: ring.refused()}
+		return Answer{Outcome: RingRefused, Warning: ring.warn(": the object was not assigned to a shard: %s", ring.facts.Refusal)}
 	}
 
 	if !ring.asked(req) {
@@ -109,7 +111,8 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 	}
 
 	if req.Object == nil {
-		return Answer{Outcome: Undecodable, Warning: ring.undecodable()}
+		return Answer{Outcome: Undecodable, Warning: ring.warn(": the object waits until the rebalancer has seen it: the assigner cannot read its "+
+			"metadata, or does not read so many labels or owner references")}
 	}
 
 	if _, labelled := req.Object.Labels[ring.shardLabel]; labelled {
@@ -128,7 +131,8 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 	case errors.Is(err, resources.ErrBusy):
 		return Answer{Outcome: OwnerUnread} // no user can do anything about it
 	case err != nil:
-		return Answer{Outcome: OwnerUnread, Warning: ring.ownerUnread(err)}
+		return Answer{Outcome: OwnerUnread, Warning: ring.warn(": the object waits unassigned until the rebalancer has found its owner: %v "+
+			"(is the assigner allowed to read it? This requires a ClusterRole with the label %s: \"true\")", err, contract.LabelAggregateToAssigner)}
 	case !ok:
 		return Answer{Outcome: ForeignOwner}
 	}
@@ -322,7 +326,8 @@ func (r *Ring) lost(req *Request) (a Answer, ok bool) {
 		return a, false
 	}
 
-	return Answer{Outcome: Restored, Shard: shard, Warning: r.restored(shard)}, true
+	return Answer{Outcome: Restored, Shard: shard, Warning: r.warn(": label %s was restored, because shard %q may be working on the object: leave "+
+		"the label out of what you write; the rebalancer moves the object when necessary", r.shardLabel, shard)}, true
 }
 
 // acknowledges reports whether an update has the form in which a shard releases an object: the object was asked to move, and loses the label, or
