@@ -7,9 +7,36 @@
 package assigner
 
 import (
-	"github.com/spf13/cobra"
+	"context"
+	"crypto/x509"
+	"fmt"
+	"time"
 
+	"github.com/spf13/cobra"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/assigner/registration"
+	"github.com/clusterring/clusterring/services/assigner/rings"
+	"github.com/clusterring/clusterring/services/assigner/webhook"
+	"github.com/clusterring/clusterring/services/internal/certs"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/leases"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
 // name of the service, its field manager and, by default, its Kubernetes Service.
@@ -55,3 +82,187 @@ func NewCommand() *cobra.Command {
 		Setup:          s.setup,
 	})
 }
+
+// service is one run of the assigner.
+type service struct{ options }
+
+// configure restricts what is cached to what is needed.
+func (s *service) configure(common *kit.Options, o *manager.Options) {
+	o.Cache.ByObject[&admissionregistrationv1.MutatingWebhookConfiguration{}] = kit.WithManagers(kit.OfRing())
+	o.Cache.ByObject[&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}] = kit.WithManagers(kit.OfRing())
+	o.Cache.ByObject[&v1alpha1.PolicyParameter{}] = kit.WithManagers(cache.ByObject{})
+	o.Cache.ByObject[&admissionregistrationv1.ValidatingAdmissionPolicy{}] = cache.ByObject{
+		Field: fields.OneTermEqualSelector("metadata.name", contract.FencePolicyName),
+	}
+	o.Cache.ByObject[&corev1.Secret{}] = cache.ByObject{
+		Namespaces: map[string]cache.Config{common.Namespace: {
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", s.secret.Name),
+		}},
+	}
+}
+
+func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
+	mgr := rt.Manager
+	target := s.target(rt.Options.Namespace)
+
+	index := membership.NewIndex()
+	store := rings.NewStore(index, admissions.Forget)
+
+	source, err := s.certificates(rt, target)
+	if err != nil {
+		return err
+	}
+
+	if err := source.SetupWithManager(mgr); err != nil {
+		return err
+	}
+
+	if _, err := leases.Follow(mgr, rt.AddReady, index); err != nil {
+		return err
+	}
+
+	known, err := resources.Follow(mgr, rt.Clock, rt.Log)
+	if err != nil {
+		return err
+	}
+
+	keeper := &rings.Keeper{Client: mgr.GetClient(), Store: store, Resources: known}
+	if err := keeper.SetupWithManager(mgr); err != nil {
+		return err
+	}
+
+	reach, err := registration.NewReach(mgr, target, rt.Clock, arrivals)
+	if err != nil {
+		return err
+	}
+
+	r := &registration.Reconciler{
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Rings:    store,
+		Bundle:   source,
+		Target:   target,
+		Status:   clusterring.StatusWriter{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
+		Reach:    reach,
+		Restores: kit.NewRestores(rt.Clock),
+	}
+	if err := r.SetupWithManager(mgr); err != nil {
+		return err
+	}
+
+	ancestors, err := ancestorsOf(mgr, rt.Clock)
+	if err != nil {
+		return err
+	}
+
+	paths, err := registration.Follow(ctx, mgr.GetCache())
+	if err != nil {
+		return err
+	}
+
+	handler := &webhook.Handler{
+		Rings: store, Paths: paths, Ancestors: ancestors, Bodies: webhook.NewBodies(), Metrics: admissions, Clock: rt.Clock, Log: rt.Log,
+		Notices: webhook.NewNotices(mgr.GetClient(), mgr.GetEventRecorder(name), rt.Clock),
+	}
+
+	clients, err := s.clientCAs(rt)
+	if err != nil {
+		return err
+	}
+
+	server := &webhook.Server{
+		Address: s.bindAddress, Handler: handler, GetCertificate: source.GetCertificate, ClientCAs: clients,
+		ConnectionAge: s.connectionAge, Clock: rt.Clock, Log: rt.Log,
+	}
+	if err := mgr.Add(server); err != nil {
+		return fmt.Errorf("add the server of the webhook: %w", err)
+	}
+
+	rt.AddReady("rings", keeper.Ready)
+	rt.AddReady("paths", paths.Ready)
+	rt.AddReady("certificate", source.Ready)
+	rt.AddReady("webhook", server.Ready)
+
+	return nil
+}
+
+// clientCAs returns where the webhook's server finds the CA certificates of API servers; nil if it asks for no certificate.
+func (s *service) clientCAs(rt *kit.Runtime) (func() *x509.CertPool, error) {
+	if s.clientCAFile == "" {
+		return nil, nil
+	}
+
+	file, err := certs.NewBundleFile(s.clientCAFile, rt.Clock, func([]byte) {}) // each handshake asks for the content
+	if err != nil {
+		return nil, fmt.Errorf("%w (--client-ca-file)", err)
+	}
+
+	if err := rt.Manager.Add(file); err != nil {
+		return nil, fmt.Errorf("follow the CA certificates of API servers: %w", err)
+	}
+
+	return func() *x509.CertPool {
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(file.PEM()) // it contains certificates: a file without any is refused
+
+		return pool
+	}, nil
+}
+
+const (
+	// maxBetween is of how many objects that stand between others it is remembered whom they follow, 3 MB, and rememberFor for how long. Should
+	// one get another owner, what is new goes to the old owner's shard for that long, until the rebalancer's audit finds it.
+	maxBetween  = 10_000
+	rememberFor = time.Minute
+	// ownerWithin is how long a user's write waits for a read of an owner. The rebalancer assigns what has waited in vain.
+	ownerWithin = 100 * time.Millisecond
+)
+
+// ancestorsOf returns who finds out whom objects follow.
+func ancestorsOf(mgr manager.Manager, clk clock.PassiveClock) (*resources.Book, error) {
+	config := rest.CopyConfig(mgr.GetConfig())
+	config.QPS, config.RateLimiter = -1, nil // a write must not queue behind others'
+
+	live, err := metadata.NewForConfigAndClient(config, mgr.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("create a client for metadata: %w", err)
+	}
+
+	read := func(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+		return live.Resource(gvr).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	}
+
+	return resources.NewBook(resources.BookOptions{Read: read, Size: maxBetween, Remember: rememberFor, LabelsAnew: true, Patience: ownerWithin, Clock: clk}), nil
+}
+
+// certificates returns where the serving certificate comes from.
+func (s *service) certificates(rt *kit.Runtime, target registration.Target) (certs.Source, error) {
+	if s.caMode != caSecret {
+		bundle := s.caBundleFile
+		if s.caMode == caCertManager {
+			bundle = ""
+		}
+
+		source, err := certs.NewFiles(s.certFile, s.keyFile, bundle, rt.Clock)
+		if err != nil {
+			return nil, fmt.Errorf("%w (--tls-cert-file, --tls-private-key-file, --ca-bundle-file)", err)
+		}
+
+		return source, nil
+	}
+
+	return &certs.Secret{
+		Client: rt.Manager.GetClient(),
+		Name:   types.NamespacedName{Namespace: rt.Options.Namespace, Name: s.secret.Name},
+		Policy: s.policy(target),
+		Clock:  rt.Clock,
+	}, nil
+}
+
+// admissions are the metrics of the webhook, for all commands of the process.
+var admissions = webhook.NewMetrics()
+
+// arrivals shows for each ring whether API servers reach the webhook.
+var arrivals = registration.NewArrivals()
+
+func init() { metrics.Registry.MustRegister(append(admissions.Collectors(), arrivals)...) }

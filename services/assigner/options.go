@@ -110,7 +110,10 @@ func (o *options) validate() error {
 
 	switch o.caMode {
 	case caSecret:
-		errs = append(errs, o.validateSecret())
+		errs = append(errs, o.secret.Validate())
+		if o.certFile != "" || o.keyFile != "" {
+			errs = append(errs, fmt.Errorf("--tls-cert-file and --tls-private-key-file are for --ca-mode %s and %s", caFile, caCertManager))
+		}
 	case caFile:
 		errs = append(errs, o.validateFiles(), required("ca-bundle-file", o.caBundleFile, o.caMode))
 	case caCertManager:
@@ -165,16 +168,6 @@ func (o *options) validateURL() error {
 	}
 
 	return nil
-}
-
-func (o *options) validateSecret() error {
-	errs := []error{o.secret.Validate()}
-
-	if o.certFile != "" || o.keyFile != "" {
-		errs = append(errs, fmt.Errorf("--tls-cert-file and --tls-private-key-file are for --ca-mode %s and %s", caFile, caCertManager))
-	}
-
-	return errors.Join(errs...)
 }
 
 func (o *options) validateFiles() error {

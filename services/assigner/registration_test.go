@@ -2,16 +2,27 @@ package assigner_test
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -211,15 +222,303 @@ func TestResourceThatGoes(t *testing.T) {
 	require.Equal(t, 2, f.rules())
 }
 
-func TestRingOfMissingResourcesOnly(t *testing.T) {
-	f := &fixture{t: t, name: "all-missing", kind: websiteKind("all-missing")}
-	f.Plane = localplane.Shared(t)
-	f.namespace = f.Namespace(t)
-	f.join("a")
-	f.declare(v1alpha1.RingResource{Group: f.kind.Group, Resource: "websites"})
-	start(t, f.Plane)
+// registration returns the message of the condition WebhookRegistered.
+func (f *fixture) registration() string {
+	c := apimeta.FindStatusCondition(f.ring().Status.Conditions, v1alpha1.ConditionWebhookRegistered)
+	if c == nil {
+		return ""
+	}
 
-	eventually(t, func() bool { return f.reason() == "False ResourcesMissing" }, "the condition says that resources are missing")
-	f.serve(f.kind)
+	return c.Message
+}
+
+// meddle changes an object of the ring whenever somebody has written it, as a controller with a watch does, until stop is called. It returns how many
+// times it did.
+func meddle[O client.Object](f *fixture, list client.ObjectList, change func(O) bool) (stop func() int64) {
+	f.t.Helper()
+
+	c, err := client.NewWithWatch(f.Config, client.Options{Scheme: f.Client.Scheme()})
+	require.NoError(f.t, err)
+
+	ctx, cancel := context.WithCancel(f.t.Context())
+	selector := &client.ListOptions{LabelSelector: labels.SelectorFromSet(labels.Set{contract.LabelClusterRing: f.name})}
+
+	w, err := c.Watch(ctx, list, selector)
+	require.NoError(f.t, err)
+
+	var times atomic.Int64
+
+	done := make(chan struct{})
+
+	go func() {
+		defer close(done)
+
+		for e := range w.ResultChan() {
+			if o, ok := e.Object.(O); ok && change(o) && c.Update(ctx, o, client.FieldOwner("meddler")) == nil {
+				times.Add(1)
+			}
+		}
+	}()
+
+	f.t.Cleanup(func() { f.t.Logf("changed %d times", times.Load()) })
+
+	return func() int64 {
+		cancel()
+		w.Stop()
+		<-done
+
+		return times.Load()
+	}
+}
+
+// TestNarrowedByAnEnforcer lets another controller exclude namespaces from the webhook, as managed Kubernetes does.
+func TestNarrowedByAnEnforcer(t *testing.T) {
+	f := newFixture(t, "narrowed", "a")
+	start(t, f.Plane)
 	f.registered()
+	require.Equal(t, "true", f.configuration().Labels["admissions.enforcer/disabled"], "the enforcer of AKS is asked to leave it alone")
+
+	added := []metav1.LabelSelectorRequirement{
+		{Key: "control-plane", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"true"}},
+		{Key: "kubernetes.azure.com/managedby", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"aks"}},
+	}
+	narrow := func(c *admissionregistrationv1.MutatingWebhookConfiguration) bool {
+		s := sharder(c).NamespaceSelector
+		if len(s.MatchExpressions) > 0 {
+			return false
+		}
+
+		s.MatchExpressions = append(s.MatchExpressions, added...)
+
+		return true
+	}
+	stop := meddle(f, &admissionregistrationv1.MutatingWebhookConfigurationList{}, narrow)
+
+	eventually(t, func() bool { return strings.Contains(f.registration(), "meddler") }, "the ring says who has narrowed it")
+	require.Contains(t, f.registration(), "namespaceSelector")
+	require.Equal(t, "True Registered", f.reason())
+
+	// A ring that changes is registered anew, without what others have added, because its own spec may have said so before.
+	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.Resources[0].ControlledResources = nil })
+	eventually(t, func() bool {
+		return f.rules() == 1 && len(sharder(f.configuration()).NamespaceSelector.MatchExpressions) == 2
+	}, "the rules follow")
+	eventually(t, func() bool { return strings.Contains(f.registration(), "meddler") }, "the ring says so again")
+
+	times := stop()
+	require.LessOrEqual(t, times, int64(3))
+	require.LessOrEqual(t, f.configuration().Generation, int64(2+3))
+	require.Equal(t, added, sharder(f.configuration()).NamespaceSelector.MatchExpressions)
+	require.NotEmpty(t, sharder(f.configuration()).NamespaceSelector.MatchLabels)
+	f.asked()
+}
+
+// TestContestedWebhook lets another controller break the webhook again and again.
+func TestContestedWebhook(t *testing.T) {
+	f := newFixture(t, "contested", "a")
+	start(t, f.Plane)
+	f.registered()
+
+	stop := meddle(f, &admissionregistrationv1.MutatingWebhookConfigurationList{}, func(c *admissionregistrationv1.MutatingWebhookConfiguration) bool {
+		sharder(c).TimeoutSeconds = new(int32(7))
+		sharder(c).Rules[0].Operations = sharder(c).Rules[0].Operations[:1]
+
+		return true
+	})
+
+	eventually(t, func() bool { return f.reason() == "False ChangedByOthers" }, "the ring says that others change its webhook")
+	require.Contains(t, f.registration(), "meddler")
+	require.Contains(t, f.registration(), "webhooks["+contract.WebhookName+"].rules")
+	require.Contains(t, f.registration(), "webhooks["+contract.WebhookName+"].timeoutSeconds")
+	require.LessOrEqual(t, stop(), int64(8), "nobody writes all the time")
+
+	f.registered()
+	require.Contains(t, f.registration(), "meddler", "it is good to know afterwards")
+	require.NotEqual(t, int32(7), *sharder(f.configuration()).TimeoutSeconds)
+}
+
+// TestContestedFence lets another controller weaken the fence again and again.
+func TestContestedFence(t *testing.T) {
+	f := newFenced(t, "fence-contested", v1alpha1.FenceEnforce)
+	start(t, f.Plane)
+	f.registered()
+	f.reports("True Enforced")
+
+	stop := meddle(f.fixture, &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{}, func(b *admissionregistrationv1.ValidatingAdmissionPolicyBinding) bool {
+		b.Spec.ValidationActions = []admissionregistrationv1.ValidationAction{admissionregistrationv1.Audit}
+
+		return true
+	})
+
+	f.reports("False FenceFailed meddler keeps changing spec.validationActions of ValidatingAdmissionPolicyBinding")
+	require.LessOrEqual(t, stop(), int64(8), "nobody writes all the time")
+	f.reports("True Enforced")
+}
+
+// firewall stands between API servers and the assigner. While it is closed, bytes vanish, as packets that a firewall drops.
+type firewall struct {
+	address, behind string
+
+	mu   sync.Mutex
+	pass *sync.Cond
+	shut bool
+}
+
+func newFirewall(t *testing.T) *firewall {
+	t.Helper()
+
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+
+	f := &firewall{address: l.Addr().String(), behind: localplane.FreeAddress(t)}
+	f.pass = sync.NewCond(&f.mu)
+
+	t.Cleanup(func() {
+		f.open()
+
+		_ = l.Close()
+	})
+
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+
+			go f.serve(conn)
+		}
+	}()
+
+	return f
+}
+
+func (f *firewall) serve(outside net.Conn) {
+	defer func() { _ = outside.Close() }()
+
+	inside, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", f.behind)
+	if err != nil {
+		return
+	}
+
+	defer func() { _ = inside.Close() }()
+
+	go func() {
+		_, _ = io.Copy(outside, inside)
+		_ = outside.Close()
+	}()
+
+	buf := make([]byte, 64<<10)
+
+	for {
+		n, err := outside.Read(buf)
+		if err != nil {
+			return
+		}
+
+		f.wait()
+
+		if _, err := inside.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (f *firewall) wait() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	for f.shut {
+		f.pass.Wait()
+	}
+}
+
+func (f *firewall) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	f.shut = true
+}
+
+func (f *firewall) open() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	f.shut = false
+	f.pass.Broadcast()
+}
+
+// arrives returns the metric of a ring: whether calls arrive; -1 if there is none.
+func arrives(t *testing.T, ring string) float64 {
+	t.Helper()
+
+	families, err := metrics.Registry.Gather()
+	require.NoError(t, err)
+
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "clusterring_assigner_calls_arrive" && m.GetLabel()[0].GetValue() == ring {
+				return m.GetGauge().GetValue()
+			}
+		}
+	}
+
+	return -1
+}
+
+// within waits for a condition as eventually does, but up to a minute.
+func within(t *testing.T, condition func() bool, what string) {
+	t.Helper()
+	require.Eventually(t, condition, time.Minute, interval, what)
+}
+
+func TestCallsThatDoNotArriveAreReported(t *testing.T) {
+	f := newFixture(t, "unreached", "a")
+	wall := newFirewall(t)
+	r := launchAt(t, f.Plane, wall.behind, "--webhook-url=https://"+wall.address, "--webhook-timeout=1s")
+	eventually(t, r.ready, "the assigner becomes ready")
+	f.registered()
+	within(t, func() bool { return arrives(t, f.name) == 1 }, "the metric shows that calls arrive")
+
+	// Nobody writes an object of the ring.
+	asked := count(t, f.name, "")
+
+	wall.close()
+	within(t, func() bool { return f.reason() == "False CallsNotAnswered" }, "the condition shows that calls do not arrive")
+
+	message := apimeta.FindStatusCondition(f.ring().Status.Conditions, v1alpha1.ConditionWebhookRegistered).Message
+	require.Contains(t, message, "context deadline exceeded")
+	require.Contains(t, message, "Allow API servers to connect to https://"+wall.address)
+	require.Zero(t, arrives(t, f.name))
+	require.Equal(t, asked, count(t, f.name, ""))
+
+	start := clock.RealClock{}.Now()
+	f.create(f.website("waits"))
+	require.Less(t, clock.RealClock{}.Since(start), 3*time.Second, "a write waits a second for an assigner that does not answer")
+
+	wall.open()
+	within(t, func() bool { return f.reason() == "True Registered" }, "the condition shows that calls arrive again")
+	require.InDelta(t, 1, arrives(t, f.name), 0)
+}
+
+func TestNineRingsDelayAWriteLessThanTenSeconds(t *testing.T) {
+	f := newFixture(t, "overlap-0", "a")
+	wall := newFirewall(t)
+	r := launchAt(t, f.Plane, wall.behind, "--webhook-url=https://"+wall.address, "--webhook-timeout=1s")
+	eventually(t, r.ready, "the assigner becomes ready")
+	f.registered()
+
+	for i := 1; i < 9; i++ {
+		other := *f
+		other.name = fmt.Sprintf("overlap-%d", i)
+		other.join("a")
+		other.declare(v1alpha1.RingResource{Group: f.kind.Group, Resource: "websites"})
+		other.registered()
+	}
+
+	wall.close()
+
+	start := clock.RealClock{}.Now()
+	f.create(f.website("waits"))
+	require.Less(t, clock.RealClock{}.Since(start), 10*time.Second)
 }

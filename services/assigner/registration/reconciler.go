@@ -1,18 +1,30 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -230,24 +242,59 @@ func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, s
 	}
 
 	if found != nil {
-		what := "somebody keeps deleting " + kindConfiguration + " " + want.Name + ", or the label " + contract.LabelClusterRing + " of it"
-		if err := r.Restores.Write(want.Name, want, what, func() error { return r.create(ctx, want) }); err != nil {
-			return "", err
-		}
-
-		return "", r.injected(want)
+		return "", cmp.Or(r.restore(ctx, kindConfiguration, nil, nil, want, func() error { return r.create(ctx, want) }), r.injected(want))
 	}
 
 	next := merge(have, want, r.Restores.Same(want.Name, want))
-
-	if !equality.Semantic.DeepEqual(have, next) {
-		who, what := kit.Changed(have, next, kindConfiguration, r.Status.Owner)
-		if err := r.Restores.Write(want.Name, want, who+keepsChanging+what, func() error { return r.update(ctx, next) }); err != nil {
-			return "", err
-		}
+	if err := r.restore(ctx, kindConfiguration, have, next, want, nil); err != nil {
+		return "", err
 	}
 
 	return r.note(next, want), r.injected(next)
+}
+
+// restore brings an object into the state next if it is not in that state, or creates it if have is nil: it is not in the cache.
+func (r *Reconciler) restore(ctx context.Context, kind string, have, next, want client.Object, create func() error) error {
+	name := want.GetName()
+	if have == nil {
+		return r.Restores.Write(name, want, "somebody keeps deleting "+kind+" "+name+", or the label "+contract.LabelClusterRing+" of it", create)
+	}
+
+	if equality.Semantic.DeepEqual(have, next) {
+		return nil
+	}
+
+	who, what := kit.Changed(have, next, kind, r.Status.Owner)
+
+	return r.Restores.Write(name, want, who+keepsChanging+what, func() error { return r.update(ctx, kind, next) })
+}
+
+func (r *Reconciler) update(ctx context.Context, kind string, next client.Object) error {
+	if err := r.Client.Update(ctx, next, client.FieldOwner(r.Status.Owner)); err != nil {
+		return fmt.Errorf("update %s %s: %w", kind, next.GetName(), err)
+	}
+
+	log.FromContext(ctx).Info(kind+" updated", "name", next.GetName())
+
+	return nil
+}
+
+// delete deletes an object that has not changed since it was read.
+func (r *Reconciler) delete(ctx context.Context, kind string, obj client.Object) error {
+	err := r.Restores.Write(obj.GetName(), nil, "somebody keeps creating "+kind+" "+obj.GetName(), func() error {
+		return r.Client.Delete(ctx, obj, client.Preconditions{UID: new(obj.GetUID()), ResourceVersion: new(obj.GetResourceVersion())})
+	})
+
+	switch {
+	case errors.As(err, new(*kit.ContestedError)):
+		return err
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("delete %s %s: %w", kind, obj.GetName(), err)
+	case err == nil:
+		log.FromContext(ctx).Info(kind+" removed", "name", obj.GetName())
+	}
+
+	return nil
 }
 
 // create creates a configuration that the cache does not contain.
@@ -261,22 +308,12 @@ func (r *Reconciler) create(ctx context.Context, want *admissionregistrationv1.M
 			return fmt.Errorf("read webhook configuration %s: %w", want.Name, err)
 		}
 
-		return r.update(ctx, merge(have, want, false))
+		return r.update(ctx, kindConfiguration, merge(have, want, false))
 	case err != nil:
 		return fmt.Errorf("create webhook configuration %s: %w", want.Name, err)
 	}
 
 	log.FromContext(ctx).Info("Webhook registered", "configuration", want.Name)
-
-	return nil
-}
-
-func (r *Reconciler) update(ctx context.Context, next *admissionregistrationv1.MutatingWebhookConfiguration) error {
-	if err := r.Client.Update(ctx, next, client.FieldOwner(r.Status.Owner)); err != nil {
-		return fmt.Errorf("update webhook configuration %s: %w", next.Name, err)
-	}
-
-	log.FromContext(ctx).Info("Webhook configuration updated", "configuration", next.Name)
 
 	return nil
 }
@@ -327,22 +364,303 @@ func (r *Reconciler) remove(ctx context.Context, ring string) error {
 	var errs []error
 
 	for i := range list.Items {
-		c := &list.Items[i]
-
 		// One that has changed meanwhile may carry its right label again; if not, its event leads here once more.
-		err := r.Restores.Write(c.Name, nil, "somebody keeps creating "+kindConfiguration+" "+c.Name, func() error {
-			return r.Client.Delete(ctx, c, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion})
-		})
-
-		switch {
-		case errors.As(err, new(*kit.ContestedError)):
+		if err := r.delete(ctx, kindConfiguration, &list.Items[i]); !apierrors.IsConflict(err) {
 			errs = append(errs, err)
-		case err == nil:
-			log.FromContext(ctx).Info("Webhook removed", "configuration", c.Name)
-		case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
-			errs = append(errs, fmt.Errorf("delete webhook configuration %s: %w", c.Name, err))
 		}
 	}
 
 	return errors.Join(errs...)
+}
+
+// catchUp is how long the cache gets to bring what somebody else has written meanwhile.
+const catchUp = 50 * time.Millisecond
+
+// bundlePatience is how long after its start a leader waits for the bundle, and for the list of rings, before it calls that a failure.
+const bundlePatience = 10 * time.Second
+
+// concurrency is how many rings are looked after at a time.
+const concurrency = 20
+
+// listPatience is how long admission policies may not know a new ring before that is a failure.
+const listPatience = 5 * time.Second
+
+// SetupWithManager adds the reconciler to a manager. It runs only in the leader.
+func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
+	err := builder.ControllerManagedBy(mgr).
+		Named("registration").
+		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(specChanged)).
+		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
+		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
+		Watches(&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
+		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
+		Watches(&admissionregistrationv1.ValidatingAdmissionPolicy{}, handler.EnqueueRequestsFromMapFunc(r.allRings)).
+		WatchesRawSource(clusterring.Source(r.Client, r.changes)).
+		WithOptions(controller.Options{
+			RateLimiter: kit.RateLimiter[reconcile.Request](),
+			// Each ring may wait for a probe that is not answered.
+			MaxConcurrentReconciles: concurrency,
+		}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("register webhooks: %w", err)
+	}
+
+	return nil
+}
+
+// specChanged leaves out changes of status, most of which the other services write.
+var specChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+		e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
+		e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() ||
+		e.ObjectOld.GetAnnotations()[contract.AnnotationUnboundShards] != e.ObjectNew.GetAnnotations()[contract.AnnotationUnboundShards]
+}}
+
+// changes requests rings whose resources became known or changed, and all rings when the bundle has changed.
+func (r *Reconciler) changes(_ context.Context, one func(ring string), all func()) error {
+	r.started = r.Status.Clock.Now()
+
+	r.Rings.Subscribe(one)
+	r.Bundle.Subscribe(all)
+
+	return nil
+}
+
+// allRings maps what concerns all rings to all rings.
+func (r *Reconciler) allRings(ctx context.Context, _ client.Object) []reconcile.Request {
+	return clusterring.Requests(ctx, r.Client)
+}
+
+// merge returns the configuration as it should be. Labels and annotations that others have added stay; so does a bundle that is not ours to fill in.
+//
+// If the assigner has written what it wants before, what others have added to selectors and match conditions stays, too: they can only exclude objects,
+// which get their shards from the rebalancer. Managed Kubernetes excludes its own namespaces so. Otherwise, what was added is dropped, because it may come
+// from what the ring was before. Others then add theirs again.
+func merge(have, want *admissionregistrationv1.MutatingWebhookConfiguration, again bool) *admissionregistrationv1.MutatingWebhookConfiguration {
+	next := have.DeepCopy()
+	next.OwnerReferences = want.OwnerReferences
+	next.Webhooks = want.DeepCopy().Webhooks
+	next.Labels = added(have.Labels, want.Labels)
+
+	_, inject := want.Annotations[annotationInjectCA]
+	if inject {
+		next.Annotations = added(have.Annotations, want.Annotations)
+	} else {
+		delete(next.Annotations, annotationInjectCA)
+	}
+
+	for i := range next.Webhooks {
+		w := &next.Webhooks[i]
+
+		j := slices.IndexFunc(have.Webhooks, func(h admissionregistrationv1.MutatingWebhook) bool { return h.Name == w.Name })
+		if j < 0 {
+			continue
+		}
+
+		h := have.Webhooks[j].DeepCopy()
+		if inject {
+			w.ClientConfig.CABundle = h.ClientConfig.CABundle
+		}
+
+		if again {
+			w.NamespaceSelector = narrowed(h.NamespaceSelector, w.NamespaceSelector)
+			w.ObjectSelector = narrowed(h.ObjectSelector, w.ObjectSelector)
+			w.MatchConditions = all(slices.DeleteFunc(h.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return changed(c, w) }), w.MatchConditions)
+		}
+	}
+
+	return next
+}
+
+// changed reports whether a match condition has the name of one of the webhook's, and not its expression. Names are unique.
+func changed(c admissionregistrationv1.MatchCondition, w *admissionregistrationv1.MutatingWebhook) bool {
+	return slices.ContainsFunc(w.MatchConditions, func(ours admissionregistrationv1.MatchCondition) bool { return ours.Name == c.Name && ours != c })
+}
+
+// added returns the entries of both maps; those of want win.
+func added(have, want map[string]string) map[string]string {
+	if len(have) == 0 {
+		return maps.Clone(want)
+	}
+
+	out := maps.Clone(have)
+	maps.Copy(out, want)
+
+	return out
+}
+
+// narrowed returns a selector with the requirements of both.
+func narrowed(have, want *metav1.LabelSelector) *metav1.LabelSelector {
+	if have == nil || want == nil {
+		return want
+	}
+
+	return &metav1.LabelSelector{
+		MatchLabels:      added(have.MatchLabels, want.MatchLabels),
+		MatchExpressions: all(have.MatchExpressions, want.MatchExpressions),
+	}
+}
+
+// all returns the elements of both lists: have, if it contains all that are wanted.
+func all[T any](have, want []T) []T {
+	return slices.Concat(have, slices.DeleteFunc(slices.Clone(want), func(w T) bool {
+		return slices.ContainsFunc(have, func(h T) bool { return equality.Semantic.DeepEqual(h, w) })
+	}))
+}
+
+// fenced brings the ring's fence into the state that it should have, and returns the condition about it, also with an error; nil if there is
+// nothing to report. A ring that is being deleted keeps its fence.
+func (r *Reconciler) fenced(ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set) (*metav1.Condition, error) {
+	if set == nil {
+		return meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionFenced), nil // as it was before the ring was deleted
+	}
+
+	problem, err := r.fence(ctx, ring, set)
+	if ring.Spec.Fence == nil {
+		return nil, err
+	}
+
+	c := &metav1.Condition{Type: v1alpha1.ConditionFenced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonFenceFailed, Message: problem}
+
+	switch {
+	case errors.As(err, new(*kit.ContestedError)):
+		c.Message = err.Error() + nowAndThen
+	case err != nil:
+		c.Message = err.Error()
+	case problem != "":
+	case ring.Spec.Fence.Mode == v1alpha1.FenceOff:
+		c.Reason, c.Message = v1alpha1.ReasonFenceOff, "the API server allows shards to write all objects, because spec.fence.mode is Off"
+	case ring.Spec.Fence.Mode == v1alpha1.FenceAudit:
+		c.Reason = v1alpha1.ReasonFenceAudited
+		c.Message = "the API server reports writes of shards to objects of other shards, and allows them, because spec.fence.mode is Audit" + unbound(ring)
+	default:
+		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonFenceEnforced
+		c.Message = "the API server refuses writes of shards to objects of other shards" + unbound(ring)
+	}
+
+	return c, err
+}
+
+// unbound adds what a ring that accepts all tokens has to know before its fence is enforced.
+func unbound(ring *v1alpha1.ClusterRing) string {
+	if ring.Annotations[contract.AnnotationUnboundShards] != "true" {
+		return ""
+	}
+
+	return fmt.Sprintf("; annotation %s lets shards hold their Leases with tokens that are bound to no Pod, but the fence refuses all their writes to objects",
+		contract.AnnotationUnboundShards)
+}
+
+// fence writes or removes the ring's binding. It returns why the fence cannot work; otherwise "".
+func (r *Reconciler) fence(ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set) (problem string, err error) {
+	want := Fence(ring, set)
+	if want == nil {
+		if err := r.unfence(ctx, ring.Name); err != nil || ring.Spec.FenceMode() == v1alpha1.FenceOff {
+			return "", err
+		}
+
+		return "the API server serves no resource of the ring", nil
+	}
+
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: contract.FencePolicyName}, policy); apierrors.IsNotFound(err) {
+		problem = fmt.Sprintf("ValidatingAdmissionPolicy %s does not exist: install deploy/base/guard", contract.FencePolicyName)
+	} else if err != nil {
+		return "", fmt.Errorf("read ValidatingAdmissionPolicy %s: %w", contract.FencePolicyName, err)
+	} else if problem, err = r.parameterProblem(ctx, ring); err != nil {
+		return "", err
+	}
+
+	return problem, r.bind(ctx, want)
+}
+
+// parameterProblem returns why the fence does not know the ring; otherwise "".
+func (r *Reconciler) parameterProblem(ctx context.Context, ring *v1alpha1.ClusterRing) (string, error) {
+	parameter := &v1alpha1.PolicyParameter{}
+	key := client.ObjectKey{Name: contract.FenceName(ring.Name)}
+
+	err := r.Client.Get(ctx, key, parameter)
+	want := parameter.DeepCopy()
+	want.Data = clusterring.CorrectedFence(parameter, ring)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("PolicyParameter %s does not exist, without which the fence allows all writes: check that leasemonitor runs, which creates it", key.Name), nil
+	case err != nil:
+		return "", fmt.Errorf("read PolicyParameter %s: %w", key.Name, err)
+	case !maps.Equal(parameter.Data, want.Data):
+		who, what := kit.Changed(parameter, want, "PolicyParameter", "leasemonitor")
+
+		return fmt.Sprintf("PolicyParameter %s, which describes the ring to its fence, differs from the spec: check that leasemonitor runs, which updates it, and whether %s keeps changing %s", key.Name, who, what), nil
+	}
+
+	return "", nil
+}
+
+// bind writes a binding if it is not as it should be.
+func (r *Reconciler) bind(ctx context.Context, want *admissionregistrationv1.ValidatingAdmissionPolicyBinding) error {
+	have := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
+
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), have)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return r.restore(ctx, want.Kind, nil, nil, want, func() error { return r.fenceNew(ctx, want) })
+	case err != nil:
+		return fmt.Errorf("read ValidatingAdmissionPolicyBinding %s: %w", want.Name, err)
+	}
+
+	next := have.DeepCopy()
+	next.OwnerReferences, next.Spec = want.OwnerReferences, want.Spec
+	next.Labels = added(have.Labels, want.Labels)
+
+	return permission(want.Name, r.restore(ctx, want.Kind, have, next, want, nil))
+}
+
+// fenceNew creates a binding, with server-side apply: RBAC can restrict that by name. One that exists without its label is restored.
+func (r *Reconciler) fenceNew(ctx context.Context, want *admissionregistrationv1.ValidatingAdmissionPolicyBinding) error {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
+	if err != nil {
+		return fmt.Errorf("encode ValidatingAdmissionPolicyBinding %s: %w", want.Name, err)
+	}
+
+	apply := client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: content})
+	if err := r.Client.Apply(ctx, apply, client.FieldOwner(r.Status.Owner), client.ForceOwnership); err != nil {
+		return permission(want.Name, fmt.Errorf("create ValidatingAdmissionPolicyBinding %s: %w", want.Name, err))
+	}
+
+	log.FromContext(ctx).Info("Fence set up", "binding", want.Name)
+
+	return nil
+}
+
+// permission adds to an error what an administrator can do about a permission that is missing.
+func permission(binding string, err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+
+	return fmt.Errorf("%w: create a ClusterRole with the label %s=true that grants create, patch, update, and delete on validatingadmissionpolicybindings with the name %s, as deploy/example does",
+		err, contract.LabelAggregateToAssigner, binding)
+}
+
+// unfence removes the fence of the ring with the given name, if there is one.
+func (r *Reconciler) unfence(ctx context.Context, ring string) error {
+	b := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
+
+	err := r.Client.Get(ctx, client.ObjectKey{Name: contract.FenceName(ring)}, b)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+
+	if err != nil {
+		return fmt.Errorf("read ValidatingAdmissionPolicyBinding %s: %w", contract.FenceName(ring), err)
+	}
+
+	if b.Labels[contract.LabelClusterRing] != ring {
+		return nil // that of a ring with the same suffix
+	}
+
+	return permission(b.Name, r.delete(ctx, "ValidatingAdmissionPolicyBinding", b))
 }

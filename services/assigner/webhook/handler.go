@@ -12,15 +12,22 @@ import (
 	"mime"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/admission"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
@@ -192,4 +199,90 @@ func (h *Handler) decide(ctx context.Context, ring *admission.Ring, req *admissi
 func (h *Handler) refuse(w http.ResponseWriter, status int, msg string) {
 	h.Metrics.refused(status)
 	http.Error(w, msg, status)
+}
+
+// unknown stands for every ring that does not exist, so that callers cannot make up values of a label.
+const unknown = "unknown"
+
+// Metrics counts and times admission calls. It is safe for concurrent use.
+type Metrics struct {
+	requests *prometheus.CounterVec
+	errors   *prometheus.CounterVec
+	duration prometheus.Histogram
+}
+
+// NewMetrics returns metrics that have counted nothing. Register their [Metrics.Collectors].
+func NewMetrics() *Metrics {
+	return &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "clusterring_assigner_admission_requests_total",
+			Help: "Admission requests answered, by ring and outcome. The ring is \"unknown\" if no ring has that name.",
+		}, []string{"ring", "outcome"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "clusterring_assigner_admission_errors_total",
+			Help: "HTTP requests that were answered with an error, by status code. 404: they were not sent to the registered path of a ring. Others: they were not admission reviews.",
+		}, []string{"code"}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "clusterring_assigner_admission_duration_seconds",
+			Help:    "Time from the header of an admission request to its answer.",
+			Buckets: prometheus.ExponentialBuckets(25e-6, 2, 16), // 25 µs to 0.8 s
+		}),
+	}
+}
+
+// Collectors returns the metrics for the registry of the service.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.errors, m.duration}
+}
+
+// Forget removes the counters of a ring that is gone.
+func (m *Metrics) Forget(ring string) {
+	m.requests.DeletePartialMatch(prometheus.Labels{"ring": ring})
+}
+
+func (m *Metrics) count(ring string, outcome admission.Outcome) {
+	m.requests.WithLabelValues(ring, string(outcome)).Inc()
+}
+
+func (m *Metrics) refused(status int) {
+	m.errors.WithLabelValues(strconv.Itoa(status)).Inc()
+}
+
+const (
+	// noticeEvery is how often an event says that labels of a ring are put back. A tool that changes them does so with each of its writes.
+	noticeEvery = 10 * time.Minute
+	// maxNoticed is of how many rings it is remembered that there was an event.
+	maxNoticed = 1000
+)
+
+// Notices tells people, by an event on the ring, who changes shard labels that the assigner puts back. Create it with [NewNotices]. It is safe for
+// concurrent use.
+type Notices struct {
+	rings    client.Reader
+	recorder events.EventRecorder
+	recent   *cache.LRUExpireCache
+}
+
+// NewNotices returns what writes events with the recorder, about rings that it reads from rings, which should be a cache.
+func NewNotices(rings client.Reader, recorder events.EventRecorder, clk clock.Clock) *Notices {
+	return &Notices{rings: rings, recorder: recorder, recent: cache.NewLRUExpireCacheWithClock(maxNoticed, clk)}
+}
+
+// restored takes note of a write whose author lost a label that the assigner has put back. It does nothing for dry runs, or if there was an event lately.
+func (n *Notices) restored(ctx context.Context, req *admission.Request) {
+	if _, recent := n.recent.Get(req.Ring); recent || req.DryRun {
+		return
+	}
+
+	n.recent.Add(req.Ring, nil, noticeEvery)
+
+	ring := &v1alpha1.ClusterRing{}
+	if err := n.rings.Get(ctx, client.ObjectKey{Name: req.Ring}, ring); err != nil {
+		return // it has just been deleted
+	}
+
+	name := client.ObjectKey{Namespace: req.Object.Namespace, Name: req.Object.Name}
+	n.recorder.Eventf(ring, nil, corev1.EventTypeWarning, "LabelRestored", "Restore",
+		"%.128s changes or removes the label %s, now of %s %s. Only the ring changes it, so the assigner puts it back: leave the label out of manifests and backups",
+		req.Author, ring.LabelKeys().Shard, req.Resource, name)
 }

@@ -1,15 +1,18 @@
 package webhook_test
 
 import (
-	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -20,10 +23,14 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -284,42 +291,187 @@ func TestForget(t *testing.T) {
 	require.Equal(t, 0, testutil.CollectAndCount(registry, "clusterring_assigner_admission_requests_total"))
 }
 
-// FuzzHandler sends anything at all: the handler must not panic, and whatever it answers is allowed, with a patch that
-// touches nothing but labels.
-func FuzzHandler(f *testing.F) {
-	f.Add([]byte(reviewOf(plain)))
-	f.Add([]byte(reviewOf(`{"name":"a","labels":{"drain.alpha.sharding.timebertt.dev/clusterring-50d858e0-example":""}}`)))
-	f.Add([]byte(reviewOf(`{"generateName":"a-","labels":{"a":1},"ownerReferences":[{"controller":true,"apiVersion":"///"}]}`)))
-	f.Add([]byte(strings.Replace(reviewOf(plain), "CREATE", "UPDATE", 1)))
-	f.Add([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"\u0000\ud800"}}`))
+// anyPath are paths of which each is registered.
+type anyPath struct{}
 
-	h, _ := newHandler(f, fixedRings{ring: newRing(3)})
+func (anyPath) Registered(string, string) bool { return true }
 
-	f.Fuzz(func(t *testing.T, body []byte) {
-		r := httptest.NewRequest(http.MethodPost, contract.WebhookPath(ring), bytes.NewReader(body))
-		r.Header.Set("Content-Type", "application/json")
+// onePath is the only path that is registered.
+type onePath string
+
+func (p onePath) Registered(of, path string) bool { return of == ring && path == string(p) }
+
+// Whoever does not know the path of a ring gets what every unknown path gets, before anything of the request is read.
+func TestOnlyRegisteredPathsAreAnswered(t *testing.T) {
+	h, registry := newHandler(t, fixedRings{ring: newRing(3)})
+	known := contract.WebhookPath(ring) + "/secret"
+	h.Paths = onePath(known)
+
+	unknown := httptest.NewRecorder()
+	http.NewServeMux().ServeHTTP(unknown, post("/", ""))
+
+	for _, path := range []string{contract.WebhookPath(ring), contract.WebhookPath(ring) + "/", known + "s", known + "/", contract.WebhookPath("made-up") + "/secret", contract.WebhookPathPrefix} {
+		for _, method := range []string{http.MethodPost, http.MethodGet} {
+			r := httptest.NewRequest(method, path, iotest.ErrReader(errors.New("the body should not be read")))
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			require.Equal(t, unknown.Result(), w.Result(), path)
+		}
+	}
+
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP clusterring_assigner_admission_errors_total HTTP requests that were answered with an error, by status code. 404: they were not sent to the registered path of a ring. Others: they were not admission reviews.
+# TYPE clusterring_assigner_admission_errors_total counter
+clusterring_assigner_admission_errors_total{code="404"} 12
+`), "clusterring_assigner_admission_errors_total", "clusterring_assigner_admission_requests_total"))
+
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, post(known, reviewOf(plain)))
+	require.Equal(t, http.StatusOK, w.Code)
+}
+
+const largest = 8 << 20
+
+// stalled is a request whose body has a length and never ends by itself. The returned function ends it.
+func stalled(length int64) (r *http.Request, end func()) {
+	body, sender := io.Pipe()
+	r = post(contract.WebhookPath(ring), "")
+	r.Body, r.ContentLength = body, length
+
+	return r, func() { _ = sender.Close() }
+}
+
+// Callers that stop sending in the middle of large bodies hold a bounded amount of memory, and nobody else's room.
+func TestStalledBodiesLeaveRoomForOthers(t *testing.T) {
+	for what, length := range map[string]int64{"with a length": largest, "without a length": -1} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h, _ := newHandler(t, fixedRings{ring: newRing(3)})
+
+				var (
+					group sync.WaitGroup
+					mu    sync.Mutex
+					codes = map[int]int{}
+					ends  []func()
+				)
+
+				begin := time.Now() //nolint:forbidigo // of the bubble
+
+				for range 64 {
+					r, end := stalled(length)
+					ends = append(ends, end)
+
+					group.Go(func() {
+						w := httptest.NewRecorder()
+						h.ServeHTTP(w, r)
+
+						mu.Lock()
+						defer mu.Unlock()
+
+						codes[w.Code]++
+					})
+				}
+
+				synctest.Wait()
+
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, post(contract.WebhookPath(ring), reviewOf(plain)))
+				require.Equal(t, http.StatusOK, w.Code)
+				require.Zero(t, time.Since(begin), "nobody waits for large bodies") //nolint:forbidigo // of the bubble
+
+				time.Sleep(time.Minute) //nolint:forbidigo // in a bubble, where time is not real
+				synctest.Wait()
+
+				held := 64 - codes[http.StatusServiceUnavailable]
+				require.Positive(t, held)
+				require.LessOrEqual(t, held*largest, 32<<20, "the others were refused")
+
+				for _, end := range ends {
+					end()
+				}
+
+				group.Wait()
+			})
+		})
+	}
+}
+
+// A body that does not arrive in time ends the call.
+func TestStalledBodyEnds(t *testing.T) {
+	h, _ := newHandler(t, fixedRings{ring: newRing(3)})
+	h.Clock = clocktesting.NewFakePassiveClock(time.Now().Add(-time.Minute)) //nolint:forbidigo // its deadlines have passed for the kernel, too
+
+	server := httptest.NewUnstartedServer(h)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+
+	defer server.Close()
+
+	for what, length := range map[string]int64{"small": 100, "large": largest} {
+		t.Run(what, func(t *testing.T) {
+			r, end := stalled(length)
+			defer end()
+
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+contract.WebhookPath(ring), r.Body)
+			require.NoError(t, err)
+
+			request.ContentLength, request.Header = length, r.Header
+
+			response, err := server.Client().Do(request)
+			require.NoError(t, err)
+			require.NoError(t, response.Body.Close())
+			require.Equal(t, 2, response.ProtoMajor)
+			require.Equal(t, http.StatusRequestTimeout, response.StatusCode)
+		})
+	}
+}
+
+// newNotices returns notices about the ring, and their events.
+func newNotices(t testing.TB, clk clock.Clock) (*webhook.Notices, chan string) {
+	t.Helper()
+
+	scheme := runtime.NewScheme()
+	require.NoError(t, v1alpha1.AddToScheme(scheme))
+
+	recorder := events.NewFakeRecorder(1000)
+	rings := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring}}).Build()
+
+	return webhook.NewNotices(rings, recorder, clk), recorder.Events
+}
+
+// An event names who changes labels and one of the objects, and is not repeated for a while.
+func TestNotices(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(1, 0))
+	notices, told := newNotices(t, clk)
+
+	h, _ := newHandler(t, fixedRings{ring: newRing(3)})
+	h.Notices = notices
+
+	write := func(options, dryRun string) {
+		body := strings.NewReplacer(
+			`"CREATE"`, `"UPDATE"`, `"oldObject":null`, `"oldObject":{"metadata":{"labels":{"`+contract.ShardLabel(ring)+`":"shard-0"}}}`,
+			`"dryRun":false`, `"dryRun":`+dryRun, `"options":{`, `"options":{`+options,
+		).Replace(reviewOf(`{"name":"a","namespace":"default","labels":{"` + contract.ShardLabel(ring) + `":"shard-1"}}`))
 
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
+		h.ServeHTTP(w, post(contract.WebhookPath(ring), body))
+		require.Contains(t, w.Body.String(), "was restored")
+	}
 
-		if w.Code != http.StatusOK {
-			require.Equal(t, http.StatusBadRequest, w.Code)
-			return
-		}
+	const rest = " changes or removes the label shard.alpha.sharding.timebertt.dev/clusterring-50d858e0-example, now of configmaps default/a. " +
+		"Only the ring changes it, so the assigner puts it back: leave the label out of manifests and backups"
 
-		var got admissionv1.AdmissionReview
-		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
-		require.True(t, got.Response.Allowed)
+	write(`"fieldManager":"argocd-controller",`, "true")
+	require.Empty(t, told, "nothing was stored")
 
-		if len(got.Response.Patch) == 0 {
-			return
-		}
+	for range 10 {
+		write(`"fieldManager":"argocd-controller",`, "false")
+	}
 
-		var ops []struct{ Op, Path string }
-		require.NoError(t, json.Unmarshal(got.Response.Patch, &ops))
+	require.Equal(t, "Warning LabelRestored argocd-controller"+rest, <-told)
+	require.Empty(t, told)
 
-		for _, op := range ops {
-			require.True(t, strings.HasPrefix(op.Path, "/metadata/labels"), op.Path)
-		}
-	})
+	clk.Step(11 * time.Minute)
+	write("", "null")
+	require.Equal(t, "Warning LabelRestored admin"+rest, <-told)
 }

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/services/internal/quota"
@@ -32,6 +34,8 @@ const (
 	idle = 90 * time.Second
 	// stopping limits how long the server waits for the calls in progress when it stops.
 	stopping = time.Minute
+	// ageJitter is the part of the age by which connections differ, so that those that began together do not end together.
+	ageJitter = 0.5
 )
 
 // Server serves the webhook with TLS, in every replica. It limits connections, and what a connection may hold: 50 calls, 4 KiB of headers, 64 KiB
@@ -46,7 +50,10 @@ type Server struct {
 	// ClientCAs returns the CA certificates of clients. A client without a certificate that one of them has signed is refused. Nil:
 	// clients need no certificate.
 	ClientCAs func() *x509.CertPool
-	Log       logr.Logger
+	// ConnectionAge is the time after which a client is asked to reconnect, plus up to half of it at random; 0 for never.
+	ConnectionAge time.Duration
+	Clock         clock.PassiveClock
+	Log           logr.Logger
 
 	listening atomic.Bool
 }
@@ -85,7 +92,8 @@ func (s *Server) Start(ctx context.Context) error {
 func (s *Server) http(ctx context.Context) *http.Server {
 	return &http.Server{
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		Handler:           s.Handler,
+		ConnContext:       s.begin,
+		Handler:           http.HandlerFunc(s.serve),
 		ReadHeaderTimeout: patience, // of handshakes, too
 		IdleTimeout:       idle,
 		MaxHeaderBytes:    maxHeaders,
@@ -93,6 +101,32 @@ func (s *Server) http(ctx context.Context) *http.Server {
 		// Whoever reaches the port can cause these messages.
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithName("webhook")), slog.LevelDebug),
 	}
+}
+
+// end is the key of when a connection is old enough, a time.Time, in the context of its requests.
+type end struct{}
+
+func (s *Server) begin(ctx context.Context, _ net.Conn) context.Context {
+	if s.ConnectionAge == 0 {
+		return ctx
+	}
+
+	age := s.ConnectionAge + time.Duration(rand.Float64()*ageJitter*float64(s.ConnectionAge))
+
+	return context.WithValue(ctx, end{}, s.Clock.Now().Add(age))
+}
+
+// serve asks the client to reconnect when its connection is old. An API server sends all calls of a webhook over one connection for as long as it
+// lasts: without a limit, a new replica would get no calls, and the others would keep all of them.
+//
+// Go's server turns "Connection: close" into GOAWAY for HTTP/2: calls in flight are answered, and new calls use a new connection. Therefore, no call
+// fails, and an idle connection costs nothing.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	if old, limited := r.Context().Value(end{}).(time.Time); limited && !s.Clock.Now().Before(old) {
+		w.Header().Set("Connection", "close")
+	}
+
+	s.Handler.ServeHTTP(w, r)
 }
 
 func (s *Server) tls() *tls.Config {

@@ -7,14 +7,18 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/clusterring/clusterring/services/assigner/webhook"
 	"github.com/clusterring/clusterring/tools/testkit/certtest"
@@ -22,15 +26,12 @@ import (
 )
 
 // serve runs a server with a certificate of the authority until the test ends.
-func serve(t *testing.T, authority *certtest.Authority, handler http.Handler, clients func() *x509.CertPool) (address string) {
+func serve(t *testing.T, authority *certtest.Authority, server *webhook.Server) (address string) {
 	t.Helper()
 
-	address = localplane.FreeAddress(t)
 	pair := authority.Server(t, 1, time.Time{}).TLS(t)
-	server := &webhook.Server{
-		Address: address, Handler: handler, ClientCAs: clients, Log: logr.Discard(),
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil },
-	}
+	server.Address, server.Log = localplane.FreeAddress(t), logr.Discard()
+	server.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }
 	require.ErrorContains(t, server.Ready(nil), "does not listen yet")
 
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -44,7 +45,7 @@ func serve(t *testing.T, authority *certtest.Authority, handler http.Handler, cl
 	})
 	require.Eventually(t, func() bool { return server.Ready(nil) == nil }, 10*time.Second, time.Millisecond)
 
-	return address
+	return server.Address
 }
 
 // A flood on one connection waits at the client. It does not become goroutines and bodies in the server.
@@ -52,12 +53,12 @@ func TestConnectionHasFewCallsInProgress(t *testing.T) {
 	authority := certtest.NewAuthority(t)
 
 	arrived, proceed := make(chan struct{}, 50), make(chan struct{})
-	address := serve(t, authority, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	address := serve(t, authority, &webhook.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/held" {
 			arrived <- struct{}{}
 			<-proceed
 		}
-	}), nil)
+	})})
 
 	conn, err := transport(t, authority).NewClientConn(t.Context(), "https", address)
 	require.NoError(t, err)
@@ -102,7 +103,7 @@ func TestConnectionHasFewCallsInProgress(t *testing.T) {
 // Clients that begin something and never end it are disconnected.
 func TestHandshakesAndHeadersHaveADeadline(t *testing.T) {
 	authority := certtest.NewAuthority(t)
-	address := serve(t, authority, http.NotFoundHandler(), nil)
+	address := serve(t, authority, &webhook.Server{Handler: http.NotFoundHandler()})
 
 	dial := func(t *testing.T) net.Conn {
 		t.Helper()
@@ -162,7 +163,7 @@ func TestOnlyAPIServersMayCall(t *testing.T) {
 
 	pool.Store(first.Pool())
 
-	address := serve(t, authority, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), pool.Load)
+	address := serve(t, authority, &webhook.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ClientCAs: pool.Load})
 
 	call := func(pairs ...certtest.Pair) error {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address, http.NoBody)
@@ -201,4 +202,130 @@ func transport(t *testing.T, authority *certtest.Authority, pairs ...certtest.Pa
 	t.Cleanup(tr.CloseIdleConnections)
 
 	return tr
+}
+
+// aged is a server whose connections age, with a client of it.
+type aged struct {
+	clock  *clocktesting.FakePassiveClock
+	url    string
+	client *http.Client
+	dialed atomic.Int32
+}
+
+func newAged(t *testing.T, age time.Duration, protocol int, answer http.HandlerFunc) *aged {
+	t.Helper()
+
+	a, authority := &aged{clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))}, certtest.NewAuthority(t)
+	tr := transport(t, authority)
+	tr.ForceAttemptHTTP2 = protocol == 2
+	a.client = &http.Client{Transport: tr}
+	a.url = "https://" + serve(t, authority, &webhook.Server{Handler: answer, ConnectionAge: age, Clock: a.clock})
+
+	return a
+}
+
+// call makes a call and counts whether it needed a new connection. It may run in any goroutine.
+func (a *aged) call(t *testing.T, protocol int) bool {
+	t.Helper()
+
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+		if !got.Reused {
+			a.dialed.Add(1)
+		}
+	}})
+
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url, http.NoBody)
+	if !assert.NoError(t, err) {
+		return false
+	}
+
+	res, err := a.client.Do(req)
+	if !assert.NoError(t, err) {
+		return false
+	}
+
+	body, err := io.ReadAll(res.Body)
+	_ = res.Body.Close() // was only read
+
+	return assert.NoError(t, err) && assert.Equal(t, "answer", string(body)) && assert.Equal(t, protocol, res.ProtoMajor)
+}
+
+func reply(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "answer") }
+
+// A connection lives for its age and at most half as long again, by both protocols.
+func TestConnectionsAge(t *testing.T) {
+	for _, protocol := range []int{1, 2} {
+		a := newAged(t, time.Second, protocol, reply)
+
+		require.True(t, a.call(t, protocol))
+		a.clock.SetTime(a.clock.Now().Add(999 * time.Millisecond))
+		require.True(t, a.call(t, protocol))
+		require.EqualValues(t, 1, a.dialed.Load(), "a young connection goes on")
+
+		a.clock.SetTime(a.clock.Now().Add(502 * time.Millisecond))
+		require.True(t, a.call(t, protocol)) // the last on the old connection
+		require.EqualValues(t, 1, a.dialed.Load())
+		require.Eventually(t, func() bool { return a.call(t, protocol) && a.dialed.Load() == 2 }, 10*time.Second, time.Millisecond,
+			"an old connection is replaced")
+	}
+}
+
+func TestConnectionsLiveForEver(t *testing.T) {
+	a := newAged(t, 0, 2, reply)
+
+	require.True(t, a.call(t, 2))
+	a.clock.SetTime(a.clock.Now().Add(1000 * time.Hour))
+	require.True(t, a.call(t, 2))
+	require.True(t, a.call(t, 2))
+	require.EqualValues(t, 1, a.dialed.Load())
+}
+
+// Calls that are under way when their connection is told to end are answered, and so are those that come at the same moment.
+func TestNoCallFailsWhenConnectionsEnd(t *testing.T) {
+	const callers, calls = 16, 20
+
+	entered, release := make(chan struct{}, callers), make(chan struct{})
+	a := newAged(t, time.Second, 2, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/held" {
+			entered <- struct{}{}
+			<-release
+		}
+
+		reply(w, r)
+	})
+	require.True(t, a.call(t, 2))
+
+	var held sync.WaitGroup
+	for range callers {
+		held.Go(func() {
+			res, err := a.client.Post(a.url+"/held", "", http.NoBody)
+			if assert.NoError(t, err) {
+				assert.NoError(t, res.Body.Close())
+			}
+		})
+	}
+
+	for range callers {
+		<-entered
+	}
+
+	a.clock.SetTime(a.clock.Now().Add(2 * time.Second)) // all are old now
+
+	var busy sync.WaitGroup
+	for range callers {
+		busy.Go(func() {
+			for range calls {
+				if !a.call(t, 2) {
+					return
+				}
+
+				a.clock.SetTime(a.clock.Now().Add(300 * time.Millisecond))
+			}
+		})
+	}
+
+	busy.Wait()
+	close(release)
+	held.Wait()
+	require.Greater(t, a.dialed.Load(), int32(2), "connections were replaced meanwhile")
 }

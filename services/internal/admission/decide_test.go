@@ -386,13 +386,9 @@ func TestChildGoesWithItsOwner(t *testing.T) {
 		require.Equal(t, want, admission.Decide(t.Context(), abc, &owner, people{}).Shard)
 		require.Equal(t, want, admission.Decide(t.Context(), abc, &c, people{}).Shard)
 	}
-}
 
-// Clusters are cluster-scoped, so neither of their keys may have a namespace.
-func TestClusterScoped(t *testing.T) {
-	abc := state("a", "b", "c")
+	// Clusters are cluster-scoped, so neither of their keys may have a namespace.
 	want, _ := abc.Facts().View.Owner(key.Key{Group: "example.org", Kind: "Cluster", Name: "blog"})
-
 	for _, req := range []admission.Request{
 		create(clusters, &admission.Object{Name: "blog"}),
 		create(clusters, &admission.Object{Name: "blog", Namespace: "blog"}),
@@ -458,5 +454,178 @@ func TestNothingIsReadInVain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, e.want, admission.Decide(t.Context(), e.ring, &e.req, nobody{t}).Outcome)
 		})
+	}
+}
+
+func TestAProbeIsAnsweredByAReplicaThatDoesNotKnowTheRing(t *testing.T) {
+	answer := admission.Decide(t.Context(), nil, &admission.Request{
+		Ring: "example", Operation: admission.Update, SubResource: "status",
+		Resource: schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "clusterrings"},
+	}, nil)
+	require.Equal(t, admission.Answer{Outcome: admission.Probed, Warning: admission.Arrived}, answer)
+}
+
+// relabeled returns the examples of updates that change the shard label, and those of subresources.
+func relabeled() []example {
+	abc := state("a", "b", "c")
+	atA, drained := labels(shardLabel, "a"), labels(shardLabel, "a", drainLabel, "true")
+
+	status := func(was, is map[string]string) admission.Request {
+		r := updating(websites, website(was), website(is))
+		r.SubResource = "status"
+
+		return r
+	}
+
+	return []example{
+		{"another shard", abc, updating(websites, website(atA), website(labels(shardLabel, "b"))), admission.Restored},
+		{"no shard's name", abc, updating(websites, website(atA), website(labels(shardLabel, ""))), admission.Restored},
+		{"another shard, for a child", abc, updating(configmaps, child(atA), child(labels(shardLabel, "b"))), admission.Restored},
+		{"another shard, from one that is gone", state("b", "c"), updating(websites, website(atA), website(labels(shardLabel, "b"))), admission.Restored},
+		{"another shard during a drain", abc, updating(websites, website(drained), website(labels(shardLabel, "b", drainLabel, "true"))), admission.Restored},
+		{"the shard that the drain names", abc, updating(websites, website(labels(shardLabel, "a", drainLabel, "b")), website(labels(shardLabel, "b"))), admission.Labelled},
+		{"another one than the drain names", abc, updating(websites, website(labels(shardLabel, "a", drainLabel, "b")), website(labels(shardLabel, "c"))), admission.Restored},
+		{"a shard for an object without one", abc, updating(websites, website(nil), website(atA)), admission.Labelled},
+		{"a status with another shard", abc, status(atA, labels(shardLabel, "b")), admission.Restored},
+		{"a status without the shard", abc, status(atA, nil), admission.Restored},
+		{"a status by which an object is released", abc, status(drained, nil), admission.NotAsked},
+		{"a status of an object without a shard", abc, status(nil, nil), admission.NotAsked},
+		{"a status", abc, status(atA, atA), admission.Labelled},
+		{"a status that cannot be read", abc, admission.Request{Ring: ring, Operation: admission.Update, Resource: websites, SubResource: "status"}, admission.NotAsked},
+	}
+}
+
+// TestOwnShardLabel: a ring with a label of its own assigns by it, and takes no notice of the default label.
+func TestOwnShardLabel(t *testing.T) {
+	const label = "cloudapi.team-orca.dev/shard"
+
+	f := state("a").Facts()
+	f.ShardLabel = label
+	own := admission.NewRing(f)
+
+	for _, tc := range []struct {
+		what string
+		req  admission.Request
+		want admission.Outcome
+	}{
+		{"new", create(websites, website(nil)), admission.Assigned},
+		{"with the default label", create(websites, website(labels(shardLabel, "a"))), admission.Assigned},
+		{"with the label", create(websites, website(labels(label, "a"))), admission.Labelled},
+		{"with the label, which is dropped", updating(websites, website(labels(label, "a")), website(nil)), admission.Restored},
+		{"drained", updating(websites, website(labels(label, "a", label+"-drain", "true")), website(nil)), admission.Handover},
+		{"drained by the default label", updating(websites, website(labels(label, "a", drainLabel, "true")), website(nil)), admission.Restored},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			answer := admission.Decide(t.Context(), own, &tc.req, nil)
+			require.Equal(t, tc.want, answer.Outcome)
+
+			if answer.Shard == "" {
+				return
+			}
+
+			patch, err := own.Patch(answer, tc.req.Object)
+			require.NoError(t, err)
+			require.Contains(t, strings.ReplaceAll(string(patch), "~1", "/"), label) // as in a JSON pointer
+			require.NotContains(t, string(patch), "timebertt")
+		})
+	}
+}
+
+// unrecordedChildren is a ring in which objects move, whose status contains resources other than configmaps.
+func unrecordedChildren(shards ...string) *admission.Ring {
+	f := moving(shards...).Facts()
+	f.Recorded = recorded("websites.example.org")
+
+	return admission.NewRing(f)
+}
+
+// by is a request of the Pod, which is in the namespace of the shards unless its name says "namespace/name".
+func by(pod string, req admission.Request) admission.Request {
+	namespace, name, found := strings.Cut(pod, "/")
+	if !found {
+		namespace, name = "default", pod
+	}
+
+	req.Writer = types.NamespacedName{Namespace: namespace, Name: name}
+
+	return req
+}
+
+// byShards are examples of what shards, and other Pods, write.
+func byShards() []example {
+	abc, abcMove := state("a", "b", "c"), moving("a", "b", "c")
+	other := labels("app", "x")
+
+	foreign := child(nil)
+	foreign.OwnerReferences = controlledBy("apps/v1", "ReplicaSet", "blog")
+
+	return []example{
+		{"a new child by a shard while objects move", abcMove, by("a", create(configmaps, child(nil))), admission.ByShard},
+		{"the same by another shard", abcMove, by("c", create(configmaps, child(other))), admission.ByShard},
+		{"the same with a left-over drain label", abcMove, by("a", create(configmaps, child(labels(drainLabel, "true")))), admission.ByShard},
+		{"a new child by a shard in a paused ring", paused("a", "b", "c"), by("a", create(configmaps, child(nil))), admission.ByShard},
+		{"a new grandchild by a shard, whose controller cannot be read", abcMove, by("a", create(configmaps, grandchild("4", nil))), admission.ByShard},
+		{"a new child by a shard while nothing moves", abc, by("a", create(configmaps, child(nil))), admission.ByShard},
+		{"a new grandchild by a shard while nothing moves", abc, by("a", create(configmaps, grandchild("4", nil))), admission.ByShard},
+		{"a new child by a Pod that is no shard", abcMove, by("d", create(configmaps, child(nil))), admission.Moving},
+		{"a new child by a Pod with the name of a shard in another namespace", abcMove, by("other/a", create(configmaps, child(nil))), admission.Moving},
+		{"a new child by a shard that released its Lease", moving("a:", "b", "c"), by("a", create(configmaps, child(nil))), admission.Moving},
+		{"a new child by a shard whose Lease was taken", moving("a:shardlease-controller", "b", "c"), by("a", create(configmaps, child(nil))), admission.Moving},
+		{"a new child by a shard whose name is held twice", moving("a", "other/a", "b"), by("a", create(configmaps, child(nil))), admission.Moving},
+		{"an update of a child by a shard", abcMove, by("a", updating(configmaps, child(nil), child(other))), admission.Moving},
+		{"a new child of a resource that the ring's status does not name yet, by a shard", unrecordedChildren("a", "b"), by("a", create(configmaps, child(nil))), admission.Unrecorded},
+		{"a new object with a foreign controller, by a shard", abcMove, by("a", create(configmaps, foreign)), admission.ForeignOwner},
+		{"a new main object by a shard", abcMove, by("a", create(websites, website(nil))), admission.Assigned},
+	}
+}
+
+// An object gets no shard that does not see it.
+func TestShardThatDoesNotWatchTheNamespace(t *testing.T) {
+	at := metav1.NowMicro()
+	only := func(name, namespace string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shards", Name: name, Labels: map[string]string{contract.LabelClusterRing: "example"},
+				Annotations: map[string]string{contract.AnnotationNamespaces: contract.NamespacesValue([]string{namespace}, at.Time)},
+			},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(name), RenewTime: &at},
+		}
+	}
+	facts := state("a", "b").Facts()
+	facts.View = membership.NewView(facts.Name, []*coordinationv1.Lease{only("a", "default"), only("b", "other")}, nil)
+	r := admission.NewRing(facts)
+
+	for i := range 20 {
+		site := create(websites, &admission.Object{Namespace: "default", Name: string(rune('a' + i))})
+		require.Equal(t, "a", admission.Decide(t.Context(), r, &site, people{}).Shard)
+	}
+
+	site := create(websites, &admission.Object{Namespace: "third", Name: "a"})
+	answer := admission.Decide(t.Context(), r, &site, people{})
+	require.Equal(t, admission.NoShard, answer.Outcome)
+	require.Empty(t, answer.Shard)
+	require.Contains(t, answer.Warning, "no available shard that watches namespace third")
+}
+
+// A shard gets no object that it does not see, even if it creates the object.
+func TestChildBeyondTheNamespacesOfTheShard(t *testing.T) {
+	at := metav1.NowMicro()
+	l := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "a", Labels: map[string]string{contract.LabelClusterRing: ring},
+			Annotations: map[string]string{contract.AnnotationNamespaces: contract.NamespacesValue([]string{"default"}, at.Time)},
+		},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("a"), RenewTime: &at},
+	}
+	facts := moving("a").Facts()
+	facts.View = membership.NewView(ring, []*coordinationv1.Lease{l}, nil)
+	facts.AssignedFingerprint = ""
+	r := admission.NewRing(facts)
+
+	for namespace, want := range map[string]admission.Outcome{"default": admission.ByShard, "other": admission.Moving} {
+		object := child(nil)
+		object.Namespace = namespace
+		req := by("a", create(configmaps, object))
+		require.Equal(t, want, admission.Decide(t.Context(), r, &req, people{}).Outcome, namespace)
 	}
 }

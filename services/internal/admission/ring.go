@@ -16,7 +16,9 @@
 package admission
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -105,40 +107,66 @@ func (r *Ring) inPlace(owner *resources.Owner) bool {
 // Facts returns what the ring was created from.
 func (r *Ring) Facts() Facts { return r.facts }
 
-// unknownRing warns about a ring that does not exist. A ring's name has at most 63 characters; the registration has not written a
-// longer one.
-func unknownRing(name string) string {
-	return fmt.Sprintf("ClusterRing %.63q does not exist: the object was not assigned to a shard", name)
-}
-
-func (r *Ring) refused() string {
-	return fmt.Sprintf("ClusterRing %q: the object was not assigned to a shard: %s", r.facts.Name, r.facts.Refusal)
-}
-
-func (r *Ring) undecodable() string {
-	return fmt.Sprintf("ClusterRing %q: the object waits until the rebalancer has seen it: the assigner cannot read its metadata, or does not read so many labels or owner references",
-		r.facts.Name)
+// warn returns a warning to people about an object of the ring.
+func (r *Ring) warn(format string, args ...any) string {
+	return fmt.Sprintf("ClusterRing %q", r.facts.Name) + fmt.Sprintf(format, args...)
 }
 
 func (r *Ring) noShard(namespace string) string {
+	watching := ""
 	if !r.empty {
-		return fmt.Sprintf("ClusterRing %q has no available shard that watches namespace %s: the object waits unassigned until there is one", r.facts.Name, namespace)
+		watching = " that watches namespace " + namespace
 	}
 
-	return fmt.Sprintf("ClusterRing %q has no available shard: the object waits unassigned until there is one", r.facts.Name)
+	return r.warn(" has no available shard%s: the object waits unassigned until there is one", watching)
 }
 
 func (r *Ring) keyless(of resources.Resource) string {
-	return fmt.Sprintf("ClusterRing %q: the key of %s is %s, which the object lacks: it is assigned by its name, and not with others",
-		r.facts.Name, of.GroupResource(), of.Key)
+	return r.warn(": the key of %s is %s, which the object lacks: it is assigned by its name, and not with others", of.GroupResource(), of.Key)
 }
 
-func (r *Ring) ownerUnread(err error) string {
-	return fmt.Sprintf("ClusterRing %q: the object waits unassigned until the rebalancer has found its owner: %v (is the assigner allowed to read it? "+
-		"This requires a ClusterRole with the label %s: \"true\")", r.facts.Name, err, contract.LabelAggregateToAssigner)
+// operation is one operation of a JSON Patch (RFC 6902).
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
 }
 
-func (r *Ring) restored(shard string) string {
-	return fmt.Sprintf("ClusterRing %q: label %s was restored, because shard %q may be working on the object: leave the label out of what you write; the rebalancer moves the object when necessary",
-		r.facts.Name, r.shardLabel, shard)
+const labelsPath = "/metadata/labels"
+
+var escapePointer = strings.NewReplacer("~", "~0", "/", "~1")
+
+// Patch returns the answer as a JSON Patch for the object of the request, or nil if the answer changes nothing.
+func (r *Ring) Patch(a Answer, obj *Object) ([]byte, error) {
+	var ops []operation
+
+	switch {
+	case a.Shard == "":
+	case len(obj.Labels) == 0:
+		// The map may be missing, and "add" does not create parents. If the map exists, it is empty, and nothing is lost.
+		ops = append(ops, operation{Op: "add", Path: labelsPath, Value: map[string]string{r.shardLabel: a.Shard}})
+	default:
+		ops = append(ops, operation{Op: "add", Path: labelPath(r.shardLabel), Value: a.Shard})
+	}
+
+	if a.RemoveDrain {
+		ops = append(ops, operation{Op: "remove", Path: labelPath(r.drainLabel)})
+	}
+
+	if a.Drain != "" { // the object has labels: it has a shard
+		ops = append(ops, operation{Op: "add", Path: labelPath(r.drainLabel), Value: a.Drain})
+	}
+
+	if len(ops) == 0 {
+		return nil, nil
+	}
+
+	patch, err := json.Marshal(ops)
+	if err != nil {
+		return nil, fmt.Errorf("encode the patch for ring %s: %w", r.facts.Name, err)
+	}
+
+	return patch, nil
 }
+
+func labelPath(key string) string { return labelsPath + "/" + escapePointer.Replace(key) }

@@ -2,13 +2,17 @@ package clusterring
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -149,4 +153,189 @@ func TestServicesTakeTheRingOfASharderThatIsGone(t *testing.T) {
 
 	holds, _ = services.hold()
 	require.True(t, holds)
+}
+
+// held returns a ring that the shards of a namespace hold.
+func held(namespace string) *v1alpha1.ClusterRing {
+	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r", Finalizers: []string{contract.FinalizerRebalancer}}}
+	Embedded("r", namespace).Take(ring)
+
+	return ring
+}
+
+// election returns an election Lease that lasts for 15 s.
+func election(uid types.UID, version, holder string) *coordinationv1.Lease {
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{UID: uid, ResourceVersion: version},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(15))},
+	}
+}
+
+// A holder works until its election Lease was not renewed for as long as it lasts, measured by whoever waits.
+func TestHolderWorksUntilItsLeaseHasRunOut(t *testing.T) {
+	unlimited := election("2", "7", "pod-0")
+	unlimited.Spec.LeaseDurationSeconds = nil
+
+	nobody := election("2", "8", "")
+	nobody.Spec.HolderIdentity = nil
+
+	var w Waiting
+
+	_, news := w.Begin(held("here"))
+	require.True(t, news)
+
+	for _, step := range []struct {
+		at      time.Duration // since the wait began
+		elected *coordinationv1.Lease
+		left    time.Duration
+		what    string
+	}{
+		{0, election("1", "5", "pod-0"), 15 * time.Second, "whatever its time of renewal"},
+		{14 * time.Second, election("1", "5", "pod-0"), time.Second, "not renewed"},
+		{15 * time.Second, election("1", "5", "pod-0"), 0, "run out"},
+		{16 * time.Second, election("1", "6", "pod-0"), 15 * time.Second, "renewed"},
+		{17 * time.Second, election("2", "6", "pod-0"), 15 * time.Second, "made anew"},
+		{18 * time.Second, election("2", "6", ""), 0, "released"},
+		{20 * time.Second, nil, absentFor, "deleted"},
+		{20*time.Second + absentFor, nil, 0, "deleted for long"},
+		{200 * time.Second, unlimited, absentFor, "says nothing of how long it lasts"},
+		{201 * time.Second, nobody, 0, "held by nobody"},
+	} {
+		require.Equal(t, step.left, w.Left("r", step.elected, time.Unix(0, 0).Add(step.at)), "%s: %s", step.at, step.what)
+	}
+}
+
+// A holder is news once, and its time begins with it.
+func TestHolderIsNewsOnce(t *testing.T) {
+	var w Waiting
+
+	begin := func(namespace string) bool {
+		holder, news := w.Begin(held(namespace))
+		require.Equal(t, Embedded("r", namespace), holder)
+
+		return news
+	}
+
+	require.True(t, begin("here"))
+	require.Equal(t, absentFor, w.Left("r", nil, time.Unix(0, 0)))
+	require.False(t, begin("here"))
+	require.Equal(t, absentFor-time.Second, w.Left("r", nil, time.Unix(1, 0)))
+	require.True(t, begin("there"))
+	require.Equal(t, absentFor, w.Left("r", nil, time.Unix(2, 0)))
+
+	w.End("r")
+	require.True(t, begin("there"))
+}
+
+// everything returns all rings that the decision can tell apart, with a description.
+func everything() (rings []*v1alpha1.ClusterRing, texts []string) {
+	own, elsewhere := Embedded("r", "here").Lease.String(), Embedded("r", "there").Lease.String()
+
+	for _, deleting := range []bool{false, true} {
+		for _, wanted := range []string{"", "here", "there"} {
+			for _, finalizer := range []bool{true, false} {
+				for _, said := range []*string{nil, new(contract.SharderNobody), &own, &elsewhere, new("made-up"), new("/"), new("")} {
+					ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
+					text := []string{"wanted " + wanted}
+
+					if wanted != "" {
+						ring.Spec.Sharder, ring.Spec.ShardNamespaces = v1alpha1.SharderEmbedded, []string{wanted}
+					} else {
+						text[0] = "wanted services"
+					}
+
+					if finalizer {
+						ring.Finalizers = []string{contract.FinalizerRebalancer}
+
+						text = append(text, "finalizer")
+					}
+
+					if said != nil {
+						ring.Annotations = map[string]string{contract.AnnotationSharder: *said}
+						text = append(text, fmt.Sprintf("annotation %q", *said))
+					}
+
+					if deleting {
+						ring.DeletionTimestamp = new(metav1.NewTime(time.Unix(0, 0)))
+
+						text = append(text, "deleting")
+					}
+
+					rings, texts = append(rings, ring), append(texts, strings.Join(text, ", "))
+				}
+			}
+		}
+	}
+
+	return rings, texts
+}
+
+var sharders = map[string]Identity{"services": Services, "here": Embedded("r", "here"), "there": Embedded("r", "there")}
+
+// TestNext compares the decision for every ring with the table in testdata, which is its specification.
+func TestNext(t *testing.T) {
+	var out strings.Builder
+
+	rings, texts := everything()
+	for i, ring := range rings {
+		fmt.Fprintf(&out, "%-100s services: %-8s here: %-8s there: %s\n", texts[i],
+			sharders["services"].Next(ring), sharders["here"].Next(ring), sharders["there"].Next(ring))
+	}
+
+	golden.Assert(t, out.String(), "next.txt")
+}
+
+// TestOneHolder: of all sharders, at most one works on a ring or gives it up, whatever the ring says. Only a ring
+// without a holder is claimed, by one.
+func TestOneHolder(t *testing.T) {
+	rings, texts := everything()
+	for i, ring := range rings {
+		holders, claims := 0, 0
+
+		for _, self := range sharders {
+			switch self.Next(ring) {
+			case Work, Release:
+				holders++
+			case Claim:
+				claims++
+			case Wait, Leave:
+			}
+		}
+
+		require.LessOrEqual(t, holders+claims, 1, texts[i])
+
+		_, held := HolderOf(ring)
+		require.Equal(t, held, holders == 1, texts[i])
+	}
+}
+
+// TestEveryRingReachesTheSharderThatItWants, in three steps at most, and keeps its finalizer on the way. One that is
+// being deleted reaches somebody, unless it has no finalizer.
+func TestEveryRingReachesTheSharderThatItWants(t *testing.T) {
+	rings, texts := everything()
+	for i, ring := range rings {
+		had := len(ring.Finalizers) > 0
+
+		for range 3 {
+			for _, self := range sharders {
+				switch self.Next(ring) {
+				case Claim:
+					self.Take(ring)
+				case Release:
+					GiveUp(ring)
+				case Work, Wait, Leave:
+				}
+			}
+
+			require.True(t, !had || len(ring.Finalizers) == 1, texts[i])
+		}
+
+		holder, held := HolderOf(ring)
+
+		if ring.DeletionTimestamp.IsZero() {
+			require.True(t, held && holder == WantedOf(ring), texts[i])
+		} else {
+			require.Equal(t, had, held, texts[i])
+		}
+	}
 }

@@ -1,15 +1,19 @@
 package hashring_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 	"pgregory.net/rapid"
 
 	"github.com/clusterring/clusterring/services/internal/hashring"
@@ -90,26 +94,11 @@ func TestInvariants(t *testing.T) {
 	})
 }
 
-// With three shards, the bound does not bind, so only the necessary partitions move.
-func TestLeavingMovesOnlyTheLeaversPartitions(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		shards := names(2, 3).Draw(t, "shards")
-		leaver := rapid.SampledFrom(shards).Draw(t, "leaver")
-		staying := slices.DeleteFunc(slices.Clone(shards), func(s string) bool { return s == leaver })
-
-		before, after := table(t, hashring.New(shards)), table(t, hashring.New(staying))
-		for partition := range before {
-			if before[partition] != leaver && before[partition] != after[partition] {
-				require.Equal(t, before[partition], after[partition], "partition %d", partition)
-			}
-		}
-	})
-}
-
-// The bound causes few moves, and these are limited: with n shards, at most the excess over a shard's share.
+// With three shards, the bound does not bind, so only the necessary partitions move. It causes few other moves, and these are limited: with n shards, at
+// most the excess over a shard's share.
 func TestLeavingMovesFewOtherPartitions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		shards := names(2, 60).Draw(t, "shards")
+		shards := names(2, rapid.SampledFrom([]int{3, 60}).Draw(t, "most")).Draw(t, "shards")
 		leaver := rapid.SampledFrom(shards).Draw(t, "leaver")
 		staying := slices.DeleteFunc(slices.Clone(shards), func(s string) bool { return s == leaver })
 
@@ -122,6 +111,10 @@ func TestLeavingMovesFewOtherPartitions(t *testing.T) {
 				others++
 			}
 		}
+		if len(shards) <= 3 {
+			require.Zero(t, others)
+		}
+
 		require.LessOrEqual(t, others, full.PartitionsOf(leaver)/4)
 	})
 }
@@ -139,13 +132,16 @@ func TestOwnerIsThatOfThePartition(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, want, owner)
 	})
-}
 
-func TestNoHashPanics(t *testing.T) {
-	r := hashring.New([]string{"a", "b"})
-	for _, h := range []key.Hash{0, key.Prime, 1 << 31, 1<<32 - 1} {
+	for _, h := range []key.Hash{key.Prime, 1 << 31, 1<<32 - 1} {
 		_, ok := r.Owner(h)
 		require.True(t, ok)
+	}
+
+	for _, partition := range []int{-1, hashring.Partitions, 1 << 40} {
+		_, ok := r.OwnerOf(partition)
+		require.False(t, ok)
+		require.Empty(t, r.Ranking(partition, 2))
 	}
 }
 
@@ -163,15 +159,6 @@ func TestRingWithoutShards(t *testing.T) {
 	}
 	require.Len(t, hashring.New(nil).Fingerprint(), 16)
 	require.Equal(t, hashring.New(nil).Fingerprint(), hashring.New([]string{}).Fingerprint())
-}
-
-func TestTokensThatDoNotExist(t *testing.T) {
-	r := hashring.New([]string{"a", "b"})
-	for _, partition := range []int{-1, hashring.Partitions, 1 << 40} {
-		_, ok := r.OwnerOf(partition)
-		require.False(t, ok)
-		require.Empty(t, r.Ranking(partition, 2))
-	}
 }
 
 func TestRingKeepsNothingOfTheCaller(t *testing.T) {
@@ -202,10 +189,10 @@ func TestRankingIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := names(1, 40).Draw(t, "shards")
 		partition := rapid.IntRange(0, hashring.Partitions-1).Draw(t, "partition")
-		n := rapid.IntRange(0, 4).Draw(t, "n")
+		n := rapid.IntRange(-1, 5).Draw(t, "n")
 
 		ranking := hashring.New(shards).Ranking(partition, n)
-		require.Len(t, ranking, min(n, len(shards)))
+		require.Len(t, ranking, max(0, min(n, len(shards))))
 
 		for _, ranked := range ranking {
 			owner, ok := hashring.New(shards).OwnerOf(partition)
@@ -215,12 +202,6 @@ func TestRankingIsExact(t *testing.T) {
 			shards = slices.DeleteFunc(slices.Clone(shards), func(s string) bool { return s == owner })
 		}
 	})
-}
-
-func TestRankingOfAllShards(t *testing.T) {
-	r := hashring.New([]string{"a", "b", "c"})
-	require.ElementsMatch(t, []string{"a", "b", "c"}, r.Ranking(7, 100))
-	require.Empty(t, r.Ranking(7, -1))
 }
 
 func TestFingerprintSeparatesNames(t *testing.T) {
@@ -303,4 +284,85 @@ func TestLosingShards(t *testing.T) {
 	}
 	require.NotEmpty(t, lost)
 	require.Equal(t, slices.Sorted(maps.Keys(lost)), hashring.LosingShards(before, after))
+}
+
+// The golden file pins the algorithm. If it changes, every object of every cluster may change its shard, and replicas of
+// different versions disagree: the version in the fingerprint must then also change.
+func TestGolden(t *testing.T) {
+	var got strings.Builder
+	for _, shards := range [][]string{
+		{},
+		{"shard-0"},
+		{"shard-0", "shard-1", "shard-2"},
+		{"shard-0", "shard-1", "shard-2", "shard-3"},
+		{"x-1", "x-10", "x-11", "x-110", "x-1-0"},
+	} {
+		describe(&got, shards)
+	}
+	golden.Assert(t, got.String(), "tables.txt") // the algorithm has changed if this fails: if that is meant, change its version
+}
+
+// describe writes a table: its shards with their shares, some complete partitions, and a digest of the whole table.
+func describe(w *strings.Builder, shards []string) {
+	r := hashring.New(shards)
+	fmt.Fprintf(w, "shards       %s\n", strings.Join(r.Shards(), " "))
+	fmt.Fprintf(w, "fingerprint  %s\n", r.Fingerprint())
+
+	for _, shard := range r.Shards() {
+		fmt.Fprintf(w, "partitions   %-8s %5d  %.4f of the mean\n", shard, r.PartitionsOf(shard), float64(r.PartitionsOf(shard))*float64(r.Len())/hashring.Partitions)
+	}
+
+	digest := sha256.New()
+
+	for partition := range hashring.Partitions {
+		owner, _ := r.OwnerOf(partition)
+		fmt.Fprintf(digest, "%d %s\n", partition, owner)
+	}
+	fmt.Fprintf(w, "table        %s\n", hex.EncodeToString(digest.Sum(nil)))
+
+	for _, partition := range []int{0, 1, 2, 3, 1000, 8191, 16000, hashring.Partitions - 1} {
+		fmt.Fprintf(w, "partition %5d  %s\n", partition, strings.Join(r.Ranking(partition, 3), " > "))
+	}
+	fmt.Fprintln(w)
+}
+
+func BenchmarkNew(b *testing.B) {
+	for _, n := range []int{3, 10, 50, 500, 1000} {
+		shards := randomNames(rand.New(rand.NewPCG(1, 1)), n)
+		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+
+			for b.Loop() {
+				hashring.New(shards)
+			}
+		})
+	}
+}
+
+func BenchmarkOwner(b *testing.B) {
+	r := hashring.New(randomNames(rand.New(rand.NewPCG(1, 1)), 50))
+	b.ReportAllocs()
+
+	h := key.Hash(1)
+	for b.Loop() {
+		_, _ = r.Owner(h)
+		h = (h*48271 + 11) % key.Prime
+	}
+}
+
+// Rankings of all partitions in turn: the owner and two more.
+func BenchmarkRanking(b *testing.B) {
+	for _, n := range []int{3, 50, 300, 1000} {
+		r := hashring.New(randomNames(rand.New(rand.NewPCG(1, 1)), n))
+		r.Ranking(0, 2) // makes the table
+		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+
+			partition := 0
+			for b.Loop() {
+				r.Ranking(partition, 3)
+				partition = (partition + 4799) % hashring.Partitions
+			}
+		})
+	}
 }

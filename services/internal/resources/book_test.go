@@ -1,8 +1,10 @@
-package resources_test
+package resources
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,13 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
-
-	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
 var (
 	replicaSets = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
-	errAway     = errors.New("the API server is away")
 )
 
 // server is an API server with some objects. It counts requests.
@@ -55,7 +54,7 @@ func (s *server) times() int {
 	return s.asked
 }
 
-func by(name string) *metav1.OwnerReference {
+func ownedBy(name string) *metav1.OwnerReference {
 	return &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name, UID: types.UID(name), Controller: new(true)}
 }
 
@@ -63,28 +62,28 @@ func replicaSet(name string, owners ...metav1.OwnerReference) *metav1.PartialObj
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: owners}}
 }
 
-func the(name, uid string) resources.Owner {
-	return resources.Owner{
-		Resource: resources.Resource{GVR: replicaSets}, NamespacedName: types.NamespacedName{Namespace: "ns", Name: name}, UID: types.UID(uid),
+func the(name, uid string) Owner {
+	return Owner{
+		Resource: Resource{GVR: replicaSets}, NamespacedName: types.NamespacedName{Namespace: "ns", Name: name}, UID: types.UID(uid),
 	}
 }
 
-func newBook(s *server, size int) (*resources.Book, *clocktesting.FakePassiveClock) {
+func newBook(s *server, size int) (*Book, *clocktesting.FakePassiveClock) {
 	clk := clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))
 
-	return resources.NewBook(resources.BookOptions{Read: s.read, Size: size, Remember: time.Minute, Patience: time.Second, AtOnce: 2, Clock: clk}), clk
+	return NewBook(BookOptions{Read: s.read, Size: size, Remember: time.Minute, Patience: time.Second, AtOnce: 2, Clock: clk}), clk
 }
 
 // An object is read when it is first asked for, and again after some time.
 func TestReadsOnce(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *by("web")), "alone": replicaSet("alone")}}
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *ownedBy("web")), "alone": replicaSet("alone")}}
 	b, clk := newBook(s, 10)
 
 	for range 3 {
 		controller, found, err := b.ControllerOf(t.Context(), the("rs", "rs"))
 		require.NoError(t, err)
 		require.True(t, found)
-		require.Equal(t, by("web"), controller)
+		require.Equal(t, ownedBy("web"), controller)
 
 		controller, found, err = b.ControllerOf(t.Context(), the("alone", "alone"))
 		require.NoError(t, err)
@@ -94,21 +93,21 @@ func TestReadsOnce(t *testing.T) {
 
 	require.Equal(t, 2, s.times())
 
-	s.objects["rs"] = replicaSet("rs", *by("other"))
+	s.objects["rs"] = replicaSet("rs", *ownedBy("other"))
 	clk.SetTime(clk.Now().Add(time.Minute + time.Nanosecond))
 
 	controller, _, err := b.ControllerOf(t.Context(), the("rs", "rs"))
 	require.NoError(t, err)
-	require.Equal(t, by("other"), controller)
+	require.Equal(t, ownedBy("other"), controller)
 }
 
 // The absence of an object, or another object of the same name, is remembered for a moment. A failure is not.
 func TestAbsence(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *by("web"))}}
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *ownedBy("web"))}}
 	b, clk := newBook(s, 10)
 
 	for range 2 {
-		for _, of := range []resources.Owner{the("gone", "gone"), the("rs", "another")} {
+		for _, of := range []Owner{the("gone", "gone"), the("rs", "another")} {
 			_, found, err := b.ControllerOf(t.Context(), of)
 			require.NoError(t, err)
 			require.False(t, found)
@@ -135,7 +134,7 @@ func TestAbsence(t *testing.T) {
 
 // Whoever may create an object can give it an owner reference with the UID of any object and another name.
 func TestMadeUpNamesSayNothingAboutAnObject(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *by("web"))}}
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *ownedBy("web"))}}
 	b, _ := newBook(s, 10)
 
 	_, found, err := b.ControllerOf(t.Context(), the("made-up", "rs"))
@@ -145,15 +144,15 @@ func TestMadeUpNamesSayNothingAboutAnObject(t *testing.T) {
 	controller, found, err := b.ControllerOf(t.Context(), the("rs", "rs"))
 	require.NoError(t, err)
 	require.True(t, found)
-	require.Equal(t, by("web"), controller)
+	require.Equal(t, ownedBy("web"), controller)
 }
 
 // A service that sees objects anyway reports them, so that they need not be read.
 func TestSaw(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *by("web"))}}
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *ownedBy("web"))}}
 	b, _ := newBook(s, 10)
 
-	b.Saw(replicaSets.GroupResource(), "seen", by("web"))
+	b.Saw(replicaSets.GroupResource(), "seen", ownedBy("web"))
 	require.False(t, b.Between(replicaSets.GroupResource()))
 
 	_, found, err := b.ControllerOf(t.Context(), the("seen", "seen"))
@@ -161,12 +160,12 @@ func TestSaw(t *testing.T) {
 	require.False(t, found, "nobody had asked for any")
 	require.True(t, b.Between(replicaSets.GroupResource()))
 
-	b.Saw(replicaSets.GroupResource(), "seen", by("web"))
+	b.Saw(replicaSets.GroupResource(), "seen", ownedBy("web"))
 
 	controller, found, err := b.ControllerOf(t.Context(), the("seen", "seen"))
 	require.NoError(t, err)
 	require.True(t, found)
-	require.Equal(t, by("web"), controller)
+	require.Equal(t, ownedBy("web"), controller)
 	require.Equal(t, 1, s.times())
 }
 
@@ -174,7 +173,7 @@ func TestSaw(t *testing.T) {
 func TestForgets(t *testing.T) {
 	s := &server{objects: map[string]*metav1.PartialObjectMetadata{}}
 	for _, name := range []string{"a", "b", "c"} {
-		s.objects[name] = replicaSet(name, *by("web"))
+		s.objects[name] = replicaSet(name, *ownedBy("web"))
 	}
 
 	b, _ := newBook(s, 2)
@@ -190,14 +189,14 @@ func TestForgets(t *testing.T) {
 	require.Equal(t, 6, s.times())
 }
 
-func keyed(name, uid string) resources.Owner {
+func keyedOwner(name, uid string) Owner {
 	o := the(name, uid)
 	o.Resource.Key.Label = "tenant"
 
 	return o
 }
 
-func labelled(version, tenant string) *metav1.PartialObjectMetadata {
+func tenantOf(version, tenant string) *metav1.PartialObjectMetadata {
 	o := replicaSet("web")
 	o.ResourceVersion, o.Labels = version, map[string]string{"tenant": tenant, "other": "x"}
 
@@ -206,13 +205,13 @@ func labelled(version, tenant string) *metav1.PartialObjectMetadata {
 
 // A label is read once. Later versions of the object that were seen replace it, and earlier ones do not.
 func TestLabelsAreRemembered(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("10", "acme")}}
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": tenantOf("10", "acme")}}
 	b, clk := newBook(s, 10)
 
 	requireTenant := func(want string) {
 		t.Helper()
 
-		labels, found, err := b.LabelsOf(t.Context(), keyed("web", "web"))
+		labels, found, err := b.LabelsOf(t.Context(), keyedOwner("web", "web"))
 		require.NoError(t, err)
 		require.True(t, found)
 		require.Equal(t, want, labels.All["tenant"])
@@ -223,11 +222,11 @@ func TestLabelsAreRemembered(t *testing.T) {
 	requireTenant("acme")
 	require.Equal(t, 1, s.times())
 
-	b.SawLabels(keyed("web", "web").Resource, resources.Sight{UID: "web", Value: "beta", Selected: true, Version: "11"})
+	b.SawLabels(keyedOwner("web", "web").Resource, Sight{UID: "web", Value: "beta", Selected: true, Version: "11"})
 	requireTenant("beta")
-	b.SawLabels(keyed("web", "web").Resource, resources.Sight{UID: "web", Value: "acme", Selected: true, Version: "9"})
+	b.SawLabels(keyedOwner("web", "web").Resource, Sight{UID: "web", Value: "acme", Selected: true, Version: "9"})
 	requireTenant("beta")
-	b.SawLabels(keyed("web", "web").Resource, resources.Sight{UID: "web", Value: "", Selected: true, Version: "12"})
+	b.SawLabels(keyedOwner("web", "web").Resource, Sight{UID: "web", Value: "", Selected: true, Version: "12"})
 	requireTenant("")
 	require.Equal(t, 1, s.times())
 
@@ -237,10 +236,10 @@ func TestLabelsAreRemembered(t *testing.T) {
 }
 
 func TestLabelsOfWhatDoesNotExist(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("10", "acme")}}
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": tenantOf("10", "acme")}}
 	b, _ := newBook(s, 10)
 
-	for _, of := range []resources.Owner{keyed("gone", "gone"), keyed("web", "an earlier one")} {
+	for _, of := range []Owner{keyedOwner("gone", "gone"), keyedOwner("web", "an earlier one")} {
 		labels, found, err := b.LabelsOf(t.Context(), of)
 		require.NoError(t, err)
 		require.False(t, found)
@@ -248,16 +247,16 @@ func TestLabelsOfWhatDoesNotExist(t *testing.T) {
 	}
 
 	s.err = errAway
-	_, _, err := b.LabelsOf(t.Context(), keyed("other", "other"))
+	_, _, err := b.LabelsOf(t.Context(), keyedOwner("other", "other"))
 	require.ErrorIs(t, err, errAway)
 	require.ErrorContains(t, err, "read the labels of replicasets.apps ns/other")
 }
 
 // Whether a selector selects an object is read once, and then follows the versions that were seen. Another selector is another question.
 func TestSelectionIsRemembered(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("10", "acme")}}
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": tenantOf("10", "acme")}}
 	b, _ := newBook(s, 10)
-	of := keyed("web", "web")
+	of := keyedOwner("web", "web")
 	of.Resource.Selector = "other=x"
 
 	requireSelected := func(want bool, reads int) {
@@ -271,9 +270,9 @@ func TestSelectionIsRemembered(t *testing.T) {
 	}
 
 	requireSelected(true, 1)
-	b.SawLabels(of.Resource, resources.Sight{UID: "web", Value: "acme", Selected: false, Version: "11"})
+	b.SawLabels(of.Resource, Sight{UID: "web", Value: "acme", Selected: false, Version: "11"})
 	requireSelected(false, 1)
-	b.SawLabels(of.Resource, resources.Sight{UID: "web", Value: "acme", Selected: true, Version: "9"})
+	b.SawLabels(of.Resource, Sight{UID: "web", Value: "acme", Selected: true, Version: "9"})
 	requireSelected(false, 1)
 
 	of.Resource.Selector = "!other"
@@ -282,16 +281,16 @@ func TestSelectionIsRemembered(t *testing.T) {
 
 // A book that relies on no memory returns all labels, as they are now.
 func TestLabelsAnew(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": labelled("10", "acme")}}
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": tenantOf("10", "acme")}}
 	b := anew(s.read, 1)
 
 	for i, tenant := range []string{"acme", "beta"} {
-		s.objects["web"] = labelled("11", tenant)
+		s.objects["web"] = tenantOf("11", tenant)
 
-		labels, found, err := b.LabelsOf(t.Context(), keyed("web", "web"))
+		labels, found, err := b.LabelsOf(t.Context(), keyedOwner("web", "web"))
 		require.NoError(t, err)
 		require.True(t, found)
-		require.Equal(t, resources.Labels{All: map[string]string{"tenant": tenant, "other": "x"}, Selected: true}, labels)
+		require.Equal(t, Labels{All: map[string]string{"tenant": tenant, "other": "x"}, Selected: true}, labels)
 		require.Equal(t, i+1, s.times())
 	}
 }
@@ -299,8 +298,8 @@ func TestLabelsAnew(t *testing.T) {
 type reads func(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error)
 
 // anew returns a book that reads labels anew.
-func anew(read reads, atOnce int) *resources.Book {
-	return resources.NewBook(resources.BookOptions{
+func anew(read reads, atOnce int) *Book {
+	return NewBook(BookOptions{
 		Read: read, Size: 10, Remember: time.Minute, LabelsAnew: true, Patience: 100 * time.Millisecond, AtOnce: atOnce,
 		Clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0)),
 	})
@@ -315,7 +314,7 @@ func TestReadsAreSharedBeforeTheyBegin(t *testing.T) {
 
 			select {
 			case <-proceed:
-				return labelled("10", "acme"), nil
+				return tenantOf("10", "acme"), nil
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
@@ -324,7 +323,7 @@ func TestReadsAreSharedBeforeTheyBegin(t *testing.T) {
 		results := make(chan error, 10)
 		ask := func() {
 			go func() {
-				_, _, err := b.LabelsOf(t.Context(), keyed("web", "web"))
+				_, _, err := b.LabelsOf(t.Context(), keyedOwner("web", "web"))
 				results <- err
 			}()
 			synctest.Wait()
@@ -357,8 +356,8 @@ func TestReadsAreSharedBeforeTheyBegin(t *testing.T) {
 		<-ctx.Done()
 		synctest.Wait()
 		require.Empty(t, results)
-		require.ErrorIs(t, <-results, resources.ErrBusy)
-		require.ErrorIs(t, <-results, resources.ErrBusy)
+		require.ErrorIs(t, <-results, ErrBusy)
+		require.ErrorIs(t, <-results, ErrBusy)
 	})
 }
 
@@ -366,7 +365,7 @@ func TestReadsAreSharedBeforeTheyBegin(t *testing.T) {
 func TestReadsOfAnotherObjectAreNotShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proceed, s := make(chan struct{}), &server{objects: map[string]*metav1.PartialObjectMetadata{"web": replicaSet("web")}}
-		b := resources.NewBook(resources.BookOptions{
+		b := NewBook(BookOptions{
 			Read: func(
 				ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName,
 			) (*metav1.PartialObjectMetadata, error) {
@@ -395,4 +394,29 @@ func TestReadsOfAnotherObjectAreNotShared(t *testing.T) {
 		require.Equal(t, map[bool]int{true: 2, false: 1}, all)
 		require.Equal(t, 2, s.times())
 	})
+}
+
+func TestIsGone(t *testing.T) {
+	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, "x")
+	unserved := apierrors.NewGenericServerResponse(http.StatusNotFound, "GET", schema.GroupResource{Resource: "configmaps"}, "x", "404 page not found", 0, true)
+	silent := &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound}}
+
+	require.True(t, IsGone(gone))
+	require.True(t, IsGone(fmt.Errorf("read it: %w", gone)))
+
+	for name, err := range map[string]error{
+		"the resource is not served": unserved, "nobody says what is not found": silent, "another error": errors.New("x"), "none": nil,
+		"a conflict": apierrors.NewConflict(schema.GroupResource{}, "x", errors.New("changed")),
+	} {
+		require.False(t, IsGone(err), name)
+	}
+}
+
+func TestContinuation(t *testing.T) {
+	expired := apierrors.NewResourceExpired("too old")
+	expired.ErrStatus.Continue = "go on here"
+
+	require.Equal(t, "go on here", Continuation(fmt.Errorf("wrapped: %w", expired)))
+	require.Empty(t, Continuation(apierrors.NewConflict(schema.GroupResource{}, "a", nil)))
+	require.Empty(t, Continuation(nil))
 }

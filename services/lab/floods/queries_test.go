@@ -34,28 +34,28 @@ const (
 )
 
 // ask connects to ringquery from an address.
-func (h *house) ask(dialer *net.Dialer) *grpc.ClientConn {
-	h.t.Helper()
+func (h *flooded) ask(dialer *net.Dialer) *grpc.ClientConn {
+	h.T.Helper()
 
-	conn, err := grpc.NewClient(h.queries, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient(h.Queries, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		}))
-	require.NoError(h.t, err)
-	h.t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(h.T, err)
+	h.T.Cleanup(func() { _ = conn.Close() })
 
 	return conn
 }
 
 // token creates a service account and returns a token of it for ringquery.
-func (h *house) token(namespace string) string {
-	h.t.Helper()
+func (h *flooded) token(namespace string) string {
+	h.T.Helper()
 
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "caller"}}
-	require.NoError(h.t, h.plane.Client.Create(h.t.Context(), account))
+	require.NoError(h.T, h.Plane.Client.Create(h.T.Context(), account))
 
-	token, err := h.plane.Token(h.t.Context(), account.Namespace, account.Name, "ringquery")
-	require.NoError(h.t, err)
+	token, err := h.Plane.Token(h.T.Context(), account.Namespace, account.Name, "ringquery")
+	require.NoError(h.T, err)
 
 	return token
 }
@@ -70,7 +70,7 @@ func TestHostileQueries(t *testing.T) {
 		request.Rename = append(request.Rename, &pb.Rename{})
 	}
 
-	valid := h.token(h.plane.Namespace(t))
+	valid := h.token(h.Plane.Namespace(t))
 
 	for what, token := range map[string]func(i, j int) string{
 		"wrong tokens":                func(i, j int) string { return fmt.Sprintf("wrong-%d-%d", i, j) },

@@ -3,9 +3,6 @@ package floods_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"testing"
@@ -21,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/services/lab/house"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/testkit/services"
 )
@@ -36,19 +34,19 @@ const (
 var refused = regexp.MustCompile(`rest_client_requests_total\{code="429",[^}]*\} [1-9]`)
 
 // another returns a client of another process with the account of the shards.
-func (h *house) another() *rest.RESTClient {
-	h.t.Helper()
+func (h *flooded) another() *rest.RESTClient {
+	h.T.Helper()
 
-	path, err := h.plane.PodKubeconfig(h.t.Context(), "example", "example-shard", "another")
-	require.NoError(h.t, err)
+	path, err := h.Plane.PodKubeconfig(h.T.Context(), "example", "example-shard", "another")
+	require.NoError(h.T, err)
 	config, err := clientcmd.BuildConfigFromFlags("", path)
-	require.NoError(h.t, err)
+	require.NoError(h.T, err)
 
 	config.QPS = -1
 	config.APIPath, config.GroupVersion = "/apis", &examplev1alpha1.SchemeGroupVersion
 	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
 	another, err := rest.RESTClientFor(config)
-	require.NoError(h.t, err)
+	require.NoError(h.T, err)
 
 	return another
 }
@@ -57,30 +55,21 @@ func (h *house) another() *rest.RESTClient {
 func TestThrottledShardsKeepTheirLeases(t *testing.T) {
 	h := begin(t)
 
-	bin, err := binaries()
-	require.NoError(t, err)
-
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(bin, "example"), "./tools/example/cmd/example")
-
-	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, string(out))
-
-	c := h.plane.Client
+	c := h.Plane.Client
 	require.NoError(t, examplev1alpha1.AddToScheme(c.Scheme()))
-	require.NoError(t, h.plane.Install(t.Context(), "deploy/example"))
+	require.NoError(t, h.Plane.Install(t.Context(), "deploy/example"))
 
 	shards := []string{"example-0", "example-1", "example-2"}
 	for _, name := range shards {
 		require.NoError(t, h.Start(t.Context(), services.Spec{
-			Name: name, Binary: "example", Namespace: "example", Account: "example-shard",
+			Name: name, Binary: house.Example, Namespace: "example", Account: "example-shard",
 			Args: []string{
 				"--ring=example", "--shard-name=" + name, "--lease-namespace=example", "--concurrency=20", "--kube-api-qps=500", "--kube-api-burst=500",
 			},
 		}))
 	}
 
-	require.NoError(t, h.plane.Install(t.Context(), "services/lab/floods/testdata/one-seat.yaml"))
+	require.NoError(t, h.Plane.Install(t.Context(), "services/lab/floods/testdata/one-seat.yaml"))
 
 	leases := func() (all []*coordinationv1.Lease) {
 		for _, name := range shards {
@@ -91,7 +80,7 @@ func TestThrottledShardsKeepTheirLeases(t *testing.T) {
 
 		return all
 	}
-	before, space := leases(), h.plane.Namespace(t)
+	before, space := leases(), h.Plane.Namespace(t)
 
 	var g errgroup.Group
 

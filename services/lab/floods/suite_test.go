@@ -7,11 +7,9 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,102 +20,42 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/lab/house"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
-	"github.com/clusterring/clusterring/tools/testkit/process"
 	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 const (
-	// root is that of the repository.
-	root = "../../.."
 	// patience is how long a test waits for a condition.
 	patience = 2 * time.Minute
 	interval = 20 * time.Millisecond
 )
 
-// built is the directory of the binaries, "" until they are needed.
-var built string
+func TestMain(m *testing.M) { os.Exit(house.Main(m)) }
 
-func TestMain(m *testing.M) {
-	code := localplane.Main(m, v1alpha1.AddToScheme)
-
-	if err := os.RemoveAll(built); err != nil {
-		panic(err)
-	}
-	os.Exit(code)
-}
-
-// binaries builds the services once, and returns the directory they are in.
-var binaries = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "floods-")
-	if err != nil {
-		return "", err
-	}
-
-	built = dir
-
-	for _, name := range services.All {
-		build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(dir, name), "./services/"+name+"/cmd/"+name)
-		build.Dir, build.Stderr = root, os.Stderr
-
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-
-		if err := build.Run(); err != nil {
-			return "", fmt.Errorf("build %s: %w", name, err)
-		}
-	}
-
-	return dir, nil
-})
-
-// house are the four services.
-type house struct {
-	*services.Group
-
-	t     *testing.T
-	plane *localplane.Plane
-	// webhook and queries are the addresses of the assigner's webhook and of ringquery.
-	webhook, queries string
-}
+// flooded are the services under a flood.
+type flooded struct{ *house.House }
 
 // begin starts the services, and stops them at the end of the test. They must then be ready, and have kept to their limits.
-func begin(t *testing.T) *house {
+func begin(t *testing.T) *flooded {
 	t.Helper()
-
 	t.Setenv("GOMEMLIMIT", "off") // the manifests set it; a limit of the kernel would not ask for it
 
-	bin, err := binaries()
-	require.NoError(t, err)
-	free, err := process.FreePorts(2)
-	require.NoError(t, err)
-
-	plane := localplane.Shared(t)
-	h := &house{t: t, plane: plane, webhook: free[0], queries: free[1]}
-	h.Group = services.New(services.Options{Plane: plane, BinDir: bin, LogDir: t.TempDir(), ShownLines: 20})
-	t.Cleanup(func() { require.NoError(t, h.Stop()) })
-
-	alone := "--leader-elect=false" // on a slow machine, a flood of the API server ends the term of a leader
-
-	require.NoError(t, h.Start(t.Context(),
-		services.Spec{Name: services.LeaseMonitor, Binary: services.LeaseMonitor, Args: []string{alone}},
-		services.Spec{Name: services.Assigner, Binary: services.Assigner, Args: append(services.Webhook(free[0], free[0]), alone)},
-		services.Spec{Name: services.Rebalancer, Binary: services.Rebalancer, Args: []string{alone, "--settle-period=" + services.SettlePeriod.String()}},
-		services.Spec{Name: services.RingQuery, Binary: services.RingQuery, Args: []string{"--grpc-bind-address=" + free[1], "--plaintext"}},
-	))
+	h := &flooded{house.New(t)}
+	h.Begin("--grpc-bind-address="+h.Queries, "--plaintext")
 
 	return h
 }
 
 // registered returns where API servers ask about the objects of a new ring. Nobody else is answered there, so who sends floods knows the path.
-func (h *house) registered(ring string) (url string) {
-	h.t.Helper()
-	newRing(h.t, h.plane, ring)
+func (h *flooded) registered(ring string) (url string) {
+	h.T.Helper()
+	newRing(h.T, h.Plane, ring)
 
 	c := &admissionregistrationv1.MutatingWebhookConfiguration{}
 
-	require.Eventually(h.t, func() bool {
-		return h.plane.Client.Get(h.t.Context(), types.NamespacedName{Name: contract.WebhookConfigurationName(ring)}, c) == nil
+	require.Eventually(h.T, func() bool {
+		return h.Plane.Client.Get(h.T.Context(), types.NamespacedName{Name: contract.WebhookConfigurationName(ring)}, c) == nil
 	}, patience, interval, "the ring should be registered")
 
 	return *c.Webhooks[0].ClientConfig.URL
@@ -125,45 +63,45 @@ func (h *house) registered(ring string) (url string) {
 
 // survived requires that no service has died, that each is ready, that none has used more than half of the memory that its Deployment allows, and that
 // no metric shows what the attacker has chosen.
-func (h *house) survived(chosen ...string) {
-	h.t.Helper()
+func (h *flooded) survived(chosen ...string) {
+	h.T.Helper()
 
 	select {
 	case err := <-h.Died():
-		require.NoError(h.t, err)
+		require.NoError(h.T, err)
 	default:
 	}
 
-	require.NoError(h.t, h.Ready(h.t.Context(), services.All...))
+	require.NoError(h.T, h.Ready(h.T.Context(), services.All...))
 
 	for _, name := range services.All {
-		limit, peak := limitOf(h.t, name), peakOf(h.t, h.Process(name).PID())
-		h.t.Logf("%s: %d of %d MiB", name, peak>>20, limit>>20)
-		require.Less(h.t, peak, limit/2, "%s has used more memory than half of its limit in deploy/base/%s", name, name)
+		limit, peak := limitOf(h.T, name), peakOf(h.T, h.Process(name).PID())
+		h.T.Logf("%s: %d of %d MiB", name, peak>>20, limit>>20)
+		require.Less(h.T, peak, limit/2, "%s has used more memory than half of its limit in deploy/base/%s", name, name)
 
 		text := h.metrics(name)
-		require.Contains(h.t, text, "clusterring_build_info")
+		require.Contains(h.T, text, "clusterring_build_info")
 
 		for _, value := range chosen {
-			require.NotContains(h.t, text, value, "a metric of %s", name)
+			require.NotContains(h.T, text, value, "a metric of %s", name)
 		}
 	}
 }
 
 // metrics returns what a service serves at /metrics.
-func (h *house) metrics(name string) string {
-	h.t.Helper()
+func (h *flooded) metrics(name string) string {
+	h.T.Helper()
 
-	request, err := http.NewRequestWithContext(h.t.Context(), http.MethodGet, "http://"+h.Addresses(name).Metrics+"/metrics", http.NoBody)
-	require.NoError(h.t, err)
+	request, err := http.NewRequestWithContext(h.T.Context(), http.MethodGet, "http://"+h.Addresses(name).Metrics+"/metrics", http.NoBody)
+	require.NoError(h.T, err)
 
 	transport := &http.Transport{DisableKeepAlives: true}
 	response, err := (&http.Client{Transport: transport}).Do(request)
-	require.NoError(h.t, err)
+	require.NoError(h.T, err)
 
 	text, err := io.ReadAll(response.Body)
-	require.NoError(h.t, errors.Join(err, response.Body.Close()))
-	require.Equal(h.t, http.StatusOK, response.StatusCode)
+	require.NoError(h.T, errors.Join(err, response.Body.Close()))
+	require.Equal(h.T, http.StatusOK, response.StatusCode)
 
 	return string(text)
 }
@@ -172,7 +110,7 @@ func (h *house) metrics(name string) string {
 func limitOf(t *testing.T, service string) int64 {
 	t.Helper()
 
-	content, err := os.ReadFile(filepath.Join(root, "deploy/base", service, "deployment.yaml"))
+	content, err := os.ReadFile(filepath.Join(localplane.Root(), "deploy/base", service, "deployment.yaml"))
 	require.NoError(t, err)
 
 	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)

@@ -53,7 +53,7 @@ const (
 	modelled = "lab/simulation/shard.go"
 	plan     = "internal/plan/plan.go"
 	sight    = "internal/lease/sight.go"
-	gone     = "internal/resources/gone.go"
+	gone     = "internal/resources/book.go"
 	listing  = "rebalancer/feed/list.go"
 	seeks    = "rebalancer/engine/followers.go"
 	kin      = "rebalancer/work/family.go"

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +15,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,14 +27,12 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/services/lab/house"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
-	"github.com/clusterring/clusterring/tools/testkit/process"
 	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 const (
-	// root is that of the repository.
-	root = "../../.."
 	// patience is how long a test waits for a condition.
 	patience = time.Minute
 	interval = 20 * time.Millisecond
@@ -48,7 +45,7 @@ func TestMain(m *testing.M) {
 		panic(runShard(args[0], args[1], args[2]))
 	}
 
-	os.Exit(localplane.Main(m, v1alpha1.AddToScheme))
+	os.Exit(house.Main(m))
 }
 
 // world is a ring of ConfigMaps that control Secrets, and of Services, in a new namespace, with the services that it needs.
@@ -68,35 +65,11 @@ type world struct {
 func newWorld(t *testing.T, key v1alpha1.ObjectKey) *world {
 	t.Helper()
 
-	bin := t.TempDir()
-	needed := []string{services.LeaseMonitor, services.Assigner, services.Rebalancer}
-
-	for _, name := range needed {
-		build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(bin, name), "./services/"+name+"/cmd/"+name)
-		build.Dir, build.Stderr = root, os.Stderr
-
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		require.NoError(t, build.Run())
-	}
-
-	free, err := process.FreePorts(1)
-	require.NoError(t, err)
-
-	plane := localplane.Shared(t)
-	w := &world{T: t, plane: plane, namespace: plane.Namespace(t), works: map[types.UID]string{}}
+	h := house.New(t)
+	w := &world{T: t, plane: h.Plane, namespace: h.Plane.Namespace(t), works: map[types.UID]string{}}
 	w.ring = w.namespace
 	w.declare(key)
-
-	group := services.New(services.Options{Plane: plane, BinDir: bin, LogDir: t.TempDir(), ShownLines: 20})
-	t.Cleanup(func() { require.NoError(t, group.Stop()) })
-
-	alone := "--leader-elect=false"
-	require.NoError(t, group.Start(t.Context(),
-		services.Spec{Name: services.LeaseMonitor, Binary: services.LeaseMonitor, Args: []string{alone}},
-		services.Spec{Name: services.Assigner, Binary: services.Assigner, Args: append(services.Webhook(free[0], free[0]), alone)},
-		services.Spec{Name: services.Rebalancer, Binary: services.Rebalancer, Args: []string{alone, "--settle-period=" + services.SettlePeriod.String()}},
-	))
-	require.NoError(t, group.Ready(t.Context(), needed...))
+	h.Begin(services.OpenQueries(h.Queries)...)
 
 	return w
 }
@@ -299,6 +272,67 @@ func TestTenantsMove(t *testing.T) {
 		if name != from {
 			require.Equal(t, shardOf[name], together(name), "no other tenant should move")
 		}
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	require.Empty(t, w.twice, "two shards worked on one object")
+}
+
+// A tool applies objects with labels of another shard again and again. No other shard ever works on them, and the services write nothing.
+func TestStaleManifests(t *testing.T) {
+	w := newWorld(t, v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
+	w.join("a")
+	w.join("b")
+
+	conditions := func() []metav1.Condition {
+		ring := &v1alpha1.ClusterRing{}
+		require.NoError(t, w.plane.Client.Get(t.Context(), client.ObjectKey{Name: w.ring}, ring))
+
+		return ring.Status.Conditions
+	}
+
+	require.Eventually(t, func() bool {
+		return meta.IsStatusConditionTrue(conditions(), v1alpha1.ConditionAssigned) && meta.IsStatusConditionTrue(conditions(), v1alpha1.ConditionWebhookRegistered)
+	}, patience, interval)
+
+	const objects, times = 20, 6
+
+	shardOf, versions := map[string]string{}, map[string]string{}
+
+	for i := range objects {
+		name := fmt.Sprint("o-", i)
+		cm, _ := w.create(name, name)
+		require.Eventually(t, func() bool { shardOf[name] = w.at(cm); return shardOf[name] != "" }, patience, interval)
+	}
+
+	since := meta.FindStatusCondition(conditions(), v1alpha1.ConditionAssigned).LastTransitionTime
+
+	for n := range times {
+		for name, shard := range shardOf {
+			stale := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "data": map[string]any{"a": fmt.Sprint(n)}}}
+			stale.SetNamespace(w.namespace)
+			stale.SetName(name)
+			stale.SetLabels(map[string]string{tenant: name, contract.ShardLabel(w.ring): map[string]string{"a": "b", "b": "a"}[shard]})
+
+			require.NoError(t, w.plane.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(stale), client.FieldOwner("tool"), client.ForceOwnership))
+
+			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+			require.Equal(t, shard, w.at(cm))
+			require.Equal(t, fmt.Sprint(n), cm.Data["a"])
+
+			versions[name] = cm.ResourceVersion
+			assigned := meta.FindStatusCondition(conditions(), v1alpha1.ConditionAssigned)
+			require.Equal(t, metav1.ConditionTrue, assigned.Status, assigned.Message)
+			require.Equal(t, since, assigned.LastTransitionTime)
+		}
+	}
+
+	for name, version := range versions {
+		cm := &corev1.ConfigMap{}
+		require.NoError(t, w.plane.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, cm))
+		require.Equal(t, version, cm.ResourceVersion, "nobody else has written it")
 	}
 
 	w.mu.Lock()

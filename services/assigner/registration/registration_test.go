@@ -173,3 +173,43 @@ func TestMerge(t *testing.T) {
 		require.NotContains(t, merge(next, want, true).Annotations, annotationInjectCA, "it is not injected once we know it ourselves")
 	})
 }
+
+func TestSecretsStay(t *testing.T) {
+	ring := ringWith("example")
+	atURL := Target{URL: "https://127.0.0.1:9443/base/"}
+
+	var s secrets
+
+	none := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	first := s.of("example", none)
+	require.Regexp(t, secret, first)
+	require.Equal(t, first, s.of("example", none), "a configuration that is deleted should get the same secret again")
+	require.NotEqual(t, first, s.of("other", none))
+
+	for _, target := range []Target{inService, atURL} {
+		have := Configuration(ring, resources.Resolve(mapper(), ring.Spec), target, secretOfTests)
+		require.Equal(t, "/webhooks/sharder/clusterring/example/"+secretOfTests, pathOf(have))
+		require.Equal(t, secretOfTests, s.of("example", have), "the secret of the configuration counts")
+		require.NotEqual(t, secretOfTests, s.of("exam", have), "it is that of another ring")
+	}
+
+	for _, made := range []string{"", "short", secretOfTests + "/" + secretOfTests} {
+		have := Configuration(ring, resources.Resolve(mapper(), ring.Spec), inService, made)
+		require.Equal(t, secretOfTests, s.of("example", have), made)
+	}
+
+	s.forget("example")
+	require.NotEqual(t, secretOfTests, s.of("example", none))
+}
+
+func TestMessagesContainNoSecret(t *testing.T) {
+	const path = `Post "https://assigner.sharding-system.svc:443/webhooks/sharder/clusterring/example/`
+
+	require.Equal(t, path+`…?timeout=1s": EOF`, withoutSecrets(path+secretOfTests+`?timeout=1s": EOF`))
+}
+
+func TestTheMessageContainsWhatToOpen(t *testing.T) {
+	require.Equal(t, "calls of API servers do not arrive at the assigner: context deadline exceeded. Allow API servers to connect to port 443 of Service "+
+		"sharding-system/assigner, which is TCP port 9443 of its Pods, in the firewall of the control plane, NetworkPolicies, and the cluster network",
+		inService.unreached("context deadline exceeded"))
+}

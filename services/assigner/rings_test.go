@@ -1,0 +1,344 @@
+package assigner_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/testkit/leasetest"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+)
+
+// ownLabelled returns a ring with a label of its own, which the assigner's tests may share.
+func ownLabelled(t *testing.T, name, label string, shards ...string) *fixture {
+	t.Helper()
+
+	p := localplane.Shared(t)
+	f := &fixture{Plane: p, t: t, name: name, label: label, namespace: p.Namespace(t), kind: websiteKind(name)}
+	f.serve(f.kind)
+
+	for _, s := range shards {
+		shard := &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: f.namespace, Name: s, ShardLabel: label}
+		require.NoError(t, shard.Acquire(t.Context()))
+	}
+
+	f.shards = shards
+	f.declare(v1alpha1.RingResource{Group: f.kind.Group, Resource: "websites"})
+
+	return f
+}
+
+func TestAssignsByTheLabelOfTheRing(t *testing.T) {
+	f := ownLabelled(t, "own-label", "own.example.com/shard", "a", "b")
+	start(t, f.Plane)
+	f.registered()
+
+	name := unique("site")
+	require.Equal(t, map[string]string{"own.example.com/shard": f.owner(name)}, f.create(f.website(name)).GetLabels())
+	require.Equal(t, "own.example.com/shard", f.ring().Status.ShardLabel)
+
+	selector := sharder(f.configuration()).ObjectSelector
+	require.Equal(t, []metav1.LabelSelectorRequirement{{Key: "own.example.com/shard", Operator: metav1.LabelSelectorOpDoesNotExist}}, selector.MatchExpressions)
+
+	// A write that drops the label gets it back; after a drain, nothing follows the object, so it gets the next shard.
+	site := f.create(f.website(unique("site")))
+	shard := site.GetLabels()["own.example.com/shard"]
+	require.NoError(t, f.Client.Patch(t.Context(), site, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":null}}`))))
+	require.Equal(t, shard, site.GetLabels()["own.example.com/shard"])
+}
+
+// TestYoungerRingWithTheSameLabel: nothing is registered for it until the older one is gone.
+func TestYoungerRingWithTheSameLabel(t *testing.T) {
+	const label = "shared.example.com/shard"
+
+	older := ownLabelled(t, "shared-a", label, "a")
+	younger := ownLabelled(t, "shared-b", label, "b") // of rings of the same second, the name decides
+	younger.changeRing(func(r *v1alpha1.ClusterRing) {
+		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce, ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: "n", Name: "a"}}}
+	})
+	start(t, older.Plane)
+	older.registered()
+
+	eventually(t, func() bool { return younger.reason() == "False ShardLabelInUse" }, "the younger ring is refused")
+
+	c := apimeta.FindStatusCondition(younger.ring().Status.Conditions, v1alpha1.ConditionWebhookRegistered)
+	require.Contains(t, c.Message, "ring shared-a, which is older, uses the same spec.shardLabel "+label)
+	require.True(t, apimeta.IsStatusConditionFalse(younger.ring().Status.Conditions, v1alpha1.ConditionFenced))
+	require.Empty(t, younger.ring().Status.ShardLabel)
+	require.Nil(t, younger.configuration())
+	require.Empty(t, younger.create(younger.website(unique("site"))).GetLabels())
+
+	// A third ring changes nothing, nor does the deletion of the older one until it is gone.
+	older.changeRing(func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
+	require.NoError(t, older.Client.Delete(t.Context(), older.ring()))
+	eventually(t, func() bool { return older.reason() == "False Deleting" }, "the older ring is being deleted")
+	require.Equal(t, "False ShardLabelInUse", younger.reason())
+
+	younger.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.Fence = nil })
+	older.changeRing(func(r *v1alpha1.ClusterRing) { r.Finalizers = nil })
+	younger.registered()
+	require.Equal(t, label, younger.ring().Status.ShardLabel)
+	require.Equal(t, "b", younger.create(younger.website(unique("site"))).GetLabels()[label])
+}
+
+// TestRegistrationEndsWhenAnOlderRingAppears: of two rings that are created in the same second, the first may be seen alone.
+func TestRegistrationEndsWhenAnOlderRingAppears(t *testing.T) {
+	const label = "moment.example.com/shard"
+
+	f := ownLabelled(t, "moment-b", label, "b")
+	start(t, f.Plane)
+	f.registered()
+
+	// A ring that is older by its name, if it is created in the same second; if not, the roles are the other way round.
+	first := &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: "moment-a"},
+		Spec:       v1alpha1.ClusterRingSpec{ShardLabel: label, Resources: []v1alpha1.RingResource{{Group: f.kind.Group, Resource: "websites"}}},
+	}
+	require.NoError(t, f.Client.Create(t.Context(), first))
+	t.Cleanup(func() {
+		require.NoError(t, client.IgnoreNotFound(f.Client.Delete(context.WithoutCancel(t.Context()), first)))
+	})
+
+	other := &fixture{Plane: f.Plane, t: t, name: first.Name, label: label, namespace: f.namespace, kind: f.kind}
+	loser := other
+
+	if first.CreationTimestamp.Equal(new(f.ring().CreationTimestamp)) {
+		loser = f
+	}
+
+	eventually(t, func() bool { return loser.reason() == "False ShardLabelInUse" && loser.configuration() == nil }, "one of them is refused")
+}
+
+// TestCollidingRings: names that are long enough can be searched until two rings share all that follows from their names. The older one works.
+func TestCollidingRings(t *testing.T) {
+	const first, second = "colliding-rings-of-a-very-long-name-abcdef-27184", "colliding-rings-of-a-very-long-name-abcdef-727"
+	require.Equal(t, contract.RingSuffix(first), contract.RingSuffix(second))
+
+	older := newFenced(t, first, v1alpha1.FenceEnforce)
+	start(t, older.Plane)
+	older.registered()
+	older.reports("True Enforced")
+
+	younger := newFixture(t, second, "y")
+	younger.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.Fence = older.ring().Spec.Fence })
+	eventually(t, func() bool { return younger.reason() == "False ShardLabelInUse" }, "the younger ring is refused")
+	require.Contains(t, younger.registration(), "ring "+first+", which is older, has the same suffix "+contract.RingSuffix(second))
+	require.Contains(t, younger.registration(), "another name")
+
+	require.Empty(t, younger.create(younger.website(unique("site"))).GetLabels())
+
+	before := older.configuration()
+	require.Equal(t, first, before.Labels[contract.LabelClusterRing])
+
+	fence := func() *admissionregistrationv1.ValidatingAdmissionPolicyBinding {
+		b := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
+		require.NoError(t, older.Client.Get(t.Context(), client.ObjectKey{Name: contract.FenceName(first)}, b))
+
+		return b
+	}
+	uid := fence().UID
+
+	// What the younger one leaves is the older one's.
+	require.NoError(t, younger.Client.Delete(t.Context(), younger.ring()))
+
+	other := newFixture(t, "after-the-collision", "x")
+	other.registered()
+	require.Equal(t, before.ResourceVersion, older.configuration().ResourceVersion)
+	require.Equal(t, uid, fence().UID)
+	require.Equal(t, first, fence().Labels[contract.LabelClusterRing])
+}
+
+// path returns the path of the ring's webhook as it is registered.
+func (f *fixture) path() string {
+	f.t.Helper()
+
+	c := f.configuration()
+	require.NotNil(f.t, c)
+
+	to, err := url.Parse(*c.Webhooks[0].ClientConfig.URL)
+	require.NoError(f.t, err)
+
+	for _, w := range c.Webhooks {
+		require.Equal(f.t, to.String(), *w.ClientConfig.URL)
+	}
+
+	return to.Path
+}
+
+// strayed returns how many requests were sent to paths that are not registered.
+func strayed(t *testing.T) (total int) {
+	t.Helper()
+
+	families, err := metrics.Registry.Gather()
+	require.NoError(t, err)
+
+	for _, family := range families {
+		if family.GetName() == "clusterring_assigner_admission_errors_total" {
+			for _, m := range family.GetMetric() {
+				if m.GetLabel()[0].GetValue() == "404" {
+					total += int(m.GetCounter().GetValue())
+				}
+			}
+		}
+	}
+
+	return total
+}
+
+// post sends a valid review about an object of the ring to a path of a replica, and returns the answer.
+func (c *caller) post(t *testing.T, path string) (status int, body string) {
+	t.Helper()
+
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, (*c.service.Load())[0].url+path, bytes.NewReader(c.review))
+	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/json")
+
+	res, err := c.client.Do(req)
+	require.NoError(t, err)
+
+	defer res.Body.Close()
+
+	all, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+
+	return res.StatusCode, string(all)
+}
+
+// Whoever reaches the port of the webhook learns nothing, and calls of the API server are answered: by replicas that start at the same time, after a
+// restart, and after the configuration, which keeps the secret, was deleted or replaced.
+func TestStrangersLearnNothing(t *testing.T) {
+	f := newFixture(t, "strangers", "a")
+	first := launch(t, f.Plane)
+	second := launch(t, f.Plane, "--webhook-url="+first.url)
+
+	hidden := func(replicas ...*replica) {
+		t.Helper()
+
+		path := f.path()
+		require.Regexp(t, "^"+contract.WebhookPath(f.name)+"/[0-9a-f]{32}$", path)
+
+		for _, r := range replicas {
+			c := f.caller(r)
+			eventually(t, func() bool {
+				status, body := c.post(t, path)
+
+				return status == http.StatusOK && strings.Contains(body, `"patch"`)
+			}, "the path is answered")
+
+			for _, wrong := range []string{contract.WebhookPath(f.name), contract.WebhookPath(f.name) + "/00112233445566778899aabbccddeeff", path + "0", contract.WebhookPath("made-up"), "/"} {
+				status, body := c.post(t, wrong)
+				require.Equal(t, http.StatusNotFound, status, wrong)
+				require.Equal(t, "404 page not found\n", body, wrong)
+			}
+		}
+	}
+
+	restart := func() {
+		t.Helper()
+
+		first = launchAt(t, f.Plane, strings.TrimPrefix(first.url, "https://"), "--webhook-url="+first.url)
+		eventually(t, first.ready, "the assigner becomes ready again")
+	}
+
+	eventually(t, first.ready, "the first replica becomes ready")
+	eventually(t, second.ready, "the second replica becomes ready")
+	f.registered()
+	hidden(first, second)
+
+	path := f.path()
+
+	require.NoError(t, f.Client.Delete(t.Context(), f.configuration()))
+	eventually(t, func() bool { return f.configuration() != nil }, "the configuration is restored")
+	f.asked()
+	hidden(first, second)
+	require.Equal(t, path, f.path())
+
+	first.stop()
+	second.stop()
+
+	restart()
+	f.asked()
+	hidden(first)
+	require.Equal(t, path, f.path())
+
+	first.stop()
+	require.NoError(t, f.Client.Delete(context.WithoutCancel(t.Context()), f.configuration()))
+
+	restart()
+	eventually(t, func() bool { return f.configuration() != nil }, "the ring is registered again")
+	f.asked()
+	hidden(first)
+	require.NotEqual(t, path, f.path())
+
+	status, _ := f.caller(first).post(t, path)
+	require.Equal(t, http.StatusNotFound, status, "nobody should be called at the former path")
+
+	// As an earlier version has registered it.
+	c := f.configuration()
+	before := c.DeepCopy()
+
+	for i := range c.Webhooks {
+		c.Webhooks[i].ClientConfig.URL = new(first.url + contract.WebhookPath(f.name))
+	}
+
+	require.NoError(t, f.Client.Patch(t.Context(), c, client.MergeFrom(before)))
+	eventually(t, func() bool { return f.path() != contract.WebhookPath(f.name) }, "the path gets a secret")
+	f.asked()
+	hidden(first)
+}
+
+// A tenant who may create Leases gets no object if the ring names the namespaces of its shards. Without that, the tenant gets
+// objects of other namespaces.
+func TestTenantsAddNoShards(t *testing.T) {
+	f := newFixture(t, "tenants", "a", "b", "c")
+	start(t, f.Plane)
+	f.registered()
+
+	tenant := f.Namespace(t)
+	for i := range 9 {
+		forged := &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: tenant, Name: fmt.Sprintf("forged-%d", i), Duration: 24 * time.Hour}
+		require.NoError(t, forged.Acquire(t.Context()))
+	}
+
+	own := map[string]bool{"a": true, "b": true, "c": true}
+	shard := func() string { return f.create(f.website(unique("site"))).GetLabels()[f.shardLabel()] }
+
+	eventually(t, func() bool { return !own[shard()] }, "all namespaces count: the tenant gets an object")
+
+	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{f.namespace} })
+	eventually(t, func() bool {
+		for range 30 {
+			if !own[shard()] {
+				return false
+			}
+		}
+
+		return true
+	}, "one namespace counts: the tenant gets nothing")
+
+	namesake := &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: tenant, Name: "a"}
+	require.NoError(t, namesake.Acquire(t.Context()))
+
+	got := map[string]int{}
+	for range 60 {
+		got[shard()]++
+	}
+
+	require.Len(t, got, 3, "a namesake makes no shard unavailable")
+	require.Positive(t, got["a"])
+}
