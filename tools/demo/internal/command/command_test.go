@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/clusterring/clusterring/tools/demo/internal/command"
-	"github.com/clusterring/clusterring/tools/demo/internal/state"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/output"
 )
@@ -239,14 +238,6 @@ func TestDownAfterEverySortOfProcessWasKilled(t *testing.T) {
 	d.requireNothingLeft()
 }
 
-func TestDownWithoutARecord(t *testing.T) {
-	d := newDesk(t)
-	lost := filepath.Join(d.temp, "clusterring-demo-"+strconv.Itoa(os.Getuid()))
-	require.NoError(t, os.MkdirAll(filepath.Join(lost, "logs"), 0o700))
-	require.Contains(t, d.down(), "Removed "+lost)
-	d.requireNothingLeft()
-}
-
 func TestInterruptedRun(t *testing.T) {
 	d := newDesk(t)
 	run := d.run()
@@ -302,7 +293,8 @@ func TestMistakes(t *testing.T) {
 		"nothing built, kept": {[]string{"serve", "--bin-dir=testdata/none"}, "run make build"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := command.New(state.Registry{Dir: t.TempDir()})
+			t.Setenv("TMPDIR", t.TempDir())
+			c := command.New()
 			c.SetArgs(test.args)
 			c.SetOut(&bytes.Buffer{})
 			require.ErrorContains(t, c.ExecuteContext(t.Context()), test.want)
@@ -311,8 +303,11 @@ func TestMistakes(t *testing.T) {
 }
 
 func TestHelpTeaches(t *testing.T) {
-	for _, test := range []struct{ command, want string }{{"--help", "demo down"}, {"run", "leaves nothing behind"}, {"up", "kubectl"}, {"env", `eval "$(bin/demo env)"`}, {"docs", "the page does not change"}, {"down", "state directory"}} {
-		c, out := command.New(state.Registry{Dir: t.TempDir()}), &bytes.Buffer{}
+	for _, test := range []struct{ command, want string }{
+		{"--help", "demo down"}, {"run", "leaves nothing behind"}, {"up", "kubectl"}, {"env", `eval "$(bin/demo env)"`},
+		{"docs", "the page does not change"}, {"down", "state directory"},
+	} {
+		c, out := command.New(), &bytes.Buffer{}
 		c.SetArgs([]string{test.command, "--help"})
 		c.SetOut(out)
 		require.NoError(t, c.ExecuteContext(t.Context()))

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/demo/internal/balance"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/process"
@@ -40,11 +39,10 @@ const (
 	concurrency  = 64
 )
 
-// Names of the services. The assigner and ringquery have two replicas. RingQuery1 has neither TLS nor authentication, RingQuery2 has both.
+// Names of the services. Ringquery has two replicas: RingQuery1 has neither TLS nor authentication, RingQuery2 has both.
 const (
 	LeaseMonitor = services.LeaseMonitor
-	Assigner1    = "assigner-1"
-	Assigner2    = "assigner-2"
+	Assigner     = services.Assigner
 	Rebalancer   = services.Rebalancer
 	RingQuery1   = "ringquery-1"
 	RingQuery2   = "ringquery-2"
@@ -111,11 +109,6 @@ func Run(ctx context.Context, o Options, use func(context.Context, *System) erro
 		Waiting: func(name, answer string) { o.Console.Progress("waiting until %s is ready: %s", name, answer) },
 	})}
 
-	front, err := s.startServices(ctx)
-	if front != nil {
-		defer func() { err = errors.Join(err, front.Close()) }()
-	}
-
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
@@ -124,62 +117,54 @@ func Run(ctx context.Context, o Options, use func(context.Context, *System) erro
 		err = errors.Join(err, s.Stop())
 	}()
 
-	if err != nil {
+	if err := s.startServices(ctx); err != nil {
 		return err
 	}
 
 	return use(ctx, s)
 }
 
-// startServices starts all services at once and waits until they are ready. It returns what forwards webhooks to the assigners, also with an
-// error.
-func (s *System) startServices(ctx context.Context) (*balance.Forwarder, error) {
-	const ports = 4
+// startServices starts all services at once and waits until they are ready.
+func (s *System) startServices(ctx context.Context) error {
+	const ports = 3
 
 	free, err := process.FreePorts(ports)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
-	webhook1, webhook2 := free[0], free[1]
-	s.Queries, s.GuardedQueries = free[2], free[3]
+	s.Queries, s.GuardedQueries = free[1], free[2]
 
 	cert, err := services.NewCertificate(s.StateDir, RingQuery2, time.Now())
 	if err != nil {
-		return nil, err
+		return err
 	}
 
 	s.CA = cert.CertFile
-
-	front, err := balance.Listen(webhook1, webhook2)
-	if err != nil {
-		return nil, err
-	}
-
 	begin := time.Now()
 
 	err = s.Start(ctx,
 		services.Spec{Name: LeaseMonitor, Binary: services.LeaseMonitor},
-		services.Spec{Name: Assigner1, Binary: services.Assigner, Args: services.Webhook(webhook1, front.Address())},
-		services.Spec{Name: Assigner2, Binary: services.Assigner, Args: services.Webhook(webhook2, front.Address())},
+		services.Spec{Name: Assigner, Binary: services.Assigner, Args: services.Webhook(free[0], free[0])},
 		services.Spec{Name: Rebalancer, Binary: services.Rebalancer, Args: []string{"--settle-period=" + services.SettlePeriod.String()}},
 		services.Spec{Name: RingQuery1, Binary: services.RingQuery, Args: services.OpenQueries(s.Queries)},
 		services.Spec{Name: RingQuery2, Binary: services.RingQuery, Args: []string{
-			"--grpc-bind-address=" + s.GuardedQueries, "--ca-mode=file", "--tls-cert-file=" + cert.CertFile, "--tls-private-key-file=" + cert.KeyFile,
+			"--grpc-bind-address=" + s.GuardedQueries, "--ca-mode=file",
+			"--tls-cert-file=" + cert.CertFile, "--tls-private-key-file=" + cert.KeyFile,
 			"--access-cache-ttl=0s", // a new permission is effective immediately
 		}},
 	)
 	if err == nil {
-		s.Console.OK("leasemonitor, 2 × assigner, rebalancer and 2 × ringquery are ready, each with a token of its own service account (%.1f s)",
+		s.Console.OK("leasemonitor, assigner, rebalancer and 2 × ringquery are ready, each with a token of its own service account (%.1f s)",
 			time.Since(begin).Seconds())
 	}
 
-	return front, err
+	return err
 }
 
 // ReadyServices returns an error for each service that is not ready.
 func (s *System) ReadyServices(ctx context.Context) error {
-	return s.Ready(ctx, LeaseMonitor, Assigner1, Assigner2, Rebalancer, RingQuery1, RingQuery2)
+	return s.Ready(ctx, LeaseMonitor, Assigner, Rebalancer, RingQuery1, RingQuery2)
 }
 
 // HistoryFile is the file in which a shard records its reconciles.
@@ -200,19 +185,13 @@ func (s *System) StartShards(ctx context.Context, identity string, flags []strin
 		specs = append(specs, services.Spec{Name: name, Binary: "example", Namespace: ShardNamespace, Account: shardAccount, Args: append([]string{
 			identity + "=" + name, "--ring=" + Ring, "--lease-namespace=" + ShardNamespace,
 			"--lease-duration=" + LeaseDuration.String(), "--lease-renew-deadline=" + renewDeadline.String(), "--lease-retry-period=" + retryPeriod.String(),
-			"--careless-file=" + s.CarelessFile(name),
-		}, append(s.work(name), flags...)...)})
+			"--careless-file=" + s.CarelessFile(name), "--history-file=" + s.HistoryFile(name),
+			"--work-duration=" + workDuration.String(), "--concurrency=" + strconv.Itoa(concurrency),
+			"--kube-api-qps=150", "--kube-api-burst=150",
+		}, flags...)})
 	}
 
 	return s.Start(ctx, specs...)
-}
-
-// work returns the flags about the reconciles of a process.
-func (s *System) work(name string) []string {
-	return []string{
-		"--history-file=" + s.HistoryFile(name), "--work-duration=" + workDuration.String(), "--concurrency=" + strconv.Itoa(concurrency),
-		"--kube-api-qps=150", "--kube-api-burst=150",
-	}
 }
 
 // ShardKubeconfig returns the path of a kubeconfig for a shard that somebody else starts.

@@ -47,31 +47,31 @@ func newWebsite(n int) *examplev1alpha1.Website {
 	}
 }
 
-func (s *Story) createNamespaces(ctx context.Context) error {
+func (s *Story) createNamespaces(ctx context.Context) {
 	for n := range namespaces {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceOf(n)}}
-		if err := client.IgnoreAlreadyExists(s.client.Create(ctx, namespace)); err != nil {
-			return fmt.Errorf("create a namespace: %w", err)
-		}
+		must(client.IgnoreAlreadyExists(s.client.Create(ctx, namespace)))
+	}
+}
+
+func (s *Story) createFleets(ctx context.Context) {
+	s.fleets = fleets
+
+	must(atOnce(ctx, fleets, func(ctx context.Context, i int) error {
+		return s.asUser(ctx, &examplev1alpha1.Fleet{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespaceOf(i), Name: fmt.Sprintf("fleet-%d", i)},
+			Spec:       examplev1alpha1.FleetSpec{Replicas: shipsOfEach},
+		})
+	}))
+}
+
+// asUser creates an object as a user does, whose requests must not fail.
+func (s *Story) asUser(ctx context.Context, object client.Object) error {
+	if err := s.client.Create(ctx, object); err != nil {
+		return fmt.Errorf("a user's create failed: %w", err)
 	}
 
 	return nil
-}
-
-func (s *Story) createFleets(ctx context.Context) error {
-	s.fleets = fleets
-
-	return atOnce(ctx, fleets, func(ctx context.Context, i int) error {
-		fleet := &examplev1alpha1.Fleet{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespaceOf(i), Name: fmt.Sprintf("fleet-%d", i)},
-			Spec:       examplev1alpha1.FleetSpec{Replicas: shipsOfEach},
-		}
-		if err := s.client.Create(ctx, fleet); err != nil {
-			return fmt.Errorf("a user's create failed: %w", err)
-		}
-
-		return nil
-	})
 }
 
 // atOnce calls do with 0 to n-1, several calls at a time, until one fails.
@@ -117,22 +117,22 @@ func (u *users) add(sent time.Time, request done) {
 }
 
 // createWebsites creates n more Websites concurrently.
-func (s *Story) createWebsites(ctx context.Context, n int) (done, error) {
+func (s *Story) createWebsites(ctx context.Context, n int) done {
 	u, first := &users{}, s.created
 	s.created += n
 
-	err := atOnce(ctx, n, func(ctx context.Context, i int) error {
+	must(atOnce(ctx, n, func(ctx context.Context, i int) error {
 		s.console.Progress("creating Websites: %d of %d", u.soFar().creates, n)
 		return s.createWebsite(ctx, u, first+i)
-	})
+	}))
 
-	return u.done, err
+	return u.done
 }
 
 func (s *Story) createWebsite(ctx context.Context, u *users, n int) error {
 	site, sent := newWebsite(n), time.Now()
-	if err := s.client.Create(ctx, site); err != nil {
-		return fmt.Errorf("a user's create failed: %w", err)
+	if err := s.asUser(ctx, site); err != nil {
+		return err
 	}
 
 	request := done{creates: 1}
@@ -158,7 +158,7 @@ func (s *Story) editWebsite(ctx context.Context, u *users) error {
 
 // underLoad runs an action while users edit popular Websites, and create new ones if create is true. It returns what the users have done.
 // The context of the action ends if a request fails. The action must not create Websites.
-func (s *Story) underLoad(ctx context.Context, create bool, do func(context.Context, *users) error) (done, error) {
+func (s *Story) underLoad(ctx context.Context, create bool, do func(context.Context, *users)) done {
 	unhurried := context.WithoutCancel(ctx) // requests under way are completed
 	group, ctx := errgroup.WithContext(ctx)
 	u, over := &users{}, make(chan struct{})
@@ -195,14 +195,12 @@ func (s *Story) underLoad(ctx context.Context, create bool, do func(context.Cont
 		}
 	}
 
-	err := do(ctx, u)
+	err := attempt(func() { do(ctx, u) })
 	close(over)
-
-	if failed := group.Wait(); failed != nil {
-		err = failed // ended the action, too
-	}
+	must(group.Wait()) // such a failure has ended the action, too
+	must(err)
 
 	s.created += u.creates
 
-	return u.done, err
+	return u.done
 }

@@ -1,5 +1,7 @@
-// Package scenario runs the steps of the demo: shards join, crash, leave, freeze, and resume under load, a service fails, and the ring is
-// deleted. Each step does something to the system and then checks what is guaranteed for that case.
+// Package scenario tells the story of the demo: it does something to a running system, waits for the result, and verifies what is guaranteed
+// for that case.
+//
+// A step reads as a list: what fails in it ends it, as require does in a test; see must. [Story.Do] returns the error.
 package scenario
 
 import (
@@ -13,13 +15,14 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
-	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/testkit/check"
@@ -67,10 +70,9 @@ type Story struct {
 	fleets  int
 
 	// Of the current step.
-	fail    context.CancelCauseFunc
 	began   time.Time
-	before  observe.Objects // when the step began
-	old     int             // number of versions that had been recorded when the step began
+	before  objects // when the step began
+	old     int     // number of versions that had been recorded when the step began
 	checked []string
 }
 
@@ -88,6 +90,14 @@ const (
 	frozen  = "frozen"
 )
 
+// kinds are the kinds of sharded objects in deploy/example.
+var kinds = []string{check.Website, check.ConfigMap, check.Fleet, check.Ship}
+
+// gvk returns the group, version, and kind of one of the kinds.
+func gvk(kind string) schema.GroupVersionKind {
+	return record.Resource(kind).GroupVersion().WithKind(kind)
+}
+
 // New starts to watch the system. The watches and the connection to the query service last until the context ends.
 func New(ctx context.Context, s *localsystem.System, console *report.Console, o Options) (*Story, error) {
 	story := &Story{Options: o, system: s, console: console, client: s.Plane.Client}
@@ -96,7 +106,8 @@ func New(ctx context.Context, s *localsystem.System, console *report.Console, o 
 	}
 
 	recorded := record.Options{
-		Ring: localsystem.Ring, Labels: record.Labels{Shard: contract.ShardLabel(localsystem.Ring), Drain: contract.DrainLabel(localsystem.Ring)},
+		Ring:           localsystem.Ring,
+		Labels:         record.Labels{Shard: contract.ShardLabel(localsystem.Ring), Drain: contract.DrainLabel(localsystem.Ring)},
 		LeaseNamespace: localsystem.ShardNamespace,
 	}
 	for _, kind := range kinds {
@@ -120,46 +131,35 @@ func New(ctx context.Context, s *localsystem.System, console *report.Console, o 
 	return story, nil
 }
 
-// action is a part of a step.
-type action = func(context.Context) error
-
-// inOrder runs actions until one fails.
-func inOrder(ctx context.Context, actions ...action) error {
-	for _, do := range actions {
-		if err := do(ctx); err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
 // Step is a part of the story.
 type Step struct {
+	// Name is what a user selects a mode by; empty for the steps of [Story.Steps].
+	Name string
 	// Title describes what happens.
 	Title string
 	// Suspects are the processes whose logs are most relevant if the step fails.
 	Suspects []string
 
-	do action
+	do func(context.Context)
 }
 
 // Steps returns the steps of the story.
 func (s *Story) Steps() []Step {
-	assigners := []string{localsystem.Assigner1, localsystem.Assigner2}
+	leases := []string{localsystem.LeaseMonitor, localsystem.Rebalancer}
+	labels := []string{localsystem.Assigner, localsystem.Rebalancer}
 
 	return []Step{
-		{fmt.Sprintf("%d shards join", s.Shards), []string{localsystem.LeaseMonitor, localsystem.Rebalancer}, s.join},
-		{fmt.Sprintf("%d objects are created", s.Objects), append(assigners, localsystem.Rebalancer), s.create},
-		{"a shard is killed (SIGKILL)", []string{localsystem.LeaseMonitor, localsystem.Rebalancer}, s.kill},
-		{"a shard stops (SIGTERM)", []string{localsystem.Rebalancer, localsystem.LeaseMonitor}, s.leave},
-		{"two shards join under load", []string{localsystem.Rebalancer}, s.grow},
-		{"a frozen shard is resumed", []string{localsystem.LeaseMonitor, localsystem.Rebalancer}, s.freeze},
-		{"the assigner is stopped", append(assigners, localsystem.Rebalancer), s.outage},
-		{"who owns what? (gRPC)", []string{localsystem.RingQuery1}, s.ask},
-		{"the ring is deleted under load", append(assigners, localsystem.Rebalancer), s.remove},
-		{"shards shard by themselves", []string{localsystem.Rebalancer}, s.embedded},
-		{"final checks", nil, s.review},
+		{Title: fmt.Sprintf("%d shards join", s.Shards), Suspects: leases, do: s.join},
+		{Title: fmt.Sprintf("%d objects are created", s.Objects), Suspects: labels, do: s.create},
+		{Title: "a shard is killed (SIGKILL)", Suspects: leases, do: s.kill},
+		{Title: "a shard stops (SIGTERM)", Suspects: leases, do: s.leave},
+		{Title: "two shards join under load", Suspects: []string{localsystem.Rebalancer}, do: s.grow},
+		{Title: "a frozen shard is resumed", Suspects: leases, do: s.freeze},
+		{Title: "the assigner is stopped", Suspects: labels, do: s.outage},
+		{Title: "who owns what? (gRPC)", Suspects: []string{localsystem.RingQuery1}, do: s.ask},
+		{Title: "the ring is deleted under load", Suspects: labels, do: s.remove},
+		{Title: "shards shard by themselves", Suspects: []string{localsystem.Rebalancer}, do: s.embedded},
+		{Title: "final checks", do: s.review},
 	}
 }
 
@@ -176,13 +176,13 @@ func (s *Story) Prologue(ctx context.Context) error {
 
 // Do runs a step and returns what was checked. If the step fails, Do saves all recorded versions in a file beside the logs.
 func (s *Story) Do(ctx context.Context, step Step) ([]string, error) {
-	ctx, s.fail = context.WithCancelCause(ctx)
-	defer s.fail(nil)
+	s.checked, s.began = nil, time.Now()
 
-	recorded := s.versions()
-	s.checked, s.began, s.before, s.old = nil, time.Now(), observe.Objects(nil).After(recorded), len(recorded)
-
-	err := step.do(ctx)
+	err := attempt(func() {
+		recorded := s.versions()
+		s.before, s.old = objects(nil).after(recorded), len(recorded)
+		step.do(ctx)
+	})
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
@@ -194,57 +194,128 @@ func (s *Story) Do(ctx context.Context, step Step) ([]string, error) {
 	return s.checked, err
 }
 
-// failOn makes the step fail if there is an error: nothing that is read afterwards matters.
-func (s *Story) failOn(err error) {
+// failure is the panic with which must ends a step.
+type failure struct{ error }
+
+// must ends the step if there is an error. It is for the goroutine of the step alone.
+func must(err error) {
 	if err != nil {
-		s.fail(err)
+		panic(failure{err})
 	}
+}
+
+// demand ends the step unless a condition holds.
+func demand(holds bool, format string, args ...any) {
+	if !holds {
+		must(fmt.Errorf(format, args...))
+	}
+}
+
+// attempt returns the error with which a part of a step ends, nil if it does not fail.
+func attempt(do func()) (err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case failure:
+			err = r.error
+		default:
+			panic(r)
+		}
+	}()
+	do()
+
+	return nil
 }
 
 // dump saves all recorded versions.
 func (s *Story) dump() error {
+	versions, err := s.recorder.Versions()
+
 	var text []byte
-	for _, v := range s.versions() {
+	for _, v := range versions {
 		text = fmt.Appendln(text, v)
 	}
 
-	if err := os.WriteFile(filepath.Join(s.system.StateDir, "logs", "objects.log"), text, 0o600); err != nil {
+	err = errors.Join(err, os.WriteFile(filepath.Join(s.system.StateDir, "logs", "objects.log"), text, 0o600))
+	if err != nil {
 		return fmt.Errorf("save the versions of objects: %w", err)
 	}
 
 	return nil
 }
 
-// versions returns all versions of objects and Leases that were recorded. If the record is incomplete, the step fails.
+// versions returns all versions of objects and Leases that were recorded.
 func (s *Story) versions() []check.Version {
 	versions, err := s.recorder.Versions()
-	s.failOn(err)
+	must(err)
 
 	return versions
 }
 
 // objects returns the present objects.
-func (s *Story) objects() observe.Objects { return observe.Objects(nil).After(s.recorder.Newest()) }
+func (s *Story) objects() objects { return objects(nil).after(s.recorder.Newest()) }
 
-// lease returns the versions of the Lease of a shard. If the record is incomplete, the step fails.
+// lease returns the versions of the Lease of a shard.
 func (s *Story) lease(shard string) []check.Version {
-	return slices.DeleteFunc(s.versions(), func(v check.Version) bool { return v.Kind != check.Lease || v.Name != shard || v.Deleted })
+	return slices.DeleteFunc(s.versions(), func(v check.Version) bool {
+		return v.Kind != check.Lease || v.Name != shard || v.Deleted
+	})
 }
 
-// reconciles returns what all shards have recorded, including lost shards. If it cannot be read, the step fails.
+// stored reads the metadata of all objects of the sharded kinds from the API server, by kind, namespace, and name.
+func (s *Story) stored(ctx context.Context, options ...client.ListOption) map[string]metav1.PartialObjectMetadata {
+	all := map[string]metav1.PartialObjectMetadata{}
+
+	for _, kind := range kinds {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(gvk(kind))
+		must(s.client.List(ctx, list, options...))
+
+		for i := range list.Items {
+			all[kind+" "+client.ObjectKeyFromObject(&list.Items[i]).String()] = list.Items[i]
+		}
+	}
+
+	return all
+}
+
+// reconciles returns what all shards have recorded, including lost shards.
 func (s *Story) reconciles() []history.Span {
 	var names []string
 	for _, shard := range s.shards {
 		names = append(names, shard.Name)
 	}
 
-	spans, err := s.spansSince(0, names...)
-	if err != nil {
-		s.fail(err)
-		return nil
+	return s.spansSince(0, names...)
+}
+
+// spansSince returns the reconciles that processes have begun and recorded since a point in time.
+func (s *Story) spansSince(since time.Duration, processes ...string) []history.Span {
+	var files []string
+	for _, name := range processes {
+		files = append(files, s.system.HistoryFile(name))
 	}
 
-	return spans
+	reader, err := record.Histories(files...)
+	must(err)
+
+	return slices.DeleteFunc(reader.Spans(), func(span history.Span) bool { return span.Start < since })
+}
+
+// spansOf returns the reconciles of a process, and the number of those that have not ended.
+func spansOf(all []history.Span, pid int) (spans []history.Span, open int) {
+	for _, span := range all {
+		if span.PID != pid {
+			continue
+		}
+
+		spans = append(spans, span)
+		if span.End == 0 {
+			open++
+		}
+	}
+
+	return spans, open
 }
 
 // ok reports a check that passed.
@@ -292,59 +363,62 @@ func (s *Story) available() []string {
 	return names
 }
 
-// start starts shards under new names and with these flags, waits until they hold their Leases, and returns the names.
-func (s *Story) start(ctx context.Context, n int, flags ...string) ([]string, error) {
-	names, err := s.startAs(ctx, "--shard-name", n, flags)
-	for _, shard := range s.running() {
-		if slices.Contains(names, shard.Name) {
-			shard.serve = shard.Name
-		}
-	}
+// serving returns the process that runs as the shard, which must exist.
+func (s *Story) serving(name string) *shard {
+	running := s.running()
+	i := slices.IndexFunc(running, func(shard *shard) bool { return shard.serve == name })
+	demand(i >= 0, "no process runs as shard %q", name)
 
-	return names, err
+	return running[i]
 }
 
-// startAs starts processes under new names, which the given flag tells them, and returns the names.
-func (s *Story) startAs(ctx context.Context, identity string, n int, flags []string) ([]string, error) {
+// start starts shards under new names and with these flags, waits until they hold their Leases, and returns the names.
+func (s *Story) start(ctx context.Context, n int, flags ...string) []string {
 	var names []string
-	for i := range n {
-		names = append(names, fmt.Sprintf("shard-%d", len(s.shards)+i+1))
+
+	for _, shard := range s.startAs(ctx, "--shard-name", n, flags) {
+		shard.serve = shard.Name
+		names = append(names, shard.Name)
 	}
 
-	if err := s.system.StartShards(ctx, identity, flags, names...); err != nil {
-		return nil, err
+	return names
+}
+
+// startAs starts processes under new names, which the given flag tells them.
+func (s *Story) startAs(ctx context.Context, identity string, n int, flags []string) []*shard {
+	first := len(s.shards)
+
+	var names []string
+	for i := range n {
+		names = append(names, fmt.Sprintf("shard-%d", first+i+1))
 	}
+
+	must(s.system.StartShards(ctx, identity, flags, names...))
 
 	for _, name := range names {
 		s.shards = append(s.shards, &shard{Process: s.system.Process(name)})
 	}
 
-	return names, nil
+	return s.shards[first:]
 }
 
 // end stops processes, which must stop gracefully.
-func (s *Story) end(names ...string) error {
-	if err := s.system.End(names...); err != nil {
-		return err
-	}
+func (s *Story) end(names ...string) {
+	must(s.system.End(names...))
 
 	for _, name := range names {
 		if p := s.system.Process(name); p.Err() != nil {
-			return fault(p, "did not stop gracefully: %w", p.Err())
+			must(fault(p, "did not stop gracefully: %w", p.Err()))
 		}
 	}
-
-	return nil
 }
 
 // ring returns the ClusterRing.
-func (s *Story) ring(ctx context.Context) (*v1alpha1.ClusterRing, error) {
+func (s *Story) ring(ctx context.Context) *v1alpha1.ClusterRing {
 	ring := &v1alpha1.ClusterRing{}
-	if err := s.client.Get(ctx, client.ObjectKey{Name: localsystem.Ring}, ring); err != nil {
-		return nil, fmt.Errorf("get the ClusterRing: %w", err)
-	}
+	must(s.client.Get(ctx, client.ObjectKey{Name: localsystem.Ring}, ring))
 
-	return ring, nil
+	return ring
 }
 
 // seconds formats the time since a point in time.

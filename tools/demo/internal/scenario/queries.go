@@ -13,10 +13,10 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"k8s.io/utils/ptr"
 
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
+	"github.com/clusterring/clusterring/tools/lab/judge"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/process"
 )
@@ -62,7 +62,7 @@ func (q Query) Args(address string) []string {
 }
 
 // ask queries the query service, and compares the responses with the labels.
-func (s *Story) ask(ctx context.Context) error {
+func (s *Story) ask(ctx context.Context) {
 	var (
 		names   string
 		rings   diagnosticsv1alpha1.ListRingsResponse
@@ -71,53 +71,42 @@ func (s *Story) ask(ctx context.Context) error {
 	)
 
 	for i, response := range []proto.Message{nil, &rings, &ring, &located} {
-		printed, err := s.grpcurl(ctx, Queries()[i])
-		if err != nil {
-			return err
-		}
-
+		printed := s.grpcurl(ctx, Queries()[i])
 		if response == nil {
 			names = printed
-		} else if err := protojson.Unmarshal([]byte(printed), response); err != nil {
-			return fmt.Errorf("decode what grpcurl printed: %w", err)
+		} else {
+			must(protojson.Unmarshal([]byte(printed), response))
 		}
 	}
 
-	if !strings.Contains(names, queryService) || !strings.Contains(names, "grpc.health.v1.Health") {
-		return fmt.Errorf("the services %s and grpc.health.v1.Health are not all in the list", queryService)
-	}
-
-	if len(rings.GetRings()) != 1 || rings.GetRings()[0].GetName() != localsystem.Ring {
-		return fmt.Errorf("ListRings does not return exactly the ring %s", localsystem.Ring)
-	}
+	demand(strings.Contains(names, queryService) && strings.Contains(names, "grpc.health.v1.Health"),
+		"the services %s and grpc.health.v1.Health are not all in the list", queryService)
+	demand(len(rings.GetRings()) == 1 && rings.GetRings()[0].GetName() == localsystem.Ring,
+		"ListRings does not return exactly the ring %s", localsystem.Ring)
 
 	share, available := 0.0, 0
 
 	for _, shard := range ring.GetShards() {
-		if shard.GetAvailable() != slices.Contains(s.available(), shard.GetName()) {
-			return fmt.Errorf("GetRing reports for %s available=%t", shard.GetName(), shard.GetAvailable())
-		}
+		demand(shard.GetAvailable() == slices.Contains(s.available(), shard.GetName()),
+			"GetRing reports for %s available=%t", shard.GetName(), shard.GetAvailable())
 
 		if shard.GetAvailable() {
 			share, available = share+shard.GetShare(), available+1
 		}
 	}
 
-	if available != len(s.running()) || math.Abs(share-1) > 0.001 {
-		return fmt.Errorf("GetRing returns %d available shards with a share of %.3f, not %d with 1", available, share, len(s.running()))
-	}
+	demand(available == len(s.running()) && math.Abs(share-1) <= 0.001,
+		"GetRing returns %d available shards with a share of %.3f, not %d with 1", available, share, len(s.running()))
 	s.ok("grpcurl: list, ListRings, GetRing: %d shards share the hash space", available)
 
-	want := s.before.Named(check.Website, "site-0").Shard
-	if all := located.GetLocations(); len(all) != 1 || all[0].GetRing() != localsystem.Ring || all[0].GetShard() != want {
-		return fmt.Errorf("Locate does not return exactly %s for the Website site-0, but %v", want, all) //nolint:staticcheck // the name of the method
-	}
-
-	return s.locateAll(ctx)
+	want, all := s.before.named(check.Website, "site-0").Shard, located.GetLocations()
+	demand(len(all) == 1 && all[0].GetRing() == localsystem.Ring && all[0].GetShard() == want,
+		"Locate does not return exactly %s for the Website site-0, but %v", want, all)
+	s.locateAll(ctx)
 }
 
 // grpcurl runs grpcurl and shows the command and its output.
-func (s *Story) grpcurl(ctx context.Context, q Query) (string, error) {
+func (s *Story) grpcurl(ctx context.Context, q Query) string {
 	path, args := filepath.Join(s.system.BinDir, "grpcurl"), q.Args(s.system.Queries)
 	s.console.Note("$ %s", process.Quote(append([]string{localsystem.Display(path)}, args...)...))
 
@@ -127,11 +116,11 @@ func (s *Story) grpcurl(ctx context.Context, q Query) (string, error) {
 
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("grpcurl failed: %w\n%s", err, stderr.String())
+		must(fmt.Errorf("grpcurl failed: %w\n%s", err, stderr.String()))
 	}
 	s.console.Block(excerpt(stdout.String(), q.from, shownLines))
 
-	return stdout.String(), nil
+	return stdout.String()
 }
 
 // excerpt returns some lines of a text, from the line that contains from, and the number of lines that it omits.
@@ -153,46 +142,22 @@ func excerpt(text, from string, lines int) string {
 }
 
 // locateAll locates each object, and compares the result with its label.
-func (s *Story) locateAll(ctx context.Context) error {
-	objects := s.before
-	uids := slices.Collect(maps.Keys(objects))
+func (s *Story) locateAll(ctx context.Context) {
+	uids := slices.Collect(maps.Keys(s.before))
 
-	err := atOnce(ctx, len(uids), func(ctx context.Context, i int) error {
-		v := objects[uids[i]]
+	must(atOnce(ctx, len(uids), func(ctx context.Context, i int) error {
+		v := s.before[uids[i]]
 
-		answer, err := s.query.Locate(ctx, locateRequest(v, objects[v.Owner]))
+		answer, err := s.query.Locate(ctx, judge.Locate("", v, s.before[v.Owner]))
 		if err != nil {
-			return fmt.Errorf("locate %s %s/%s: %w", v.Kind, v.Namespace, v.Name, err)
+			return fmt.Errorf("locate %s: %w", name(v), err)
 		}
 
 		if got := answer.GetLocations()[0].GetShard(); got != v.Shard {
-			return fmt.Errorf("the label of %s %s/%s is %q, but Locate returns %q", v.Kind, v.Namespace, v.Name, v.Shard, got)
+			return fmt.Errorf("the label of %s is %q, but Locate returns %q", name(v), v.Shard, got)
 		}
 
 		return nil
-	})
-	if err != nil {
-		return err
-	}
-	s.ok("Locate agrees with the labels of all %d objects", len(objects))
-
-	return nil
-}
-
-// locateRequest asks for the location of an object, which has an owner unless that is zero.
-func locateRequest(v, owner check.Version) *diagnosticsv1alpha1.LocateRequest {
-	request := &diagnosticsv1alpha1.LocateRequest{
-		Object: &diagnosticsv1alpha1.ObjectReference{
-			Group: gvk(v.Kind).Group, Type: &diagnosticsv1alpha1.ObjectReference_Resource{Resource: strings.ToLower(v.Kind) + "s"},
-			Namespace: v.Namespace, Name: v.Name,
-		},
-		NextShards: ptr.To[int32](0),
-	}
-	if v.Owner != "" {
-		request.Owner = &diagnosticsv1alpha1.OwnerReference{
-			Group: gvk(owner.Kind).Group, Type: &diagnosticsv1alpha1.OwnerReference_Kind{Kind: owner.Kind}, Name: owner.Name,
-		}
-	}
-
-	return request
+	}))
+	s.ok("Locate agrees with the labels of all %d objects", len(uids))
 }
