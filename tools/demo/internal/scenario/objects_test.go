@@ -76,7 +76,7 @@ func TestDisordered(t *testing.T) {
 			versions: []check.Version{left, follows, child(11, "y", ""), comes},
 			wrong:    []string{`Website n/x came to b before ConfigMap n/y, which was at ""`},
 		},
-		"the child is gone":       {versions: []check.Version{left, deleted(child(11, "x", "a")), comes}},
+		"the child is gone": {versions: []check.Version{left, deleted(child(11, "x", "a")), comes}},
 		"the child is gone later": {
 			versions: []check.Version{left, site(11, "b"), deleted(child(12, "x", "a"))},
 			wrong:    []string{`Website n/x came to b before ConfigMap n/x, which was at "a"`},
