@@ -18,6 +18,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/must"
+	"github.com/clusterring/clusterring/tools/lab/ringstatus"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
@@ -81,9 +83,10 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 	}
 
 	if s.Themes {
-		resources = append(resources, v1alpha1.RingResource{Group: themes.Group, Resource: themes.Resource, ControlledResources: []v1alpha1.ControlledResource{
-			{Group: palettes.Group, Resource: palettes.Resource},
-		}})
+		resources = append(resources, v1alpha1.RingResource{
+			Group: themes.Group, Resource: themes.Resource,
+			ControlledResources: []v1alpha1.ControlledResource{{Group: palettes.Group, Resource: palettes.Resource}},
+		})
 	}
 
 	ring := &v1alpha1.ClusterRing{
@@ -193,14 +196,19 @@ func (s RingSpec) names() []string {
 func (s RingSpec) recorded() []record.Objects {
 	var all []record.Objects
 	for _, namespace := range s.Namespaces {
-		all = append(all, record.Objects{Kind: check.Website, Namespace: namespace}, record.Objects{Kind: check.ConfigMap, Namespace: namespace})
+		kinds := []string{check.Website, check.ConfigMap}
 		if s.Fleets > 0 {
-			all = append(all, record.Objects{Kind: check.Fleet, Namespace: namespace}, record.Objects{Kind: check.Ship, Namespace: namespace})
+			kinds = append(kinds, check.Fleet, check.Ship)
+		}
+
+		for _, kind := range kinds {
+			all = append(all, record.Objects{Kind: kind, Namespace: namespace})
 		}
 	}
 
 	if s.Themes {
-		all = append(all, record.Objects{Kind: check.Theme}, record.Objects{Kind: check.Palette, Namespace: s.Namespaces[len(s.Namespaces)-1]})
+		all = append(all, record.Objects{Kind: check.Theme},
+			record.Objects{Kind: check.Palette, Namespace: s.Namespaces[len(s.Namespaces)-1]})
 	}
 
 	return all
@@ -263,18 +271,20 @@ func (r *ring) available() string {
 }
 
 // statusProblems returns the problems in the status of the remaining rings.
-func (run *Run) statusProblems(ctx context.Context) ([]string, error) {
+func (run *Run) statusProblems(ctx context.Context) []string {
 	var problems []string
 
 	for _, r := range run.left() {
 		stored := r.manifest()
-		if err := run.client.Get(ctx, client.ObjectKeyFromObject(stored), stored); err != nil {
-			return nil, fmt.Errorf("read the ring: %w", err)
-		}
+		must.Do(run.client.Get(ctx, client.ObjectKeyFromObject(stored), stored))
 
 		expected, available := run.expected(r), r.available()
-		for _, p := range ringProblems(stored, expected) {
+		for _, p := range ringstatus.Problems(stored, len(strings.Fields(expected))) {
 			problems = append(problems, r.Name+": "+p)
+		}
+
+		if a := stored.Status.Assignment; a == nil || a.Fingerprint == "" || a.Unassigned+a.Misplaced+a.Draining > 0 {
+			problems = append(problems, fmt.Sprintf("%s: the ring's assignment: %+v", r.Name, a))
 		}
 
 		if available != expected {
@@ -282,7 +292,7 @@ func (run *Run) statusProblems(ctx context.Context) ([]string, error) {
 		}
 	}
 
-	return problems, nil
+	return problems
 }
 
 // objectProblems returns which objects of the remaining rings are not in place.
@@ -298,8 +308,8 @@ func (run *Run) objectProblems() []string {
 	return problems
 }
 
-// Overlaps returns an error if no object has the labels of both rings.
-func (run *Run) Overlaps(one, other string) error {
+// Overlap demands that some object has the labels of both rings.
+func (run *Run) Overlap(one, other string) {
 	rings := map[string]map[string]bool{}
 	for _, r := range run.rings {
 		rings[r.Name] = map[string]bool{}
@@ -310,11 +320,11 @@ func (run *Run) Overlaps(one, other string) error {
 
 	for uid, labelled := range rings[one] {
 		if labelled && rings[other][uid] {
-			return nil
+			return
 		}
 	}
 
-	return fmt.Errorf("no object belongs to both rings, %s and %s", one, other)
+	must.Do(fmt.Errorf("no object belongs to both rings, %s and %s", one, other))
 }
 
 // judge checks the records of each ring. Objects of a ring that was not deleted must have a shard until the end.
@@ -332,7 +342,9 @@ func (run *Run) judge(all check.Run, end time.Duration) ([]check.Violation, []ch
 
 		records := all
 		records.Versions, records.End = versions, cmp.Or(r.ended, end)
-		records.Spans = slices.DeleteFunc(slices.Clone(all.Spans), func(s check.Span) bool { return !slices.Contains(r.names(), s.Shard) })
+		records.Spans = slices.DeleteFunc(slices.Clone(all.Spans), func(s check.Span) bool {
+			return !slices.Contains(r.names(), s.Shard)
+		})
 		records.GivenUp = map[uint64]string{}
 
 		for _, m := range run.order {

@@ -7,12 +7,12 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/lab/judge"
+	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/lab/ringstatus"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/history"
@@ -20,7 +20,6 @@ import (
 )
 
 const (
-	poll = 50 * time.Millisecond
 	// patience limits waits that have no bound of their own. patiencePerObject is added for each object, for slow machines.
 	patience          = 60 * time.Second
 	patiencePerObject = 20 * time.Millisecond
@@ -30,22 +29,21 @@ const (
 
 // await waits until nothing is missing. What is missing is shown meanwhile, and is part of the error after a timeout.
 func (s *Story) await(ctx context.Context, look func(context.Context) (missing string)) {
-	begin, last, within := time.Now(), "", patience+time.Duration(s.created)*patiencePerObject
+	begin, within := time.Now(), patience+time.Duration(s.created)*patiencePerObject
 
-	err := wait.PollUntilContextTimeout(ctx, poll, within, true, func(ctx context.Context) (bool, error) {
-		missing := ""
+	err := must.Attempt(func() {
+		must.Await(ctx, within, func(ctx context.Context) string {
+			missing := look(ctx)
+			if missing != "" {
+				s.console.Progress("waiting: %s (%s)", missing, seconds(begin))
+			}
 
-		err := attempt(func() { missing = look(ctx) })
-		if missing != "" {
-			last = missing
-			s.console.Progress("waiting: %s (%s)", missing, seconds(begin))
-		}
-
-		return missing == "", err
+			return missing
+		})
 	})
 	if err != nil {
 		s.versions() // an incomplete record is the reason
-		must(fmt.Errorf("after %s: %s: %w", seconds(begin), last, err))
+		must.Do(err)
 	}
 }
 
@@ -72,7 +70,7 @@ func (s *Story) awaitReady(ctx context.Context) {
 		}
 
 		answer, err := s.query.GetRing(ctx, &diagnosticsv1alpha1.GetRingRequest{Name: localsystem.Ring})
-		must(err)
+		must.Do(err)
 
 		a := ring.Status.Assignment
 
@@ -133,7 +131,7 @@ func (s *Story) awaitGone(ctx context.Context, object client.Object, missing fun
 			return ""
 		}
 
-		must(err)
+		must.Do(err)
 
 		return missing()
 	})
@@ -141,11 +139,11 @@ func (s *Story) awaitGone(ctx context.Context, object client.Object, missing fun
 
 // awaitExit waits until a shard has exited.
 func (s *Story) awaitExit(ctx context.Context, shard *shard) {
-	err := attempt(func() {
+	err := must.Attempt(func() {
 		s.await(ctx, func(context.Context) string { return unless(!shard.Running(), "the process is still running") })
 	})
 	if err != nil {
-		must(fault(shard.Process, "does not exit: %w", err))
+		must.Do(fault(shard.Process, "does not exit: %w", err))
 	}
 }
 
@@ -153,7 +151,7 @@ func (s *Story) awaitExit(ctx context.Context, shard *shard) {
 func (s *Story) awaitRendered(ctx context.Context) {
 	s.await(ctx, func(ctx context.Context) string {
 		unrendered, err := judge.Unrendered(ctx, s.client)
-		must(err)
+		must.Do(err)
 
 		return unless(len(unrendered) == 0, "%d Websites are not rendered", len(unrendered))
 	})

@@ -22,6 +22,7 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/process"
 )
@@ -80,13 +81,13 @@ func (s *Story) remake(ctx context.Context, change func(*v1alpha1.ClusterRingSpe
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: localsystem.Ring}}
 	s.spec.DeepCopyInto(&ring.Spec)
 	change(&ring.Spec)
-	must(s.client.Create(ctx, ring))
+	must.Do(s.client.Create(ctx, ring))
 }
 
 // withoutRing deletes the ring if it exists.
 func (s *Story) withoutRing(ctx context.Context) {
 	var rings v1alpha1.ClusterRingList
-	must(s.client.List(ctx, &rings))
+	must.Do(s.client.List(ctx, &rings))
 
 	i := slices.IndexFunc(rings.Items, func(ring v1alpha1.ClusterRing) bool { return ring.Name == localsystem.Ring })
 	if i < 0 {
@@ -121,7 +122,7 @@ func (s *Story) tidy(ctx context.Context) {
 	}
 
 	for _, namespace := range all {
-		must(s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, client.InNamespace(namespace)))
+		must.Do(s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, client.InNamespace(namespace)))
 	}
 
 	s.deletePages(ctx)
@@ -140,7 +141,7 @@ func (s *Story) tidy(ctx context.Context) {
 	}
 
 	if len(names) > 0 {
-		must(s.system.End(names...))
+		must.Do(s.system.End(names...))
 		s.verify()
 	}
 }
@@ -148,10 +149,10 @@ func (s *Story) tidy(ctx context.Context) {
 // deletePages deletes the ConfigMaps of deleted Websites. The garbage collector looks for new kinds of owners only every 30 s.
 func (s *Story) deletePages(ctx context.Context) {
 	var pages corev1.ConfigMapList
-	must(s.client.List(ctx, &pages))
+	must.Do(s.client.List(ctx, &pages))
 
 	pages.Items = slices.DeleteFunc(pages.Items, func(page corev1.ConfigMap) bool { return metav1.GetControllerOfNoCopy(&page) == nil })
-	must(atOnce(ctx, len(pages.Items), func(ctx context.Context, i int) error {
+	must.Do(atOnce(ctx, len(pages.Items), func(ctx context.Context, i int) error {
 		return client.IgnoreNotFound(s.client.Delete(ctx, &pages.Items[i])) //nolint:wrapcheck // it names the object
 	}))
 }
@@ -160,7 +161,7 @@ func (s *Story) deletePages(ctx context.Context) {
 func (s *Story) unmoved(since int) {
 	versions := s.versions()
 	changes := objects(nil).after(versions[:since]).changes(versions[since:])
-	must(wrong("labels of objects have changed", slices.DeleteFunc(changes, func(c change) bool { return c.before.UID == "" || c.after.Deleted })))
+	must.Do(wrong("labels of objects have changed", slices.DeleteFunc(changes, func(c change) bool { return c.before.UID == "" || c.after.Deleted })))
 }
 
 // slotCount is the number of slots. One more process waits for one.
@@ -192,7 +193,7 @@ func (s *Story) replaceHolder(ctx context.Context, slot string) (out *shard, too
 	told := time.Now()
 	out = s.serving(slot)
 	out.lost, out.serve = stopped, ""
-	must(out.Terminate())
+	must.Do(out.Terminate())
 	s.awaitSlots(ctx)
 
 	took = seconds(told)
@@ -245,21 +246,21 @@ func (s *Story) named(ctx context.Context) {
 		}
 	}
 
-	must(wrong("objects moved", moved))
+	must.Do(wrong("objects moved", moved))
 	s.ok("%s stopped: the process that waited is %s after %s; no Website moved", out.Name, names[0], took)
 	s.tidy(ctx)
 }
 
 // grantOwnLabel lets the rebalancer write the label.
 func (s *Story) grantOwnLabel(ctx context.Context) {
-	must(client.IgnoreAlreadyExists(s.client.Create(ctx, &rbacv1.ClusterRole{
+	must.Do(client.IgnoreAlreadyExists(s.client.Create(ctx, &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "demo:shard-label", Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
 		Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels},
 			ResourceNames: []string{ownLabel}, Verbs: []string{"write"},
 		}},
 	})))
-	must(s.system.Plane.Aggregate(ctx))
+	must.Do(s.system.Plane.Aggregate(ctx))
 }
 
 // awaitOwnLabel waits until each Website has the label with one of the names, and returns the names.
@@ -268,7 +269,7 @@ func (s *Story) awaitOwnLabel(ctx context.Context, names []string) map[string]st
 
 	s.await(ctx, func(ctx context.Context) string {
 		var sites examplev1alpha1.WebsiteList
-		must(s.client.List(ctx, &sites))
+		must.Do(s.client.List(ctx, &sites))
 
 		missing := 0
 
@@ -302,7 +303,7 @@ func (s *Story) standby(ctx context.Context) {
 
 	shard := s.serving(active)
 	shard.lost = killed
-	must(shard.Kill())
+	must.Do(shard.Kill())
 	s.awaitInPlace(ctx)
 	s.awaitReady(ctx)
 	s.ok("%s was killed: %s has all Websites after %s (its Lease lasts %s)", active, s.onlyAt(), seconds(shard.EndedAt()),
@@ -313,7 +314,7 @@ func (s *Story) standby(ctx context.Context) {
 // onlyAt returns the shard that has all Websites.
 func (s *Story) onlyAt() string {
 	shards := slices.Collect(maps.Keys(s.objects().of(check.Website).count()))
-	demand(len(shards) == 1 && shards[0] != "", "not one shard has all Websites, but: %v", shards)
+	must.Hold(len(shards) == 1 && shards[0] != "", "not one shard has all Websites, but: %v", shards)
 
 	return shards[0]
 }
@@ -349,7 +350,7 @@ func (s *Story) together(when string) {
 		at[v.Namespace] = v.Shard
 	}
 
-	must(wrong("objects of one namespace are apart", apart))
+	must.Do(wrong("objects of one namespace are apart", apart))
 	s.ok("%sthe %d Websites of %d namespaces are at %d shards, those of each namespace at one", when, s.created, namespaces,
 		len(slices.Compact(slices.Sorted(maps.Values(at)))))
 }
@@ -388,8 +389,8 @@ func (s *Story) embedded(ctx context.Context) {
 
 // prepareEmbedded grants the shards what the elected one needs, and creates the ring again, for one namespace.
 func (s *Story) prepareEmbedded(ctx context.Context) {
-	must(s.system.Plane.Install(ctx, "deploy/example-embedded/rbac.yaml"))
-	must(s.client.Create(ctx, &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: localsystem.Ring}, Spec: v1alpha1.ClusterRingSpec{
+	must.Do(s.system.Plane.Install(ctx, "deploy/example-embedded/rbac.yaml"))
+	must.Do(s.client.Create(ctx, &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: localsystem.Ring}, Spec: v1alpha1.ClusterRingSpec{
 		Sharder: v1alpha1.SharderEmbedded, ShardNamespaces: []string{localsystem.ShardNamespace},
 		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: own}},
 		Resources: []v1alpha1.RingResource{{
@@ -397,7 +398,7 @@ func (s *Story) prepareEmbedded(ctx context.Context) {
 			ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
 		}},
 	}}))
-	must(s.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: own}}))
+	must.Do(s.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: own}}))
 }
 
 // createOwn creates the Websites, one after the other, once the ring has a sharder.
@@ -416,10 +417,10 @@ func (s *Story) createOwn(ctx context.Context) {
 	s.awaitOwn(ctx, ownSites)
 
 	waits := s.waits(created)
-	demand(len(waits) == ownSites, "%d of %d objects were created without a shard: some webhook is in use", len(waits), ownSites)
+	must.Hold(len(waits) == ownSites, "%d of %d objects were created without a shard: some webhook is in use", len(waits), ownSites)
 
 	c := meta.FindStatusCondition(s.ring(ctx).Status.Conditions, v1alpha1.ConditionWebhookRegistered)
-	demand(c != nil && c.Reason == v1alpha1.ReasonEmbedded, "the ring does not say that it uses no webhook: %v", c)
+	must.Hold(c != nil && c.Reason == v1alpha1.ReasonEmbedded, "the ring does not say that it uses no webhook: %v", c)
 	s.ok("no webhook, no service: the elected shard assigned %d new objects, half of them within %s", ownSites,
 		report.Seconds(waits[len(waits)/2]))
 }
@@ -429,14 +430,14 @@ func (s *Story) elected(names []string) *shard {
 	for _, name := range names {
 		shard := s.serving(name)
 		found, err := process.Find(shard.LogFile, 1, electedSays)
-		must(err)
+		must.Do(err)
 
 		if len(found) > 0 {
 			return shard
 		}
 	}
 
-	must(errors.New("no shard says that it was elected"))
+	must.Do(errors.New("no shard says that it was elected"))
 
 	return nil
 }
@@ -446,7 +447,7 @@ func (s *Story) createOwnSite(ctx context.Context, i int) {
 	site := newWebsite(i)
 	site.Namespace = own
 	s.created++
-	must(s.asUser(ctx, site))
+	must.Do(s.asUser(ctx, site))
 }
 
 // awaitOwn waits until the ring's n Websites are each at an available shard, with its ConfigMap.

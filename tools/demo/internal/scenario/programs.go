@@ -19,6 +19,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
+	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/process"
 	"github.com/clusterring/clusterring/tools/testkit/record"
@@ -41,12 +42,12 @@ type program struct {
 // share runs a program as two shards. A third one joins, one stops, and one is killed.
 func (s *Story) share(ctx context.Context, p *program) {
 	s.withoutRing(ctx)
-	must(s.system.Plane.Install(ctx, p.manifests...))
+	must.Do(s.system.Plane.Install(ctx, p.manifests...))
 
 	since := record.Now()
 	shards := []string{p.name + "-a", p.name + "-b", p.name + "-c"}
 	s.startProgram(ctx, p, shards[:2]...)
-	must(atOnce(ctx, p.objects, func(ctx context.Context, i int) error {
+	must.Do(atOnce(ctx, p.objects, func(ctx context.Context, i int) error {
 		return s.asUser(ctx, p.object(fmt.Sprintf("object-%d", i)))
 	}))
 	s.awaitProgram(ctx, p, shards[:2]...)
@@ -60,8 +61,8 @@ func (s *Story) share(ctx context.Context, p *program) {
 		shows string
 	}{
 		{func() { s.startProgram(ctx, p, shards[2]) }, shards, "a third shard has its part %s after its start"},
-		{func() { must(s.system.End(shards[0])) }, shards[1:], "a shard was told to stop: others have its objects after %s"},
-		{func() { must(second.Kill()) }, shards[2:], "a shard was killed: another has its objects after %s"},
+		{func() { must.Do(s.system.End(shards[0])) }, shards[1:], "a shard was told to stop: others have its objects after %s"},
+		{func() { must.Do(second.Kill()) }, shards[2:], "a shard was killed: another has its objects after %s"},
 	} {
 		begin := time.Now()
 		change.do()
@@ -69,10 +70,10 @@ func (s *Story) share(ctx context.Context, p *program) {
 		s.ok(change.shows, seconds(begin))
 	}
 
-	must(s.system.End(shards[2]))
+	must.Do(s.system.End(shards[2]))
 
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: p.name}}
-	must(s.client.Delete(ctx, ring))
+	must.Do(s.client.Delete(ctx, ring))
 	s.awaitGone(ctx, ring, func() string { return "ring " + p.name + " is still there" })
 	s.judgeProgram(since, second, shards)
 }
@@ -80,18 +81,18 @@ func (s *Story) share(ctx context.Context, p *program) {
 // startProgram starts shards.
 func (s *Story) startProgram(ctx context.Context, p *program, names ...string) {
 	probes, err := process.FreePorts(len(names))
-	must(err)
+	must.Do(err)
 
 	for i, name := range names {
 		kubeconfig, err := s.system.Plane.PodKubeconfig(ctx, p.name, "shard", name)
-		must(err)
+		must.Do(err)
 
 		spec := process.Spec{Name: name, Path: filepath.Join(s.system.BinDir, p.name), Args: slices.Concat([]string{
 			"--kubeconfig=" + kubeconfig, "--clusterring=" + p.name, "--lease-namespace=" + p.name, "--shard=" + name,
 			"--history=" + s.system.HistoryFile(name), "--lease-duration=" + localsystem.LeaseDuration.String(), "--renew-deadline=5s",
 			"--retry-period=800ms", "--health-probe-bind-address=" + probes[i],
 		}, p.args)}
-		must(s.system.Launch(ctx, spec, process.Readiness{URL: "http://" + probes[i] + "/readyz"}))
+		must.Do(s.system.Launch(ctx, spec, process.Readiness{URL: "http://" + probes[i] + "/readyz"}))
 	}
 }
 
@@ -146,7 +147,7 @@ func (s *Story) listed(ctx context.Context, kind schema.GroupVersionKind) []unst
 	list.SetGroupVersionKind(kind)
 
 	if err := s.client.List(ctx, list); !meta.IsNoMatchError(err) {
-		must(err)
+		must.Do(err)
 	}
 
 	return list.Items
@@ -160,7 +161,7 @@ func (s *Story) judgeProgram(since time.Duration, killed *process.Process, shard
 	spans := s.spansSince(since, shards...)
 	ended := map[int]time.Duration{killed.PID(): record.At(killed.EndedAt())}
 	overlaps := history.Overlaps(history.Close(spans, ended, record.Now()), func(span history.Span) string { return span.UID })
-	must(wrong("two shards worked on one object at the same time", overlaps))
+	must.Do(wrong("two shards worked on one object at the same time", overlaps))
 
 	var failed []string
 
@@ -170,7 +171,7 @@ func (s *Story) judgeProgram(since time.Duration, killed *process.Process, shard
 		}
 	}
 
-	must(wrong("reconciles failed that do not without shards", failed))
+	must.Do(wrong("reconciles failed that do not without shards", failed))
 	s.ok("%d reconciles recorded: no two shards worked on one object at the same time, none failed because of the shards", len(spans))
 }
 
@@ -258,7 +259,7 @@ func (s *Story) guide(ctx context.Context) {
 		})
 	}
 
-	must(client.IgnoreAlreadyExists(s.client.Create(ctx, binding)))
+	must.Do(client.IgnoreAlreadyExists(s.client.Create(ctx, binding)))
 	s.share(ctx, &program{
 		name: "guide", manifests: []string{"tools/guide/testdata/rbac.yaml"}, args: []string{"--work=50ms"},
 		objects: s.Objects, object: object("v1", "ConfigMap", "guide", nil),

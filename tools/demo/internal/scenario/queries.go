@@ -17,6 +17,7 @@ import (
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/lab/judge"
+	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/process"
 )
@@ -75,19 +76,19 @@ func (s *Story) ask(ctx context.Context) {
 		if response == nil {
 			names = printed
 		} else {
-			must(protojson.Unmarshal([]byte(printed), response))
+			must.Do(protojson.Unmarshal([]byte(printed), response))
 		}
 	}
 
-	demand(strings.Contains(names, queryService) && strings.Contains(names, "grpc.health.v1.Health"),
+	must.Hold(strings.Contains(names, queryService) && strings.Contains(names, "grpc.health.v1.Health"),
 		"the services %s and grpc.health.v1.Health are not all in the list", queryService)
-	demand(len(rings.GetRings()) == 1 && rings.GetRings()[0].GetName() == localsystem.Ring,
+	must.Hold(len(rings.GetRings()) == 1 && rings.GetRings()[0].GetName() == localsystem.Ring,
 		"ListRings does not return exactly the ring %s", localsystem.Ring)
 
 	share, available := 0.0, 0
 
 	for _, shard := range ring.GetShards() {
-		demand(shard.GetAvailable() == slices.Contains(s.available(), shard.GetName()),
+		must.Hold(shard.GetAvailable() == slices.Contains(s.available(), shard.GetName()),
 			"GetRing reports for %s available=%t", shard.GetName(), shard.GetAvailable())
 
 		if shard.GetAvailable() {
@@ -95,12 +96,12 @@ func (s *Story) ask(ctx context.Context) {
 		}
 	}
 
-	demand(available == len(s.running()) && math.Abs(share-1) <= 0.001,
+	must.Hold(available == len(s.running()) && math.Abs(share-1) <= 0.001,
 		"GetRing returns %d available shards with a share of %.3f, not %d with 1", available, share, len(s.running()))
 	s.ok("grpcurl: list, ListRings, GetRing: %d shards share the hash space", available)
 
 	want, all := s.before.named(check.Website, "site-0").Shard, located.GetLocations()
-	demand(len(all) == 1 && all[0].GetRing() == localsystem.Ring && all[0].GetShard() == want,
+	must.Hold(len(all) == 1 && all[0].GetRing() == localsystem.Ring && all[0].GetShard() == want,
 		"Locate does not return exactly %s for the Website site-0, but %v", want, all)
 	s.locateAll(ctx)
 }
@@ -116,7 +117,7 @@ func (s *Story) grpcurl(ctx context.Context, q Query) string {
 
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		must(fmt.Errorf("grpcurl failed: %w\n%s", err, stderr.String()))
+		must.Do(fmt.Errorf("grpcurl failed: %w\n%s", err, stderr.String()))
 	}
 	s.console.Block(excerpt(stdout.String(), q.from, shownLines))
 
@@ -145,7 +146,7 @@ func excerpt(text, from string, lines int) string {
 func (s *Story) locateAll(ctx context.Context) {
 	uids := slices.Collect(maps.Keys(s.before))
 
-	must(atOnce(ctx, len(uids), func(ctx context.Context, i int) error {
+	must.Do(atOnce(ctx, len(uids), func(ctx context.Context, i int) error {
 		v := s.before[uids[i]]
 
 		answer, err := s.query.Locate(ctx, judge.Locate("", v, s.before[v.Owner]))

@@ -18,6 +18,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
+	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/process"
@@ -38,7 +39,7 @@ func (s *Story) join(ctx context.Context) {
 	}
 
 	webhook := client.ObjectKey{Name: contract.WebhookConfigurationName(localsystem.Ring)}
-	must(s.client.Get(ctx, webhook, &admissionregistrationv1.MutatingWebhookConfiguration{}))
+	must.Do(s.client.Get(ctx, webhook, &admissionregistrationv1.MutatingWebhookConfiguration{}))
 	s.ok("every Lease is ready, the webhook is registered")
 }
 
@@ -47,7 +48,7 @@ func (s *Story) create(ctx context.Context) {
 	s.createNamespaces(ctx)
 
 	begin, made := time.Now(), s.createWebsites(ctx, s.Objects)
-	demand(made.assigned == s.Objects, "only %d of %d objects were assigned in admission", made.assigned, s.Objects)
+	must.Hold(made.assigned == s.Objects, "only %d of %d objects were assigned in admission", made.assigned, s.Objects)
 	s.ok("%d of %d Websites were assigned in admission (in %s, slowest create %s)", s.Objects, s.Objects,
 		seconds(begin), report.Seconds(made.slowest))
 
@@ -66,7 +67,7 @@ func (s *Story) spreadOut() {
 	s.console.Block(over.bars(width))
 
 	maxToMean, bound := over.evenness()
-	demand(maxToMean <= bound, "the spread is uneven: %s", over)
+	must.Hold(maxToMean <= bound, "the spread is uneven: %s", over)
 	s.ok("spread: %s", over)
 }
 
@@ -74,7 +75,7 @@ func (s *Story) spreadOut() {
 func (s *Story) kill(ctx context.Context) {
 	shard := s.running()[0]
 	shard.lost = killed
-	must(shard.Kill())
+	must.Do(shard.Kill())
 	s.console.Note("%s was killed without releasing its Lease of %s", shard.Name, localsystem.LeaseDuration)
 
 	s.awaitReplaced(ctx, shard, shard.EndedAt())
@@ -86,12 +87,12 @@ func (s *Story) kill(ctx context.Context) {
 func (s *Story) leave(ctx context.Context) {
 	shard, told := s.running()[0], time.Now()
 	shard.lost = stopped
-	must(shard.Terminate())
+	must.Do(shard.Terminate())
 	s.awaitInPlace(ctx)
 	s.awaitExit(ctx, shard)
 
 	if err := shard.Err(); err != nil {
-		must(fault(shard.Process, "did not stop gracefully: %w", err))
+		must.Do(fault(shard.Process, "did not stop gracefully: %w", err))
 	}
 
 	moved := s.onlyMoved(shard.Name)
@@ -111,7 +112,7 @@ func (s *Story) awaitReplaced(ctx context.Context, shard *shard, silent time.Tim
 
 	moved := s.onlyMoved(shard.Name)
 	for _, move := range moved {
-		demand(move.after.Number >= dead.Number, "an object left before the Lease of %s was taken: %s", shard.Name, move)
+		must.Hold(move.after.Number >= dead.Number, "an object left before the Lease of %s was taken: %s", shard.Name, move)
 	}
 	s.ok("all of its %d objects moved: none before the Lease was dead, the last %s after", s.before.at(shard.Name),
 		report.Seconds(moved[len(moved)-1].after.At-dead.At))
@@ -132,8 +133,8 @@ func (s *Story) onlyMoved(lost string) []change {
 	}
 
 	n, has := len(s.before.moves(s.objects())), s.before.at(lost)
-	demand(n == has && n > 0, "%d objects moved, but %s had %d", n, lost, has)
-	must(wrong("objects moved for no reason", others))
+	must.Hold(n == has && n > 0, "%d objects moved, but %s had %d", n, lost, has)
+	must.Do(wrong("objects moved for no reason", others))
 
 	return moved
 }
@@ -163,13 +164,13 @@ func (s *Story) awaitDeath(ctx context.Context, shard string, silent time.Time) 
 		}
 	}
 
-	demand(path == " expired uncertain dead" || path == " ready expired uncertain dead",
+	must.Hold(path == " expired uncertain dead" || path == " ready expired uncertain dead",
 		"the Lease of %s went through the states%s, not expired, uncertain, dead", shard, path)
-	demand(taken.Holder == contract.LeaseControllerIdentity, "the Lease of %s was taken by %q", shard, taken.Holder)
+	must.Hold(taken.Holder == contract.LeaseControllerIdentity, "the Lease of %s was taken by %q", shard, taken.Holder)
 
 	// Shards and the monitor share one clock here. There is no upper bound: a late taking only shows that the machine is busy.
 	kept := taken.Renewed.Sub(renewed)
-	demand(kept >= 2*localsystem.LeaseDuration,
+	must.Hold(kept >= 2*localsystem.LeaseDuration,
 		"the Lease of %s was taken %s after its last renewal, which is less than twice its duration, %s",
 		shard, report.Seconds(kept), localsystem.LeaseDuration)
 	s.ok("its Lease (%s) was expired after %s, uncertain after %s, dead after %s", localsystem.LeaseDuration,
@@ -185,14 +186,14 @@ func (s *Story) released(shard string, told time.Time) time.Duration {
 			continue
 		}
 
-		demand(v.State != "expired" && v.State != "uncertain", "the Lease of %s was %s after the shard received SIGTERM", shard, v.State)
+		must.Hold(v.State != "expired" && v.State != "uncertain", "the Lease of %s was %s after the shard received SIGTERM", shard, v.State)
 
 		if v.Holder == "" {
 			return v.At - record.At(told)
 		}
 	}
 
-	must(fmt.Errorf("%s has not released its Lease", shard))
+	must.Do(fmt.Errorf("%s has not released its Lease", shard))
 
 	return 0
 }
@@ -230,14 +231,14 @@ func (s *Story) verifyShare(joined []string) {
 	}
 
 	unwanted := slices.DeleteFunc(moves, func(move change) bool { return slices.Contains(joined, move.after.Shard) })
-	must(wrong("objects moved between shards that existed before", unwanted))
+	must.Do(wrong("objects moved between shards that existed before", unwanted))
 
 	ideal := float64(len(joined)) / float64(len(s.running()))
 	// 5 % for the ring's bound, and three standard deviations for so few objects.
 	tolerance := 0.05*ideal + 3*math.Sqrt(ideal*(1-ideal)/sites)
 
 	figures := fmt.Sprintf("%.1f %% of %.0f Websites moved (ideal %.1f ± %.1f)", 100*moved/sites, sites, 100*ideal, 100*tolerance)
-	demand(math.Abs(moved/sites-ideal) <= tolerance, "the new shards did not get their share: %s", figures)
+	must.Hold(math.Abs(moved/sites-ideal) <= tolerance, "the new shards did not get their share: %s", figures)
 	s.ok("%s, all to the new shards", figures)
 }
 
@@ -266,7 +267,7 @@ func (s *Story) freeze(ctx context.Context) {
 	took := s.resume(ctx, shard, asleep)
 
 	if spans, _ := spansOf(s.reconciles(), shard.PID()); len(spans) != begun {
-		must(fault(shard.Process, "was resumed without its Lease, and began %d reconciles", len(spans)-begun))
+		must.Do(fault(shard.Process, "was resumed without its Lease, and began %d reconciles", len(spans)-begun))
 	}
 	s.ok("resumed during %d reconciles, it wrote no object, started no reconcile, and exited within %s", cut, report.Seconds(took))
 	s.refused(shard)
@@ -278,16 +279,16 @@ func (s *Story) freeze(ctx context.Context) {
 // refused checks that the fence refused every write of the resumed shard, whose workers write without a look at their Lease.
 func (s *Story) refused(shard *shard) {
 	file, err := os.Open(s.system.CarelessFile(shard.Name))
-	must(err)
+	must.Do(err)
 
 	writes, err := history.ReadCarelessWrites(file)
-	must(errors.Join(err, file.Close()))
+	must.Do(errors.Join(err, file.Close()))
 
 	refused, others := history.Refused(writes, localsystem.Ring)
-	must(wrong("the fence did not refuse writes of the resumed shard", others))
+	must.Do(wrong("the fence did not refuse writes of the resumed shard", others))
 
 	if refused == 0 {
-		must(fault(shard.Process, "was resumed during reconciles, but its workers tried no write"))
+		must.Do(fault(shard.Process, "was resumed during reconciles, but its workers tried no write"))
 	}
 	s.ok("its workers did not check their Lease before they wrote: the API server refused each of %d writes", refused)
 }
@@ -308,13 +309,13 @@ func (s *Story) freezeAtWork(ctx context.Context, shard *shard) (begun, open int
 			return idle
 		}
 
-		must(shard.Freeze())
+		must.Do(shard.Freeze())
 
 		if atWork() {
 			return ""
 		}
 
-		must(shard.Thaw()) // it has just become idle
+		must.Do(shard.Thaw()) // it has just become idle
 
 		return idle
 	})
@@ -333,11 +334,11 @@ func (s *Story) resume(ctx context.Context, shard *shard, asleep time.Time) time
 
 	resumed := time.Now()
 	s.pauses = append(s.pauses, check.Frozen{PID: shard.PID(), From: record.At(asleep), Until: record.At(resumed)})
-	must(shard.Thaw())
+	must.Do(shard.Thaw())
 	s.awaitExit(ctx, shard)
 
 	if shard.Err() == nil {
-		must(fault(shard.Process, "was resumed without its Lease, and exited with code 0"))
+		must.Do(fault(shard.Process, "was resumed without its Lease, and exited with code 0"))
 	}
 
 	after := s.stored(ctx, labelled)
@@ -346,10 +347,10 @@ func (s *Story) resume(ctx context.Context, shard *shard, asleep time.Time) time
 	maps.DeleteFunc(changed, func(name string, _ metav1.PartialObjectMetadata) bool {
 		return before[name].ResourceVersion == after[name].ResourceVersion
 	})
-	must(wrong("objects changed although only the resumed shard could have written them", slices.Sorted(maps.Keys(changed))))
+	must.Do(wrong("objects changed although only the resumed shard could have written them", slices.Sorted(maps.Keys(changed))))
 
 	if lease := s.lease(shard.Name); len(lease) == 0 || lease[len(lease)-1].Holder == shard.Name {
-		must(fault(shard.Process, "was resumed without its Lease, and took it back"))
+		must.Do(fault(shard.Process, "was resumed without its Lease, and took it back"))
 	}
 
 	return shard.EndedAt().Sub(resumed)
@@ -362,16 +363,16 @@ func (s *Story) outage(ctx context.Context) {
 	s.end(localsystem.Assigner)
 
 	made := s.createWebsites(ctx, during)
-	demand(made.assigned == 0, "%d objects were assigned in admission although no assigner was running", made.assigned)
+	must.Hold(made.assigned == 0, "%d objects were assigned in admission although no assigner was running", made.assigned)
 	s.ok("without an assigner, %d of %d creates succeeded, unassigned (slowest %s)", during, during, report.Seconds(made.slowest))
 
 	s.awaitInPlace(ctx)
 	s.ok("the rebalancer assigned each within %s, and their ConfigMaps followed", report.Seconds(slices.Max(append(s.waits(s.old), 0))))
 
-	must(s.system.Resume(ctx, localsystem.Assigner))
+	must.Do(s.system.Resume(ctx, localsystem.Assigner))
 
 	made = s.createWebsites(ctx, afterwards)
-	demand(made.assigned == afterwards, "with the assigner back, only %d of %d creates were assigned in admission", made.assigned, afterwards)
+	must.Hold(made.assigned == afterwards, "with the assigner back, only %d of %d creates were assigned in admission", made.assigned, afterwards)
 	s.ok("with the assigner back, %d of %d creates were assigned in admission", afterwards, afterwards)
 	s.awaitInPlace(ctx)
 	s.awaitReady(ctx)
@@ -438,7 +439,7 @@ func (s *Story) remove(ctx context.Context) {
 		}
 	}
 
-	demand(worked > 0, "no shard worked while the ring was deleted, so the step proves nothing")
+	must.Hold(worked > 0, "no shard worked while the ring was deleted, so the step proves nothing")
 	s.ok("shards released each object first, then its ConfigMap, during %d reconciles", worked)
 	s.verify()
 }
@@ -446,7 +447,7 @@ func (s *Story) remove(ctx context.Context) {
 // deleteRing deletes the ring and waits until it is gone.
 func (s *Story) deleteRing(ctx context.Context) {
 	ring := s.ring(ctx)
-	must(s.client.Delete(ctx, ring))
+	must.Do(s.client.Delete(ctx, ring))
 	s.awaitGone(ctx, ring, func() string {
 		left := s.objects()
 		return fmt.Sprintf("the ring has the finalizers %v; %d of %d objects are unassigned", ring.Finalizers, left.at(""), len(left))
@@ -479,8 +480,8 @@ func (s *Story) leftAlone(ctx context.Context, created int) {
 		}
 	}
 
-	must(wrong("the deleted ring has left labels behind", found))
-	demand(sites == s.created, "%d Websites exist, but %d were created", sites, s.created)
+	must.Do(wrong("the deleted ring has left labels behind", found))
+	must.Hold(sites == s.created, "%d Websites exist, but %d were created", sites, s.created)
 	s.await(ctx, func(context.Context) string {
 		seen := s.objects()
 		return unless(seen.at("") == len(seen), "the watches have not caught up")
@@ -490,7 +491,7 @@ func (s *Story) leftAlone(ctx context.Context, created int) {
 
 // review checks what must hold throughout the demo.
 func (s *Story) review(ctx context.Context) {
-	must(s.system.ReadyServices(ctx))
+	must.Do(s.system.ReadyServices(ctx))
 	s.ok("all services are ready; no process exited by itself, except the resumed shard")
 	s.verify()
 	s.verifyShips()
@@ -501,10 +502,10 @@ func (s *Story) review(ctx context.Context) {
 		names[p.Name] = true
 
 		found, err := process.Find(p.LogFile, 1, "forbidden", "panic", "data race")
-		must(err)
+		must.Do(err)
 
 		if len(found) > 0 {
-			must(fault(p, "has logged: %s", found[0]))
+			must.Do(fault(p, "has logged: %s", found[0]))
 		}
 	}
 	s.ok("no log of %d services and shards contains forbidden or panic", len(names))
@@ -523,7 +524,7 @@ func (s *Story) verify() {
 
 		_, open := spansOf(all, shard.PID())
 		if shard.lost == stopped && open > 0 {
-			must(fault(shard.Process, "stopped gracefully, but during %d reconciles", open))
+			must.Do(fault(shard.Process, "stopped gracefully, but during %d reconciles", open))
 		}
 
 		ended[shard.PID()] = record.At(shard.EndedAt())
@@ -531,7 +532,7 @@ func (s *Story) verify() {
 	}
 
 	run := check.Run{Versions: s.versions(), Spans: history.Close(all, ended, record.Now()), Frozen: s.pauses}
-	must(wrong("a guarantee was violated", check.Safety(run)))
+	must.Do(wrong("a guarantee was violated", check.Safety(run)))
 	s.ok("%d reconciles recorded (%s): no two shards worked on one object at the same time", len(all), cuts(cut))
 }
 
@@ -556,15 +557,15 @@ func cuts(by map[string]int) string {
 // Since the step began, no object came to a shard before the objects that it controls.
 func (s *Story) verifyMoves() {
 	versions := s.versions()
-	must(wrong("objects left their shard without a drain, or in the wrong order", check.Safety(check.Run{Versions: versions})))
-	must(wrong("objects came to a shard in the wrong order", s.before.disordered(versions[s.old:])))
+	must.Do(wrong("objects left their shard without a drain, or in the wrong order", check.Safety(check.Run{Versions: versions})))
+	must.Do(wrong("objects came to a shard in the wrong order", s.before.disordered(versions[s.old:])))
 }
 
 // verifyShips checks everything recorded so far: no Ship was created twice, and none is missing.
 func (s *Story) verifyShips() {
 	versions := s.versions()
 	excess, missing := check.Excess(versions)
-	demand(excess+missing == 0, "a move made a controller create %d Ships twice, or miss %d Ships", excess, missing)
+	must.Hold(excess+missing == 0, "a move made a controller create %d Ships twice, or miss %d Ships", excess, missing)
 	s.ok("%d Fleets moved %d times, and their controllers counted correctly: of %d Ships, none was created twice, none is missing",
 		fleets, check.Moves(versions), fleets*shipsOfEach)
 }

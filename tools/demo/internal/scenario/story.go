@@ -1,7 +1,7 @@
 // Package scenario tells the story of the demo: it does something to a running system, waits for the result, and verifies what is guaranteed
 // for that case.
 //
-// A step reads as a list: what fails in it ends it, as require does in a test; see must. [Story.Do] returns the error.
+// A step reads as a list: what fails in it ends it; see package must. [Story.Do] returns the error.
 package scenario
 
 import (
@@ -25,6 +25,7 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/process"
@@ -178,7 +179,7 @@ func (s *Story) Prologue(ctx context.Context) error {
 func (s *Story) Do(ctx context.Context, step Step) ([]string, error) {
 	s.checked, s.began = nil, time.Now()
 
-	err := attempt(func() {
+	err := must.Attempt(func() {
 		recorded := s.versions()
 		s.before, s.old = objects(nil).after(recorded), len(recorded)
 		step.do(ctx)
@@ -192,39 +193,6 @@ func (s *Story) Do(ctx context.Context, step Step) ([]string, error) {
 	}
 
 	return s.checked, err
-}
-
-// failure is the panic with which must ends a step.
-type failure struct{ error }
-
-// must ends the step if there is an error. It is for the goroutine of the step alone.
-func must(err error) {
-	if err != nil {
-		panic(failure{err})
-	}
-}
-
-// demand ends the step unless a condition holds.
-func demand(holds bool, format string, args ...any) {
-	if !holds {
-		must(fmt.Errorf(format, args...))
-	}
-}
-
-// attempt returns the error with which a part of a step ends, nil if it does not fail.
-func attempt(do func()) (err error) {
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case failure:
-			err = r.error
-		default:
-			panic(r)
-		}
-	}()
-	do()
-
-	return nil
 }
 
 // dump saves all recorded versions.
@@ -247,7 +215,7 @@ func (s *Story) dump() error {
 // versions returns all versions of objects and Leases that were recorded.
 func (s *Story) versions() []check.Version {
 	versions, err := s.recorder.Versions()
-	must(err)
+	must.Do(err)
 
 	return versions
 }
@@ -269,7 +237,7 @@ func (s *Story) stored(ctx context.Context, options ...client.ListOption) map[st
 	for _, kind := range kinds {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(gvk(kind))
-		must(s.client.List(ctx, list, options...))
+		must.Do(s.client.List(ctx, list, options...))
 
 		for i := range list.Items {
 			all[kind+" "+client.ObjectKeyFromObject(&list.Items[i]).String()] = list.Items[i]
@@ -297,7 +265,7 @@ func (s *Story) spansSince(since time.Duration, processes ...string) []history.S
 	}
 
 	reader, err := record.Histories(files...)
-	must(err)
+	must.Do(err)
 
 	return slices.DeleteFunc(reader.Spans(), func(span history.Span) bool { return span.Start < since })
 }
@@ -367,7 +335,7 @@ func (s *Story) available() []string {
 func (s *Story) serving(name string) *shard {
 	running := s.running()
 	i := slices.IndexFunc(running, func(shard *shard) bool { return shard.serve == name })
-	demand(i >= 0, "no process runs as shard %q", name)
+	must.Hold(i >= 0, "no process runs as shard %q", name)
 
 	return running[i]
 }
@@ -393,7 +361,7 @@ func (s *Story) startAs(ctx context.Context, identity string, n int, flags []str
 		names = append(names, fmt.Sprintf("shard-%d", first+i+1))
 	}
 
-	must(s.system.StartShards(ctx, identity, flags, names...))
+	must.Do(s.system.StartShards(ctx, identity, flags, names...))
 
 	for _, name := range names {
 		s.shards = append(s.shards, &shard{Process: s.system.Process(name)})
@@ -404,11 +372,11 @@ func (s *Story) startAs(ctx context.Context, identity string, n int, flags []str
 
 // end stops processes, which must stop gracefully.
 func (s *Story) end(names ...string) {
-	must(s.system.End(names...))
+	must.Do(s.system.End(names...))
 
 	for _, name := range names {
 		if p := s.system.Process(name); p.Err() != nil {
-			must(fault(p, "did not stop gracefully: %w", p.Err()))
+			must.Do(fault(p, "did not stop gracefully: %w", p.Err()))
 		}
 	}
 }
@@ -416,7 +384,7 @@ func (s *Story) end(names ...string) {
 // ring returns the ClusterRing.
 func (s *Story) ring(ctx context.Context) *v1alpha1.ClusterRing {
 	ring := &v1alpha1.ClusterRing{}
-	must(s.client.Get(ctx, client.ObjectKey{Name: localsystem.Ring}, ring))
+	must.Do(s.client.Get(ctx, client.ObjectKey{Name: localsystem.Ring}, ring))
 
 	return ring
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/must"
 )
 
 const (
@@ -50,14 +51,14 @@ func newWebsite(n int) *examplev1alpha1.Website {
 func (s *Story) createNamespaces(ctx context.Context) {
 	for n := range namespaces {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceOf(n)}}
-		must(client.IgnoreAlreadyExists(s.client.Create(ctx, namespace)))
+		must.Do(client.IgnoreAlreadyExists(s.client.Create(ctx, namespace)))
 	}
 }
 
 func (s *Story) createFleets(ctx context.Context) {
 	s.fleets = fleets
 
-	must(atOnce(ctx, fleets, func(ctx context.Context, i int) error {
+	must.Do(atOnce(ctx, fleets, func(ctx context.Context, i int) error {
 		return s.asUser(ctx, &examplev1alpha1.Fleet{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespaceOf(i), Name: fmt.Sprintf("fleet-%d", i)},
 			Spec:       examplev1alpha1.FleetSpec{Replicas: shipsOfEach},
@@ -121,7 +122,7 @@ func (s *Story) createWebsites(ctx context.Context, n int) done {
 	u, first := &users{}, s.created
 	s.created += n
 
-	must(atOnce(ctx, n, func(ctx context.Context, i int) error {
+	must.Do(atOnce(ctx, n, func(ctx context.Context, i int) error {
 		s.console.Progress("creating Websites: %d of %d", u.soFar().creates, n)
 		return s.createWebsite(ctx, u, first+i)
 	}))
@@ -195,10 +196,10 @@ func (s *Story) underLoad(ctx context.Context, create bool, do func(context.Cont
 		}
 	}
 
-	err := attempt(func() { do(ctx, u) })
+	err := must.Attempt(func() { do(ctx, u) })
 	close(over)
-	must(group.Wait()) // such a failure has ended the action, too
-	must(err)
+	must.Do(group.Wait()) // such a failure has ended the action, too
+	must.Do(err)
 
 	s.created += u.creates
 

@@ -25,7 +25,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,6 +33,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/record"
@@ -47,8 +47,7 @@ const (
 	// sharderAccount is that of shards which may be elected as the sharder of the ring: see embedded.yaml.
 	sharderAccount = "faults-sharder"
 
-	pollInterval = 50 * time.Millisecond
-	stopTimeout  = 15 * time.Second
+	stopTimeout = 15 * time.Second
 )
 
 // The binaries of the services.
@@ -117,46 +116,39 @@ func (s *Runner) setCurrent(run *Run) {
 
 // New prepares a control plane for runs. The directory bin contains the binaries of [Packages].
 func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, error) {
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme),
-		examplev1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, fmt.Errorf("make a scheme: %w", err)
-	}
-
-	err := plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml",
-		"deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml", "tools/faults/faultrun/extra.yaml",
-		"tools/faults/faultrun/embedded.yaml")
-	if err != nil {
-		return nil, fmt.Errorf("install the manifests: %w", err)
-	}
-
 	s := &Runner{plane: plane, bin: bin, kubeconfigs: map[string]string{}}
-	if s.client, err = client.New(plane.Config, client.Options{Scheme: scheme}); err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
-	}
 
-	if s.token, err = plane.Token(ctx, shardNamespace, viewer, diagnosticsv1alpha1.TokenAudience); err != nil {
-		return nil, err
-	}
+	err := must.Attempt(func() {
+		scheme := runtime.NewScheme()
+		must.Do(errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme),
+			examplev1alpha1.AddToScheme(scheme)))
+		must.Do(plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml",
+			"deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml", "tools/faults/faultrun/extra.yaml",
+			"tools/faults/faultrun/embedded.yaml"))
 
-	for _, name := range services.All {
-		if s.kubeconfigs[name], err = plane.ServiceAccountKubeconfig(ctx, contract.SystemNamespace, name); err != nil {
-			return nil, err
+		s.client = must.Get(client.New(plane.Config, client.Options{Scheme: scheme}))
+		s.token = must.Get(plane.Token(ctx, shardNamespace, viewer, diagnosticsv1alpha1.TokenAudience))
+
+		for _, name := range services.All {
+			s.kubeconfigs[name] = must.Get(plane.ServiceAccountKubeconfig(ctx, contract.SystemNamespace, name))
 		}
+
+		s.serveNewVersion(ctx)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prepare a control plane for fault runs: %w", err)
 	}
 
-	err = s.serveNewVersion(ctx)
-
-	return s, err
+	return s, nil
 }
 
 // serveNewVersion makes the API server serve Websites in a second version with the same schema.
-func (s *Runner) serveNewVersion(ctx context.Context) error {
+func (s *Runner) serveNewVersion(ctx context.Context) {
 	definition := &apiextensionsv1.CustomResourceDefinition{}
 
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	must.Do(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		if err := s.client.Get(ctx, client.ObjectKey{Name: "websites." + examplev1alpha1.SchemeGroupVersion.Group}, definition); err != nil {
-			return err //nolint:wrapcheck // wrapped below
+			return err //nolint:wrapcheck // New does
 		}
 
 		versions := definition.Spec.Versions
@@ -169,22 +161,17 @@ func (s *Runner) serveNewVersion(ctx context.Context) error {
 		definition.Spec.Versions = append(definition.Spec.Versions, *second)
 
 		return s.client.Update(ctx, definition)
-	})
-	if err != nil {
-		return fmt.Errorf("serve Websites in another version: %w", err)
-	}
+	}))
 
 	websites := &unstructured.UnstructuredList{}
 	websites.SetGroupVersionKind(websiteKind(newVersion))
+	must.Await(ctx, stopTimeout, func(ctx context.Context) string {
+		if err := s.client.List(ctx, websites); err != nil {
+			return fmt.Sprintf("Websites in version %s: %v", newVersion, err)
+		}
 
-	err = wait.PollUntilContextTimeout(ctx, pollInterval, stopTimeout, true, func(ctx context.Context) (bool, error) {
-		return s.client.List(ctx, websites) == nil, nil
+		return ""
 	})
-	if err != nil {
-		return fmt.Errorf("wait until Websites are served in version %s: %w", newVersion, err)
-	}
-
-	return nil
 }
 
 func websiteKind(version string) schema.GroupVersionKind {
@@ -200,14 +187,15 @@ func emptyObject(kind schema.GroupVersionKind) *unstructured.Unstructured {
 }
 
 // clear removes all objects of the previous run, and creates the namespaces of the next one. No service may be running.
-func (s *Runner) clear(ctx context.Context, rings []RingSpec) error {
+func (s *Runner) clear(ctx context.Context, rings []RingSpec) {
 	none := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 
 	var stored v1alpha1.ClusterRingList
 
 	errs := []error{s.client.List(ctx, &stored)}
 	for i := range stored.Items {
-		errs = append(errs, client.IgnoreNotFound(s.client.Patch(ctx, &stored.Items[i], none)), client.IgnoreNotFound(s.client.Delete(ctx, &stored.Items[i])))
+		errs = append(errs, client.IgnoreNotFound(s.client.Patch(ctx, &stored.Items[i], none)),
+			client.IgnoreNotFound(s.client.Delete(ctx, &stored.Items[i])))
 	}
 
 	errs = append(errs,
@@ -244,11 +232,7 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) error {
 			s.client.DeleteAllOf(ctx, emptyObject(themes.GroupVersion().WithKind(check.Palette)), in))
 	}
 
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("remove the objects of the previous run: %w", err)
-	}
-
-	return nil
+	must.Do(errors.Join(errs...))
 }
 
 // kubeconfigPath returns the path of a process's kubeconfig. It is in the directory of the control plane, by which [localplane.RemoveState]
