@@ -40,7 +40,7 @@ type RingSpec struct {
 	// killed and the second one leaves.
 	Shards []string
 	// Themes adds a cluster-scoped resource that controls Palettes in the last of the namespaces. The shards of such a ring run
-	// tools/faults/worker; others run the example.
+	// tools/faults/shards; others run the example.
 	Themes bool
 	// Fleets adds as many Fleets of three Ships in each of the namespaces. The shards of such a ring run the example.
 	Fleets int
@@ -52,7 +52,7 @@ type RingSpec struct {
 	Slots int
 	// Embedded lets the shards elect the sharder of the ring among themselves. The ring has no fence. Their Leases last four seconds.
 	Embedded bool
-	// Plain selects shards that do not use pkg/shard: see tools/faults/plain.
+	// Plain selects shards that do not use pkg/shard: see tools/faults/shards.
 	Plain bool
 }
 
@@ -124,11 +124,8 @@ func (s RingSpec) fence() *v1alpha1.Fence {
 
 // binary returns the binary of the ring's shards.
 func (s RingSpec) binary() string {
-	switch {
-	case s.Themes:
-		return workerBinary
-	case s.Plain:
-		return plainBinary
+	if s.Themes || s.Plain {
+		return otherBinary
 	}
 
 	return shardBinary
@@ -147,8 +144,13 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 		args = append(args, "--shard-name="+name)
 	}
 
-	switch s.binary() {
-	case shardBinary:
+	switch {
+	case s.Plain:
+		args = append(args, "--plain")
+	case s.Themes:
+		args = append(args, "--main=Website."+newVersion+"."+examplev1alpha1.SchemeGroupVersion.Group+"=ConfigMap.v1.",
+			"--main=Theme.v1."+themes.Group+"=Palette.v1."+palettes.Group, "--child-namespace="+s.Namespaces[len(s.Namespaces)-1])
+	default:
 		args = append(args, "--metrics-bind-address=0", "--health-probe-bind-address=0")
 		if s.Embedded {
 			args = append(args, "--embedded", "--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry-period=400ms")
@@ -161,9 +163,6 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 		if s.Pods || s.Slots > 0 {
 			args = append(args, "--lease-duration=8s", "--lease-renew-deadline=5s")
 		}
-	case workerBinary:
-		args = append(args, "--main=Website."+newVersion+"."+examplev1alpha1.SchemeGroupVersion.Group+"=ConfigMap.v1.",
-			"--main=Theme.v1."+themes.Group+"=Palette.v1."+palettes.Group, "--child-namespace="+s.Namespaces[len(s.Namespaces)-1])
 	}
 
 	return args

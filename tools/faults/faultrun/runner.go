@@ -60,9 +60,8 @@ const (
 
 // The binaries of shards.
 const (
-	shardBinary  = "example"
-	workerBinary = "worker"
-	plainBinary  = "plain"
+	shardBinary = "example"
+	otherBinary = "shards" // see tools/faults/shards
 )
 
 // viewer is the service account of the client of ringquery.
@@ -81,8 +80,7 @@ var (
 // element.
 var Packages = []string{
 	"services/leasemonitor/cmd/leasemonitor", "services/assigner/cmd/assigner", "services/rebalancer/cmd/rebalancer",
-	"services/ringquery/cmd/ringquery", "tools/example/cmd/example", "tools/faults/worker",
-	"tools/faults/plain",
+	"services/ringquery/cmd/ringquery", "tools/example/cmd/example", "tools/faults/shards",
 }
 
 // Runner plays runs on one control plane, one run at a time. Make it with [New].

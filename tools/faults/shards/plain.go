@@ -1,7 +1,3 @@
-// Command plain is a shard of the example's ring without pkg/shard. It holds its Lease by the leader election of client-go, caches the objects
-// with its label, and releases an object by removing both labels at once. It announces nothing, and ignores the handover
-// annotation. Except that it holds off after it has taken its Lease, it behaves like shards of kubernetes-controller-sharding
-// v0.8.0, the prior art.
 package main
 
 import (
@@ -9,11 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
-	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -21,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -33,56 +28,48 @@ import (
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/fleet"
 	"github.com/clusterring/clusterring/tools/example/website"
-	"github.com/clusterring/clusterring/tools/faults/program"
 	"github.com/clusterring/clusterring/tools/testkit/history"
 )
 
 // holdOff is how long the contract demands that a shard waits which has taken a free Lease.
 const holdOff = 1500 * time.Millisecond
 
-func main() {
-	o := program.Flags()
-	pflag.Parse()
-	os.Exit(program.Main(func(ctx context.Context) error { return run(ctx, o) }))
-}
-
-func run(ctx context.Context, o *program.Options) error {
-	config, err := o.Config()
-	if err != nil {
-		return err
-	}
-
+// plainShard returns the manager of a shard without pkg/shard. It holds its Lease by the leader election of client-go, caches the objects
+// with its label, and releases an object by removing both labels at once. It announces nothing, and ignores the handover
+// annotation. Except that it holds off after it has taken its Lease, it behaves like shards of kubernetes-controller-sharding
+// v0.8.0, the prior art.
+func (o *options) plainShard(ctx context.Context, config *rest.Config, r recorder) (ctrl.Manager, error) {
 	leases, err := coordinationv1.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("make a client for the Lease: %w", err)
+		return nil, fmt.Errorf("make a client for the Lease: %w", err)
 	}
 
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return fmt.Errorf("make a scheme: %w", err)
+		return nil, fmt.Errorf("make a scheme: %w", err)
 	}
 
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Cache: cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{contract.ShardLabel(o.Ring): o.Name})},
+		Cache: cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{contract.ShardLabel(o.ring): o.name})},
 
 		LeaderElection: true, LeaderElectionReleaseOnCancel: true,
-		LeaseDuration: &o.LeaseDuration, RenewDeadline: &o.RenewDeadline, RetryPeriod: &o.RetryPeriod,
+		LeaseDuration: &o.leaseDuration, RenewDeadline: &o.renewDeadline, RetryPeriod: &o.retryPeriod,
 		LeaderElectionResourceLockInterface: &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}, Client: leases,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: o.Name},
-			Labels:     map[string]string{contract.LabelClusterRing: o.Ring},
+			LeaseMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: o.name}, Client: leases,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: o.name},
+			Labels:     map[string]string{contract.LabelClusterRing: o.ring},
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("set up the manager: %w", err)
+		return nil, fmt.Errorf("set up the manager: %w", err)
 	}
 
-	return o.Run(ctx, mgr, func(r program.Recorder) error { return add(ctx, mgr, o, r) })
+	return mgr, o.addPlain(ctx, mgr, r)
 }
 
-// add adds the controllers of the example.
-func add(ctx context.Context, mgr ctrl.Manager, o *program.Options, recorder program.Recorder) error {
+// addPlain adds the controllers of the example.
+func (o *options) addPlain(ctx context.Context, mgr ctrl.Manager, r recorder) error {
 	c := mgr.GetClient()
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.Ship{}, fleet.OwnerIndex, fleet.ByOwner); err != nil {
 		return fmt.Errorf("index the ships of fleets: %w", err)
@@ -100,11 +87,11 @@ func add(ctx context.Context, mgr ctrl.Manager, o *program.Options, recorder pro
 		{"website", &v1alpha1.Website{}, &corev1.ConfigMap{}, &website.Reconciler{Client: c}},
 		{"fleet", &v1alpha1.Fleet{}, &v1alpha1.Ship{}, fleet.New(c)},
 	} {
-		recorded := recorder.Reconciler(history.Subject{Controller: controller.name, Object: controller.main, Reader: c}, controller.inner)
+		recorded := r.reconciler(history.Subject{Controller: controller.name, Object: controller.main, Reader: c}, controller.inner)
 
 		err := ctrl.NewControllerManagedBy(mgr).Named(controller.name).For(controller.main).Owns(controller.own).
 			Complete(&sharded{
-				client: c, empty: controller.main, shard: o.Name, ring: o.Ring, inner: recorded,
+				client: c, empty: controller.main, shard: o.name, ring: o.ring, inner: recorded,
 				holdsOff: func() time.Duration { return works().Sub(clk.Now()) },
 			})
 		if err != nil {

@@ -1,53 +1,29 @@
-// Command worker is a shard for objects of any kinds. Fault runs use it for rings with resources that the example does not support.
-//
-// For each object of its main kinds, it creates a controlled object, and reports that in the object's status. It annotates each controlled
-// object.
 package main
 
 import (
 	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/tools/faults/program"
 	"github.com/clusterring/clusterring/tools/testkit/history"
 )
 
-// options are the flags.
-type options struct {
-	*program.Options
-	childNamespace string
-	kinds          []string
-}
-
-func main() {
-	o := options{Options: program.Flags()}
-	pflag.StringVar(&o.childNamespace, "child-namespace", "", "namespace of the objects that cluster-scoped objects control")
-	pflag.StringArrayVar(&o.kinds, "main", nil, "a main kind and the kind that it controls, as Kind.version.group=Kind.version.group")
-	pflag.Parse()
-	os.Exit(program.Main(func(ctx context.Context) error { return run(ctx, o) }))
-}
-
-func run(ctx context.Context, o options) error {
-	config, err := o.Config()
-	if err != nil {
-		return err
-	}
-
+// worker returns the manager of a shard for objects of any kinds, for rings with resources that the example does not support. For each
+// object of its main kinds, it creates a controlled object, and reports that in the object's status. It annotates each controlled object.
+func (o *options) worker(_ context.Context, config *rest.Config, r recorder) (ctrl.Manager, error) {
 	kinds := map[schema.GroupVersionKind]schema.GroupVersionKind{}
 
 	var (
@@ -61,7 +37,7 @@ func run(ctx context.Context, o options) error {
 
 		c, _ := schema.ParseKindArg(controlled)
 		if m == nil || c == nil {
-			return fmt.Errorf("--main %q: want Kind.version.group=Kind.version.group", arg)
+			return nil, fmt.Errorf("--main %q: want Kind.version.group=Kind.version.group", arg)
 		}
 
 		kinds[*m] = *c
@@ -75,32 +51,30 @@ func run(ctx context.Context, o options) error {
 	}
 
 	mgr, err := shard.NewManager(config, managerOptions, shard.Options{
-		Ring: o.Ring, Name: o.Name, Namespace: o.Namespace, Kinds: declared, CheckWrites: true,
-		LeaseDuration: o.LeaseDuration, RenewDeadline: o.RenewDeadline, RetryPeriod: o.RetryPeriod,
+		Ring: o.ring, Name: o.name, Namespace: o.namespace, Kinds: declared, CheckWrites: true,
+		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
 	})
 	if err != nil {
-		return fmt.Errorf("set up the manager: %w", err)
+		return nil, fmt.Errorf("set up the manager: %w", err)
 	}
 
-	return o.Run(ctx, mgr, func(r program.Recorder) error {
-		w := &worker{options: o, controlled: kinds, manager: mgr, client: mgr.GetClient(), recorder: r}
-		for _, obj := range objects {
-			if err := w.add(obj.GetObjectKind().GroupVersionKind()); err != nil {
-				return err
-			}
+	w := &worker{options: o, controlled: kinds, manager: mgr, client: mgr.GetClient(), recorder: r}
+	for _, obj := range objects {
+		if err := w.add(obj.GetObjectKind().GroupVersionKind()); err != nil {
+			return nil, err
 		}
+	}
 
-		return nil
-	})
+	return mgr, nil
 }
 
 // worker has one controller for each kind.
 type worker struct {
-	options
+	*options
 	controlled map[schema.GroupVersionKind]schema.GroupVersionKind // by main kind
 	manager    ctrl.Manager
 	client     client.Client
-	recorder   program.Recorder
+	recorder   recorder
 }
 
 // empty returns an empty object of the kind.
@@ -123,7 +97,7 @@ func (w *worker) add(gvk schema.GroupVersionKind) error {
 		}
 	}
 
-	recorded := w.recorder.Reconciler(history.Subject{Controller: name, Object: obj, Reader: w.manager.GetClient()}, inner)
+	recorded := w.recorder.reconciler(history.Subject{Controller: name, Object: obj, Reader: w.manager.GetClient()}, inner)
 
 	err := ctrl.NewControllerManagedBy(w.manager).Named(name).For(obj).Complete(recorded)
 	if err != nil {
@@ -160,7 +134,7 @@ func (w *worker) complete(ctx context.Context, obj, child *unstructured.Unstruct
 // ensure creates the controlled object.
 func (w *worker) ensure(ctx context.Context, obj, child *unstructured.Unstructured) error {
 	child.SetNamespace(cmp.Or(obj.GetNamespace(), w.childNamespace))
-	child.SetName(strings.ToLower(obj.GetKind()) + "-" + w.Ring + "-" + obj.GetName())
+	child.SetName(strings.ToLower(obj.GetKind()) + "-" + w.ring + "-" + obj.GetName())
 
 	err := w.client.Get(ctx, client.ObjectKeyFromObject(child), child.DeepCopy())
 	if client.IgnoreNotFound(err) != nil {
@@ -190,7 +164,7 @@ func (w *worker) mark(ctx context.Context, gvk schema.GroupVersionKind, req reco
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
-	key := "faults.clusterring.dev/" + w.Ring
+	key := "faults.clusterring.dev/" + w.ring
 	if obj.GetAnnotations()[key] != "" {
 		return reconcile.Result{}, nil
 	}
