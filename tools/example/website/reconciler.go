@@ -10,7 +10,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html/template"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -168,4 +170,27 @@ func (r *Reconciler) writeStatus(ctx context.Context, site *v1alpha1.Website, re
 // unchangedSince returns a patch that fails with a conflict if the object is no longer as it was.
 func unchangedSince(before client.Object) client.Patch {
 	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+}
+
+// Page is the key of the HTML in a Website's ConfigMap.
+const Page = "index.html"
+
+var page = template.Must(template.New(Page).Parse(`<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>{{.Title}}</title></head>
+<body>
+<h1>{{.Title}}</h1>
+<p>{{.Body}}</p>
+</body>
+</html>
+`))
+
+// Render returns the data of the ConfigMap for the given spec: one page of HTML, with the texts escaped.
+func Render(spec v1alpha1.WebsiteSpec) map[string]string {
+	var html strings.Builder
+	if err := page.Execute(&html, spec); err != nil {
+		panic(err) // the template and its data are constant in form
+	}
+
+	return map[string]string{Page: html.String()}
 }

@@ -34,8 +34,8 @@ type extras struct {
 func (e *extras) open(ctx context.Context, o options, mgr *shard.Manager) error {
 	e.options, e.client = o, mgr.GetClient()
 
-	if o.HistoryFile != "" {
-		file, err := e.file(o.HistoryFile)
+	if o.historyFile != "" {
+		file, err := e.file(o.historyFile)
 		if err != nil {
 			return err
 		}
@@ -73,7 +73,7 @@ func (e *extras) file(name string) (io.Writer, error) {
 
 // decorate implements [decorate].
 func (e *extras) decorate(name string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
-	inner = history.Delay(clock.RealClock{}, e.options.WorkDuration, inner)
+	inner = history.Delay(clock.RealClock{}, e.options.workDuration, inner)
 	if e.recorder != nil {
 		inner = e.recorder.Reconciler(history.Subject{Controller: name, Object: obj, Reader: e.client}, inner)
 	}

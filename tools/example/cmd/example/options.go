@@ -10,13 +10,21 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
+	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
-	"github.com/clusterring/clusterring/tools/example/setup"
 )
 
 const usage = `Usage: example [flags]
@@ -31,8 +39,6 @@ Flags:
 
 // options are the values of the flags.
 type options struct {
-	setup.Flags
-
 	ring           string
 	shardName      string
 	slots          string
@@ -48,7 +54,18 @@ type options struct {
 	drainTimeout   time.Duration
 	embedded       bool
 
-	carelessFile string
+	// Of clients: how many requests per second to the API server, and how many at once.
+	kubeconfig string
+	qps        float32
+	burst      int
+
+	metricsAddress, probeAddress, pprofAddress string // 0 for none
+	logLevel, logFormat                        string
+
+	concurrency int
+	// For tests and demonstrations: see extras.
+	historyFile, carelessFile string
+	workDuration              time.Duration
 }
 
 // parse returns the options, or pflag.ErrHelp after it has printed the help to out.
@@ -76,7 +93,19 @@ func parse(args []string, out io.Writer) (options, error) {
 
 	flags.BoolVar(&o.embedded, "embedded", false, "stand for election as the sharder of the ring, beside this shard, instead of relying on the services of ClusterRing; the ring needs spec.sharder Embedded")
 
-	o.AddTo(flags)
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "path of a kubeconfig file (default: $KUBECONFIG, or the Pod's service account)")
+	flags.Float32Var(&o.qps, "kube-api-qps", 100, "requests per second to the API server")
+	flags.IntVar(&o.burst, "kube-api-burst", 200, "maximum burst of requests to the API server")
+
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
+	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
+	flags.StringVar(&o.pprofAddress, "pprof-bind-address", "0", "address of /debug/pprof; 0 for none")
+	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info, or error")
+	flags.StringVar(&o.logFormat, "log-format", "text", "text or json")
+
+	flags.IntVar(&o.concurrency, "concurrency", 4, "number of objects that one controller reconciles concurrently")
+	flags.StringVar(&o.historyFile, "history-file", "", "append the start and end of each reconcile to this file, as lines of JSON; - for standard output")
+	flags.DurationVar(&o.workDuration, "work-duration", 0, "time added to each reconcile")
 	flags.StringVar(&o.carelessFile, "careless-file", "", "if the Lease is lost during a reconcile, write the object without any check, and append the answer to this file, as a line of JSON; for demonstrations of the ring's fence")
 
 	if err := flags.Parse(args); err != nil {
@@ -150,7 +179,64 @@ func (o options) validate(args []string) error {
 		return err
 	case len(args) > 0:
 		return fmt.Errorf("unexpected argument %q; see --help", args[0])
+	case o.concurrency < 1:
+		return fmt.Errorf("--concurrency is %d: it must be at least 1", o.concurrency)
+	case o.workDuration < 0:
+		return fmt.Errorf("--work-duration is %s: it must not be negative", o.workDuration)
+	case o.qps <= 0 || o.burst < 1:
+		return errors.New("--kube-api-qps and --kube-api-burst must be positive")
 	default:
-		return o.Validate()
+		return nil
 	}
+}
+
+// logger returns a logger that writes to standard error.
+func (o options) logger() (logr.Logger, error) {
+	levels := map[string]zapcore.Level{"debug": zapcore.DebugLevel, "info": zapcore.InfoLevel, "error": zapcore.ErrorLevel}
+	formats := map[string]zap.Opts{"text": zap.ConsoleEncoder(), "json": zap.JSONEncoder()}
+
+	at, known := levels[o.logLevel]
+	if !known {
+		return logr.Logger{}, fmt.Errorf("--log-level is %q: it must be debug, info, or error", o.logLevel)
+	}
+
+	encode, known := formats[o.logFormat]
+	if !known {
+		return logr.Logger{}, fmt.Errorf("--log-format is %q: it must be text or json", o.logFormat)
+	}
+
+	return zap.New(zap.Level(at), encode), nil
+}
+
+// config returns the configuration of the clients. It asks no server.
+func (o options) config() (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("determine how to reach the API server (set --kubeconfig or KUBECONFIG): %w", err)
+	}
+
+	config.QPS, config.Burst = o.qps, o.burst
+
+	return config, nil
+}
+
+// newScheme returns a new scheme with the kinds of Kubernetes and of the example.
+func newScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+
+	return scheme
+}
+
+// explain adds to the error of a new manager what to do about it.
+func explain(err error, config *rest.Config) error {
+	if meta.IsNoMatchError(err) {
+		return fmt.Errorf("set up the manager: install deploy/example first: %w", err)
+	}
+
+	return fmt.Errorf("set up the manager (the API server is %s): %w", config.Host, err)
 }

@@ -1,10 +1,16 @@
+// Command example is a small controller that runs as one shard of a ring. Copy it for your own controller. Comments in run.go mark
+// what sharding adds to an ordinary controller.
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
 
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -21,38 +27,37 @@ import (
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
 	"github.com/clusterring/clusterring/tools/example/fleet"
-	"github.com/clusterring/clusterring/tools/example/setup"
 	"github.com/clusterring/clusterring/tools/example/website"
 )
 
 // run runs the shard until the context ends, or until it loses its Lease, which is an error. Comments mark the lines that
 // sharding adds.
 func run(ctx context.Context, o options) error {
-	log, err := o.Logger()
+	log, err := o.logger()
 	if err != nil {
 		return err
 	}
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
 
-	restConfig, err := o.Config()
+	restConfig, err := o.config()
 	if err != nil {
 		return err
 	}
 
 	extras := &extras{}
 	managerOptions := ctrl.Options{
-		Scheme:                 setup.Scheme(),
+		Scheme:                 newScheme(),
 		Logger:                 log,
-		Metrics:                metricsserver.Options{BindAddress: o.MetricsAddress},
-		HealthProbeBindAddress: o.ProbeAddress,
-		PprofBindAddress:       o.PprofAddress,
-		Controller:             config.Controller{MaxConcurrentReconciles: o.Concurrency},
+		Metrics:                metricsserver.Options{BindAddress: o.metricsAddress},
+		HealthProbeBindAddress: o.probeAddress,
+		PprofBindAddress:       o.pprofAddress,
+		Controller:             config.Controller{MaxConcurrentReconciles: o.concurrency},
 	}
 	// Sharding: name the ring, and the kinds of its resources. Without sharding, this is ctrl.NewManager(restConfig, managerOptions).
 	mgr, err := shard.NewManager(restConfig, managerOptions, o.shard(extras.exit))
 	if err != nil {
-		return setup.Explain(err, restConfig)
+		return explain(err, restConfig)
 	}
 
 	// Sharding without services: the shards elect one of themselves, which also assigns the objects of the ring.
@@ -93,7 +98,7 @@ type decorate func(controller string, obj client.Object, inner reconcile.Reconci
 // addControllers adds the three controllers. Sharding changes nothing in them.
 func addControllers(ctx context.Context, mgr ctrl.Manager, decorate decorate) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.Ship{}, fleet.OwnerIndex, fleet.ByOwner); err != nil {
-		return setup.Explain(err, mgr.GetConfig())
+		return explain(err, mgr.GetConfig())
 	}
 
 	c := mgr.GetClient()
@@ -122,4 +127,32 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, decorate decorate) er
 	}
 
 	return nil
+}
+
+func main() {
+	os.Exit(start(os.Args[1:]))
+}
+
+// start returns the exit code. It must not be zero when the shard has lost its Lease: workers may still be running, and only the
+// end of the process stops them for certain.
+func start(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	options, err := parse(args, os.Stdout)
+	if errors.Is(err, pflag.ErrHelp) {
+		return 0
+	}
+
+	if err == nil {
+		err = run(ctx, options)
+	}
+
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+
+		return 1
+	}
+
+	return 0
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,7 +28,6 @@ import (
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
-	"github.com/clusterring/clusterring/tools/example/setup"
 	"github.com/clusterring/clusterring/tools/example/website"
 	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
@@ -56,39 +56,37 @@ type suite struct {
 func TestShard(t *testing.T) {
 	p := localplane.Shared(t)
 	o := options{
-		Flags: setup.Flags{
-			Kubeconfig: p.Kubeconfig(), QPS: 100, Burst: 100,
-			MetricsAddress: localplane.FreeAddress(t), ProbeAddress: localplane.FreeAddress(t), LogLevel: "error", LogFormat: "json",
-			Concurrency: 2, HistoryFile: filepath.Join(t.TempDir(), "history.jsonl"),
-		},
+		kubeconfig: p.Kubeconfig(), qps: 100, burst: 100,
+		metricsAddress: localplane.FreeAddress(t), probeAddress: localplane.FreeAddress(t), logLevel: "error", logFormat: "json",
+		concurrency: 2, historyFile: filepath.Join(t.TempDir(), "history.jsonl"),
 		ring: ring, shardName: shardName, leaseNamespace: namespace, leaseDuration: 3 * time.Second,
 	}
 	early := o
-	early.MetricsAddress, early.ProbeAddress = "0", "0" // a manager that does not start keeps its addresses
+	early.metricsAddress, early.probeAddress = "0", "0" // a manager that does not start keeps its addresses
 	require.ErrorContains(t, run(t.Context(), early), "install deploy/example first")
 	require.NoError(t, p.Install(t.Context(), "deploy/example"))
 
-	taken, err := net.Listen("tcp", o.ProbeAddress)
+	taken, err := net.Listen("tcp", o.probeAddress)
 	require.NoError(t, err)
-	require.ErrorContains(t, run(t.Context(), o), o.ProbeAddress+": bind: address already in use")
+	require.ErrorContains(t, run(t.Context(), o), o.probeAddress+": bind: address already in use")
 	require.NoError(t, taken.Close())
 
-	admin, err := client.New(p.Config, client.Options{Scheme: setup.Scheme()})
+	admin, err := client.New(p.Config, client.Options{Scheme: newScheme()})
 	require.NoError(t, err)
-	o.Kubeconfig, err = p.PodKubeconfig(t.Context(), namespace, "example-shard", shardName)
+	o.kubeconfig, err = p.PodKubeconfig(t.Context(), namespace, "example-shard", shardName)
 	require.NoError(t, err)
 
 	s := &suite{T: t, admin: admin, options: o}
 	s.run()
 
-	s.get(s.options.ProbeAddress, "/readyz")
+	s.get(s.options.probeAddress, "/readyz")
 	t.Run("renders", s.renders)
 	t.Run("corrects", s.corrects)
 	t.Run("leaves what is not its own", s.leavesForeign)
 	t.Run("sees late what belongs to it", s.seesLate)
 	t.Run("makes ships", s.makesShips)
 	t.Run("gives up", s.givesUp)
-	require.Contains(t, s.get(s.options.MetricsAddress, "/metrics"), `controller_runtime_reconcile_total{controller="website",result="success"}`)
+	require.Contains(t, s.get(s.options.metricsAddress, "/metrics"), `controller_runtime_reconcile_total{controller="website",result="success"}`)
 	t.Run("ends when the Lease is lost", s.losesLease)
 	t.Run("history", s.checkHistory)
 }
@@ -233,7 +231,7 @@ func (s *suite) losesLease(t *testing.T) {
 }
 
 func (s *suite) checkHistory(t *testing.T) {
-	file, err := os.ReadFile(s.options.HistoryFile)
+	file, err := os.ReadFile(s.options.historyFile)
 	require.NoError(t, err)
 
 	open := map[uint64]history.Entry{}
@@ -357,3 +355,83 @@ func eventually(t testing.TB, condition func() bool) {
 	})
 	require.NoError(t, err)
 }
+
+func TestHelp(t *testing.T) {
+	var out bytes.Buffer
+
+	_, err := parse([]string{"--help"}, &out)
+	require.ErrorIs(t, err, pflag.ErrHelp)
+
+	for _, flag := range []string{"--ring", "--shard-name", "--slot-names", "--shard-label", "--lease-namespace", "--history-file", "--work-duration"} {
+		require.Contains(t, out.String(), flag)
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(file, []byte(anyCluster), 0o600))
+	cluster := []string{"--lease-namespace", "n", "--kubeconfig", file}
+
+	for _, tc := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"unknown flag", []string{"--rings", "a"}, "unknown flag: --rings; see --help"},
+		{"argument", []string{"a"}, `unexpected argument "a"`},
+		{"concurrency", []string{"--concurrency", "0"}, "at least 1"},
+		{"work", []string{"--work-duration", "-1s"}, "must not be negative"},
+		{"rate", []string{"--kube-api-qps", "0"}, "must be positive"},
+		{"log level", []string{"--log-level", "loud"}, "debug, info, or error"},
+		{"log format", []string{"--log-format", "xml"}, "text or json"},
+		{"names and slots", append(cluster, "--slots", "2", "--slot-names", "a"), "--slots and --slot-names both name the slots"},
+		{"names and a name", append(cluster, "--shard-name", "b", "--slot-names", "a"), `name: remove "b"`},
+		{"label", append(cluster, "--shard-label", "shard"), `shard label: "shard" is invalid`},
+		{"kubeconfig", []string{"--kubeconfig", "/no/such/file"}, "/no/such/file"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			o, err := parse(tc.args, &bytes.Buffer{})
+			if err == nil {
+				err = run(t.Context(), o)
+			}
+			require.ErrorContains(t, err, tc.want)
+		})
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	require.Equal(t, 1, start([]string{"--no-such-flag"}))
+	require.Equal(t, 0, start([]string{"--help"}))
+}
+
+func TestHistoryOnStandardOutput(t *testing.T) {
+	file, err := history.Open("-")
+	require.NoError(t, err)
+	require.NoError(t, file.Close())
+
+	_, err = os.Stdout.Write(nil)
+	require.NoError(t, err, "it is still open")
+}
+
+func TestNamesFromTheEnvironment(t *testing.T) {
+	t.Setenv("SHARD_NAME", "Blue")
+	t.Setenv("SHARD_LABEL", "shard")
+
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(file, []byte(anyCluster), 0o600))
+
+	o, err := parse([]string{"--lease-namespace", "n", "--kubeconfig", file}, &bytes.Buffer{})
+	require.NoError(t, err)
+	err = run(t.Context(), o)
+	require.ErrorContains(t, err, `slots: "Blue" is invalid`)
+	require.ErrorContains(t, err, `shard label: "shard" is invalid`)
+
+	o, err = parse([]string{"--lease-namespace", "n", "--kubeconfig", file, "--slot-names", "Green", "--shard-label", "label"}, &bytes.Buffer{})
+	require.NoError(t, err)
+	err = run(t.Context(), o)
+	require.ErrorContains(t, err, `slots: "Green" is invalid`, "a flag counts more")
+	require.ErrorContains(t, err, `shard label: "label" is invalid`)
+}
+
+// anyCluster is a kubeconfig of an API server that does not answer.
+const anyCluster = `{"clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`
