@@ -1,6 +1,6 @@
 // Package proxy is a proxy between one process and the API server that injects failures of the network and the API server.
 //
-// It reads every request of the process. It numbers the writes, calls a hook that decides about each, and records the responses. It can
+// It reads every request of the process. It calls a hook that decides about each, and records the responses. It can
 // forward, delay, or drop the events of watches, and it can cut the process off. It makes no decisions. The process keeps its identity,
 // because its token is forwarded.
 //
@@ -35,7 +35,9 @@ import (
 	"strings"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/cert"
@@ -57,7 +59,6 @@ type Proxy struct {
 	mu      sync.Mutex
 	hook    func(Write) Action
 	ignore  func(Write) bool
-	number  int
 	done    []Done
 	policy  policy
 	streams map[*stream]struct{}
@@ -72,7 +73,7 @@ type Options struct {
 	Name string
 	// Server is the API server. Only its host and CA are used, not its credentials.
 	Server *rest.Config
-	// Ignore reports which writes are neither numbered nor passed to the hook. Nil means none.
+	// Ignore reports which writes are not passed to the hook. Nil means none.
 	Ignore func(Write) bool
 	// Clock measures delays.
 	Clock clock.Clock
@@ -271,9 +272,17 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, forward http.Handl
 	}
 
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	write.Body, write.Client = body, p.name
+	write.Body = body
 
-	action := p.ask(&write)
+	p.mu.Lock()
+	hook := p.hook
+	p.mu.Unlock()
+
+	action := Action{}
+	if hook != nil {
+		action = hook(write)
+	}
+
 	switch {
 	case action.Abort:
 		panic(http.ErrAbortHandler)
@@ -290,21 +299,6 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, forward http.Handl
 		under := &underway{write: write, action: action, alive: alive}
 		forward.ServeHTTP(w, r.WithContext(context.WithValue(ctx, key{}, under)))
 	}
-}
-
-// ask numbers the write and calls the hook.
-func (p *Proxy) ask(w *Write) Action {
-	p.mu.Lock()
-	p.number++
-	w.Number = p.number
-	hook := p.hook
-	p.mu.Unlock()
-
-	if hook == nil {
-		return Action{}
-	}
-
-	return hook(*w)
 }
 
 type key struct{}
@@ -364,27 +358,17 @@ func (p *Proxy) written(response *http.Response, under *underway) error {
 	return nil
 }
 
-// reasons maps status codes to the reasons that clients distinguish.
-var reasons = map[int]metav1.StatusReason{
-	http.StatusConflict:            metav1.StatusReasonConflict,
-	http.StatusTooManyRequests:     metav1.StatusReasonTooManyRequests,
-	http.StatusInternalServerError: metav1.StatusReasonInternalError,
-	http.StatusGatewayTimeout:      metav1.StatusReasonTimeout,
-}
-
 // failure returns the response of an API server that fails with the status code.
 func failure(code int) *http.Response {
-	status := metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-		Reason: reasons[code], Message: "injected fault", Code: int32(code), //nolint:gosec // three digits
-	}
+	status := apierrors.NewGenericServerResponse(code, "write", schema.GroupResource{}, "", "injected fault", 0, false).Status()
 	header := http.Header{"Content-Type": {"application/json"}}
 
 	if code == http.StatusTooManyRequests {
-		status.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+		status.Details.RetryAfterSeconds = 1
 		header.Set("Retry-After", "1")
 	}
 
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	body, _ := json.Marshal(status) // cannot fail: plain fields
 
 	return &http.Response{StatusCode: code, Header: header, Body: io.NopCloser(bytes.NewReader(body))}

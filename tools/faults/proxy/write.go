@@ -8,10 +8,6 @@ import (
 
 // Write is one request that changes something on the API server.
 type Write struct {
-	// Number counts the writes of one proxy, from 1.
-	Number int
-	// Client is the name of the proxy.
-	Client string
 	// Method is the HTTP method: POST, PUT, PATCH or DELETE.
 	Method string
 	// Group, Resource, and Subresource identify the resource; Subresource is mostly empty.

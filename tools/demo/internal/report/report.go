@@ -3,14 +3,16 @@
 package report
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/term"
 )
@@ -147,77 +149,58 @@ func Seconds(d time.Duration) string {
 	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
-// line is a line of the table.
-type line struct{ step, checked, took, result, colour string }
-
-// lines returns one line for each text in Checked and for the error, at least one.
-func (r Row) lines() []line {
-	texts, first := r.Checked, line{step: r.Step, took: Seconds(r.Took), result: "ok", colour: green}
+// cells returns the lines of the row, each with its cells: one line for each text in Checked and for the error, at least one.
+func (c *Console) cells(r Row) [][]string {
+	texts, took, result := r.Checked, Seconds(r.Took), c.colour(green, "ok")
 
 	switch {
 	case r.Skipped:
-		first.took, first.result, first.colour = "-", "not run", dim
+		took, result = "-", c.colour(dim, "not run")
 	case r.Err != nil:
-		first.result, first.colour = "FAILED", red
 		reason, _, _ := strings.Cut(r.Err.Error(), "\n")
-		texts = append(slices.Clip(texts), "failed: "+reason)
+		texts, result = append(slices.Clip(texts), "failed: "+reason), c.colour(red, "FAILED")
 	}
 
 	if len(texts) == 0 {
 		texts = []string{"-"}
 	}
 
-	first.checked = texts[0]
-
-	lines := []line{first}
+	lines := [][]string{{r.Step, texts[0], took, result}}
 	for _, text := range texts[1:] {
-		lines = append(lines, line{checked: text})
+		lines = append(lines, []string{"", text, "", ""})
 	}
 
 	return lines
 }
 
+// trailing are the spaces at the ends of lines.
+var trailing = regexp.MustCompile(`(?m) +$`)
+
 // Table writes the table of all steps, and their total time.
 func (c *Console) Table(rows []Row) {
-	lines, total := []line{{step: "step", checked: "what was checked", took: "time", result: "result"}}, Row{}
+	total := Row{Step: "all"}
 
 	for _, r := range rows {
-		lines = append(lines, r.lines()...)
-
 		total.Took += r.Took
-		if r.Err != nil {
-			total.Err = r.Err
-		}
+		total.Err = errors.Join(total.Err, r.Err)
 	}
 
-	last := total.lines()[0]
-	last.step, last.checked = "all", ""
+	lines := [][]string{{"STEP", "CHECKED", "TIME", "RESULT"}}
+	for _, r := range rows {
+		lines = append(lines, c.cells(r)...)
+	}
+
+	last := c.cells(total)[0]
+	last[1] = ""
 	lines = append(lines, last)
-
-	var step, checked, took int
-	for _, l := range lines {
-		step, checked, took = max(step, width(l.step)), max(checked, width(l.checked)), max(took, width(l.took))
-	}
-
-	bar := func(n int) string { return strings.Repeat("─", n) }
-	rule := strings.Join([]string{bar(step), bar(checked), bar(took), bar(len("result"))}, "  ")
 
 	var out strings.Builder
 
-	for i, l := range lines {
-		if i == 1 || i == len(lines)-1 {
-			out.WriteString(rule + "\n")
-		}
-
-		text := fmt.Sprintf("%-*s  %-*s  %*s  ", step, l.step, checked, l.checked, took, l.took)
-		if l.result != "" {
-			text += c.colour(l.colour, l.result)
-		}
-
-		out.WriteString(strings.TrimRight(text, " ") + "\n")
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	for _, cells := range lines {
+		fmt.Fprintln(table, strings.Join(cells, "\t"))
 	}
-	c.line(out.String())
-}
 
-// width is the number of characters, as in fmt.
-func width(text string) int { return utf8.RuneCountInString(text) }
+	_ = table.Flush() // a builder takes everything
+	c.line(trailing.ReplaceAllString(out.String(), ""))
+}

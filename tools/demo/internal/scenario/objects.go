@@ -205,22 +205,10 @@ func (s spread) bars(width int) string {
 	var out strings.Builder
 
 	for _, name := range slices.Sorted(maps.Keys(s)) {
-		bar := bar(float64(s[name])/float64(most), width)
+		bar := strings.Repeat("█", width*s[name]/most)
 		percent := 100 * float64(s[name]) / float64(max(1, s.total()))
-		fmt.Fprintf(&out, "%-*s  %s  %d (%.1f %%)\n", longest, name, bar, s[name], percent)
+		fmt.Fprintf(&out, "%-*s  %-*s  %d (%.1f %%)\n", longest, name, width, bar, s[name], percent)
 	}
 
 	return out.String()
-}
-
-// bar draws a fraction of width cells in steps of an eighth of a cell.
-func bar(fraction float64, width int) string {
-	const eighths = 8
-
-	partial := []string{"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"}
-	n := int(math.Round(fraction * float64(width*eighths)))
-	drawn := strings.Repeat("█", n/eighths) + partial[n%eighths]
-	cells := (n + eighths - 1) / eighths
-
-	return drawn + strings.Repeat(" ", width-cells)
 }

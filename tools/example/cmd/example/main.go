@@ -1,4 +1,4 @@
-// Command example is a small controller that runs as one shard of a ring. Copy it for your own controller. Comments in run.go mark
+// Command example is a small controller that runs as one shard of a ring. Copy it for your own controller. Comments in this file mark
 // what sharding adds to an ordinary controller.
 package main
 
