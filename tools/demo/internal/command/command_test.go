@@ -207,6 +207,7 @@ func (d *desk) requireNothingLeft() {
 	require.Contains(d, d.down(), "No demo is running, and none has left anything behind.")
 }
 
+// TestUpAndDown kills a process of every sort before the end; [TestQueries] ends a demo that runs.
 func TestUpAndDown(t *testing.T) {
 	d := newDesk(t)
 	up, out := d.demo("up")
@@ -219,15 +220,6 @@ func TestUpAndDown(t *testing.T) {
 	require.Contains(t, out.String(), "The demo is already running.")
 	require.Contains(t, out.String(), "kubectl ring explain")
 	require.Len(t, d.processes()["example"], 3)
-
-	require.Contains(t, d.down(), "Removed demo up (running)")
-	d.requireNothingLeft()
-}
-
-func TestDownAfterEverySortOfProcessWasKilled(t *testing.T) {
-	d := newDesk(t)
-	up, out := d.demo("up")
-	require.NoError(t, up.Run(), out)
 
 	for _, name := range []string{"demo", "etcd", "rebalancer", "assigner", "example"} {
 		d.kill(name)
@@ -244,17 +236,6 @@ func TestInterruptedRun(t *testing.T) {
 	require.NoError(t, run.Process.Signal(os.Interrupt))
 	d.await(run, 130)
 	require.Contains(t, run.out.String(), "Interrupted: everything was stopped.")
-	d.requireNothingLeft()
-}
-
-func TestKilledRun(t *testing.T) {
-	d := newDesk(t)
-	run := d.run()
-	require.NoError(t, run.Process.Kill())
-	d.await(run, -1)
-	require.NotEmpty(t, d.processes())
-
-	require.Contains(t, d.down(), "Removed demo run (left over)")
 	d.requireNothingLeft()
 }
 

@@ -79,6 +79,8 @@ func TestQueries(t *testing.T) {
 		requireEverything(t, p)
 		require.NoError(t, p.Check(t.Context(), sh.Shell, patience/3), "if the page is wrong: make docs")
 	})
+	require.Contains(t, d.down(), "Removed demo up (running)")
+	d.requireNothingLeft()
 }
 
 // shell returns a shell that knows what demo env says.
