@@ -1,9 +1,9 @@
-// Package website maintains the ConfigMap of each Website: it renders the Website's page into the ConfigMap, recreates the
-// ConfigMap after it was deleted, and corrects it after it was changed.
+// Package website maintains the ConfigMap of each Website: it renders the Website's page into the ConfigMap, recreates
+// the ConfigMap after it was deleted, and corrects it after it was changed.
 //
-// The package contains nothing about sharding. The cache contains only objects with this shard's label, but when a reconcile
-// begins, it contains everything that follows the Website. The exception is a ConfigMap that was created while the assigner did not answer: it
-// is not visible until the rebalancer has assigned it.
+// The package contains nothing about sharding. The cache contains only objects with this shard's label, but when a
+// reconcile begins, it contains everything that follows the Website. The exception is a ConfigMap that was created
+// while the assigner did not answer: it is not visible until the rebalancer has assigned it.
 package website
 
 import (
@@ -30,10 +30,12 @@ import (
 )
 
 const (
-	// afterConflict is when an object that somebody else has just changed is looked at again, if its event does not come first.
+	// afterConflict is when an object that somebody else has just changed is looked at again, if its event does not come
+	// first.
 	afterConflict = 100 * time.Millisecond
-	// afterTaken is when a Website is looked at again whose ConfigMap seems to belong to somebody else. A ConfigMap that is not visible causes
-	// no event when it is deleted. One that becomes visible causes an event, but its reconcile may not see yet what the last one has written.
+	// afterTaken is when a Website is looked at again whose ConfigMap seems to belong to somebody else. A ConfigMap that
+	// is not visible causes no event when it is deleted. One that becomes visible causes an event, but its reconcile may
+	// not see yet what the last one has written.
 	afterTaken = 5 * time.Second
 )
 
@@ -89,7 +91,8 @@ func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website
 
 	if configMap == nil || !metav1.IsControlledBy(configMap, site) {
 		ready.Status, ready.Reason = metav1.ConditionFalse, v1alpha1.ReasonConfigMapTaken
-		ready.Message = "a ConfigMap with this name exists but does not belong to this Website: delete it or rename the Website"
+		ready.Message = "a ConfigMap with this name exists but does not belong to this Website: " +
+			"delete it or rename the Website"
 
 		return ready, nil
 	}
@@ -109,8 +112,8 @@ func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website
 	return ready, nil
 }
 
-// findOrCreate returns the ConfigMap with the Website's name, whoever created it; nil if it belongs to somebody else and is not
-// visible.
+// findOrCreate returns the ConfigMap with the Website's name, whoever created it; nil if it belongs to somebody else
+// and is not visible.
 func (r *Reconciler) findOrCreate(ctx context.Context, site *v1alpha1.Website) (*corev1.ConfigMap, error) {
 	key := client.ObjectKeyFromObject(site)
 

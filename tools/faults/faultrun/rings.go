@@ -36,21 +36,24 @@ type RingSpec struct {
 	Name string
 	// Namespaces are the namespaces that the ring selects. Rings may share namespaces.
 	Namespaces []string
-	// Shards are the names of the ring's four shards, unique in a run. The last one joins in phase Join. In phase Fail, the first one is
-	// killed and the second one leaves.
+	// Shards are the names of the ring's four shards, unique in a run. The last one joins in phase Join. In phase Fail,
+	// the first one is killed and the second one leaves.
 	Shards []string
-	// Themes adds a cluster-scoped resource that controls Palettes in the last of the namespaces. The shards of such a ring run
-	// tools/faults/shards; others run the example.
+	// Themes adds a cluster-scoped resource that controls Palettes in the last of the namespaces. The shards of such a
+	// ring run tools/faults/shards; others run the example.
 	Themes bool
 	// Fleets adds as many Fleets of three Ships in each of the namespaces. The shards of such a ring run the example.
 	Fleets int
 	// Careless lets the workers of shards that run the example write after their shard has lost its Lease.
 	Careless bool
-	// Pods gives the shards Leases of eight seconds that announce their Pods, and lets the lease monitor watch these. The test is the kubelet.
+	// Pods gives the shards Leases of eight seconds that announce their Pods, and lets the lease monitor watch these. The
+	// test is the kubelet.
 	Pods bool
-	// Slots, unless zero, lets the shards take this many slots: the names in Shards are those of their Pods. Their Leases last eight seconds.
+	// Slots, unless zero, lets the shards take this many slots: the names in Shards are those of their Pods. Their Leases
+	// last eight seconds.
 	Slots int
-	// Embedded lets the shards elect the sharder of the ring among themselves. The ring has no fence. Their Leases last four seconds.
+	// Embedded lets the shards elect the sharder of the ring among themselves. The ring has no fence. Their Leases last
+	// four seconds.
 	Embedded bool
 	// Plain selects shards that do not use pkg/shard: see tools/faults/shards.
 	Plain bool
@@ -76,7 +79,8 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 	}}
 	if s.Fleets > 0 {
 		resources = append(resources, v1alpha1.RingResource{
-			Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "fleets", ControlledResources: []v1alpha1.ControlledResource{
+			Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "fleets",
+			ControlledResources: []v1alpha1.ControlledResource{
 				{Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "ships"},
 			},
 		})
@@ -110,8 +114,9 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 	return ring
 }
 
-// fence returns the fence of the ring. Rings that share objects have none: their shards have the same account, and each fence would refuse
-// writes of the other ring's shards. Neither has a ring of plain shards, whose faults are what is measured.
+// fence returns the fence of the ring. Rings that share objects have none: their shards have the same account, and each
+// fence would refuse writes of the other ring's shards. Neither has a ring of plain shards, whose faults are what is
+// measured.
 func (s RingSpec) fence() *v1alpha1.Fence {
 	if s.Name != Ring || s.Plain || s.Embedded {
 		return nil
@@ -149,7 +154,8 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 		args = append(args, "--plain")
 	case s.Themes:
 		args = append(args, "--main=Website."+newVersion+"."+examplev1alpha1.SchemeGroupVersion.Group+"=ConfigMap.v1.",
-			"--main=Theme.v1."+themes.Group+"=Palette.v1."+palettes.Group, "--child-namespace="+s.Namespaces[len(s.Namespaces)-1])
+			"--main=Theme.v1."+themes.Group+"=Palette.v1."+palettes.Group,
+			"--child-namespace="+s.Namespaces[len(s.Namespaces)-1])
 	default:
 		args = append(args, "--metrics-bind-address=0", "--health-probe-bind-address=0")
 		if s.Embedded {
@@ -229,8 +235,8 @@ func (run *Run) namespaces() []string {
 	return slices.Compact(all)
 }
 
-// expected returns the sorted names of the shards that are expected to hold their Leases. With slots, these are the slots that are held, if
-// there are as many as there can be.
+// expected returns the sorted names of the shards that are expected to hold their Leases. With slots, these are the
+// slots that are held, if there are as many as there can be.
 func (run *Run) expected(r *ring) string {
 	run.mu.Lock()
 	defer run.mu.Unlock()

@@ -33,8 +33,8 @@ import (
 const (
 	// patience limits the time of each wait.
 	patience = 40 * time.Second
-	// bound limits the time that an object is without an available shard while a shard is available. A killed service is back after a
-	// second.
+	// bound limits the time that an object is without an available shard while a shard is available. A killed service is
+	// back after a second.
 	bound = 10 * time.Second
 )
 
@@ -56,7 +56,8 @@ type Case struct {
 	Phases []Phase
 	// Uncounted lists invariants whose violations are only counted, in [Result.Uncounted].
 	Uncounted []string
-	// During is called in a phase after its actions, before the wait until all objects are in place. After is called after that wait.
+	// During is called in a phase after its actions, before the wait until all objects are in place. After is called after
+	// that wait.
 	During, After map[Phase]func(context.Context, *Run)
 }
 
@@ -478,7 +479,9 @@ type Run struct {
 
 // newRun returns a run without processes.
 func (s *Runner) newRun(dir string) *Run {
-	return &Run{Runner: s, dir: dir, members: map[string]*Member{}, shards: map[string]bool{}, phase: Begin, stop: func() {}}
+	return &Run{
+		Runner: s, dir: dir, members: map[string]*Member{}, shards: map[string]bool{}, phase: Begin, stop: func() {},
+	}
 }
 
 // enter creates the proxies of the run and starts recording. No process runs yet.
@@ -556,7 +559,9 @@ func (run *Run) addServices(ctx context.Context, c Case) {
 
 // add creates the proxy of a process.
 func (run *Run) add(ctx context.Context, m *Member) {
-	m.Proxy = must.Get(proxy.Start(proxy.Options{Name: m.Name, Server: run.plane.Config, Ignore: uncounted, Clock: clock.RealClock{}}))
+	m.Proxy = must.Get(proxy.Start(proxy.Options{
+		Name: m.Name, Server: run.plane.Config, Ignore: uncounted, Clock: clock.RealClock{},
+	}))
 	m.args = append(m.args, "--kubeconfig="+run.kubeconfigPath(m.Name))
 	run.members[m.Name], run.order = m, append(run.order, m)
 
@@ -624,7 +629,8 @@ func (run *Run) Start(m *Member) {
 	}
 
 	spec := process.Spec{
-		Name: m.Name, Path: filepath.Join(run.bin, m.binary), Args: args, LogFile: filepath.Join(run.dir, m.Name+".log"), Again: again,
+		Name: m.Name, Path: filepath.Join(run.bin, m.binary), Args: args,
+		LogFile: filepath.Join(run.dir, m.Name+".log"), Again: again,
 	}
 	if m.IsShard() {
 		spec.More = func() []string {

@@ -1,9 +1,10 @@
-// Package faultrun runs the services and some shards of the example controller through one scenario with a fault, and reports violated
-// guarantees.
+// Package faultrun runs the services and some shards of the example controller through one scenario with a fault, and
+// reports violated guarantees.
 //
-// Every process is a real one, has the permissions of its service account, and reaches the API server through its own proxy. Runs follow
-// one another on one control plane, in the same namespaces and with the same names. Because owners depend on names only, every run without
-// a fault moves the same objects. Each run starts with new processes, and without objects of earlier runs.
+// Every process is a real one, has the permissions of its service account, and reaches the API server through its own
+// proxy. Runs follow one another on one control plane, in the same namespaces and with the same names. Because owners
+// depend on names only, every run without a fault moves the same objects. Each run starts with new processes, and
+// without objects of earlier runs.
 package faultrun
 
 import (
@@ -76,8 +77,8 @@ var (
 	palettes = record.Resource(check.Palette)
 )
 
-// Packages are the packages of the binaries that runs need, relative to the root of the repository. The name of a binary is the last path
-// element.
+// Packages are the packages of the binaries that runs need, relative to the root of the repository. The name of a
+// binary is the last path element.
 var Packages = []string{
 	"services/leasemonitor/cmd/leasemonitor", "services/assigner/cmd/assigner", "services/rebalancer/cmd/rebalancer",
 	"services/ringquery/cmd/ringquery", "tools/example/cmd/example", "tools/faults/shards",
@@ -118,7 +119,8 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, err
 
 	err := must.Attempt(func() {
 		scheme := runtime.NewScheme()
-		must.Do(errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme),
+		must.Do(errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme),
+			v1alpha1.AddToScheme(scheme),
 			examplev1alpha1.AddToScheme(scheme)))
 		must.Do(plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml",
 			"deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml", "tools/faults/faultrun/extra.yaml",
@@ -145,7 +147,8 @@ func (s *Runner) serveNewVersion(ctx context.Context) {
 	definition := &apiextensionsv1.CustomResourceDefinition{}
 
 	must.Do(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		if err := s.client.Get(ctx, client.ObjectKey{Name: "websites." + examplev1alpha1.SchemeGroupVersion.Group}, definition); err != nil {
+		if err := s.client.Get(ctx, client.ObjectKey{Name: "websites." + examplev1alpha1.SchemeGroupVersion.Group},
+			definition); err != nil {
 			return err //nolint:wrapcheck // New does
 		}
 
@@ -197,7 +200,8 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) {
 	}
 
 	errs = append(errs,
-		s.client.DeleteAllOf(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{}, client.HasLabels{contract.LabelClusterRing}),
+		s.client.DeleteAllOf(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{},
+			client.HasLabels{contract.LabelClusterRing}),
 		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(shardNamespace)),
 		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(contract.SystemNamespace)),
 		s.client.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(contract.SystemNamespace)),
@@ -225,7 +229,8 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) {
 		}
 
 		in := client.InNamespace(namespaces.Items[i].Name)
-		errs = append(errs, s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, in), s.client.DeleteAllOf(ctx, &examplev1alpha1.Fleet{}, in),
+		errs = append(errs, s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, in),
+			s.client.DeleteAllOf(ctx, &examplev1alpha1.Fleet{}, in),
 			s.client.DeleteAllOf(ctx, &examplev1alpha1.Ship{}, in), s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, in),
 			s.client.DeleteAllOf(ctx, emptyObject(themes.GroupVersion().WithKind(check.Palette)), in))
 	}
@@ -233,8 +238,8 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) {
 	must.Do(errors.Join(errs...))
 }
 
-// kubeconfigPath returns the path of a process's kubeconfig. It is in the directory of the control plane, by which [localplane.RemoveState]
-// finds the processes of a killed parent.
+// kubeconfigPath returns the path of a process's kubeconfig. It is in the directory of the control plane, by which
+// [localplane.RemoveState] finds the processes of a killed parent.
 func (s *Runner) kubeconfigPath(name string) string {
 	return filepath.Join(s.plane.Dir(), "kubeconfig", "faults-"+name+".yaml")
 }

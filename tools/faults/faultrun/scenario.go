@@ -37,12 +37,13 @@ type Phase string
 
 // The phases in their order. Each ends when all objects are in place.
 const (
-	// Begin: the services and three shards of each ring start. Eight Websites are created in each namespace, two of them with generated
-	// names. Four Themes are created if a ring has them.
+	// Begin: the services and three shards of each ring start. Eight Websites are created in each namespace, two of them
+	// with generated names. Four Themes are created if a ring has them.
 	Begin Phase = "begin"
 	// Join: a fourth shard joins each ring. In each namespace, a Website is created, one changed, and one deleted.
 	Join Phase = "join"
-	// Fail: a shard of each ring is killed for good, and another one stops. In each namespace, a Website is created, and some are changed.
+	// Fail: a shard of each ring is killed for good, and another one stops. In each namespace, a Website is created, and
+	// some are changed.
 	Fail Phase = "fail"
 	// Delete: the last ring is deleted. Other rings remain.
 	Delete Phase = "delete"
@@ -108,7 +109,8 @@ func join(ctx context.Context, run *Run) {
 	for _, namespace := range run.namespaces() {
 		run.createIn(ctx, namespace, "site-6")
 		run.editIn(ctx, namespace, "site-0")
-		asked("delete", run.client.Delete(ctx, &examplev1alpha1.Website{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "site-1"}}))
+		asked("delete", run.client.Delete(ctx,
+			&examplev1alpha1.Website{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "site-1"}}))
 	}
 
 	run.createTheme(ctx, "theme-4")
@@ -178,7 +180,8 @@ const shipsOfEach = 3
 
 func fleetName(i int) string { return fmt.Sprintf("fleet-%d", i) }
 
-// TouchFleets annotates the ring's Fleets one after the other until ctx ends, so that there is always work on some of them.
+// TouchFleets annotates the ring's Fleets one after the other until ctx ends, so that there is always work on some of
+// them.
 func (run *Run) TouchFleets(ctx context.Context, ring RingSpec) error {
 	const pause = 50 * time.Millisecond
 
@@ -193,7 +196,8 @@ func (run *Run) TouchFleets(ctx context.Context, ring RingSpec) error {
 			case <-ticker.C:
 			}
 
-			fleet := &examplev1alpha1.Fleet{ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespaces[0], Name: fleetName(i % ring.Fleets)}}
+			fleet := &examplev1alpha1.Fleet{}
+			fleet.Namespace, fleet.Name = ring.Namespaces[0], fleetName(i%ring.Fleets)
 			run.annotate(context.WithoutCancel(ctx), fleet, touched, record.Now().String())
 		}
 	})
@@ -253,7 +257,8 @@ func (run *Run) Touch(ctx context.Context, name string) {
 	run.annotate(ctx, configMap(name), touched, record.Now().String())
 }
 
-// ClearChecksum makes the second controller of the example write the ConfigMap of a Website again, without work for the first one.
+// ClearChecksum makes the second controller of the example write the ConfigMap of a Website again, without work for the
+// first one.
 func (run *Run) ClearChecksum(ctx context.Context, name string) {
 	run.annotate(ctx, configMap(name), checksum.Annotation, nil)
 }
@@ -287,8 +292,8 @@ func (run *Run) authenticate(ctx context.Context, m *Member) {
 	must.Do(m.Proxy.Kubeconfig(base, run.kubeconfigPath(m.Name)))
 }
 
-// Report writes the status of the shard's Pod, whose container has terminated. The reason is that of the condition ContainersReady: the kubelet
-// reports the end of a Pod with PodFailed.
+// Report writes the status of the shard's Pod, whose container has terminated. The reason is that of the condition
+// ContainersReady: the kubelet reports the end of a Pod with PodFailed.
 func (run *Run) Report(ctx context.Context, m *Member, phase corev1.PodPhase, reason string) {
 	m.pod.Status = kubelettest.Status(phase, reason, kubelettest.Killed())
 	must.Do(run.client.Status().Update(ctx, m.pod))
@@ -299,7 +304,8 @@ func (run *Run) DeletePod(ctx context.Context, m *Member) {
 	must.Do(run.client.Delete(ctx, m.pod, client.GracePeriodSeconds(0)))
 }
 
-// Replace starts the shard in a new Pod of the same name. The previous Pod must have been deleted, and its process must have ended.
+// Replace starts the shard in a new Pod of the same name. The previous Pod must have been deleted, and its process must
+// have ended.
 func (run *Run) Replace(ctx context.Context, m *Member) {
 	run.authenticate(ctx, m)
 	run.Start(m)
@@ -315,8 +321,8 @@ func (run *Run) HasEvent(ctx context.Context, reason string) bool {
 	})
 }
 
-// Update replaces the Pod old by the Pod next, as a rolling update does: the next one starts, and when it waits for a slot, the old one stops. It
-// returns when the next one holds a slot. Both are shards of a ring with slots.
+// Update replaces the Pod old by the Pod next, as a rolling update does: the next one starts, and when it waits for a
+// slot, the old one stops. It returns when the next one holds a slot. Both are shards of a ring with slots.
 func (run *Run) Update(ctx context.Context, old, next *Member) {
 	run.Start(next)
 	run.AwaitStandby(ctx, next)
@@ -327,7 +333,8 @@ func (run *Run) Update(ctx context.Context, old, next *Member) {
 
 // AwaitStandby waits until the Pod waits for a slot.
 func (run *Run) AwaitStandby(ctx context.Context, m *Member) {
-	run.awaitLease(ctx, m, contract.LabelStandby, func(l *coordinationv1.Lease) bool { return *l.Spec.HolderIdentity == m.Name })
+	run.awaitLease(ctx, m, contract.LabelStandby,
+		func(l *coordinationv1.Lease) bool { return *l.Spec.HolderIdentity == m.Name })
 }
 
 // AwaitSlot waits until the Pod holds a slot.
@@ -362,7 +369,8 @@ func (run *Run) awaitLease(ctx context.Context, m *Member, label string, is func
 
 // DeleteLease deletes the Lease of a shard.
 func (run *Run) DeleteLease(ctx context.Context, name string) {
-	must.Do(run.client.Delete(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: shardNamespace, Name: name}}))
+	must.Do(run.client.Delete(ctx,
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: shardNamespace, Name: name}}))
 }
 
 // OwnersAgree waits until every replica of ringquery agrees with the labels of all objects of the remaining rings (I3).
@@ -389,14 +397,16 @@ func (run *Run) OwnersAgree(ctx context.Context) {
 	})
 }
 
-// disagreements returns the objects whose labels differ from the response of a replica, and the objects on which replicas differ.
+// disagreements returns the objects whose labels differ from the response of a replica, and the objects on which
+// replicas differ.
 func (r *ring) disagreements(ctx context.Context, clients []diagnosticsv1alpha1.DiagnosticsServiceClient) []string {
 	const within = 2 * time.Second
 
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 
-	newest := slices.DeleteFunc(r.recorder.Newest(), func(v check.Version) bool { return v.Deleted || v.Kind == check.Lease })
+	newest := slices.DeleteFunc(r.recorder.Newest(),
+		func(v check.Version) bool { return v.Deleted || v.Kind == check.Lease })
 	if len(newest) == 0 {
 		return []string{r.Name + ": no objects to locate"}
 	}
@@ -431,7 +441,8 @@ func (r *ring) disagreements(ctx context.Context, clients []diagnosticsv1alpha1.
 
 			for _, l := range answer.GetLocations() {
 				if l.GetShard() != v.Shard {
-					problems = append(problems, fmt.Sprintf("%s: ringquery %d returns %q, the label is %q", name, i+1, l.GetShard(), v.Shard))
+					problems = append(problems,
+						fmt.Sprintf("%s: ringquery %d returns %q, the label is %q", name, i+1, l.GetShard(), v.Shard))
 				}
 			}
 		}

@@ -1,19 +1,20 @@
-// Package proxy is a proxy between one process and the API server that injects failures of the network and the API server.
+// Package proxy is a proxy between one process and the API server that injects failures of the network and the API
+// server.
 //
 // It reads every request of the process. It calls a hook that decides about each, and records the responses. It can
-// forward, delay, or drop the events of watches, and it can cut the process off. It makes no decisions. The process keeps its identity,
-// because its token is forwarded.
+// forward, delay, or drop the events of watches, and it can cut the process off. It makes no decisions. The process
+// keeps its identity, because its token is forwarded.
 //
 // Invariants:
 //
-//  1. A write that the hook does not change reaches the API server once, and its response reaches the client. It is recorded even if
-//     the client has abandoned it meanwhile.
-//  2. The hook is called before the API server sees the write. [Action.Applied] is called after the write was applied and before the
-//     client receives the response.
+//  1. A write that the hook does not change reaches the API server once, and its response reaches the client. It is
+//     recorded even if the client has abandoned it meanwhile.
+//  2. The hook is called before the API server sees the write. [Action.Applied] is called after the write was applied
+//     and before the client receives the response.
 //  3. Events of a watch keep their order. No event is lost unless the policy drops it.
 //
-// The client uses TLS to the proxy, because it does not send its token otherwise. All responses are JSON, so that the proxy can separate
-// events.
+// The client uses TLS to the proxy, because it does not send its token otherwise. All responses are JSON, so that the
+// proxy can separate events.
 package proxy
 
 import (
@@ -316,7 +317,8 @@ func (p *Proxy) answered(response *http.Response) error {
 		return p.written(response, under)
 	}
 
-	if watch, _ := strconv.ParseBool(response.Request.URL.Query().Get("watch")); watch && response.StatusCode == http.StatusOK {
+	if watch, _ := strconv.ParseBool(response.Request.URL.Query().Get("watch")); watch &&
+		response.StatusCode == http.StatusOK {
 		response.Body = newStream(p, response.Body)
 	}
 
@@ -338,7 +340,8 @@ func (p *Proxy) written(response *http.Response, under *underway) error {
 	}
 
 	_ = json.Unmarshal(body, &object) // other responses have no version
-	done := Done{Write: under.write, Status: response.StatusCode, ResourceVersion: object.Metadata.ResourceVersion, Lost: under.action.Lose}
+	done := Done{Write: under.write, Status: response.StatusCode, ResourceVersion: object.Metadata.ResourceVersion,
+		Lost: under.action.Lose}
 	p.mu.Lock()
 	p.done = append(p.done, done)
 	p.mu.Unlock()
@@ -360,7 +363,8 @@ func (p *Proxy) written(response *http.Response, under *underway) error {
 
 // failure returns the response of an API server that fails with the status code.
 func failure(code int) *http.Response {
-	status := apierrors.NewGenericServerResponse(code, "write", schema.GroupResource{}, "", "injected fault", 0, false).Status()
+	status := apierrors.NewGenericServerResponse(code, "write", schema.GroupResource{}, "", "injected fault", 0,
+		false).Status()
 	header := http.Header{"Content-Type": {"application/json"}}
 
 	if code == http.StatusTooManyRequests {

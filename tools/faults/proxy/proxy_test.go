@@ -59,7 +59,8 @@ func newFixture(t *testing.T) *fixture {
 	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
 	require.NoError(t, os.WriteFile(from, []byte(`{"kind":"Config","apiVersion":"v1","current-context":"c",
 "clusters":[{"name":"c","cluster":{"server":"https://there:1","certificate-authority-data":"eA=="}}],
-"users":[{"name":"c","user":{"token":"secret"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"c"}}]}`), 0o600))
+"users":[{"name":"c","user":{"token":"secret"}}],
+"contexts":[{"name":"c","context":{"cluster":"c","user":"c"}}]}`), 0o600))
 	require.NoError(t, p.Kubeconfig(from, to))
 	config, err := clientcmd.BuildConfigFromFlags("", to)
 	require.NoError(t, err)

@@ -57,7 +57,8 @@ type Done struct {
 
 // Action is what happens to a write. The zero value forwards it.
 type Action struct {
-	// Status, unless zero, is the status that the client receives: instead of forwarding the write, or with Lose, after it was applied.
+	// Status, unless zero, is the status that the client receives: instead of forwarding the write, or with Lose, after it
+	// was applied.
 	Status int
 	// Abort closes the connection instead of forwarding the write.
 	Abort bool

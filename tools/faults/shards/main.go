@@ -1,5 +1,5 @@
-// Command shards is a shard of fault runs that does not run the example: a worker for objects of any kinds, or with --plain one that does
-// not use pkg/shard.
+// Command shards is a shard of fault runs that does not run the example: a worker for objects of any kinds, or with
+// --plain one that does not use pkg/shard.
 package main
 
 import (
@@ -47,10 +47,13 @@ func main() {
 	pflag.DurationVar(&o.work, "work-duration", 0, "make each reconcile take longer by this time")
 	pflag.StringVar(&o.historyFile, "history-file", "", "append each reconcile's start and end to this file")
 	pflag.BoolVar(&o.plain, "plain", false, "reconcile Websites and Fleets without pkg/shard")
-	pflag.StringVar(&o.childNamespace, "child-namespace", "", "namespace of the objects that cluster-scoped objects control")
-	pflag.StringArrayVar(&o.kinds, "main", nil, "a main kind and the kind that it controls, as Kind.version.group=Kind.version.group")
+	pflag.StringVar(&o.childNamespace, "child-namespace", "",
+		"namespace of the objects that cluster-scoped objects control")
+	pflag.StringArrayVar(&o.kinds, "main", nil,
+		"a main kind and the kind that it controls, as Kind.version.group=Kind.version.group")
 	pflag.Parse()
-	ctrl.SetLogger(funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) }, funcr.Options{LogTimestamp: true}))
+	ctrl.SetLogger(funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) },
+		funcr.Options{LogTimestamp: true}))
 
 	if err := o.run(); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
@@ -75,7 +78,8 @@ func (o *options) run() error {
 		return fmt.Errorf("open the history: %w", err)
 	}
 
-	recorder := recorder{work: o.work, history: history.NewRecorder(file, os.Getpid(), func() string { return o.name }, now)}
+	recorder := recorder{work: o.work,
+		history: history.NewRecorder(file, os.Getpid(), func() string { return o.name }, now)}
 
 	set := o.worker
 	if o.plain {

@@ -34,10 +34,10 @@ import (
 // holdOff is how long the contract demands that a shard waits which has taken a free Lease.
 const holdOff = 1500 * time.Millisecond
 
-// plainShard returns the manager of a shard without pkg/shard. It holds its Lease by the leader election of client-go, caches the objects
-// with its label, and releases an object by removing both labels at once. It announces nothing, and ignores the handover
-// annotation. Except that it holds off after it has taken its Lease, it behaves like shards of kubernetes-controller-sharding
-// v0.8.0, the prior art.
+// plainShard returns the manager of a shard without pkg/shard. It holds its Lease by the leader election of client-go,
+// caches the objects with its label, and releases an object by removing both labels at once. It announces nothing, and
+// ignores the handover annotation. Except that it holds off after it has taken its Lease, it behaves like shards of
+// kubernetes-controller-sharding v0.8.0, the prior art.
 func (o *options) plainShard(ctx context.Context, config *rest.Config, r recorder) (ctrl.Manager, error) {
 	leases, err := coordinationv1.NewForConfig(config)
 	if err != nil {
@@ -87,7 +87,8 @@ func (o *options) addPlain(ctx context.Context, mgr ctrl.Manager, r recorder) er
 		{"website", &v1alpha1.Website{}, &corev1.ConfigMap{}, &website.Reconciler{Client: c}},
 		{"fleet", &v1alpha1.Fleet{}, &v1alpha1.Ship{}, fleet.New(c)},
 	} {
-		recorded := r.reconciler(history.Subject{Controller: controller.name, Object: controller.main, Reader: c}, controller.inner)
+		recorded := r.reconciler(history.Subject{Controller: controller.name, Object: controller.main, Reader: c},
+			controller.inner)
 
 		err := ctrl.NewControllerManagedBy(mgr).Named(controller.name).For(controller.main).Owns(controller.own).
 			Complete(&sharded{

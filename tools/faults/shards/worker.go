@@ -21,8 +21,9 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/history"
 )
 
-// worker returns the manager of a shard for objects of any kinds, for rings with resources that the example does not support. For each
-// object of its main kinds, it creates a controlled object, and reports that in the object's status. It annotates each controlled object.
+// worker returns the manager of a shard for objects of any kinds, for rings with resources that the example does not
+// support. For each object of its main kinds, it creates a controlled object, and reports that in the object's status.
+// It annotates each controlled object.
 func (o *options) worker(_ context.Context, config *rest.Config, r recorder) (ctrl.Manager, error) {
 	kinds := map[schema.GroupVersionKind]schema.GroupVersionKind{}
 
@@ -108,7 +109,9 @@ func (w *worker) add(gvk schema.GroupVersionKind) error {
 }
 
 // complete reconciles a main object.
-func (w *worker) complete(ctx context.Context, obj, child *unstructured.Unstructured, req reconcile.Request) (reconcile.Result, error) {
+func (w *worker) complete(
+	ctx context.Context, obj, child *unstructured.Unstructured, req reconcile.Request,
+) (reconcile.Result, error) {
 	if err := w.client.Get(ctx, req.NamespacedName, obj); err != nil || obj.GetDeletionTimestamp() != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -128,7 +131,8 @@ func (w *worker) complete(ctx context.Context, obj, child *unstructured.Unstruct
 		"observedGeneration": obj.GetGeneration(), "lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
 	}}}
 
-	return again(w.client.Status().Patch(ctx, obj, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
+	return again(w.client.Status().Patch(ctx, obj,
+		client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
 }
 
 // ensure creates the controlled object.
@@ -158,7 +162,9 @@ func (w *worker) ensure(ctx context.Context, obj, child *unstructured.Unstructur
 }
 
 // mark reconciles a controlled object.
-func (w *worker) mark(ctx context.Context, gvk schema.GroupVersionKind, req reconcile.Request) (reconcile.Result, error) {
+func (w *worker) mark(
+	ctx context.Context, gvk schema.GroupVersionKind, req reconcile.Request,
+) (reconcile.Result, error) {
 	obj := empty(gvk)
 	if err := w.client.Get(ctx, req.NamespacedName, obj); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)

@@ -50,8 +50,8 @@ func (s *event) await(ctx context.Context, within time.Duration) (happened bool)
 	}
 }
 
-// drainDuringWork holds the first drain until the second controller of the object's shard, and only that one, is at work on what
-// the object controls; and holds that work for longer than the new shard would need to begin.
+// drainDuringWork holds the first drain until the second controller of the object's shard, and only that one, is at
+// work on what the object controls; and holds that work for longer than the new shard would need to begin.
 type drainDuringWork struct {
 	mu          sync.Mutex
 	name, shard string // of the object
@@ -120,8 +120,8 @@ func (d *drainDuringWork) prepare(ctx context.Context, run *faultrun.Run) {
 	}
 }
 
-// TestDrainDuringWork has a drain come in while a worker of another controller is inside the object: its shard must not give it up
-// before that one is done.
+// TestDrainDuringWork has a drain come in while a worker of another controller is inside the object: its shard must not
+// give it up before that one is done.
 func TestDrainDuringWork(t *testing.T) {
 	s := theSuite(t)
 	d := &drainDuringWork{working: newEvent(), drained: newEvent(), over: newEvent()}
@@ -171,14 +171,16 @@ func (h *heldAcknowledgements) hold(shard, name string) bool {
 	return true
 }
 
-// followed says whether what a Website controls has followed it away from its shard, while that shard has others to give up.
+// followed says whether what a Website controls has followed it away from its shard, while that shard has others to
+// give up.
 func (h *heldAcknowledgements) followed(newest []check.Version) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	return slices.ContainsFunc(newest, func(v check.Version) bool {
 		for shard, name := range h.first {
-			if h.held[shard] > 0 && v.Kind == check.ConfigMap && v.Name == name && !v.Deleted && v.Shard != "" && v.Shard != shard {
+			if h.held[shard] > 0 && v.Kind == check.ConfigMap && v.Name == name && !v.Deleted && v.Shard != "" &&
+				v.Shard != shard {
 				return true
 			}
 		}
@@ -187,8 +189,8 @@ func (h *heldAcknowledgements) followed(newest []check.Version) bool {
 	})
 }
 
-// TestChildrenFollowTheirOwner has shards give up one object after the other, so that the rebalancer looks at what all of them
-// control while most of them are still where they were.
+// TestChildrenFollowTheirOwner has shards give up one object after the other, so that the rebalancer looks at what all
+// of them control while most of them are still where they were.
 func TestChildrenFollowTheirOwner(t *testing.T) {
 	s := theSuite(t)
 

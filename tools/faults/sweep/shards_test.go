@@ -76,8 +76,8 @@ func TestBusy(t *testing.T) {
 	})
 }
 
-// TestStaleAssigner keeps the caches of the one replica of the assigner that the API server asks as they were, while shards
-// join and fail. The other replica, which registers webhooks, and all else go on.
+// TestStaleAssigner keeps the caches of the one replica of the assigner that the API server asks as they were, while
+// shards join and fail. The other replica, which registers webhooks, and all else go on.
 func TestStaleAssigner(t *testing.T) {
 	s := theSuite(t)
 	hold := func(hold bool) func(context.Context, *faultrun.Run) {
@@ -172,9 +172,8 @@ func TestReplicas(t *testing.T) {
 	)
 }
 
-// TestDisconnected cuts a shard off from the API server until its Lease is taken: it must not work any more by then, has to
-// end, and joins again.
-// Then it cuts the services off while shards join and fail.
+// TestDisconnected cuts a shard off from the API server until its Lease is taken: it must not work any more by then,
+// has to end, and joins again. Then it cuts the services off while shards join and fail.
 func TestDisconnected(t *testing.T) {
 	s := theSuite(t)
 	cut := func(_ context.Context, run *faultrun.Run) {
@@ -213,11 +212,12 @@ func TestDisconnected(t *testing.T) {
 	})
 }
 
-// TestFrozen freezes a shard in the middle of its work (SIGSTOP) until its Lease is taken and its objects have moved, and
-// wakes it. It may end the reconciles that it was in, with writes that fail; it must not begin another one, and must end.
+// TestFrozen freezes a shard in the middle of its work (SIGSTOP) until its Lease is taken and its objects have moved,
+// and wakes it. It may end the reconciles that it was in, with writes that fail; it must not begin another one, and
+// must end.
 //
-// Whether a worker of the woken process still sends a write depends on where it was frozen: the process ends as soon as one of them looks at the
-// Lease. In most rounds, one does. There are more rounds than three only if none did.
+// Whether a worker of the woken process still sends a write depends on where it was frozen: the process ends as soon as
+// one of them looks at the Lease. In most rounds, one does. There are more rounds than three only if none did.
 func TestFrozen(t *testing.T) {
 	s := theSuite(t)
 
@@ -228,7 +228,8 @@ func TestFrozen(t *testing.T) {
 
 	for i := range 8 {
 		rounds = append(rounds, trial{Skip: func() bool { return i > 2 && fenced.Load() > 0 }, Case: faultrun.Case{
-			Name: fmt.Sprintf("a shard is frozen and woken, %d", i+1), WorkDuration: 300 * time.Millisecond, Phases: []faultrun.Phase{faultrun.Join},
+			Name:         fmt.Sprintf("a shard is frozen and woken, %d", i+1),
+			WorkDuration: 300 * time.Millisecond, Phases: []faultrun.Phase{faultrun.Join},
 			Rings: []faultrun.RingSpec{{
 				Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Careless: true,
 			}},
@@ -238,7 +239,8 @@ func TestFrozen(t *testing.T) {
 		}})
 	}
 	s.try(t, rounds)
-	require.Positive(t, fenced.Load(), "the fence has refused no write of the woken shards, which write without a look at their Lease")
+	require.Positive(t, fenced.Load(),
+		"the fence has refused no write of the woken shards, which write without a look at their Lease")
 }
 
 // freezeAtWork returns how many writes of the woken shard the fence refused.
@@ -355,8 +357,8 @@ func (m moving) around(ctx context.Context, run *faultrun.Run) {
 	}
 }
 
-// TestFleets moves owners whose controller counts their children in its cache and makes, with generated names, those that it misses. None is made
-// twice (I9). FAULTS=all moves a thousand.
+// TestFleets moves owners whose controller counts their children in its cache and makes, with generated names, those
+// that it misses. None is made twice (I9). FAULTS=all moves a thousand.
 func TestFleets(t *testing.T) {
 	s := theSuite(t)
 	m := moving{rounds: 3, ring: faultrun.RingSpec{
@@ -368,7 +370,8 @@ func TestFleets(t *testing.T) {
 		m.rounds, m.ring.Fleets, least = 24, 100, 1000
 	}
 	s.run(t, faultrun.Case{
-		Name: fmt.Sprintf("%d Fleets while shards go and come back", m.ring.Fleets), Rings: []faultrun.RingSpec{m.ring}, WorkDuration: time.Millisecond,
+		Name:  fmt.Sprintf("%d Fleets while shards go and come back", m.ring.Fleets),
+		Rings: []faultrun.RingSpec{m.ring}, WorkDuration: time.Millisecond,
 		Phases: []faultrun.Phase{faultrun.Join},
 		After: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
 			m.play(ctx, run)
@@ -379,8 +382,8 @@ func TestFleets(t *testing.T) {
 	})
 }
 
-// TestFleetsOfPlainShards moves them between shards that use no library of ours, and have no barrier. The order of the moves, and
-// the pause before an owner comes, leave no Ship in excess, although they cannot guarantee it.
+// TestFleetsOfPlainShards moves them between shards that use no library of ours, and have no barrier. The order of the
+// moves, and the pause before an owner comes, leave no Ship in excess, although they cannot guarantee it.
 func TestFleetsOfPlainShards(t *testing.T) {
 	s := theSuite(t)
 	if os.Getenv(variable) != "all" {
@@ -388,12 +391,14 @@ func TestFleetsOfPlainShards(t *testing.T) {
 	}
 
 	m := moving{rounds: 12, ring: faultrun.RingSpec{
-		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Fleets: 50, Plain: true,
+		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace},
+		Shards: []string{"a", "b", "c", "d"}, Fleets: 50, Plain: true,
 	}}
 	moves := 0
 	results := s.run(t, faultrun.Case{
-		Name: "50 Fleets while plain shards go and come back", Rings: []faultrun.RingSpec{m.ring}, WorkDuration: time.Millisecond,
-		Phases: []faultrun.Phase{faultrun.Join}, Uncounted: []string{"I1"},
+		Name: "50 Fleets while plain shards go and come back", Rings: []faultrun.RingSpec{m.ring},
+		WorkDuration: time.Millisecond,
+		Phases:       []faultrun.Phase{faultrun.Join}, Uncounted: []string{"I1"},
 		After: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
 			m.play(ctx, run)
 
@@ -526,7 +531,8 @@ func TestSlots(t *testing.T) {
 			}),
 		},
 		faultrun.Case{
-			Name: "the Pod that waits is killed, and a Pod that stops finds nobody to take its slot", Rings: rings, Phases: onlyJoin,
+			Name: "the Pod that waits is killed, and a Pod that stops finds nobody to take its slot", Rings: rings,
+			Phases: onlyJoin,
 			After: afterJoin(func(_ context.Context, run *faultrun.Run) {
 				must.Do(run.Member("d").Process().Destroy())
 				run.Expect("d", false)
@@ -575,9 +581,10 @@ func manyUpdates(ctx context.Context, run *faultrun.Run) {
 	must.Do(errors.Join(err, editor.Wait()))
 }
 
-// TestEverythingAtOnce has two rings that share a resource and a namespace, one of them with a cluster-scoped resource, too;
-// Websites that are written through two versions of their API; what they control; two replicas of every service, of which
-// first the one and then the other is killed; shards that join, fail and leave in both rings; and one ring that is deleted.
+// TestEverythingAtOnce has two rings that share a resource and a namespace, one of them with a cluster-scoped resource,
+// too; Websites that are written through two versions of their API; what they control; two replicas of every service,
+// of which first the one and then the other is killed; shards that join, fail and leave in both rings; and one ring
+// that is deleted.
 func TestEverythingAtOnce(t *testing.T) {
 	s := theSuite(t)
 	kill := func(suffix string) func(context.Context, *faultrun.Run) {
@@ -595,9 +602,10 @@ func TestEverythingAtOnce(t *testing.T) {
 			{Name: "second", Namespaces: []string{"both", "only-second"}, Shards: []string{"e", "f", "g", "h"}, Themes: true},
 		},
 		During: during{faultrun.Join: kill(""), faultrun.Fail: kill("-2")},
-		After: during{faultrun.Begin: agree, faultrun.Join: agree, faultrun.Fail: func(ctx context.Context, run *faultrun.Run) {
-			agree(ctx, run)
-			run.Overlap("first", "second")
-		}, faultrun.Delete: agree},
+		After: during{faultrun.Begin: agree, faultrun.Join: agree,
+			faultrun.Fail: func(ctx context.Context, run *faultrun.Run) {
+				agree(ctx, run)
+				run.Overlap("first", "second")
+			}, faultrun.Delete: agree},
 	})
 }

@@ -30,8 +30,8 @@ import (
 // variable asks for the runs, which take minutes. FAULTS=all tries every write, not the first and last of its kind.
 const variable = "FAULTS"
 
-// mostRunners bounds how many runs go on at once. Half of a run is waiting, so that each core can take one; beyond four the
-// memory of the control planes is the limit.
+// mostRunners bounds how many runs go on at once. Half of a run is waiting, so that each core can take one; beyond four
+// the memory of the control planes is the limit.
 const mostRunners = 4
 
 // suite is what all runs of a test process share.
@@ -129,7 +129,8 @@ func newSuite(ctx context.Context) (*suite, error) {
 	root := localplane.Root()
 
 	for _, pkg := range faultrun.Packages {
-		cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", filepath.Join(s.bin, filepath.Base(pkg)), "./"+pkg)
+		cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", filepath.Join(s.bin, filepath.Base(pkg)),
+			"./"+pkg)
 
 		cmd.Dir = root
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -195,8 +196,8 @@ func (s *suite) end() (code int) {
 
 		code = 1
 	}
-	say("\n%d runs in %s on %d control planes, %d failed\n%s", s.runs.Load(), time.Since(s.began).Round(time.Second), len(s.planes), s.failed,
-		strings.Join(s.notes, "\n"))
+	say("\n%d runs in %s on %d control planes, %d failed\n%s", s.runs.Load(), time.Since(s.began).Round(time.Second),
+		len(s.planes), s.failed, strings.Join(s.notes, "\n"))
 
 	if s.failed > 0 {
 		say("logs are in %s", s.dir)
@@ -223,7 +224,8 @@ type trial struct {
 	Skip func() bool
 }
 
-// run plays cases as subtests, begun in this order, as many at a time as there are runners. It returns what came of each.
+// run plays cases as subtests, begun in this order, as many at a time as there are runners. It returns what came of
+// each.
 func (s *suite) run(t *testing.T, cases ...faultrun.Case) []faultrun.Result {
 	t.Helper()
 

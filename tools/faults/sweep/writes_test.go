@@ -20,8 +20,8 @@ import (
 	"github.com/clusterring/clusterring/tools/faults/proxy"
 )
 
-// enough is how long all tests may have taken when the sweep, the last of them, begins to leave out what is not the first
-// write of its kind, so that all ends within a quarter of an hour on a slow machine, too.
+// enough is how long all tests may have taken when the sweep, the last of them, begins to leave out what is not the
+// first write of its kind, so that all ends within a quarter of an hour on a slow machine, too.
 const enough = 9 * time.Minute
 
 // count plays the scenario without a fault and returns what is written in it.
@@ -82,8 +82,10 @@ func TestKill(t *testing.T) {
 			missed = append(missed, k.String())
 		}
 	}
-	say("writes that did not happen in their run, for what is written differs a little each time:\n  %s", strings.Join(missed, "\n  "))
-	s.note("points to kill at: %d, of %d kinds of writes; killed at %d, not reached %d, left out for want of time %d (none at the first of its kind)",
+	say("writes that did not happen in their run, for what is written differs a little each time:\n  %s",
+		strings.Join(missed, "\n  "))
+	s.note("points to kill at: %d, of %d kinds of writes; killed at %d, not reached %d, "+
+		"left out for want of time %d (none at the first of its kind)",
 		len(all), len(firsts), len(all)-left-len(missed), len(missed), left)
 	require.Less(t, len(missed), len(all)/2, "most runs must get to the write at which they kill")
 }
@@ -130,13 +132,14 @@ func (k *killing) String() string {
 	return "killed before " + k.point.String()
 }
 
-// asCase is the scenario up to the phase of the write, in which whoever makes it is killed just before it is forwarded, or just
-// after it was applied.
+// asCase is the scenario up to the phase of the write, in which whoever makes it is killed just before it is forwarded,
+// or just after it was applied.
 func (k *killing) asCase() faultrun.Case {
 	var counted counter
 
 	phases := map[faultrun.Phase][]faultrun.Phase{
-		faultrun.Begin: {}, faultrun.Join: {faultrun.Join}, faultrun.Fail: {faultrun.Join, faultrun.Fail}, faultrun.Delete: {},
+		faultrun.Begin: {}, faultrun.Join: {faultrun.Join},
+		faultrun.Fail: {faultrun.Join, faultrun.Fail}, faultrun.Delete: {},
 	}
 
 	return faultrun.Case{
@@ -268,8 +271,8 @@ var failures = []struct {
 	{"connection closed though applied", proxy.Action{Lose: true}},
 }
 
-// TestWrites fails the first and the third write of each kind, in each of these ways: once for all services, and once for
-// all shards, but for the renewals of their Leases.
+// TestWrites fails the first and the third write of each kind, in each of these ways: once for all services, and once
+// for all shards, but for the renewals of their Leases.
 func TestWrites(t *testing.T) {
 	s := theSuite(t)
 
@@ -354,12 +357,14 @@ func TestWatches(t *testing.T) {
 	s.run(t, cases...)
 }
 
-// TestEmbedded kills the shard that is elected as the sharder, at writes of the sharder: the election and the shard's own objects both move. There are
-// no services.
+// TestEmbedded kills the shard that is elected as the sharder, at writes of the sharder: the election and the shard's
+// own objects both move. There are no services.
 func TestEmbedded(t *testing.T) {
 	s := theSuite(t)
 	rings := []faultrun.RingSpec{{
-		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"embedded-a", "embedded-b", "embedded-c", "embedded-d"}, Embedded: true, // their Pods have an account of their own
+		// their Pods have an account of their own
+		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace},
+		Shards: []string{"embedded-a", "embedded-b", "embedded-c", "embedded-d"}, Embedded: true,
 	}}
 
 	type kill struct {
@@ -387,24 +392,26 @@ func TestEmbedded(t *testing.T) {
 			name = "killed after " + k.write
 		}
 
-		cases = append(cases, faultrun.Case{Name: string(k.phase) + ": " + name, Rings: rings, Phases: k.phases, Prepare: func(run *faultrun.Run) {
-			for _, m := range run.Members(true) {
-				m.Proxy.Hook(func(write proxy.Write) proxy.Action {
-					election := write.Resource == "leases" && strings.HasPrefix(write.Name, "sharder-")
-					if !faultrun.BySharder(write) || election || run.Phase() != k.phase || classify(run, m, write).write != k.write || reached[i].Swap(true) {
-						return proxy.Action{}
-					}
+		cases = append(cases,
+			faultrun.Case{Name: string(k.phase) + ": " + name, Rings: rings, Phases: k.phases, Prepare: func(run *faultrun.Run) {
+				for _, m := range run.Members(true) {
+					m.Proxy.Hook(func(write proxy.Write) proxy.Action {
+						election := write.Resource == "leases" && strings.HasPrefix(write.Name, "sharder-")
+						if !faultrun.BySharder(write) || election || run.Phase() != k.phase || classify(run, m, write).write != k.write ||
+							reached[i].Swap(true) {
+							return proxy.Action{}
+						}
 
-					if k.after {
-						return proxy.Action{Lose: true, Applied: func(proxy.Done) { _ = m.Process().Kill() }} // one that is gone will do
-					}
+						if k.after {
+							return proxy.Action{Lose: true, Applied: func(proxy.Done) { _ = m.Process().Kill() }} // one that is gone will do
+						}
 
-					_ = m.Process().Kill()
+						_ = m.Process().Kill()
 
-					return proxy.Action{Abort: true}
-				})
-			}
-		}})
+						return proxy.Action{Abort: true}
+					})
+				}
+			}})
 	}
 
 	s.run(t, cases...)

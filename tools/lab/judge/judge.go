@@ -20,8 +20,8 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
-// Unrendered returns the Websites on which the example's shards still have work: their ConfigMap does not contain their page or its
-// checksum, or their status is not up to date.
+// Unrendered returns the Websites on which the example's shards still have work: their ConfigMap does not contain their
+// page or its checksum, or their status is not up to date.
 func Unrendered(ctx context.Context, c client.Client, in ...client.ListOption) ([]client.ObjectKey, error) {
 	var (
 		sites      examplev1alpha1.WebsiteList
@@ -60,7 +60,8 @@ func Unrendered(ctx context.Context, c client.Client, in ...client.ListOption) (
 	return left, nil
 }
 
-// Locate returns the question where an object is, which has an owner unless that is zero. An empty ring means all rings.
+// Locate returns the question where an object is, which has an owner unless that is zero. An empty ring means all
+// rings.
 func Locate(ring string, v, owner check.Version) *diagnosticsv1alpha1.LocateRequest {
 	request := &diagnosticsv1alpha1.LocateRequest{
 		Ring: ring,

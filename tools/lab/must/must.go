@@ -1,4 +1,5 @@
-// Package must writes scenarios as lists of steps: what fails ends the scenario, as require does in a test. [Attempt] returns the error.
+// Package must writes scenarios as lists of steps: what fails ends the scenario, as require does in a test. [Attempt]
+// returns the error.
 //
 // Everything here is for the goroutine of the scenario alone. Other goroutines return errors, or attempt what they do.
 package must

@@ -84,7 +84,8 @@ func (c *common) prepare(ctx context.Context, others ...string) error {
 
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
 		if _, err := os.Stat(filepath.Join(c.assets, name)); err != nil {
-			return fmt.Errorf("%s is missing in %s: run make control-plane, and set --assets to the directory that it prints", name, c.assets)
+			return fmt.Errorf("%s is missing in %s: run make control-plane, and set --assets to the directory that it prints",
+				name, c.assets)
 		}
 	}
 

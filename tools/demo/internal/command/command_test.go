@@ -71,7 +71,8 @@ func newDesk(t *testing.T) *desk {
 // build builds what make build builds.
 func build(dir string) error {
 	cmd := exec.Command("go", "build", "-o", dir+"/",
-		"./services/leasemonitor/cmd/leasemonitor", "./services/assigner/cmd/assigner", "./services/rebalancer/cmd/rebalancer",
+		"./services/leasemonitor/cmd/leasemonitor", "./services/assigner/cmd/assigner",
+		"./services/rebalancer/cmd/rebalancer",
 		"./services/ringquery/cmd/ringquery", "./tools/example/cmd/example", "./tools/demo", "./tools/kubectl-ring")
 
 	cmd.Dir, cmd.Env = localplane.Root(), append(os.Environ(), "GOWORK=")
@@ -89,7 +90,8 @@ func build(dir string) error {
 		return err
 	}
 
-	return errors.Join(os.Symlink(grpcurl, filepath.Join(dir, "grpcurl")), os.Symlink(filepath.Join(kubectl, "kubectl"), filepath.Join(dir, "kubectl")))
+	return errors.Join(os.Symlink(grpcurl, filepath.Join(dir, "grpcurl")),
+		os.Symlink(filepath.Join(kubectl, "kubectl"), filepath.Join(dir, "kubectl")))
 }
 
 // printed returns the path that a command prints.
@@ -246,7 +248,8 @@ func TestRunInWhichAServiceDies(t *testing.T) {
 	d.await(run, 1)
 
 	for _, want := range []string{
-		" has ended by itself: signal: killed", "ringquery-", "FAILED", "The last lines of " + d.temp, "Logs are kept in " + d.temp,
+		" has ended by itself: signal: killed", "ringquery-", "FAILED", "The last lines of " + d.temp,
+		"Logs are kept in " + d.temp,
 	} {
 		require.Contains(t, run.out.String(), want)
 	}

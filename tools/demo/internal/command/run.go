@@ -108,7 +108,8 @@ func (r *runner) run(ctx context.Context) error {
 	return nil
 }
 
-// tell runs the system and the story. It returns the row of each step, and the suspects and the error of the step that failed.
+// tell runs the system and the story. It returns the row of each step, and the suspects and the error of the step that
+// failed.
 func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, suspects []string, err error) {
 	r.console.Heading("The system starts (state in %s)", stateDir)
 
@@ -151,7 +152,9 @@ func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, 
 }
 
 // steps runs the steps of the story until one fails.
-func (r *runner) steps(ctx context.Context, story *scenario.Story, steps []scenario.Step) (rows []report.Row, suspects []string, failure error) {
+func (r *runner) steps(
+	ctx context.Context, story *scenario.Story, steps []scenario.Step,
+) (rows []report.Row, suspects []string, failure error) {
 	for i, step := range steps {
 		row := report.Row{Step: fmt.Sprintf("%d %s", i+1, step.Title), Skipped: failure != nil}
 		if failure == nil {
@@ -199,7 +202,8 @@ func (r *runner) cleanUp(ctx context.Context, claim *state.Claim, keep bool) err
 		}
 	}
 	r.console.Text(fmt.Sprintf("\nLogs are kept in %s, histories of reconciles in %s; %s down removes them.",
-		filepath.Join(claim.Dir, "logs"), filepath.Join(claim.Dir, "history"), localsystem.Display(filepath.Join(r.binDir, "demo"))))
+		filepath.Join(claim.Dir, "logs"), filepath.Join(claim.Dir, "history"),
+		localsystem.Display(filepath.Join(r.binDir, "demo"))))
 
 	return errors.Join(append(errs, claim.Release())...)
 }
@@ -284,7 +288,8 @@ func (s *server) update(ctx context.Context, sys *localsystem.System, p *page.Pa
 		return fmt.Errorf("create a directory for the shell: %w", err)
 	}
 
-	sh, err := page.NewShell(dir, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + sys.StateDir, "LC_ALL=C.UTF-8", "TZ=UTC"})
+	sh, err := page.NewShell(dir,
+		[]string{"PATH=" + os.Getenv("PATH"), "HOME=" + sys.StateDir, "LC_ALL=C.UTF-8", "TZ=UTC"})
 	if err != nil {
 		return err
 	}

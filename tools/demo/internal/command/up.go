@@ -182,14 +182,16 @@ func (s *server) run(ctx context.Context, kind state.Kind, use func(context.Cont
 	return errors.Join(err, state.Discard(ctx, claim.Dir), claim.Release())
 }
 
-// stay saves how to use the system, ends the output, so that demo up knows that everything is ready, and waits until ctx ends.
+// stay saves how to use the system, ends the output, so that demo up knows that everything is ready, and waits until
+// ctx ends.
 func (s *server) stay(ctx context.Context, sys *localsystem.System) error {
 	usage, err := s.usage(ctx, sys)
 	if err != nil {
 		return err
 	}
 
-	if err := errors.Join(save(sys.StateDir, envFile, exports(sys)), save(sys.StateDir, usageFile, usage), endOutput()); err != nil {
+	if err := errors.Join(save(sys.StateDir, envFile, exports(sys)), save(sys.StateDir, usageFile, usage),
+		endOutput()); err != nil {
 		return err
 	}
 	// From here on, processes may end: users are invited to kill some.
@@ -259,9 +261,11 @@ func (s *server) usage(ctx context.Context, sys *localsystem.System) (string, er
 
 	return strings.NewReplacer(
 		"{DEMO}", process.Quote(filepath.Join(s.binDir, "demo")), "{DIR}", sys.StateDir, "{QUERIES}", queries.String(),
-		"{STATE}", contract.LabelState, "{RING}", contract.ShardLabel(localsystem.Ring), "{DEATH}", (2 * localsystem.LeaseDuration).String(),
+		"{STATE}", contract.LabelState, "{RING}", contract.ShardLabel(localsystem.Ring),
+		"{DEATH}", (2 * localsystem.LeaseDuration).String(),
 		"{SHARD}", process.Quote(
-			filepath.Join(sys.BinDir, "example"), "--kubeconfig="+kubeconfig, "--shard-name="+next, "--lease-namespace="+localsystem.ShardNamespace,
+			filepath.Join(sys.BinDir, "example"), "--kubeconfig="+kubeconfig, "--shard-name="+next,
+			"--lease-namespace="+localsystem.ShardNamespace,
 			"--lease-duration="+localsystem.LeaseDuration.String(), "--metrics-bind-address=0", "--health-probe-bind-address=0"),
 	).Replace(usageText), nil
 }
@@ -344,12 +348,14 @@ func exports(sys *localsystem.System) string {
 	for _, p := range sys.Started() {
 		export("PID_"+strings.ToUpper(strings.ReplaceAll(p.Name, "-", "_")), strconv.Itoa(p.PID()))
 	}
-	fmt.Fprintf(&out, "export PATH=%s:\"$PATH\"\n", process.Quote(sys.BinDir+string(os.PathListSeparator)+sys.Plane.BinDir()))
+	fmt.Fprintf(&out, "export PATH=%s:\"$PATH\"\n",
+		process.Quote(sys.BinDir+string(os.PathListSeparator)+sys.Plane.BinDir()))
 
 	return out.String()
 }
 
-// Files in which demo serve saves how to use the system, when it is ready: the output of demo env, and the last output of demo up.
+// Files in which demo serve saves how to use the system, when it is ready: the output of demo env, and the last output
+// of demo up.
 const (
 	envFile   = "env"
 	usageFile = "usage"

@@ -1,5 +1,5 @@
-// Package localsystem runs all of ClusterRing on this machine: a control plane, the services with the permissions of their service
-// accounts, and shards of the example controller, each as a process of its own.
+// Package localsystem runs all of ClusterRing on this machine: a control plane, the services with the permissions of
+// their service accounts, and shards of the example controller, each as a process of its own.
 package localsystem
 
 import (
@@ -27,8 +27,8 @@ const (
 	ShardNamespace = "example"
 	shardAccount   = "example-shard"
 
-	// LeaseDuration is the duration of the shards' Leases: much shorter than in a cluster, so that nobody has to wait long until a killed
-	// shard is dead.
+	// LeaseDuration is the duration of the shards' Leases: much shorter than in a cluster, so that nobody has to wait long
+	// until a killed shard is dead.
 	LeaseDuration = 6 * time.Second
 	// renewDeadline limits the time without a renewal. It is nearly the duration, because this machine may be busy.
 	renewDeadline = 5500 * time.Millisecond
@@ -39,7 +39,8 @@ const (
 	concurrency  = 64
 )
 
-// Names of the services. Ringquery has two replicas: RingQuery1 has neither TLS nor authentication, RingQuery2 has both.
+// Names of the services. Ringquery has two replicas: RingQuery1 has neither TLS nor authentication, RingQuery2 has
+// both.
 const (
 	LeaseMonitor = services.LeaseMonitor
 	Assigner     = services.Assigner
@@ -65,17 +66,19 @@ type System struct {
 	Options
 	// Plane is the control plane.
 	Plane *localplane.Plane
-	// Queries is the address of RingQuery1, GuardedQueries the address of RingQuery2. CA is the file with the CA of its certificate.
+	// Queries is the address of RingQuery1, GuardedQueries the address of RingQuery2. CA is the file with the CA of its
+	// certificate.
 	Queries, GuardedQueries, CA string
 }
 
 // CheckBinaries returns an error unless the directory contains all binaries that a system needs, and the others.
 func CheckBinaries(binDir string, others ...string) error {
-	return process.CheckBinaries(binDir, slices.Concat(services.All, []string{"example", "kubectl-ring", "grpcurl"}, others)...)
+	return process.CheckBinaries(binDir,
+		slices.Concat(services.All, []string{"example", "kubectl-ring", "grpcurl"}, others)...)
 }
 
-// Run starts the control plane, installs the manifests, and starts the services. When all are ready, it calls use, and then stops
-// everything. The context of use ends before that.
+// Run starts the control plane, installs the manifests, and starts the services. When all are ready, it calls use, and
+// then stops everything. The context of use ends before that.
 func Run(ctx context.Context, o Options, use func(context.Context, *System) error) (err error) {
 	for _, dir := range []string{"logs", "history"} {
 		if err := os.MkdirAll(filepath.Join(o.StateDir, dir), 0o700); err != nil {
@@ -86,12 +89,15 @@ func Run(ctx context.Context, o Options, use func(context.Context, *System) erro
 	begin := time.Now()
 	o.Console.Progress("waiting for etcd, the API server and the controller manager")
 
-	plane, err := localplane.Start(localplane.Options{Knows: v1alpha1.AddToScheme, Dir: o.StateDir, BinDir: o.Assets, ControllerManager: true, Log: os.Stderr})
+	plane, err := localplane.Start(localplane.Options{
+		Knows: v1alpha1.AddToScheme, Dir: o.StateDir, BinDir: o.Assets, ControllerManager: true, Log: os.Stderr,
+	})
 	if err != nil {
 		return fmt.Errorf("start the control plane: %w", err)
 	}
 	defer func() { err = errors.Join(err, plane.Stop()) }()
-	o.Console.OK("etcd, kube-apiserver and kube-controller-manager run (%s, %.1f s)", plane.Config.Host, time.Since(begin).Seconds())
+	o.Console.OK("etcd, kube-apiserver and kube-controller-manager run (%s, %.1f s)", plane.Config.Host,
+		time.Since(begin).Seconds())
 
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -146,7 +152,8 @@ func (s *System) startServices(ctx context.Context) error {
 	err = s.Start(ctx,
 		services.Spec{Name: LeaseMonitor, Binary: services.LeaseMonitor},
 		services.Spec{Name: Assigner, Binary: services.Assigner, Args: services.Webhook(free[0], free[0])},
-		services.Spec{Name: Rebalancer, Binary: services.Rebalancer, Args: []string{"--settle-period=" + services.SettlePeriod.String()}},
+		services.Spec{Name: Rebalancer, Binary: services.Rebalancer,
+			Args: []string{"--settle-period=" + services.SettlePeriod.String()}},
 		services.Spec{Name: RingQuery1, Binary: services.RingQuery, Args: services.OpenQueries(s.Queries)},
 		services.Spec{Name: RingQuery2, Binary: services.RingQuery, Args: []string{
 			"--grpc-bind-address=" + s.GuardedQueries, "--ca-mode=file",
@@ -155,8 +162,8 @@ func (s *System) startServices(ctx context.Context) error {
 		}},
 	)
 	if err == nil {
-		s.Console.OK("leasemonitor, assigner, rebalancer and 2 × ringquery are ready, each with a token of its own service account (%.1f s)",
-			time.Since(begin).Seconds())
+		s.Console.OK("leasemonitor, assigner, rebalancer and 2 × ringquery are ready, "+
+			"each with a token of its own service account (%.1f s)", time.Since(begin).Seconds())
 	}
 
 	return err
@@ -177,18 +184,22 @@ func (s *System) CarelessFile(shard string) string {
 	return filepath.Join(s.StateDir, "history", shard+".careless.jsonl")
 }
 
-// StartShards starts processes of the example controller at once, with these flags besides the usual ones, and waits until each holds its Lease
-// or, if it takes a slot, holds one or waits for one. identity is the flag that tells a process its name.
+// StartShards starts processes of the example controller at once, with these flags besides the usual ones, and waits
+// until each holds its Lease or, if it takes a slot, holds one or waits for one. identity is the flag that tells a
+// process its name.
 func (s *System) StartShards(ctx context.Context, identity string, flags []string, names ...string) error {
 	var specs []services.Spec
 	for _, name := range names {
-		specs = append(specs, services.Spec{Name: name, Binary: "example", Namespace: ShardNamespace, Account: shardAccount, Args: append([]string{
-			identity + "=" + name, "--ring=" + Ring, "--lease-namespace=" + ShardNamespace,
-			"--lease-duration=" + LeaseDuration.String(), "--lease-renew-deadline=" + renewDeadline.String(), "--lease-retry-period=" + retryPeriod.String(),
-			"--careless-file=" + s.CarelessFile(name), "--history-file=" + s.HistoryFile(name),
-			"--work-duration=" + workDuration.String(), "--concurrency=" + strconv.Itoa(concurrency),
-			"--kube-api-qps=150", "--kube-api-burst=150",
-		}, flags...)})
+		specs = append(specs, services.Spec{
+			Name: name, Binary: "example", Namespace: ShardNamespace, Account: shardAccount, Args: append([]string{
+				identity + "=" + name, "--ring=" + Ring, "--lease-namespace=" + ShardNamespace,
+				"--lease-duration=" + LeaseDuration.String(), "--lease-renew-deadline=" + renewDeadline.String(),
+				"--lease-retry-period=" + retryPeriod.String(),
+				"--careless-file=" + s.CarelessFile(name), "--history-file=" + s.HistoryFile(name),
+				"--work-duration=" + workDuration.String(), "--concurrency=" + strconv.Itoa(concurrency),
+				"--kube-api-qps=150", "--kube-api-burst=150",
+			}, flags...),
+		})
 	}
 
 	return s.Start(ctx, specs...)

@@ -1,9 +1,9 @@
-// Package page keeps the output of commands on a Markdown page up to date: it runs the commands, in the order of the page, in one shell,
-// and records their output or compares it with the page.
+// Package page keeps the output of commands on a Markdown page up to date: it runs the commands, in the order of the
+// page, in one shell, and records their output or compares it with the page.
 //
-// A command is a line that begins with "$ " in a fenced block of the language console. It continues on the next line while its
-// line ends with a backslash. What follows, up to the next command or the end of the block, is its output: standard output
-// and error, as on a terminal. Values that differ between runs are normalized; see [Stable].
+// A command is a line that begins with "$ " in a fenced block of the language console. It continues on the next line
+// while its line ends with a backslash. What follows, up to the next command or the end of the block, is its output:
+// standard output and error, as on a terminal. Values that differ between runs are normalized; see [Stable].
 package page
 
 import (
@@ -36,8 +36,8 @@ const (
 type Command struct {
 	// Line is the number of its line, from 1.
 	Line int
-	// Text is what the shell gets: one line, or several lines that end with a backslash, except the last one. It does not end with a line
-	// feed.
+	// Text is what the shell gets: one line, or several lines that end with a backslash, except the last one. It does not
+	// end with a line feed.
 	Text string
 	// Output is what the command prints according to the page. It is empty or ends with a line feed.
 	Output string
@@ -84,7 +84,8 @@ func Parse(text string) (*Page, error) {
 
 			p.Commands, p.end = append(p.Commands, current), ""
 		case current == nil:
-			return nil, fmt.Errorf("line %d: a console block must begin with a command: a line that begins with %q", number, prompt)
+			return nil, fmt.Errorf("line %d: a console block must begin with a command: a line that begins with %q",
+				number, prompt)
 		default:
 			current.Output += bare + "\n"
 		}
@@ -107,8 +108,8 @@ func (p *Page) String() string {
 	return b.String() + p.end
 }
 
-// Update runs every command once and records its output. An output that differs only as [Stable] allows stays as it was. Update returns
-// the commands with a new output. After an error, do not use the page.
+// Update runs every command once and records its output. An output that differs only as [Stable] allows stays as it
+// was. Update returns the commands with a new output. After an error, do not use the page.
 func (p *Page) Update(ctx context.Context, sh *Shell) ([]*Command, error) {
 	var changed []*Command
 
@@ -135,8 +136,9 @@ func (p *Page) Update(ctx context.Context, sh *Shell) ([]*Command, error) {
 	return changed, nil
 }
 
-// Check runs every command and returns an error that shows each command with another output than on the page. It runs such a command again
-// until patience is over, because the system may take a moment on a busy machine. After a command that differs, it runs each only once.
+// Check runs every command and returns an error that shows each command with another output than on the page. It runs
+// such a command again until patience is over, because the system may take a moment on a busy machine. After a command
+// that differs, it runs each only once.
 func (p *Page) Check(ctx context.Context, sh *Shell, patience time.Duration) error {
 	var differ []error
 
@@ -160,15 +162,16 @@ func (p *Page) Check(ctx context.Context, sh *Shell, patience time.Duration) err
 		}
 
 		if err != nil {
-			differ = append(differ, fmt.Errorf("line %d: %s%s\nprints:\n%sand not what the page says:\n%s", c.Line, prompt, c.Text, Stable(output), c.Output))
+			differ = append(differ, fmt.Errorf("line %d: %s%s\nprints:\n%sand not what the page says:\n%s",
+				c.Line, prompt, c.Text, Stable(output), c.Output))
 		}
 	}
 
 	return errors.Join(differ...)
 }
 
-// Shell is a POSIX shell that runs commands one after the other, so that a command finds the variables of earlier ones. It is not safe for
-// concurrent use.
+// Shell is a POSIX shell that runs commands one after the other, so that a command finds the variables of earlier ones.
+// It is not safe for concurrent use.
 type Shell struct {
 	cmd    *exec.Cmd
 	input  io.WriteCloser
@@ -177,8 +180,8 @@ type Shell struct {
 	output string        // file that it prints to
 }
 
-// NewShell starts a shell. Its files are in dir, which must exist and be empty; its commands run in a new directory in there. env is its
-// whole environment, each entry as in NAME=value. Close ends it.
+// NewShell starts a shell. Its files are in dir, which must exist and be empty; its commands run in a new directory in
+// there. env is its whole environment, each entry as in NAME=value. Close ends it.
 func NewShell(dir string, env []string) (*Shell, error) {
 	s := &Shell{cmd: exec.Command("sh"), script: filepath.Join(dir, "command"), output: filepath.Join(dir, "output")}
 	s.cmd.Dir = filepath.Join(dir, "work")
@@ -198,8 +201,9 @@ func NewShell(dir string, env []string) (*Shell, error) {
 	return s, nil
 }
 
-// Run runs a command and returns its standard output and error. It ignores the exit code. It returns an error if the shell ends, for example
-// because of a syntax error, or if ctx ends before the command does; the shell cannot be used then.
+// Run runs a command and returns its standard output and error. It ignores the exit code. It returns an error if the
+// shell ends, for example because of a syntax error, or if ctx ends before the command does; the shell cannot be used
+// then.
 func (s *Shell) Run(ctx context.Context, command string) (string, error) {
 	if err := os.WriteFile(s.script, []byte(command+"\n"), 0o600); err != nil {
 		return "", fmt.Errorf("save the command: %w", err)
@@ -273,8 +277,8 @@ var rules = []rule{
 	{regexp.MustCompile(`\b127\.0\.0\.1:\d+\b`), "127.0.0.1:8090"},
 }
 
-// Stable normalizes what differs between runs in the output of a command: UIDs, times, ages, page tokens, and ports of 127.0.0.1. The
-// result ends with a line feed, unless it is empty.
+// Stable normalizes what differs between runs in the output of a command: UIDs, times, ages, page tokens, and ports of
+// 127.0.0.1. The result ends with a line feed, unless it is empty.
 func Stable(output string) string {
 	for _, rule := range rules {
 		output = rule.find.ReplaceAllString(output, rule.replace)

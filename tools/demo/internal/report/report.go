@@ -1,5 +1,5 @@
-// Package report shows a person the progress of a series of steps: what each waits for, what it has found, how long it took, and at the end
-// a table of all steps.
+// Package report shows a person the progress of a series of steps: what each waits for, what it has found, how long it
+// took, and at the end a table of all steps.
 package report
 
 import (
@@ -31,8 +31,8 @@ const (
 	noWrap, wrap = "\x1b[?7l", "\x1b[?7h"
 )
 
-// Console writes lines for people. On a terminal, it uses colours (unless NO_COLOR is set) and keeps one line of progress
-// at the bottom; elsewhere, it writes plain lines. It is safe for concurrent use.
+// Console writes lines for people. On a terminal, it uses colours (unless NO_COLOR is set) and keeps one line of
+// progress at the bottom; elsewhere, it writes plain lines. It is safe for concurrent use.
 type Console struct {
 	out      io.Writer
 	terminal bool
@@ -82,8 +82,8 @@ func (c *Console) Block(text string) {
 	c.line("    " + strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n    "))
 }
 
-// Progress writes what is being waited for. On a terminal, it replaces the previous such line. Elsewhere, only waits that last are written,
-// and not often, so that a log stays short.
+// Progress writes what is being waited for. On a terminal, it replaces the previous such line. Elsewhere, only waits
+// that last are written, and not often, so that a log stays short.
 func (c *Console) Progress(format string, args ...any) {
 	text := "  … " + fmt.Sprintf(format, args...)
 
@@ -149,7 +149,8 @@ func Seconds(d time.Duration) string {
 	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
-// cells returns the lines of the row, each with its cells: one line for each text in Checked and for the error, at least one.
+// cells returns the lines of the row, each with its cells: one line for each text in Checked and for the error, at
+// least one.
 func (c *Console) cells(r Row) [][]string {
 	texts, took, result := r.Checked, Seconds(r.Took), c.colour(green, "ok")
 

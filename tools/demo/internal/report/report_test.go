@@ -40,7 +40,8 @@ func console(out *strings.Builder) (*Console, *time.Time) {
 func TestTable(t *testing.T) {
 	rows := []Row{
 		{Step: "the system starts", Checked: []string{"control plane, services"}, Took: 4700 * time.Millisecond},
-		{Step: "1 three shards join", Checked: []string{"Ready 3/3", "every Lease is ready – all three"}, Took: 1449 * time.Millisecond},
+		{Step: "1 three shards join", Checked: []string{"Ready 3/3", "every Lease is ready – all three"},
+			Took: 1449 * time.Millisecond},
 	}
 	checked := append(make([]string, 0, 2), "its Lease was dead after 10.2 s")
 	failed := Row{
@@ -48,7 +49,10 @@ func TestTable(t *testing.T) {
 		Err: errors.Join(errors.New("3 objects moved"), errors.New("details")),
 	}
 
-	for name, rows := range map[string][]Row{"success.txt": rows, "failure.txt": append(rows, failed, Row{Step: "3 never begun", Skipped: true})} {
+	for name, rows := range map[string][]Row{
+		"success.txt": rows,
+		"failure.txt": append(rows, failed, Row{Step: "3 never begun", Skipped: true}),
+	} {
 		var out, coloured strings.Builder
 
 		c, _ := console(&out)
@@ -65,7 +69,8 @@ func TestTable(t *testing.T) {
 
 func TestSeconds(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "0 ms", 99 * time.Millisecond: "99 ms", 100 * time.Millisecond: "0.1 s", 12340 * time.Millisecond: "12.3 s", 2 * time.Minute: "120.0 s",
+		0: "0 ms", 99 * time.Millisecond: "99 ms", 100 * time.Millisecond: "0.1 s", 12340 * time.Millisecond: "12.3 s",
+		2 * time.Minute: "120.0 s",
 	} {
 		require.Equal(t, want, Seconds(d))
 	}
@@ -106,5 +111,7 @@ func TestConsoleOnATerminal(t *testing.T) {
 	c.Progress("a long sentence about it")
 	c.OK("done")
 	c.OK("done, too")
-	require.Equal(t, erase+noWrap+"  … waiting"+wrap+erase+noWrap+"  … a long sentence about it"+wrap+erase+"  ✓ done\n  ✓ done, too\n", out.String())
+	require.Equal(t, erase+noWrap+"  … waiting"+wrap+
+		erase+noWrap+"  … a long sentence about it"+wrap+
+		erase+"  ✓ done\n  ✓ done, too\n", out.String())
 }

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// patience limits waits that have no bound of their own. patiencePerObject is added for each object, for slow machines.
+	// patience limits waits that have no bound of their own. patiencePerObject is added for each object, for slow
+	// machines.
 	patience          = 60 * time.Second
 	patiencePerObject = 20 * time.Millisecond
 	// idleFor is how long a shard must be idle to count as idle, because events may still be on their way.
@@ -56,8 +57,8 @@ func unless(holds bool, format string, args ...any) string {
 	return fmt.Sprintf(format, args...)
 }
 
-// awaitReady waits until the ring is Ready, all running shards are available, all conditions are true, and the rebalancer has seen every
-// object in place for exactly these shards.
+// awaitReady waits until the ring is Ready, all running shards are available, all conditions are true, and the
+// rebalancer has seen every object in place for exactly these shards.
 func (s *Story) awaitReady(ctx context.Context) {
 	s.await(ctx, func(ctx context.Context) string {
 		ring, available := s.ring(ctx), len(s.available())
@@ -74,11 +75,13 @@ func (s *Story) awaitReady(ctx context.Context) {
 
 		a := ring.Status.Assignment
 
-		return unless(a != nil && a.Fingerprint == answer.GetRing().GetFingerprint(), "the rebalancer has not yet seen every object in place")
+		return unless(a != nil && a.Fingerprint == answer.GetRing().GetFingerprint(),
+			"the rebalancer has not yet seen every object in place")
 	})
 }
 
-// awaitInPlace waits until each Website and each Fleet has an available shard, and its ConfigMap or Ships have the same shard.
+// awaitInPlace waits until each Website and each Fleet has an available shard, and its ConfigMap or Ships have the same
+// shard.
 func (s *Story) awaitInPlace(ctx context.Context) {
 	s.awaitPlaced(ctx, s.created+s.fleets, func(check.Version) bool { return true })
 }

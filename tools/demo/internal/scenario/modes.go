@@ -27,8 +27,8 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/process"
 )
 
-// Modes returns the ways to share the objects of a controller, as docs/modes.md lists them, except the one that [Story.Steps] is about. The
-// steps do not depend on each other.
+// Modes returns the ways to share the objects of a controller, as docs/modes.md lists them, except the one that
+// [Story.Steps] is about. The steps do not depend on each other.
 func (s *Story) Modes() []Step {
 	modes := []Step{
 		{Name: "slots", Title: "names that outlive Pods: a Pod is replaced, nothing moves", do: s.slots},
@@ -58,7 +58,8 @@ func (s *Story) ModeNames() []string {
 	return names
 }
 
-// ModesNamed returns the modes with these names in their order, and all modes without names. The error lists the names that exist.
+// ModesNamed returns the modes with these names in their order, and all modes without names. The error lists the names
+// that exist.
 func (s *Story) ModesNamed(names []string) ([]Step, error) {
 	all, known := s.Modes(), s.ModeNames()
 	if len(names) == 0 {
@@ -146,12 +147,14 @@ func (s *Story) tidy(ctx context.Context) {
 	}
 }
 
-// deletePages deletes the ConfigMaps of deleted Websites. The garbage collector looks for new kinds of owners only every 30 s.
+// deletePages deletes the ConfigMaps of deleted Websites. The garbage collector looks for new kinds of owners only
+// every 30 s.
 func (s *Story) deletePages(ctx context.Context) {
 	var pages corev1.ConfigMapList
 	must.Do(s.client.List(ctx, &pages))
 
-	pages.Items = slices.DeleteFunc(pages.Items, func(page corev1.ConfigMap) bool { return metav1.GetControllerOfNoCopy(&page) == nil })
+	pages.Items = slices.DeleteFunc(pages.Items,
+		func(page corev1.ConfigMap) bool { return metav1.GetControllerOfNoCopy(&page) == nil })
 	must.Do(atOnce(ctx, len(pages.Items), func(ctx context.Context, i int) error {
 		return client.IgnoreNotFound(s.client.Delete(ctx, &pages.Items[i])) //nolint:wrapcheck // it names the object
 	}))
@@ -161,7 +164,8 @@ func (s *Story) deletePages(ctx context.Context) {
 func (s *Story) unmoved(since int) {
 	versions := s.versions()
 	changes := objects(nil).after(versions[:since]).changes(versions[since:])
-	must.Do(wrong("labels of objects have changed", slices.DeleteFunc(changes, func(c change) bool { return c.before.UID == "" || c.after.Deleted })))
+	must.Do(wrong("labels of objects have changed",
+		slices.DeleteFunc(changes, func(c change) bool { return c.before.UID == "" || c.after.Deleted })))
 }
 
 // slotCount is the number of slots. One more process waits for one.
@@ -178,7 +182,8 @@ func (s *Story) slots(ctx context.Context) {
 	out, took := s.replaceHolder(ctx, slot)
 	s.awaitReady(ctx)
 	s.unmoved(since)
-	s.ok("%s stopped: the process that waited holds %s after %s; no object moved, no label was written", out.Name, slot, took)
+	s.ok("%s stopped: the process that waited holds %s after %s; no object moved, no label was written", out.Name, slot,
+		took)
 	s.tidy(ctx)
 }
 
@@ -188,7 +193,8 @@ func (s *Story) startSlots(ctx context.Context, flags ...string) {
 	s.awaitSlots(ctx)
 }
 
-// replaceHolder stops the process that holds a slot, and returns it, and how long it took until the one that waited holds the slot.
+// replaceHolder stops the process that holds a slot, and returns it, and how long it took until the one that waited
+// holds the slot.
 func (s *Story) replaceHolder(ctx context.Context, slot string) (out *shard, took string) {
 	told := time.Now()
 	out = s.serving(slot)
@@ -202,7 +208,8 @@ func (s *Story) replaceHolder(ctx context.Context, slot string) (out *shard, too
 	return out, took
 }
 
-// awaitSlots waits until running processes hold all slots, according to the status of the ring, and notes which process holds which.
+// awaitSlots waits until running processes hold all slots, according to the status of the ring, and notes which process
+// holds which.
 func (s *Story) awaitSlots(ctx context.Context) {
 	s.await(ctx, func(ctx context.Context) string {
 		held := 0
@@ -254,7 +261,9 @@ func (s *Story) named(ctx context.Context) {
 // grantOwnLabel lets the rebalancer write the label.
 func (s *Story) grantOwnLabel(ctx context.Context) {
 	must.Do(client.IgnoreAlreadyExists(s.client.Create(ctx, &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "demo:shard-label", Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "demo:shard-label", Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"},
+		},
 		Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels},
 			ResourceNames: []string{ownLabel}, Verbs: []string{"write"},
@@ -351,12 +360,13 @@ func (s *Story) together(when string) {
 	}
 
 	must.Do(wrong("objects of one namespace are apart", apart))
-	s.ok("%sthe %d Websites of %d namespaces are at %d shards, those of each namespace at one", when, s.created, namespaces,
-		len(slices.Compact(slices.Sorted(maps.Values(at)))))
+	s.ok("%sthe %d Websites of %d namespaces are at %d shards, those of each namespace at one",
+		when, s.created, namespaces, len(slices.Compact(slices.Sorted(maps.Values(at)))))
 }
 
 const (
-	// own is the namespace of the objects of the ring whose shards elect its sharder, and ownSites the number of its Websites.
+	// own is the namespace of the objects of the ring whose shards elect its sharder, and ownSites the number of its
+	// Websites.
 	own, ownSites = "embedded", 40
 	// electedSays is in the log of the shard that is elected first.
 	electedSays = "Took the ring"
@@ -370,7 +380,8 @@ func (s *Story) alone(ctx context.Context) {
 	s.tidy(ctx)
 }
 
-// embedded lets shards shard a ring by themselves, which the services leave alone, and stops the one that they have elected.
+// embedded lets shards shard a ring by themselves, which the services leave alone, and stops the one that they have
+// elected.
 func (s *Story) embedded(ctx context.Context) {
 	s.prepareEmbedded(ctx)
 	names := s.start(ctx, 2, "--embedded")
@@ -384,20 +395,24 @@ func (s *Story) embedded(ctx context.Context) {
 	s.end(elected.Name)
 	s.createOwnSite(ctx, ownSites)
 	s.awaitOwn(ctx, ownSites+1)
-	s.ok("it stopped: its %d objects moved, and another elected shard assigned a new object, after %s in all", has, seconds(told))
+	s.ok("it stopped: its %d objects moved, and another elected shard assigned a new object, after %s in all", has,
+		seconds(told))
 }
 
 // prepareEmbedded grants the shards what the elected one needs, and creates the ring again, for one namespace.
 func (s *Story) prepareEmbedded(ctx context.Context) {
 	must.Do(s.system.Plane.Install(ctx, "deploy/example-embedded/rbac.yaml"))
-	must.Do(s.client.Create(ctx, &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: localsystem.Ring}, Spec: v1alpha1.ClusterRingSpec{
-		Sharder: v1alpha1.SharderEmbedded, ShardNamespaces: []string{localsystem.ShardNamespace},
-		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: own}},
-		Resources: []v1alpha1.RingResource{{
-			Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "websites",
-			ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
-		}},
-	}}))
+	must.Do(s.client.Create(ctx, &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: localsystem.Ring},
+		Spec: v1alpha1.ClusterRingSpec{
+			Sharder: v1alpha1.SharderEmbedded, ShardNamespaces: []string{localsystem.ShardNamespace},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: own}},
+			Resources: []v1alpha1.RingResource{{
+				Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "websites",
+				ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
+			}},
+		},
+	}))
 	must.Do(s.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: own}}))
 }
 
@@ -417,7 +432,8 @@ func (s *Story) createOwn(ctx context.Context) {
 	s.awaitOwn(ctx, ownSites)
 
 	waits := s.waits(created)
-	must.Hold(len(waits) == ownSites, "%d of %d objects were created without a shard: some webhook is in use", len(waits), ownSites)
+	must.Hold(len(waits) == ownSites, "%d of %d objects were created without a shard: some webhook is in use", len(waits),
+		ownSites)
 
 	c := meta.FindStatusCondition(s.ring(ctx).Status.Conditions, v1alpha1.ConditionWebhookRegistered)
 	must.Hold(c != nil && c.Reason == v1alpha1.ReasonEmbedded, "the ring does not say that it uses no webhook: %v", c)

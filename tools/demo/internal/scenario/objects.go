@@ -11,7 +11,8 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/check"
 )
 
-// objects are the existing objects of a ring by UID, each in its newest version. ConfigMaps without an owner are not among them.
+// objects are the existing objects of a ring by UID, each in its newest version. ConfigMaps without an owner are not
+// among them.
 type objects map[string]check.Version
 
 // after returns the objects after some more versions, in the order in which they were recorded.
@@ -120,12 +121,13 @@ func (o objects) moves(after objects) []change {
 	return moves
 }
 
-// disordered returns the changes in which an object came to a shard before all objects that it controls. Watches of different resources
-// are not in step with each other: the numbers of the versions count.
+// disordered returns the changes in which an object came to a shard before all objects that it controls. Watches of
+// different resources are not in step with each other: the numbers of the versions count.
 func (o objects) disordered(versions []check.Version) []string {
 	var wrong []string
 
-	versions = slices.SortedFunc(slices.Values(versions), func(a, b check.Version) int { return cmp.Compare(a.Number, b.Number) })
+	versions = slices.SortedFunc(slices.Values(versions),
+		func(a, b check.Version) int { return cmp.Compare(a.Number, b.Number) })
 
 	all := o.copy()
 	for _, v := range versions {
@@ -148,7 +150,8 @@ func (o objects) disordered(versions []check.Version) []string {
 
 		for _, uid := range controlled[v.UID] {
 			if child, exists := now[uid]; exists && child.Shard != v.Shard {
-				wrong = append(wrong, fmt.Sprintf("%s came to %s before %s, which was at %q", name(v), v.Shard, name(child), child.Shard))
+				wrong = append(wrong,
+					fmt.Sprintf("%s came to %s before %s, which was at %q", name(v), v.Shard, name(child), child.Shard))
 			}
 		}
 	}
@@ -171,9 +174,9 @@ func (s spread) total() int {
 	return total
 }
 
-// evenness returns the maximum number of objects per shard, relative to the mean: 1 is perfect. bound is the acceptable maximum: the ring
-// gives each shard at most 1.05 times its ideal share of the hash space, and the numbers of random keys deviate from the shares by three
-// standard deviations.
+// evenness returns the maximum number of objects per shard, relative to the mean: 1 is perfect. bound is the acceptable
+// maximum: the ring gives each shard at most 1.05 times its ideal share of the hash space, and the numbers of random
+// keys deviate from the shares by three standard deviations.
 func (s spread) evenness() (maxToMean, bound float64) {
 	const overIdeal, deviations = 1.05, 3
 
@@ -195,7 +198,8 @@ func (s spread) String() string {
 	return fmt.Sprintf("%d objects over %d shards, max/mean %.2f (bound %.2f)", s.total(), len(s), maxToMean, bound)
 }
 
-// bars returns one line per shard, in the order of their names: name, bar of at most width cells, number, and percentage.
+// bars returns one line per shard, in the order of their names: name, bar of at most width cells, number, and
+// percentage.
 func (s spread) bars(width int) string {
 	most, longest := 1, 0
 	for name, n := range s {

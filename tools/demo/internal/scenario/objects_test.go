@@ -14,7 +14,9 @@ func site(number uint64, shard string) check.Version {
 }
 
 func child(number uint64, name, shard string) check.Version {
-	return check.Version{Kind: check.ConfigMap, Namespace: "n", Name: name, UID: "cm-" + name, Owner: "x", Shard: shard, Number: number}
+	return check.Version{
+		Kind: check.ConfigMap, Namespace: "n", Name: name, UID: "cm-" + name, Owner: "x", Shard: shard, Number: number,
+	}
 }
 
 func draining(v check.Version) check.Version { v.Draining = true; return v }
@@ -71,7 +73,9 @@ func TestDisordered(t *testing.T) {
 			versions: []check.Version{left, site(11, "b")},
 			wrong:    []string{`Website n/x came to b before ConfigMap n/x, which was at "a"`},
 		},
-		"a new child, nowhere yet, and its owner where it was": {versions: []check.Version{child(5, "y", ""), child(6, "y", "a")}},
+		"a new child, nowhere yet, and its owner where it was": {
+			versions: []check.Version{child(5, "y", ""), child(6, "y", "a")},
+		},
 		"a new child is left behind": {
 			versions: []check.Version{left, follows, child(11, "y", ""), comes},
 			wrong:    []string{`Website n/x came to b before ConfigMap n/y, which was at ""`},
@@ -94,8 +98,9 @@ func TestSpread(t *testing.T) {
 		maxToMean, bound float64
 		text             string
 	}{
-		"even":    {spread{"a": 100, "b": 100}, 1, 1.26, "200 objects over 2 shards, max/mean 1.00 (bound 1.26)"},
-		"uneven":  {spread{"a": 300, "b": 100, "c": 0, "d": 0}, 3, 1.31, "400 objects over 4 shards, max/mean 3.00 (bound 1.31)"},
+		"even": {spread{"a": 100, "b": 100}, 1, 1.26, "200 objects over 2 shards, max/mean 1.00 (bound 1.26)"},
+		"uneven": {spread{"a": 300, "b": 100, "c": 0, "d": 0}, 3, 1.31,
+			"400 objects over 4 shards, max/mean 3.00 (bound 1.31)"},
 		"one":     {spread{"only": 7}, 1, 1.05, "7 objects over 1 shards, max/mean 1.00 (bound 1.05)"},
 		"nothing": {spread{"a": 0}, 0, 1.05, "0 objects over 1 shards, max/mean 0.00 (bound 1.05)"},
 	} {

@@ -25,7 +25,8 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
-// program is a controller of somebody else. Its name is that of its binary, of its ring, and of the namespace of its shards.
+// program is a controller of somebody else. Its name is that of its binary, of its ring, and of the namespace of its
+// shards.
 type program struct {
 	name      string
 	manifests []string
@@ -51,7 +52,8 @@ func (s *Story) share(ctx context.Context, p *program) {
 		return s.asUser(ctx, p.object(fmt.Sprintf("object-%d", i)))
 	}))
 	s.awaitProgram(ctx, p, shards[:2]...)
-	s.ok("%d objects of kind %s have a shard, and what they control is at the same shard", p.objects, p.object("").GetKind())
+	s.ok("%d objects of kind %s have a shard, and what they control is at the same shard", p.objects,
+		p.object("").GetKind())
 
 	second := s.system.Process(shards[1])
 
@@ -61,7 +63,8 @@ func (s *Story) share(ctx context.Context, p *program) {
 		shows string
 	}{
 		{func() { s.startProgram(ctx, p, shards[2]) }, shards, "a third shard has its part %s after its start"},
-		{func() { must.Do(s.system.End(shards[0])) }, shards[1:], "a shard was told to stop: others have its objects after %s"},
+		{func() { must.Do(s.system.End(shards[0])) }, shards[1:],
+			"a shard was told to stop: others have its objects after %s"},
 		{func() { must.Do(second.Kill()) }, shards[2:], "a shard was killed: another has its objects after %s"},
 	} {
 		begin := time.Now()
@@ -89,14 +92,16 @@ func (s *Story) startProgram(ctx context.Context, p *program, names ...string) {
 
 		spec := process.Spec{Name: name, Path: filepath.Join(s.system.BinDir, p.name), Args: slices.Concat([]string{
 			"--kubeconfig=" + kubeconfig, "--clusterring=" + p.name, "--lease-namespace=" + p.name, "--shard=" + name,
-			"--history=" + s.system.HistoryFile(name), "--lease-duration=" + localsystem.LeaseDuration.String(), "--renew-deadline=5s",
+			"--history=" + s.system.HistoryFile(name), "--lease-duration=" + localsystem.LeaseDuration.String(),
+			"--renew-deadline=5s",
 			"--retry-period=800ms", "--health-probe-bind-address=" + probes[i],
 		}, p.args)}
 		must.Do(s.system.Launch(ctx, spec, process.Readiness{URL: "http://" + probes[i] + "/readyz"}))
 	}
 }
 
-// awaitProgram waits until exactly these shards have objects, all work is done, and each object has one child of each kind at its shard.
+// awaitProgram waits until exactly these shards have objects, all work is done, and each object has one child of each
+// kind at its shard.
 func (s *Story) awaitProgram(ctx context.Context, p *program, shards ...string) {
 	shardLabel, drainLabel := contract.ShardLabel(p.name), contract.DrainLabel(p.name)
 
@@ -153,26 +158,30 @@ func (s *Story) listed(ctx context.Context, kind schema.GroupVersionKind) []unst
 	return list.Items
 }
 
-// anyway are parts of errors that a controller also returns without shards: when it is stopped, and when its cache is behind its own writes.
+// anyway are parts of errors that a controller also returns without shards: when it is stopped, and when its cache is
+// behind its own writes.
 var anyway = []string{"context canceled", "the object has been modified"}
 
 // judgeProgram judges what the shards have recorded.
 func (s *Story) judgeProgram(since time.Duration, killed *process.Process, shards []string) {
 	spans := s.spansSince(since, shards...)
 	ended := map[int]time.Duration{killed.PID(): record.At(killed.EndedAt())}
-	overlaps := history.Overlaps(history.Close(spans, ended, record.Now()), func(span history.Span) string { return span.UID })
+	overlaps := history.Overlaps(history.Close(spans, ended, record.Now()),
+		func(span history.Span) string { return span.UID })
 	must.Do(wrong("two shards worked on one object at the same time", overlaps))
 
 	var failed []string
 
 	for _, span := range spans {
-		if span.Error != "" && !slices.ContainsFunc(anyway, func(part string) bool { return strings.Contains(span.Error, part) }) {
+		if span.Error != "" &&
+			!slices.ContainsFunc(anyway, func(part string) bool { return strings.Contains(span.Error, part) }) {
 			failed = append(failed, span.String()+": "+span.Error)
 		}
 	}
 
 	must.Do(wrong("reconciles failed that do not without shards", failed))
-	s.ok("%d reconciles recorded: no two shards worked on one object at the same time, none failed because of the shards", len(spans))
+	s.ok("%d reconciles recorded: no two shards worked on one object at the same time, none failed because of the shards",
+		len(spans))
 }
 
 // object returns a function that makes objects.
@@ -195,8 +204,9 @@ func object(apiVersion, kind, namespace string, spec map[string]any) func(string
 // jobset runs the controllers of JobSet.
 func (s *Story) jobset(ctx context.Context) {
 	s.share(ctx, &program{
-		name: "jobset", manifests: []string{filepath.Join(s.system.BinDir, "jobset.crd.yaml"), "tools/operators/deploy/jobset.yaml"},
-		objects: operatorObjects, object: object("jobset.x-k8s.io/v1alpha2", "JobSet", "jobset", map[string]any{
+		name:      "jobset",
+		manifests: []string{filepath.Join(s.system.BinDir, "jobset.crd.yaml"), "tools/operators/deploy/jobset.yaml"},
+		objects:   operatorObjects, object: object("jobset.x-k8s.io/v1alpha2", "JobSet", "jobset", map[string]any{
 			"suspend": true, "network": map[string]any{"enableDNSHostnames": true},
 			"replicatedJobs": []any{map[string]any{"name": "main", "replicas": int64(1), "template": map[string]any{
 				"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
@@ -223,7 +233,10 @@ const operatorObjects = 200
 // trustManager runs the controller of trust-manager.
 func (s *Story) trustManager(ctx context.Context) {
 	s.share(ctx, &program{
-		name: "trust-manager", manifests: []string{filepath.Join(s.system.BinDir, "trust-manager.crd.yaml"), "tools/operators/deploy/trust-manager.yaml"},
+		name: "trust-manager",
+		manifests: []string{
+			filepath.Join(s.system.BinDir, "trust-manager.crd.yaml"), "tools/operators/deploy/trust-manager.yaml",
+		},
 		objects: operatorObjects, object: object("trust.cert-manager.io/v1alpha1", "Bundle", "", map[string]any{
 			"sources": []any{map[string]any{"inLine": string(s.system.Plane.Config.CAData)}},
 			"target": map[string]any{
@@ -244,8 +257,8 @@ func (s *Story) trustManager(ctx context.Context) {
 	})
 }
 
-// guide runs the program that the guide of kubernetes-controller-sharding prints. There, the rebalancer runs as the service account sharder; here, the
-// role that the guide grants is bound to the accounts of the services, too.
+// guide runs the program that the guide of kubernetes-controller-sharding prints. There, the rebalancer runs as the
+// service account sharder; here, the role that the guide grants is bound to the accounts of the services, too.
 func (s *Story) guide(ctx context.Context) {
 	const role = "sharding:clusterring:guide"
 

@@ -44,7 +44,8 @@ func Queries() []Query {
 		{Method: queryService + "/ListRings"},
 		{Method: queryService + "/GetRing", Request: fmt.Sprintf(`{"name":%q}`, localsystem.Ring), from: `"shards": [`},
 		{Method: queryService + "/Locate", Request: fmt.Sprintf(
-			`{"object":{"group":%q,"kind":%q,"namespace":%q,"name":"site-0"}}`, gvk(check.Website).Group, check.Website, namespaceOf(0))},
+			`{"object":{"group":%q,"kind":%q,"namespace":%q,"name":"site-0"}}`, gvk(check.Website).Group, check.Website,
+			namespaceOf(0))},
 	}
 }
 

@@ -32,7 +32,8 @@ func (s *Story) join(ctx context.Context) {
 
 	s.awaitReady(ctx)
 	ring := s.ring(ctx)
-	s.ok("the ring is Ready, %d of %d shards available, after %s", ring.Status.AvailableShards, ring.Status.Shards, seconds(s.began))
+	s.ok("the ring is Ready, %d of %d shards available, after %s", ring.Status.AvailableShards, ring.Status.Shards,
+		seconds(s.began))
 
 	for _, name := range names {
 		s.awaitState(ctx, name, "ready")
@@ -54,7 +55,8 @@ func (s *Story) create(ctx context.Context) {
 
 	s.createFleets(ctx)
 	s.awaitInPlace(ctx)
-	s.ok("%d ConfigMaps were created, each with the shard of its Website; also %d Ships of %d Fleets", s.Objects, fleets*shipsOfEach, fleets)
+	s.ok("%d ConfigMaps were created, each with the shard of its Website; also %d Ships of %d Fleets", s.Objects,
+		fleets*shipsOfEach, fleets)
 	s.spreadOut()
 	s.awaitReady(ctx)
 }
@@ -104,8 +106,8 @@ func (s *Story) leave(ctx context.Context) {
 	s.awaitReady(ctx)
 }
 
-// awaitReplaced waits until the Lease of a shard that has been silent since the given time was taken, and other shards have its objects. It
-// checks that no object moved before, and that no object of another shard moved.
+// awaitReplaced waits until the Lease of a shard that has been silent since the given time was taken, and other shards
+// have its objects. It checks that no object moved before, and that no object of another shard moved.
 func (s *Story) awaitReplaced(ctx context.Context, shard *shard, silent time.Time) {
 	dead := s.awaitDeath(ctx, shard.Name, silent)
 	s.awaitInPlace(ctx)
@@ -118,8 +120,8 @@ func (s *Story) awaitReplaced(ctx context.Context, shard *shard, silent time.Tim
 		report.Seconds(moved[len(moved)-1].after.At-dead.At))
 }
 
-// onlyMoved checks that since the step began, all objects of the lost shard have moved, and the labels of no other object have changed. It
-// returns the moves in the order in which they were seen; there is at least one.
+// onlyMoved checks that since the step began, all objects of the lost shard have moved, and the labels of no other
+// object have changed. It returns the moves in the order in which they were seen; there is at least one.
 func (s *Story) onlyMoved(lost string) []change {
 	var moved, others []change
 
@@ -139,8 +141,8 @@ func (s *Story) onlyMoved(lost string) []change {
 	return moved
 }
 
-// awaitDeath waits until the Lease of a shard that has been silent since the given time is dead, checks its states on the way, and returns
-// the version in which the Lease was taken.
+// awaitDeath waits until the Lease of a shard that has been silent since the given time is dead, checks its states on
+// the way, and returns the version in which the Lease was taken.
 func (s *Story) awaitDeath(ctx context.Context, shard string, silent time.Time) check.Version {
 	s.awaitState(ctx, shard, "dead")
 
@@ -168,7 +170,8 @@ func (s *Story) awaitDeath(ctx context.Context, shard string, silent time.Time) 
 		"the Lease of %s went through the states%s, not expired, uncertain, dead", shard, path)
 	must.Hold(taken.Holder == contract.LeaseControllerIdentity, "the Lease of %s was taken by %q", shard, taken.Holder)
 
-	// Shards and the monitor share one clock here. There is no upper bound: a late taking only shows that the machine is busy.
+	// Shards and the monitor share one clock here. There is no upper bound: a late taking only shows that the machine is
+	// busy.
 	kept := taken.Renewed.Sub(renewed)
 	must.Hold(kept >= 2*localsystem.LeaseDuration,
 		"the Lease of %s was taken %s after its last renewal, which is less than twice its duration, %s",
@@ -179,14 +182,16 @@ func (s *Story) awaitDeath(ctx context.Context, shard string, silent time.Time) 
 	return taken
 }
 
-// released returns how long after a point in time the shard released its Lease, and checks that the Lease did not expire.
+// released returns how long after a point in time the shard released its Lease, and checks that the Lease did not
+// expire.
 func (s *Story) released(shard string, told time.Time) time.Duration {
 	for _, v := range s.lease(shard) {
 		if v.At < record.At(told) {
 			continue
 		}
 
-		must.Hold(v.State != "expired" && v.State != "uncertain", "the Lease of %s was %s after the shard received SIGTERM", shard, v.State)
+		must.Hold(v.State != "expired" && v.State != "uncertain", "the Lease of %s was %s after the shard received SIGTERM",
+			shard, v.State)
 
 		if v.Holder == "" {
 			return v.At - record.At(told)
@@ -209,8 +214,8 @@ func (s *Story) grow(ctx context.Context) {
 	})
 
 	took := seconds(s.began)
-	s.console.Note("%s joined; meanwhile, users made %d edits: none failed, the slowest took %s", strings.Join(joined, " and "),
-		edited.edits, report.Seconds(edited.slowest))
+	s.console.Note("%s joined; meanwhile, users made %d edits: none failed, the slowest took %s",
+		strings.Join(joined, " and "), edited.edits, report.Seconds(edited.slowest))
 	s.verifyShare(joined)
 	s.verifyMoves()
 	s.ok("each was drained and released first, and its ConfigMap moved to the new shard before it; took %s", took)
@@ -237,7 +242,8 @@ func (s *Story) verifyShare(joined []string) {
 	// 5 % for the ring's bound, and three standard deviations for so few objects.
 	tolerance := 0.05*ideal + 3*math.Sqrt(ideal*(1-ideal)/sites)
 
-	figures := fmt.Sprintf("%.1f %% of %.0f Websites moved (ideal %.1f ± %.1f)", 100*moved/sites, sites, 100*ideal, 100*tolerance)
+	figures := fmt.Sprintf("%.1f %% of %.0f Websites moved (ideal %.1f ± %.1f)", 100*moved/sites, sites, 100*ideal,
+		100*tolerance)
 	must.Hold(math.Abs(moved/sites-ideal) <= tolerance, "the new shards did not get their share: %s", figures)
 	s.ok("%s, all to the new shards", figures)
 }
@@ -258,7 +264,8 @@ func (s *Story) freeze(ctx context.Context) {
 		s.awaitReplaced(ctx, shard, asleep)
 		s.awaitReady(ctx)
 	})
-	s.console.Note("meanwhile, users made %d edits: none failed, the slowest took %s", edited.edits, report.Seconds(edited.slowest))
+	s.console.Note("meanwhile, users made %d edits: none failed, the slowest took %s", edited.edits,
+		report.Seconds(edited.slowest))
 	// From here on, the other shards are idle: any write comes from the resumed shard.
 	s.awaitRendered(ctx)
 	s.awaitIdle(ctx)
@@ -269,14 +276,16 @@ func (s *Story) freeze(ctx context.Context) {
 	if spans, _ := spansOf(s.reconciles(), shard.PID()); len(spans) != begun {
 		must.Do(fault(shard.Process, "was resumed without its Lease, and began %d reconciles", len(spans)-begun))
 	}
-	s.ok("resumed during %d reconciles, it wrote no object, started no reconcile, and exited within %s", cut, report.Seconds(took))
+	s.ok("resumed during %d reconciles, it wrote no object, started no reconcile, and exited within %s", cut,
+		report.Seconds(took))
 	s.refused(shard)
 	s.console.Note("a Deployment would restart it; the demo does not, because the new process would wait %s for its Lease",
 		2*localsystem.LeaseDuration)
 	s.verify()
 }
 
-// refused checks that the fence refused every write of the resumed shard, whose workers write without a look at their Lease.
+// refused checks that the fence refused every write of the resumed shard, whose workers write without a look at their
+// Lease.
 func (s *Story) refused(shard *shard) {
 	file, err := os.Open(s.system.CarelessFile(shard.Name))
 	must.Do(err)
@@ -293,8 +302,8 @@ func (s *Story) refused(shard *shard) {
 	s.ok("its workers did not check their Lease before they wrote: the API server refused each of %d writes", refused)
 }
 
-// freezeAtWork freezes the shard during at least one reconcile. It returns how many reconciles have begun so far, and how many of these
-// have not ended.
+// freezeAtWork freezes the shard during at least one reconcile. It returns how many reconciles have begun so far, and
+// how many of these have not ended.
 func (s *Story) freezeAtWork(ctx context.Context, shard *shard) (begun, open int) {
 	atWork := func() bool {
 		spans, n := spansOf(s.reconciles(), shard.PID())
@@ -324,8 +333,8 @@ func (s *Story) freezeAtWork(ctx context.Context, shard *shard) (begun, open int
 	return begun, open
 }
 
-// resume resumes a frozen shard that has lost its Lease, and waits until it exits. It checks that the shard exited with an error, wrote no
-// object of the ring, and does not hold its Lease. It returns how long the exit took.
+// resume resumes a frozen shard that has lost its Lease, and waits until it exits. It checks that the shard exited with
+// an error, wrote no object of the ring, and does not hold its Lease. It returns how long the exit took.
 func (s *Story) resume(ctx context.Context, shard *shard, asleep time.Time) time.Duration {
 	labelled := client.HasLabels{contract.ShardLabel(localsystem.Ring)}
 	before := s.stored(ctx, labelled)
@@ -347,7 +356,8 @@ func (s *Story) resume(ctx context.Context, shard *shard, asleep time.Time) time
 	maps.DeleteFunc(changed, func(name string, _ metav1.PartialObjectMetadata) bool {
 		return before[name].ResourceVersion == after[name].ResourceVersion
 	})
-	must.Do(wrong("objects changed although only the resumed shard could have written them", slices.Sorted(maps.Keys(changed))))
+	must.Do(wrong("objects changed although only the resumed shard could have written them",
+		slices.Sorted(maps.Keys(changed))))
 
 	if lease := s.lease(shard.Name); len(lease) == 0 || lease[len(lease)-1].Holder == shard.Name {
 		must.Do(fault(shard.Process, "was resumed without its Lease, and took it back"))
@@ -364,15 +374,18 @@ func (s *Story) outage(ctx context.Context) {
 
 	made := s.createWebsites(ctx, during)
 	must.Hold(made.assigned == 0, "%d objects were assigned in admission although no assigner was running", made.assigned)
-	s.ok("without an assigner, %d of %d creates succeeded, unassigned (slowest %s)", during, during, report.Seconds(made.slowest))
+	s.ok("without an assigner, %d of %d creates succeeded, unassigned (slowest %s)", during, during,
+		report.Seconds(made.slowest))
 
 	s.awaitInPlace(ctx)
-	s.ok("the rebalancer assigned each within %s, and their ConfigMaps followed", report.Seconds(slices.Max(append(s.waits(s.old), 0))))
+	s.ok("the rebalancer assigned each within %s, and their ConfigMaps followed",
+		report.Seconds(slices.Max(append(s.waits(s.old), 0))))
 
 	must.Do(s.system.Resume(ctx, localsystem.Assigner))
 
 	made = s.createWebsites(ctx, afterwards)
-	must.Hold(made.assigned == afterwards, "with the assigner back, only %d of %d creates were assigned in admission", made.assigned, afterwards)
+	must.Hold(made.assigned == afterwards, "with the assigner back, only %d of %d creates were assigned in admission",
+		made.assigned, afterwards)
 	s.ok("with the assigner back, %d of %d creates were assigned in admission", afterwards, afterwards)
 	s.awaitInPlace(ctx)
 	s.awaitReady(ctx)
@@ -424,8 +437,8 @@ func (s *Story) remove(ctx context.Context) {
 			return unless(n >= afterwards, "users have created %d Websites since the ring was gone", n)
 		})
 	})
-	s.ok("the ring was gone after %s; of %d creates and %d edits meanwhile, none failed (slowest %s)", report.Seconds(gone.Sub(began)),
-		meanwhile.creates-before.creates, meanwhile.edits-before.edits, report.Seconds(all.slowest))
+	s.ok("the ring was gone after %s; of %d creates and %d edits meanwhile, none failed (slowest %s)",
+		report.Seconds(gone.Sub(began)), meanwhile.creates-before.creates, meanwhile.edits-before.edits, report.Seconds(all.slowest))
 
 	s.awaitUnregistered(ctx)
 	s.leftAlone(ctx, all.creates-before.creates)
@@ -450,7 +463,8 @@ func (s *Story) deleteRing(ctx context.Context) {
 	must.Do(s.client.Delete(ctx, ring))
 	s.awaitGone(ctx, ring, func() string {
 		left := s.objects()
-		return fmt.Sprintf("the ring has the finalizers %v; %d of %d objects are unassigned", ring.Finalizers, left.at(""), len(left))
+		return fmt.Sprintf("the ring has the finalizers %v; %d of %d objects are unassigned", ring.Finalizers, left.at(""),
+			len(left))
 	})
 }
 
@@ -511,9 +525,9 @@ func (s *Story) review(ctx context.Context) {
 	s.ok("no log of %d services and shards contains forbidden or panic", len(names))
 }
 
-// verify checks everything recorded so far: no two shards worked at the same time on one object, or on an object and an object that it
-// controls; no shard began to work without its Lease; no object left a shard that held its Lease without a drain, and no controlled
-// object before its owner. A frozen process does no work.
+// verify checks everything recorded so far: no two shards worked at the same time on one object, or on an object and an
+// object that it controls; no shard began to work without its Lease; no object left a shard that held its Lease without
+// a drain, and no controlled object before its owner. A frozen process does no work.
 func (s *Story) verify() {
 	all, ended, cut := s.reconciles(), map[int]time.Duration{}, map[string]int{}
 
@@ -553,11 +567,12 @@ func cuts(by map[string]int) string {
 	return strings.Join(texts, ", ")
 }
 
-// verifyMoves checks all moves: no object left a shard that held its Lease without a drain, and no controlled object before its owner.
-// Since the step began, no object came to a shard before the objects that it controls.
+// verifyMoves checks all moves: no object left a shard that held its Lease without a drain, and no controlled object
+// before its owner. Since the step began, no object came to a shard before the objects that it controls.
 func (s *Story) verifyMoves() {
 	versions := s.versions()
-	must.Do(wrong("objects left their shard without a drain, or in the wrong order", check.Safety(check.Run{Versions: versions})))
+	must.Do(wrong("objects left their shard without a drain, or in the wrong order",
+		check.Safety(check.Run{Versions: versions})))
 	must.Do(wrong("objects came to a shard in the wrong order", s.before.disordered(versions[s.old:])))
 }
 
@@ -566,6 +581,7 @@ func (s *Story) verifyShips() {
 	versions := s.versions()
 	excess, missing := check.Excess(versions)
 	must.Hold(excess+missing == 0, "a move made a controller create %d Ships twice, or miss %d Ships", excess, missing)
-	s.ok("%d Fleets moved %d times, and their controllers counted correctly: of %d Ships, none was created twice, none is missing",
+	s.ok("%d Fleets moved %d times, and their controllers counted correctly: "+
+		"of %d Ships, none was created twice, none is missing",
 		fleets, check.Moves(versions), fleets*shipsOfEach)
 }

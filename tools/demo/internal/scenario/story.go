@@ -1,5 +1,5 @@
-// Package scenario tells the story of the demo: it does something to a running system, waits for the result, and verifies what is guaranteed
-// for that case.
+// Package scenario tells the story of the demo: it does something to a running system, waits for the result, and
+// verifies what is guaranteed for that case.
 //
 // A step reads as a list: what fails in it ends it; see package must. [Story.Do] returns the error.
 package scenario
@@ -107,8 +107,10 @@ func New(ctx context.Context, s *localsystem.System, console *report.Console, o 
 	}
 
 	recorded := record.Options{
-		Ring:           localsystem.Ring,
-		Labels:         record.Labels{Shard: contract.ShardLabel(localsystem.Ring), Drain: contract.DrainLabel(localsystem.Ring)},
+		Ring: localsystem.Ring,
+		Labels: record.Labels{
+			Shard: contract.ShardLabel(localsystem.Ring), Drain: contract.DrainLabel(localsystem.Ring),
+		},
 		LeaseNamespace: localsystem.ShardNamespace,
 	}
 	for _, kind := range kinds {
@@ -175,7 +177,8 @@ func (s *Story) Prologue(ctx context.Context) error {
 	return nil
 }
 
-// Do runs a step and returns what was checked. If the step fails, Do saves all recorded versions in a file beside the logs.
+// Do runs a step and returns what was checked. If the step fails, Do saves all recorded versions in a file beside the
+// logs.
 func (s *Story) Do(ctx context.Context, step Step) ([]string, error) {
 	s.checked, s.began = nil, time.Now()
 

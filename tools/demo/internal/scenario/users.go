@@ -27,12 +27,13 @@ const (
 	// concurrency is the number of concurrent requests.
 	concurrency = 16
 
-	// fleets is the number of Fleets, shipsOfEach the number of Ships of each. The controller counts the Ships in its cache and creates
-	// missing Ships with generated names. If it does not see a Ship, it creates another one.
+	// fleets is the number of Fleets, shipsOfEach the number of Ships of each. The controller counts the Ships in its
+	// cache and creates missing Ships with generated names. If it does not see a Ship, it creates another one.
 	fleets      = 100
 	shipsOfEach = 3
 
-	// editors and creators are the numbers of users under load, interval is the pause of each user between edits or creates.
+	// editors and creators are the numbers of users under load, interval is the pause of each user between edits or
+	// creates.
 	editors, creators = 4, 2
 	interval          = 50 * time.Millisecond
 	// popular is the number of Websites that are edited: few, so that there is nearly always work on each.
@@ -157,8 +158,8 @@ func (s *Story) editWebsite(ctx context.Context, u *users) error {
 	return nil
 }
 
-// underLoad runs an action while users edit popular Websites, and create new ones if create is true. It returns what the users have done.
-// The context of the action ends if a request fails. The action must not create Websites.
+// underLoad runs an action while users edit popular Websites, and create new ones if create is true. It returns what
+// the users have done. The context of the action ends if a request fails. The action must not create Websites.
 func (s *Story) underLoad(ctx context.Context, create bool, do func(context.Context, *users)) done {
 	unhurried := context.WithoutCancel(ctx) // requests under way are completed
 	group, ctx := errgroup.WithContext(ctx)

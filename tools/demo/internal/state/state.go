@@ -1,7 +1,8 @@
-// Package state keeps track of the demos of this user, so that demo down can find and remove what they have left behind, however they ended.
+// Package state keeps track of the demos of this user, so that demo down can find and remove what they have left
+// behind, however they ended.
 //
-// Each demo has a state directory, which all its processes have in their arguments. The demo keeps a file in it locked as long as it runs.
-// No lock outlives its process.
+// Each demo has a state directory, which all its processes have in their arguments. The demo keeps a file in it locked
+// as long as it runs. No lock outlives its process.
 package state
 
 import (
@@ -26,7 +27,8 @@ type Kind string
 const (
 	// Run is a demo that ends by itself.
 	Run Kind = "run"
-	// Up is a demo that runs until it is stopped. There is one at a time, always in the same directory: an exported path stays valid.
+	// Up is a demo that runs until it is stopped. There is one at a time, always in the same directory: an exported path
+	// stays valid.
 	Up Kind = "up"
 )
 
@@ -149,8 +151,8 @@ func (d Demo) Running() (pid int, err error) {
 	return pid, nil
 }
 
-// Remove stops the demo and removes what is left of it: a running demo receives SIGTERM, and later SIGKILL; its processes are killed; its
-// state directory is removed.
+// Remove stops the demo and removes what is left of it: a running demo receives SIGTERM, and later SIGKILL; its
+// processes are killed; its state directory is removed.
 func (d Demo) Remove(ctx context.Context) error {
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		pid, err := d.Running()
@@ -178,7 +180,8 @@ func (d Demo) Remove(ctx context.Context) error {
 	return Discard(ctx, d.Dir)
 }
 
-// Discard kills the processes that have the directory in their arguments, except this one and its ancestors, and removes it.
+// Discard kills the processes that have the directory in their arguments, except this one and its ancestors, and
+// removes it.
 func Discard(ctx context.Context, dir string) error {
 	var last error
 	// A process that was just killed may still write a file into a directory that is being removed.

@@ -38,7 +38,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// playDemo claims a state directory, which its own arguments do not name, starts a process that does, and waits to be told to stop.
+// playDemo claims a state directory, which its own arguments do not name, starts a process that does, and waits to be
+// told to stop.
 func playDemo() error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)

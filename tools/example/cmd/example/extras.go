@@ -20,8 +20,8 @@ import (
 // lastWrites is how long the end of the process waits for careless workers.
 const lastWrites = 2 * time.Second
 
-// extras are what only tests and demonstrations need: reconciles that are recorded, that take longer, or that write without their Lease. The
-// zero value adds nothing.
+// extras are what only tests and demonstrations need: reconciles that are recorded, that take longer, or that write
+// without their Lease. The zero value adds nothing.
 type extras struct {
 	options  options
 	recorder *history.Recorder
@@ -109,7 +109,8 @@ func (e *extras) wait() {
 // exit ends the process when the Lease is lost and workers have not stopped.
 func (e *extras) exit(err error) {
 	e.wait()
-	klog.Background().Error(err, "Exiting: the Lease is lost, and only the end of the process stops its workers for certain")
+	klog.Background().Error(err,
+		"Exiting: the Lease is lost, and only the end of the process stops its workers for certain")
 	klog.Flush()
 	os.Exit(1) //nolint:revive // nothing less stops a worker that ignores its context
 }

@@ -1,5 +1,5 @@
-// Command example is a small controller that runs as one shard of a ring. Copy it for your own controller. Comments in this file mark
-// what sharding adds to an ordinary controller.
+// Command example is a small controller that runs as one shard of a ring. Copy it for your own controller. Comments in
+// this file mark what sharding adds to an ordinary controller.
 package main
 
 import (
@@ -30,8 +30,8 @@ import (
 	"github.com/clusterring/clusterring/tools/example/website"
 )
 
-// run runs the shard until the context ends, or until it loses its Lease, which is an error. Comments mark the lines that
-// sharding adds.
+// run runs the shard until the context ends, or until it loses its Lease, which is an error. Comments mark the lines
+// that sharding adds.
 func run(ctx context.Context, o options) error {
 	log, err := o.logger()
 	if err != nil {
@@ -54,7 +54,8 @@ func run(ctx context.Context, o options) error {
 		PprofBindAddress:       o.pprofAddress,
 		Controller:             config.Controller{MaxConcurrentReconciles: o.concurrency},
 	}
-	// Sharding: name the ring, and the kinds of its resources. Without sharding, this is ctrl.NewManager(restConfig, managerOptions).
+	// Sharding: name the ring, and the kinds of its resources. Without sharding, this is ctrl.NewManager(restConfig,
+	// managerOptions).
 	mgr, err := shard.NewManager(restConfig, managerOptions, o.shard(extras.exit))
 	if err != nil {
 		return explain(err, restConfig)
@@ -63,7 +64,8 @@ func run(ctx context.Context, o options) error {
 	// Sharding without services: the shards elect one of themselves, which also assigns the objects of the ring.
 	if o.embedded {
 		err := embedded.AddTo(mgr, embedded.Options{
-			Ring: mgr.Shard().Ring(), Namespace: mgr.Shard().Namespace(), LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
+			Ring: mgr.Shard().Ring(), Namespace: mgr.Shard().Namespace(), LeaseDuration: o.leaseDuration,
+			RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
 		})
 		if err != nil {
 			return fmt.Errorf("set up the shard (--embedded): %w", err)
@@ -133,8 +135,8 @@ func main() {
 	os.Exit(start(os.Args[1:]))
 }
 
-// start returns the exit code. It must not be zero when the shard has lost its Lease: workers may still be running, and only the
-// end of the process stops them for certain.
+// start returns the exit code. It must not be zero when the shard has lost its Lease: workers may still be running, and
+// only the end of the process stops them for certain.
 func start(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -57,7 +57,8 @@ func TestShard(t *testing.T) {
 	p := localplane.Shared(t)
 	o := options{
 		kubeconfig: p.Kubeconfig(), qps: 100, burst: 100,
-		metricsAddress: localplane.FreeAddress(t), probeAddress: localplane.FreeAddress(t), logLevel: "error", logFormat: "json",
+		metricsAddress: localplane.FreeAddress(t), probeAddress: localplane.FreeAddress(t),
+		logLevel: "error", logFormat: "json",
 		concurrency: 2, historyFile: filepath.Join(t.TempDir(), "history.jsonl"),
 		ring: ring, shardName: shardName, leaseNamespace: namespace, leaseDuration: 3 * time.Second,
 	}
@@ -86,7 +87,8 @@ func TestShard(t *testing.T) {
 	t.Run("sees late what belongs to it", s.seesLate)
 	t.Run("makes ships", s.makesShips)
 	t.Run("gives up", s.givesUp)
-	require.Contains(t, s.get(s.options.metricsAddress, "/metrics"), `controller_runtime_reconcile_total{controller="website",result="success"}`)
+	require.Contains(t, s.get(s.options.metricsAddress, "/metrics"),
+		`controller_runtime_reconcile_total{controller="website",result="success"}`)
 	t.Run("ends when the Lease is lost", s.losesLease)
 	t.Run("history", s.checkHistory)
 }
@@ -126,7 +128,8 @@ func (s *suite) corrects(t *testing.T) {
 
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"data":{"index.html":"drifted","more":"drift"}}`))
 	require.NoError(t, s.admin.Patch(t.Context(), configMap, patch))
-	corrected := s.configMap(t, site.Name, func(cm *corev1.ConfigMap) bool { return len(cm.Data) == 1 && cm.Data[website.Page] != "drifted" })
+	corrected := s.configMap(t, site.Name,
+		func(cm *corev1.ConfigMap) bool { return len(cm.Data) == 1 && cm.Data[website.Page] != "drifted" })
 	require.Equal(t, shardName, corrected.Labels[contract.ShardLabel(ring)], "the assignment stays")
 
 	require.NoError(t, s.admin.Delete(t.Context(), corrected))
@@ -134,7 +137,9 @@ func (s *suite) corrects(t *testing.T) {
 }
 
 func (s *suite) leavesForeign(t *testing.T) {
-	taken := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "taken"}, Data: map[string]string{"a": "b"}}
+	taken := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "taken"}, Data: map[string]string{"a": "b"},
+	}
 	require.NoError(t, s.admin.Create(t.Context(), taken))
 	site := s.website(t, "taken")
 	s.ready(t, site, metav1.ConditionFalse)
@@ -152,12 +157,13 @@ func (s *suite) leavesForeign(t *testing.T) {
 	require.Empty(t, other.Status.Conditions, "not assigned to this shard")
 }
 
-// A fleet has the desired number of ships, and no other ship was ever created: the controller waits for ships that the cache does
-// not show yet.
+// A fleet has the desired number of ships, and no other ship was ever created: the controller waits for ships that the
+// cache does not show yet.
 func (s *suite) makesShips(t *testing.T) {
 	fleet := &v1alpha1.Fleet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "fleet", Labels: map[string]string{contract.ShardLabel(ring): shardName}},
-		Spec:       v1alpha1.FleetSpec{Replicas: 3},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "fleet",
+			Labels: map[string]string{contract.ShardLabel(ring): shardName}},
+		Spec: v1alpha1.FleetSpec{Replicas: 3},
 	}
 	require.NoError(t, s.admin.Create(t.Context(), fleet))
 
@@ -268,8 +274,9 @@ func (s *suite) website(t *testing.T, name string, change ...func(*v1alpha1.Webs
 	t.Helper()
 
 	site := &v1alpha1.Website{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{contract.ShardLabel(ring): shardName}},
-		Spec:       v1alpha1.WebsiteSpec{Title: name, Body: "A body"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+			Labels: map[string]string{contract.ShardLabel(ring): shardName}},
+		Spec: v1alpha1.WebsiteSpec{Title: name, Body: "A body"},
 	}
 	for _, f := range change {
 		f(site)
@@ -346,8 +353,8 @@ func (s *suite) get(address, path string) string {
 	return string(body)
 }
 
-// eventually waits until the condition holds. It calls the condition on the goroutine of the test, so the condition may fail the
-// test.
+// eventually waits until the condition holds. It calls the condition on the goroutine of the test, so the condition may
+// fail the test.
 func eventually(t testing.TB, condition func() bool) {
 	t.Helper()
 	err := wait.PollUntilContextTimeout(t.Context(), interval, patience, true, func(context.Context) (bool, error) {
@@ -362,7 +369,8 @@ func TestHelp(t *testing.T) {
 	_, err := parse([]string{"--help"}, &out)
 	require.ErrorIs(t, err, pflag.ErrHelp)
 
-	for _, flag := range []string{"--ring", "--shard-name", "--slot-names", "--shard-label", "--lease-namespace", "--history-file", "--work-duration"} {
+	for _, flag := range []string{"--ring", "--shard-name", "--slot-names", "--shard-label", "--lease-namespace",
+		"--history-file", "--work-duration"} {
 		require.Contains(t, out.String(), flag)
 	}
 }
@@ -384,7 +392,8 @@ func TestBadInput(t *testing.T) {
 		{"rate", []string{"--kube-api-qps", "0"}, "must be positive"},
 		{"log level", []string{"--log-level", "loud"}, "debug, info, or error"},
 		{"log format", []string{"--log-format", "xml"}, "text or json"},
-		{"names and slots", append(cluster, "--slots", "2", "--slot-names", "a"), "--slots and --slot-names both name the slots"},
+		{"names and slots", append(cluster, "--slots", "2", "--slot-names", "a"),
+			"--slots and --slot-names both name the slots"},
 		{"names and a name", append(cluster, "--shard-name", "b", "--slot-names", "a"), `name: remove "b"`},
 		{"label", append(cluster, "--shard-label", "shard"), `shard label: "shard" is invalid`},
 		{"kubeconfig", []string{"--kubeconfig", "/no/such/file"}, "/no/such/file"},
@@ -426,7 +435,9 @@ func TestNamesFromTheEnvironment(t *testing.T) {
 	require.ErrorContains(t, err, `slots: "Blue" is invalid`)
 	require.ErrorContains(t, err, `shard label: "shard" is invalid`)
 
-	o, err = parse([]string{"--lease-namespace", "n", "--kubeconfig", file, "--slot-names", "Green", "--shard-label", "label"}, &bytes.Buffer{})
+	o, err = parse([]string{
+		"--lease-namespace", "n", "--kubeconfig", file, "--slot-names", "Green", "--shard-label", "label",
+	}, &bytes.Buffer{})
 	require.NoError(t, err)
 	err = run(t.Context(), o)
 	require.ErrorContains(t, err, `slots: "Green" is invalid`, "a flag counts more")
@@ -434,4 +445,5 @@ func TestNamesFromTheEnvironment(t *testing.T) {
 }
 
 // anyCluster is a kubeconfig of an API server that does not answer.
-const anyCluster = `{"clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`
+const anyCluster = `{"clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],` +
+	`"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`

@@ -77,23 +77,40 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.Usage = func() { fmt.Fprint(out, usage, flags.FlagUsages()) }
 
 	flags.StringVar(&o.ring, "ring", "example", "name of the ClusterRing")
-	flags.StringVar(&o.shardName, "shard-name", "", "name of this shard and its Lease (default: the host name, which is the Pod's name)")
-	flags.StringVar(&o.slots, "slots", "", "take one of this many names, the ring's slots, that outlive Pods, instead of a name of its own; wait while all are held. With the value scale: as many as the Pod's Deployment shall have replicas (default: none)")
-	flags.StringSliceVar(&o.slotNames, "slot-names", nil, "take the first of these names that no other Pod holds, separated by commas; the ring lists them in spec.shardNames (default: $SHARD_NAME)")
+	flags.StringVar(&o.shardName, "shard-name", "",
+		"name of this shard and its Lease (default: the host name, which is the Pod's name)")
+	flags.StringVar(&o.slots, "slots", "",
+		"take one of this many names, the ring's slots, that outlive Pods, instead of a name of its own; wait "+
+			"while all are held. With the value scale: as many as the Pod's Deployment shall have replicas (default: "+
+			"none)")
+	flags.StringSliceVar(&o.slotNames, "slot-names", nil,
+		"take the first of these names that no other Pod holds, separated by commas; the ring lists them in "+
+			"spec.shardNames (default: $SHARD_NAME)")
 	flags.StringVar(&o.shardLabel, "shard-label", "", "spec.shardLabel of the ring (default: $SHARD_LABEL, or none)")
-	flags.StringVar(&o.podName, "pod-name", "", "name of the Pod that this process runs in, if it is not the name of the shard (default: none; with --slots or --slot-names: the host name, or a random one outside a cluster)")
+	flags.StringVar(&o.podName, "pod-name", "",
+		"name of the Pod that this process runs in, if it is not the name of the shard (default: none; with "+
+			"--slots or --slot-names: the host name, or a random one outside a cluster)")
 	flags.StringVar(&o.leaseNamespace, "lease-namespace", "", "namespace of the Lease (default: the Pod's)")
-	flags.StringVar(&o.podUID, "pod-uid", "", "uid of the Pod that this process runs in (default: that of the mounted token)")
-	flags.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long the Lease counts as healthy after a renewal")
-	flags.DurationVar(&o.renewDeadline, "lease-renew-deadline", 0, "how long to work without a successful renewal of the Lease (default: 2/3 of its duration)")
+	flags.StringVar(&o.podUID, "pod-uid", "",
+		"uid of the Pod that this process runs in (default: that of the mounted token)")
+	flags.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second,
+		"how long the Lease counts as healthy after a renewal")
+	flags.DurationVar(&o.renewDeadline, "lease-renew-deadline", 0,
+		"how long to work without a successful renewal of the Lease (default: 2/3 of its duration)")
 	flags.DurationVar(&o.retryPeriod, "lease-retry-period", 0, "time between renewals (default: 2/15 of its duration)")
-	flags.DurationVar(&o.holdOff, "lease-hold-off", 0, "how long to wait before work after taking a free Lease (default: 2s)")
+	flags.DurationVar(&o.holdOff, "lease-hold-off", 0,
+		"how long to wait before work after taking a free Lease (default: 2s)")
 
-	flags.DurationVar(&o.drainTimeout, "drain-timeout", 0, "how long to work after the process was told to stop, until the objects are drained; negative: stop at once (default: 15s)")
+	flags.DurationVar(&o.drainTimeout, "drain-timeout", 0,
+		"how long to work after the process was told to stop, until the objects are drained; negative: stop at "+
+			"once (default: 15s)")
 
-	flags.BoolVar(&o.embedded, "embedded", false, "stand for election as the sharder of the ring, beside this shard, instead of relying on the services of ClusterRing; the ring needs spec.sharder Embedded")
+	flags.BoolVar(&o.embedded, "embedded", false,
+		"stand for election as the sharder of the ring, beside this shard, instead of relying on the services of "+
+			"ClusterRing; the ring needs spec.sharder Embedded")
 
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "path of a kubeconfig file (default: $KUBECONFIG, or the Pod's service account)")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"path of a kubeconfig file (default: $KUBECONFIG, or the Pod's service account)")
 	flags.Float32Var(&o.qps, "kube-api-qps", 100, "requests per second to the API server")
 	flags.IntVar(&o.burst, "kube-api-burst", 200, "maximum burst of requests to the API server")
 
@@ -104,9 +121,12 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.StringVar(&o.logFormat, "log-format", "text", "text or json")
 
 	flags.IntVar(&o.concurrency, "concurrency", 4, "number of objects that one controller reconciles concurrently")
-	flags.StringVar(&o.historyFile, "history-file", "", "append the start and end of each reconcile to this file, as lines of JSON; - for standard output")
+	flags.StringVar(&o.historyFile, "history-file", "",
+		"append the start and end of each reconcile to this file, as lines of JSON; - for standard output")
 	flags.DurationVar(&o.workDuration, "work-duration", 0, "time added to each reconcile")
-	flags.StringVar(&o.carelessFile, "careless-file", "", "if the Lease is lost during a reconcile, write the object without any check, and append the answer to this file, as a line of JSON; for demonstrations of the ring's fence")
+	flags.StringVar(&o.carelessFile, "careless-file", "",
+		"if the Lease is lost during a reconcile, write the object without any check, and append the answer to "+
+			"this file, as a line of JSON; for demonstrations of the ring's fence")
 
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
@@ -121,7 +141,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	return o, o.validate(flags.Args())
 }
 
-// withEnvironment returns the options with what is missing in them, and what a Deployment of named shards has in its environment.
+// withEnvironment returns the options with what is missing in them, and what a Deployment of named shards has in its
+// environment.
 func (o options) withEnvironment() options {
 	if names := os.Getenv("SHARD_NAME"); names != "" && o.shardName == "" && o.slots == "" && len(o.slotNames) == 0 {
 		for name := range strings.SplitSeq(names, ",") {
