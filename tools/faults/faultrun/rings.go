@@ -200,6 +200,7 @@ func (s RingSpec) names() []string {
 // recorded returns which objects of the ring are recorded.
 func (s RingSpec) recorded() []record.Objects {
 	var all []record.Objects
+
 	for _, namespace := range s.Namespaces {
 		kinds := []string{check.Website, check.ConfigMap}
 		if s.Fleets > 0 {

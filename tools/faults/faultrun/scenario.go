@@ -379,9 +379,12 @@ func (run *Run) OwnersAgree(ctx context.Context) {
 
 	var clients []diagnosticsv1alpha1.DiagnosticsServiceClient
 
+	over, stop := context.WithCancel(ctx)
+	defer stop()
+
 	for _, address := range run.queries {
 		connection := must.Get(grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials())))
-		defer func() { _ = connection.Close() }() // nothing to save
+		context.AfterFunc(over, func() { _ = connection.Close() }) // nothing to save
 
 		clients = append(clients, diagnosticsv1alpha1.NewDiagnosticsServiceClient(connection))
 	}

@@ -63,6 +63,7 @@ func Await(ctx context.Context, within time.Duration, look func(context.Context)
 		missing := ""
 
 		err := Attempt(func() { missing = look(ctx) })
+
 		if missing != "" {
 			last = missing
 		}

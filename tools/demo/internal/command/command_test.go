@@ -278,6 +278,7 @@ func TestMistakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())
+
 			c := command.New()
 			c.SetArgs(test.args)
 			c.SetOut(&bytes.Buffer{})

@@ -43,6 +43,7 @@ func TestTable(t *testing.T) {
 		{Step: "1 three shards join", Checked: []string{"Ready 3/3", "every Lease is ready – all three"},
 			Took: 1449 * time.Millisecond},
 	}
+
 	checked := append(make([]string, 0, 2), "its Lease was dead after 10.2 s")
 	failed := Row{
 		Step: "2 a shard is killed", Checked: checked, Took: time.Minute,

@@ -156,7 +156,7 @@ func (s *Story) deletePages(ctx context.Context) {
 	pages.Items = slices.DeleteFunc(pages.Items,
 		func(page corev1.ConfigMap) bool { return metav1.GetControllerOfNoCopy(&page) == nil })
 	must.Do(atOnce(ctx, len(pages.Items), func(ctx context.Context, i int) error {
-		return client.IgnoreNotFound(s.client.Delete(ctx, &pages.Items[i])) //nolint:wrapcheck // it names the object
+		return client.IgnoreNotFound(s.client.Delete(ctx, &pages.Items[i]))
 	}))
 }
 
@@ -322,7 +322,7 @@ func (s *Story) standby(ctx context.Context) {
 
 // onlyAt returns the shard that has all Websites.
 func (s *Story) onlyAt() string {
-	shards := slices.Collect(maps.Keys(s.objects().of(check.Website).count()))
+	shards := slices.Collect(maps.Keys(s.objects().websites().count()))
 	must.Hold(len(shards) == 1 && shards[0] != "", "not one shard has all Websites, but: %v", shards)
 
 	return shards[0]
@@ -351,7 +351,7 @@ func (s *Story) together(when string) {
 
 	var apart []string
 
-	for _, v := range s.objects().of(check.Website) {
+	for _, v := range s.objects().websites() {
 		if shard, known := at[v.Namespace]; known && shard != v.Shard {
 			apart = append(apart, fmt.Sprintf("namespace %s has objects at %s and at %s", v.Namespace, shard, v.Shard))
 		}
@@ -388,7 +388,7 @@ func (s *Story) embedded(ctx context.Context) {
 	s.createOwn(ctx)
 
 	elected, told := s.elected(names), time.Now()
-	has := s.objects().of(check.Website).at(elected.Name)
+	has := s.objects().websites().at(elected.Name)
 
 	// Its objects and its office both pass to others.
 	elected.lost = stopped

@@ -58,10 +58,10 @@ func (o objects) named(kind, name string) check.Version {
 	return check.Version{}
 }
 
-// of returns the objects of a kind.
-func (o objects) of(kind string) objects {
+// websites returns the Websites.
+func (o objects) websites() objects {
 	some := o.copy()
-	maps.DeleteFunc(some, func(_ string, v check.Version) bool { return v.Kind != kind })
+	maps.DeleteFunc(some, func(_ string, v check.Version) bool { return v.Kind != check.Website })
 
 	return some
 }

@@ -31,7 +31,7 @@ func TestObjects(t *testing.T) {
 	require.Len(t, before, 3)
 	require.Equal(t, 2, before.at("a"))
 	require.Equal(t, spread{"a": 2, "b": 0, "": 1}, before.count("a", "b"))
-	require.Equal(t, seen(site(1, "a")), before.of(check.Website))
+	require.Equal(t, seen(site(1, "a")), before.websites())
 
 	after := before.after([]check.Version{site(4, "b"), deleted(child(5, "x", "a"))})
 	require.Equal(t, seen(site(4, "b"), child(3, "y", "")), after)

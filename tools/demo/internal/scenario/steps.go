@@ -65,7 +65,7 @@ func (s *Story) create(ctx context.Context) {
 func (s *Story) spreadOut() {
 	const width = 40
 
-	over := s.objects().of(check.Website).count(s.available()...)
+	over := s.objects().websites().count(s.available()...)
 	s.console.Block(over.bars(width))
 
 	maxToMean, bound := over.evenness()
@@ -226,7 +226,7 @@ func (s *Story) grow(ctx context.Context) {
 
 // verifyShare checks that the joined shards got their share of the Websites, and that no object moved to another shard.
 func (s *Story) verifyShare(joined []string) {
-	moves, sites := s.before.moves(s.objects()), float64(len(s.before.of(check.Website)))
+	moves, sites := s.before.moves(s.objects()), float64(len(s.before.websites()))
 	moved := 0.0
 
 	for _, move := range moves {
@@ -328,6 +328,7 @@ func (s *Story) freezeAtWork(ctx context.Context, shard *shard) (begun, open int
 
 		return idle
 	})
+
 	shard.lost = frozen
 
 	return begun, open
@@ -438,7 +439,8 @@ func (s *Story) remove(ctx context.Context) {
 		})
 	})
 	s.ok("the ring was gone after %s; of %d creates and %d edits meanwhile, none failed (slowest %s)",
-		report.Seconds(gone.Sub(began)), meanwhile.creates-before.creates, meanwhile.edits-before.edits, report.Seconds(all.slowest))
+		report.Seconds(gone.Sub(began)), meanwhile.creates-before.creates, meanwhile.edits-before.edits,
+		report.Seconds(all.slowest))
 
 	s.awaitUnregistered(ctx)
 	s.leftAlone(ctx, all.creates-before.creates)
@@ -463,6 +465,7 @@ func (s *Story) deleteRing(ctx context.Context) {
 	must.Do(s.client.Delete(ctx, ring))
 	s.awaitGone(ctx, ring, func() string {
 		left := s.objects()
+
 		return fmt.Sprintf("the ring has the finalizers %v; %d of %d objects are unassigned", ring.Finalizers, left.at(""),
 			len(left))
 	})

@@ -96,6 +96,7 @@ func TestRemove(t *testing.T) {
 		out, err := cmd.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, cmd.Start())
+
 		_, err = out.Read(make([]byte, 1))
 		require.NoError(t, err)
 
@@ -104,6 +105,7 @@ func TestRemove(t *testing.T) {
 	remove := func(demo state.Demo) {
 		require.NoError(t, demo.Remove(t.Context()))
 		require.Empty(t, naming(t, demo.Dir))
+
 		entries, err := os.ReadDir(temp)
 		require.NoError(t, err)
 		require.Empty(t, entries)
@@ -119,6 +121,7 @@ func TestRemove(t *testing.T) {
 	cmd = play()
 	require.NoError(t, cmd.Process.Kill())
 	require.Error(t, cmd.Wait())
+
 	demo, pid = theDemo()
 	require.Zero(t, pid)
 	require.NotEmpty(t, naming(t, demo.Dir), "its process lives on")
@@ -128,6 +131,7 @@ func TestRemove(t *testing.T) {
 	require.NoError(t, err)
 	_, err = state.NewClaim(state.Up)
 	require.ErrorIs(t, err, os.ErrExist, "there is one such demo at a time")
+
 	demo, pid = theDemo()
 	require.Equal(t, state.Demo{Kind: state.Up, Dir: state.UpDir()}, demo)
 	require.Equal(t, os.Getpid(), pid)
