@@ -54,9 +54,11 @@ func newSystem(t *testing.T) *system {
 	s := &system{T: t, Plane: localplane.Shared(t), dir: t.TempDir(), shards: map[string]*process.Process{}}
 
 	for _, pkg := range []string{
-		"services/leasemonitor/cmd/leasemonitor", "services/assigner/cmd/assigner", "services/rebalancer/cmd/rebalancer", "tools/guide/cmd/guide",
+		"services/leasemonitor/cmd/leasemonitor", "services/assigner/cmd/assigner", "services/rebalancer/cmd/rebalancer",
+		"tools/guide/cmd/guide",
 	} {
-		build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(s.dir, filepath.Base(pkg)), "./"+pkg)
+		build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o",
+			filepath.Join(s.dir, filepath.Base(pkg)), "./"+pkg)
 		build.Dir = localplane.Root()
 		output, err := build.CombinedOutput()
 		require.NoError(t, err, string(output))
@@ -110,7 +112,8 @@ func (s *system) serve() {
 	sharder := "--rebalancer-username=system:serviceaccount:" + v1alpha1.NamespaceSystem + ":sharder"
 	require.NoError(s, group.Start(s.Context(),
 		services.Spec{Name: services.LeaseMonitor, Binary: services.LeaseMonitor},
-		services.Spec{Name: services.Assigner, Binary: services.Assigner, Args: append(services.Webhook(free[0], free[0]), sharder)},
+		services.Spec{Name: services.Assigner, Binary: services.Assigner,
+			Args: append(services.Webhook(free[0], free[0]), sharder)},
 		services.Spec{
 			Name: services.Rebalancer, Binary: services.Rebalancer, Namespace: v1alpha1.NamespaceSystem, Account: "sharder",
 			Args: []string{"--settle-period=" + services.SettlePeriod.String()},
@@ -128,7 +131,8 @@ func (s *system) start(shard string) {
 	p, err := process.Start(process.Spec{
 		Name: shard, Path: filepath.Join(s.dir, "guide"), LogFile: filepath.Join(s.dir, shard+".log"),
 		Args: []string{
-			"--kubeconfig=" + kubeconfig, "--clusterring=" + name, "--lease-namespace=" + name, "--shard=" + shard, "--history=" + s.history(shard),
+			"--kubeconfig=" + kubeconfig, "--clusterring=" + name, "--lease-namespace=" + name, "--shard=" + shard,
+			"--history=" + s.history(shard),
 			"--lease-duration=3s", "--renew-deadline=2s", "--retry-period=500ms", "--work=50ms",
 		},
 	}, func(p *process.Process) {
@@ -174,11 +178,13 @@ func (s *system) edit(value string) {
 	}
 }
 
-// placed returns how many objects each shard has, if each has a shard, a Secret on the same shard, and no drain; otherwise nil.
+// placed returns how many objects each shard has, if each has a shard, a Secret on the same shard, and no drain;
+// otherwise nil.
 func (s *system) placed() map[string]int {
 	s.Helper()
 
-	shardLabel, drainLabel := v1alpha1.LabelShard(v1alpha1.KindClusterRing, "", name), v1alpha1.LabelDrain(v1alpha1.KindClusterRing, "", name)
+	shardLabel := v1alpha1.LabelShard(v1alpha1.KindClusterRing, "", name)
+	drainLabel := v1alpha1.LabelDrain(v1alpha1.KindClusterRing, "", name)
 
 	var (
 		configMaps corev1.ConfigMapList
@@ -212,7 +218,8 @@ func (s *system) placed() map[string]int {
 	return has
 }
 
-// settles waits until the ring has exactly these shards, all of which have objects, and each object is in its place with its Secret.
+// settles waits until the ring has exactly these shards, all of which have objects, and each object is in its place
+// with its Secret.
 func (s *system) settles(what string, shards ...string) map[string]int {
 	s.Helper()
 
@@ -236,7 +243,8 @@ func TestProgramOfTheGuideRuns(t *testing.T) {
 	s.start("shard-b")
 
 	for i := range objects {
-		require.NoError(t, s.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: fmt.Sprintf("object-%d", i)}}))
+		require.NoError(t, s.Client.Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: fmt.Sprintf("object-%d", i)}}))
 	}
 
 	s.settles("objects are assigned and worked on", "shard-a", "shard-b")
@@ -268,7 +276,8 @@ func TestProgramOfTheGuideRuns(t *testing.T) {
 
 		lease := &coordinationv1.Lease{}
 		require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Namespace: name, Name: shard}, lease))
-		require.True(t, lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != shard, "%s has released its Lease", shard)
+		require.True(t, lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != shard, "%s has released its Lease",
+			shard)
 	}
 
 	s.requireNoOverlap()
@@ -279,7 +288,8 @@ func (s *system) requireLimited() {
 	s.Helper()
 
 	config := rest.CopyConfig(s.Config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + v1alpha1.NamespaceSystem + ":sharder"}
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + v1alpha1.NamespaceSystem +
+		":sharder"}
 	sharder, err := client.New(config, client.Options{Scheme: s.Client.Scheme()})
 	require.NoError(s, err)
 

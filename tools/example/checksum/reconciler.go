@@ -1,8 +1,8 @@
-// Package checksum is a second controller of the example: it writes the checksum of each page into an annotation, so that consumers
-// can see whether the page has changed.
+// Package checksum is a second controller of the example: it writes the checksum of each page into an annotation, so
+// that consumers can see whether the page has changed.
 //
-// It reconciles a controlled kind. Its reconciles count for the Website that a ConfigMap belongs to: the Website is not released
-// while they run.
+// It reconciles a controlled kind. Its reconciles count for the Website that a ConfigMap belongs to: the Website is not
+// released while they run.
 package checksum
 
 import (
@@ -79,5 +79,6 @@ func Of(data map[string]string) (string, error) {
 func ofWebsite(configMap *corev1.ConfigMap) bool {
 	controller := metav1.GetControllerOfNoCopy(configMap)
 
-	return controller != nil && controller.Kind == "Website" && controller.APIVersion == v1alpha1.SchemeGroupVersion.String()
+	return controller != nil && controller.Kind == "Website" &&
+		controller.APIVersion == v1alpha1.SchemeGroupVersion.String()
 }

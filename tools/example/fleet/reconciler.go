@@ -1,9 +1,9 @@
 // Package fleet maintains the desired number of ships of each Fleet.
 //
-// It counts the ships in its cache and creates ships with generated names, as the controllers of ReplicaSets, Jobs, and most other
-// resources that scale do. For such a controller, a ship that its cache does not show yet is a missing ship. The controller waits
-// for the ships that it has created itself. The shard library ensures that the controller sees the ships that another shard has
-// created before it counts for the first time.
+// It counts the ships in its cache and creates ships with generated names, as the controllers of ReplicaSets, Jobs, and
+// most other resources that scale do. For such a controller, a ship that its cache does not show yet is a missing ship.
+// The controller waits for the ships that it has created itself. The shard library ensures that the controller sees the
+// ships that another shard has created before it counts for the first time.
 package fleet
 
 import (
@@ -79,7 +79,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	ships := &v1alpha1.ShipList{}
-	if err := r.client.List(ctx, ships, client.InNamespace(fleet.Namespace), client.MatchingFields{OwnerIndex: string(fleet.UID)}); err != nil {
+	if err := r.client.List(ctx, ships, client.InNamespace(fleet.Namespace),
+		client.MatchingFields{OwnerIndex: string(fleet.UID)}); err != nil {
 		return reconcile.Result{}, fmt.Errorf("count the ships: %w", err)
 	}
 
@@ -172,12 +173,15 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 func (r *Reconciler) writeStatus(ctx context.Context, fleet *v1alpha1.Fleet, ships int) error {
 	before := fleet.DeepCopy()
 
-	fleet.Status = v1alpha1.FleetStatus{ObservedGeneration: fleet.Generation, Ships: int32(ships)} //nolint:gosec // at most some thousand
+	fleet.Status.ObservedGeneration = fleet.Generation
+	fleet.Status.Ships = int32(ships) //nolint:gosec // at most some thousand
+
 	if fleet.Status == before.Status {
 		return nil
 	}
 
-	if err := r.client.Status().Patch(ctx, fleet, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := r.client.Status().Patch(ctx, fleet,
+		client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("write the status: %w", err)
 	}
 

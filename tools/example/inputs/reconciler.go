@@ -31,7 +31,8 @@ type Reconciler struct {
 
 // SetupWithManager adds the controller.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
-	// sharding: ConfigMaps are a kind of the ring, so the manager's cache contains only those of this shard. This cache contains all.
+	// sharding: ConfigMaps are a kind of the ring, so the manager's cache contains only those of this shard. This cache
+	// contains all.
 	all, err := cluster.New(mgr.GetConfig(), func(o *cluster.Options) { o.Scheme = mgr.GetScheme() })
 	if err != nil {
 		return fmt.Errorf("set up the cache of inputs: %w", err)
@@ -46,7 +47,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		}),
 		ctrl.NewControllerManagedBy(mgr).
 			For(&v1alpha1.Website{}).
-			WatchesRawSource(source.Kind(all.GetCache(), &corev1.ConfigMap{}, handler.TypedEnqueueRequestsFromMapFunc(r.sitesOf))).
+			WatchesRawSource(source.Kind(all.GetCache(), &corev1.ConfigMap{},
+				handler.TypedEnqueueRequestsFromMapFunc(r.sitesOf))).
 			Complete(r),
 	)
 }
@@ -54,7 +56,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 // sitesOf returns the Websites of this shard that have their texts in the ConfigMap.
 func (r *Reconciler) sitesOf(ctx context.Context, texts *corev1.ConfigMap) (requests []reconcile.Request) {
 	var sites v1alpha1.WebsiteList
-	if err := r.mine.List(ctx, &sites, client.InNamespace(texts.Namespace), client.MatchingFields{Texts: texts.Name}); err != nil {
+	if err := r.mine.List(ctx, &sites, client.InNamespace(texts.Namespace),
+		client.MatchingFields{Texts: texts.Name}); err != nil {
 		return nil // the index exists, and the cache is full
 	}
 
@@ -73,7 +76,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	texts := &corev1.ConfigMap{}
-	if err := r.inputs.Get(ctx, client.ObjectKey{Namespace: site.Namespace, Name: site.Annotations[Texts]}, texts); err != nil {
+	if err := r.inputs.Get(ctx, client.ObjectKey{Namespace: site.Namespace, Name: site.Annotations[Texts]},
+		texts); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err) // its arrival is an event
 	}
 

@@ -1,16 +1,18 @@
-// Package website maintains the ConfigMap of each Website: it renders the Website's page into the ConfigMap, recreates the
-// ConfigMap after it was deleted, and corrects it after it was changed.
+// Package website maintains the ConfigMap of each Website: it renders the Website's page into the ConfigMap, recreates
+// the ConfigMap after it was deleted, and corrects it after it was changed.
 //
-// The package contains nothing about sharding. The cache contains only objects with this shard's label, but when a reconcile
-// begins, it contains everything that follows the Website. The exception is a ConfigMap that was created while the assigner did not answer: it
-// is not visible until the rebalancer has assigned it.
+// The package contains nothing about sharding. The cache contains only objects with this shard's label, but when a
+// reconcile begins, it contains everything that follows the Website. The exception is a ConfigMap that was created
+// while the assigner did not answer: it is not visible until the rebalancer has assigned it.
 package website
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"html/template"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,10 +30,12 @@ import (
 )
 
 const (
-	// afterConflict is when an object that somebody else has just changed is looked at again, if its event does not come first.
+	// afterConflict is when an object that somebody else has just changed is looked at again, if its event does not come
+	// first.
 	afterConflict = 100 * time.Millisecond
-	// afterTaken is when a Website is looked at again whose ConfigMap seems to belong to somebody else. A ConfigMap that is not visible causes
-	// no event when it is deleted. One that becomes visible causes an event, but its reconcile may not see yet what the last one has written.
+	// afterTaken is when a Website is looked at again whose ConfigMap seems to belong to somebody else. A ConfigMap that
+	// is not visible causes no event when it is deleted. One that becomes visible causes an event, but its reconcile may
+	// not see yet what the last one has written.
 	afterTaken = 5 * time.Second
 )
 
@@ -87,7 +91,8 @@ func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website
 
 	if configMap == nil || !metav1.IsControlledBy(configMap, site) {
 		ready.Status, ready.Reason = metav1.ConditionFalse, v1alpha1.ReasonConfigMapTaken
-		ready.Message = "a ConfigMap with this name exists but does not belong to this Website: delete it or rename the Website"
+		ready.Message = "a ConfigMap with this name exists but does not belong to this Website: " +
+			"delete it or rename the Website"
 
 		return ready, nil
 	}
@@ -107,8 +112,8 @@ func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website
 	return ready, nil
 }
 
-// findOrCreate returns the ConfigMap with the Website's name, whoever created it; nil if it belongs to somebody else and is not
-// visible.
+// findOrCreate returns the ConfigMap with the Website's name, whoever created it; nil if it belongs to somebody else
+// and is not visible.
 func (r *Reconciler) findOrCreate(ctx context.Context, site *v1alpha1.Website) (*corev1.ConfigMap, error) {
 	key := client.ObjectKeyFromObject(site)
 
@@ -168,4 +173,27 @@ func (r *Reconciler) writeStatus(ctx context.Context, site *v1alpha1.Website, re
 // unchangedSince returns a patch that fails with a conflict if the object is no longer as it was.
 func unchangedSince(before client.Object) client.Patch {
 	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+}
+
+// Page is the key of the HTML in a Website's ConfigMap.
+const Page = "index.html"
+
+var page = template.Must(template.New(Page).Parse(`<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>{{.Title}}</title></head>
+<body>
+<h1>{{.Title}}</h1>
+<p>{{.Body}}</p>
+</body>
+</html>
+`))
+
+// Render returns the data of the ConfigMap for the given spec: one page of HTML, with the texts escaped.
+func Render(spec v1alpha1.WebsiteSpec) map[string]string {
+	var html strings.Builder
+	if err := page.Execute(&html, spec); err != nil {
+		panic(err) // the template and its data are constant in form
+	}
+
+	return map[string]string{Page: html.String()}
 }

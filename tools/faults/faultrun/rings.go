@@ -18,6 +18,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/must"
+	"github.com/clusterring/clusterring/tools/lab/ringstatus"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
@@ -34,23 +36,26 @@ type RingSpec struct {
 	Name string
 	// Namespaces are the namespaces that the ring selects. Rings may share namespaces.
 	Namespaces []string
-	// Shards are the names of the ring's four shards, unique in a run. The last one joins in phase Join. In phase Fail, the first one is
-	// killed and the second one leaves.
+	// Shards are the names of the ring's four shards, unique in a run. The last one joins in phase Join. In phase Fail,
+	// the first one is killed and the second one leaves.
 	Shards []string
-	// Themes adds a cluster-scoped resource that controls Palettes in the last of the namespaces. The shards of such a ring run
-	// tools/faults/worker; others run the example.
+	// Themes adds a cluster-scoped resource that controls Palettes in the last of the namespaces. The shards of such a
+	// ring run tools/faults/shards; others run the example.
 	Themes bool
 	// Fleets adds as many Fleets of three Ships in each of the namespaces. The shards of such a ring run the example.
 	Fleets int
 	// Careless lets the workers of shards that run the example write after their shard has lost its Lease.
 	Careless bool
-	// Pods gives the shards Leases of eight seconds that announce their Pods, and lets the lease monitor watch these. The test is the kubelet.
+	// Pods gives the shards Leases of eight seconds that announce their Pods, and lets the lease monitor watch these. The
+	// test is the kubelet.
 	Pods bool
-	// Slots, unless zero, lets the shards take this many slots: the names in Shards are those of their Pods. Their Leases last eight seconds.
+	// Slots, unless zero, lets the shards take this many slots: the names in Shards are those of their Pods. Their Leases
+	// last eight seconds.
 	Slots int
-	// Embedded lets the shards elect the sharder of the ring among themselves. The ring has no fence. Their Leases last four seconds.
+	// Embedded lets the shards elect the sharder of the ring among themselves. The ring has no fence. Their Leases last
+	// four seconds.
 	Embedded bool
-	// Plain selects shards that do not use pkg/shard: see tools/faults/plain.
+	// Plain selects shards that do not use pkg/shard: see tools/faults/shards.
 	Plain bool
 }
 
@@ -74,16 +79,18 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 	}}
 	if s.Fleets > 0 {
 		resources = append(resources, v1alpha1.RingResource{
-			Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "fleets", ControlledResources: []v1alpha1.ControlledResource{
+			Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "fleets",
+			ControlledResources: []v1alpha1.ControlledResource{
 				{Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "ships"},
 			},
 		})
 	}
 
 	if s.Themes {
-		resources = append(resources, v1alpha1.RingResource{Group: themes.Group, Resource: themes.Resource, ControlledResources: []v1alpha1.ControlledResource{
-			{Group: palettes.Group, Resource: palettes.Resource},
-		}})
+		resources = append(resources, v1alpha1.RingResource{
+			Group: themes.Group, Resource: themes.Resource,
+			ControlledResources: []v1alpha1.ControlledResource{{Group: palettes.Group, Resource: palettes.Resource}},
+		})
 	}
 
 	ring := &v1alpha1.ClusterRing{
@@ -107,8 +114,9 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 	return ring
 }
 
-// fence returns the fence of the ring. Rings that share objects have none: their shards have the same account, and each fence would refuse
-// writes of the other ring's shards. Neither has a ring of plain shards, whose faults are what is measured.
+// fence returns the fence of the ring. Rings that share objects have none: their shards have the same account, and each
+// fence would refuse writes of the other ring's shards. Neither has a ring of plain shards, whose faults are what is
+// measured.
 func (s RingSpec) fence() *v1alpha1.Fence {
 	if s.Name != Ring || s.Plain || s.Embedded {
 		return nil
@@ -121,11 +129,8 @@ func (s RingSpec) fence() *v1alpha1.Fence {
 
 // binary returns the binary of the ring's shards.
 func (s RingSpec) binary() string {
-	switch {
-	case s.Themes:
-		return workerBinary
-	case s.Plain:
-		return plainBinary
+	if s.Themes || s.Plain {
+		return otherBinary
 	}
 
 	return shardBinary
@@ -144,8 +149,14 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 		args = append(args, "--shard-name="+name)
 	}
 
-	switch s.binary() {
-	case shardBinary:
+	switch {
+	case s.Plain:
+		args = append(args, "--plain")
+	case s.Themes:
+		args = append(args, "--main=Website."+newVersion+"."+examplev1alpha1.SchemeGroupVersion.Group+"=ConfigMap.v1.",
+			"--main=Theme.v1."+themes.Group+"=Palette.v1."+palettes.Group,
+			"--child-namespace="+s.Namespaces[len(s.Namespaces)-1])
+	default:
 		args = append(args, "--metrics-bind-address=0", "--health-probe-bind-address=0")
 		if s.Embedded {
 			args = append(args, "--embedded", "--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry-period=400ms")
@@ -158,9 +169,6 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 		if s.Pods || s.Slots > 0 {
 			args = append(args, "--lease-duration=8s", "--lease-renew-deadline=5s")
 		}
-	case workerBinary:
-		args = append(args, "--main=Website."+newVersion+"."+examplev1alpha1.SchemeGroupVersion.Group+"=ConfigMap.v1.",
-			"--main=Theme.v1."+themes.Group+"=Palette.v1."+palettes.Group, "--child-namespace="+s.Namespaces[len(s.Namespaces)-1])
 	}
 
 	return args
@@ -192,15 +200,21 @@ func (s RingSpec) names() []string {
 // recorded returns which objects of the ring are recorded.
 func (s RingSpec) recorded() []record.Objects {
 	var all []record.Objects
+
 	for _, namespace := range s.Namespaces {
-		all = append(all, record.Objects{Kind: check.Website, Namespace: namespace}, record.Objects{Kind: check.ConfigMap, Namespace: namespace})
+		kinds := []string{check.Website, check.ConfigMap}
 		if s.Fleets > 0 {
-			all = append(all, record.Objects{Kind: check.Fleet, Namespace: namespace}, record.Objects{Kind: check.Ship, Namespace: namespace})
+			kinds = append(kinds, check.Fleet, check.Ship)
+		}
+
+		for _, kind := range kinds {
+			all = append(all, record.Objects{Kind: kind, Namespace: namespace})
 		}
 	}
 
 	if s.Themes {
-		all = append(all, record.Objects{Kind: check.Theme}, record.Objects{Kind: check.Palette, Namespace: s.Namespaces[len(s.Namespaces)-1]})
+		all = append(all, record.Objects{Kind: check.Theme},
+			record.Objects{Kind: check.Palette, Namespace: s.Namespaces[len(s.Namespaces)-1]})
 	}
 
 	return all
@@ -222,8 +236,8 @@ func (run *Run) namespaces() []string {
 	return slices.Compact(all)
 }
 
-// expected returns the sorted names of the shards that are expected to hold their Leases. With slots, these are the slots that are held, if
-// there are as many as there can be.
+// expected returns the sorted names of the shards that are expected to hold their Leases. With slots, these are the
+// slots that are held, if there are as many as there can be.
 func (run *Run) expected(r *ring) string {
 	run.mu.Lock()
 	defer run.mu.Unlock()
@@ -263,18 +277,20 @@ func (r *ring) available() string {
 }
 
 // statusProblems returns the problems in the status of the remaining rings.
-func (run *Run) statusProblems(ctx context.Context) ([]string, error) {
+func (run *Run) statusProblems(ctx context.Context) []string {
 	var problems []string
 
 	for _, r := range run.left() {
 		stored := r.manifest()
-		if err := run.client.Get(ctx, client.ObjectKeyFromObject(stored), stored); err != nil {
-			return nil, fmt.Errorf("read the ring: %w", err)
-		}
+		must.Do(run.client.Get(ctx, client.ObjectKeyFromObject(stored), stored))
 
 		expected, available := run.expected(r), r.available()
-		for _, p := range ringProblems(stored, expected) {
+		for _, p := range ringstatus.Problems(stored, len(strings.Fields(expected))) {
 			problems = append(problems, r.Name+": "+p)
+		}
+
+		if a := stored.Status.Assignment; a == nil || a.Fingerprint == "" || a.Unassigned+a.Misplaced+a.Draining > 0 {
+			problems = append(problems, fmt.Sprintf("%s: the ring's assignment: %+v", r.Name, a))
 		}
 
 		if available != expected {
@@ -282,7 +298,7 @@ func (run *Run) statusProblems(ctx context.Context) ([]string, error) {
 		}
 	}
 
-	return problems, nil
+	return problems
 }
 
 // objectProblems returns which objects of the remaining rings are not in place.
@@ -298,8 +314,8 @@ func (run *Run) objectProblems() []string {
 	return problems
 }
 
-// Overlaps returns an error if no object has the labels of both rings.
-func (run *Run) Overlaps(one, other string) error {
+// Overlap demands that some object has the labels of both rings.
+func (run *Run) Overlap(one, other string) {
 	rings := map[string]map[string]bool{}
 	for _, r := range run.rings {
 		rings[r.Name] = map[string]bool{}
@@ -310,11 +326,11 @@ func (run *Run) Overlaps(one, other string) error {
 
 	for uid, labelled := range rings[one] {
 		if labelled && rings[other][uid] {
-			return nil
+			return
 		}
 	}
 
-	return fmt.Errorf("no object belongs to both rings, %s and %s", one, other)
+	must.Do(fmt.Errorf("no object belongs to both rings, %s and %s", one, other))
 }
 
 // judge checks the records of each ring. Objects of a ring that was not deleted must have a shard until the end.
@@ -332,7 +348,9 @@ func (run *Run) judge(all check.Run, end time.Duration) ([]check.Violation, []ch
 
 		records := all
 		records.Versions, records.End = versions, cmp.Or(r.ended, end)
-		records.Spans = slices.DeleteFunc(slices.Clone(all.Spans), func(s check.Span) bool { return !slices.Contains(r.names(), s.Shard) })
+		records.Spans = slices.DeleteFunc(slices.Clone(all.Spans), func(s check.Span) bool {
+			return !slices.Contains(r.names(), s.Shard)
+		})
 		records.GivenUp = map[uint64]string{}
 
 		for _, m := range run.order {

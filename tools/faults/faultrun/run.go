@@ -5,38 +5,323 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
-	"github.com/clusterring/clusterring/tools/example/website"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
-	"github.com/clusterring/clusterring/tools/lab/ringstatus"
+	"github.com/clusterring/clusterring/tools/lab/judge"
+	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/process"
 	"github.com/clusterring/clusterring/tools/testkit/record"
+	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 const (
 	// patience limits the time of each wait.
 	patience = 40 * time.Second
-	// bound limits the time that an object is without an available shard while a shard is available. A killed service is back after a
-	// second.
+	// bound limits the time that an object is without an available shard while a shard is available. A killed service is
+	// back after a second.
 	bound = 10 * time.Second
 )
+
+// again is the pause before a process that exited by itself is restarted.
+const again = 300 * time.Millisecond
+
+// Member is a process of a run with its proxy.
+type Member struct {
+	// Name is the binary of a service, with the suffix "-2" for a second replica, or the name of a shard.
+	Name string
+	// Proxy runs from the beginning of the run.
+	Proxy *proxy.Proxy
+
+	binary string
+	ring   string // of a shard
+	// account is the service account of a shard.
+	account string
+	args    []string
+	// announced says that the shard's Lease announces its Pod.
+	announced bool
+	pod       *corev1.Pod
+
+	mu        sync.Mutex
+	processes []*process.Process
+	histories atomic.Int32
+}
+
+// Process returns the latest process; nil before the first start.
+func (m *Member) Process() *process.Process {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	if len(m.processes) == 0 {
+		return nil
+	}
+
+	return m.processes[len(m.processes)-1]
+}
+
+// Lives returns the lives of all processes so far.
+func (m *Member) Lives() []process.Life {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	var lives []process.Life
+	for _, p := range m.processes {
+		lives = append(lives, p.Lives()...)
+	}
+
+	return lives
+}
+
+// IsShard reports whether it is a shard.
+func (m *Member) IsShard() bool { return m.ring != "" }
+
+// Run is one run: its processes with their proxies, and its rings.
+type Run struct {
+	*Runner
+	dir     string
+	rings   []*ring
+	queries []string // addresses of ringquery
+	stop    context.CancelFunc
+
+	written atomic.Int32 // writes to Websites so far, which alternate between the versions
+
+	took []string
+
+	mu      sync.Mutex
+	phase   Phase
+	members map[string]*Member
+	order   []*Member
+	frozen  []check.Frozen
+	shards  map[string]bool // expected to hold their Leases
+}
+
+// newRun returns a run without processes.
+func (s *Runner) newRun(dir string) *Run {
+	return &Run{
+		Runner: s, dir: dir, members: map[string]*Member{}, shards: map[string]bool{}, phase: Begin, stop: func() {},
+	}
+}
+
+// enter creates the proxies of the run and starts recording. No process runs yet.
+func (run *Run) enter(ctx context.Context, c Case) {
+	must.Do(os.MkdirAll(run.dir, 0o700))
+	run.clear(ctx, c.rings())
+	run.setCurrent(run)
+
+	recording, stop := context.WithCancel(context.WithoutCancel(ctx))
+	run.stop = stop
+
+	for _, spec := range c.rings() {
+		recorder := must.Get(record.Start(recording, run.plane.Config, record.Options{
+			Ring: spec.Name, Labels: record.Labels{Shard: contract.ShardLabel(spec.Name), Drain: contract.DrainLabel(spec.Name)},
+			LeaseNamespace: shardNamespace, Objects: spec.recorded(),
+		}))
+		run.rings = append(run.rings, &ring{RingSpec: spec, recorder: recorder})
+	}
+
+	run.addServices(ctx, c)
+
+	for _, r := range run.rings {
+		for _, name := range r.Shards {
+			run.add(ctx, &Member{
+				Name: name, binary: r.binary(), ring: r.Name, account: r.account(), announced: r.Pods, args: r.shardArgs(name, c),
+			})
+		}
+	}
+
+	if c.Prepare != nil {
+		c.Prepare(run)
+	}
+}
+
+func (run *Run) addServices(ctx context.Context, c Case) {
+	webhook := ""
+
+	for i := range c.replicas() {
+		for _, binary := range c.services() {
+			name := binary
+			if i > 0 {
+				name = fmt.Sprint(binary, "-", i+1)
+			}
+
+			args := []string{"--metrics-bind-address=0", "--health-probe-bind-address=0", "--leader-elect=false"}
+			if c.replicas() > 1 {
+				args = append(args[:2], "--leader-elect-lease-duration=2s", "--leader-elect-renew-deadline=1500ms",
+					"--leader-elect-retry-period=300ms")
+			}
+
+			switch binary {
+			case Rebalancer:
+				args = append(args, "--settle-period=100ms", "--drain-timeout=5s")
+			case RingQuery:
+				free := must.Get(process.FreePorts(1))
+				run.queries = append(run.queries, free[0])
+				args = append(args[:2:2], "--plaintext", "--grpc-bind-address="+free[0]) // without leader election
+			case Assigner:
+				free := must.Get(process.FreePorts(1))
+				if webhook == "" {
+					webhook = free[0] // the API server calls only the first replica
+				}
+
+				args = append(args, services.Webhook(free[0], webhook)...)
+			case LeaseMonitor:
+				if slices.ContainsFunc(c.rings(), func(r RingSpec) bool { return r.Pods }) {
+					args = append(args, "--pods")
+				}
+			}
+
+			run.add(ctx, &Member{Name: name, binary: binary, args: args})
+		}
+	}
+}
+
+// add creates the proxy of a process.
+func (run *Run) add(ctx context.Context, m *Member) {
+	m.Proxy = must.Get(proxy.Start(proxy.Options{
+		Name: m.Name, Server: run.plane.Config, Ignore: uncounted, Clock: clock.RealClock{},
+	}))
+	m.args = append(m.args, "--kubeconfig="+run.kubeconfigPath(m.Name))
+	run.members[m.Name], run.order = m, append(run.order, m)
+
+	if m.IsShard() {
+		run.authenticate(ctx, m)
+	} else {
+		must.Do(m.Proxy.Kubeconfig(run.kubeconfigs[m.binary], run.kubeconfigPath(m.Name)))
+	}
+}
+
+// uncounted reports whether a write does not affect objects: events and leader election.
+func uncounted(write proxy.Write) bool {
+	switch write.Resource {
+	case "events":
+		return true
+	case "leases":
+		return write.Namespace == contract.SystemNamespace
+	}
+
+	return false
+}
+
+// Member returns the process with the name, which must exist.
+func (run *Run) Member(name string) *Member { return run.members[name] }
+
+// Members returns all services, or all shards.
+func (run *Run) Members(shards bool) []*Member {
+	var found []*Member
+
+	for _, m := range run.order {
+		if m.IsShard() == shards {
+			found = append(found, m)
+		}
+	}
+
+	return found
+}
+
+// Phase returns the current phase.
+func (run *Run) Phase() Phase {
+	run.mu.Lock()
+	defer run.mu.Unlock()
+
+	return run.phase
+}
+
+func (run *Run) enterPhase(p Phase) {
+	run.mu.Lock()
+	defer run.mu.Unlock()
+
+	run.phase = p
+}
+
+// Start starts a process that is not running.
+func (run *Run) Start(m *Member) {
+	if m.IsShard() {
+		run.Expect(m.Name, true)
+	}
+	m.mu.Lock() // held until the process is known
+	defer m.mu.Unlock()
+
+	args := slices.Clone(m.args)
+	if m.pod != nil {
+		args = append(args, "--pod-uid="+string(m.pod.UID))
+	}
+
+	spec := process.Spec{
+		Name: m.Name, Path: filepath.Join(run.bin, m.binary), Args: args,
+		LogFile: filepath.Join(run.dir, m.Name+".log"), Again: again,
+	}
+	if m.IsShard() {
+		spec.More = func() []string {
+			return []string{fmt.Sprintf("--history-file=%s/history-%s-%d.jsonl", run.dir, m.Name, m.histories.Add(1))}
+		}
+	}
+
+	m.processes = append(m.processes, must.Get(process.Start(spec, nil)))
+}
+
+// Expect sets whether the shard is expected to hold its Lease.
+func (run *Run) Expect(shard string, holds bool) {
+	run.mu.Lock()
+	defer run.mu.Unlock()
+
+	if holds {
+		run.shards[shard] = true
+	} else {
+		delete(run.shards, shard)
+	}
+}
+
+// Froze records that a process was frozen.
+func (run *Run) Froze(f check.Frozen) {
+	run.mu.Lock()
+	defer run.mu.Unlock()
+
+	run.frozen = append(run.frozen, f)
+}
+
+// leave stops all processes, proxies, and recorders of the run.
+func (run *Run) leave() error {
+	err := run.endAll()
+	run.setCurrent(nil)
+
+	for _, m := range run.order {
+		m.Proxy.Stop()
+	}
+	run.stop()
+
+	for _, r := range run.rings {
+		r.recorder.Wait()
+	}
+
+	return err
+}
+
+func (run *Run) endAll() error {
+	var errs []error
+
+	for _, m := range run.order {
+		if p := m.Process(); p != nil {
+			errs = append(errs, p.Destroy())
+		}
+	}
+
+	return errors.Join(errs...)
+}
 
 // Case is one run: the scenario with a fault.
 type Case struct {
@@ -56,8 +341,9 @@ type Case struct {
 	Phases []Phase
 	// Uncounted lists invariants whose violations are only counted, in [Result.Uncounted].
 	Uncounted []string
-	// During is called in a phase after its actions, before the wait until all objects are in place. After is called after that wait.
-	During, After map[Phase]func(context.Context, *Run) error
+	// During is called in a phase after its actions, before the wait until all objects are in place. After is called after
+	// that wait.
+	During, After map[Phase]func(context.Context, *Run)
 }
 
 func (c Case) replicas() int { return max(1, c.Replicas) }
@@ -126,37 +412,16 @@ func (r Result) String() string {
 
 // Run runs the scenario with the fault of the case. It writes logs and histories to the directory.
 func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
-	run, err := s.enter(ctx, dir, c)
-	if err != nil {
-		if run != nil {
-			err = errors.Join(err, run.leave())
-		}
-
-		return Result{Err: err}
-	}
-
-	if c.Prepare != nil {
-		c.Prepare(run)
-	}
-
-	result := Result{Err: run.play(ctx, c)}
-	if result.Err == nil {
-		run.enterPhase(Delete)
-
-		result.Err = run.delete(ctx)
-		if after := c.After[Delete]; after != nil && result.Err == nil {
-			result.Err = after(ctx, run)
-		}
-	}
-
+	run := s.newRun(dir)
+	result := Result{Uncounted: map[string]int{}, Err: must.Attempt(func() {
+		run.enter(ctx, c)
+		run.play(ctx, c)
+	})}
 	end := record.Now()
-	result.Err = errors.Join(result.Err, run.leave())
+	left := run.leave()
+	gathered, incomplete := run.records()
 
-	gathered, err := run.records()
-	result.Err = errors.Join(result.Err, err)
 	violations, runs, err := run.judge(gathered, end)
-
-	result.Uncounted = map[string]int{}
 	for _, v := range violations {
 		if slices.Contains(c.Uncounted, v.Invariant) {
 			result.Uncounted[v.Invariant]++
@@ -165,10 +430,9 @@ func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
 		}
 	}
 
-	result.Err = errors.Join(result.Err, err)
+	result.Err = errors.Join(result.Err, left, incomplete, err, run.panics())
 	result.Ended, result.Took = run.ended(), run.took
 
-	result.Err = errors.Join(result.Err, run.panics())
 	for _, r := range runs {
 		result.Spans += len(r.Spans)
 		result.Versions += len(r.Versions)
@@ -181,66 +445,60 @@ func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
 	return result
 }
 
-// play runs all phases except the last.
-func (run *Run) play(ctx context.Context, c Case) error {
+// play runs the phases of the case.
+func (run *Run) play(ctx context.Context, c Case) {
+	nothing := func(context.Context, *Run) {}
+	inPlace := func(ctx context.Context, run *Run) { run.AwaitInPlace(ctx) }
+
 	for _, s := range scenario {
-		if c.Phases != nil && s.phase != Begin && !slices.Contains(c.Phases, s.phase) {
+		if c.Phases != nil && s.phase != Begin && s.phase != Delete && !slices.Contains(c.Phases, s.phase) {
 			continue
 		}
 
 		begin := record.Now()
 		run.enterPhase(s.phase)
 
-		inPlace := func(ctx context.Context, run *Run) error { return run.AwaitInPlace(ctx) }
-		for _, do := range []func(context.Context, *Run) error{s.play, c.During[s.phase], inPlace, c.After[s.phase]} {
+		for _, do := range []func(context.Context, *Run){s.play, c.During[s.phase], inPlace, c.After[s.phase]} {
 			if do == nil {
-				continue
+				do = nothing
 			}
 
-			if err := do(ctx, run); err != nil {
-				return fmt.Errorf("phase %s: %w", s.phase, err)
+			if err := must.Attempt(func() { do(ctx, run) }); err != nil {
+				must.Do(fmt.Errorf("phase %s: %w", s.phase, err))
 			}
 		}
 
 		run.took = append(run.took, fmt.Sprintf("%s %.1f s", s.phase, (record.Now()-begin).Seconds()))
 	}
-
-	return nil
 }
 
 // Await waits until look returns no problems. The error lists the remaining problems.
-func (run *Run) Await(ctx context.Context, what string, look func() []string) error {
-	return run.await(ctx, what, func(context.Context) ([]string, error) { return look(), nil })
-}
-
-func (run *Run) await(ctx context.Context, what string, look func(context.Context) ([]string, error)) error {
-	var problems []string
-
-	err := wait.PollUntilContextTimeout(ctx, pollInterval, patience, true, func(ctx context.Context) (bool, error) {
-		var err error
-
-		problems, err = look(ctx)
-
-		return len(problems) == 0, err
+func (run *Run) Await(ctx context.Context, what string, look func(context.Context) []string) {
+	err := must.Attempt(func() {
+		must.Await(ctx, patience, func(ctx context.Context) string { return strings.Join(look(ctx), "\n    ") })
 	})
 	if err != nil {
-		return fmt.Errorf("timeout after %s: %s: %w\n    %s", patience, what, err, strings.Join(problems, "\n    "))
+		must.Do(fmt.Errorf("wait until %s: %w", what, err))
 	}
+}
 
-	return nil
+// Until waits until a condition holds.
+func (run *Run) Until(ctx context.Context, what string, holds func() bool) {
+	run.Await(ctx, what, func(context.Context) []string {
+		if holds() {
+			return nil
+		}
+
+		return []string{"not yet"}
+	})
 }
 
 // AwaitInPlace waits until I7 holds, and exactly the expected shards hold their Leases.
-func (run *Run) AwaitInPlace(ctx context.Context) error {
-	return run.await(ctx, "all objects are in place (I7)", func(ctx context.Context) ([]string, error) {
-		problems, err := run.statusProblems(ctx)
-		if err != nil {
-			return nil, err
-		}
-
-		problems = append(problems, run.objectProblems()...)
+func (run *Run) AwaitInPlace(ctx context.Context) {
+	run.Await(ctx, "all objects are in place (I7)", func(ctx context.Context) []string {
+		problems := append(run.statusProblems(ctx), run.objectProblems()...)
 		if len(problems) > 0 {
-			return problems, nil
+			return problems
 		}
 
 		return run.pages(ctx)
@@ -266,19 +524,14 @@ func (run *Run) GivenUp() map[string][]check.Version {
 	return found
 }
 
-// Versions returns the versions recorded so far of all rings. It returns an error if a record is incomplete.
-func (run *Run) Versions() ([]check.Version, error) {
-	var (
-		all  []check.Version
-		errs []error
-	)
-
+// Versions returns the versions recorded so far of all rings.
+func (run *Run) Versions() []check.Version {
+	var all []check.Version
 	for _, r := range run.rings {
-		versions, err := r.recorder.Versions()
-		all, errs = append(all, versions...), append(errs, err)
+		all = append(all, must.Get(r.recorder.Versions())...)
 	}
 
-	return all, errors.Join(errs...)
+	return all
 }
 
 // Newest returns the newest versions of all objects: for an object of two rings, one for each.
@@ -291,50 +544,23 @@ func (run *Run) Newest() []check.Version {
 	return all
 }
 
-// ringProblems returns the problems of a ring's status, given that all objects are in place.
-func ringProblems(ring *v1alpha1.ClusterRing, shards string) []string {
-	problems := ringstatus.Problems(ring, len(strings.Fields(shards)))
-	if a := ring.Status.Assignment; a == nil || a.Fingerprint == "" || a.Unassigned+a.Misplaced+a.Draining > 0 {
-		problems = append(problems, fmt.Sprintf("the ring's assignment: %+v", a))
-	}
-
-	return problems
-}
-
-// pages returns which ConfigMaps of the example do not contain the page of their Website.
-func (run *Run) pages(ctx context.Context) ([]string, error) {
+// pages returns on which Websites the shards of the example still have work.
+func (run *Run) pages(ctx context.Context) []string {
 	var problems []string
 
 	for _, r := range run.left() {
+		if r.binary() != shardBinary {
+			continue
+		}
+
 		for _, namespace := range r.Namespaces {
-			if r.binary() == workerBinary {
-				continue
-			}
-
-			var (
-				sites      examplev1alpha1.WebsiteList
-				configMaps corev1.ConfigMapList
-				in         = client.InNamespace(namespace)
-			)
-
-			if err := errors.Join(run.client.List(ctx, &sites, in), run.client.List(ctx, &configMaps, in)); err != nil {
-				return nil, fmt.Errorf("read all objects: %w", err)
-			}
-
-			data := map[string]map[string]string{}
-			for i := range configMaps.Items {
-				data[configMaps.Items[i].Name] = configMaps.Items[i].Data
-			}
-
-			for i := range sites.Items {
-				if name := sites.Items[i].Name; !maps.Equal(data[name], website.Render(sites.Items[i].Spec)) {
-					problems = append(problems, "the ConfigMap of Website "+namespace+"/"+name+" does not have its page")
-				}
+			for _, key := range must.Get(judge.Unrendered(ctx, run.client, client.InNamespace(namespace))) {
+				problems = append(problems, "the work on Website "+key.String()+" is not done")
 			}
 		}
 	}
 
-	return problems, nil
+	return problems
 }
 
 // records collects the histories of all processes.
@@ -462,4 +688,10 @@ func (run *Run) dump(runs []check.Run) error {
 	}
 
 	return nil
+}
+
+// AtWork reports whether a shard is in a reconcile, according to its history.
+func (run *Run) AtWork(shard string) bool {
+	reader, err := run.work(shard)
+	return err == nil && slices.ContainsFunc(reader.Spans(), func(s check.Span) bool { return s.End == 0 })
 }

@@ -3,14 +3,18 @@ package faultrun
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,9 +22,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
+	"github.com/clusterring/clusterring/tools/lab/judge"
+	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/kubelettest"
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
@@ -29,135 +37,120 @@ type Phase string
 
 // The phases in their order. Each ends when all objects are in place.
 const (
-	// Begin: the services and three shards of each ring start. Eight Websites are created in each namespace, two of them with generated
-	// names. Four Themes are created if a ring has them.
+	// Begin: the services and three shards of each ring start. Eight Websites are created in each namespace, two of them
+	// with generated names. Four Themes are created if a ring has them.
 	Begin Phase = "begin"
 	// Join: a fourth shard joins each ring. In each namespace, a Website is created, one changed, and one deleted.
 	Join Phase = "join"
-	// Fail: a shard of each ring is killed for good, and another one stops. In each namespace, a Website is created, and some are changed.
+	// Fail: a shard of each ring is killed for good, and another one stops. In each namespace, a Website is created, and
+	// some are changed.
 	Fail Phase = "fail"
 	// Delete: the last ring is deleted. Other rings remain.
 	Delete Phase = "delete"
 )
 
-// scenario lists the phases of a run, except Delete.
+// scenario lists the phases of a run.
 var scenario = []struct {
 	phase Phase
-	play  func(context.Context, *Run) error
+	play  func(context.Context, *Run)
 }{
-	{Begin, begin},
-	{Join, join},
-	{Fail, fail},
+	{Begin, begin}, {Join, join}, {Fail, fail}, {Delete, deleteRing},
 }
 
-func begin(ctx context.Context, run *Run) error {
+func begin(ctx context.Context, run *Run) {
 	later := map[string]bool{}
 
 	for _, r := range run.rings {
 		created := r.manifest()
-		if err := run.client.Create(ctx, created); err != nil {
-			return fmt.Errorf("create a ring: %w", err)
-		}
+		must.Do(run.client.Create(ctx, created))
 
 		r.uid = created.UID
-
 		later[r.Shards[len(r.Shards)-1]] = true
 	}
 
 	for _, m := range run.order {
 		if !later[m.Name] {
-			if err := run.Start(m); err != nil {
-				return err
-			}
+			run.Start(m)
 		}
 	}
 
-	if err := run.await(ctx, "three shards hold their Leases and the rings are ready", run.statusProblems); err != nil {
-		return err
-	}
-
-	var errs []error
+	run.Await(ctx, "three shards hold their Leases and the rings are ready", run.statusProblems)
 
 	for _, namespace := range run.namespaces() {
 		for i := range 6 {
-			errs = append(errs, run.createIn(ctx, namespace, fmt.Sprintf("site-%d", i)))
+			run.createIn(ctx, namespace, fmt.Sprintf("site-%d", i))
 		}
 
-		errs = append(errs, run.createIn(ctx, namespace, ""), run.createIn(ctx, namespace, ""))
+		run.createIn(ctx, namespace, "")
+		run.createIn(ctx, namespace, "")
 	}
 
 	for i := range 4 {
-		errs = append(errs, run.createTheme(ctx, fmt.Sprintf("theme-%d", i)))
+		run.createTheme(ctx, fmt.Sprintf("theme-%d", i))
 	}
 
 	for _, r := range run.rings {
 		for _, namespace := range r.Namespaces {
 			for i := range r.Fleets {
-				errs = append(errs, run.createFleet(ctx, namespace, fleetName(i)))
+				asked("create", run.client.Create(ctx, &examplev1alpha1.Fleet{
+					ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fleetName(i)},
+					Spec:       examplev1alpha1.FleetSpec{Replicas: shipsOfEach},
+				}))
 			}
 		}
 	}
-
-	return errors.Join(errs...)
 }
 
-func join(ctx context.Context, run *Run) error {
-	var errs []error
+func join(ctx context.Context, run *Run) {
 	for _, r := range run.rings {
-		errs = append(errs, run.Start(run.members[r.Shards[len(r.Shards)-1]]))
+		run.Start(run.members[r.Shards[len(r.Shards)-1]])
 	}
 
 	for _, namespace := range run.namespaces() {
-		errs = append(errs, run.createIn(ctx, namespace, "site-6"), run.editIn(ctx, namespace, "site-0"), run.removeIn(ctx, namespace, "site-1"))
+		run.createIn(ctx, namespace, "site-6")
+		run.editIn(ctx, namespace, "site-0")
+		asked("delete", run.client.Delete(ctx,
+			&examplev1alpha1.Website{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "site-1"}}))
 	}
 
-	return errors.Join(append(errs, run.createTheme(ctx, "theme-4"))...)
+	run.createTheme(ctx, "theme-4")
 }
 
-func fail(ctx context.Context, run *Run) error {
-	var errs []error
-
+func fail(ctx context.Context, run *Run) {
 	for _, r := range run.rings {
 		run.Expect(r.Shards[0], false)
 		run.Expect(r.Shards[1], false)
-		errs = append(errs, run.members[r.Shards[0]].Process().Destroy())
+		must.Do(run.members[r.Shards[0]].Process().Destroy())
 	}
 
 	for _, namespace := range run.namespaces() {
-		errs = append(errs, run.createIn(ctx, namespace, "site-7"), run.editIn(ctx, namespace, "site-2"), run.editIn(ctx, namespace, "site-6"))
+		run.createIn(ctx, namespace, "site-7")
+		run.editIn(ctx, namespace, "site-2")
+		run.editIn(ctx, namespace, "site-6")
 	}
 
 	for _, r := range run.rings {
-		errs = append(errs, run.members[r.Shards[1]].Process().Stop(stopTimeout))
+		must.Do(run.members[r.Shards[1]].Process().Stop(stopTimeout))
 	}
-
-	return errors.Join(errs...)
 }
 
-// delete deletes the last ring and waits until nothing of it is left. Objects of other rings must stay in place.
-func (run *Run) delete(ctx context.Context) error {
+// deleteRing deletes the last ring and waits until nothing of it is left. Objects of other rings must stay in place.
+func deleteRing(ctx context.Context, run *Run) {
 	r := run.rings[len(run.rings)-1]
-
 	r.ended = record.Now()
-	if err := run.client.Delete(ctx, r.manifest()); err != nil {
-		return fmt.Errorf("delete the ring: %w", err)
-	}
-
-	err := run.await(ctx, "nothing is left of the deleted ring (I8)", func(ctx context.Context) ([]string, error) {
+	must.Do(run.client.Delete(ctx, r.manifest()))
+	run.Await(ctx, "nothing is left of the deleted ring (I8)", func(ctx context.Context) []string {
 		var problems []string
 
 		err := run.client.Get(ctx, client.ObjectKeyFromObject(r.manifest()), r.manifest())
-		switch {
-		case err == nil:
+		must.Do(client.IgnoreNotFound(err))
+
+		if err == nil {
 			problems = append(problems, "the ring is still there")
-		case !apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("read the ring: %w", err)
 		}
 
 		var webhooks admissionregistrationv1.MutatingWebhookConfigurationList
-		if err := run.client.List(ctx, &webhooks, client.MatchingLabels{contract.LabelClusterRing: r.Name}); err != nil {
-			return nil, fmt.Errorf("read webhook configurations: %w", err)
-		}
+		must.Do(run.client.List(ctx, &webhooks, client.MatchingLabels{contract.LabelClusterRing: r.Name}))
 
 		for i := range webhooks.Items {
 			problems = append(problems, "the webhook configuration still exists: "+webhooks.Items[i].Name)
@@ -169,25 +162,17 @@ func (run *Run) delete(ctx context.Context) error {
 			}
 		}
 
-		return problems, nil
+		return problems
 	})
-	if err != nil || len(run.left()) == 0 {
-		return err
-	}
-
-	return run.AwaitInPlace(ctx)
 }
 
 // createTheme creates a Theme if a ring has them.
-func (run *Run) createTheme(ctx context.Context, name string) error {
-	if !slices.ContainsFunc(run.rings, func(r *ring) bool { return r.Themes }) {
-		return nil
+func (run *Run) createTheme(ctx context.Context, name string) {
+	if slices.ContainsFunc(run.rings, func(r *ring) bool { return r.Themes }) {
+		theme := emptyObject(themes.GroupVersion().WithKind(check.Theme))
+		theme.SetName(name)
+		asked("create", run.client.Create(ctx, theme))
 	}
-
-	theme := emptyObject(themes.GroupVersion().WithKind(check.Theme))
-	theme.SetName(name)
-
-	return asked("create", run.client.Create(ctx, theme))
 }
 
 // shipsOfEach is the size of a Fleet.
@@ -195,39 +180,34 @@ const shipsOfEach = 3
 
 func fleetName(i int) string { return fmt.Sprintf("fleet-%d", i) }
 
-func (run *Run) createFleet(ctx context.Context, namespace, name string) error {
-	fleet := &examplev1alpha1.Fleet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: examplev1alpha1.FleetSpec{Replicas: shipsOfEach},
-	}
-
-	return asked("create", run.client.Create(ctx, fleet))
-}
-
-// TouchFleets annotates the ring's Fleets one after the other until ctx ends, so that there is always work on some of them.
+// TouchFleets annotates the ring's Fleets one after the other until ctx ends, so that there is always work on some of
+// them.
 func (run *Run) TouchFleets(ctx context.Context, ring RingSpec) error {
-	for i := 0; ; i++ {
-		timer := time.NewTimer(pollInterval)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		}
+	const pause = 50 * time.Millisecond
 
-		fleet := &examplev1alpha1.Fleet{ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespaces[0], Name: fleetName(i % ring.Fleets)}}
-		if err := run.annotate(context.WithoutCancel(ctx), fleet, touched, record.Now().String()); err != nil {
-			return err
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
+
+	return must.Attempt(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+
+			fleet := &examplev1alpha1.Fleet{}
+			fleet.Namespace, fleet.Name = ring.Namespaces[0], fleetName(i%ring.Fleets)
+			run.annotate(context.WithoutCancel(ctx), fleet, touched, record.Now().String())
 		}
-	}
+	})
 }
 
-// Create creates a Website. If name is empty, the name is generated.
-func (run *Run) Create(ctx context.Context, name string) error {
-	return run.createIn(ctx, Namespace, name)
-}
+// Create creates a Website.
+func (run *Run) Create(ctx context.Context, name string) { run.createIn(ctx, Namespace, name) }
 
-// createIn creates a Website, alternately through both versions of its API.
-func (run *Run) createIn(ctx context.Context, namespace, name string) error {
+// createIn creates a Website, alternately through both versions of its API. If name is empty, the name is generated.
+func (run *Run) createIn(ctx context.Context, namespace, name string) {
 	site := emptyObject(websiteKind(run.nextVersion()))
 	site.Object["spec"] = map[string]any{"title": "first"}
 	site.SetNamespace(namespace)
@@ -237,7 +217,7 @@ func (run *Run) createIn(ctx context.Context, namespace, name string) error {
 		site.SetGenerateName("generated-")
 	}
 
-	return asked("create", run.client.Create(ctx, site))
+	asked("create", run.client.Create(ctx, site))
 }
 
 func (run *Run) nextVersion() string {
@@ -249,12 +229,12 @@ func (run *Run) nextVersion() string {
 }
 
 // Edit changes the spec of a Website.
-func (run *Run) Edit(ctx context.Context, name string) error { return run.editIn(ctx, Namespace, name) }
+func (run *Run) Edit(ctx context.Context, name string) { run.editIn(ctx, Namespace, name) }
 
-func (run *Run) editIn(ctx context.Context, namespace, name string) error {
+func (run *Run) editIn(ctx context.Context, namespace, name string) {
 	version := run.nextVersion()
 
-	return asked("update", retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	asked("update", retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		site := emptyObject(websiteKind(version))
 		if err := run.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, site); err != nil {
 			return err //nolint:wrapcheck // wrapped below
@@ -273,38 +253,203 @@ func (run *Run) editIn(ctx context.Context, namespace, name string) error {
 const touched = "touched"
 
 // Touch changes the ConfigMap of a Website without changing its content.
-func (run *Run) Touch(ctx context.Context, name string) error {
-	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
-	return run.annotate(ctx, configMap, touched, record.Now().String())
+func (run *Run) Touch(ctx context.Context, name string) {
+	run.annotate(ctx, configMap(name), touched, record.Now().String())
 }
 
-// ClearChecksum makes the second controller of the example write the ConfigMap of a Website again, without work for the first one.
-func (run *Run) ClearChecksum(ctx context.Context, name string) error {
-	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
-	return run.annotate(ctx, configMap, checksum.Annotation, nil)
+// ClearChecksum makes the second controller of the example write the ConfigMap of a Website again, without work for the
+// first one.
+func (run *Run) ClearChecksum(ctx context.Context, name string) {
+	run.annotate(ctx, configMap(name), checksum.Annotation, nil)
+}
+
+func configMap(name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
 }
 
 // annotate sets an annotation of an object; nil removes it.
-func (run *Run) annotate(ctx context.Context, object client.Object, key string, value any) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
-	if err == nil {
-		err = run.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
-	}
-
-	return asked("patch", err)
+func (run *Run) annotate(ctx context.Context, object client.Object, key string, value any) {
+	patch := must.Get(json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}}))
+	asked("patch", run.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch)))
 }
 
-// removeIn deletes a Website.
-func (run *Run) removeIn(ctx context.Context, namespace, name string) error {
-	site := &examplev1alpha1.Website{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	return asked("delete", run.client.Delete(ctx, site))
-}
-
-// asked returns the error of a user's request, which no fault may cause.
-func asked(verb string, err error) error {
+// asked demands that a user's request succeeds, which no fault may prevent.
+func asked(verb string, err error) {
 	if err != nil {
-		return fmt.Errorf("a user's request failed (I4): %s: %w", verb, err)
+		must.Do(fmt.Errorf("a user's request failed (I4): %s: %w", verb, err))
+	}
+}
+
+// authenticate gives a shard a token that is bound to its Pod, which is created if it does not exist.
+func (run *Run) authenticate(ctx context.Context, m *Member) {
+	base := must.Get(run.plane.PodKubeconfig(ctx, shardNamespace, m.account, m.Name))
+
+	if m.announced {
+		m.pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: shardNamespace, Name: m.Name}}
+		must.Do(run.client.Get(ctx, client.ObjectKeyFromObject(m.pod), m.pod))
 	}
 
-	return nil
+	must.Do(m.Proxy.Kubeconfig(base, run.kubeconfigPath(m.Name)))
+}
+
+// Report writes the status of the shard's Pod, whose container has terminated. The reason is that of the condition
+// ContainersReady: the kubelet reports the end of a Pod with PodFailed.
+func (run *Run) Report(ctx context.Context, m *Member, phase corev1.PodPhase, reason string) {
+	m.pod.Status = kubelettest.Status(phase, reason, kubelettest.Killed())
+	must.Do(run.client.Status().Update(ctx, m.pod))
+}
+
+// DeletePod deletes the shard's Pod without asking the kubelet. Its token is no longer valid.
+func (run *Run) DeletePod(ctx context.Context, m *Member) {
+	must.Do(run.client.Delete(ctx, m.pod, client.GracePeriodSeconds(0)))
+}
+
+// Replace starts the shard in a new Pod of the same name. The previous Pod must have been deleted, and its process must
+// have ended.
+func (run *Run) Replace(ctx context.Context, m *Member) {
+	run.authenticate(ctx, m)
+	run.Start(m)
+}
+
+// HasEvent reports whether somebody has reported an event of the reason about a ring of the run.
+func (run *Run) HasEvent(ctx context.Context, reason string) bool {
+	events := &eventsv1.EventList{}
+	must.Do(run.client.List(ctx, events))
+
+	return slices.ContainsFunc(events.Items, func(e eventsv1.Event) bool {
+		return e.Reason == reason && slices.ContainsFunc(run.rings, func(r *ring) bool { return r.uid == e.Regarding.UID })
+	})
+}
+
+// Update replaces the Pod old by the Pod next, as a rolling update does: the next one starts, and when it waits for a
+// slot, the old one stops. It returns when the next one holds a slot. Both are shards of a ring with slots.
+func (run *Run) Update(ctx context.Context, old, next *Member) {
+	run.Start(next)
+	run.AwaitStandby(ctx, next)
+	run.Expect(old.Name, false)
+	must.Do(old.Process().Stop(stopTimeout))
+	run.AwaitSlot(ctx, next)
+}
+
+// AwaitStandby waits until the Pod waits for a slot.
+func (run *Run) AwaitStandby(ctx context.Context, m *Member) {
+	run.awaitLease(ctx, m, contract.LabelStandby,
+		func(l *coordinationv1.Lease) bool { return *l.Spec.HolderIdentity == m.Name })
+}
+
+// AwaitSlot waits until the Pod holds a slot.
+func (run *Run) AwaitSlot(ctx context.Context, m *Member) {
+	run.awaitLease(ctx, m, contract.LabelClusterRing, func(l *coordinationv1.Lease) bool {
+		holder := l.Spec.HolderIdentity
+
+		return holder != nil && *holder == l.Name && l.Annotations[contract.AnnotationPod] == m.Name &&
+			l.Annotations[contract.AnnotationOffered] == ""
+	})
+}
+
+func (run *Run) awaitLease(ctx context.Context, m *Member, label string, is func(*coordinationv1.Lease) bool) {
+	run.Await(ctx, "Pod "+m.Name+" has a Lease with label "+label, func(ctx context.Context) []string {
+		leases := &coordinationv1.LeaseList{}
+		must.Do(run.client.List(ctx, leases, client.InNamespace(shardNamespace), client.MatchingLabels{label: m.ring}))
+
+		var found []string
+
+		for i := range leases.Items {
+			l := &leases.Items[i]
+			if is(l) {
+				return nil
+			}
+
+			found = append(found, fmt.Sprintf("%s: %v %v", l.Name, l.Spec.HolderIdentity, l.Annotations))
+		}
+
+		return append(found, "none")
+	})
+}
+
+// DeleteLease deletes the Lease of a shard.
+func (run *Run) DeleteLease(ctx context.Context, name string) {
+	must.Do(run.client.Delete(ctx,
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: shardNamespace, Name: name}}))
+}
+
+// OwnersAgree waits until every replica of ringquery agrees with the labels of all objects of the remaining rings (I3).
+func (run *Run) OwnersAgree(ctx context.Context) {
+	must.Hold(len(run.queries) > 0, "this case has no ringquery")
+
+	var clients []diagnosticsv1alpha1.DiagnosticsServiceClient
+
+	over, stop := context.WithCancel(ctx)
+	defer stop()
+
+	for _, address := range run.queries {
+		connection := must.Get(grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials())))
+		context.AfterFunc(over, func() { _ = connection.Close() }) // nothing to save
+
+		clients = append(clients, diagnosticsv1alpha1.NewDiagnosticsServiceClient(connection))
+	}
+
+	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+run.token)
+	run.Await(ctx, "every ringquery agrees with all labels (I3)", func(ctx context.Context) []string {
+		var problems []string
+		for _, r := range run.left() {
+			problems = append(problems, r.disagreements(ctx, clients)...)
+		}
+
+		return problems
+	})
+}
+
+// disagreements returns the objects whose labels differ from the response of a replica, and the objects on which
+// replicas differ.
+func (r *ring) disagreements(ctx context.Context, clients []diagnosticsv1alpha1.DiagnosticsServiceClient) []string {
+	const within = 2 * time.Second
+
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+
+	newest := slices.DeleteFunc(r.recorder.Newest(),
+		func(v check.Version) bool { return v.Deleted || v.Kind == check.Lease })
+	if len(newest) == 0 {
+		return []string{r.Name + ": no objects to locate"}
+	}
+
+	var problems []string
+
+	for _, v := range newest {
+		owner := slices.IndexFunc(newest, func(o check.Version) bool { return o.UID == v.Owner })
+		if v.Owner != "" && owner < 0 {
+			continue // its owner is gone
+		}
+
+		request := judge.Locate(r.Name, v, check.Version{})
+		if owner >= 0 {
+			request = judge.Locate(r.Name, v, newest[owner])
+		}
+
+		var first *diagnosticsv1alpha1.LocateResponse
+
+		name := fmt.Sprintf("%s: %s %s/%s", r.Name, v.Kind, v.Namespace, v.Name)
+
+		for i, c := range clients {
+			answer, err := c.Locate(ctx, request)
+			switch {
+			case err != nil:
+				return append(problems, fmt.Sprintf("%s: ringquery %d: %v", name, i+1, err))
+			case first == nil:
+				first = answer
+			case !proto.Equal(first, answer):
+				problems = append(problems, fmt.Sprintf("%s: the replicas return %v and %v", name, first, answer))
+			}
+
+			for _, l := range answer.GetLocations() {
+				if l.GetShard() != v.Shard {
+					problems = append(problems,
+						fmt.Sprintf("%s: ringquery %d returns %q, the label is %q", name, i+1, l.GetShard(), v.Shard))
+				}
+			}
+		}
+	}
+
+	return problems
 }

@@ -1,19 +1,20 @@
-// Package proxy is a proxy between one process and the API server that injects failures of the network and the API server.
+// Package proxy is a proxy between one process and the API server that injects failures of the network and the API
+// server.
 //
-// It reads every request of the process. It numbers the writes, calls a hook that decides about each, and records the responses. It can
-// forward, delay, or drop the events of watches, and it can cut the process off. It makes no decisions. The process keeps its identity,
-// because its token is forwarded.
+// It reads every request of the process. It calls a hook that decides about each, and records the responses. It can
+// forward, delay, or drop the events of watches, and it can cut the process off. It makes no decisions. The process
+// keeps its identity, because its token is forwarded.
 //
 // Invariants:
 //
-//  1. A write that the hook does not change reaches the API server once, and its response reaches the client. It is recorded even if
-//     the client has abandoned it meanwhile.
-//  2. The hook is called before the API server sees the write. [Action.Applied] is called after the write was applied and before the
-//     client receives the response.
+//  1. A write that the hook does not change reaches the API server once, and its response reaches the client. It is
+//     recorded even if the client has abandoned it meanwhile.
+//  2. The hook is called before the API server sees the write. [Action.Applied] is called after the write was applied
+//     and before the client receives the response.
 //  3. Events of a watch keep their order. No event is lost unless the policy drops it.
 //
-// The client uses TLS to the proxy, because it does not send its token otherwise. All responses are JSON, so that the proxy can separate
-// events.
+// The client uses TLS to the proxy, because it does not send its token otherwise. All responses are JSON, so that the
+// proxy can separate events.
 package proxy
 
 import (
@@ -35,7 +36,9 @@ import (
 	"strings"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/cert"
@@ -57,7 +60,6 @@ type Proxy struct {
 	mu      sync.Mutex
 	hook    func(Write) Action
 	ignore  func(Write) bool
-	number  int
 	done    []Done
 	policy  policy
 	streams map[*stream]struct{}
@@ -72,7 +74,7 @@ type Options struct {
 	Name string
 	// Server is the API server. Only its host and CA are used, not its credentials.
 	Server *rest.Config
-	// Ignore reports which writes are neither numbered nor passed to the hook. Nil means none.
+	// Ignore reports which writes are not passed to the hook. Nil means none.
 	Ignore func(Write) bool
 	// Clock measures delays.
 	Clock clock.Clock
@@ -271,9 +273,17 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, forward http.Handl
 	}
 
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	write.Body, write.Client = body, p.name
+	write.Body = body
 
-	action := p.ask(&write)
+	p.mu.Lock()
+	hook := p.hook
+	p.mu.Unlock()
+
+	action := Action{}
+	if hook != nil {
+		action = hook(write)
+	}
+
 	switch {
 	case action.Abort:
 		panic(http.ErrAbortHandler)
@@ -292,21 +302,6 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, forward http.Handl
 	}
 }
 
-// ask numbers the write and calls the hook.
-func (p *Proxy) ask(w *Write) Action {
-	p.mu.Lock()
-	p.number++
-	w.Number = p.number
-	hook := p.hook
-	p.mu.Unlock()
-
-	if hook == nil {
-		return Action{}
-	}
-
-	return hook(*w)
-}
-
 type key struct{}
 
 // underway is a write in progress.
@@ -322,7 +317,8 @@ func (p *Proxy) answered(response *http.Response) error {
 		return p.written(response, under)
 	}
 
-	if watch, _ := strconv.ParseBool(response.Request.URL.Query().Get("watch")); watch && response.StatusCode == http.StatusOK {
+	if watch, _ := strconv.ParseBool(response.Request.URL.Query().Get("watch")); watch &&
+		response.StatusCode == http.StatusOK {
 		response.Body = newStream(p, response.Body)
 	}
 
@@ -344,7 +340,8 @@ func (p *Proxy) written(response *http.Response, under *underway) error {
 	}
 
 	_ = json.Unmarshal(body, &object) // other responses have no version
-	done := Done{Write: under.write, Status: response.StatusCode, ResourceVersion: object.Metadata.ResourceVersion, Lost: under.action.Lose}
+	done := Done{Write: under.write, Status: response.StatusCode, ResourceVersion: object.Metadata.ResourceVersion,
+		Lost: under.action.Lose}
 	p.mu.Lock()
 	p.done = append(p.done, done)
 	p.mu.Unlock()
@@ -364,27 +361,18 @@ func (p *Proxy) written(response *http.Response, under *underway) error {
 	return nil
 }
 
-// reasons maps status codes to the reasons that clients distinguish.
-var reasons = map[int]metav1.StatusReason{
-	http.StatusConflict:            metav1.StatusReasonConflict,
-	http.StatusTooManyRequests:     metav1.StatusReasonTooManyRequests,
-	http.StatusInternalServerError: metav1.StatusReasonInternalError,
-	http.StatusGatewayTimeout:      metav1.StatusReasonTimeout,
-}
-
 // failure returns the response of an API server that fails with the status code.
 func failure(code int) *http.Response {
-	status := metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-		Reason: reasons[code], Message: "injected fault", Code: int32(code), //nolint:gosec // three digits
-	}
+	status := apierrors.NewGenericServerResponse(code, "write", schema.GroupResource{}, "", "injected fault", 0,
+		false).Status()
 	header := http.Header{"Content-Type": {"application/json"}}
 
 	if code == http.StatusTooManyRequests {
-		status.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+		status.Details.RetryAfterSeconds = 1
 		header.Set("Retry-After", "1")
 	}
 
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	body, _ := json.Marshal(status) // cannot fail: plain fields
 
 	return &http.Response{StatusCode: code, Header: header, Body: io.NopCloser(bytes.NewReader(body))}

@@ -8,10 +8,6 @@ import (
 
 // Write is one request that changes something on the API server.
 type Write struct {
-	// Number counts the writes of one proxy, from 1.
-	Number int
-	// Client is the name of the proxy.
-	Client string
 	// Method is the HTTP method: POST, PUT, PATCH or DELETE.
 	Method string
 	// Group, Resource, and Subresource identify the resource; Subresource is mostly empty.
@@ -61,7 +57,8 @@ type Done struct {
 
 // Action is what happens to a write. The zero value forwards it.
 type Action struct {
-	// Status, unless zero, is the status that the client receives: instead of forwarding the write, or with Lose, after it was applied.
+	// Status, unless zero, is the status that the client receives: instead of forwarding the write, or with Lose, after it
+	// was applied.
 	Status int
 	// Abort closes the connection instead of forwarding the write.
 	Abort bool

@@ -2,9 +2,9 @@ package sweep
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +12,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/faults/faultrun"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
+	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 )
 
@@ -37,22 +38,20 @@ func (s *event) give() (first bool) {
 }
 
 // await waits for it, and at most so long.
-func (s *event) await(ctx context.Context, what string, within time.Duration) error {
-	timer := time.NewTimer(within)
-	defer timer.Stop()
+func (s *event) await(ctx context.Context, within time.Duration) (happened bool) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
 
 	select {
 	case <-s.c:
-		return nil
-	case <-timer.C:
-		return fmt.Errorf("waited %s until %s", within, what)
+		return true
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return false
 	}
 }
 
-// drainDuringWork holds the first drain until the second controller of the object's shard, and only that one, is at work on what
-// the object controls; and holds that work for longer than the new shard would need to begin.
+// drainDuringWork holds the first drain until the second controller of the object's shard, and only that one, is at
+// work on what the object controls; and holds that work for longer than the new shard would need to begin.
 type drainDuringWork struct {
 	mu          sync.Mutex
 	name, shard string // of the object
@@ -82,8 +81,8 @@ func (d *drainDuringWork) choose(ctx context.Context, run *faultrun.Run, name st
 	}
 	d.mu.Unlock()
 
-	if chosen && run.ClearChecksum(ctx, name) == nil {
-		_ = d.working.await(ctx, "the shard works", soon) // During says if it did not
+	if chosen && must.Attempt(func() { run.ClearChecksum(ctx, name) }) == nil {
+		d.working.await(ctx, soon) // During says if it did not
 	}
 }
 
@@ -112,7 +111,7 @@ func (d *drainDuringWork) prepare(ctx context.Context, run *faultrun.Run) {
 				return proxy.Action{}
 			}
 
-			if d.drained.await(ctx, "the drain is stored", soon) == nil && wait(ctx, beyondHoldOff) == nil {
+			if d.drained.await(ctx, soon) && must.Attempt(func() { wait(ctx, beyondHoldOff) }) == nil {
 				d.over.give()
 			}
 
@@ -121,16 +120,16 @@ func (d *drainDuringWork) prepare(ctx context.Context, run *faultrun.Run) {
 	}
 }
 
-// TestDrainDuringWork has a drain come in while a worker of another controller is inside the object: its shard must not give it up
-// before that one is done.
+// TestDrainDuringWork has a drain come in while a worker of another controller is inside the object: its shard must not
+// give it up before that one is done.
 func TestDrainDuringWork(t *testing.T) {
 	s := theSuite(t)
 	d := &drainDuringWork{working: newEvent(), drained: newEvent(), over: newEvent()}
 	s.run(t, faultrun.Case{
 		Name: "a drain comes in while the second controller works", Phases: []faultrun.Phase{faultrun.Join},
 		Prepare: func(run *faultrun.Run) { d.prepare(t.Context(), run) },
-		During: during{faultrun.Join: func(ctx context.Context, _ *faultrun.Run) error {
-			return d.over.await(ctx, "the drain had come in during work", 3*soon)
+		During: during{faultrun.Join: func(ctx context.Context, _ *faultrun.Run) {
+			must.Hold(d.over.await(ctx, 3*soon), "the drain did not come in during work")
 		}},
 	})
 }
@@ -151,7 +150,7 @@ func (h *heldAcknowledgements) prepare(ctx context.Context, run *faultrun.Run) {
 				return proxy.Action{}
 			}
 
-			_ = h.released.await(ctx, "it may go on", 3*soon) // During says if it was not
+			h.released.await(ctx, 3*soon) // During says if it was not
 
 			return proxy.Action{}
 		})
@@ -172,24 +171,26 @@ func (h *heldAcknowledgements) hold(shard, name string) bool {
 	return true
 }
 
-// followed says whether what a Website controls has followed it away from its shard, while that shard has others to give up.
-func (h *heldAcknowledgements) followed(newest []check.Version) []string {
+// followed says whether what a Website controls has followed it away from its shard, while that shard has others to
+// give up.
+func (h *heldAcknowledgements) followed(newest []check.Version) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	for shard, name := range h.first {
-		for _, v := range newest {
-			if h.held[shard] > 0 && v.Kind == check.ConfigMap && v.Name == name && !v.Deleted && v.Shard != "" && v.Shard != shard {
-				return nil
+	return slices.ContainsFunc(newest, func(v check.Version) bool {
+		for shard, name := range h.first {
+			if h.held[shard] > 0 && v.Kind == check.ConfigMap && v.Name == name && !v.Deleted && v.Shard != "" &&
+				v.Shard != shard {
+				return true
 			}
 		}
-	}
 
-	return []string{fmt.Sprintf("given up: %v, held back: %v", h.first, h.held)}
+		return false
+	})
 }
 
-// TestChildrenFollowTheirOwner has shards give up one object after the other, so that the rebalancer looks at what all of them
-// control while most of them are still where they were.
+// TestChildrenFollowTheirOwner has shards give up one object after the other, so that the rebalancer looks at what all
+// of them control while most of them are still where they were.
 func TestChildrenFollowTheirOwner(t *testing.T) {
 	s := theSuite(t)
 
@@ -199,20 +200,18 @@ func TestChildrenFollowTheirOwner(t *testing.T) {
 	s.run(t, faultrun.Case{
 		Name: "children of objects that are given up and of those that are not yet", Phases: []faultrun.Phase{faultrun.Join},
 		Prepare: func(run *faultrun.Run) { h.prepare(t.Context(), run) },
-		After: during{faultrun.Begin: func(ctx context.Context, run *faultrun.Run) error {
-			var errs []error
+		After: during{faultrun.Begin: func(ctx context.Context, run *faultrun.Run) {
 			for i := range more {
-				errs = append(errs, run.Create(ctx, fmt.Sprintf("more-%d", i)))
+				run.Create(ctx, fmt.Sprintf("more-%d", i))
 			}
 
-			return errors.Join(append(errs, run.AwaitInPlace(ctx))...)
+			run.AwaitInPlace(ctx)
 		}},
-		During: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) error {
-			err := run.Await(ctx, "what the first one controls has followed", func() []string { return h.followed(run.Newest()) })
-			err = errors.Join(err, wait(ctx, time.Second)) // all that would move has done so by then
-			h.released.give()
+		During: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
+			defer h.released.give()
 
-			return err
+			run.Until(ctx, "what the first one controls has followed", func() bool { return h.followed(run.Newest()) })
+			wait(ctx, time.Second) // all that would move has done so by then
 		}},
 	})
 }

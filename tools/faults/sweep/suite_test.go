@@ -1,7 +1,6 @@
 package sweep
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -21,7 +20,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -32,33 +30,23 @@ import (
 // variable asks for the runs, which take minutes. FAULTS=all tries every write, not the first and last of its kind.
 const variable = "FAULTS"
 
-// mostRunners bounds how many runs go on at once. Half of a run is waiting, so that each core can take one; beyond four the
-// memory of the control planes is the limit.
+// mostRunners bounds how many runs go on at once. Half of a run is waiting, so that each core can take one; beyond four
+// the memory of the control planes is the limit.
 const mostRunners = 4
 
 // suite is what all runs of a test process share.
 type suite struct {
-	dir   string
-	bin   string
-	began time.Time
-	most  int
-	free  chan *faultrun.Runner
+	dir, bin string
+	began    time.Time
+	runners  []func() (*faultrun.Runner, error) // each makes one, the first time
+	runs     atomic.Int32
 
 	mu      sync.Mutex
-	runners []*faultrun.Runner
+	made    []*faultrun.Runner
 	planes  []*localplane.Plane
-	claimed int // runners that are there or are being made
-	runs    int
-	tallies map[string]*tally // by test
+	failed  int
 	notes   []string
 	stopped bool
-}
-
-// tally counts the runs of one test.
-type tally struct {
-	order        int
-	runs, failed int
-	spent        time.Duration
 }
 
 var shared struct {
@@ -127,22 +115,22 @@ func newSuite(ctx context.Context) (*suite, error) {
 		return nil, err
 	}
 
+	s := &suite{dir: dir, bin: filepath.Join(dir, "bin"), began: time.Now()}
+
 	most := mostRunners
-
-	if f := flag.Lookup("test.parallel"); f != nil {
-		if n, ok := f.Value.(flag.Getter).Get().(int); ok {
-			most = min(most, n)
-		}
+	if n, ok := flag.Lookup("test.parallel").Value.(flag.Getter).Get().(int); ok {
+		most = min(most, n)
 	}
 
-	s := &suite{
-		dir: dir, bin: filepath.Join(dir, "bin"), began: time.Now(), most: most,
-		free: make(chan *faultrun.Runner, most), tallies: map[string]*tally{},
+	for range most {
+		s.runners = append(s.runners, sync.OnceValues(func() (*faultrun.Runner, error) { return s.newRunner(ctx) }))
 	}
+
 	root := localplane.Root()
 
 	for _, pkg := range faultrun.Packages {
-		cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", filepath.Join(s.bin, filepath.Base(pkg)), "./"+pkg)
+		cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", filepath.Join(s.bin, filepath.Base(pkg)),
+			"./"+pkg)
 
 		cmd.Dir = root
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -151,34 +139,6 @@ func newSuite(ctx context.Context) (*suite, error) {
 	}
 
 	return s, nil
-}
-
-// take returns a runner that nobody uses: one that is free, or a new one, or the first that becomes free. Give it back by
-// s.free.
-func (s *suite) take(ctx context.Context) (*faultrun.Runner, error) {
-	select {
-	case free := <-s.free:
-		return free, nil
-	default:
-	}
-	s.mu.Lock()
-
-	more := s.claimed < s.most
-	if more {
-		s.claimed++
-	}
-	s.mu.Unlock()
-
-	if more {
-		return s.newRunner(ctx)
-	}
-
-	select {
-	case free := <-s.free:
-		return free, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
 }
 
 func (s *suite) newRunner(ctx context.Context) (*faultrun.Runner, error) {
@@ -202,7 +162,7 @@ func (s *suite) newRunner(ctx context.Context) (*faultrun.Runner, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.runners = append(s.runners, made)
+	s.made = append(s.made, made)
 
 	return made, nil
 }
@@ -210,11 +170,11 @@ func (s *suite) newRunner(ctx context.Context) (*faultrun.Runner, error) {
 // stop ends every process of the runs and every control plane.
 func (s *suite) stop() error {
 	s.mu.Lock()
-	runners, planes := slices.Clone(s.runners), slices.Clone(s.planes)
+	made, planes := slices.Clone(s.made), slices.Clone(s.planes)
 	s.stopped = true
 	s.mu.Unlock()
 
-	for _, of := range runners {
+	for _, of := range made {
 		of.Abort()
 	}
 
@@ -236,62 +196,17 @@ func (s *suite) end() (code int) {
 
 		code = 1
 	}
-	say("%s", s.summary())
+	say("\n%d runs in %s on %d control planes, %d failed\n%s", s.runs.Load(), time.Since(s.began).Round(time.Second),
+		len(s.planes), s.failed, strings.Join(s.notes, "\n"))
 
-	for _, t := range s.tallies {
-		if t.failed > 0 {
-			say("logs are in %s", s.dir)
-			return code
-		}
+	if s.failed > 0 {
+		say("logs are in %s", s.dir)
+		return code
 	}
 
 	_ = os.RemoveAll(s.dir) // logs of runs that passed are of no use
 
 	return code
-}
-
-// summary is a table of all that was run, and the notes of the tests.
-func (s *suite) summary() string {
-	names := make([]string, 0, len(s.tallies))
-	for name := range s.tallies {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(s.tallies[a].order, s.tallies[b].order) })
-
-	var out strings.Builder
-	fmt.Fprintf(&out, "\n%-32s %5s %7s %14s\n", "", "runs", "failed", "seconds a run")
-
-	failed := 0
-
-	for _, name := range names {
-		t := s.tallies[name]
-		failed += t.failed
-		fmt.Fprintf(&out, "%-32s %5d %7d %14.1f\n", name, t.runs, t.failed, t.spent.Seconds()/float64(t.runs))
-	}
-
-	wall, used := time.Since(s.began), cpuTime()
-	fmt.Fprintf(&out, "%-32s %5d %7d   in %s on %d control planes; %s of CPU time, %.1f cores busy\n", "all", s.runs, failed,
-		wall.Round(time.Second), len(s.planes), used.Round(time.Second), used.Seconds()/wall.Seconds())
-
-	for _, note := range s.notes {
-		fmt.Fprintln(&out, note)
-	}
-
-	return out.String()
-}
-
-// cpuTime is what this process and those of its children that have ended have used.
-func cpuTime() time.Duration {
-	var sum int64
-
-	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
-		var u unix.Rusage
-		if unix.Getrusage(who, &u) == nil {
-			sum += u.Utime.Nano() + u.Stime.Nano()
-		}
-	}
-
-	return time.Duration(sum)
 }
 
 // note adds a line to the summary.
@@ -309,7 +224,8 @@ type trial struct {
 	Skip func() bool
 }
 
-// run plays cases as subtests, begun in this order, as many at a time as there are runners. It returns what came of each.
+// run plays cases as subtests, begun in this order, as many at a time as there are runners. It returns what came of
+// each.
 func (s *suite) run(t *testing.T, cases ...faultrun.Case) []faultrun.Result {
 	t.Helper()
 
@@ -331,7 +247,7 @@ func (s *suite) try(t *testing.T, trials []trial) []faultrun.Result {
 		next    atomic.Int64
 		playing sync.WaitGroup
 	)
-	for range min(s.most, len(trials)) {
+	for _, runner := range s.runners[:min(len(s.runners), len(trials))] {
 		playing.Go(func() {
 			for i := int(next.Add(1)) - 1; i < len(trials); i = int(next.Add(1)) - 1 {
 				if skip := trials[i].Skip; skip != nil && skip() {
@@ -339,7 +255,12 @@ func (s *suite) try(t *testing.T, trials []trial) []faultrun.Result {
 				}
 
 				progress := fmt.Sprintf("%d/%d", i+1, len(trials))
-				t.Run(trials[i].Name, func(t *testing.T) { results[i] = s.play(t, progress, trials[i].Case) })
+				t.Run(trials[i].Name, func(t *testing.T) {
+					on, err := runner()
+					require.NoError(t, err)
+
+					results[i] = s.play(t, on, progress, trials[i].Case)
+				})
 			}
 		})
 	}
@@ -349,17 +270,10 @@ func (s *suite) try(t *testing.T, trials []trial) []faultrun.Result {
 }
 
 // play plays one case.
-func (s *suite) play(t *testing.T, progress string, c faultrun.Case) faultrun.Result {
+func (s *suite) play(t *testing.T, on *faultrun.Runner, progress string, c faultrun.Case) faultrun.Result {
 	t.Helper()
-	on, err := s.take(t.Context())
-	require.NoError(t, err)
 
-	defer func() { s.free <- on }()
-	s.mu.Lock()
-	s.runs++
-	dir := filepath.Join(s.dir, fmt.Sprintf("%03d", s.runs))
-	s.mu.Unlock()
-
+	dir := filepath.Join(s.dir, fmt.Sprintf("%03d", s.runs.Add(1)))
 	begin := time.Now()
 	played := on.Run(t.Context(), dir, c)
 	took := time.Since(begin)
@@ -370,7 +284,6 @@ func (s *suite) play(t *testing.T, progress string, c faultrun.Case) faultrun.Re
 	if !played.OK() {
 		verdict = "FAILED"
 	}
-	s.count(test, took, played.OK())
 	say("%s %s %s: %s in %.1f s, %d reconciles, %d versions (%s)%s", test, progress, c.Name,
 		verdict, took.Seconds(), played.Spans, played.Versions, strings.Join(played.Took, ", "), restarts(played))
 
@@ -378,27 +291,12 @@ func (s *suite) play(t *testing.T, progress string, c faultrun.Case) faultrun.Re
 		_ = os.RemoveAll(dir) // logs of runs that passed are of no use
 		return played
 	}
+	s.mu.Lock()
+	s.failed++
+	s.mu.Unlock()
 	t.Errorf("run %q failed; its logs and records.txt are in %s\n%s", c.Name, dir, played)
 
 	return played
-}
-
-// count adds a run to the summary.
-func (s *suite) count(test string, took time.Duration, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	of := s.tallies[test]
-	if of == nil {
-		of = &tally{order: len(s.tallies)}
-		s.tallies[test] = of
-	}
-	of.runs++
-
-	of.spent += took
-	if !ok {
-		of.failed++
-	}
 }
 
 // say tells how far the tests are, though they are not asked to be verbose.

@@ -13,19 +13,18 @@ import (
 
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
-	"github.com/clusterring/clusterring/tools/demo/internal/state"
 	"github.com/clusterring/clusterring/tools/lab/commandline"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // Main runs the command line of this process and returns its exit code.
-func Main() int { return commandline.Run(New(state.Default())) }
+func Main() int { return commandline.Run(New()) }
 
 const long = `demo runs all of ClusterRing on this machine: etcd, an API server, a controller manager, the four services (each with a
 token of its own service account), and several shards of an example controller. Each is a process on a free port of 127.0.0.1. The demo
 needs no cluster, no containers, and no network.
 
-  demo run    demonstrates each guarantee in ten steps, verifies it, and leaves nothing behind
+  demo run    demonstrates each guarantee in eleven steps, verifies it, and leaves nothing behind
   demo modes  runs the other ways to share the objects of a controller, such as slots, standby shards, and keys
   demo up     starts the same system and leaves it running, so that you can experiment
   demo env    prints shell variables for the system that demo up has started
@@ -34,9 +33,9 @@ needs no cluster, no containers, and no network.
 
 Run "make build" to build the binaries (--bin-dir), and "make control-plane" to build those of the control plane (--assets).`
 
-// New returns the command. It finds other demos in the registry and records its own there.
-func New(registry state.Registry) *cobra.Command {
-	c := &common{registry: registry}
+// New returns the command.
+func New() *cobra.Command {
+	c := &common{}
 	root := commandline.Root("demo", "Run all of ClusterRing on this machine and verify its guarantees", long)
 	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) { c.console = report.NewConsole(cmd.OutOrStdout()) }
 	root.AddCommand(c.newRun(), c.newModes(), c.newUp(), c.newDown(), c.newEnv(), c.newDocs(), c.newServe())
@@ -46,18 +45,16 @@ func New(registry state.Registry) *cobra.Command {
 
 // common is what all commands share.
 type common struct {
-	registry state.Registry
-	console  *report.Console
+	console *report.Console
 
-	binDir, assets, stateDir string
+	binDir, assets string
 }
 
-func (c *common) add(flags *pflag.FlagSet, defaultState string) {
+func (c *common) add(flags *pflag.FlagSet) {
 	flags.StringVar(&c.binDir, "bin-dir", "bin", "`directory` with the binaries that make build builds")
 	flags.StringVar(&c.assets, "assets", "",
-		"`directory` with etcd, kube-apiserver and kube-controller-manager (default: $KUBEBUILDER_ASSETS, else those of make control-plane, built if necessary)")
-	flags.StringVar(&c.stateDir, "state-dir", "",
-		"new `directory` for data, logs and kubeconfigs, removed at the end (default: "+defaultState+")")
+		"`directory` with etcd, kube-apiserver and kube-controller-manager "+
+			"(default: $KUBEBUILDER_ASSETS, else those of make control-plane, built if necessary)")
 }
 
 // prepare makes paths absolute and checks the flags before anything starts.
@@ -87,7 +84,8 @@ func (c *common) prepare(ctx context.Context, others ...string) error {
 
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
 		if _, err := os.Stat(filepath.Join(c.assets, name)); err != nil {
-			return fmt.Errorf("%s is missing in %s: run make control-plane, and set --assets to the directory that it prints", name, c.assets)
+			return fmt.Errorf("%s is missing in %s: run make control-plane, and set --assets to the directory that it prints",
+				name, c.assets)
 		}
 	}
 

@@ -24,7 +24,8 @@ import (
 )
 
 // diagnostics is the service that ringquery serves.
-var diagnostics = pb.File_clusterring_diagnostics_v1alpha1_diagnostics_service_proto.Services().ByName("DiagnosticsService")
+var diagnostics = pb.File_clusterring_diagnostics_v1alpha1_diagnostics_service_proto.Services().
+	ByName("DiagnosticsService")
 
 // question is what grpcurl asks a method, and what is in the answer.
 type question struct{ request, answer string }
@@ -33,17 +34,20 @@ const site1 = `{"group": "example.clusterring.dev", "kind": "Website", "namespac
 
 // questions has one for every method.
 var questions = map[protoreflect.Name]question{
-	"ListRings":       {`{}`, `"availableShards": 3`},
-	"GetRing":         {`{"name": "example"}`, `"name": "shard-3"`},
-	"Locate":          {`{"object": ` + site1 + `}`, `"namespace": "web-2"`},
-	"LocateAll":       {`{"id": "1", "question": {"object": ` + site1 + `}} {"id": "2", "question": {"object": {"kind": "Secret", "namespace": "a", "name": "b"}}}`, `"NOT_SHARDED"`},
-	"WatchRing":       {`{"name": "example"}`, `"name": "shard-3"`},
-	"Explain":         {`{"object": ` + site1 + `}`, `"reason": "ASSIGNED"`},
-	"ListAssignments": {`{"ring": "example", "group": "example.clusterring.dev", "resource": "websites"}`, `"name": "site-49"`},
-	"Simulate":        {`{"ring": "example", "add": ["shard-4"]}`, `"name": "shard-4"`},
+	"ListRings": {`{}`, `"availableShards": 3`},
+	"GetRing":   {`{"name": "example"}`, `"name": "shard-3"`},
+	"Locate":    {`{"object": ` + site1 + `}`, `"namespace": "web-2"`},
+	"LocateAll": {`{"id": "1", "question": {"object": ` + site1 +
+		`}} {"id": "2", "question": {"object": {"kind": "Secret", "namespace": "a", "name": "b"}}}`, `"NOT_SHARDED"`},
+	"WatchRing": {`{"name": "example"}`, `"name": "shard-3"`},
+	"Explain":   {`{"object": ` + site1 + `}`, `"reason": "ASSIGNED"`},
+	"ListAssignments": {`{"ring": "example", "group": "example.clusterring.dev", "resource": "websites"}`,
+		`"name": "site-49"`},
+	"Simulate": {`{"ring": "example", "add": ["shard-4"]}`, `"name": "shard-4"`},
 }
 
-// TestQueries starts what make up starts, asks its query services everything with the real grpcurl, and runs docs/queries.md.
+// TestQueries starts what make up starts, asks its query services everything with the real grpcurl, and runs
+// docs/queries.md.
 func TestQueries(t *testing.T) {
 	d := newDesk(t)
 	up, out := d.demo("up")
@@ -63,11 +67,15 @@ func TestQueries(t *testing.T) {
 		sh := &terminal{t, sh.Shell}
 
 		const guarded = `-cacert $RINGQUERY_CA -H "authorization: Bearer $TOKEN"`
-		require.Contains(t, sh.run(`grpcurl `+guarded+` $RINGQUERY_TLS list`), diagnostics.FullName(), "to know who asks is enough")
-		require.Contains(t, sh.run(`grpcurl `+guarded+` $RINGQUERY_TLS `+string(diagnostics.FullName())+`/ListRings`), "PermissionDenied")
-		sh.run(`kubectl create clusterrolebinding grpcurl --clusterrole clusterring:diagnostics-viewer --serviceaccount default:grpcurl`)
+		require.Contains(t, sh.run(`grpcurl `+guarded+` $RINGQUERY_TLS list`), diagnostics.FullName(),
+			"to know who asks is enough")
+		require.Contains(t, sh.run(`grpcurl `+guarded+` $RINGQUERY_TLS `+string(diagnostics.FullName())+`/ListRings`),
+			"PermissionDenied")
+		sh.run(`kubectl create clusterrolebinding grpcurl --clusterrole clusterring:diagnostics-viewer ` +
+			`--serviceaccount default:grpcurl`)
 		require.Eventually(t, func() bool {
-			return strings.Contains(sh.run(`kubectl auth can-i get clusterrings --subresource diagnostics --as system:serviceaccount:default:grpcurl`), "yes")
+			return strings.Contains(sh.run(`kubectl auth can-i get clusterrings --subresource diagnostics `+
+				`--as system:serviceaccount:default:grpcurl`), "yes")
 		}, patience, tick)
 		sh.askEverything(guarded, `$RINGQUERY_TLS`)
 	})
@@ -79,12 +87,15 @@ func TestQueries(t *testing.T) {
 		requireEverything(t, p)
 		require.NoError(t, p.Check(t.Context(), sh.Shell, patience/3), "if the page is wrong: make docs")
 	})
+	require.Contains(t, d.down(), "Removed demo up (running)")
+	d.requireNothingLeft()
 }
 
 // shell returns a shell that knows what demo env says.
 func (d *desk) shell() *page.Shell {
 	d.Helper()
-	sh, err := page.NewShell(d.TempDir(), []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.home, "LC_ALL=C.UTF-8", "TZ=UTC"})
+	sh, err := page.NewShell(d.TempDir(),
+		[]string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.home, "LC_ALL=C.UTF-8", "TZ=UTC"})
 	require.NoError(d, err)
 	d.Cleanup(func() { require.NoError(d, sh.Close()) })
 	env, out := d.demo("env")
@@ -121,7 +132,8 @@ func (s *terminal) askEverything(how, address string) {
 		method := diagnostics.Methods().ByName(name)
 		require.NotNil(s, method, name)
 		require.Contains(s, described, "rpc "+string(name)+" (")
-		require.EventuallyWithT(s, func(c *assert.CollectT) { require.NoError(c, s.ask(how, address, method)) }, patience, tick, name)
+		require.EventuallyWithT(s, func(c *assert.CollectT) { require.NoError(c, s.ask(how, address, method)) },
+			patience, tick, name)
 	}
 }
 
@@ -132,7 +144,8 @@ func (s *terminal) ask(how, address string, method protoreflect.MethodDescriptor
 		limit = "-max-time 1"
 	}
 
-	output := s.run(fmt.Sprintf(`printf '%%s' '%s' | grpcurl %s %s -d @ %s %s/%s 2>/dev/null`, q.request, how, limit, address, diagnostics.FullName(), method.Name()))
+	output := s.run(fmt.Sprintf(`printf '%%s' '%s' | grpcurl %s %s -d @ %s %s/%s 2>/dev/null`, q.request, how, limit,
+		address, diagnostics.FullName(), method.Name()))
 	answers := json.NewDecoder(strings.NewReader(output))
 
 	for {
@@ -173,7 +186,9 @@ func requireEverything(t *testing.T, p *page.Page) {
 		wanted = append(wanted, "kubectl ring "+name+" ")
 	}
 
-	for _, want := range append(wanted, "grpcurl -plaintext ", "grpcurl -cacert ", "authorization: Bearer $TOKEN", "--ca-file", "--service-account") {
-		require.True(t, slices.ContainsFunc(commands, func(c string) bool { return strings.Contains(c, want) }), "the page has no command with %q", want)
+	for _, want := range append(wanted, "grpcurl -plaintext ", "grpcurl -cacert ", "authorization: Bearer $TOKEN",
+		"--ca-file", "--service-account") {
+		require.True(t, slices.ContainsFunc(commands, func(c string) bool { return strings.Contains(c, want) }),
+			"the page has no command with %q", want)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
+	"github.com/clusterring/clusterring/tools/demo/internal/page"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
@@ -60,7 +61,7 @@ leaves nothing behind, also after Ctrl-C. After a failure, it keeps the logs and
 
 // addStory adds the flags of a story.
 func (r *runner) addStory(c *cobra.Command, objects int) {
-	r.add(c.Flags(), "a temporary directory")
+	r.add(c.Flags())
 	c.Flags().IntVar(&r.story.Shards, "shards", 3, "`number` of shards that join first")
 	c.Flags().IntVar(&r.story.Objects, "objects", objects, "`number` of objects that are created first")
 	c.Flags().BoolVar(&r.keep, "keep", false, "keep the state directory; its processes are stopped anyway")
@@ -75,7 +76,7 @@ func (r *runner) run(ctx context.Context) error {
 		return err
 	}
 
-	claim, err := r.registry.Claim(state.Run, r.stateDir)
+	claim, err := state.NewClaim(state.Run)
 	if err != nil {
 		return err
 	}
@@ -107,7 +108,8 @@ func (r *runner) run(ctx context.Context) error {
 	return nil
 }
 
-// tell runs the system and the story. It returns the row of each step, and the suspects and the error of the step that failed.
+// tell runs the system and the story. It returns the row of each step, and the suspects and the error of the step that
+// failed.
 func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, suspects []string, err error) {
 	r.console.Heading("The system starts (state in %s)", stateDir)
 
@@ -115,7 +117,7 @@ func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, 
 
 	err = localsystem.Run(ctx, r.options(stateDir), func(ctx context.Context, sys *localsystem.System) error {
 		start.Took = time.Since(begin)
-		start.Checked = []string{"control plane, manifests, and 6 service processes, each with only its own permissions"}
+		start.Checked = []string{"control plane, manifests, and 5 service processes, each with only its own permissions"}
 
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -150,7 +152,9 @@ func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, 
 }
 
 // steps runs the steps of the story until one fails.
-func (r *runner) steps(ctx context.Context, story *scenario.Story, steps []scenario.Step) (rows []report.Row, suspects []string, failure error) {
+func (r *runner) steps(
+	ctx context.Context, story *scenario.Story, steps []scenario.Step,
+) (rows []report.Row, suspects []string, failure error) {
 	for i, step := range steps {
 		row := report.Row{Step: fmt.Sprintf("%d %s", i+1, step.Title), Skipped: failure != nil}
 		if failure == nil {
@@ -187,7 +191,7 @@ func (r *runner) showLogs(stateDir string, suspects []string, err error) {
 func (r *runner) cleanUp(ctx context.Context, claim *state.Claim, keep bool) error {
 	ctx = context.WithoutCancel(ctx)
 	if !keep {
-		return errors.Join(state.Discard(ctx, claim.Dir), claim.Release(false))
+		return errors.Join(state.Discard(ctx, claim.Dir), claim.Release())
 	}
 
 	var errs []error
@@ -198,7 +202,122 @@ func (r *runner) cleanUp(ctx context.Context, claim *state.Claim, keep bool) err
 		}
 	}
 	r.console.Text(fmt.Sprintf("\nLogs are kept in %s, histories of reconciles in %s; %s down removes them.",
-		filepath.Join(claim.Dir, "logs"), filepath.Join(claim.Dir, "history"), localsystem.Display(filepath.Join(r.binDir, "demo"))))
+		filepath.Join(claim.Dir, "logs"), filepath.Join(claim.Dir, "history"),
+		localsystem.Display(filepath.Join(r.binDir, "demo"))))
 
-	return errors.Join(append(errs, claim.Release(true))...)
+	return errors.Join(append(errs, claim.Release())...)
+}
+
+func (c *common) newModes() *cobra.Command {
+	r := &runner{common: c, others: []string{"guide", "jobset", "trust-manager", "client-go"}}
+	names := (&scenario.Story{}).ModeNames()
+	cmd := &cobra.Command{
+		Use:   "modes [MODE...]",
+		Short: "Demonstrate and verify the other ways to share objects, and leave nothing behind",
+		Long: `modes starts everything and runs the modes of docs/modes.md one after the other: ` + strings.Join(names, ", ") + `.
+Without arguments, it runs all of them. The steps do not depend on each other.
+
+Every step checks what the mode promises. The exit code is 0 only if all checks pass. The command leaves nothing behind, also after
+Ctrl-C.`,
+		Example: `  make demo-modes                    builds everything, then runs this
+  make demo-modes ARGS=standby       runs one mode
+  bin/demo modes slots standby       runs two modes`,
+		ValidArgs: names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := (&scenario.Story{}).ModesNamed(args); err != nil {
+				return err
+			}
+
+			r.choose = func(s *scenario.Story) ([]scenario.Step, error) { return s.ModesNamed(args) }
+
+			return r.run(cmd.Context())
+		},
+	}
+	r.addStory(cmd, 100)
+
+	return cmd
+}
+
+// pageTimeout limits the time for all commands of a page.
+const pageTimeout = 10 * time.Minute
+
+func (c *common) newDocs() *cobra.Command {
+	s := &server{c}
+	cmd := &cobra.Command{
+		Use:   "docs PAGE",
+		Short: "Run the commands of a documentation page and record their output",
+		Long: `docs starts a system like that of demo up, and runs all commands of a Markdown page in one shell. A command is a line that begins
+with "$ " in a code block of the language console. The shell has the variables that demo env prints. The output of each command
+replaces the output on the page. Values that differ between runs, such as ages and ports, are normalized. At the end, everything
+is stopped. If a command cannot run, the page does not change.`,
+		Example: `  make docs                        builds everything, then runs this
+  bin/demo docs docs/queries.md`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			content, err := os.ReadFile(args[0])
+			if err != nil {
+				return fmt.Errorf("read the page: %w", err)
+			}
+
+			p, err := page.Parse(string(content))
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+
+			return s.run(cmd.Context(), state.Run, func(ctx context.Context, sys *localsystem.System) error {
+				if err := s.update(ctx, sys, p, args[0]); err != nil {
+					return fmt.Errorf("%s: %w", args[0], err)
+				}
+
+				return nil
+			})
+		},
+	}
+	s.add(cmd.Flags())
+
+	return cmd
+}
+
+// update runs the commands of a page in a shell with the variables of demo env, and writes the page to its file.
+func (s *server) update(ctx context.Context, sys *localsystem.System, p *page.Page, file string) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
+	defer cancel()
+
+	dir := filepath.Join(sys.StateDir, "page")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("create a directory for the shell: %w", err)
+	}
+
+	sh, err := page.NewShell(dir,
+		[]string{"PATH=" + os.Getenv("PATH"), "HOME=" + sys.StateDir, "LC_ALL=C.UTF-8", "TZ=UTC"})
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, sh.Close()) }()
+
+	if _, err := sh.Run(ctx, exports(sys)); err != nil {
+		return err
+	}
+	s.console.Progress("running the commands of %s", file)
+
+	changed, err := p.Update(ctx, sh)
+	if err != nil {
+		return err
+	}
+
+	for _, c := range changed {
+		s.console.Note("%s:%d: the output changed: $ %s", file, c.Line, c.Text)
+	}
+	s.console.OK("%s: %d commands ran, the output of %d changed", file, len(p.Commands), len(changed))
+
+	if len(changed) == 0 {
+		return nil
+	}
+
+	if err := os.WriteFile(file, []byte(p.String()), 0o644); err != nil { //nolint:gosec // world-readable
+		return fmt.Errorf("write the page: %w", err)
+	}
+
+	return nil
 }

@@ -81,7 +81,8 @@ func TestUpdateAndCheck(t *testing.T) {
 	p, err := page.Parse(markdown(before))
 	require.NoError(t, err)
 	require.Equal(t, markdown(before), p.String(), "nothing is lost")
-	require.ErrorContains(t, p.Check(t.Context(), shell(t), 0), "line 5: $ echo \"$greeting\" && \\\n  echo world >&2\nprints:\nhello\nworld\nand not what the page says:\nold\n")
+	require.ErrorContains(t, p.Check(t.Context(), shell(t), 0), "line 5: "+
+		"$ echo \"$greeting\" && \\\n  echo world >&2\nprints:\nhello\nworld\nand not what the page says:\nold\n")
 
 	changed, err := p.Update(t.Context(), shell(t))
 	require.NoError(t, err)

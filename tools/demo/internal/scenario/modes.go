@@ -2,52 +2,50 @@ package scenario
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
+	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/process"
 )
 
-// Mode is one of the ways to share the objects of a controller, as docs/modes.md lists them, with the step that shows it. The steps do not depend
-// on each other.
-type Mode struct {
-	// Name is what a user selects the mode by.
-	Name string
-	Step
-}
-
-// Modes returns the modes, except the one that [Story.Steps] is about.
-func (s *Story) Modes() []Mode {
-	sharding := []string{localsystem.LeaseMonitor, localsystem.Rebalancer}
-
-	return []Mode{
-		{"slots", Step{"names that outlive Pods: a Pod is replaced, nothing moves", sharding, s.slots}},
-		{"named", Step{"named shards, and a label of one's own", sharding, s.named}},
-		{"standby", Step{"one shard is active, two stand by", sharding, s.standby}},
-		{"keys", Step{"objects of a namespace belong together", sharding, s.keys}},
-		{"embedded", Step{"shards shard by themselves, without services", sharding, s.alone}},
-		{"guide", Step{"the API of kubernetes-controller-sharding", sharding, s.guide}},
-		{"jobset", Step{"JobSet, whose code knows nothing of shards", sharding, s.jobset}},
-		{"trust-manager", Step{"trust-manager, whose reconciler is hidden", sharding, s.trustManager}},
-		{"client-go", Step{"a controller without controller-runtime", sharding, s.clientGo}},
+// Modes returns the ways to share the objects of a controller, as docs/modes.md lists them, except the one that
+// [Story.Steps] is about. The steps do not depend on each other.
+func (s *Story) Modes() []Step {
+	modes := []Step{
+		{Name: "slots", Title: "names that outlive Pods: a Pod is replaced, nothing moves", do: s.slots},
+		{Name: "named", Title: "named shards, and a label of one's own", do: s.named},
+		{Name: "standby", Title: "one shard is active, two stand by", do: s.standby},
+		{Name: "keys", Title: "objects of a namespace belong together", do: s.keys},
+		{Name: "embedded", Title: "shards shard by themselves, without services", do: s.alone},
+		{Name: "guide", Title: "the API of kubernetes-controller-sharding", do: s.guide},
+		{Name: "jobset", Title: "JobSet, whose code knows nothing of shards", do: s.jobset},
+		{Name: "trust-manager", Title: "trust-manager, whose reconciler is hidden", do: s.trustManager},
+		{Name: "client-go", Title: "a controller without controller-runtime", do: s.clientGo},
 	}
-}
-
-// alone is the step embedded by itself. The ring goes while its sharder runs.
-func (s *Story) alone(ctx context.Context) error {
-	if err := inOrder(ctx, s.withoutRing, s.embedded); err != nil {
-		return err
+	for i := range modes {
+		modes[i].Suspects = []string{localsystem.LeaseMonitor, localsystem.Rebalancer}
 	}
 
-	return inOrder(ctx, s.withoutRing, s.tidy)
+	return modes
 }
 
 // ModeNames returns the names of the modes.
@@ -60,8 +58,9 @@ func (s *Story) ModeNames() []string {
 	return names
 }
 
-// ModesNamed returns the modes with these names in their order, and all modes without names. The error lists the names that exist.
-func (s *Story) ModesNamed(names []string) ([]Mode, error) {
+// ModesNamed returns the modes with these names in their order, and all modes without names. The error lists the names
+// that exist.
+func (s *Story) ModesNamed(names []string) ([]Step, error) {
 	all, known := s.Modes(), s.ModeNames()
 	if len(names) == 0 {
 		return all, nil
@@ -73,85 +72,65 @@ func (s *Story) ModesNamed(names []string) ([]Mode, error) {
 		}
 	}
 
-	return slices.DeleteFunc(all, func(mode Mode) bool { return !slices.Contains(names, mode.Name) }), nil
+	return slices.DeleteFunc(all, func(mode Step) bool { return !slices.Contains(names, mode.Name) }), nil
 }
 
 // remake deletes the ring and creates it again, with the spec that deploy/example has and a change.
-func (s *Story) remake(ctx context.Context, change func(*v1alpha1.ClusterRingSpec)) error {
-	if err := s.withoutRing(ctx); err != nil {
-		return err
-	}
+func (s *Story) remake(ctx context.Context, change func(*v1alpha1.ClusterRingSpec)) {
+	s.withoutRing(ctx)
 
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: localsystem.Ring}}
 	s.spec.DeepCopyInto(&ring.Spec)
 	change(&ring.Spec)
-
-	if err := s.client.Create(ctx, ring); err != nil {
-		return fmt.Errorf("create the ClusterRing: %w", err)
-	}
-
-	return nil
+	must.Do(s.client.Create(ctx, ring))
 }
 
 // withoutRing deletes the ring if it exists.
-func (s *Story) withoutRing(ctx context.Context) error {
-	ring, err := s.ring(ctx)
-	if client.IgnoreNotFound(err) != nil {
-		return err
+func (s *Story) withoutRing(ctx context.Context) {
+	var rings v1alpha1.ClusterRingList
+	must.Do(s.client.List(ctx, &rings))
+
+	i := slices.IndexFunc(rings.Items, func(ring v1alpha1.ClusterRing) bool { return ring.Name == localsystem.Ring })
+	if i < 0 {
+		return
 	}
 
-	if err == nil {
-		if s.spec == nil {
-			s.spec = ring.Spec.DeepCopy()
-		}
-
-		return s.deleteRing(ctx)
+	if s.spec == nil {
+		s.spec = rings.Items[i].Spec.DeepCopy()
 	}
 
-	return nil
+	s.deleteRing(ctx)
 }
 
 // createAll creates the Websites of a mode.
-func (s *Story) createAll(ctx context.Context) error {
-	if err := s.createNamespaces(ctx); err != nil {
-		return err
-	}
-
-	_, err := s.createWebsites(ctx, s.Objects)
-
-	return err
+func (s *Story) createAll(ctx context.Context) {
+	s.createNamespaces(ctx)
+	s.createWebsites(ctx, s.Objects)
 }
 
 // websites creates the Websites of a mode and waits until each is at an available shard, with its ConfigMap.
-func (s *Story) websites(ctx context.Context) error {
-	return inOrder(ctx, s.createAll, s.awaitInPlace, s.awaitReady)
+func (s *Story) websites(ctx context.Context) {
+	s.createAll(ctx)
+	s.awaitInPlace(ctx)
+	s.awaitReady(ctx)
 }
 
 // tidy deletes the objects of a mode, stops its shards, and checks what they have recorded.
-func (s *Story) tidy(ctx context.Context) error {
+func (s *Story) tidy(ctx context.Context) {
 	all := []string{own}
 	for n := range namespaces {
 		all = append(all, namespaceOf(n))
 	}
 
 	for _, namespace := range all {
-		if err := s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, client.InNamespace(namespace)); err != nil {
-			return fmt.Errorf("delete the Websites: %w", err)
-		}
+		must.Do(s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, client.InNamespace(namespace)))
 	}
 
-	if err := s.deletePages(ctx); err != nil {
-		return err
-	}
-
-	err := s.await(ctx, func(context.Context) (string, error) {
+	s.deletePages(ctx)
+	s.await(ctx, func(context.Context) string {
 		left := s.objects()
-
-		return unless(len(left) == 0, fmt.Sprintf("%d objects are still there", len(left))), nil
+		return unless(len(left) == 0, "%d objects are still there", len(left))
 	})
-	if err != nil {
-		return err
-	}
 
 	s.created = 0
 
@@ -162,63 +141,332 @@ func (s *Story) tidy(ctx context.Context) error {
 		names = append(names, shard.Name)
 	}
 
-	if len(names) == 0 {
-		return nil
+	if len(names) > 0 {
+		must.Do(s.system.End(names...))
+		s.verify()
 	}
-
-	if err := s.system.End(names...); err != nil {
-		return fmt.Errorf("stop the shards: %w", err)
-	}
-
-	return s.verify(ctx)
 }
 
-// deletePages deletes the ConfigMaps of deleted Websites. The garbage collector looks for new kinds of owners only every 30 s.
-func (s *Story) deletePages(ctx context.Context) error {
+// deletePages deletes the ConfigMaps of deleted Websites. The garbage collector looks for new kinds of owners only
+// every 30 s.
+func (s *Story) deletePages(ctx context.Context) {
 	var pages corev1.ConfigMapList
-	if err := s.client.List(ctx, &pages); err != nil {
-		return fmt.Errorf("list the ConfigMaps: %w", err)
-	}
+	must.Do(s.client.List(ctx, &pages))
 
-	pages.Items = slices.DeleteFunc(pages.Items, func(page corev1.ConfigMap) bool { return metav1.GetControllerOfNoCopy(&page) == nil })
+	pages.Items = slices.DeleteFunc(pages.Items,
+		func(page corev1.ConfigMap) bool { return metav1.GetControllerOfNoCopy(&page) == nil })
+	must.Do(atOnce(ctx, len(pages.Items), func(ctx context.Context, i int) error {
+		return client.IgnoreNotFound(s.client.Delete(ctx, &pages.Items[i]))
+	}))
+}
 
-	return atOnce(ctx, len(pages.Items), func(ctx context.Context, i int) error {
-		if err := client.IgnoreNotFound(s.client.Delete(ctx, &pages.Items[i])); err != nil {
-			return fmt.Errorf("delete a ConfigMap: %w", err)
+// unmoved checks that no label of an object has changed since that version.
+func (s *Story) unmoved(since int) {
+	versions := s.versions()
+	changes := objects(nil).after(versions[:since]).changes(versions[since:])
+	must.Do(wrong("labels of objects have changed",
+		slices.DeleteFunc(changes, func(c change) bool { return c.before.UID == "" || c.after.Deleted })))
+}
+
+// slotCount is the number of slots. One more process waits for one.
+const slotCount = 2
+
+// slots replaces a process that holds a slot by one that waits for a slot.
+func (s *Story) slots(ctx context.Context) {
+	s.remake(ctx, func(*v1alpha1.ClusterRingSpec) {})
+	s.startSlots(ctx, "--slots="+strconv.Itoa(slotCount))
+	s.websites(ctx)
+	s.ok("%d processes share %d slots; one of them waits", slotCount+1, slotCount)
+
+	slot, since := s.available()[0], len(s.versions())
+	out, took := s.replaceHolder(ctx, slot)
+	s.awaitReady(ctx)
+	s.unmoved(since)
+	s.ok("%s stopped: the process that waited holds %s after %s; no object moved, no label was written", out.Name, slot,
+		took)
+	s.tidy(ctx)
+}
+
+// startSlots starts processes that share the slots, one more than there are, and waits until each slot is held.
+func (s *Story) startSlots(ctx context.Context, flags ...string) {
+	s.startAs(ctx, "--pod-name", slotCount+1, flags)
+	s.awaitSlots(ctx)
+}
+
+// replaceHolder stops the process that holds a slot, and returns it, and how long it took until the one that waited
+// holds the slot.
+func (s *Story) replaceHolder(ctx context.Context, slot string) (out *shard, took string) {
+	told := time.Now()
+	out = s.serving(slot)
+	out.lost, out.serve = stopped, ""
+	must.Do(out.Terminate())
+	s.awaitSlots(ctx)
+
+	took = seconds(told)
+	s.awaitExit(ctx, out)
+
+	return out, took
+}
+
+// awaitSlots waits until running processes hold all slots, according to the status of the ring, and notes which process
+// holds which.
+func (s *Story) awaitSlots(ctx context.Context) {
+	s.await(ctx, func(ctx context.Context) string {
+		held := 0
+
+		for _, holder := range s.ring(ctx).Status.Holders {
+			for _, shard := range s.running() {
+				if shard.Name == holder.Pod {
+					shard.serve = holder.Shard
+					held++
+				}
+			}
 		}
 
-		return nil
+		return unless(held == slotCount, "%d of %d slots are held by running processes", held, slotCount)
 	})
 }
 
-// unmoved checks that no label of an object has changed since the step began to count.
-func (s *Story) unmoved(since int) error {
-	before := map[string]check.Version{}
+// ownLabel is the label of a ring with a label of its own.
+const ownLabel = "cloudapi.team-orca.dev/shard"
+
+// named runs a ring with shards that have names of their own, and a label of its own. One of the processes is replaced.
+func (s *Story) named(ctx context.Context) {
+	names := []string{"alpha", "beta"}
+
+	s.grantOwnLabel(ctx)
+	s.remake(ctx, func(spec *v1alpha1.ClusterRingSpec) { spec.ShardLabel, spec.ShardNames = ownLabel, names })
+	s.startSlots(ctx, "--slot-names="+strings.Join(names, ","), "--shard-label="+ownLabel)
+	s.createAll(ctx)
+
+	before := s.awaitOwnLabel(ctx, names)
+	s.ok("%d Websites have the label %s with one of the values %v", s.Objects, ownLabel, names)
+
+	out, took := s.replaceHolder(ctx, names[0])
+	s.awaitRendered(ctx)
 
 	var moved []string
 
-	for i, v := range s.versions() {
-		last, known := before[v.UID]
-		if before[v.UID] = v; i < since || !known || v.Deleted || v.Kind == check.Lease {
-			continue
-		}
-
-		if last.Shard != v.Shard || last.Draining != v.Draining {
-			moved = append(moved, v.String())
+	for name, shard := range s.awaitOwnLabel(ctx, names) {
+		if before[name] != shard {
+			moved = append(moved, fmt.Sprintf("%s moved from %s to %s", name, before[name], shard))
 		}
 	}
 
-	return wrong("labels of objects have changed", moved)
+	must.Do(wrong("objects moved", moved))
+	s.ok("%s stopped: the process that waited is %s after %s; no Website moved", out.Name, names[0], took)
+	s.tidy(ctx)
 }
 
-// onlyAt returns the shard that has all Websites; an error if there is none.
-func (s *Story) onlyAt() (string, error) {
-	has := s.objects().Of(check.Website).Count(nil)
-	for shard := range has {
-		if len(has) == 1 && shard != "" {
-			return shard, nil
+// grantOwnLabel lets the rebalancer write the label.
+func (s *Story) grantOwnLabel(ctx context.Context) {
+	must.Do(client.IgnoreAlreadyExists(s.client.Create(ctx, &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "demo:shard-label", Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"},
+		},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels},
+			ResourceNames: []string{ownLabel}, Verbs: []string{"write"},
+		}},
+	})))
+	must.Do(s.system.Plane.Aggregate(ctx))
+}
+
+// awaitOwnLabel waits until each Website has the label with one of the names, and returns the names.
+func (s *Story) awaitOwnLabel(ctx context.Context, names []string) map[string]string {
+	at := map[string]string{}
+
+	s.await(ctx, func(ctx context.Context) string {
+		var sites examplev1alpha1.WebsiteList
+		must.Do(s.client.List(ctx, &sites))
+
+		missing := 0
+
+		for i := range sites.Items {
+			site := &sites.Items[i]
+			if at[site.Namespace+"/"+site.Name] = site.Labels[ownLabel]; !slices.Contains(names, site.Labels[ownLabel]) {
+				missing++
+			}
+		}
+
+		return unless(missing == 0, "%d Websites have no shard", missing)
+	})
+
+	return at
+}
+
+// standby runs three shards of which one is active, and kills that one.
+func (s *Story) standby(ctx context.Context) {
+	s.remake(ctx, func(spec *v1alpha1.ClusterRingSpec) { spec.ActiveShards = ptr.To[int32](1) })
+	names := s.start(ctx, s.Shards)
+	s.websites(ctx)
+
+	active := s.onlyAt()
+	s.ok("with activeShards: 1, %s has all %d Websites; %d shards stand by", active, s.Objects, len(names)-1)
+
+	since := len(s.versions())
+	s.start(ctx, 1)
+	s.awaitReady(ctx)
+	s.unmoved(since)
+	s.ok("another shard joins: nothing moves")
+
+	shard := s.serving(active)
+	shard.lost = killed
+	must.Do(shard.Kill())
+	s.awaitInPlace(ctx)
+	s.awaitReady(ctx)
+	s.ok("%s was killed: %s has all Websites after %s (its Lease lasts %s)", active, s.onlyAt(), seconds(shard.EndedAt()),
+		report.Seconds(localsystem.LeaseDuration))
+	s.tidy(ctx)
+}
+
+// onlyAt returns the shard that has all Websites.
+func (s *Story) onlyAt() string {
+	shards := slices.Collect(maps.Keys(s.objects().websites().count()))
+	must.Hold(len(shards) == 1 && shards[0] != "", "not one shard has all Websites, but: %v", shards)
+
+	return shards[0]
+}
+
+// keys keeps the objects of a namespace together while a shard joins.
+func (s *Story) keys(ctx context.Context) {
+	s.remake(ctx, func(spec *v1alpha1.ClusterRingSpec) {
+		for i := range spec.Resources {
+			spec.Resources[i].Key = &v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}
+		}
+	})
+	s.start(ctx, s.Shards)
+	s.websites(ctx)
+	s.together("")
+	s.start(ctx, 1)
+	s.awaitReady(ctx)
+	s.awaitInPlace(ctx)
+	s.together("after another shard has joined, ")
+	s.tidy(ctx)
+}
+
+// together checks that the objects of each namespace are at one shard.
+func (s *Story) together(when string) {
+	at := map[string]string{}
+
+	var apart []string
+
+	for _, v := range s.objects().websites() {
+		if shard, known := at[v.Namespace]; known && shard != v.Shard {
+			apart = append(apart, fmt.Sprintf("namespace %s has objects at %s and at %s", v.Namespace, shard, v.Shard))
+		}
+
+		at[v.Namespace] = v.Shard
+	}
+
+	must.Do(wrong("objects of one namespace are apart", apart))
+	s.ok("%sthe %d Websites of %d namespaces are at %d shards, those of each namespace at one",
+		when, s.created, namespaces, len(slices.Compact(slices.Sorted(maps.Values(at)))))
+}
+
+const (
+	// own is the namespace of the objects of the ring whose shards elect its sharder, and ownSites the number of its
+	// Websites.
+	own, ownSites = "embedded", 40
+	// electedSays is in the log of the shard that is elected first.
+	electedSays = "Took the ring"
+)
+
+// alone is the step embedded by itself. The ring goes while its sharder runs.
+func (s *Story) alone(ctx context.Context) {
+	s.withoutRing(ctx)
+	s.embedded(ctx)
+	s.withoutRing(ctx)
+	s.tidy(ctx)
+}
+
+// embedded lets shards shard a ring by themselves, which the services leave alone, and stops the one that they have
+// elected.
+func (s *Story) embedded(ctx context.Context) {
+	s.prepareEmbedded(ctx)
+	names := s.start(ctx, 2, "--embedded")
+	s.createOwn(ctx)
+
+	elected, told := s.elected(names), time.Now()
+	has := s.objects().websites().at(elected.Name)
+
+	// Its objects and its office both pass to others.
+	elected.lost = stopped
+	s.end(elected.Name)
+	s.createOwnSite(ctx, ownSites)
+	s.awaitOwn(ctx, ownSites+1)
+	s.ok("it stopped: its %d objects moved, and another elected shard assigned a new object, after %s in all", has,
+		seconds(told))
+}
+
+// prepareEmbedded grants the shards what the elected one needs, and creates the ring again, for one namespace.
+func (s *Story) prepareEmbedded(ctx context.Context) {
+	must.Do(s.system.Plane.Install(ctx, "deploy/example-embedded/rbac.yaml"))
+	must.Do(s.client.Create(ctx, &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: localsystem.Ring},
+		Spec: v1alpha1.ClusterRingSpec{
+			Sharder: v1alpha1.SharderEmbedded, ShardNamespaces: []string{localsystem.ShardNamespace},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: own}},
+			Resources: []v1alpha1.RingResource{{
+				Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "websites",
+				ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
+			}},
+		},
+	}))
+	must.Do(s.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: own}}))
+}
+
+// createOwn creates the Websites, one after the other, once the ring has a sharder.
+func (s *Story) createOwn(ctx context.Context) {
+	s.await(ctx, func(ctx context.Context) string {
+		assigned := meta.IsStatusConditionTrue(s.ring(ctx).Status.Conditions, v1alpha1.ConditionAssigned)
+		return unless(assigned, "the shards have elected a sharder")
+	})
+
+	created := len(s.versions())
+
+	for i := range ownSites {
+		s.createOwnSite(ctx, i)
+	}
+
+	s.awaitOwn(ctx, ownSites)
+
+	waits := s.waits(created)
+	must.Hold(len(waits) == ownSites, "%d of %d objects were created without a shard: some webhook is in use", len(waits),
+		ownSites)
+
+	c := meta.FindStatusCondition(s.ring(ctx).Status.Conditions, v1alpha1.ConditionWebhookRegistered)
+	must.Hold(c != nil && c.Reason == v1alpha1.ReasonEmbedded, "the ring does not say that it uses no webhook: %v", c)
+	s.ok("no webhook, no service: the elected shard assigned %d new objects, half of them within %s", ownSites,
+		report.Seconds(waits[len(waits)/2]))
+}
+
+// elected returns the one of the shards that says that it shards the ring.
+func (s *Story) elected(names []string) *shard {
+	for _, name := range names {
+		shard := s.serving(name)
+		found, err := process.Find(shard.LogFile, 1, electedSays)
+		must.Do(err)
+
+		if len(found) > 0 {
+			return shard
 		}
 	}
 
-	return "", fmt.Errorf("not one shard has all Websites, but: %v", has)
+	must.Do(errors.New("no shard says that it was elected"))
+
+	return nil
+}
+
+// createOwnSite creates a Website of the ring.
+func (s *Story) createOwnSite(ctx context.Context, i int) {
+	site := newWebsite(i)
+	site.Namespace = own
+	s.created++
+	must.Do(s.asUser(ctx, site))
+}
+
+// awaitOwn waits until the ring's n Websites are each at an available shard, with its ConfigMap.
+func (s *Story) awaitOwn(ctx context.Context, n int) {
+	s.awaitPlaced(ctx, n, func(v check.Version) bool { return v.Namespace == own })
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/must"
 )
 
 const (
@@ -26,12 +27,13 @@ const (
 	// concurrency is the number of concurrent requests.
 	concurrency = 16
 
-	// fleets is the number of Fleets, shipsOfEach the number of Ships of each. The controller counts the Ships in its cache and creates
-	// missing Ships with generated names. If it does not see a Ship, it creates another one.
+	// fleets is the number of Fleets, shipsOfEach the number of Ships of each. The controller counts the Ships in its
+	// cache and creates missing Ships with generated names. If it does not see a Ship, it creates another one.
 	fleets      = 100
 	shipsOfEach = 3
 
-	// editors and creators are the numbers of users under load, interval is the pause of each user between edits or creates.
+	// editors and creators are the numbers of users under load, interval is the pause of each user between edits or
+	// creates.
 	editors, creators = 4, 2
 	interval          = 50 * time.Millisecond
 	// popular is the number of Websites that are edited: few, so that there is nearly always work on each.
@@ -47,31 +49,31 @@ func newWebsite(n int) *examplev1alpha1.Website {
 	}
 }
 
-func (s *Story) createNamespaces(ctx context.Context) error {
+func (s *Story) createNamespaces(ctx context.Context) {
 	for n := range namespaces {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceOf(n)}}
-		if err := client.IgnoreAlreadyExists(s.client.Create(ctx, namespace)); err != nil {
-			return fmt.Errorf("create a namespace: %w", err)
-		}
+		must.Do(client.IgnoreAlreadyExists(s.client.Create(ctx, namespace)))
+	}
+}
+
+func (s *Story) createFleets(ctx context.Context) {
+	s.fleets = fleets
+
+	must.Do(atOnce(ctx, fleets, func(ctx context.Context, i int) error {
+		return s.asUser(ctx, &examplev1alpha1.Fleet{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespaceOf(i), Name: fmt.Sprintf("fleet-%d", i)},
+			Spec:       examplev1alpha1.FleetSpec{Replicas: shipsOfEach},
+		})
+	}))
+}
+
+// asUser creates an object as a user does, whose requests must not fail.
+func (s *Story) asUser(ctx context.Context, object client.Object) error {
+	if err := s.client.Create(ctx, object); err != nil {
+		return fmt.Errorf("a user's create failed: %w", err)
 	}
 
 	return nil
-}
-
-func (s *Story) createFleets(ctx context.Context) error {
-	s.fleets = fleets
-
-	return atOnce(ctx, fleets, func(ctx context.Context, i int) error {
-		fleet := &examplev1alpha1.Fleet{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespaceOf(i), Name: fmt.Sprintf("fleet-%d", i)},
-			Spec:       examplev1alpha1.FleetSpec{Replicas: shipsOfEach},
-		}
-		if err := s.client.Create(ctx, fleet); err != nil {
-			return fmt.Errorf("a user's create failed: %w", err)
-		}
-
-		return nil
-	})
 }
 
 // atOnce calls do with 0 to n-1, several calls at a time, until one fails.
@@ -117,22 +119,22 @@ func (u *users) add(sent time.Time, request done) {
 }
 
 // createWebsites creates n more Websites concurrently.
-func (s *Story) createWebsites(ctx context.Context, n int) (done, error) {
+func (s *Story) createWebsites(ctx context.Context, n int) done {
 	u, first := &users{}, s.created
 	s.created += n
 
-	err := atOnce(ctx, n, func(ctx context.Context, i int) error {
+	must.Do(atOnce(ctx, n, func(ctx context.Context, i int) error {
 		s.console.Progress("creating Websites: %d of %d", u.soFar().creates, n)
 		return s.createWebsite(ctx, u, first+i)
-	})
+	}))
 
-	return u.done, err
+	return u.done
 }
 
 func (s *Story) createWebsite(ctx context.Context, u *users, n int) error {
 	site, sent := newWebsite(n), time.Now()
-	if err := s.client.Create(ctx, site); err != nil {
-		return fmt.Errorf("a user's create failed: %w", err)
+	if err := s.asUser(ctx, site); err != nil {
+		return err
 	}
 
 	request := done{creates: 1}
@@ -156,9 +158,9 @@ func (s *Story) editWebsite(ctx context.Context, u *users) error {
 	return nil
 }
 
-// underLoad runs an action while users edit popular Websites, and create new ones if create is true. It returns what the users have done.
-// The context of the action ends if a request fails. The action must not create Websites.
-func (s *Story) underLoad(ctx context.Context, create bool, do func(context.Context, *users) error) (done, error) {
+// underLoad runs an action while users edit popular Websites, and create new ones if create is true. It returns what
+// the users have done. The context of the action ends if a request fails. The action must not create Websites.
+func (s *Story) underLoad(ctx context.Context, create bool, do func(context.Context, *users)) done {
 	unhurried := context.WithoutCancel(ctx) // requests under way are completed
 	group, ctx := errgroup.WithContext(ctx)
 	u, over := &users{}, make(chan struct{})
@@ -195,14 +197,12 @@ func (s *Story) underLoad(ctx context.Context, create bool, do func(context.Cont
 		}
 	}
 
-	err := do(ctx, u)
+	err := must.Attempt(func() { do(ctx, u) })
 	close(over)
-
-	if failed := group.Wait(); failed != nil {
-		err = failed // ended the action, too
-	}
+	must.Do(group.Wait()) // such a failure has ended the action, too
+	must.Do(err)
 
 	s.created += u.creates
 
-	return u.done, err
+	return u.done
 }

@@ -21,10 +21,10 @@ import (
 
 // TestMain makes this binary play a demo, or a process of one, by its first argument.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 3 {
+	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "demo":
-			if err := playDemo(os.Args[2], os.Args[3]); err != nil {
+			if err := playDemo(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				os.Exit(1)
 			}
@@ -38,15 +38,15 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// playDemo claims a state directory in the parent directory, which its own arguments do not name, starts a process that
-// does, and waits to be told to stop.
-func playDemo(registry, parent string) error {
+// playDemo claims a state directory, which its own arguments do not name, starts a process that does, and waits to be
+// told to stop.
+func playDemo() error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
 
-	claim, err := state.Registry{Dir: registry}.Claim(state.Run, filepath.Join(parent, "state"))
+	claim, err := state.NewClaim(state.Run)
 	if err == nil {
-		err = exec.Command(os.Args[0], "part", "--data="+filepath.Join(claim.Dir, "etcd"), "x").Start()
+		err = exec.Command(os.Args[0], "part", "--data="+filepath.Join(claim.Dir, "etcd")).Start()
 	}
 
 	if err != nil {
@@ -55,24 +55,7 @@ func playDemo(registry, parent string) error {
 	fmt.Fprintln(os.Stdout, "ready")
 	<-signals
 
-	return errors.Join(state.Discard(context.Background(), claim.Dir), claim.Release(false))
-}
-
-// demo starts a process that plays a demo, and returns it with its state directory.
-func demo(t *testing.T, registry state.Registry) (*exec.Cmd, string) {
-	t.Helper()
-	parent := t.TempDir()
-	dir := filepath.Join(parent, "state")
-	cmd := exec.Command(os.Args[0], "demo", registry.Dir, parent)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-
-	_, err = out.Read(make([]byte, 1))
-	require.NoError(t, err)
-	require.NotEmpty(t, naming(t, dir))
-
-	return cmd, dir
+	return errors.Join(state.Discard(context.Background(), claim.Dir), claim.Release())
 }
 
 // naming returns the ids of the processes that name the directory in their arguments.
@@ -93,112 +76,91 @@ func naming(t *testing.T, dir string) []int {
 	return pids
 }
 
-func onlyRecord(t *testing.T, registry state.Registry) *state.Record {
-	t.Helper()
+// TestRemove removes demos of every sort, in a directory for temporary files that is empty at first and afterwards.
+func TestRemove(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
 
-	records, err := registry.Records()
-	require.NoError(t, err)
-	require.Len(t, records, 1)
+	// theDemo returns the one that there is.
+	theDemo := func() (demo state.Demo, pid int) {
+		demos, err := state.Demos()
+		require.NoError(t, err)
+		require.Len(t, demos, 1)
+		pid, err = demos[0].Running()
+		require.NoError(t, err)
 
-	return records[0]
-}
+		return demos[0], pid
+	}
+	play := func() *exec.Cmd {
+		cmd := exec.Command(os.Args[0], "demo")
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
 
-func requireNothingLeft(t *testing.T, registry state.Registry, dir string) {
-	t.Helper()
-	require.Empty(t, naming(t, dir))
-	require.NoDirExists(t, dir)
+		_, err = out.Read(make([]byte, 1))
+		require.NoError(t, err)
 
-	entries, err := os.ReadDir(registry.Dir)
-	require.NoError(t, err)
-	require.Empty(t, entries)
-}
+		return cmd
+	}
+	remove := func(demo state.Demo) {
+		require.NoError(t, demo.Remove(t.Context()))
+		require.Empty(t, naming(t, demo.Dir))
 
-func TestRemoveOfADemoThatRuns(t *testing.T) {
-	registry := state.Registry{Dir: t.TempDir()}
-	cmd, dir := demo(t, registry)
-	record := onlyRecord(t, registry)
-	require.True(t, record.Alive())
-	require.Equal(t, dir, record.Dir)
-	require.Equal(t, cmd.Process.Pid, record.PID)
+		entries, err := os.ReadDir(temp)
+		require.NoError(t, err)
+		require.Empty(t, entries)
+	}
 
-	require.NoError(t, record.Remove(t.Context()))
-
-	requireNothingLeft(t, registry, dir)
+	cmd := play()
+	demo, pid := theDemo()
+	require.Equal(t, state.Run, demo.Kind)
+	require.Equal(t, cmd.Process.Pid, pid)
+	remove(demo)
 	require.NoError(t, cmd.Wait(), "it was asked, not killed")
-}
 
-func TestRemoveOfADemoThatWasKilled(t *testing.T) {
-	registry := state.Registry{Dir: t.TempDir()}
-	cmd, dir := demo(t, registry)
+	cmd = play()
 	require.NoError(t, cmd.Process.Kill())
 	require.Error(t, cmd.Wait())
-	require.NotEmpty(t, naming(t, dir), "its process lives on")
-	record := onlyRecord(t, registry)
-	require.False(t, record.Alive())
 
-	require.NoError(t, record.Remove(t.Context()))
+	demo, pid = theDemo()
+	require.Zero(t, pid)
+	require.NotEmpty(t, naming(t, demo.Dir), "its process lives on")
+	remove(demo)
 
-	requireNothingLeft(t, registry, dir)
-}
-
-func TestClaim(t *testing.T) {
-	registry := state.Registry{Dir: filepath.Join(t.TempDir(), "records")}
-	up, err := registry.Up()
+	up, err := state.NewClaim(state.Up)
 	require.NoError(t, err)
-	require.Nil(t, up)
-
-	first, err := registry.Claim(state.Up, filepath.Join(t.TempDir(), "up"))
-	require.NoError(t, err)
-	_, err = registry.Claim(state.Up, filepath.Join(t.TempDir(), "another"))
+	_, err = state.NewClaim(state.Up)
 	require.ErrorIs(t, err, os.ErrExist, "there is one such demo at a time")
-	one, err := registry.Claim(state.Run, "")
-	require.NoError(t, err)
-	require.DirExists(t, one.Dir)
 
-	two, err := registry.Claim(state.Run, "")
+	demo, pid = theDemo()
+	require.Equal(t, state.Demo{Kind: state.Up, Dir: state.UpDir()}, demo)
+	require.Equal(t, os.Getpid(), pid)
+
+	one, err := state.NewClaim(state.Run)
+	require.NoError(t, err)
+	two, err := state.NewClaim(state.Run)
 	require.NoError(t, err, "but many of these")
-	require.NotEqual(t, one.Dir, two.Dir)
-
-	records, err := registry.Records()
+	demos, err := state.Demos()
 	require.NoError(t, err)
-	require.Len(t, records, 3)
-
-	up, err = registry.Up()
-	require.NoError(t, err)
-	require.True(t, up.Alive())
-	require.Equal(t, first.Dir, up.Dir)
-	require.Equal(t, os.Getpid(), up.PID)
-
-	require.NoError(t, first.Release(true))
-
-	up, err = registry.Up()
-	require.NoError(t, err)
-	require.False(t, up.Alive(), "ended, but it has left something behind")
+	require.Len(t, demos, 3)
 
 	for _, claim := range []*state.Claim{one, two} {
-		require.NoError(t, os.Remove(claim.Dir))
-		require.NoError(t, claim.Release(false))
+		require.NoError(t, errors.Join(state.Discard(t.Context(), claim.Dir), claim.Release()))
 	}
-	require.NoError(t, up.Remove(t.Context()))
-	requireNothingLeft(t, registry, first.Dir)
+	require.NoError(t, up.Release())
+
+	demo, pid = theDemo()
+	require.Zero(t, pid, "ended, but it has left something behind")
+	remove(demo)
 }
 
-func TestClaimSparesWhatIsThere(t *testing.T) {
-	registry, dir := state.Registry{Dir: t.TempDir()}, t.TempDir()
-	precious := filepath.Join(dir, "precious")
-	require.NoError(t, os.WriteFile(precious, nil, 0o600))
+// TestDemosSpareOthers leaves alone what is not of a demo of this user.
+func TestDemosSpareOthers(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	require.NoError(t, os.Mkdir(filepath.Join(temp, "clusterring-demo-test-1"), 0o700))
 
-	_, err := registry.Claim(state.Run, dir)
-	require.ErrorContains(t, err, "is not empty")
-	require.FileExists(t, precious)
-}
-
-func TestBrokenRecord(t *testing.T) {
-	for content, want := range map[string]string{`{`: "EOF", `{"dir":"/"}`: "names no state directory", `{"dir":"x"}`: "names no state directory"} {
-		registry := state.Registry{Dir: t.TempDir()}
-		require.NoError(t, os.WriteFile(filepath.Join(registry.Dir, "up.json"), []byte(content), 0o600))
-		_, err := registry.Records()
-		require.ErrorContains(t, err, want)
-		require.ErrorContains(t, err, "up.json", "it says what to remove")
-	}
+	demos, err := state.Demos()
+	require.NoError(t, err)
+	require.Empty(t, demos)
 }

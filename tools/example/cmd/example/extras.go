@@ -20,8 +20,8 @@ import (
 // lastWrites is how long the end of the process waits for careless workers.
 const lastWrites = 2 * time.Second
 
-// extras are what only tests and demonstrations need: reconciles that are recorded, that take longer, or that write without their Lease. The
-// zero value adds nothing.
+// extras are what only tests and demonstrations need: reconciles that are recorded, that take longer, or that write
+// without their Lease. The zero value adds nothing.
 type extras struct {
 	options  options
 	recorder *history.Recorder
@@ -34,8 +34,8 @@ type extras struct {
 func (e *extras) open(ctx context.Context, o options, mgr *shard.Manager) error {
 	e.options, e.client = o, mgr.GetClient()
 
-	if o.HistoryFile != "" {
-		file, err := e.file(o.HistoryFile)
+	if o.historyFile != "" {
+		file, err := e.file(o.historyFile)
 		if err != nil {
 			return err
 		}
@@ -73,7 +73,7 @@ func (e *extras) file(name string) (io.Writer, error) {
 
 // decorate implements [decorate].
 func (e *extras) decorate(name string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
-	inner = history.Delay(clock.RealClock{}, e.options.WorkDuration, inner)
+	inner = history.Delay(clock.RealClock{}, e.options.workDuration, inner)
 	if e.recorder != nil {
 		inner = e.recorder.Reconciler(history.Subject{Controller: name, Object: obj, Reader: e.client}, inner)
 	}
@@ -109,7 +109,8 @@ func (e *extras) wait() {
 // exit ends the process when the Lease is lost and workers have not stopped.
 func (e *extras) exit(err error) {
 	e.wait()
-	klog.Background().Error(err, "Exiting: the Lease is lost, and only the end of the process stops its workers for certain")
+	klog.Background().Error(err,
+		"Exiting: the Lease is lost, and only the end of the process stops its workers for certain")
 	klog.Flush()
 	os.Exit(1) //nolint:revive // nothing less stops a worker that ignores its context
 }

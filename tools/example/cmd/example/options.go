@@ -10,13 +10,21 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
+	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
-	"github.com/clusterring/clusterring/tools/example/setup"
 )
 
 const usage = `Usage: example [flags]
@@ -31,8 +39,6 @@ Flags:
 
 // options are the values of the flags.
 type options struct {
-	setup.Flags
-
 	ring           string
 	shardName      string
 	slots          string
@@ -48,7 +54,18 @@ type options struct {
 	drainTimeout   time.Duration
 	embedded       bool
 
-	carelessFile string
+	// Of clients: how many requests per second to the API server, and how many at once.
+	kubeconfig string
+	qps        float32
+	burst      int
+
+	metricsAddress, probeAddress, pprofAddress string // 0 for none
+	logLevel, logFormat                        string
+
+	concurrency int
+	// For tests and demonstrations: see extras.
+	historyFile, carelessFile string
+	workDuration              time.Duration
 }
 
 // parse returns the options, or pflag.ErrHelp after it has printed the help to out.
@@ -60,24 +77,56 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.Usage = func() { fmt.Fprint(out, usage, flags.FlagUsages()) }
 
 	flags.StringVar(&o.ring, "ring", "example", "name of the ClusterRing")
-	flags.StringVar(&o.shardName, "shard-name", "", "name of this shard and its Lease (default: the host name, which is the Pod's name)")
-	flags.StringVar(&o.slots, "slots", "", "take one of this many names, the ring's slots, that outlive Pods, instead of a name of its own; wait while all are held. With the value scale: as many as the Pod's Deployment shall have replicas (default: none)")
-	flags.StringSliceVar(&o.slotNames, "slot-names", nil, "take the first of these names that no other Pod holds, separated by commas; the ring lists them in spec.shardNames (default: $SHARD_NAME)")
+	flags.StringVar(&o.shardName, "shard-name", "",
+		"name of this shard and its Lease (default: the host name, which is the Pod's name)")
+	flags.StringVar(&o.slots, "slots", "",
+		"take one of this many names, the ring's slots, that outlive Pods, instead of a name of its own; wait "+
+			"while all are held. With the value scale: as many as the Pod's Deployment shall have replicas (default: "+
+			"none)")
+	flags.StringSliceVar(&o.slotNames, "slot-names", nil,
+		"take the first of these names that no other Pod holds, separated by commas; the ring lists them in "+
+			"spec.shardNames (default: $SHARD_NAME)")
 	flags.StringVar(&o.shardLabel, "shard-label", "", "spec.shardLabel of the ring (default: $SHARD_LABEL, or none)")
-	flags.StringVar(&o.podName, "pod-name", "", "name of the Pod that this process runs in, if it is not the name of the shard (default: none; with --slots or --slot-names: the host name, or a random one outside a cluster)")
+	flags.StringVar(&o.podName, "pod-name", "",
+		"name of the Pod that this process runs in, if it is not the name of the shard (default: none; with "+
+			"--slots or --slot-names: the host name, or a random one outside a cluster)")
 	flags.StringVar(&o.leaseNamespace, "lease-namespace", "", "namespace of the Lease (default: the Pod's)")
-	flags.StringVar(&o.podUID, "pod-uid", "", "uid of the Pod that this process runs in (default: that of the mounted token)")
-	flags.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long the Lease counts as healthy after a renewal")
-	flags.DurationVar(&o.renewDeadline, "lease-renew-deadline", 0, "how long to work without a successful renewal of the Lease (default: 2/3 of its duration)")
+	flags.StringVar(&o.podUID, "pod-uid", "",
+		"uid of the Pod that this process runs in (default: that of the mounted token)")
+	flags.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second,
+		"how long the Lease counts as healthy after a renewal")
+	flags.DurationVar(&o.renewDeadline, "lease-renew-deadline", 0,
+		"how long to work without a successful renewal of the Lease (default: 2/3 of its duration)")
 	flags.DurationVar(&o.retryPeriod, "lease-retry-period", 0, "time between renewals (default: 2/15 of its duration)")
-	flags.DurationVar(&o.holdOff, "lease-hold-off", 0, "how long to wait before work after taking a free Lease (default: 2s)")
+	flags.DurationVar(&o.holdOff, "lease-hold-off", 0,
+		"how long to wait before work after taking a free Lease (default: 2s)")
 
-	flags.DurationVar(&o.drainTimeout, "drain-timeout", 0, "how long to work after the process was told to stop, until the objects are drained; negative: stop at once (default: 15s)")
+	flags.DurationVar(&o.drainTimeout, "drain-timeout", 0,
+		"how long to work after the process was told to stop, until the objects are drained; negative: stop at "+
+			"once (default: 15s)")
 
-	flags.BoolVar(&o.embedded, "embedded", false, "stand for election as the sharder of the ring, beside this shard, instead of relying on the services of ClusterRing; the ring needs spec.sharder Embedded")
+	flags.BoolVar(&o.embedded, "embedded", false,
+		"stand for election as the sharder of the ring, beside this shard, instead of relying on the services of "+
+			"ClusterRing; the ring needs spec.sharder Embedded")
 
-	o.AddTo(flags)
-	flags.StringVar(&o.carelessFile, "careless-file", "", "if the Lease is lost during a reconcile, write the object without any check, and append the answer to this file, as a line of JSON; for demonstrations of the ring's fence")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"path of a kubeconfig file (default: $KUBECONFIG, or the Pod's service account)")
+	flags.Float32Var(&o.qps, "kube-api-qps", 100, "requests per second to the API server")
+	flags.IntVar(&o.burst, "kube-api-burst", 200, "maximum burst of requests to the API server")
+
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
+	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
+	flags.StringVar(&o.pprofAddress, "pprof-bind-address", "0", "address of /debug/pprof; 0 for none")
+	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info, or error")
+	flags.StringVar(&o.logFormat, "log-format", "text", "text or json")
+
+	flags.IntVar(&o.concurrency, "concurrency", 4, "number of objects that one controller reconciles concurrently")
+	flags.StringVar(&o.historyFile, "history-file", "",
+		"append the start and end of each reconcile to this file, as lines of JSON; - for standard output")
+	flags.DurationVar(&o.workDuration, "work-duration", 0, "time added to each reconcile")
+	flags.StringVar(&o.carelessFile, "careless-file", "",
+		"if the Lease is lost during a reconcile, write the object without any check, and append the answer to "+
+			"this file, as a line of JSON; for demonstrations of the ring's fence")
 
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
@@ -92,7 +141,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	return o, o.validate(flags.Args())
 }
 
-// withEnvironment returns the options with what is missing in them, and what a Deployment of named shards has in its environment.
+// withEnvironment returns the options with what is missing in them, and what a Deployment of named shards has in its
+// environment.
 func (o options) withEnvironment() options {
 	if names := os.Getenv("SHARD_NAME"); names != "" && o.shardName == "" && o.slots == "" && len(o.slotNames) == 0 {
 		for name := range strings.SplitSeq(names, ",") {
@@ -150,7 +200,64 @@ func (o options) validate(args []string) error {
 		return err
 	case len(args) > 0:
 		return fmt.Errorf("unexpected argument %q; see --help", args[0])
+	case o.concurrency < 1:
+		return fmt.Errorf("--concurrency is %d: it must be at least 1", o.concurrency)
+	case o.workDuration < 0:
+		return fmt.Errorf("--work-duration is %s: it must not be negative", o.workDuration)
+	case o.qps <= 0 || o.burst < 1:
+		return errors.New("--kube-api-qps and --kube-api-burst must be positive")
 	default:
-		return o.Validate()
+		return nil
 	}
+}
+
+// logger returns a logger that writes to standard error.
+func (o options) logger() (logr.Logger, error) {
+	levels := map[string]zapcore.Level{"debug": zapcore.DebugLevel, "info": zapcore.InfoLevel, "error": zapcore.ErrorLevel}
+	formats := map[string]zap.Opts{"text": zap.ConsoleEncoder(), "json": zap.JSONEncoder()}
+
+	at, known := levels[o.logLevel]
+	if !known {
+		return logr.Logger{}, fmt.Errorf("--log-level is %q: it must be debug, info, or error", o.logLevel)
+	}
+
+	encode, known := formats[o.logFormat]
+	if !known {
+		return logr.Logger{}, fmt.Errorf("--log-format is %q: it must be text or json", o.logFormat)
+	}
+
+	return zap.New(zap.Level(at), encode), nil
+}
+
+// config returns the configuration of the clients. It asks no server.
+func (o options) config() (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("determine how to reach the API server (set --kubeconfig or KUBECONFIG): %w", err)
+	}
+
+	config.QPS, config.Burst = o.qps, o.burst
+
+	return config, nil
+}
+
+// newScheme returns a new scheme with the kinds of Kubernetes and of the example.
+func newScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+
+	return scheme
+}
+
+// explain adds to the error of a new manager what to do about it.
+func explain(err error, config *rest.Config) error {
+	if meta.IsNoMatchError(err) {
+		return fmt.Errorf("set up the manager: install deploy/example first: %w", err)
+	}
+
+	return fmt.Errorf("set up the manager (the API server is %s): %w", config.Host, err)
 }

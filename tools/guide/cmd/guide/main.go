@@ -1,4 +1,5 @@
-// Command guide is a shard as the guide of kubernetes-controller-sharding v0.8.0 describes one: it creates a Secret for each ConfigMap.
+// Command guide is a shard as the guide of kubernetes-controller-sharding v0.8.0 describes one: it creates a Secret for
+// each ConfigMap.
 //
 // Of the repository, it imports only what that project's guide imports, and what records its work for a test.
 package main
@@ -62,7 +63,8 @@ func main() {
 	flag.StringVar(&o.probes, "health-probe-bind-address", "0", "address of /readyz; 0 for none")
 	flag.Parse()
 
-	logger := funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) }, funcr.Options{LogTimestamp: true})
+	logger := funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) },
+		funcr.Options{LogTimestamp: true})
 	log.SetLogger(logger)
 	klog.SetLogger(logger)
 
@@ -117,7 +119,8 @@ func (o *options) run(ctx context.Context) error {
 		return fmt.Errorf("open the history: %w", err)
 	}
 
-	r := &reconciler{client: mgr.GetClient(), work: o.work, recorder: history.NewRecorder(file, os.Getpid(), shardLease.Identity, history.Now)}
+	r := &reconciler{client: mgr.GetClient(), work: o.work,
+		recorder: history.NewRecorder(file, os.Getpid(), shardLease.Identity, history.Now)}
 	if err := r.addToManager(mgr, o.ring, shardLease.Identity()); err != nil {
 		return errors.Join(err, file.Close())
 	}
@@ -141,11 +144,13 @@ type reconciler struct {
 
 // addToManager adds the controller. The name of the shard is that of its Lease.
 func (r *reconciler) addToManager(mgr manager.Manager, clusterRingName, shardName string) error {
-	recorded := r.recorder.Reconciler(history.Subject{Controller: "example", Object: &corev1.ConfigMap{}, Reader: r.client}, r)
+	recorded := r.recorder.Reconciler(history.Subject{Controller: "example", Object: &corev1.ConfigMap{},
+		Reader: r.client}, r)
 
 	err := builder.ControllerManagedBy(mgr).
 		Named("example").
-		For(&corev1.ConfigMap{}, builder.WithPredicates(shardcontroller.Predicate(clusterRingName, shardName, dataChanged()))).
+		For(&corev1.ConfigMap{},
+			builder.WithPredicates(shardcontroller.Predicate(clusterRingName, shardName, dataChanged()))).
 		Owns(&corev1.Secret{}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(

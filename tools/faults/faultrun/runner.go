@@ -1,0 +1,245 @@
+// Package faultrun runs the services and some shards of the example controller through one scenario with a fault, and
+// reports violated guarantees.
+//
+// Every process is a real one, has the permissions of its service account, and reaches the API server through its own
+// proxy. Runs follow one another on one control plane, in the same namespaces and with the same names. Because owners
+// depend on names only, every run without a fault moves the same objects. Each run starts with new processes, and
+// without objects of earlier runs.
+package faultrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/must"
+	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/record"
+	"github.com/clusterring/clusterring/tools/testkit/services"
+)
+
+const (
+	// shardNamespace and shardAccount are as in deploy/example.
+	shardNamespace = "example"
+	shardAccount   = "example-shard"
+	// sharderAccount is that of shards which may be elected as the sharder of the ring: see embedded.yaml.
+	sharderAccount = "faults-sharder"
+
+	stopTimeout = 15 * time.Second
+)
+
+// The binaries of the services.
+const (
+	LeaseMonitor = services.LeaseMonitor
+	Assigner     = services.Assigner
+	Rebalancer   = services.Rebalancer
+	RingQuery    = services.RingQuery
+)
+
+// The binaries of shards.
+const (
+	shardBinary = "example"
+	otherBinary = "shards" // see tools/faults/shards
+)
+
+// viewer is the service account of the client of ringquery.
+const viewer = "faults-viewer"
+
+// newVersion is a second served version of Websites. The services prefer it; the example only knows v1alpha1.
+const newVersion = "v1beta1"
+
+// themes are cluster-scoped, and control namespaced palettes.
+var (
+	themes   = record.Resource(check.Theme)
+	palettes = record.Resource(check.Palette)
+)
+
+// Packages are the packages of the binaries that runs need, relative to the root of the repository. The name of a
+// binary is the last path element.
+var Packages = []string{
+	"services/leasemonitor/cmd/leasemonitor", "services/assigner/cmd/assigner", "services/rebalancer/cmd/rebalancer",
+	"services/ringquery/cmd/ringquery", "tools/example/cmd/example", "tools/faults/shards",
+}
+
+// Runner plays runs on one control plane, one run at a time. Make it with [New].
+type Runner struct {
+	plane       *localplane.Plane
+	client      client.Client
+	bin         string
+	kubeconfigs map[string]string // of services, by binary
+	token       string            // of the viewer, for ringquery
+
+	mu      sync.Mutex
+	current *Run
+}
+
+// Abort kills the processes of a current run. Call it before the calling process exits.
+func (s *Runner) Abort() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.current != nil {
+		_ = s.current.endAll() // the process exits anyway
+	}
+}
+
+func (s *Runner) setCurrent(run *Run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.current = run
+}
+
+// New prepares a control plane for runs. The directory bin contains the binaries of [Packages].
+func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, error) {
+	s := &Runner{plane: plane, bin: bin, kubeconfigs: map[string]string{}}
+
+	err := must.Attempt(func() {
+		scheme := runtime.NewScheme()
+		must.Do(errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme),
+			v1alpha1.AddToScheme(scheme),
+			examplev1alpha1.AddToScheme(scheme)))
+		must.Do(plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml",
+			"deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml", "tools/faults/faultrun/extra.yaml",
+			"tools/faults/faultrun/embedded.yaml"))
+
+		s.client = must.Get(client.New(plane.Config, client.Options{Scheme: scheme}))
+		s.token = must.Get(plane.Token(ctx, shardNamespace, viewer, diagnosticsv1alpha1.TokenAudience))
+
+		for _, name := range services.All {
+			s.kubeconfigs[name] = must.Get(plane.ServiceAccountKubeconfig(ctx, contract.SystemNamespace, name))
+		}
+
+		s.serveNewVersion(ctx)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prepare a control plane for fault runs: %w", err)
+	}
+
+	return s, nil
+}
+
+// serveNewVersion makes the API server serve Websites in a second version with the same schema.
+func (s *Runner) serveNewVersion(ctx context.Context) {
+	definition := &apiextensionsv1.CustomResourceDefinition{}
+
+	must.Do(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if err := s.client.Get(ctx, client.ObjectKey{Name: "websites." + examplev1alpha1.SchemeGroupVersion.Group},
+			definition); err != nil {
+			return err //nolint:wrapcheck // New does
+		}
+
+		versions := definition.Spec.Versions
+		if len(versions) != 1 {
+			return fmt.Errorf("websites have %d versions, not one", len(versions))
+		}
+
+		second := versions[0].DeepCopy()
+		second.Name, second.Storage = newVersion, false
+		definition.Spec.Versions = append(definition.Spec.Versions, *second)
+
+		return s.client.Update(ctx, definition)
+	}))
+
+	websites := &unstructured.UnstructuredList{}
+	websites.SetGroupVersionKind(websiteKind(newVersion))
+	must.Await(ctx, stopTimeout, func(ctx context.Context) string {
+		if err := s.client.List(ctx, websites); err != nil {
+			return fmt.Sprintf("Websites in version %s: %v", newVersion, err)
+		}
+
+		return ""
+	})
+}
+
+func websiteKind(version string) schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: examplev1alpha1.SchemeGroupVersion.Group, Version: version, Kind: check.Website}
+}
+
+// emptyObject returns an object of the kind without content.
+func emptyObject(kind schema.GroupVersionKind) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(kind)
+
+	return object
+}
+
+// clear removes all objects of the previous run, and creates the namespaces of the next one. No service may be running.
+func (s *Runner) clear(ctx context.Context, rings []RingSpec) {
+	none := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+
+	var stored v1alpha1.ClusterRingList
+
+	errs := []error{s.client.List(ctx, &stored)}
+	for i := range stored.Items {
+		errs = append(errs, client.IgnoreNotFound(s.client.Patch(ctx, &stored.Items[i], none)),
+			client.IgnoreNotFound(s.client.Delete(ctx, &stored.Items[i])))
+	}
+
+	errs = append(errs,
+		s.client.DeleteAllOf(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{},
+			client.HasLabels{contract.LabelClusterRing}),
+		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(shardNamespace)),
+		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(contract.SystemNamespace)),
+		s.client.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(contract.SystemNamespace)),
+		s.client.DeleteAllOf(ctx, emptyObject(themes.GroupVersion().WithKind(check.Theme))),
+	)
+
+	if slices.ContainsFunc(rings, func(r RingSpec) bool { return r.Embedded }) {
+		// What the lease monitor of an earlier run has told the policies about the ring.
+		errs = append(errs, s.client.DeleteAllOf(ctx, &v1alpha1.PolicyParameter{}))
+	}
+
+	for _, r := range rings {
+		for _, name := range r.Namespaces {
+			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			errs = append(errs, client.IgnoreAlreadyExists(s.client.Create(ctx, namespace)))
+		}
+	}
+
+	var namespaces corev1.NamespaceList
+
+	errs = append(errs, s.client.List(ctx, &namespaces))
+	for i := range namespaces.Items {
+		if strings.HasPrefix(namespaces.Items[i].Name, "kube-") {
+			continue
+		}
+
+		in := client.InNamespace(namespaces.Items[i].Name)
+		errs = append(errs, s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, in),
+			s.client.DeleteAllOf(ctx, &examplev1alpha1.Fleet{}, in),
+			s.client.DeleteAllOf(ctx, &examplev1alpha1.Ship{}, in), s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, in),
+			s.client.DeleteAllOf(ctx, emptyObject(themes.GroupVersion().WithKind(check.Palette)), in))
+	}
+
+	must.Do(errors.Join(errs...))
+}
+
+// kubeconfigPath returns the path of a process's kubeconfig. It is in the directory of the control plane, by which
+// [localplane.RemoveState] finds the processes of a killed parent.
+func (s *Runner) kubeconfigPath(name string) string {
+	return filepath.Join(s.plane.Dir(), "kubeconfig", "faults-"+name+".yaml")
+}

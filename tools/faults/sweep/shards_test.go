@@ -1,0 +1,611 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/tools/faults/faultrun"
+	"github.com/clusterring/clusterring/tools/faults/proxy"
+	"github.com/clusterring/clusterring/tools/lab/continuity"
+	"github.com/clusterring/clusterring/tools/lab/must"
+	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/record"
+)
+
+type during = map[faultrun.Phase]func(context.Context, *faultrun.Run)
+
+// wait lets a fault last. It ends early with the test.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		must.Do(context.Cause(ctx))
+	}
+}
+
+// taken waits until the shard's Lease was taken from it.
+func taken(ctx context.Context, run *faultrun.Run, shard string) {
+	run.Until(ctx, "the Lease of shard "+shard+" is taken", func() bool {
+		return slices.ContainsFunc(run.Newest(), func(v check.Version) bool {
+			return v.Kind == check.Lease && v.Name == shard && v.Holder == contract.LeaseControllerIdentity
+		})
+	})
+}
+
+// TestBusy has objects move in the middle of work on them and on what they control.
+func TestBusy(t *testing.T) {
+	s := theSuite(t)
+
+	const work = 300 * time.Millisecond
+	s.run(t, faultrun.Case{
+		Name: "objects move while they are worked on", WorkDuration: work,
+		During: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
+			run.Until(ctx, "objects are given up", func() bool {
+				sites := slices.DeleteFunc(run.Newest(), func(v check.Version) bool { return v.Kind != check.Website || v.Deleted })
+
+				asked := slices.ContainsFunc(sites, func(v check.Version) bool { return v.Draining })
+				if !asked { // a change would keep an object from being given up
+					for _, change := range []func(context.Context, string){run.Edit, run.Touch} {
+						for _, v := range sites {
+							_ = must.Attempt(func() { change(ctx, v.Name) }) // it may not be there yet
+						}
+
+						wait(ctx, work/2)
+					}
+				}
+
+				return len(run.GivenUp()) > 0
+			})
+		}},
+	})
+}
+
+// TestStaleAssigner keeps the caches of the one replica of the assigner that the API server asks as they were, while
+// shards join and fail. The other replica, which registers webhooks, and all else go on.
+func TestStaleAssigner(t *testing.T) {
+	s := theSuite(t)
+	hold := func(hold bool) func(context.Context, *faultrun.Run) {
+		return func(_ context.Context, run *faultrun.Run) {
+			run.Member(faultrun.Assigner).Proxy.Watches(proxy.Watching{Hold: hold})
+		}
+	}
+	s.run(t, faultrun.Case{
+		Name: "the replica of the assigner that is asked has stale caches", Replicas: 2,
+		After: during{faultrun.Begin: hold(true), faultrun.Join: hold(true)},
+		During: during{
+			faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
+				for i := range 24 {
+					run.Create(ctx, fmt.Sprintf("stale-%d", i))
+				}
+
+				// The assigner knows no better.
+				run.Until(ctx, "a new object that belongs to the new shard was given to another one", func() bool {
+					first := map[string]string{}
+
+					for _, v := range run.Versions() {
+						if v.Kind != check.Website || v.Shard == "" || !strings.HasPrefix(v.Name, "stale-") {
+							continue
+						}
+
+						if first[v.UID] == "" {
+							first[v.UID] = v.Shard
+						}
+
+						if v.Shard == "d" && first[v.UID] != "d" {
+							return true
+						}
+					}
+
+					return false
+				})
+				hold(false)(ctx, run)
+			},
+			faultrun.Fail: func(ctx context.Context, run *faultrun.Run) {
+				taken(ctx, run, "a")
+				run.Create(ctx, "late")
+				hold(false)(ctx, run)
+			},
+		},
+	})
+}
+
+// TestReplicas runs two replicas of each service, of which one leads. The first ones are killed, then the second ones;
+// or they are frozen until the others have taken over, and woken.
+func TestReplicas(t *testing.T) {
+	s := theSuite(t)
+	kill := func(second string) func(context.Context, *faultrun.Run) {
+		return func(_ context.Context, run *faultrun.Run) {
+			for _, name := range []string{faultrun.LeaseMonitor, faultrun.Assigner, faultrun.Rebalancer} {
+				must.Do(run.Member(name + second).Process().Kill())
+			}
+		}
+	}
+	freeze := func(second string) func(context.Context, *faultrun.Run) {
+		return func(ctx context.Context, run *faultrun.Run) {
+			names := []string{faultrun.LeaseMonitor + second, faultrun.Rebalancer + second}
+			for _, name := range names {
+				_ = run.Member(name).Process().Freeze() // one that is gone is frozen enough
+			}
+
+			err := must.Attempt(func() { run.AwaitInPlace(ctx) })
+			for _, name := range names {
+				err = errors.Join(err, run.Member(name).Process().Thaw())
+			}
+
+			must.Do(err)
+		}
+	}
+	all := func(_ context.Context, run *faultrun.Run) {
+		for _, m := range run.Members(false) {
+			must.Do(m.Process().Kill())
+		}
+	}
+	s.run(t,
+		faultrun.Case{
+			Name: "leaders are killed", Replicas: 2,
+			During: during{faultrun.Join: kill(""), faultrun.Fail: kill("-2")},
+		},
+		faultrun.Case{
+			Name: "leaders are frozen, and woken when others lead", Replicas: 2,
+			During: during{faultrun.Join: freeze(""), faultrun.Fail: freeze("-2")},
+		},
+		faultrun.Case{
+			Name:   "all services are killed in each phase",
+			During: during{faultrun.Begin: all, faultrun.Join: all, faultrun.Fail: all},
+		},
+	)
+}
+
+// TestDisconnected cuts a shard off from the API server until its Lease is taken: it must not work any more by then,
+// has to end, and joins again. Then it cuts the services off while shards join and fail.
+func TestDisconnected(t *testing.T) {
+	s := theSuite(t)
+	cut := func(_ context.Context, run *faultrun.Run) {
+		for _, m := range run.Members(false) {
+			m.Proxy.Cut()
+		}
+	}
+	restore := func(ctx context.Context, run *faultrun.Run) {
+		wait(ctx, 2500*time.Millisecond)
+
+		for _, m := range run.Members(false) {
+			m.Proxy.Restore()
+		}
+	}
+	shardCut := faultrun.Case{
+		Name: "a shard is cut off", WorkDuration: 100 * time.Millisecond, Phases: []faultrun.Phase{faultrun.Join},
+		During: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
+			c := run.Member("c")
+			c.Proxy.Cut()
+			taken(ctx, run, "c")
+			must.Hold(!run.AtWork("c"), "I1: the shard is at work, though its Lease was taken")
+			run.Expect("c", false)
+			run.Until(ctx, "the shard has ended with an error", func() bool {
+				first := c.Lives()[0]
+				return !first.Ended.IsZero() && first.Err != nil
+			})
+			run.AwaitInPlace(ctx)
+			run.Expect("c", true)
+			c.Proxy.Restore()
+		}},
+	}
+	s.run(t, shardCut, faultrun.Case{
+		Name:   "all services are cut off for 2.5 s",
+		After:  during{faultrun.Begin: cut, faultrun.Join: cut},
+		During: during{faultrun.Join: restore, faultrun.Fail: restore},
+	})
+}
+
+// TestFrozen freezes a shard in the middle of its work (SIGSTOP) until its Lease is taken and its objects have moved,
+// and wakes it. It may end the reconciles that it was in, with writes that fail; it must not begin another one, and
+// must end.
+//
+// Whether a worker of the woken process still sends a write depends on where it was frozen: the process ends as soon as
+// one of them looks at the Lease. In most rounds, one does. There are more rounds than three only if none did.
+func TestFrozen(t *testing.T) {
+	s := theSuite(t)
+
+	var (
+		rounds []trial
+		fenced atomic.Int64
+	)
+
+	for i := range 8 {
+		rounds = append(rounds, trial{Skip: func() bool { return i > 2 && fenced.Load() > 0 }, Case: faultrun.Case{
+			Name:         fmt.Sprintf("a shard is frozen and woken, %d", i+1),
+			WorkDuration: 300 * time.Millisecond, Phases: []faultrun.Phase{faultrun.Join},
+			Rings: []faultrun.RingSpec{{
+				Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Careless: true,
+			}},
+			After: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
+				fenced.Add(int64(freezeAtWork(ctx, run)))
+			}},
+		}})
+	}
+	s.try(t, rounds)
+	require.Positive(t, fenced.Load(),
+		"the fence has refused no write of the woken shards, which write without a look at their Lease")
+}
+
+// freezeAtWork returns how many writes of the woken shard the fence refused.
+func freezeAtWork(ctx context.Context, run *faultrun.Run) (refused int) {
+	const name = "b"
+
+	b := run.Member(name)
+	for _, v := range run.Newest() {
+		if v.Kind == check.Website && !v.Deleted && v.Shard == name {
+			run.Edit(ctx, v.Name)
+		}
+	}
+
+	run.Until(ctx, "shard b is at work", func() bool { return run.AtWork(name) })
+
+	before := 0
+
+	frozenUntil(run, b, func() {
+		taken(ctx, run, name)
+		run.AwaitInPlace(ctx)
+
+		before = len(b.Proxy.Done())
+	})
+	awaitEnd(b) // it first writes what it was working on
+
+	since := b.Proxy.Done()[before:]
+	staleWrites(since)
+	run.Start(b)
+
+	return fencedWrites(since)
+}
+
+// frozenUntil freezes a shard while do runs, by whose end the shard has lost its Lease, and wakes it.
+func frozenUntil(run *faultrun.Run, m *faultrun.Member, do func()) {
+	must.Do(m.Process().Freeze())
+
+	from, pid := record.Now(), m.Process().PID()
+	m.Process().MayEnd()
+	run.Expect(m.Name, false)
+
+	err := errors.Join(must.Attempt(do), m.Process().Thaw())
+	run.Froze(check.Frozen{PID: pid, From: from, Until: record.Now()})
+	must.Do(err)
+}
+
+// awaitEnd waits until a process has ended by itself.
+func awaitEnd(m *faultrun.Member) {
+	const soon = 15 * time.Second // leader election tries to renew the Lease until the renew deadline
+
+	timer := time.NewTimer(soon)
+	defer timer.Stop()
+
+	select {
+	case <-m.Process().Exited():
+	case <-timer.C:
+		must.Do(errors.Join(fmt.Errorf("I1: shard %s still runs %s after it was woken without its Lease", m.Name, soon),
+			m.Process().Destroy()))
+	}
+
+	must.Hold(m.Process().Err() != nil, "shard %s has lost its Lease and ended with exit code 0", m.Name)
+}
+
+// fencedWrites returns how many writes of a process were forbidden.
+func fencedWrites(done []proxy.Done) (refused int) {
+	for _, d := range done {
+		if d.Status == http.StatusForbidden {
+			refused++
+		}
+	}
+
+	return refused
+}
+
+// staleWrites demands that no write of a woken process got through.
+func staleWrites(done []proxy.Done) {
+	for _, d := range done {
+		must.Hold(d.Status >= http.StatusBadRequest, "I1: a write of a process that had lost its Lease got through: %s", d)
+	}
+}
+
+// moving has shards stop, die, stay frozen and come back, one after the other, while there is work on all Fleets.
+type moving struct {
+	ring   faultrun.RingSpec
+	rounds int
+}
+
+func (m moving) play(ctx context.Context, run *faultrun.Run) {
+	loaded, stop := context.WithCancel(ctx)
+	defer stop()
+
+	users, loaded := errgroup.WithContext(loaded)
+	users.Go(func() error { return run.TouchFleets(loaded, m.ring) })
+
+	err := must.Attempt(func() { m.around(loaded, run) })
+	stop()
+	must.Do(errors.Join(err, users.Wait()))
+}
+
+// around loses each shard in turn, and has it come back.
+func (m moving) around(ctx context.Context, run *faultrun.Run) {
+	for i := range m.rounds {
+		member := run.Member(m.ring.Shards[i%len(m.ring.Shards)])
+		run.Expect(member.Name, false)
+
+		if i%3 == 1 {
+			must.Do(member.Process().Destroy())
+		} else {
+			must.Do(member.Process().Stop(soon))
+		}
+
+		run.AwaitInPlace(ctx)
+		run.Start(member)
+		run.AwaitInPlace(ctx)
+	}
+}
+
+// TestFleets moves owners whose controller counts their children in its cache and makes, with generated names, those
+// that it misses. None is made twice (I9). FAULTS=all moves a thousand.
+func TestFleets(t *testing.T) {
+	s := theSuite(t)
+	m := moving{rounds: 3, ring: faultrun.RingSpec{
+		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Fleets: 20,
+	}}
+
+	least := 20
+	if os.Getenv(variable) == "all" {
+		m.rounds, m.ring.Fleets, least = 24, 100, 1000
+	}
+	s.run(t, faultrun.Case{
+		Name:  fmt.Sprintf("%d Fleets while shards go and come back", m.ring.Fleets),
+		Rings: []faultrun.RingSpec{m.ring}, WorkDuration: time.Millisecond,
+		Phases: []faultrun.Phase{faultrun.Join},
+		After: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
+			m.play(ctx, run)
+
+			moves := check.Moves(run.Versions())
+			must.Hold(moves >= least, "there were %d moves of Fleets, and should be %d", moves, least)
+		}},
+	})
+}
+
+// TestFleetsOfPlainShards moves them between shards that use no library of ours, and have no barrier. The order of the
+// moves, and the pause before an owner comes, leave no Ship in excess, although they cannot guarantee it.
+func TestFleetsOfPlainShards(t *testing.T) {
+	s := theSuite(t)
+	if os.Getenv(variable) != "all" {
+		t.Skip("depends on how far caches lag: FAULTS=all runs it")
+	}
+
+	m := moving{rounds: 12, ring: faultrun.RingSpec{
+		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace},
+		Shards: []string{"a", "b", "c", "d"}, Fleets: 50, Plain: true,
+	}}
+	moves := 0
+	results := s.run(t, faultrun.Case{
+		Name: "50 Fleets while plain shards go and come back", Rings: []faultrun.RingSpec{m.ring},
+		WorkDuration: time.Millisecond,
+		Phases:       []faultrun.Phase{faultrun.Join}, Uncounted: []string{"I1"},
+		After: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
+			m.play(ctx, run)
+
+			moves = check.Moves(run.Versions())
+		}},
+	})
+	t.Logf("%d moves of Fleets; violations that shards without our library have: %v", moves, results[0].Uncounted)
+}
+
+// TestKubelet has the kubelet, or others, report what becomes of the Pods of shards.
+func TestKubelet(t *testing.T) {
+	s := theSuite(t)
+	rings := []faultrun.RingSpec{{
+		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Pods: true,
+	}}
+
+	s.run(t,
+		faultrun.Case{
+			Name: "the kubelet reports that the Pod of a shard has ended, and another Pod gets its name", Rings: rings,
+			During: during{faultrun.Fail: func(ctx context.Context, run *faultrun.Run) {
+				run.Report(ctx, run.Member("a"), corev1.PodFailed, "PodFailed")
+				taken(ctx, run, "a")
+				run.Until(ctx, "the lease monitor says why", func() bool { return run.HasEvent(ctx, "ShardEnded") })
+			}},
+			After: during{faultrun.Fail: func(ctx context.Context, run *faultrun.Run) {
+				a := run.Member("a")
+				run.DeletePod(ctx, a)
+				run.Replace(ctx, a)
+				run.AwaitInPlace(ctx)
+			}},
+		},
+		faultrun.Case{
+			Name: "Pods are deleted by force, or declared failed, while their shards work", Rings: rings,
+			Phases: []faultrun.Phase{faultrun.Join},
+			After: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
+				b, c := run.Member("b"), run.Member("c")
+				run.Report(ctx, c, corev1.PodFailed, "ContainersNotReady")
+				run.Report(ctx, b, corev1.PodRunning, "ContainersNotReady")
+				run.DeletePod(ctx, b)
+				run.Expect("b", false)
+				b.Process().MayEnd() // nobody accepts its token any more
+				taken(ctx, run, "b")
+				run.AwaitInPlace(ctx)
+				must.Do(b.Process().Destroy())
+				run.Replace(ctx, b)
+				run.AwaitInPlace(ctx)
+
+				ended := len(c.Lives()) - 1
+				must.Hold(ended == 0, "shard c has ended %d times, though the kubelet has reported no end of its Pod", ended)
+				must.Hold(!run.HasEvent(ctx, "ShardEnded"), "the kubelet has reported the end of no Pod, but an event says so")
+			}},
+		})
+}
+
+// updates is how many rolling updates of one Pod are played.
+const updates = 20
+
+// unmoved demands that no label of an object changes while do runs, other than those of new objects.
+func unmoved(run *faultrun.Run, do func()) {
+	before := len(run.Versions())
+
+	do()
+
+	newest := map[string]check.Version{}
+
+	for i, v := range run.Versions() {
+		was := newest[v.UID]
+		newest[v.UID] = v
+		same := was.Shard == "" || v.Kind == check.Lease || was.Shard == v.Shard && was.Draining == v.Draining
+		must.Hold(i < before || same, "a label has changed: %v; before: %v", v, was)
+	}
+}
+
+// TestSlots has Pods of a ring with three slots come and go.
+func TestSlots(t *testing.T) {
+	s := theSuite(t)
+	rings := []faultrun.RingSpec{{
+		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Slots: 3,
+	}}
+	reported := slices.Clone(rings)
+	reported[0].Pods = true
+	// Phase Join leaves d as a standby.
+	afterJoin := func(do func(context.Context, *faultrun.Run)) during {
+		return during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
+			run.AwaitStandby(ctx, run.Member("d"))
+			do(ctx, run)
+			run.AwaitInPlace(ctx)
+		}}
+	}
+	onlyJoin := []faultrun.Phase{faultrun.Join}
+
+	s.run(t,
+		faultrun.Case{Name: "a Pod crashes while another one waits, and then one stops", Rings: rings},
+		faultrun.Case{
+			Name: "twenty rolling updates under load", Rings: rings, Phases: onlyJoin,
+			After: afterJoin(func(ctx context.Context, run *faultrun.Run) {
+				from := record.Now()
+				unmoved(run, func() { manyUpdates(ctx, run) })
+				s.note("%d rolling updates of one Pod with slots: %v; %d writes refused by the fence",
+					updates, continuity.Of(run.Versions(), from, record.Now()), refused(run))
+			}),
+		},
+		faultrun.Case{
+			Name: "the kubelet reports the end of a Pod while another one waits", Rings: reported, Phases: onlyJoin,
+			After: afterJoin(func(ctx context.Context, run *faultrun.Run) {
+				unmoved(run, func() {
+					a := run.Member("a")
+					run.Expect("a", false)
+					must.Do(a.Process().Destroy())
+					run.Report(ctx, a, corev1.PodFailed, "PodFailed")
+					run.AwaitSlot(ctx, run.Member("d"))
+				})
+			}),
+		},
+		faultrun.Case{
+			Name: "a Pod is frozen until another one has its slot, and wakes up", Rings: rings, Phases: onlyJoin,
+			After: afterJoin(func(ctx context.Context, run *faultrun.Run) {
+				unmoved(run, func() {
+					a := run.Member("a")
+					frozenUntil(run, a, func() { run.AwaitSlot(ctx, run.Member("d")) })
+					awaitEnd(a)
+					run.Edit(ctx, "site-0")
+				})
+			}),
+		},
+		faultrun.Case{
+			Name: "a slot's Lease is deleted while its Pod works", Rings: rings, Phases: onlyJoin,
+			After: afterJoin(func(ctx context.Context, run *faultrun.Run) {
+				run.DeleteLease(ctx, contract.SlotName(faultrun.Ring, 1))
+			}),
+		},
+		faultrun.Case{
+			Name: "the Pod that waits is killed, and a Pod that stops finds nobody to take its slot", Rings: rings,
+			Phases: onlyJoin,
+			After: afterJoin(func(_ context.Context, run *faultrun.Run) {
+				must.Do(run.Member("d").Process().Destroy())
+				run.Expect("d", false)
+				run.Expect("a", false)
+				must.Do(run.Member("a").Process().Stop(20 * time.Second))
+			}),
+		},
+	)
+}
+
+// refused returns how many writes of shards were forbidden.
+func refused(run *faultrun.Run) int {
+	count := 0
+
+	for _, m := range run.Members(true) {
+		count += fencedWrites(m.Proxy.Done())
+	}
+
+	return count
+}
+
+// manyUpdates replaces one Pod after the other by the one that was replaced before, while Websites are changed.
+func manyUpdates(ctx context.Context, run *faultrun.Run) {
+	names := []string{"a", "b", "c", "d"}
+	must.Do(run.Member("d").Process().Stop(20 * time.Second))
+
+	editing, stop := context.WithCancel(ctx)
+
+	var editor errgroup.Group
+	editor.Go(func() error {
+		return must.Attempt(func() {
+			for i := 0; editing.Err() == nil; i++ {
+				run.Edit(ctx, fmt.Sprintf("site-%d", 2+i%4))
+				wait(ctx, 50*time.Millisecond)
+			}
+		})
+	})
+
+	err := must.Attempt(func() {
+		for i := range updates {
+			run.Update(ctx, run.Member(names[i%len(names)]), run.Member(names[(i+3)%len(names)]))
+		}
+	})
+
+	stop()
+	must.Do(errors.Join(err, editor.Wait()))
+}
+
+// TestEverythingAtOnce has two rings that share a resource and a namespace, one of them with a cluster-scoped resource,
+// too; Websites that are written through two versions of their API; what they control; two replicas of every service,
+// of which first the one and then the other is killed; shards that join, fail and leave in both rings; and one ring
+// that is deleted.
+func TestEverythingAtOnce(t *testing.T) {
+	s := theSuite(t)
+	kill := func(suffix string) func(context.Context, *faultrun.Run) {
+		return func(_ context.Context, run *faultrun.Run) {
+			for _, name := range []string{faultrun.LeaseMonitor, faultrun.Assigner, faultrun.Rebalancer, faultrun.RingQuery} {
+				must.Do(run.Member(name + suffix).Process().Kill())
+			}
+		}
+	}
+	agree := func(ctx context.Context, run *faultrun.Run) { run.OwnersAgree(ctx) }
+	s.run(t, faultrun.Case{
+		Name: "two rings, several resources and versions, leaders killed", Replicas: 2, Query: true,
+		Rings: []faultrun.RingSpec{
+			{Name: "first", Namespaces: []string{"only-first", "both"}, Shards: []string{"a", "b", "c", "d"}},
+			{Name: "second", Namespaces: []string{"both", "only-second"}, Shards: []string{"e", "f", "g", "h"}, Themes: true},
+		},
+		During: during{faultrun.Join: kill(""), faultrun.Fail: kill("-2")},
+		After: during{faultrun.Begin: agree, faultrun.Join: agree,
+			faultrun.Fail: func(ctx context.Context, run *faultrun.Run) {
+				agree(ctx, run)
+				run.Overlap("first", "second")
+			}, faultrun.Delete: agree},
+	})
+}
