@@ -7,11 +7,17 @@ package api
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 
 	"github.com/go-logr/logr"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
 	"k8s.io/utils/clock"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -152,3 +158,160 @@ func (e *notReadyError) Error() string {
 	return "try again, or ask another server: " + e.reason.Error()
 }
 func (*notReadyError) Unwrap() error { return rings.ErrNotReady }
+
+// picture is a ring with its shards at one moment. All watchers of the ring share it. It is immutable.
+type picture struct {
+	ring      *pb.Ring
+	shards    []*pb.Shard
+	available []string // sorted
+}
+
+// picture reads the current state of a ring.
+func (s *Service) picture(ctx context.Context, name string) (*picture, error) {
+	ring, err := s.Rings.Get(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+
+	return &picture{ring: ring.Message(), shards: s.Rings.Shards(ring), available: ring.View.AvailableShards()}, nil
+}
+
+// same reports whether two pictures differ only in ages.
+func (p *picture) same(o *picture) bool {
+	return proto.Equal(p.ring, o.ring) && slices.EqualFunc(p.shards, o.shards, func(a, b *pb.Shard) bool {
+		a = proto.CloneOf(a)
+		a.RenewalAge, a.AgeIsLowerBound = b.GetRenewalAge(), b.GetAgeIsLowerBound()
+
+		return proto.Equal(a, b)
+	})
+}
+
+// RingChanged notifies the watchers of a ring that the ring or one of its shards has changed. Call it after Rings contains the change.
+// It does not block.
+func (s *Service) RingChanged(name string) { s.watches().Changed(name) }
+
+// watches returns the hub for watchers of rings.
+func (s *Service) watches() *fanout.Hub[*picture] {
+	s.once.Do(func() { s.hub = fanout.NewHub(s.picture, (*picture).same, s.Clock) })
+
+	return s.hub
+}
+
+// WatchRing implements the method of the same name.
+func (s *Service) WatchRing(req *pb.WatchRingRequest, stream grpc.ServerStreamingServer[pb.WatchRingResponse]) error {
+	_, err := answer(stream.Context(), s, func() (*pb.WatchRingResponse, error) {
+		name, err := ringName(req)
+		if err != nil {
+			return nil, err
+		}
+
+		return nil, s.watch(name, stream)
+	})
+
+	return err
+}
+
+// watch sends the state of the ring after each change until the stream ends.
+func (s *Service) watch(name string, stream grpc.ServerStreamingServer[pb.WatchRingResponse]) error {
+	reader := s.watches().Follow(name)
+	defer reader.Close()
+
+	var sent *picture
+
+	for {
+		state, err := reader.Next(stream.Context())
+		if err != nil {
+			return err
+		}
+
+		res := &pb.WatchRingResponse{Ring: state.Value.ring, Shards: state.Value.shards, Revision: state.Revision}
+		if sent != nil {
+			res.Joined = without(state.Value.available, sent.available)
+			res.Left = without(sent.available, state.Value.available)
+		}
+
+		if err := stream.Send(res); err != nil {
+			return err //nolint:wrapcheck // the stream has ended
+		}
+
+		sent = state.Value
+	}
+}
+
+// without returns the names that are not among the others. Both are sorted.
+func without(names, others []string) (rest []string) {
+	for _, name := range names {
+		if _, found := slices.BinarySearch(others, name); !found {
+			rest = append(rest, name)
+		}
+	}
+
+	return rest
+}
+
+// ErrorDomain is the domain of the google.rpc.ErrorInfo in errors of this service.
+const ErrorDomain = "diagnostics.sharding.timebertt.dev"
+
+// outcome is the status for an error.
+type outcome struct {
+	err  error
+	code codes.Code
+	// reason is that of the google.rpc.ErrorInfo. Empty: the code is sufficient.
+	reason string
+}
+
+// outcomes maps errors to statuses. The first match wins. An error without a match is an internal error. The .proto file of the service
+// documents the codes.
+var outcomes = []outcome{
+	{rings.ErrInvalid, codes.InvalidArgument, "INVALID"},
+	{rings.ErrRingNotFound, codes.NotFound, "RING_NOT_FOUND"},
+	{rings.ErrNotAdded, codes.FailedPrecondition, "NOT_SHARDED"},
+	{rings.ErrOwnerNeeded, codes.FailedPrecondition, "OWNER_NEEDED"},
+	{rings.ErrLabelsNeeded, codes.FailedPrecondition, "LABELS_NEEDED"},
+	{rings.ErrNotReadable, codes.FailedPrecondition, "NOT_READABLE"},
+	{rings.ErrForbidden, codes.FailedPrecondition, "NOT_READABLE"},
+	{rings.ErrNotServed, codes.FailedPrecondition, "NOT_SERVED"},
+	{rings.ErrNotFound, codes.NotFound, "OBJECT_NOT_FOUND"},
+	{rings.ErrExpired, codes.Aborted, "PAGE_EXPIRED"},
+	{rings.ErrUnavailable, codes.Unavailable, "API_SERVER_UNAVAILABLE"},
+	{rings.ErrNotReady, codes.Unavailable, "NOT_READY"},
+	{context.Canceled, codes.Canceled, ""},
+	{context.DeadlineExceeded, codes.DeadlineExceeded, ""},
+}
+
+// statusOf returns the status for an error, and whether it is an internal error, whose text is kept from the client.
+func statusOf(err error) (st *status.Status, fault bool) {
+	if ended, ok := errors.AsType[interface {
+		error
+		GRPCStatus() *status.Status
+	}](err); ok {
+		return ended.GRPCStatus(), false // a stream has ended, and the error is that of gRPC
+	}
+
+	for _, o := range outcomes {
+		if errors.Is(err, o.err) {
+			return withDetails(status.New(o.code, err.Error()), o.reason, err), false
+		}
+	}
+
+	return status.New(codes.Internal, "the server failed to answer; see its log"), true
+}
+
+func withDetails(st *status.Status, reason string, err error) *status.Status {
+	if reason == "" {
+		return st
+	}
+
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: ErrorDomain}}
+
+	if invalid, ok := errors.AsType[*rings.InvalidError](err); ok {
+		details = append(details, &errdetails.BadRequest{FieldViolations: invalid.Violations})
+	}
+
+	full, err := st.WithDetails(details...)
+	if err != nil {
+		return st // the code and the message matter more than the details
+	}
+
+	return full
+}

@@ -26,7 +26,7 @@ import (
 
 // TestEveryErrorHasACode finds all sentinels of the packages that answer queries, and fails if one is not in the table.
 func TestEveryErrorHasACode(t *testing.T) {
-	table, err := os.ReadFile("status.go")
+	table, err := os.ReadFile("service.go")
 	require.NoError(t, err)
 
 	sentinels := exportedErrors(t, "rings")
