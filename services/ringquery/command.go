@@ -224,7 +224,7 @@ func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Ser
 		Rings: &rings.Rings{
 			Reader:    rt.Manager.GetClient(),
 			Index:     index,
-			Resources: rings.NewResources(known),
+			Known:     known,
 			Leases:    states,
 			Objects:   objects,
 		},

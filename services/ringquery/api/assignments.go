@@ -14,7 +14,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
@@ -32,23 +31,17 @@ const (
 
 // ListAssignments implements the method of the same name.
 func (s *Service) ListAssignments(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsResponse, error) {
-	return answer(ctx, s, func() (*pb.ListAssignmentsResponse, error) {
-		asked, err := assignmentsQuery(req)
-		if err != nil {
-			return nil, err
-		}
+	asked, err := assignmentsQuery(req)
+	if err != nil {
+		return nil, err
+	}
 
-		res, err := s.list(ctx, asked)
-		if err != nil {
-			return nil, err
-		}
+	res, err := s.list(ctx, asked)
+	if err == nil && res.GetNextPageToken() != "" {
+		res.NextPageToken = assignmentsToken(req, res.GetNextPageToken())
+	}
 
-		if res.GetNextPageToken() != "" {
-			res.NextPageToken = assignmentsToken(req, res.GetNextPageToken())
-		}
-
-		return res, nil
-	})
+	return res, err
 }
 
 // list reads one page of objects from the API server and returns where they are. The request is valid, and its page size and page token
@@ -232,11 +225,8 @@ func digest(req *pb.ListAssignmentsRequest) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// fewNamespaces is the maximum number of namespaces that are read one by one. For more, all are listed.
-const fewNamespaces = 10
-
-// namespaces caches, for one question, which namespaces a ring covers. It reads a namespace only if its name is not sufficient to
-// decide. It is not safe for concurrent use.
+// namespaces caches, for one question, which namespaces a ring covers. It lists them only if the name of one is not sufficient to decide.
+// It is not safe for concurrent use.
 type namespaces struct {
 	ring    rings.Ring
 	objects *rings.Objects
@@ -252,32 +242,18 @@ func namespacesOf(ring rings.Ring, objects *rings.Objects) (*namespaces, error) 
 
 // learn finds out which namespaces of the objects are covered.
 func (n *namespaces) learn(ctx context.Context, objects []metav1.PartialObjectMetadata) error {
-	unknown := sets.New[string]()
-
 	for i := range objects {
 		name := objects[i].Namespace
 		if _, known := n.known[name]; known || n.listed {
 			continue
 		}
 
-		if coverage := n.ring.Covers(name, nil); coverage == rings.Unknown {
-			unknown.Insert(name)
-		} else {
-			n.known[name] = coverage == rings.Covered
-		}
-	}
-
-	if len(unknown) > fewNamespaces {
-		return n.list(ctx)
-	}
-
-	for name := range unknown {
-		has, err := n.objects.NamespaceLabels(ctx, name)
-		if err != nil && !errors.Is(err, rings.ErrNotFound) {
-			return readable(err, "namespaces")
+		coverage := n.ring.Covers(name, nil)
+		if coverage == rings.Unknown {
+			return n.list(ctx)
 		}
 
-		n.known[name] = err == nil && n.ring.Covers(name, has) == rings.Covered
+		n.known[name] = coverage == rings.Covered
 	}
 
 	return nil

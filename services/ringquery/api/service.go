@@ -8,6 +8,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -44,120 +45,102 @@ type Service struct {
 	hub  *fanout.Hub[*picture] // created once
 }
 
-// Register registers the service on the server.
+// Register registers the service on the server. Each method first checks that the service is ready, and its error becomes a status.
 func (s *Service) Register(server grpc.ServiceRegistrar) {
-	pb.RegisterDiagnosticsServiceServer(server, s)
-}
+	desc := pb.DiagnosticsService_ServiceDesc
+	desc.Methods, desc.Streams = slices.Clone(desc.Methods), slices.Clone(desc.Streams)
 
-// ListRings implements the method of the same name.
-func (s *Service) ListRings(ctx context.Context, req *pb.ListRingsRequest) (*pb.ListRingsResponse, error) {
-	return answer(ctx, s, func() (*pb.ListRingsResponse, error) {
-		after, limit, err := page(req)
-		if err != nil {
-			return nil, err
-		}
-
-		all, err := s.Rings.All(ctx)
-		if err != nil {
-			return nil, err
-		}
-
-		res := &pb.ListRingsResponse{}
-
-		for _, ring := range all {
-			switch {
-			case ring.Name <= after:
-			case len(res.GetRings()) == limit:
-				res.NextPageToken = pageToken(res.GetRings()[limit-1].GetName())
-				return res, nil
-			default:
-				res.Rings = append(res.Rings, ring.Message())
+	for i, m := range desc.Methods {
+		desc.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, by grpc.UnaryServerInterceptor) (res any, err error) {
+			if err = s.ready(); err == nil {
+				res, err = m.Handler(srv, ctx, decode, by)
 			}
+
+			return res, s.statusOf(ctx, err).Err() //nolint:wrapcheck // a status already
 		}
+	}
 
-		return res, nil
-	})
-}
-
-// GetRing implements the method of the same name.
-func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetRingResponse, error) {
-	return answer(ctx, s, func() (*pb.GetRingResponse, error) {
-		name, err := ringName(req)
-		if err != nil {
-			return nil, err
-		}
-
-		ring, err := s.Rings.Get(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-
-		res := &pb.GetRingResponse{Ring: ring.Message(), Shards: s.Rings.Shards(ring)}
-		if req.GetCountObjects() {
-			if err := s.addLoads(ctx, ring, res); err != nil {
-				return nil, err
+	for i, m := range desc.Streams {
+		desc.Streams[i].Handler = func(srv any, stream grpc.ServerStream) error {
+			err := s.ready()
+			if err == nil {
+				err = m.Handler(srv, stream)
 			}
+
+			return s.statusOf(stream.Context(), err).Err() //nolint:wrapcheck // a status already
 		}
-
-		return res, nil
-	})
-}
-
-// Explain implements the method of the same name.
-func (s *Service) Explain(ctx context.Context, req *pb.ExplainRequest) (*pb.ExplainResponse, error) {
-	return answer(ctx, s, func() (*pb.ExplainResponse, error) {
-		q, err := explainQuestion(req)
-		if err != nil {
-			return nil, err
-		}
-
-		q.Now = s.Clock.Now()
-
-		return explain.Answer(ctx, s.Rings, q)
-	})
-}
-
-// answer returns the result of f, with its error converted to a status.
-func answer[T any](ctx context.Context, s *Service, f func() (*T, error)) (*T, error) {
-	if err := s.ready(); err != nil {
-		return nil, err
 	}
 
-	res, err := f()
-	if err == nil {
-		return res, nil
-	}
-
-	return nil, s.statusOf(ctx, err).Err() //nolint:wrapcheck // a status already
-}
-
-// statusOf returns the status for an error. It logs internal errors.
-func (s *Service) statusOf(ctx context.Context, err error) *status.Status {
-	st, fault := statusOf(err)
-	if fault {
-		method, _ := grpc.Method(ctx)
-		s.Log.Error(err, "Failed to answer", "method", method)
-	}
-
-	return st
+	server.RegisterService(&desc, s)
 }
 
 func (s *Service) ready() error {
 	if err := s.Ready(); err != nil {
-		st, _ := statusOf(&notReadyError{err})
-		return st.Err() //nolint:wrapcheck // a status already
+		return fmt.Errorf("%w: try again, or ask another server: %w", rings.ErrNotReady, err)
 	}
 
 	return nil
 }
 
-// notReadyError is rings.ErrNotReady with a reason.
-type notReadyError struct{ reason error }
+// ListRings implements the method of the same name.
+func (s *Service) ListRings(ctx context.Context, req *pb.ListRingsRequest) (*pb.ListRingsResponse, error) {
+	after, limit, err := page(req)
+	if err != nil {
+		return nil, err
+	}
 
-func (e *notReadyError) Error() string {
-	return "try again, or ask another server: " + e.reason.Error()
+	all, err := s.Rings.All(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	res := &pb.ListRingsResponse{}
+
+	for _, ring := range all {
+		switch {
+		case ring.Name <= after:
+		case len(res.GetRings()) == limit:
+			res.NextPageToken = pageToken(res.GetRings()[limit-1].GetName())
+			return res, nil
+		default:
+			res.Rings = append(res.Rings, ring.Message())
+		}
+	}
+
+	return res, nil
 }
-func (*notReadyError) Unwrap() error { return rings.ErrNotReady }
+
+// GetRing implements the method of the same name.
+func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetRingResponse, error) {
+	if err := checkName(req.GetName()); err != nil {
+		return nil, err
+	}
+
+	ring, err := s.Rings.Get(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+
+	res := &pb.GetRingResponse{Ring: ring.Message(), Shards: s.Rings.Shards(ring)}
+	if req.GetCountObjects() {
+		err = s.addLoads(ctx, ring, res)
+	}
+
+	return res, err
+}
+
+// Explain implements the method of the same name.
+func (s *Service) Explain(ctx context.Context, req *pb.ExplainRequest) (*pb.ExplainResponse, error) {
+	var v violations
+	v.optional("ring", req.GetRing(), validateRing)
+	q := explain.Question{Ring: req.GetRing(), Object: v.object(req.GetObject()), Now: s.Clock.Now()}
+
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+
+	return explain.Answer(ctx, s.Rings, q)
+}
 
 // picture is a ring with its shards at one moment. All watchers of the ring share it. It is immutable.
 type picture struct {
@@ -197,23 +180,13 @@ func (s *Service) watches() *fanout.Hub[*picture] {
 	return s.hub
 }
 
-// WatchRing implements the method of the same name.
+// WatchRing implements the method of the same name: it sends the state of the ring after each change until the stream ends.
 func (s *Service) WatchRing(req *pb.WatchRingRequest, stream grpc.ServerStreamingServer[pb.WatchRingResponse]) error {
-	_, err := answer(stream.Context(), s, func() (*pb.WatchRingResponse, error) {
-		name, err := ringName(req)
-		if err != nil {
-			return nil, err
-		}
+	if err := checkName(req.GetName()); err != nil {
+		return err
+	}
 
-		return nil, s.watch(name, stream)
-	})
-
-	return err
-}
-
-// watch sends the state of the ring after each change until the stream ends.
-func (s *Service) watch(name string, stream grpc.ServerStreamingServer[pb.WatchRingResponse]) error {
-	reader := s.watches().Follow(name)
+	reader := s.watches().Follow(req.GetName())
 	defer reader.Close()
 
 	var sent *picture
@@ -279,22 +252,29 @@ var outcomes = []outcome{
 	{context.DeadlineExceeded, codes.DeadlineExceeded, ""},
 }
 
-// statusOf returns the status for an error, and whether it is an internal error, whose text is kept from the client.
-func statusOf(err error) (st *status.Status, fault bool) {
+// statusOf returns the status for an error; nil for none. It logs internal errors, whose texts are kept from the client.
+func (s *Service) statusOf(ctx context.Context, err error) *status.Status {
+	if err == nil {
+		return nil
+	}
+
 	if ended, ok := errors.AsType[interface {
 		error
 		GRPCStatus() *status.Status
 	}](err); ok {
-		return ended.GRPCStatus(), false // a stream has ended, and the error is that of gRPC
+		return ended.GRPCStatus() // a stream has ended, and the error is that of gRPC
 	}
 
 	for _, o := range outcomes {
 		if errors.Is(err, o.err) {
-			return withDetails(status.New(o.code, err.Error()), o.reason, err), false
+			return withDetails(status.New(o.code, err.Error()), o.reason, err)
 		}
 	}
 
-	return status.New(codes.Internal, "the server failed to answer; see its log"), true
+	method, _ := grpc.Method(ctx)
+	s.Log.Error(err, "Failed to answer", "method", method)
+
+	return status.New(codes.Internal, "the server failed to answer; see its log")
 }
 
 func withDetails(st *status.Status, reason string, err error) *status.Status {

@@ -21,36 +21,34 @@ const maxChanges = 1000
 
 // Simulate implements the method of the same name.
 func (s *Service) Simulate(ctx context.Context, req *pb.SimulateRequest) (*pb.SimulateResponse, error) {
-	return answer(ctx, s, func() (*pb.SimulateResponse, error) {
-		if err := checkChange(req); err != nil {
-			return nil, err
-		}
+	if err := checkChange(req); err != nil {
+		return nil, err
+	}
 
-		ring, err := s.Rings.Get(ctx, req.GetRing())
-		if err != nil {
-			return nil, err
-		}
+	ring, err := s.Rings.Get(ctx, req.GetRing())
+	if err != nil {
+		return nil, err
+	}
 
-		if err := ring.CheckActive(); err != nil {
-			return nil, err
-		}
+	if err := ring.CheckActive(); err != nil {
+		return nil, err
+	}
 
-		before := ring.View.Table()
+	before := ring.View.Table()
 
-		names, err := apply(append(before.Shards(), ring.View.StandbyShards()...), req)
-		if err != nil {
-			return nil, err
-		}
+	names, err := apply(append(before.Shards(), ring.View.StandbyShards()...), req)
+	if err != nil {
+		return nil, err
+	}
 
-		after := hashring.New(ring.View.Activate(names))
-		sim := compare(before, after)
+	after := hashring.New(ring.View.Activate(names))
+	sim := compare(before, after)
 
-		if req.GetCountObjects() {
-			sim.Counted, err = count(ctx, s.Rings.Objects, ring, newTally(before, after, sim.GetShards()))
-		}
+	if req.GetCountObjects() {
+		sim.Counted, err = count(ctx, s.Rings.Objects, ring, newTally(before, after, sim.GetShards()))
+	}
 
-		return sim, err
-	})
+	return sim, err
 }
 
 // checkChange validates a request.

@@ -181,7 +181,7 @@ func (q *inquiry) find(ctx context.Context, question Question) (err error) {
 			q.facts.Known = append(q.facts.Known, r.Keys)
 		}
 
-		*resource, err = q.from.Resources.Find(question.Object)
+		*resource, err = q.from.Resource(question.Object)
 
 		return err
 	}
@@ -194,7 +194,7 @@ func (q *inquiry) find(ctx context.Context, question Question) (err error) {
 	q.rings = []rings.Ring{ring}
 
 	if *resource, _, err = ring.Find(question.Object); err != nil {
-		if found, _, leaving := rings.Lookup(q.from.Resources.Remembered(ring), question.Object); leaving {
+		if found, _, leaving := rings.Lookup(q.from.Remembered(ring), question.Object); leaving {
 			*resource, err = found, nil
 		}
 	}
@@ -241,7 +241,7 @@ func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 	if _, role, ok := r.Resources.Find(o.Resource.GroupResource()); ok {
 		fact.Role = role
 	} else {
-		fact.Resources = q.from.Resources.Remembered(r)
+		fact.Resources = q.from.Remembered(r)
 		_, fact.Role, fact.Leaving = fact.Resources.Find(o.Resource.GroupResource())
 	}
 

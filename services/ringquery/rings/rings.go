@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -42,8 +41,8 @@ type Rings struct {
 	Reader client.Reader
 	// Index contains the current view of every ring.
 	Index *membership.Index
-	// Resources resolves the resources of rings.
-	Resources *Resources
+	// Known resolves the resources of rings.
+	Known *resources.Resolver
 	// Leases contains the states and ages of Leases.
 	Leases *Leases
 	// Objects reads the metadata of sharded objects from the API server.
@@ -104,7 +103,7 @@ func (r *Rings) All(ctx context.Context) ([]Ring, error) {
 
 // ring returns the state of a ring whose label the holder uses, if that is not empty. The ClusterRing belongs to the cache.
 func (r *Rings) ring(declared *v1alpha1.ClusterRing, holder string) Ring {
-	ring := Ring{ClusterRing: declared, Holder: holder, View: r.Index.ViewOf(declared), Resources: r.Resources.Of(declared)}
+	ring := Ring{ClusterRing: declared, Holder: holder, View: r.Index.ViewOf(declared), Resources: r.Known.Resolve(declared.Spec)}
 	if holder == "" {
 		ring.Keys = declared.LabelKeys()
 	}
@@ -418,47 +417,13 @@ func (r Ring) namespaces() (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(r.Spec.EffectiveNamespaceSelector()) //nolint:wrapcheck // it says what is wrong
 }
 
-// maxResolved is the maximum number of rings whose resources are cached. The least recently used one is evicted first.
-const maxResolved = 4096
-
-// Resources caches the resources of each ring. It is safe for concurrent use; create it with [NewResources].
-type Resources struct {
-	known *resources.Resolver
-	sets  *lru.Cache // of *resources.Set, by resolved
-}
-
-// resolved identifies the specification of a ring and a revision of the resolver.
-type resolved struct {
-	uid                  types.UID
-	generation, revision int64
-}
-
-// NewResources returns a cache for the resolver.
-func NewResources(known *resources.Resolver) *Resources {
-	return &Resources{known: known, sets: lru.New(maxResolved)}
-}
-
-// Of returns the resources of the ring. It sends no requests.
-func (r *Resources) Of(ring *v1alpha1.ClusterRing) *resources.Set {
-	// The revision comes before Resolve: if the resolver changes in between, the next call resolves again.
-	key := resolved{ring.UID, ring.Generation, r.known.Revision()}
-	if set, ok := r.sets.Get(key); ok {
-		return set.(*resources.Set) //nolint:forcetypeassert // there is nothing else
-	}
-
-	set := r.known.Resolve(ring.Spec)
-	r.sets.Add(key, set)
-
-	return set
-}
-
-// Find returns the resource of the reference, whether or not a ring lists it. It sends no requests. It fails with [ErrNotServed], or with
-// [ErrUnavailable] if it is not known whether the resource is served.
-func (r *Resources) Find(ref Reference) (found resources.Resource, err error) {
+// Resource returns the resource of the reference, whether or not a ring lists it. It sends no requests. It fails with [ErrNotServed], or
+// with [ErrUnavailable] if it is not known whether the resource is served.
+func (r *Rings) Resource(ref Reference) (found resources.Resource, err error) {
 	if ref.Kind != "" {
-		found, err = r.known.OfKind(ref.groupKind())
+		found, err = r.Known.OfKind(ref.groupKind())
 	} else {
-		found, err = r.known.Find(ref.groupResource())
+		found, err = r.Known.Find(ref.groupResource())
 	}
 
 	absent, ok := errors.AsType[*resources.NotServedError](err)
@@ -478,7 +443,7 @@ func (r *Resources) Find(ref Reference) (found resources.Resource, err error) {
 }
 
 // Remembered returns the resources that the ring lists and those that its status still contains.
-func (r *Resources) Remembered(ring Ring) *resources.Set {
+func (r *Rings) Remembered(ring Ring) *resources.Set {
 	st := ring.Status.Assignment
 	if st == nil || len(st.Resources) == 0 {
 		return ring.Resources
@@ -491,5 +456,5 @@ func (r *Resources) Remembered(ring Ring) *resources.Set {
 		})
 	}
 
-	return r.known.Resolve(v1alpha1.ClusterRingSpec{Resources: all})
+	return r.Known.Resolve(v1alpha1.ClusterRingSpec{Resources: all})
 }

@@ -48,7 +48,7 @@ func (s *Server) interceptors() []grpc.StreamServerInterceptor {
 	})
 
 	all := []grpc.StreamServerInterceptor{
-		s.handlers.stream,
+		s.track,
 		count,
 		logging.StreamServerInterceptor(logger, events),
 		recovery.StreamServerInterceptor(recovered),
@@ -211,69 +211,6 @@ func (s *endingStream) await(do func(any) error, m any, late <-chan time.Time) e
 	case <-s.ctx.Done():
 		return status.FromContextError(s.ctx.Err()).Err() //nolint:wrapcheck // a status is what a handler returns
 	}
-}
-
-// handlers counts the running handlers. A wait for their end holds up no other call: while the server drains, calls still arrive on
-// connections whose clients have not read yet that the server stops.
-type handlers struct {
-	mu      sync.Mutex
-	begun   int // how many have begun since the start
-	running int
-	idle    chan struct{} // closes when none runs any more. Nil: nobody waits
-}
-
-// none returns a channel that closes as soon as no handler runs.
-func (h *handlers) none() <-chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	if h.idle == nil {
-		h.idle = make(chan struct{})
-	}
-
-	idle := h.idle
-	h.wake()
-
-	return idle
-}
-
-// wake ends the waits if no handler runs. The caller holds the lock.
-func (h *handlers) wake() {
-	if h.running == 0 && h.idle != nil {
-		close(h.idle)
-		h.idle = nil
-	}
-}
-
-func (h *handlers) begin() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	h.begun++
-	h.running++
-}
-
-func (h *handlers) end() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	h.running--
-	h.wake()
-}
-
-// count returns how many handlers have begun since the start, and how many of them run.
-func (h *handlers) count() (begun, running int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	return h.begun, h.running
-}
-
-func (h *handlers) stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	h.begin()
-	defer h.end()
-
-	return handler(srv, stream)
 }
 
 // codec does not decode messages with many fields. In a request, an empty entry of a list has 2 bytes, and in memory 100.
