@@ -26,10 +26,10 @@ func fields(t *testing.T, err error) (names []string) {
 		return nil
 	}
 
-	var invalid *rings.InvalidError
+	var invalid rings.InvalidError
 	require.ErrorAs(t, err, &invalid)
 
-	for _, v := range invalid.Violations {
+	for _, v := range invalid {
 		require.NotEmpty(t, v.Description)
 		names = append(names, v.Field)
 	}

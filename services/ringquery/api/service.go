@@ -284,8 +284,8 @@ func withDetails(st *status.Status, reason string, err error) *status.Status {
 
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: ErrorDomain}}
 
-	if invalid, ok := errors.AsType[*rings.InvalidError](err); ok {
-		details = append(details, &errdetails.BadRequest{FieldViolations: invalid.Violations})
+	if invalid, ok := errors.AsType[rings.InvalidError](err); ok {
+		details = append(details, &errdetails.BadRequest{FieldViolations: invalid})
 	}
 
 	full, err := st.WithDetails(details...)

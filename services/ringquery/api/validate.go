@@ -28,7 +28,7 @@ const (
 )
 
 // violations collects the errors in a request.
-type violations []*errdetails.BadRequest_FieldViolation
+type violations rings.InvalidError
 
 func (v *violations) add(field, format string, args ...any) {
 	*v = append(*v, &errdetails.BadRequest_FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
@@ -63,7 +63,7 @@ func (v *violations) err() error {
 		return nil
 	}
 
-	return &rings.InvalidError{Violations: *v}
+	return rings.InvalidError(*v)
 }
 
 // page returns the start and the size of the requested page.

@@ -19,21 +19,21 @@ import (
 func object(f *Facts, covering []string) []*pb.Finding {
 	var all []*pb.Finding
 
-	add := func(severity pb.Severity, reason Reason, message, advice string) {
-		all = append(all, &pb.Finding{Severity: severity, Reason: string(reason), Message: message, Advice: advice})
+	add := func(severity pb.Severity, reason, message, advice string) {
+		all = append(all, &pb.Finding{Severity: severity, Reason: reason, Message: message, Advice: advice})
 	}
 
 	if len(f.Rings) == 0 {
-		add(Info, ReasonNotSharded, notSharded(f), notShardedAdvice(f))
+		add(Info, "NOT_SHARDED", notSharded(f), notShardedAdvice(f))
 	}
 
 	switch resource := f.Object.Resource.GroupResource(); {
 	case f.Object.Meta != nil:
 	case len(f.Rings) == 0:
-		add(Info, ReasonObjectForbidden, fmt.Sprintf("The server may not read %s, so it does not know whether the object exists "+
+		add(Info, "OBJECT_FORBIDDEN", fmt.Sprintf("The server may not read %s, so it does not know whether the object exists "+
 			"or has labels of rings.", resource), "")
 	default:
-		add(Warning, ReasonObjectForbidden, fmt.Sprintf("The server may not read %s, so it does not know where the object is or whether it exists.", resource),
+		add(Warning, "OBJECT_FORBIDDEN", fmt.Sprintf("The server may not read %s, so it does not know where the object is or whether it exists.", resource),
 			"Grant get and list on it by a ClusterRole with the label "+contract.LabelAggregateToRingQuery+`: "true".`)
 	}
 
@@ -42,17 +42,17 @@ func object(f *Facts, covering []string) []*pb.Finding {
 	}
 
 	if at := f.Object.Meta.DeletionTimestamp; !at.IsZero() {
-		add(Info, ReasonObjectDeleting, deleting(f, at), "")
+		add(Info, "OBJECT_DELETING", deleting(f, at), "")
 	}
 
 	for _, label := range unknownLabels(f) {
-		add(Warning, ReasonUnknownRingLabel, fmt.Sprintf("It has the label %s=%s of a ring that does not exist: every service ignores it, and none removes it. "+
+		add(Warning, "UNKNOWN_RING_LABEL", fmt.Sprintf("It has the label %s=%s of a ring that does not exist: every service ignores it, and none removes it. "+
 			"It may come from a backup or from a copy of another object.", label, f.Object.Meta.Labels[label]),
 			"Remove it: "+f.Object.labelCommand(label+"-"))
 	}
 
 	if len(covering) > 1 {
-		add(Info, ReasonSeveralRings, fmt.Sprintf("The rings %s shard it, each with its own label. The rings are independent, "+
+		add(Info, "SEVERAL_RINGS", fmt.Sprintf("The rings %s shard it, each with its own label. The rings are independent, "+
 			"and one shard of each ring works on it.", list(covering)), "")
 	}
 
@@ -102,14 +102,14 @@ func (c *ringCase) coverage() bool {
 
 	switch {
 	case c.Holder != "":
-		c.uncovered(Error, ReasonLabelInUse, fmt.Sprintf("Ring %s shards nothing: %s.", c.Name, clusterring.LabelInUse(c.ClusterRing, c.Holder)), "")
+		c.uncovered(Error, "LABEL_IN_USE", fmt.Sprintf("Ring %s shards nothing: %s.", c.Name, clusterring.LabelInUse(c.ClusterRing, c.Holder)), "")
 	case !c.DeletionTimestamp.IsZero():
-		c.uncovered(Warning, ReasonRingDeleting, fmt.Sprintf("Ring %s has been in deletion for %s: it releases its objects and assigns none.",
+		c.uncovered(Warning, "RING_DELETING", fmt.Sprintf("Ring %s has been in deletion for %s: it releases its objects and assigns none.",
 			c.Name, span(c.facts.Now.Sub(c.DeletionTimestamp.Time))), "")
 	case c.Leaving:
-		c.uncovered(Warning, ReasonResourceLeft, fmt.Sprintf("Ring %s no longer lists %s, and releases its objects of this resource.", c.Name, resource), "")
+		c.uncovered(Warning, "RESOURCE_LEFT", fmt.Sprintf("Ring %s no longer lists %s, and releases its objects of this resource.", c.Name, resource), "")
 	case c.Coverage == rings.NotCovered:
-		c.uncovered(Warning, ReasonNamespaceNotSelected, fmt.Sprintf("Ring %s does not shard objects in namespace %s: its selector is %q, "+
+		c.uncovered(Warning, "NAMESPACE_NOT_SELECTED", fmt.Sprintf("Ring %s does not shard objects in namespace %s: its selector is %q, "+
 			"and the labels of the namespace are %s.", c.Name, c.facts.Object.Namespace, c.Selector(), c.namespaceLabels()), c.selectAdvice())
 	case !c.selects() && c.in.Controlled:
 		which := "is not selected"
@@ -117,16 +117,16 @@ func (c *ringCase) coverage() bool {
 			which = "does not exist, and therefore is not selected"
 		}
 
-		c.uncovered(Info, ReasonObjectNotSelected, fmt.Sprintf("It follows %s %s, which %s by spec.objectSelector of ring %s, %q.",
+		c.uncovered(Info, "OBJECT_NOT_SELECTED", fmt.Sprintf("It follows %s %s, which %s by spec.objectSelector of ring %s, %q.",
 			c.owner.Resource.Kind.Kind, c.owner.Name, which, c.Name, c.Resources.Selector()), "")
 	case !c.selects():
-		c.uncovered(Info, ReasonObjectNotSelected, fmt.Sprintf("It is not selected by spec.objectSelector of ring %s, %q: its labels are %s.",
+		c.uncovered(Info, "OBJECT_NOT_SELECTED", fmt.Sprintf("It is not selected by spec.objectSelector of ring %s, %q: its labels are %s.",
 			c.Name, c.Resources.Selector(), labelText(c.facts.Object.Meta.Labels)), "")
 	case c.facts.Object.Meta != nil && c.in.Controlled && c.owner == nil:
 		c.noOwner(resource.String())
 	default:
 		if c.Coverage == rings.Unknown {
-			c.add(Info, ReasonNamespaceUnknown, fmt.Sprintf("The server could not read the labels of namespace %s. The findings about ring %s apply if "+
+			c.add(Info, "NAMESPACE_UNKNOWN", fmt.Sprintf("The server could not read the labels of namespace %s. The findings about ring %s apply if "+
 				"its selector %q selects the namespace. Otherwise, the ring does not shard the object.", c.facts.Object.Namespace, c.Name, c.Selector()), "")
 		}
 
@@ -142,14 +142,14 @@ func (c *ringCase) noOwner(resource string) {
 
 	ref := metav1.GetControllerOfNoCopy(c.facts.Object.Meta)
 	if ref == nil {
-		c.uncovered(Info, ReasonNoController, rule+", and this object has no controller.",
+		c.uncovered(Info, "NO_CONTROLLER", rule+", and this object has no controller.",
 			"If it should be sharded, its creator must set an owner reference with controller: true.")
 
 		return
 	}
 
 	if c.Unread != "" {
-		c.uncovered(Warning, ReasonOwnerForbidden, fmt.Sprintf("%s. This object is controlled by %s, which the server may not read, so its owner is not known.",
+		c.uncovered(Warning, "OWNER_FORBIDDEN", fmt.Sprintf("%s. This object is controlled by %s, which the server may not read, so its owner is not known.",
 			rule, c.Unread), fmt.Sprintf("Grant get on that resource by a ClusterRole with the label %s: \"true\".", contract.LabelAggregateToRingQuery))
 
 		return
@@ -160,7 +160,7 @@ func (c *ringCase) noOwner(resource string) {
 		by += fmt.Sprintf(", which also follows none of them, or through more than %d levels", contract.MaxDepth)
 	}
 
-	c.uncovered(Info, ReasonForeignController, rule+", and this object "+by+".", "")
+	c.uncovered(Info, "FOREIGN_CONTROLLER", rule+", and this object "+by+".", "")
 }
 
 func (c *ringCase) mainKinds() string {
@@ -174,7 +174,7 @@ func (c *ringCase) mainKinds() string {
 
 // uncovered explains why the ring does not shard the object, and what happens to labels that the object still has. The severity is
 // that for an object without labels.
-func (c *ringCase) uncovered(severity pb.Severity, reason Reason, message, advice string) {
+func (c *ringCase) uncovered(severity pb.Severity, reason, message, advice string) {
 	if c.in.Labelled || c.in.Draining {
 		severity, message = max(severity, Warning), message+" "+c.leftLabels()
 	} else if c.facts.Object.Meta != nil && severity == Warning {
@@ -246,7 +246,7 @@ func (c *ringCase) stray() {
 		label, value = c.Keys.Drain, c.facts.Object.Meta.Labels[c.Keys.Drain]
 	}
 
-	c.add(Warning, ReasonStrayLabel, fmt.Sprintf("It has the label %s=%s, but ring %s does not list %s and has no record of it: every service ignores the "+
+	c.add(Warning, "STRAY_LABEL", fmt.Sprintf("It has the label %s=%s, but ring %s does not list %s and has no record of it: every service ignores the "+
 		"label, and none removes it.", label, value, c.Name, c.facts.Object.Resource.GroupResource()),
 		"Remove it: "+c.facts.Object.labelCommand(label+"-"))
 	c.labelWriter()

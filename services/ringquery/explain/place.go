@@ -63,7 +63,7 @@ func (c *ringCase) pausedNotes() {
 	}
 
 	if to, ok := c.View.OwnerIn(c.key.In, c.key.Key); ok && to != c.in.Desired {
-		c.add(Info, ReasonPaused, fmt.Sprintf("It would move to shard %s (%s), but spec.paused of ring %s lets objects stay at their shards.", to, c.why(*c.key), c.Name), "")
+		c.add(Info, "PAUSED", fmt.Sprintf("It would move to shard %s (%s), but spec.paused of ring %s lets objects stay at their shards.", to, c.why(*c.key), c.Name), "")
 	}
 }
 
@@ -82,7 +82,7 @@ func (c *ringCase) keyNotes() {
 		advice = "Add the label " + c.key.Rule.Label + ": it then moves to the shard of the objects with the same value."
 	}
 
-	c.add(Warning, ReasonKeyMissing, fmt.Sprintf("%s lacks %s, which is the key of its resource in ring %s: its name determines the shard.",
+	c.add(Warning, "KEY_MISSING", fmt.Sprintf("%s lacks %s, which is the key of its resource in ring %s: its name determines the shard.",
 		whose, c.key.Rule, c.Name), advice)
 }
 
@@ -96,7 +96,7 @@ func (c *ringCase) assign() {
 	case c.in.Shard == "":
 		c.unassigned()
 	default:
-		c.add(Warning, ReasonOwnerElsewhere, fmt.Sprintf("Its owner %s is at shard %s, but it is still at shard %s: the rebalancer is about to assign it to %s. "+
+		c.add(Warning, "OWNER_ELSEWHERE", fmt.Sprintf("Its owner %s is at shard %s, but it is still at shard %s: the rebalancer is about to assign it to %s. "+
 			"Shard %s has released the owner and all objects that the owner controls.",
 			c.ownerName(), c.act.To, c.in.Shard, c.act.To, c.in.Shard), c.rebalancerAdvice())
 	}
@@ -112,13 +112,13 @@ func (c *ringCase) unassigned() {
 	}
 
 	if age < young {
-		c.add(Info, ReasonUnassigned, fmt.Sprintf("It has no shard of ring %s yet. %s. It is %s old, and the rebalancer is about to assign it.",
+		c.add(Info, "UNASSIGNED", fmt.Sprintf("It has no shard of ring %s yet. %s. It is %s old, and the rebalancer is about to assign it.",
 			c.Name, where, span(age)), "")
 
 		return
 	}
 
-	c.add(Error, ReasonUnassigned, fmt.Sprintf("No shard works on it: it has no shard of ring %s. %s. The rebalancer should assign it within seconds, but "+
+	c.add(Error, "UNASSIGNED", fmt.Sprintf("No shard works on it: it has no shard of ring %s. %s. The rebalancer should assign it within seconds, but "+
 		"it is %s old.", c.Name, where, span(age)), c.rebalancerAdvice())
 }
 
@@ -137,7 +137,7 @@ func (c *ringCase) misplaced() {
 			why = fmt.Sprintf("stands by, because spec.activeShards of the ring is %d", *c.Spec.ActiveShards)
 		}
 
-		c.add(Warning, ReasonMisplaced, message+fmt.Sprintf(" Shard %s %s, and works until its objects are drained. The rebalancer will drain the object from it, "+
+		c.add(Warning, "MISPLACED", message+fmt.Sprintf(" Shard %s %s, and works until its objects are drained. The rebalancer will drain the object from it, "+
 			"and the shard will hand it to shard %s.", c.in.Shard, why, c.in.Desired), "To see the progress: "+statusCommand(c.Name))
 
 		return
@@ -145,11 +145,11 @@ func (c *ringCase) misplaced() {
 
 	if c.converged() {
 		drain := c.Keys.Drain + "=" + contract.DrainValue
-		c.add(Warning, ReasonMisplaced, message+" The rebalancer has found all objects in place since the shards of the ring last changed, so it does not list objects "+
+		c.add(Warning, "MISPLACED", message+" The rebalancer has found all objects in place since the shards of the ring last changed, so it does not list objects "+
 			"until the shards change again. The label was changed later, or it was set by an assigner that did not know the change.",
 			"Nothing is broken: one shard works on it. To move it now, drain it: "+c.facts.Object.labelCommand(drain))
 	} else {
-		c.add(Warning, ReasonMisplaced, message+fmt.Sprintf(" After a change of shards, the rebalancer moves objects at a limited rate. It will drain the object from shard %s "+
+		c.add(Warning, "MISPLACED", message+fmt.Sprintf(" After a change of shards, the rebalancer moves objects at a limited rate. It will drain the object from shard %s "+
 			"and then assign it to shard %s.", c.in.Shard, c.in.Desired), "To see the progress: "+statusCommand(c.Name))
 	}
 
@@ -185,7 +185,7 @@ func (c *ringCase) drain() {
 			when = ", at an unknown time"
 		}
 
-		c.add(Warning, ReasonDrainPending, fmt.Sprintf("Shard %s was asked to release it%s. "+
+		c.add(Warning, "DRAIN_PENDING", fmt.Sprintf("Shard %s was asked to release it%s. "+
 			"The shard finishes the current reconcile of the object, starts no other, and releases it. %s.", c.in.Shard, when, to), "")
 
 		return
@@ -196,14 +196,14 @@ func (c *ringCase) drain() {
 		advice += ": kubectl -n " + s.GetNamespace() + " logs " + c.podOf(s) + ". If so, stop that Pod: its objects move when it has released its Lease, or when the Lease has been taken"
 	}
 
-	c.add(Error, ReasonDrainLate, fmt.Sprintf("Shard %s was asked to release it %s ago, and has not done so. "+
+	c.add(Error, "DRAIN_LATE", fmt.Sprintf("Shard %s was asked to release it %s ago, and has not done so. "+
 		"Either it still works on the object, or its controller does not acknowledge drains of %s. %s.",
 		c.in.Shard, span(waited), c.facts.Object.Resource.GroupResource(), to), advice+".")
 }
 
 // unwantedDrain explains a drain that is about to be withdrawn.
 func (c *ringCase) unwantedDrain() {
-	c.add(Warning, ReasonDrainUnwanted, fmt.Sprintf("Shard %s was asked to release it, but it belongs there again: the rebalancer withdraws the drain. "+
+	c.add(Warning, "DRAIN_UNWANTED", fmt.Sprintf("Shard %s was asked to release it, but it belongs there again: the rebalancer withdraws the drain. "+
 		"If the shard releases it before that, the shard gets it back.", c.in.Shard), c.rebalancerAdvice())
 }
 
@@ -225,7 +225,7 @@ func (c *ringCase) fine() {
 		why = "where its owner " + c.ownerName() + " is" + c.through()
 	}
 
-	c.add(Info, ReasonAssigned, fmt.Sprintf("It is at shard %s, where it should be in ring %s (%s), and the shard holds its Lease %s, renewed %s.",
+	c.add(Info, "ASSIGNED", fmt.Sprintf("It is at shard %s, where it should be in ring %s (%s), and the shard holds its Lease %s, renewed %s.",
 		s.GetName(), c.Name, why, id(s), renewed(s)),
 		fmt.Sprintf("If it is not reconciled, check the log of the shard: kubectl -n %s logs %s", s.GetNamespace(), c.podOf(s)))
 	c.handover()
@@ -244,7 +244,7 @@ func (c *ringCase) handover() {
 	}
 
 	slices.Sort(all)
-	c.add(Info, ReasonHandover, fmt.Sprintf("The objects that follow it came to shard %s before it did. The shard starts to work on it when its caches contain them: %s.",
+	c.add(Info, "HANDOVER", fmt.Sprintf("The objects that follow it came to shard %s before it did. The shard starts to work on it when its caches contain them: %s.",
 		c.in.Shard, list(all)), "A shard that is still waiting reports this in its log and in its metric clusterring_shard_waiting_objects.")
 }
 
@@ -255,7 +255,7 @@ func (c *ringCase) labelWriter() {
 		return
 	}
 
-	c.add(Info, ReasonLabelWriter, fmt.Sprintf("Its shard label was set in a write of %q at %s, not by the rebalancer. The write may come from a person, or the assigner "+
+	c.add(Info, "LABEL_WRITER", fmt.Sprintf("Its shard label was set in a write of %q at %s, not by the rebalancer. The write may come from a person, or the assigner "+
 		"may have added the label to it.", manager, at.UTC().Format(time.RFC3339)), "")
 }
 
@@ -267,7 +267,7 @@ func (c *ringCase) ownerName() string {
 // through names the objects between the object and its owner. Empty: the owner controls it directly.
 func (c *ringCase) through() string {
 	var all []string
-	for _, o := range c.between {
+	for _, o := range c.Kin.Between {
 		all = append(all, o.Resource.Kind.Kind+" "+o.Name)
 	}
 
@@ -298,7 +298,7 @@ func (c *ringCase) ownerWithoutShard() {
 		severity, itself = Info, "The object is only "+span(c.age())+" old."
 	}
 
-	c.add(severity, ReasonOwnerWithoutShard, fmt.Sprintf("Its owner %s %s. %s Controlled objects move before their owner: the rebalancer moves them to shard %s, and then the owner.",
+	c.add(severity, "OWNER_WITHOUT_SHARD", fmt.Sprintf("Its owner %s %s. %s Controlled objects move before their owner: the rebalancer moves them to shard %s, and then the owner.",
 		c.ownerName(), at, itself, c.in.Desired), "Explain the owner to see why it does not move.")
 	c.health()
 }
@@ -310,7 +310,7 @@ func (c *ringCase) ownerBetween() bool {
 
 // ownerDraining explains an object at another shard than its owner, which is about to move.
 func (c *ringCase) ownerDraining() {
-	c.add(Warning, ReasonOwnerDraining, fmt.Sprintf("Its owner %s is draining from shard %s. The object stays at shard %s "+
+	c.add(Warning, "OWNER_DRAINING", fmt.Sprintf("Its owner %s is draining from shard %s. The object stays at shard %s "+
 		"until the owner has moved, and then follows.", c.ownerName(), c.in.Owner.Shard, c.in.Shard), "Explain the owner to see why it does not move.")
 }
 
@@ -322,7 +322,7 @@ func (c *ringCase) ownerNotes() {
 
 	switch {
 	case c.told.GetOwner().GetFound() == Forbidden:
-		c.add(Warning, ReasonOwnerForbidden, fmt.Sprintf("The server may not read the owner %s. It assumes that the owner is where it belongs. "+
+		c.add(Warning, "OWNER_FORBIDDEN", fmt.Sprintf("The server may not read the owner %s. It assumes that the owner is where it belongs. "+
 			"Otherwise, the object moves to where the owner is.", c.ownerName()), "")
 	case c.gone:
 		also := ""
@@ -330,11 +330,11 @@ func (c *ringCase) ownerNotes() {
 			also = " (another object has its name now)"
 		}
 
-		c.add(Warning, ReasonOwnerGone, fmt.Sprintf("Its owner %s no longer exists%s, so the garbage collector is about to delete the object. "+
+		c.add(Warning, "OWNER_GONE", fmt.Sprintf("Its owner %s no longer exists%s, so the garbage collector is about to delete the object. "+
 			"Until then, the object is at an available shard, which can remove its finalizers.", c.ownerName(), also),
 			"If the object stays, check its finalizers and the garbage collector of the cluster.")
 	case c.told.GetNext() == FollowOwner && c.in.Shard == c.in.Owner.Shard && c.in.Owner.Draining:
-		c.add(Warning, ReasonOwnerDraining, fmt.Sprintf("Shard %s was asked to release its owner %s. When the owner has moved, the object follows.",
+		c.add(Warning, "OWNER_DRAINING", fmt.Sprintf("Shard %s was asked to release its owner %s. When the owner has moved, the object follows.",
 			c.in.Shard, c.ownerName()), "")
 	}
 }
@@ -346,42 +346,44 @@ func (c *ringCase) conditions() {
 		return
 	}
 
-	conditions := c.Status.Conditions
-	webhook := meta.FindStatusCondition(conditions, v1alpha1.ConditionWebhookRegistered)
-	assigned := meta.FindStatusCondition(conditions, v1alpha1.ConditionAssigned)
-	told := false
+	assigned, webhook := c.failing(v1alpha1.ConditionAssigned), c.failing(v1alpha1.ConditionWebhookRegistered)
 
-	if isFalse(assigned) && assigned.Reason != v1alpha1.ReasonNoShards && assigned.Reason != v1alpha1.ReasonNamespacesNotWatched {
-		told = true
+	if assigned != nil && assigned.Reason != v1alpha1.ReasonNoShards && assigned.Reason != v1alpha1.ReasonNamespacesNotWatched {
 		severity := Warning
 
 		if c.told.GetNextActor() == Rebalancer && (assigned.Reason == v1alpha1.ReasonAssignmentFailed || assigned.Reason == v1alpha1.ReasonResourcesMissing) {
 			severity = max(severity, c.worst()) // it may be the reason why this object does not move
 		}
 
-		c.add(severity, ReasonNotAssigned, c.quote("The rebalancer reports", assigned), "")
+		c.add(severity, "RING_NOT_ASSIGNED", c.quote("The rebalancer reports", assigned), "")
 	}
 
-	if isFalse(webhook) && webhook.Reason != v1alpha1.ReasonDeleting && webhook.Reason != v1alpha1.ReasonEmbedded {
-		told = true
-		c.add(Warning, ReasonWebhookNotRegistered, c.quote("The assigner reports", webhook)+
+	if webhook != nil && webhook.Reason != v1alpha1.ReasonDeleting && webhook.Reason != v1alpha1.ReasonEmbedded {
+		c.add(Warning, "WEBHOOK_NOT_REGISTERED", c.quote("The assigner reports", webhook)+
 			" Until this is fixed, new objects get their shard from the rebalancer, seconds later.", "")
 	}
 
-	told = c.fence() || told
+	unfenced, shards := c.fence(), c.failing(v1alpha1.ConditionShardsAvailable)
+	explained := assigned != nil || webhook != nil || unfenced || shards != nil && shards.Reason != v1alpha1.ReasonLeasesNotTaken
 
-	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
-	shards := meta.FindStatusCondition(conditions, v1alpha1.ConditionShardsAvailable)
-
-	stuck := isFalse(shards) && shards.Reason == v1alpha1.ReasonLeasesNotTaken
-	if isFalse(ready) && !told && (stuck || !isFalse(shards)) && !isFalse(assigned) && !isFalse(webhook) {
-		c.add(Warning, ReasonNotReady, c.quote("The lease monitor reports", ready), "")
+	if ready := c.failing(v1alpha1.ConditionReady); ready != nil && !explained {
+		c.add(Warning, "RING_NOT_READY", c.quote("The lease monitor reports", ready), "")
 	}
 
-	if c.told.GetNextActor() == Rebalancer && assigned == nil && c.worst() > Info {
-		c.add(Error, ReasonRebalancerSilent, fmt.Sprintf("The rebalancer has never reported on ring %s: it does not seem to run, and nothing will move.", c.Name),
+	never := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionAssigned) == nil
+	if never && c.told.GetNextActor() == Rebalancer && c.worst() > Info {
+		c.add(Error, "REBALANCER_SILENT", fmt.Sprintf("The rebalancer has never reported on ring %s: it does not seem to run, and nothing will move.", c.Name),
 			"Start it, or find out why it does not start: kubectl -n "+contract.SystemNamespace+" get pods -l app.kubernetes.io/name=rebalancer")
 	}
+}
+
+// failing returns the condition of the ring if it is not True; nil if it is, or is missing.
+func (c *ringCase) failing(kind string) *metav1.Condition {
+	if meta.IsStatusConditionTrue(c.Status.Conditions, kind) {
+		return nil
+	}
+
+	return meta.FindStatusCondition(c.Status.Conditions, kind)
 }
 
 // fence adds whose writes the API server refuses. It reports whether the fence is in trouble.
@@ -390,20 +392,18 @@ func (c *ringCase) fence() bool {
 
 	switch {
 	case !c.in.Belongs || fence == nil || fence.Reason == v1alpha1.ReasonFenceOff:
-	case !isFalse(fence):
-		c.add(Info, ReasonFenced, "The ring has a fence: the API server refuses writes to this object by shards that are not on its label.", "")
+	case fence.Status == metav1.ConditionTrue:
+		c.add(Info, "FENCED", "The ring has a fence: the API server refuses writes to this object by shards that are not on its label.", "")
 	case fence.Reason == v1alpha1.ReasonFenceAudited:
-		c.add(Info, ReasonNotFenced, "The fence of the ring is in mode Audit: the API server allows writes to this object by shards that are not on its label, "+
+		c.add(Info, "NOT_FENCED", "The fence of the ring is in mode Audit: the API server allows writes to this object by shards that are not on its label, "+
 			"and reports them.", "")
 	default:
-		c.add(Warning, ReasonNotFenced, c.quote("The assigner reports", fence)+" Until this is fixed, shards can write this object if they are not on its label.", "")
+		c.add(Warning, "NOT_FENCED", c.quote("The assigner reports", fence)+" Until this is fixed, shards can write this object if they are not on its label.", "")
 		return true
 	}
 
 	return false
 }
-
-func isFalse(c *metav1.Condition) bool { return c != nil && c.Status != metav1.ConditionTrue }
 
 // quote describes a condition.
 func (c *ringCase) quote(who string, condition *metav1.Condition) string {

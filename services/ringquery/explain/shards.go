@@ -88,14 +88,14 @@ func (c *ringCase) unavailable() {
 
 	switch {
 	case len(leases) == 0:
-		c.add(Error, ReasonShardUnknown, fmt.Sprintf("No shard works on it: it has the label of shard %s, and ring %s has no Lease of that name. %s "+
+		c.add(Error, "SHARD_UNKNOWN", fmt.Sprintf("No shard works on it: it has the label of shard %s, and ring %s has no Lease of that name. %s "+
 			"The rebalancer first waits until it has seen no such Lease for twice the longest duration of a Lease, because a process whose Lease was deleted may still work.",
 			c.in.Shard, c.Name, next), c.rebalancerAdvice())
 		c.labelWriter()
 	case held(leases):
 		c.heldButUnusable(leases)
 	default:
-		c.add(Error, ReasonShardDead, fmt.Sprintf("No shard works on it: its shard %s does not hold its Lease %s: %s. %s",
+		c.add(Error, "SHARD_DEAD", fmt.Sprintf("No shard works on it: its shard %s does not hold its Lease %s: %s. %s",
 			c.in.Shard, id(leases[0]), lost(leases[0]), next), c.rebalancerAdvice())
 	}
 }
@@ -115,14 +115,14 @@ func (c *ringCase) heldButUnusable(leases []*pb.Shard) {
 	}
 
 	if len(ids) > 1 {
-		c.add(Error, ReasonShardHeldTwice, fmt.Sprintf("Its shard %s exists twice in ring %s, with the Leases %s: more than one process may work on the object, "+
+		c.add(Error, "SHARD_HELD_TWICE", fmt.Sprintf("Its shard %s exists twice in ring %s, with the Leases %s: more than one process may work on the object, "+
 			"and the name gets no new objects. The object stays there while one of them holds its Lease.", c.in.Shard, c.Name, strings.Join(ids, " and ")),
 			"Start these shards under different names, or stop one of them.")
 
 		return
 	}
 
-	c.add(Error, ReasonShardDead, fmt.Sprintf("Its shard %s holds the Lease %s but cannot be used: %s.", c.in.Shard, ids[0], problem),
+	c.add(Error, "SHARD_DEAD", fmt.Sprintf("Its shard %s holds the Lease %s but cannot be used: %s.", c.in.Shard, ids[0], problem),
 		"Start the shard under another name.")
 }
 
@@ -166,16 +166,16 @@ func (c *ringCase) health() {
 
 	switch state := stateNow(s); {
 	case state == lease.Expired:
-		c.add(Warning, ReasonShardExpired, fmt.Sprintf("Its shard %s has not renewed its Lease %s in time: it %s. The shard keeps the object. "+
+		c.add(Warning, "SHARD_EXPIRED", fmt.Sprintf("Its shard %s has not renewed its Lease %s in time: it %s. The shard keeps the object. "+
 			"After %s without a renewal, the lease monitor takes the Lease%s, and the object moves to another shard.",
 			s.GetName(), id(s), lastRenewed, span(2*duration), takenIn(s)), c.shardAdvice(s))
 	case state != lease.Uncertain:
 	case !s.GetAgeIsLowerBound() && age > 4*duration+monitorMayTake: // a lease monitor that has just started waits for the same time again
-		c.add(Error, ReasonLeaseNotTaken, fmt.Sprintf("Its shard %s seems to be dead, and the lease monitor has not taken its Lease %s: it %s. "+
+		c.add(Error, "LEASE_NOT_TAKEN", fmt.Sprintf("Its shard %s seems to be dead, and the lease monitor has not taken its Lease %s: it %s. "+
 			"Until the Lease is taken, no other shard gets the object.", s.GetName(), id(s), lastRenewed),
 			"Check whether the lease monitor runs, and what it logs: kubectl -n "+contract.SystemNamespace+" get pods -l app.kubernetes.io/name=leasemonitor")
 	default:
-		c.add(Error, ReasonShardUncertain, fmt.Sprintf("Its shard %s seems to be dead: its Lease %s %s. "+
+		c.add(Error, "SHARD_UNCERTAIN", fmt.Sprintf("Its shard %s seems to be dead: its Lease %s %s. "+
 			"The lease monitor is about to take the Lease. Then the rebalancer assigns the object to another shard.", s.GetName(), id(s), lastRenewed),
 			c.shardAdvice(s))
 	}
@@ -207,9 +207,6 @@ func (c *ringCase) podOf(s *pb.Shard) string {
 	return s.GetName()
 }
 
-// maxShards is the maximum number of shards that a message names.
-const maxShards = 5
-
 // noShards explains that no shard is available.
 func (c *ringCase) noShards() {
 	if len(c.View.AvailableShards()) > 0 {
@@ -217,41 +214,15 @@ func (c *ringCase) noShards() {
 		return
 	}
 
-	what := "it has no Lease at all"
-
-	if len(c.Shards) > 0 {
-		var each []string
-
-		for _, s := range c.Shards {
-			reason := s.GetProblem()
-
-			switch {
-			case !isHeld(s):
-				reason = lost(s)
-			case reason == "" && s.GetStopping():
-				reason = "it was told to stop, and works only until its objects are drained"
-			}
-
-			each = append(each, "shard "+id(s)+": "+reason)
-		}
-
-		if more := len(each) - maxShards; more > 0 {
-			each = append(each[:maxShards], fmt.Sprintf("and %d more", more))
-		}
-
-		what = strings.Join(each, "; ")
-	}
-
-	now := "No shard works on it"
+	now, which := "No shard works on it", fmt.Sprintf("0 of %d with a Lease", len(c.Shards))
 	if s := c.actual(); s != nil {
-		now = "Soon, no shard works on it"
-		what = fmt.Sprintf("shard %s works on it until it stops, as it was told to", id(s))
+		now, which = "Soon, no shard works on it", fmt.Sprintf("shard %s works on it until it stops, as it was told to", id(s))
 	}
 
-	c.add(Error, ReasonNoShards, fmt.Sprintf("%s: no shard of ring %s is available (%s). "+
-		"As soon as a shard holds its Lease, the rebalancer assigns the object.", now, c.Name, what),
-		fmt.Sprintf("Start the shards of the controller, or find out why they do not hold their Leases: kubectl get leases -A -l %s=%s -L %s",
-			contract.LabelClusterRing, c.Name, contract.LabelState))
+	c.add(Error, "NO_SHARDS", fmt.Sprintf("%s: no shard of ring %s is available (%s). "+
+		"As soon as a shard holds its Lease, the rebalancer assigns the object.", now, c.Name, which),
+		fmt.Sprintf("Start the shards of the controller, or find out why they do not hold their Leases: kubectl ring get %s; kubectl get leases -A -l %s=%[1]s -L %[3]s",
+			c.Name, contract.LabelClusterRing, contract.LabelState))
 }
 
 // unwatched explains that the object's shard, or every shard, works, but does not watch the namespace.
@@ -267,7 +238,7 @@ func (c *ringCase) unwatched() {
 		next = fmt.Sprintf("The rebalancer is about to assign the object to shard %s, which does.", c.act.To)
 	}
 
-	c.add(Error, ReasonNamespaceNotWatched, fmt.Sprintf("No shard works on it: %s its namespace %s (%s). %s",
+	c.add(Error, "NAMESPACE_NOT_WATCHED", fmt.Sprintf("No shard works on it: %s its namespace %s (%s). %s",
 		who, c.facts.Object.Namespace, strings.Join(c.View.Restrictions(), "; "), next),
 		"Start the shards with this namespace (the namespaces of the manager's cache), or leave it out in spec.namespaceSelector of the ring.")
 }

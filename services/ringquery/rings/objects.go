@@ -184,7 +184,7 @@ func way(err error) error {
 
 // Errors of answers, except those of the caller's context and internal errors. An error wraps one of these and adds details.
 var (
-	// ErrInvalid: the question is not valid. The error is an [*InvalidError].
+	// ErrInvalid: the question is not valid. The error is an [InvalidError].
 	ErrInvalid = errors.New("invalid question")
 	// ErrRingNotFound: there is no such ring.
 	ErrRingNotFound = errors.New("no such ring")
@@ -200,22 +200,19 @@ var (
 	ErrNotReady = errors.New("not ready")
 )
 
-// InvalidError describes what is wrong with a question. It wraps [ErrInvalid].
-type InvalidError struct {
-	// Violations has at least one entry. A field is its path in the request, such as "object.namespace". The description states
-	// what is wrong and what would be right.
-	Violations []*errdetails.BadRequest_FieldViolation
-}
+// InvalidError describes what is wrong with a question, with at least one entry. A field is its path in the request, such as
+// "object.namespace". The description states what is wrong and what would be right. It wraps [ErrInvalid].
+type InvalidError []*errdetails.BadRequest_FieldViolation
 
-// Invalid returns an [*InvalidError] about one field.
+// Invalid returns an [InvalidError] about one field.
 func Invalid(field, description string) error {
-	return &InvalidError{Violations: []*errdetails.BadRequest_FieldViolation{{Field: field, Description: description}}}
+	return InvalidError{{Field: field, Description: description}}
 }
 
 // Error implements error.
-func (e *InvalidError) Error() string {
-	all := make([]string, 0, len(e.Violations))
-	for _, v := range e.Violations {
+func (e InvalidError) Error() string {
+	all := make([]string, 0, len(e))
+	for _, v := range e {
 		all = append(all, v.GetField()+" "+v.GetDescription())
 	}
 
@@ -223,4 +220,4 @@ func (e *InvalidError) Error() string {
 }
 
 // Unwrap returns [ErrInvalid].
-func (*InvalidError) Unwrap() error { return ErrInvalid }
+func (InvalidError) Unwrap() error { return ErrInvalid }
