@@ -1,15 +1,15 @@
 // Package explain explains where an object is, where it belongs, why, and what happens next.
 //
-// [Answer] gathers [Facts]. [Explain] derives an explanation from them. It sends no requests and uses no clock. Package plan decides what
-// happens next. The rebalancer uses the same package, so that the two never disagree.
+// [Answer] gathers [Facts]. [Explain] derives an explanation from them. It sends no requests and uses no clock. Package
+// plan decides what happens next. The rebalancer uses the same package, so that the two never disagree.
 //
 // # Invariants
 //
 //  1. There is always a finding. For an object that is fine, it explains why.
-//  2. Findings are sorted by severity, the most severe first. Among equally severe ones, findings about the object come first. Then, ring
-//     by ring, causes come before their effects.
-//  3. A finding claims only what the facts show. Times by the clocks of other machines affect only the text of a message and the choice
-//     between Info, Warning, and Error.
+//  2. Findings are sorted by severity, the most severe first. Among equally severe ones, findings about the object come
+//     first. Then, ring by ring, causes come before their effects.
+//  3. A finding claims only what the facts show. Times by the clocks of other machines affect only the text of a
+//     message and the choice between Info, Warning, and Error.
 package explain
 
 import (
@@ -38,7 +38,8 @@ type Facts struct {
 	NamespaceLabels map[string]string
 	// Rings are the rings that list the resource or of which the object has a label, sorted by name.
 	Rings []Ring
-	// Known are the keys of the labels of all rings. Nil: the question is about one ring, and the answer must not reveal others.
+	// Known are the keys of the labels of all rings. Nil: the question is about one ring, and the answer must not reveal
+	// others.
 	Known []contract.LabelKeys
 	// Controlling are the names of the rings that list the kind of the object's controller, but not the object's resource.
 	Controlling []string
@@ -103,9 +104,11 @@ type Ring struct {
 	Leaving bool
 	// Coverage reports whether the ring selects the object's namespace. Cluster-scoped objects are always covered.
 	Coverage rings.Coverage
-	// Kin is the owner that a controlled object follows. Nil for a main object, or if there is no such owner or it is not known.
+	// Kin is the owner that a controlled object follows. Nil for a main object, or if there is no such owner or it is not
+	// known.
 	Kin *resources.Kin
-	// Unread names an object between the object and its owner that could not be read, so that the owner is not known. Empty: none.
+	// Unread names an object between the object and its owner that could not be read, so that the owner is not known.
+	// Empty: none.
 	Unread string
 	// Owner is the result of reading the main object that the object follows. Zero: there is none.
 	Owner Owner
@@ -129,10 +132,10 @@ type Question struct {
 	Now time.Time
 }
 
-// Answer reads an object and explains it in the named ring, or in every ring that is related to it. It fails with [rings.ErrInvalid],
-// [rings.ErrRingNotFound], or as rings.Objects.Get does. It fails with [rings.ErrNotAdded] if the named ring does not list the
-// resource. It then does not read the object, because a user with access to one ring must not learn about other objects. If the object
-// may not be read, the answer contains what follows from its name.
+// Answer reads an object and explains it in the named ring, or in every ring that is related to it. It fails with
+// [rings.ErrInvalid], [rings.ErrRingNotFound], or as rings.Objects.Get does. It fails with [rings.ErrNotAdded] if the
+// named ring does not list the resource. It then does not read the object, because a user with access to one ring must
+// not learn about other objects. If the object may not be read, the answer contains what follows from its name.
 func Answer(ctx context.Context, from *rings.Rings, question Question) (*pb.ExplainResponse, error) {
 	q := &inquiry{from: from, ancestors: from.Objects.Ancestors(), facts: Facts{
 		Now: question.Now, Object: Object{Namespace: question.Object.Namespace, Name: question.Object.Name},
@@ -211,7 +214,8 @@ func (q *inquiry) read(ctx context.Context) error {
 	switch {
 	case errors.Is(err, rings.ErrNotFound):
 		return fmt.Errorf("%w: %s", rings.ErrNotFound,
-			rings.Reference{Group: o.Resource.GVR.Group, Resource: o.Resource.GVR.Resource, Namespace: o.Namespace, Name: o.Name})
+			rings.Reference{Group: o.Resource.GVR.Group, Resource: o.Resource.GVR.Resource, Namespace: o.Namespace,
+				Name: o.Name})
 	case errors.Is(err, rings.ErrForbidden):
 	case err != nil:
 		return err
@@ -270,7 +274,8 @@ func (q *inquiry) readOwner(ctx context.Context, r *Ring) error {
 		return nil
 	}
 
-	kin, ok, err := r.Resources.KinOf(ctx, resources.Subject{Resource: q.facts.Object.Resource, Role: r.Role, Object: q.facts.Object.Meta}, q.ancestors)
+	kin, ok, err := r.Resources.KinOf(ctx, resources.Subject{Resource: q.facts.Object.Resource, Role: r.Role,
+		Object: q.facts.Object.Meta}, q.ancestors)
 
 	switch {
 	case errors.Is(err, rings.ErrForbidden):
