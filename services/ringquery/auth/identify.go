@@ -2,7 +2,6 @@ package auth
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -48,7 +47,7 @@ var (
 type reviewer struct {
 	// unknown and known review tokens of which nothing is known, and those that were valid before.
 	unknown, known authenticationclient.TokenReviewInterface
-	acquaintances  *acquaintances
+	acquaintances  acquaintances
 	audiences      []string
 }
 
@@ -180,7 +179,7 @@ const (
 type doorkeeper struct {
 	authenticator.Token
 
-	known  *acquaintances
+	known  acquaintances
 	places *quota.Queues
 }
 
@@ -200,34 +199,22 @@ func (d *doorkeeper) AuthenticateToken(ctx context.Context, token string) (*auth
 	return d.Token.AuthenticateToken(ctx, token) //nolint:wrapcheck // it says what it did
 }
 
-// acquaintances are the tokens that were valid when they were last reviewed. Only their hashes are kept, with a key of this process.
-type acquaintances struct {
-	key    [sha256.Size]byte
-	tokens *cache.LRUExpireCache
-}
+// acquaintances are the hashes of the tokens that were valid when they were last reviewed.
+type acquaintances struct{ *cache.LRUExpireCache }
 
-func newAcquaintances() *acquaintances {
-	a := &acquaintances{tokens: cache.NewLRUExpireCache(remembered)}
-	_, _ = rand.Read(a.key[:]) // never fails
+func newAcquaintances() acquaintances { return acquaintances{cache.NewLRUExpireCache(remembered)} }
 
-	return a
-}
-
-func (a *acquaintances) hash(token string) [sha256.Size]byte {
-	return sha256.Sum256(append(a.key[:len(a.key):len(a.key)], token...))
-}
-
-func (a *acquaintances) has(token string) bool {
-	_, ok := a.tokens.Get(a.hash(token))
+func (a acquaintances) has(token string) bool {
+	_, ok := a.Get(sha256.Sum256([]byte(token)))
 	return ok
 }
 
 // learn records the result of a review.
-func (a *acquaintances) learn(token string, valid bool) {
-	if valid {
-		a.tokens.Add(a.hash(token), true, acquainted)
+func (a acquaintances) learn(token string, valid bool) {
+	if hash := sha256.Sum256([]byte(token)); valid {
+		a.Add(hash, true, acquainted)
 	} else {
-		a.tokens.Remove(a.hash(token))
+		a.Remove(hash)
 	}
 }
 
