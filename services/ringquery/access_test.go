@@ -82,13 +82,13 @@ func (s *secured) connect(options ...grpc.DialOption) *grpc.ClientConn {
 	return s.dial(credentials.NewTLS(&tls.Config{RootCAs: s.authority.Pool(), MinVersion: tls.VersionTLS13}), options...)
 }
 
-// connectAs returns a connection with a client certificate.
-func (s *secured) connectAs(pair certtest.Pair) *grpc.ClientConn {
+// connectAs returns a connection with a client certificate, and with further options.
+func (s *secured) connectAs(pair certtest.Pair, options ...grpc.DialOption) *grpc.ClientConn {
 	s.t.Helper()
 
 	return s.dial(credentials.NewTLS(&tls.Config{
 		RootCAs: s.authority.Pool(), MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair.TLS(s.t)},
-	}))
+	}), options...)
 }
 
 // bearer sends a token with every call.
@@ -361,6 +361,10 @@ func TestRightOfAUserAndOfAGroup(t *testing.T) {
 	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "jane")), ring, codes.OK)
 	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "joe", "people")), ring, codes.OK)
 	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "joe", "others")), ring, codes.PermissionDenied)
+
+	unknown := certtest.NewAuthority(t).Client(t, time.Time{}, "jane")
+	s.asks(s.connectAs(unknown, bearer(s.caller(viewerRole).token)), ring, codes.OK)
+	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "jane"), bearer("no.such.token")), ring, codes.OK)
 
 	public, _ := s.makeRing(configMaps())
 	s.grant(s.role(public), rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:authenticated"})

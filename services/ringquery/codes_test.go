@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -80,7 +80,11 @@ func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 		},
 		codes.ResourceExhausted: func() error { return getRing(s, t.Context(), strings.Repeat("x", 100<<10)) },
 		codes.Unavailable: func() error {
-			return getRing(serve(t, &api.Service{Ready: func() error { return errors.New("not yet") }}), t.Context(), ring)
+			p.answer(http.StatusServiceUnavailable, `{}`)
+
+			_, err := s.ListAssignments(t.Context(), &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps"})
+
+			return err
 		},
 		codes.Canceled: func() error {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -95,13 +99,20 @@ func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 			return watch(ctx)
 		},
 		codes.Internal: func() error {
+			logged := ""
 			broken := &api.Service{
-				Ready: func() error { return nil }, Rings: &rings.Rings{Reader: brokenReader{}}, Log: logr.Discard(),
+				Ready: func() error { return nil }, Rings: &rings.Rings{Reader: brokenReader{}},
+				Log: funcr.New(func(_, args string) { logged += args }, funcr.Options{}),
 			}
+			err := getRing(pb.NewDiagnosticsServiceClient(serve(t, broken)), t.Context(), ring)
+			require.NotContains(t, err.Error(), "broken", "clients do not get the cause")
+			require.Contains(t, logged, "broken")
 
-			return getRing(serve(t, broken), t.Context(), ring)
+			return err
 		},
 	} {
+		p.instead.Store(nil)
+
 		err := fail()
 		require.Equal(t, code, status.Code(err), err)
 		require.Contains(t, documented, code)
@@ -115,6 +126,15 @@ func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 		}
 	}
 	require.Empty(t, documented, "these are documented, and this test does not produce them")
+}
+
+func TestNothingIsAnsweredUntilReady(t *testing.T) {
+	conn := serve(t, &api.Service{Ready: func() error { return errors.New("the caches are not filled yet") }})
+	everyMethod(t, conn, func(method string, err error) {
+		require.Equal(t, codes.Unavailable, status.Code(err), method)
+		require.Equal(t, "NOT_READY", reason(err), method)
+		require.ErrorContains(t, err, "the caches are not filled yet")
+	})
 }
 
 // documentedCodes returns the codes in the comment of the service.
@@ -137,8 +157,8 @@ func documentedCodes(t *testing.T) map[codes.Code]bool {
 	return found
 }
 
-// serve serves a service that is not in a command, and returns a client of it.
-func serve(t *testing.T, service *api.Service) pb.DiagnosticsServiceClient {
+// serve serves a service that is not in a command, and returns a connection to it.
+func serve(t *testing.T, service *api.Service) *grpc.ClientConn {
 	t.Helper()
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -158,7 +178,7 @@ func serve(t *testing.T, service *api.Service) pb.DiagnosticsServiceClient {
 		require.NoError(t, <-done)
 	})
 
-	return pb.NewDiagnosticsServiceClient(conn)
+	return conn
 }
 
 // brokenReader is a cache that always fails.
@@ -166,4 +186,119 @@ type brokenReader struct{ client.Reader }
 
 func (brokenReader) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
 	return errors.New("broken")
+}
+
+// TestEveryMistakeIsNamed sends requests with one invalid field each. The answer names only this field.
+func TestEveryMistakeIsNamed(t *testing.T) {
+	s := startServer(t)
+	object := func(change func(*pb.ObjectReference)) *pb.LocateRequest {
+		o := byResource("configmaps", "default", "x")
+		change(o)
+
+		return &pb.LocateRequest{Object: o}
+	}
+	owner := func(change func(*pb.OwnerReference)) *pb.LocateRequest {
+		o := ownerByKind("ConfigMap", "x")
+		change(o)
+
+		return &pb.LocateRequest{Object: byResource("secrets", "default", "x"), Owner: o}
+	}
+	assignments := func(change func(*pb.ListAssignmentsRequest)) *pb.ListAssignmentsRequest {
+		req := &pb.ListAssignmentsRequest{Ring: "r", Resource: "configmaps"}
+		change(req)
+
+		return req
+	}
+	many := make([]string, 1001)
+
+	for _, c := range []struct {
+		field string
+		req   any
+	}{
+		{"page_size", &pb.ListRingsRequest{PageSize: -1}},
+		{"page_token", &pb.ListRingsRequest{PageToken: "?"}},
+		{"name", &pb.GetRingRequest{}},
+		{"name", &pb.GetRingRequest{Name: strings.Repeat("x", 64)}},
+		{"name", &pb.WatchRingRequest{Name: "A"}},
+		{"ring", &pb.ExplainRequest{Ring: "A", Object: byResource("configmaps", "default", "x")}},
+		{"object", &pb.ExplainRequest{}},
+
+		{"ring", &pb.LocateRequest{Ring: "A", Object: byResource("configmaps", "default", "x")}},
+		{"object", &pb.LocateRequest{}},
+		{"object", object(func(o *pb.ObjectReference) { o.Type = nil })},
+		{"object.group", object(func(o *pb.ObjectReference) { o.Group = "a/b" })},
+		{"object.kind", object(func(o *pb.ObjectReference) { o.Type = &pb.ObjectReference_Kind{Kind: "a b"} })},
+		{"object.resource", object(func(o *pb.ObjectReference) { o.Type = &pb.ObjectReference_Resource{Resource: "A"} })},
+		{"object.namespace", object(func(o *pb.ObjectReference) { o.Namespace = "A" })},
+		{"object.name", object(func(o *pb.ObjectReference) { o.Name = "" })},
+		{"object.name", object(func(o *pb.ObjectReference) { o.Name = ".." })},
+		{"object.name", object(func(o *pb.ObjectReference) { o.Name = strings.Repeat("x", 254) })},
+		{"owner", owner(func(o *pb.OwnerReference) { o.Type = nil })},
+		{"owner.group", owner(func(o *pb.OwnerReference) { o.Group = "a/b" })},
+		{"owner.kind", owner(func(o *pb.OwnerReference) { o.Type = &pb.OwnerReference_Kind{Kind: "a b"} })},
+		{"owner.resource", owner(func(o *pb.OwnerReference) { o.Type = &pb.OwnerReference_Resource{Resource: "A"} })},
+		{"owner.name", owner(func(o *pb.OwnerReference) { o.Name = "a/b" })},
+		{"next_shards", &pb.LocateRequest{Object: byResource("configmaps", "default", "x"), NextShards: new(int32(-1))}},
+		{"next_shards", &pb.LocateRequest{Object: byResource("configmaps", "default", "x"), NextShards: new(int32(11))}},
+
+		{"id", &pb.LocateAllRequest{Id: strings.Repeat("x", 257), Question: &pb.LocateRequest{}}},
+		{"question", &pb.LocateAllRequest{}},
+		{"object", &pb.LocateAllRequest{Question: &pb.LocateRequest{}}},
+
+		{"ring", assignments(func(r *pb.ListAssignmentsRequest) { r.Ring = "" })},
+		{"group", assignments(func(r *pb.ListAssignmentsRequest) { r.Group = "a/b" })},
+		{"resource", assignments(func(r *pb.ListAssignmentsRequest) { r.Resource = "" })},
+		{"namespace", assignments(func(r *pb.ListAssignmentsRequest) { r.Namespace = "A" })},
+		{"shard", assignments(func(r *pb.ListAssignmentsRequest) { r.Shard = "a/b" })},
+		{"states", assignments(func(r *pb.ListAssignmentsRequest) { r.States = []pb.AssignmentState{99} })},
+		{"page_size", assignments(func(r *pb.ListAssignmentsRequest) { r.PageSize = -1 })},
+		{"page_token", assignments(func(r *pb.ListAssignmentsRequest) { r.PageToken = "?" })},
+		{"page_token", assignments(func(r *pb.ListAssignmentsRequest) { r.PageToken = "c29tZS5yaW5n" })},
+
+		{"ring", &pb.SimulateRequest{}},
+		{"add", &pb.SimulateRequest{Ring: "r", Add: many}},
+		{"remove", &pb.SimulateRequest{Ring: "r", Remove: many}},
+		{"rename", &pb.SimulateRequest{Ring: "r", Rename: make([]*pb.Rename, 1001)}},
+		{"add[0]", &pb.SimulateRequest{Ring: "r", Add: []string{"a/b"}}},
+		{"remove[0]", &pb.SimulateRequest{Ring: "r", Remove: []string{""}}},
+		{"rename[0].from", &pb.SimulateRequest{Ring: "r", Rename: []*pb.Rename{{To: "a"}}}},
+		{"rename[0].to", &pb.SimulateRequest{Ring: "r", Rename: []*pb.Rename{{From: "a"}}}},
+	} {
+		err := s.send(c.req)
+		if bulk, ok := c.req.(*pb.LocateAllRequest); ok {
+			require.NoError(t, err)
+
+			e := s.ask([]*pb.LocateAllRequest{bulk})[0].GetError()
+			require.EqualValues(t, codes.InvalidArgument, e.GetCode())
+			require.Len(t, e.GetViolations(), 1)
+			require.True(t, strings.HasPrefix(e.GetViolations()[0], c.field+": "), e)
+
+			continue
+		}
+		require.Equal(t, codes.InvalidArgument, status.Code(err), "%v: %v", c.req, err)
+		require.Equal(t, c.field, violated(status.Convert(err)), "%v", c.req)
+		require.Equal(t, "INVALID", reason(err))
+	}
+}
+
+// send makes the call for the request.
+func (s *server) send(request any) (err error) {
+	switch req := request.(type) {
+	case *pb.ListRingsRequest:
+		_, err = s.ListRings(s.t.Context(), req)
+	case *pb.GetRingRequest:
+		_, err = s.GetRing(s.t.Context(), req)
+	case *pb.WatchRingRequest:
+		_, err = watch(s.t, s, req.GetName()).Recv()
+	case *pb.LocateRequest:
+		_, err = s.Locate(s.t.Context(), req)
+	case *pb.ExplainRequest:
+		_, err = s.Explain(s.t.Context(), req)
+	case *pb.ListAssignmentsRequest:
+		_, err = s.ListAssignments(s.t.Context(), req)
+	case *pb.SimulateRequest:
+		_, err = s.Simulate(s.t.Context(), req)
+	}
+
+	return err
 }

@@ -2,10 +2,14 @@ package ringquery_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -17,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
@@ -81,25 +86,6 @@ func TestLocateAgreesWithTheRing(t *testing.T) {
 	}
 }
 
-func TestLocateNamesAsManyNextShardsAsAskedFor(t *testing.T) {
-	s := startServer(t)
-	ring, ns := s.makeRing(configMaps())
-	object := byKind("ConfigMap", "default", "x")
-
-	alone := s.locate(&pb.LocateRequest{Ring: ring, Object: object})
-	require.Empty(t, alone.GetShard(), "no shard is available")
-	require.Empty(t, alone.GetNextShards())
-
-	s.makeShards(ring, ns, "a", "b", "c", "d")
-
-	for asked, want := range map[int32]int{0: 0, 1: 1, 3: 3, 10: 3} {
-		got := s.locate(&pb.LocateRequest{Ring: ring, Object: object, NextShards: new(asked)})
-		require.NotEmpty(t, got.GetShard())
-		require.Len(t, got.GetNextShards(), want)
-		require.NotContains(t, got.GetNextShards(), got.GetShard())
-	}
-}
-
 func TestLocateWithoutRingAsksAllOfThem(t *testing.T) {
 	s := startServer(t)
 	// No other test uses this resource.
@@ -138,15 +124,6 @@ func TestLocateOfClusterScopedObjects(t *testing.T) {
 	require.Equal(t, main.GetShard(), child.GetShard())
 }
 
-func TestLocateSaysWhatItDoesNotKnowOfNamespaces(t *testing.T) {
-	s := startServer(t)
-	spec := configMaps()
-	spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}
-	ring, _ := s.makeRing(spec)
-	require.Equal(t, pb.NamespaceCoverage_NAMESPACE_COVERAGE_UNKNOWN,
-		s.locate(&pb.LocateRequest{Ring: ring, Object: byKind("ConfigMap", "default", "x")}).GetNamespaceCoverage())
-}
-
 // TestLocateFailures covers every error, with its code and message.
 func TestLocateFailures(t *testing.T) {
 	s := startServer(t)
@@ -163,7 +140,6 @@ func TestLocateFailures(t *testing.T) {
 		want  string
 		field string
 	}{
-		"no object":    {&pb.LocateRequest{}, codes.InvalidArgument, "must be set", "object"},
 		"unknown ring": {&pb.LocateRequest{Ring: "no-such-ring", Object: byKind("ConfigMap", "default", "x")}, codes.NotFound, "no-such-ring", ""},
 		"not in this ring": {
 			&pb.LocateRequest{Ring: ring, Object: byKind("Pod", "default", "x")}, codes.FailedPrecondition,
@@ -289,4 +265,322 @@ func TestResourceThatAppearsLaterIsFound(t *testing.T) {
 		res, err := s.Locate(t.Context(), req)
 		return err == nil && res.GetLocations()[0].GetShard() == "a"
 	}, patience, interval)
+}
+
+// ask sends queries while it reads the answers, and returns all answers.
+func (s *server) ask(questions []*pb.LocateAllRequest) []*pb.LocateAllResponse {
+	s.t.Helper()
+
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+
+	stream, err := s.LocateAll(ctx)
+	require.NoError(s.t, err)
+
+	go func() {
+		for _, q := range questions {
+			if !assert.NoError(s.t, stream.Send(q)) {
+				return
+			}
+		}
+		assert.NoError(s.t, stream.CloseSend())
+	}()
+
+	var answers []*pb.LocateAllResponse
+
+	for {
+		res, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return answers
+		}
+		require.NoError(s.t, err)
+
+		answers = append(answers, res)
+	}
+}
+
+// TestLocateAllAnswersAsLocateDoes compares the answers and errors of both methods for all kinds of queries.
+func TestLocateAllAnswersAsLocateDoes(t *testing.T) {
+	s := startServer(t)
+	ring, ns := s.makeRing(configMaps())
+	s.makeShards(ring, ns, "a", "b")
+	missing, _ := s.makeRing(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "example.com", Resource: "foos"}}})
+
+	questions := []*pb.LocateRequest{
+		{Ring: ring, Object: byKind("ConfigMap", "default", "x")},
+		{},
+		{Ring: "A b", Object: &pb.ObjectReference{Group: "?", Name: "/"}, NextShards: new(int32(11))},
+		{Ring: ring, Object: byKind("Secret", "default", "y"), Owner: ownerByKind("ConfigMap", "x")},
+		{Ring: "no-such-ring", Object: byKind("ConfigMap", "default", "x")},
+		{Ring: ring, Object: byKind("Pod", "default", "x")},
+		{Ring: ring, Object: byKind("Secret", "default", "x")},
+		{Ring: ring, Object: byKind("ConfigMap", "", "x")},
+		{Ring: missing, Object: &pb.ObjectReference{
+			Group: "example.com", Type: &pb.ObjectReference_Resource{Resource: "foos"}, Namespace: "default", Name: "x",
+		}},
+		{Ring: ring, Object: byKind("ConfigMap", "default", "last"), NextShards: new(int32(0))},
+	}
+
+	var all []*pb.LocateAllRequest
+	for i, q := range questions {
+		all = append(all, &pb.LocateAllRequest{Id: fmt.Sprint("question ", i), Question: q})
+	}
+
+	answers := s.ask(all)
+	require.Len(t, answers, len(questions))
+
+	seen := map[codes.Code]bool{}
+
+	for i, got := range answers {
+		want, err := s.Locate(t.Context(), questions[i])
+		st := status.Convert(err)
+		seen[st.Code()] = true
+		require.Equal(t, all[i].GetId(), got.GetId())
+
+		if err == nil {
+			require.Truef(t, proto.Equal(want, got.GetAnswer()), "want %v, got %v", want, got)
+			continue
+		}
+
+		e := got.GetError()
+		require.NotNil(t, e)
+		require.EqualValues(t, st.Code(), e.GetCode())
+		require.Equal(t, st.Message(), e.GetMessage())
+		require.Equal(t, reason(err), e.GetReason())
+		require.Equal(t, violations(st), e.GetViolations())
+	}
+	require.Equal(t, map[codes.Code]bool{
+		codes.OK: true, codes.InvalidArgument: true, codes.NotFound: true, codes.FailedPrecondition: true,
+	}, seen)
+}
+
+// violations returns the field violations in a status, in the format of a LocateError.
+func violations(st *status.Status) (all []string) {
+	for _, d := range st.Details() {
+		if bad, ok := d.(*errdetails.BadRequest); ok {
+			for _, v := range bad.GetFieldViolations() {
+				all = append(all, v.GetField()+": "+v.GetDescription())
+			}
+		}
+	}
+
+	return all
+}
+
+func TestQuestionThatIsNoneDoesNotEndTheStream(t *testing.T) {
+	s := startServer(t)
+	ring, _ := s.makeRing(configMaps())
+	good := &pb.LocateRequest{Ring: ring, Object: byKind("ConfigMap", "default", "x")}
+
+	answers := s.ask([]*pb.LocateAllRequest{
+		{Id: strings.Repeat("x", 257), Question: good},
+		{Id: "no question"},
+		{Id: strings.Repeat("x", 256), Question: good},
+		{Question: good},
+	})
+	require.Len(t, answers, 4)
+	require.Equal(t, []string{"id: must have at most 256 bytes"}, answers[0].GetError().GetViolations())
+	require.Equal(t, []string{"question: must be set"}, answers[1].GetError().GetViolations())
+	require.EqualValues(t, codes.InvalidArgument, answers[1].GetError().GetCode())
+	require.Equal(t, "INVALID", answers[1].GetError().GetReason())
+	require.Len(t, answers[2].GetId(), 256)
+	require.NotNil(t, answers[2].GetAnswer())
+	require.Empty(t, answers[3].GetId())
+}
+
+// TestClientThatReadsNoAnswersIsNotReadFrom verifies that such a client cannot fill the memory of the server.
+func TestClientThatReadsNoAnswersIsNotReadFrom(t *testing.T) {
+	s := startServer(t)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+
+	stream, err := s.LocateAll(ctx)
+	require.NoError(t, err)
+
+	const questions = 1 << 20 // 256 MiB of them
+
+	var sent atomic.Int64
+
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+
+		for sent.Load() < questions && stream.Send(&pb.LocateAllRequest{Id: strings.Repeat("x", 256)}) == nil {
+			sent.Add(1)
+		}
+	}()
+
+	before := int64(-1)
+	require.Eventually(t, func() bool {
+		now := sent.Load()
+		stands := now > 0 && now == before
+		before = now
+
+		return stands
+	}, patience, 20*interval, "it is held up")
+	require.Less(t, sent.Load(), int64(questions/10))
+
+	res, err := stream.Recv()
+	require.NoError(t, err)
+	require.NotNil(t, res.GetError())
+	cancel()
+	<-ended
+}
+
+const tenant = "example.org/tenant"
+
+// tenants returns a ring of ConfigMaps whose key is their tenant, with three shards, and a namespace that it covers.
+func (s *server) tenants() (ring, namespace string) {
+	s.t.Helper()
+
+	namespace = s.plane.Namespace(s.t)
+	spec := configMaps()
+	spec.NamespaceSelector = in(namespace)
+	spec.Resources[0].Key = &v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}
+	ring, of := s.makeRing(spec)
+	s.makeShards(ring, of, "a", "b", "c")
+
+	return ring, namespace
+}
+
+// Locate reads the label of an object that exists. For another, the question has to contain it.
+func TestLocateByLabel(t *testing.T) {
+	s := startServer(t)
+	s.grant()
+	ring, ns := s.tenants()
+
+	ask := func(name string, labels map[string]string) (*pb.Location, error) {
+		res, err := s.Locate(t.Context(), &pb.LocateRequest{Ring: ring, Object: byKind("ConfigMap", ns, name), Labels: labels})
+		if err != nil {
+			return nil, err
+		}
+
+		return res.GetLocations()[0], nil
+	}
+
+	s.configMap(ns, "of-acme", map[string]string{tenant: "acme"})
+	s.configMap(ns, "bare", nil)
+
+	is, err := ask("of-acme", nil)
+	require.NoError(t, err)
+	require.Equal(t, pb.KeyType_KEY_TYPE_LABEL, is.GetPartitionKey().GetType())
+	require.Equal(t, "acme", is.GetPartitionKey().GetName())
+	require.False(t, is.GetKeyMissing())
+
+	for i := range 5 {
+		other, err := ask(fmt.Sprint("not-there-", i), map[string]string{tenant: "acme"})
+		require.NoError(t, err)
+		require.Equal(t, is.GetShard(), other.GetShard())
+		require.Equal(t, is.GetHash(), other.GetHash())
+	}
+
+	bare, err := ask("bare", nil)
+	require.NoError(t, err)
+	require.True(t, bare.GetKeyMissing())
+	require.Equal(t, pb.KeyType_KEY_TYPE_NAME, bare.GetPartitionKey().GetType())
+
+	_, err = ask("not-there", nil)
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.ErrorContains(t, err, "the key of configmaps is the label example.org/tenant")
+
+	_, err = ask("not-there", map[string]string{"a b": "c"})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+}
+
+// GetRing counts objects and keys, so that an unequal distribution is visible.
+func TestGetRingCountsKeys(t *testing.T) {
+	s := startServer(t)
+	s.grant()
+	ring, ns := s.tenants()
+
+	for i := range 30 {
+		s.configMap(ns, fmt.Sprint("large-", i), map[string]string{tenant: "large"})
+	}
+
+	for i := range 12 {
+		s.configMap(ns, fmt.Sprint("small-", i), map[string]string{tenant: fmt.Sprint("small-", i)})
+	}
+
+	for i := range 3 {
+		s.configMap(ns, fmt.Sprint("bare-", i), nil)
+	}
+
+	plain, err := s.GetRing(t.Context(), &pb.GetRingRequest{Name: ring})
+	require.NoError(t, err)
+	require.Empty(t, plain.GetLoads())
+	require.Equal(t, pb.KeyType_KEY_TYPE_LABEL, plain.GetRing().GetResources()[0].GetKeyType())
+	require.Equal(t, tenant, plain.GetRing().GetResources()[0].GetKeyLabel())
+
+	var objects, keys, largest, keyless int64
+
+	require.Eventually(t, func() bool {
+		res, err := s.GetRing(t.Context(), &pb.GetRingRequest{Name: ring, CountObjects: true})
+		require.NoError(t, err)
+
+		objects, keys, largest = 0, 0, 0
+
+		for _, load := range res.GetLoads() {
+			objects, keys, largest = objects+load.GetObjects(), keys+load.GetKeys(), max(largest, load.GetLargestKeyObjects())
+
+			if load.GetLargestKeyObjects() == 30 {
+				require.Equal(t, "large", load.GetLargestKey().GetName())
+			}
+		}
+
+		keyless = res.GetCounted()[0].GetKeyless()
+
+		return objects == 45 && len(res.GetLoads()) == 3 && !res.GetKeysLimited()
+	}, patience, interval)
+	require.EqualValues(t, 16, keys)
+	require.EqualValues(t, 3, keyless)
+	require.EqualValues(t, 30, largest)
+}
+
+// The ring shards the ConfigMaps of one tenant. No answer counts another, unless it still has a label of the ring.
+func TestRingOverPartOfAKind(t *testing.T) {
+	s := startServer(t)
+	s.grant()
+
+	ns := s.plane.Namespace(t)
+	spec := configMaps()
+	spec.NamespaceSelector = in(ns)
+	spec.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{tenant: "acme"}}
+	ring, of := s.makeRing(spec)
+	s.makeShards(ring, of, "a", "b")
+
+	s.configMap(ns, "ours", map[string]string{tenant: "acme"})
+	s.configMap(ns, "theirs", map[string]string{tenant: "beta"})
+	s.configMap(ns, "left", map[string]string{tenant: "beta", contract.ShardLabel(ring): "a"})
+
+	got, err := s.GetRing(t.Context(), &pb.GetRingRequest{Name: ring})
+	require.NoError(t, err)
+	require.Equal(t, tenant+"=acme", got.GetRing().GetObjectSelector())
+
+	list, err := s.ListAssignments(t.Context(), &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns})
+	require.NoError(t, err)
+
+	states := map[string]pb.AssignmentState{}
+	for _, a := range list.GetAssignments() {
+		states[a.GetName()] = a.GetState()
+	}
+
+	require.Equal(t, map[string]pb.AssignmentState{
+		"ours": pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED, "left": pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN,
+	}, states)
+
+	sim, err := s.Simulate(t.Context(), &pb.SimulateRequest{Ring: ring, Add: []string{"c"}, CountObjects: true})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, sim.GetCounted()[0].GetObjects())
+
+	ask := func(name string, labels map[string]string) error {
+		_, err := s.Locate(t.Context(), &pb.LocateRequest{Ring: ring, Object: byKind("ConfigMap", ns, name), Labels: labels})
+		return err
+	}
+
+	require.NoError(t, ask("ours", nil))
+	require.NoError(t, ask("not-there", map[string]string{tenant: "acme"}))
+	require.ErrorContains(t, ask("theirs", nil), "is not selected by spec.objectSelector")
+	require.ErrorContains(t, ask("not-there", map[string]string{tenant: "beta"}), "is not selected by spec.objectSelector")
+	require.Equal(t, codes.FailedPrecondition, status.Code(ask("not-there", nil)))
 }

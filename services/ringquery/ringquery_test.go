@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,7 +41,7 @@ const (
 type server struct {
 	pb.DiagnosticsServiceClient
 
-	t       *testing.T
+	t       testing.TB
 	log     *testLog
 	plane   *localplane.Plane
 	conn    *grpc.ClientConn
@@ -52,7 +51,7 @@ type server struct {
 	done    chan error
 }
 
-func startServer(t *testing.T, args ...string) *server {
+func startServer(t testing.TB, args ...string) *server {
 	t.Helper()
 
 	s := launch(t, append([]string{"--plaintext", "--authentication", "none"}, args...)...)
@@ -63,7 +62,7 @@ func startServer(t *testing.T, args ...string) *server {
 }
 
 // launch runs the command with the permissions of the service.
-func launch(t *testing.T, args ...string) *server {
+func launch(t testing.TB, args ...string) *server {
 	t.Helper()
 
 	s := newServer(t)
@@ -77,7 +76,7 @@ func launch(t *testing.T, args ...string) *server {
 }
 
 // newServer returns a server with its own addresses. It does not run.
-func newServer(t *testing.T) *server {
+func newServer(t testing.TB) *server {
 	t.Helper()
 
 	return &server{t: t, log: &testLog{t: t}, plane: localplane.Shared(t), address: localplane.FreeAddress(t), health: localplane.FreeAddress(t)}
@@ -125,7 +124,7 @@ func execute(log *testLog, args ...string) (done chan error, cancel context.Canc
 
 // testLog adds logs to the output of the test, and stores them.
 type testLog struct {
-	t *testing.T
+	t testing.TB
 
 	mutex sync.Mutex
 	lines []string
@@ -221,28 +220,6 @@ func (s *server) ring(name string) *pb.GetRingResponse {
 	return res
 }
 
-func TestReflectionDescribesTheService(t *testing.T) {
-	s := startServer(t)
-
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-
-	stream, err := reflectionpb.NewServerReflectionClient(s.conn).ServerReflectionInfo(ctx)
-	require.NoError(t, err)
-	require.NoError(t, stream.Send(&reflectionpb.ServerReflectionRequest{
-		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
-	}))
-	res, err := stream.Recv()
-	require.NoError(t, err)
-
-	var names []string
-	for _, service := range res.GetListServicesResponse().GetService() {
-		names = append(names, service.GetName())
-	}
-	require.Subset(t, names, []string{"clusterring.diagnostics.v1alpha1.DiagnosticsService", "grpc.health.v1.Health"})
-	require.NoError(t, stream.CloseSend())
-}
-
 func TestServerThatIsToldToStopAnswersUntilItStops(t *testing.T) {
 	s := startServer(t, "--shutdown-delay", "5s")
 	s.cancel()
@@ -280,10 +257,6 @@ func (s *server) probe() (code int, err error) {
 	}
 
 	return res.StatusCode, res.Body.Close()
-}
-
-func TestServerIsReadyWhenItServes(t *testing.T) {
-	require.Equal(t, http.StatusOK, startServer(t).readyz())
 }
 
 func TestMistakesAreToldAtOnce(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
@@ -29,23 +31,17 @@ const (
 
 // ListAssignments implements the method of the same name.
 func (s *Service) ListAssignments(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsResponse, error) {
-	return answer(ctx, s, func() (*pb.ListAssignmentsResponse, error) {
-		asked, err := assignmentsQuery(req)
-		if err != nil {
-			return nil, err
-		}
+	asked, err := assignmentsQuery(req)
+	if err != nil {
+		return nil, err
+	}
 
-		res, err := s.list(ctx, asked)
-		if err != nil {
-			return nil, err
-		}
+	res, err := s.list(ctx, asked)
+	if err == nil && res.GetNextPageToken() != "" {
+		res.NextPageToken = assignmentsToken(req, res.GetNextPageToken())
+	}
 
-		if res.GetNextPageToken() != "" {
-			res.NextPageToken = assignmentsToken(req, res.GetNextPageToken())
-		}
-
-		return res, nil
-	})
+	return res, err
 }
 
 // list reads one page of objects from the API server and returns where they are. The request is valid, and its page size and page token
@@ -227,4 +223,69 @@ func digest(req *pb.ListAssignmentsRequest) string {
 	sum := sha256.Sum256(wire)
 
 	return hex.EncodeToString(sum[:8])
+}
+
+// namespaces caches, for one question, which namespaces a ring covers. It lists them only if the name of one is not sufficient to decide.
+// It is not safe for concurrent use.
+type namespaces struct {
+	ring    rings.Ring
+	objects *rings.Objects
+
+	known  map[string]bool
+	listed bool // all namespaces that are not in known are not covered
+}
+
+// namespacesOf returns the namespaces of a ring. It fails with [rings.ErrNotAdded] if the ring's selector cannot be used.
+func namespacesOf(ring rings.Ring, objects *rings.Objects) (*namespaces, error) {
+	return &namespaces{ring: ring, objects: objects, known: map[string]bool{}}, ring.CheckSelector()
+}
+
+// learn finds out which namespaces of the objects are covered.
+func (n *namespaces) learn(ctx context.Context, objects []metav1.PartialObjectMetadata) error {
+	for i := range objects {
+		name := objects[i].Namespace
+		if _, known := n.known[name]; known || n.listed {
+			continue
+		}
+
+		coverage := n.ring.Covers(name, nil)
+		if coverage == rings.Unknown {
+			return n.list(ctx)
+		}
+
+		n.known[name] = coverage == rings.Covered
+	}
+
+	return nil
+}
+
+// list finds all covered namespaces.
+func (n *namespaces) list(ctx context.Context) error {
+	err := n.objects.Pages(ctx, rings.Namespaces, n.ring.Selector(), func(items []metav1.PartialObjectMetadata) error {
+		for i := range items {
+			n.known[items[i].Name] = true
+		}
+
+		return nil
+	})
+	if err != nil {
+		return readable(err, "namespaces")
+	}
+
+	n.listed = true
+
+	return nil
+}
+
+// covers reports whether the ring shards objects in the namespace. Empty: cluster-scoped objects. Call learn first.
+func (n *namespaces) covers(namespace string) bool { return namespace == "" || n.known[namespace] }
+
+// readable adds advice to an error of reading objects.
+func readable(err error, resource string) error {
+	if !errors.Is(err, rings.ErrForbidden) {
+		return err
+	}
+
+	return fmt.Errorf("%w: this server may not list %s: grant it get and list, by a ClusterRole with the label %s=true: %w",
+		rings.ErrNotReadable, resource, contract.LabelAggregateToRingQuery, err)
 }

@@ -18,18 +18,9 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// Locate implements the method of the same name.
-func (s *Service) Locate(ctx context.Context, req *pb.LocateRequest) (*pb.LocateResponse, error) {
-	return answer(ctx, s, func() (*pb.LocateResponse, error) { return s.locate(ctx, req) })
-}
-
 // LocateAll implements the method of the same name. It reads the next question after it has sent the previous answer, so that a client
 // that does not read answers cannot fill the memory of the server.
 func (s *Service) LocateAll(stream grpc.BidiStreamingServer[pb.LocateAllRequest, pb.LocateAllResponse]) error {
-	if err := s.ready(); err != nil {
-		return err
-	}
-
 	for {
 		req, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -59,7 +50,7 @@ func (s *Service) locateOne(ctx context.Context, req *pb.LocateAllRequest) (*pb.
 
 	var located *pb.LocateResponse
 	if err == nil {
-		located, err = s.locate(ctx, req.GetQuestion())
+		located, err = s.Locate(ctx, req.GetQuestion())
 	}
 
 	if err == nil {
@@ -107,9 +98,9 @@ type question struct {
 	next int
 }
 
-// locate answers one question: at least one location, one per ring that shards the object, sorted by the name of the ring. If the request
-// names a ring, it asks only that ring.
-func (s *Service) locate(ctx context.Context, req *pb.LocateRequest) (*pb.LocateResponse, error) {
+// Locate implements the method of the same name. The answer has at least one location, one per ring that shards the object, sorted by the
+// name of the ring. If the request names a ring, it asks only that ring.
+func (s *Service) Locate(ctx context.Context, req *pb.LocateRequest) (*pb.LocateResponse, error) {
 	q, err := questionOf(req)
 	if err != nil {
 		return nil, err

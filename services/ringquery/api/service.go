@@ -7,11 +7,18 @@ package api
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/go-logr/logr"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
 	"k8s.io/utils/clock"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -38,117 +45,253 @@ type Service struct {
 	hub  *fanout.Hub[*picture] // created once
 }
 
-// Register registers the service on the server.
+// Register registers the service on the server. Each method first checks that the service is ready, and its error becomes a status.
 func (s *Service) Register(server grpc.ServiceRegistrar) {
-	pb.RegisterDiagnosticsServiceServer(server, s)
-}
+	desc := pb.DiagnosticsService_ServiceDesc
+	desc.Methods, desc.Streams = slices.Clone(desc.Methods), slices.Clone(desc.Streams)
 
-// ListRings implements the method of the same name.
-func (s *Service) ListRings(ctx context.Context, req *pb.ListRingsRequest) (*pb.ListRingsResponse, error) {
-	return answer(ctx, s, func() (*pb.ListRingsResponse, error) {
-		after, limit, err := page(req)
-		if err != nil {
-			return nil, err
-		}
-
-		all, err := s.Rings.All(ctx)
-		if err != nil {
-			return nil, err
-		}
-
-		res := &pb.ListRingsResponse{}
-
-		for _, ring := range all {
-			switch {
-			case ring.Name <= after:
-			case len(res.GetRings()) == limit:
-				res.NextPageToken = pageToken(res.GetRings()[limit-1].GetName())
-				return res, nil
-			default:
-				res.Rings = append(res.Rings, ring.Message())
+	for i, m := range desc.Methods {
+		desc.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, by grpc.UnaryServerInterceptor) (res any, err error) {
+			if err = s.ready(); err == nil {
+				res, err = m.Handler(srv, ctx, decode, by)
 			}
+
+			return res, s.statusOf(ctx, err).Err() //nolint:wrapcheck // a status already
 		}
+	}
 
-		return res, nil
-	})
-}
-
-// GetRing implements the method of the same name.
-func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetRingResponse, error) {
-	return answer(ctx, s, func() (*pb.GetRingResponse, error) {
-		name, err := ringName(req)
-		if err != nil {
-			return nil, err
-		}
-
-		ring, err := s.Rings.Get(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-
-		res := &pb.GetRingResponse{Ring: ring.Message(), Shards: s.Rings.Shards(ring)}
-		if req.GetCountObjects() {
-			if err := s.addLoads(ctx, ring, res); err != nil {
-				return nil, err
+	for i, m := range desc.Streams {
+		desc.Streams[i].Handler = func(srv any, stream grpc.ServerStream) error {
+			err := s.ready()
+			if err == nil {
+				err = m.Handler(srv, stream)
 			}
+
+			return s.statusOf(stream.Context(), err).Err() //nolint:wrapcheck // a status already
 		}
-
-		return res, nil
-	})
-}
-
-// Explain implements the method of the same name.
-func (s *Service) Explain(ctx context.Context, req *pb.ExplainRequest) (*pb.ExplainResponse, error) {
-	return answer(ctx, s, func() (*pb.ExplainResponse, error) {
-		q, err := explainQuestion(req)
-		if err != nil {
-			return nil, err
-		}
-
-		q.Now = s.Clock.Now()
-
-		return explain.Answer(ctx, s.Rings, q)
-	})
-}
-
-// answer returns the result of f, with its error converted to a status.
-func answer[T any](ctx context.Context, s *Service, f func() (*T, error)) (*T, error) {
-	if err := s.ready(); err != nil {
-		return nil, err
 	}
 
-	res, err := f()
-	if err == nil {
-		return res, nil
-	}
-
-	return nil, s.statusOf(ctx, err).Err() //nolint:wrapcheck // a status already
-}
-
-// statusOf returns the status for an error. It logs internal errors.
-func (s *Service) statusOf(ctx context.Context, err error) *status.Status {
-	st, fault := statusOf(err)
-	if fault {
-		method, _ := grpc.Method(ctx)
-		s.Log.Error(err, "Failed to answer", "method", method)
-	}
-
-	return st
+	server.RegisterService(&desc, s)
 }
 
 func (s *Service) ready() error {
 	if err := s.Ready(); err != nil {
-		st, _ := statusOf(&notReadyError{err})
-		return st.Err() //nolint:wrapcheck // a status already
+		return fmt.Errorf("%w: try again, or ask another server: %w", rings.ErrNotReady, err)
 	}
 
 	return nil
 }
 
-// notReadyError is rings.ErrNotReady with a reason.
-type notReadyError struct{ reason error }
+// ListRings implements the method of the same name.
+func (s *Service) ListRings(ctx context.Context, req *pb.ListRingsRequest) (*pb.ListRingsResponse, error) {
+	after, limit, err := page(req)
+	if err != nil {
+		return nil, err
+	}
 
-func (e *notReadyError) Error() string {
-	return "try again, or ask another server: " + e.reason.Error()
+	all, err := s.Rings.All(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	res := &pb.ListRingsResponse{}
+
+	for _, ring := range all {
+		switch {
+		case ring.Name <= after:
+		case len(res.GetRings()) == limit:
+			res.NextPageToken = pageToken(res.GetRings()[limit-1].GetName())
+			return res, nil
+		default:
+			res.Rings = append(res.Rings, ring.Message())
+		}
+	}
+
+	return res, nil
 }
-func (*notReadyError) Unwrap() error { return rings.ErrNotReady }
+
+// GetRing implements the method of the same name.
+func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetRingResponse, error) {
+	if err := checkName(req.GetName()); err != nil {
+		return nil, err
+	}
+
+	ring, err := s.Rings.Get(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+
+	res := &pb.GetRingResponse{Ring: ring.Message(), Shards: s.Rings.Shards(ring)}
+	if req.GetCountObjects() {
+		err = s.addLoads(ctx, ring, res)
+	}
+
+	return res, err
+}
+
+// Explain implements the method of the same name.
+func (s *Service) Explain(ctx context.Context, req *pb.ExplainRequest) (*pb.ExplainResponse, error) {
+	var v violations
+	v.optional("ring", req.GetRing(), validateRing)
+	q := explain.Question{Ring: req.GetRing(), Object: v.object(req.GetObject()), Now: s.Clock.Now()}
+
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+
+	return explain.Answer(ctx, s.Rings, q)
+}
+
+// picture is a ring with its shards at one moment. All watchers of the ring share it. It is immutable.
+type picture struct {
+	ring      *pb.Ring
+	shards    []*pb.Shard
+	available []string // sorted
+}
+
+// picture reads the current state of a ring.
+func (s *Service) picture(ctx context.Context, name string) (*picture, error) {
+	ring, err := s.Rings.Get(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+
+	return &picture{ring: ring.Message(), shards: s.Rings.Shards(ring), available: ring.View.AvailableShards()}, nil
+}
+
+// same reports whether two pictures differ only in ages.
+func (p *picture) same(o *picture) bool {
+	return proto.Equal(p.ring, o.ring) && slices.EqualFunc(p.shards, o.shards, func(a, b *pb.Shard) bool {
+		a = proto.CloneOf(a)
+		a.RenewalAge, a.AgeIsLowerBound = b.GetRenewalAge(), b.GetAgeIsLowerBound()
+
+		return proto.Equal(a, b)
+	})
+}
+
+// RingChanged notifies the watchers of a ring that the ring or one of its shards has changed. Call it after Rings contains the change.
+// It does not block.
+func (s *Service) RingChanged(name string) { s.watches().Changed(name) }
+
+// watches returns the hub for watchers of rings.
+func (s *Service) watches() *fanout.Hub[*picture] {
+	s.once.Do(func() { s.hub = fanout.NewHub(s.picture, (*picture).same, s.Clock) })
+
+	return s.hub
+}
+
+// WatchRing implements the method of the same name: it sends the state of the ring after each change until the stream ends.
+func (s *Service) WatchRing(req *pb.WatchRingRequest, stream grpc.ServerStreamingServer[pb.WatchRingResponse]) error {
+	if err := checkName(req.GetName()); err != nil {
+		return err
+	}
+
+	reader := s.watches().Follow(req.GetName())
+	defer reader.Close()
+
+	var sent *picture
+
+	for {
+		state, err := reader.Next(stream.Context())
+		if err != nil {
+			return err
+		}
+
+		res := &pb.WatchRingResponse{Ring: state.Value.ring, Shards: state.Value.shards, Revision: state.Revision}
+		if sent != nil {
+			res.Joined = without(state.Value.available, sent.available)
+			res.Left = without(sent.available, state.Value.available)
+		}
+
+		if err := stream.Send(res); err != nil {
+			return err //nolint:wrapcheck // the stream has ended
+		}
+
+		sent = state.Value
+	}
+}
+
+// without returns the names that are not among the others. Both are sorted.
+func without(names, others []string) (rest []string) {
+	for _, name := range names {
+		if _, found := slices.BinarySearch(others, name); !found {
+			rest = append(rest, name)
+		}
+	}
+
+	return rest
+}
+
+// ErrorDomain is the domain of the google.rpc.ErrorInfo in errors of this service.
+const ErrorDomain = "diagnostics.sharding.timebertt.dev"
+
+// outcome is the status for an error.
+type outcome struct {
+	err  error
+	code codes.Code
+	// reason is that of the google.rpc.ErrorInfo. Empty: the code is sufficient.
+	reason string
+}
+
+// outcomes maps errors to statuses. The first match wins. An error without a match is an internal error. The .proto file of the service
+// documents the codes.
+var outcomes = []outcome{
+	{rings.ErrInvalid, codes.InvalidArgument, "INVALID"},
+	{rings.ErrRingNotFound, codes.NotFound, "RING_NOT_FOUND"},
+	{rings.ErrNotAdded, codes.FailedPrecondition, "NOT_SHARDED"},
+	{rings.ErrOwnerNeeded, codes.FailedPrecondition, "OWNER_NEEDED"},
+	{rings.ErrLabelsNeeded, codes.FailedPrecondition, "LABELS_NEEDED"},
+	{rings.ErrNotReadable, codes.FailedPrecondition, "NOT_READABLE"},
+	{rings.ErrForbidden, codes.FailedPrecondition, "NOT_READABLE"},
+	{rings.ErrNotServed, codes.FailedPrecondition, "NOT_SERVED"},
+	{rings.ErrNotFound, codes.NotFound, "OBJECT_NOT_FOUND"},
+	{rings.ErrExpired, codes.Aborted, "PAGE_EXPIRED"},
+	{rings.ErrUnavailable, codes.Unavailable, "API_SERVER_UNAVAILABLE"},
+	{rings.ErrNotReady, codes.Unavailable, "NOT_READY"},
+	{context.Canceled, codes.Canceled, ""},
+	{context.DeadlineExceeded, codes.DeadlineExceeded, ""},
+}
+
+// statusOf returns the status for an error; nil for none. It logs internal errors, whose texts are kept from the client.
+func (s *Service) statusOf(ctx context.Context, err error) *status.Status {
+	if err == nil {
+		return nil
+	}
+
+	if ended, ok := errors.AsType[interface {
+		error
+		GRPCStatus() *status.Status
+	}](err); ok {
+		return ended.GRPCStatus() // a stream has ended, and the error is that of gRPC
+	}
+
+	for _, o := range outcomes {
+		if errors.Is(err, o.err) {
+			return withDetails(status.New(o.code, err.Error()), o.reason, err)
+		}
+	}
+
+	method, _ := grpc.Method(ctx)
+	s.Log.Error(err, "Failed to answer", "method", method)
+
+	return status.New(codes.Internal, "the server failed to answer; see its log")
+}
+
+func withDetails(st *status.Status, reason string, err error) *status.Status {
+	if reason == "" {
+		return st
+	}
+
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: ErrorDomain}}
+
+	if invalid, ok := errors.AsType[rings.InvalidError](err); ok {
+		details = append(details, &errdetails.BadRequest{FieldViolations: invalid})
+	}
+
+	full, err := st.WithDetails(details...)
+	if err != nil {
+		return st // the code and the message matter more than the details
+	}
+
+	return full
+}

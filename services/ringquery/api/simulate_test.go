@@ -5,10 +5,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
@@ -50,15 +55,7 @@ func TestChangesOfShards(t *testing.T) {
 				return
 			}
 
-			var invalid *rings.InvalidError
-			require.ErrorAs(t, err, &invalid)
-
-			var fields []string
-			for _, v := range invalid.Violations {
-				fields = append(fields, v.Field)
-				require.NotEmpty(t, v.Description)
-			}
-			require.Equal(t, c.fields, fields)
+			require.Equal(t, c.fields, fields(t, err))
 		})
 	}
 }
@@ -110,27 +107,73 @@ func TestWhatMoves(t *testing.T) {
 	}
 }
 
-func TestObjectsAreCountedWhereTheyBelong(t *testing.T) {
-	before, after := hashring.New([]string{"a", "b"}), hashring.New([]string{"a", "c"})
-	sim := compare(before, after)
-	count := newTally(before, after, sim.GetShards())
-
-	const objects = 1000
-
-	moved := 0
-
-	for i := range objects {
-		if count.add(rings.Key{Key: key.Key{Kind: "ConfigMap", Namespace: "default", Name: fmt.Sprint(i)}}) {
-			moved++
-		}
+// Keys are counted one by one up to a limit. Objects are counted beyond it.
+func TestKeysAreLimited(t *testing.T) {
+	table := hashring.New([]string{"a", "b"})
+	l := newLoads(func(string) *hashring.Table { return table })
+	tenant := func(i int) rings.Key {
+		return rings.Key{Key: key.OfLabel("tenant", fmt.Sprint(i)), Rule: key.Rule{Label: "tenant"}}
 	}
-	require.InDelta(t, sim.GetMoved(), float64(moved)/objects, 0.05)
-	a, b, c := sim.GetShards()[0], sim.GetShards()[1], sim.GetShards()[2]
-	require.EqualValues(t, objects, a.GetObjectsBefore()+b.GetObjectsBefore())
-	require.EqualValues(t, objects, a.GetObjectsAfter()+c.GetObjectsAfter())
-	require.Zero(t, b.GetObjectsAfter())
-	require.Zero(t, c.GetObjectsBefore())
 
-	none := newTally(hashring.New(nil), hashring.New(nil), nil)
-	require.False(t, none.add(rings.Key{Key: key.Key{Name: "x"}}))
+	sums := func() (objects, keys int64) {
+		for _, load := range l.of {
+			objects, keys = objects+load.GetObjects(), keys+load.GetKeys()
+		}
+
+		return objects, keys
+	}
+
+	for i := range maxKeys {
+		l.add(tenant(i))
+	}
+
+	l.add(tenant(7))
+	require.False(t, l.limited)
+
+	objects, keys := sums()
+	require.EqualValues(t, maxKeys+1, objects)
+	require.EqualValues(t, maxKeys, keys)
+
+	l.add(tenant(maxKeys))
+	l.add(rings.Key{Key: key.Key{Kind: "ConfigMap", Name: "by-name"}})
+	require.True(t, l.limited)
+	require.Len(t, l.keys, maxKeys)
+
+	objects, keys = sums()
+	require.EqualValues(t, maxKeys+3, objects)
+	require.EqualValues(t, maxKeys+1, keys)
+
+	owner, _ := table.Owner(tenant(7).Hash())
+	require.EqualValues(t, 2, l.of[owner].GetLargestKeyObjects())
+	require.Equal(t, "7", l.of[owner].GetLargestKey().GetName())
+}
+
+// TestPageIsSorted verifies the order by namespace, then name. The API server sorts by the joined names: "a-b/x" comes before "a/x".
+func TestPageIsSorted(t *testing.T) {
+	r := rings.Ring{
+		ClusterRing: &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "ring"}},
+		View:        membership.NewView("ring", nil, nil),
+		Resources:   &resources.Set{},
+	}
+	m := member{
+		Resource: resources.Resource{Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Namespaced: true},
+		role:     resources.Main,
+		spaces:   &namespaces{ring: r, known: map[string]bool{"a": true, "a-b": true}},
+	}
+
+	all, err := m.assignmentsOf(t.Context(), []metav1.PartialObjectMetadata{
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "a-b", Name: "x"}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "y"}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "x"}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "not-covered", Name: "x"}},
+	})
+	require.NoError(t, err)
+
+	var names []string
+
+	for _, a := range all {
+		require.Equal(t, rings.Unassigned, a.GetState())
+		names = append(names, a.GetNamespace()+"/"+a.GetName())
+	}
+	require.Equal(t, []string{"a/x", "a/y", "a-b/x"}, names)
 }

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/services/ringquery/explain"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
@@ -28,11 +27,8 @@ const (
 	maxName = validation.DNS1123SubdomainMaxLength
 )
 
-// tokenPrefix is the prefix of every page token before it is encoded. It identifies page tokens.
-const tokenPrefix = "after/"
-
 // violations collects the errors in a request.
-type violations []*errdetails.BadRequest_FieldViolation
+type violations rings.InvalidError
 
 func (v *violations) add(field, format string, args ...any) {
 	*v = append(*v, &errdetails.BadRequest_FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
@@ -67,7 +63,7 @@ func (v *violations) err() error {
 		return nil
 	}
 
-	return &rings.InvalidError{Violations: *v}
+	return rings.InvalidError(*v)
 }
 
 // page returns the start and the size of the requested page.
@@ -77,14 +73,12 @@ func page(req *pb.ListRingsRequest) (after string, limit int, err error) {
 	limit = int(v.pageSize(req.GetPageSize(), defaultPageSize, maxPageSize))
 
 	if token := req.GetPageToken(); token != "" {
-		text, err := base64.RawURLEncoding.DecodeString(token)
-
-		name, ok := strings.CutPrefix(string(text), tokenPrefix)
-		if err != nil || !ok || len(validateRing(name)) > 0 {
+		name, err := base64.RawURLEncoding.DecodeString(token)
+		if err != nil || len(validateRing(string(name))) > 0 {
 			v.add("page_token", "must be the next_page_token of an earlier answer")
 		}
 
-		after = name
+		after = string(name)
 	}
 
 	return after, limit, v.err()
@@ -104,16 +98,14 @@ func (v *violations) pageSize(asked, byDefault, greatest int32) int32 {
 }
 
 // pageToken returns the token of the page that begins after the ring.
-func pageToken(after string) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(tokenPrefix + after))
-}
+func pageToken(after string) string { return base64.RawURLEncoding.EncodeToString([]byte(after)) }
 
-// ringName returns the name of the requested ring.
-func ringName(req interface{ GetName() string }) (string, error) {
+// checkName validates the name of the requested ring.
+func checkName(ring string) error {
 	var v violations
-	v.check("name", validateRing(req.GetName()))
+	v.check("name", validateRing(ring))
 
-	return req.GetName(), v.err()
+	return v.err()
 }
 
 // bulk validates a request of a stream, except its question.
@@ -159,14 +151,6 @@ func questionOf(req *pb.LocateRequest) (question, error) {
 	}
 
 	return q, v.err()
-}
-
-// explainQuestion returns what a valid request asks.
-func explainQuestion(req *pb.ExplainRequest) (explain.Question, error) {
-	var v violations
-	v.optional("ring", req.GetRing(), validateRing)
-
-	return explain.Question{Ring: req.GetRing(), Object: v.object(req.GetObject())}, v.err()
 }
 
 // object returns the object in question.
@@ -218,26 +202,18 @@ func validateRing(name string) []string {
 	return required(name, validation.IsDNS1123Subdomain)
 }
 
-// RingOf returns the name of the ring that a request is about, for authorization. It is empty if the request is about several rings, if
-// the name is not valid, and for anything that is not a request.
+// RingOf returns the name of the ring that a request is about, for authorization. It is empty if the request is about several rings, and
+// if the name is not valid.
 func RingOf(request any) string {
 	var name string
 
 	switch r := request.(type) {
-	case *pb.GetRingRequest:
-		name = r.GetName()
-	case *pb.WatchRingRequest:
-		name = r.GetName()
-	case *pb.LocateRequest:
-		name = r.GetRing()
 	case *pb.LocateAllRequest:
 		name = r.GetQuestion().GetRing()
-	case *pb.ExplainRequest:
+	case interface{ GetRing() string }:
 		name = r.GetRing()
-	case *pb.ListAssignmentsRequest:
-		name = r.GetRing()
-	case *pb.SimulateRequest:
-		name = r.GetRing()
+	case interface{ GetName() string }:
+		name = r.GetName()
 	}
 
 	if validateRing(name) != nil {

@@ -1,7 +1,33 @@
+// Package auth authenticates and authorizes callers by the users and permissions of Kubernetes.
+//
+// A caller is identified by a client certificate (its common name is the user, and its organizations are the groups) or by a bearer
+// token, which the API server reviews. The API server also authorizes: a query about a ring requires permission to "get" the subresource
+// "diagnostics" of that ClusterRing. A query about several rings at a time requires this permission on all rings. [Guard] checks every
+// call. It uses the authenticators of aggregated API servers.
+//
+// # Invariants
+//
+//  1. Nothing about a ring leaves the server without a positive answer of the API server that is at most [Options.TTL] old. This also
+//     applies to each message of a stream: a user who has lost the permission receives no further messages.
+//  2. A request whose ring is not known requires permission on all rings.
+//  3. If the API server does not answer, the call fails with UNAVAILABLE. It is neither permitted nor denied.
+//  4. Callers with wrong tokens, however many, delay neither calls with tokens that were valid before, nor calls with new tokens from
+//     other addresses.
+//  5. Neither tokens nor their hashes are logged. An error contains only facts that the caller has sent itself.
+//
+// # Rejected alternatives
+//
+// The factory authenticatorfactory does not distinguish an invalid token from an API server that does not answer, and sends a review for
+// every use of an invalid token. The token cache with our own reviewer does neither.
+//
+// The authorizer of k8s.io/apiserver sends a review for each of a thousand watchers of one user. It also depends on CEL and a trace
+// exporter, for match conditions that nobody uses here.
 package auth
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -9,7 +35,13 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"golang.org/x/sync/singleflight"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
@@ -20,6 +52,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
@@ -221,4 +254,145 @@ func (g *Guard) permit(ctx context.Context, who user.Info, ring string) error {
 	default:
 		return nil
 	}
+}
+
+// The required permission, in terms of RBAC.
+const (
+	verb        = "get"
+	resource    = "clusterrings"
+	subresource = "diagnostics"
+)
+
+// remembered is the maximum number of cached answers. The least recently used answer is evicted first.
+const remembered = 4096
+
+// rights finds out whether a user may query a ring. Equal questions at the same time share one request, because all watchers of a ring
+// receive a change at the same moment, and many of them are the same user.
+type rights struct {
+	reviews      authorizationclient.SubjectAccessReviewInterface
+	ttl, refusal time.Duration
+	answers      *cache.LRUExpireCache
+	flights      singleflight.Group
+}
+
+// may reports whether the user may query the ring, or all rings if the name is empty. An error means that the result is unknown.
+func (r *rights) may(ctx context.Context, who user.Info, ring string) (bool, error) {
+	spec := authorizationv1.SubjectAccessReviewSpec{
+		User: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: map[string]authorizationv1.ExtraValue{},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: verb, Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version,
+			Resource: resource, Subresource: subresource, Name: ring,
+		},
+	}
+	for key, values := range who.GetExtra() {
+		spec.Extra[key] = values
+	}
+
+	key, err := json.Marshal(spec) // sorts the keys of maps
+	if err != nil {
+		return false, fmt.Errorf("encode the review for user %q: %w", who.GetName(), err)
+	}
+
+	if allowed, ok := r.answers.Get(string(key)); ok {
+		return allowed == true, nil
+	}
+
+	flight := r.flights.DoChan(string(key), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout()) // other callers may still wait for it when ctx ends
+		defer cancel()
+
+		review, err := r.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+		if err != nil {
+			return false, fmt.Errorf("review the permissions of user %q: %w", who.GetName(), err)
+		}
+
+		allowed, ttl := review.Status.Allowed && !review.Status.Denied, r.refusal
+		if allowed {
+			ttl = r.ttl
+		}
+
+		if ttl > 0 {
+			r.answers.Add(string(key), allowed, ttl)
+		}
+
+		return allowed, nil
+	})
+
+	select {
+	case <-ctx.Done():
+		return false, fmt.Errorf("wait for the API server: %w", ctx.Err())
+	case result := <-flight:
+		return result.Val == true, result.Err
+	}
+}
+
+// Reasons of the google.rpc.ErrorInfo in errors.
+const (
+	reasonUnauthenticated = "UNAUTHENTICATED"
+	reasonDenied          = "PERMISSION_DENIED"
+	reasonUnavailable     = "API_SERVER_UNAVAILABLE"
+)
+
+// viewerRole is the ClusterRole in deploy/base/ringquery that grants access to all rings.
+const viewerRole = "clusterring:diagnostics-viewer"
+
+// unauthenticated returns the error for a caller that was not authenticated, and why. Problems that are nil are ignored.
+func (g *Guard) unauthenticated(problems ...error) error {
+	wanted := "send a token that the API server accepts"
+	if len(g.Options.Audiences) > 0 {
+		wanted = fmt.Sprintf("send a token for the audience %q (kubectl create token NAME --audience %[1]s)", g.Options.Audiences[0])
+	}
+
+	wanted += `, as metadata "authorization: Bearer <token>"`
+	if g.certificates != nil {
+		wanted += ", or a client certificate"
+	}
+
+	problem := "the server requires authentication"
+	if err := errors.Join(problems...); err != nil {
+		problem = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+
+	return g.status(codes.Unauthenticated, problem+": "+wanted, &errdetails.ErrorInfo{Reason: reasonUnauthenticated})
+}
+
+// denied returns the error for a missing permission, and how to get the permission.
+func (g *Guard) denied(user, ring string) error {
+	what, object := "all rings at once", resource+"."+v1alpha1.GroupVersion.Group
+	if ring != "" {
+		what, object = fmt.Sprintf("ring %q", ring), object+"/"+ring
+	}
+
+	message := fmt.Sprintf("user %q may not %s %s/%s of %s: this requires the verb %q on resource %s/%s of API group %s, "+
+		"which the ClusterRole %s grants on all rings; to check, run 'kubectl auth can-i %s %s --subresource=%s'",
+		user, verb, resource, subresource, what, verb, resource, subresource, v1alpha1.GroupVersion.Group,
+		viewerRole, verb, object, subresource)
+
+	return g.status(codes.PermissionDenied, message, &errdetails.ErrorInfo{Reason: reasonDenied, Metadata: map[string]string{
+		"user": user, "verb": verb, "group": v1alpha1.GroupVersion.Group, "resource": resource, "subresource": subresource, "name": ring,
+	}})
+}
+
+// unknown returns the error for a failed request to the API server. The cause is logged and kept from the caller.
+func (g *Guard) unknown(ctx context.Context, err error, what string) error {
+	if ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err() //nolint:wrapcheck // a status is what a caller gets
+	}
+
+	g.Log.Error(err, "Failed to ask the API server", "about", what)
+
+	return g.status(codes.Unavailable, "the API server did not report "+what+": try again, or ask another server",
+		&errdetails.ErrorInfo{Reason: reasonUnavailable})
+}
+
+func (g *Guard) status(code codes.Code, message string, info *errdetails.ErrorInfo) error {
+	info.Domain = g.Domain
+	short := status.New(code, message)
+
+	full, err := short.WithDetails(info)
+	if err != nil {
+		return short.Err() //nolint:wrapcheck // the code and the message matter more than the details
+	}
+
+	return full.Err() //nolint:wrapcheck // a status is what a caller gets
 }

@@ -326,16 +326,6 @@ func TestSameQuestionsAreAskedOnce(t *testing.T) {
 	require.EqualValues(t, 1, f.asked.Load())
 }
 
-func TestTokenForAnotherAudienceIsRefused(t *testing.T) {
-	f := newFixture(t, auth.Options{TTL: short, Audiences: []string{"ringquery"}})
-	account, _, general := f.account()
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"ringquery"}}}
-	require.NoError(t, f.plane.Client.SubResource("token").Create(t.Context(), account, request))
-
-	f.eventually(withToken(t.Context(), request.Status.Token), codes.OK)
-	require.Equal(t, codes.Unauthenticated, status.Code(f.ask(withToken(t.Context(), general), "a")))
-}
-
 func TestAPIServerThatDoesNotAnswerIsNoRefusal(t *testing.T) {
 	down := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
@@ -352,44 +342,6 @@ func TestAPIServerThatDoesNotAnswerIsNoRefusal(t *testing.T) {
 	ended, cancel := context.WithCancel(withToken(t.Context(), "d.e.f"))
 	cancel()
 	require.Equal(t, codes.Canceled, status.Code(f.ask(ended, "a")))
-}
-
-func TestClientCertificates(t *testing.T) {
-	authority, stranger := certtest.NewAuthority(t), certtest.NewAuthority(t)
-	file := filepath.Join(t.TempDir(), "ca.crt")
-	require.NoError(t, os.WriteFile(file, authority.PEM(), 0o600))
-	f := newFixture(t, auth.Options{TTL: short, ClientCAFile: file})
-	f.grant(f.plane.Namespace(t), rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "ring-readers"})
-	good := withCertificate(t.Context(), t, authority.Client(t, time.Time{}, "jane", "ring-readers"))
-	f.eventually(good, codes.OK)
-	_, _, token := f.account()
-
-	for name, c := range map[string]struct {
-		ctx     context.Context
-		want    codes.Code
-		message string
-	}{
-		"no certificate":     {t.Context(), codes.Unauthenticated, "or a client certificate"},
-		"no rights":          {withCertificate(t.Context(), t, authority.Client(t, time.Time{}, "joe")), codes.PermissionDenied, `user "joe"`},
-		"expired":            {withCertificate(t.Context(), t, authority.Client(t, f.clock.Now().Add(-time.Second), "jane", "ring-readers")), codes.Unauthenticated, "expired"},
-		"another authority":  {withCertificate(t.Context(), t, stranger.Client(t, time.Time{}, "jane", "ring-readers")), codes.Unauthenticated, "unknown authority"},
-		"no name":            {withCertificate(t.Context(), t, authority.Client(t, time.Time{}, "", "ring-readers")), codes.Unauthenticated, "no common name"},
-		"that of a server":   {withCertificate(t.Context(), t, authority.Server(t, 1, time.Time{})), codes.Unauthenticated, "incompatible key usage"},
-		"bad, but a token":   {withToken(withCertificate(t.Context(), t, stranger.Client(t, time.Time{}, "x")), token), codes.OK, ""},
-		"good, and no token": {withToken(good, "no.such.token"), codes.OK, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f.t = t
-			if c.want == codes.OK {
-				f.eventually(c.ctx, c.want)
-				return
-			}
-
-			err := f.ask(c.ctx, "a")
-			require.Equal(t, c.want, status.Code(err))
-			require.ErrorContains(t, err, c.message)
-		})
-	}
 }
 
 func TestClientCertificateExpiresWhileItIsUsed(t *testing.T) {

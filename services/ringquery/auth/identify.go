@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/peer"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
@@ -24,6 +26,8 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	"k8s.io/utils/clock"
+
+	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
 // answersWithin is how long the API server has for an answer, in nanoseconds. Only tests change it.
@@ -43,7 +47,7 @@ var (
 type reviewer struct {
 	// unknown and known review tokens of which nothing is known, and those that were valid before.
 	unknown, known authenticationclient.TokenReviewInterface
-	acquaintances  *acquaintances
+	acquaintances  acquaintances
 	audiences      []string
 }
 
@@ -161,4 +165,65 @@ func bearer(authorization []string) (string, error) {
 	}
 
 	return token, nil
+}
+
+const (
+	// placesPerPeer is how many unknown tokens of one address are reviewed at a time. Others wait.
+	placesPerPeer = 8
+	// acquainted is how long a token is remembered that was valid.
+	acquainted = time.Hour
+)
+
+// doorkeeper lets tokens that were valid pass at once, and others only as far as there are places for unknown tokens of their address.
+// A flood of wrong tokens thus delays neither callers who are known, nor callers who come from elsewhere.
+type doorkeeper struct {
+	authenticator.Token
+
+	known  acquaintances
+	places *quota.Queues
+}
+
+// AuthenticateToken implements authenticator.Token.
+func (d *doorkeeper) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	if !d.known.has(token) {
+		waiting, cancel := context.WithTimeout(ctx, reviewTimeout())
+		defer cancel()
+
+		leave, err := d.places.Enter(waiting, address(ctx))
+		if err != nil {
+			return nil, false, fmt.Errorf("too many unknown tokens from %s are being reviewed: %w", quota.Host(address(ctx)), err)
+		}
+		defer leave()
+	}
+
+	return d.Token.AuthenticateToken(ctx, token) //nolint:wrapcheck // it says what it did
+}
+
+// acquaintances are the hashes of the tokens that were valid when they were last reviewed.
+type acquaintances struct{ *cache.LRUExpireCache }
+
+func newAcquaintances() acquaintances { return acquaintances{cache.NewLRUExpireCache(remembered)} }
+
+func (a acquaintances) has(token string) bool {
+	_, ok := a.Get(sha256.Sum256([]byte(token)))
+	return ok
+}
+
+// learn records the result of a review.
+func (a acquaintances) learn(token string, valid bool) {
+	if hash := sha256.Sum256([]byte(token)); valid {
+		a.Add(hash, true, acquainted)
+	} else {
+		a.Remove(hash)
+	}
+}
+
+// address returns the address that a call comes from.
+func address(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return ""
+	}
+
+	return p.Addr.String()
 }

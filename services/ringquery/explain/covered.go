@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,38 +15,129 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
+// object returns the findings about the object itself. The rings named covering shard it.
+func object(f *Facts, covering []string) []*pb.Finding {
+	var all []*pb.Finding
+
+	say := func(severity pb.Severity, reason, format string, args ...any) *pb.Finding {
+		all = append(all, &pb.Finding{Severity: severity, Reason: reason, Message: fmt.Sprintf(format, args...)})
+
+		return all[len(all)-1]
+	}
+
+	if len(f.Rings) == 0 {
+		say(Info, "NOT_SHARDED", "%s", notSharded(f)).Advice = notShardedAdvice(f)
+	}
+
+	switch resource := f.Object.Resource.GroupResource(); {
+	case f.Object.Meta != nil:
+	case len(f.Rings) == 0:
+		say(Info, "OBJECT_FORBIDDEN", "The server may not read %s, so it does not know whether the object exists or has "+
+			"labels of rings.", resource)
+	default:
+		say(Warning, "OBJECT_FORBIDDEN", "The server may not read %s, so it does not know where the object is or whether it "+
+			"exists.", resource).Advice = "Grant get and list on it by a ClusterRole with the " +
+			"label " + contract.LabelAggregateToRingQuery + `: "true".`
+	}
+
+	if f.Object.Meta == nil {
+		return all
+	}
+
+	if at := f.Object.Meta.DeletionTimestamp; !at.IsZero() {
+		say(Info, "OBJECT_DELETING", "%s", deleting(f, at))
+	}
+
+	for _, label := range unknownLabels(f) {
+		say(Warning, "UNKNOWN_RING_LABEL", "It has the label %s=%s of a ring that does not exist: every service ignores it, "+
+			"and none removes it. It may come from a backup or from a copy of another object.", label,
+			f.Object.Meta.Labels[label]).Advice = "Remove it: " + f.Object.labelCommand(label+"-")
+	}
+
+	if len(covering) > 1 {
+		say(Info, "SEVERAL_RINGS", "The rings %s shard it, each with its own label. The rings are independent, and one "+
+			"shard of each ring works on it.", list(covering))
+	}
+
+	return all
+}
+
+func notSharded(f *Facts) string {
+	if len(f.Known) == 0 {
+		return "It is not sharded: there is no ring. Its controller, if any, is not sharded."
+	}
+
+	return fmt.Sprintf("It is not sharded: no ring lists %s. Its controller, if any, is not sharded.",
+		f.Object.Resource.GroupResource())
+}
+
+func notShardedAdvice(f *Facts) string {
+	if len(f.Controlling) == 0 {
+		return ""
+	}
+
+	controller := ""
+	if ref := metav1.GetControllerOfNoCopy(f.Object.metadata()); ref != nil {
+		controller = " by " + ref.Kind + " " + ref.Name
+	}
+
+	return fmt.Sprintf("It is controlled%s, and the kind of its controller is sharded by %s. If each shard should watch "+
+		"only its own objects, add %s to the controlledResources of the ring.", controller, list(f.Controlling),
+		f.Object.Resource.GroupResource())
+}
+
+func deleting(f *Facts, at *metav1.Time) string {
+	finalizers := slices.Clone(f.Object.Meta.Finalizers)
+	for i := range finalizers {
+		finalizers[i] = fmt.Sprintf("%q", finalizers[i])
+	}
+
+	if len(finalizers) == 0 {
+		return fmt.Sprintf("It was deleted %s ago and is about to disappear.", span(f.Now.Sub(at.Time)))
+	}
+
+	return fmt.Sprintf("It was deleted %s ago and stays until its finalizers %s are removed. "+
+		"An object in deletion has a shard like any other object, and that shard must remove the finalizers of its "+
+		"controller.",
+		span(f.Now.Sub(at.Time)), list(finalizers))
+}
+
 // coverage reports whether the ring shards the object, and explains why not.
 func (c *ringCase) coverage() bool {
 	resource := c.facts.Object.Resource.GroupResource()
 
 	switch {
 	case c.Holder != "":
-		c.uncovered(Error, ReasonLabelInUse, fmt.Sprintf("Ring %s shards nothing: %s.", c.Name, clusterring.LabelInUse(c.ClusterRing, c.Holder)), "")
+		c.uncovered(Error, "LABEL_IN_USE", "Ring %s shards nothing: %s.", c.Name, clusterring.LabelInUse(c.ClusterRing,
+			c.Holder))
 	case !c.DeletionTimestamp.IsZero():
-		c.uncovered(Warning, ReasonRingDeleting, fmt.Sprintf("Ring %s has been in deletion for %s: it releases its objects and assigns none.",
-			c.Name, span(c.facts.Now.Sub(c.DeletionTimestamp.Time))), "")
+		c.uncovered(Warning, "RING_DELETING", "Ring %s has been in deletion for %s: it releases its objects and assigns "+
+			"none.", c.Name, span(c.facts.Now.Sub(c.DeletionTimestamp.Time)))
 	case c.Leaving:
-		c.uncovered(Warning, ReasonResourceLeft, fmt.Sprintf("Ring %s no longer lists %s, and releases its objects of this resource.", c.Name, resource), "")
+		c.uncovered(Warning, "RESOURCE_LEFT", "Ring %s no longer lists %s, and releases its objects of this resource.",
+			c.Name, resource)
 	case c.Coverage == rings.NotCovered:
-		c.uncovered(Warning, ReasonNamespaceNotSelected, fmt.Sprintf("Ring %s does not shard objects in namespace %s: its selector is %q, "+
-			"and the labels of the namespace are %s.", c.Name, c.facts.Object.Namespace, c.Selector(), c.namespaceLabels()), c.selectAdvice())
+		c.uncovered(Warning, "NAMESPACE_NOT_SELECTED", "Ring %s does not shard objects in namespace %s: its selector is %q, "+
+			"and the labels of the namespace are %s.", c.Name, c.facts.Object.Namespace, c.Selector(),
+			c.namespaceLabels()).Advice = c.selectAdvice()
 	case !c.selects() && c.in.Controlled:
 		which := "is not selected"
 		if c.Kin.Orphaned {
 			which = "does not exist, and therefore is not selected"
 		}
 
-		c.uncovered(Info, ReasonObjectNotSelected, fmt.Sprintf("It follows %s %s, which %s by spec.objectSelector of ring %s, %q.",
-			c.owner.Resource.Kind.Kind, c.owner.Name, which, c.Name, c.Resources.Selector()), "")
+		c.uncovered(Info, "OBJECT_NOT_SELECTED", "It follows %s %s, which %s by spec.objectSelector of ring %s, %q.",
+			c.owner.Resource.Kind.Kind, c.owner.Name, which, c.Name, c.Resources.Selector())
 	case !c.selects():
-		c.uncovered(Info, ReasonObjectNotSelected, fmt.Sprintf("It is not selected by spec.objectSelector of ring %s, %q: its labels are %s.",
-			c.Name, c.Resources.Selector(), labelText(c.facts.Object.Meta.Labels)), "")
+		c.uncovered(Info, "OBJECT_NOT_SELECTED", "It is not selected by spec.objectSelector of ring %s, %q: its labels are "+
+			"%s.", c.Name, c.Resources.Selector(), labelText(c.facts.Object.Meta.Labels))
 	case c.facts.Object.Meta != nil && c.in.Controlled && c.owner == nil:
 		c.noOwner(resource.String())
 	default:
 		if c.Coverage == rings.Unknown {
-			c.add(Info, ReasonNamespaceUnknown, fmt.Sprintf("The server could not read the labels of namespace %s. The findings about ring %s apply if "+
-				"its selector %q selects the namespace. Otherwise, the ring does not shard the object.", c.facts.Object.Namespace, c.Name, c.Selector()), "")
+			c.say(Info, "NAMESPACE_UNKNOWN", "The server could not read the labels of namespace %s. The findings about ring %s "+
+				"apply if its selector %q selects the namespace. Otherwise, the ring does not shard the object.",
+				c.facts.Object.Namespace, c.Name, c.Selector())
 		}
 
 		return true
@@ -60,15 +152,16 @@ func (c *ringCase) noOwner(resource string) {
 
 	ref := metav1.GetControllerOfNoCopy(c.facts.Object.Meta)
 	if ref == nil {
-		c.uncovered(Info, ReasonNoController, rule+", and this object has no controller.",
-			"If it should be sharded, its creator must set an owner reference with controller: true.")
+		c.uncovered(Info, "NO_CONTROLLER", "%s", rule+", and this object has no controller.").Advice = "If it should be " +
+			"sharded, its creator must set an owner reference with controller: true."
 
 		return
 	}
 
 	if c.Unread != "" {
-		c.uncovered(Warning, ReasonOwnerForbidden, fmt.Sprintf("%s. This object is controlled by %s, which the server may not read, so its owner is not known.",
-			rule, c.Unread), fmt.Sprintf("Grant get on that resource by a ClusterRole with the label %s: \"true\".", contract.LabelAggregateToRingQuery))
+		c.uncovered(Warning, "OWNER_FORBIDDEN", "%s. This object is controlled by %s, which the server may not read, so its "+
+			"owner is not known.", rule, c.Unread).Advice = fmt.Sprintf("Grant get on that resource by a ClusterRole with the "+
+			"label %s: \"true\".", contract.LabelAggregateToRingQuery)
 
 		return
 	}
@@ -78,7 +171,7 @@ func (c *ringCase) noOwner(resource string) {
 		by += fmt.Sprintf(", which also follows none of them, or through more than %d levels", contract.MaxDepth)
 	}
 
-	c.uncovered(Info, ReasonForeignController, rule+", and this object "+by+".", "")
+	c.uncovered(Info, "FOREIGN_CONTROLLER", "%s", rule+", and this object "+by+".")
 }
 
 func (c *ringCase) mainKinds() string {
@@ -90,16 +183,18 @@ func (c *ringCase) mainKinds() string {
 	return list(kinds)
 }
 
-// uncovered explains why the ring does not shard the object, and what happens to labels that the object still has. The severity is
-// that for an object without labels.
-func (c *ringCase) uncovered(severity pb.Severity, reason Reason, message, advice string) {
+// uncovered explains why the ring does not shard the object, and what happens to labels that the object still has. The
+// severity is that for an object without labels.
+func (c *ringCase) uncovered(severity pb.Severity, reason, format string, args ...any) *pb.Finding {
+	also := ""
+
 	if c.in.Labelled || c.in.Draining {
-		severity, message = max(severity, Warning), message+" "+c.leftLabels()
+		severity, also = max(severity, Warning), " "+c.leftLabels()
 	} else if c.facts.Object.Meta != nil && severity == Warning {
-		message += " No shard of the ring works on the object."
+		also = " No shard of the ring works on the object."
 	}
 
-	c.add(severity, reason, message, advice)
+	return c.say(severity, reason, "%s%s", fmt.Sprintf(format, args...), also)
 }
 
 // leftLabels describes what happens to the labels of an object that the ring does not shard.
@@ -117,9 +212,11 @@ func (c *ringCase) leftLabels() string {
 	case c.act.Verb == plan.AwaitAcknowledgement:
 		return still + "The object is draining, and its labels are removed when the shard releases it."
 	case c.act.TakenFrom != "" && c.View.Works(c.act.TakenFrom):
-		return "It still has the label of shard " + c.in.Shard + ", which does not watch its namespace. The rebalancer removes the labels of the ring."
+		return "It still has the label of shard " + c.in.Shard + ", which does not watch its namespace. The rebalancer " +
+			"removes the labels of the ring."
 	case c.act.TakenFrom != "":
-		return still + "That shard is not available. The labels are removed when a live read confirms that the shard does not hold its Lease."
+		return still + "That shard is not available. The labels are removed when a live read confirms that the shard does " +
+			"not hold its Lease."
 	}
 
 	return still + "The rebalancer removes the labels of the ring."
@@ -153,8 +250,8 @@ func (c *ringCase) selectAdvice() string {
 			list(c.Spec.EffectiveNamespaceSelector().MatchExpressions[0].Values))
 	}
 
-	return fmt.Sprintf("If the object should be sharded, label the namespace (kubectl label namespace %s ...) so that the selector matches, "+
-		"or change the namespaceSelector of the ring.", ns)
+	return fmt.Sprintf("If the object should be sharded, label the namespace (kubectl label namespace %s ...) so that "+
+		"the selector matches, or change the namespaceSelector of the ring.", ns)
 }
 
 // stray explains a label of a ring that does not list the object's resource.
@@ -164,8 +261,8 @@ func (c *ringCase) stray() {
 		label, value = c.Keys.Drain, c.facts.Object.Meta.Labels[c.Keys.Drain]
 	}
 
-	c.add(Warning, ReasonStrayLabel, fmt.Sprintf("It has the label %s=%s, but ring %s does not list %s and has no record of it: every service ignores the "+
-		"label, and none removes it.", label, value, c.Name, c.facts.Object.Resource.GroupResource()),
-		"Remove it: "+c.facts.Object.labelCommand(label+"-"))
+	c.say(Warning, "STRAY_LABEL", "It has the label %s=%s, but ring %s does not list %s and has no record of it: every "+
+		"service ignores the label, and none removes it.", label, value, c.Name,
+		c.facts.Object.Resource.GroupResource()).Advice = "Remove it: " + c.facts.Object.labelCommand(label+"-")
 	c.labelWriter()
 }

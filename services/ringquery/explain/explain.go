@@ -49,8 +49,8 @@ const (
 // nextShards is the number of next shards in an explanation.
 const nextShards = 2
 
-// Explain derives an explanation from the facts: findings for people, the most severe first, and the same facts for programs, ring by
-// ring.
+// Explain derives an explanation from the facts: findings for people, the most severe first, and the same facts for
+// programs, ring by ring.
 func Explain(f *Facts) *pb.ExplainResponse {
 	var covering []string
 
@@ -68,7 +68,10 @@ func Explain(f *Facts) *pb.ExplainResponse {
 	}
 
 	e.Findings = append(object(f, covering), e.GetFindings()...)
-	slices.SortStableFunc(e.GetFindings(), func(a, b *pb.Finding) int { return cmp.Compare(b.GetSeverity(), a.GetSeverity()) })
+	slices.SortStableFunc(e.GetFindings(), func(a, b *pb.Finding) int {
+		return cmp.Compare(b.GetSeverity(),
+			a.GetSeverity())
+	})
 	e.Healthy = len(e.GetFindings()) > 0 && e.GetFindings()[0].GetSeverity() == Info
 
 	return e
@@ -81,10 +84,8 @@ type ringCase struct {
 
 	in  plan.Object
 	act plan.Action
-	// owner is the main object that the object follows. Nil: there is none. between are the objects between the two, the nearest
-	// first.
-	owner   *resources.Owner
-	between []resources.Owner
+	// owner is the main object that the object follows. Nil: there is none.
+	owner *resources.Owner
 	// gone is true if the owner no longer exists, and replaced is true if another object has its name.
 	gone, replaced bool
 
@@ -137,7 +138,7 @@ func (c *ringCase) decide(meta *metav1.PartialObjectMetadata) {
 	}
 
 	if kin != nil && kin.Owner != nil {
-		c.owner, c.between = kin.Owner, kin.Between
+		c.owner = kin.Owner
 		c.addOwner()
 	}
 
@@ -167,7 +168,8 @@ func (c *ringCase) resource() resources.Resource {
 	return resource
 }
 
-// selects reports whether the ring selects the object, or the main object that it follows, by its labels. It returns true if the object cannot be read.
+// selects reports whether the ring selects the object, or the main object that it follows, by its labels. It returns
+// true if the object cannot be read.
 func (c *ringCase) selects() bool {
 	switch {
 	case c.Role == resources.Main:
@@ -190,7 +192,8 @@ func pick(shards []*pb.Shard, name string) (found *pb.Shard) {
 	return found
 }
 
-// covers reports whether the ring shards objects of this resource in this namespace. If this is not known, it returns true.
+// covers reports whether the ring shards objects of this resource in this namespace. If this is not known, it returns
+// true.
 func (c *ringCase) covers() bool {
 	return c.Active() && !c.Leaving && c.Coverage != rings.NotCovered
 }
@@ -204,7 +207,8 @@ func (c *ringCase) addOwner() {
 
 	c.gone = found == Missing
 	c.told.Owner = &pb.ExplainedOwner{
-		Resource: c.owner.Resource.GroupResource().String(), Namespace: c.owner.Namespace, Name: c.owner.Name, Found: cmp.Or(found, Forbidden),
+		Resource: c.owner.Resource.GroupResource().String(), Namespace: c.owner.Namespace, Name: c.owner.Name,
+		Found: cmp.Or(found, Forbidden),
 	}
 
 	switch found {
@@ -219,8 +223,8 @@ func (c *ringCase) addOwner() {
 	}
 }
 
-// ownerStays reports whether the ring covers the owner. The main resource of the owner can stay in the ring when that of the object
-// leaves it.
+// ownerStays reports whether the ring covers the owner. The main resource of the owner can stay in the ring when that
+// of the object leaves it.
 func (c *ringCase) ownerStays() bool {
 	if !c.Active() {
 		return false
@@ -256,9 +260,13 @@ func (c *ringCase) explain() {
 	c.conditions()
 }
 
-// add adds a finding about the ring.
-func (c *ringCase) add(severity pb.Severity, reason Reason, message, advice string) {
-	c.findings = append(c.findings, &pb.Finding{Severity: severity, Reason: string(reason), Ring: c.Name, Message: message, Advice: advice})
+// say adds a finding about the ring, and returns it, so that it can get advice. The reason is for programs.
+func (c *ringCase) say(severity pb.Severity, reason, format string, args ...any) *pb.Finding {
+	c.findings = append(c.findings, &pb.Finding{
+		Severity: severity, Reason: reason, Ring: c.Name, Message: fmt.Sprintf(format, args...),
+	})
+
+	return c.findings[len(c.findings)-1]
 }
 
 // worst returns the highest severity so far.
@@ -274,20 +282,21 @@ func (c *ringCase) worst() pb.Severity {
 // unread adds the findings that follow from the object's name alone.
 func (c *ringCase) unread() {
 	if c.in.Controlled {
-		c.add(Info, ReasonBelongs, fmt.Sprintf("Ring %s lists %s as controlled: the object is at the shard of the object that controls it.",
-			c.Name, c.facts.Object.Resource.GroupResource()), "")
+		c.say(Info, "BELONGS", "Ring %s lists %s as controlled: the object is at the shard of the object that controls it.",
+			c.Name, c.facts.Object.Resource.GroupResource())
 
 		return
 	}
 
 	if label := c.resource().Key.Label; label != "" && c.covers() {
-		c.add(Info, ReasonBelongs, fmt.Sprintf("Its label %s determines its shard of ring %s, and is not known.", label, c.Name), "")
+		c.say(Info, "BELONGS", "Its label %s determines its shard of ring %s, and is not known.", label, c.Name)
 
 		return
 	}
 
 	if selector := c.resource().Selector; selector != "" && c.covers() {
-		c.add(Info, ReasonBelongs, fmt.Sprintf("Its labels are not known, so it is not known whether spec.objectSelector of ring %s, %q, selects it.", c.Name, selector), "")
+		c.say(Info, "BELONGS", "Its labels are not known, so it is not known whether spec.objectSelector of ring %s, %q, "+
+			"selects it.", c.Name, selector)
 
 		return
 	}
@@ -301,8 +310,8 @@ func (c *ringCase) unread() {
 		return
 	}
 
-	c.add(Info, ReasonBelongs, fmt.Sprintf("By its name, it belongs to shard %s of ring %s (%s). It is not known whether it is there.",
-		c.in.Desired, c.Name, c.why(*c.key)), "")
+	c.say(Info, "BELONGS", "By its name, it belongs to shard %s of ring %s (%s). It is not known whether it is there.",
+		c.in.Desired, c.Name, c.why(*c.key))
 	c.conditions()
 }
 
@@ -324,8 +333,9 @@ func keyText(k rings.Key) string {
 	return strings.Join([]string{k.Group, k.Kind, k.Namespace, k.Name}, "/")
 }
 
-// steps translates the decision of package plan into the next step and its actor. For an object that the plan leaves alone, it adds
-// two cases: the lease monitor is about to take the Lease of the shard, and a controlled object will follow its owner.
+// steps translates the decision of package plan into the next step and its actor. For an object that the plan leaves
+// alone, it adds two cases: the lease monitor is about to take the Lease of the shard, and a controlled object will
+// follow its owner.
 func (c *ringCase) steps() {
 	switch c.act.Verb {
 	case plan.None:
@@ -367,7 +377,8 @@ func (c *ringCase) later() (pb.NextStep, string) {
 		return TakeOver, LeaseMonitor
 	}
 
-	// A shard that does not work gives up nothing: the rebalancer moves its owner, and the child is where the owner will be.
+	// A shard that does not work gives up nothing: the rebalancer moves its owner, and the child is where the owner will
+	// be.
 	if c.in.Controlled && c.in.Owner.Draining && c.in.Belongs && c.space().Works(c.in.Owner.Shard) {
 		return FollowOwner, shardActor(c.in.Owner.Shard)
 	}

@@ -77,6 +77,10 @@ func (b between) LabelsOf(_ context.Context, of resources.Owner) (labels resourc
 // tenant is the label that is the key in some cases.
 const tenant = "example.com/tenant"
 
+// unwatched is what the rebalancer reports of a namespace that no shard watches.
+var unwatched = condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonNamespacesNotWatched,
+	"nobody works on objects in the namespaces default")
+
 // mains are the cases of main objects; each begins with shard-a and shard-b, and an object that belongs to shard-b.
 var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	"assigned": func(_ *Ring, o *Object, _ *Facts) { o.Meta.Labels = at("shard-b") },
@@ -321,6 +325,80 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 		f.Rings = append(f.Rings, ringOf("other", alive("shard-z")))
 		f.Known = keysOf("example", "other")
 	},
+	"keyed by namespace": func(r *Ring, o *Object, _ *Facts) {
+		r.keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace})
+
+		o.Meta.Labels = at("shard-a")
+	},
+	"keyed by label": func(r *Ring, o *Object, _ *Facts) {
+		r.keyed(byTenant)
+
+		o.Meta.Labels = at("shard-b")
+		metav1.SetMetaDataLabel(&o.Meta.ObjectMeta, tenant, r.tenantOf("shard-b"))
+	},
+	"keyed by label, draining to the shard of another label": func(r *Ring, o *Object, _ *Facts) {
+		r.keyed(byTenant)
+
+		o.Meta.Labels = drained(at("shard-a"))
+		metav1.SetMetaDataLabel(&o.Meta.ObjectMeta, tenant, r.tenantOf("shard-b"))
+	},
+	"keyed by a label that it lacks": func(r *Ring, o *Object, _ *Facts) {
+		r.keyed(byTenant)
+
+		o.Meta.Labels = at("shard-b")
+	},
+	"keyed by label, forbidden": func(r *Ring, o *Object, _ *Facts) {
+		r.keyed(byTenant)
+
+		o.Meta = nil
+	},
+	"selected": func(r *Ring, o *Object, _ *Facts) {
+		r.selecting()
+
+		o.Meta.Labels = at("shard-b")
+		metav1.SetMetaDataLabel(&o.Meta.ObjectMeta, tenant, "ours")
+	},
+	"not selected": func(r *Ring, o *Object, _ *Facts) {
+		r.selecting()
+		metav1.SetMetaDataLabel(&o.Meta.ObjectMeta, tenant, "theirs")
+	},
+	"not selected any more": func(r *Ring, o *Object, _ *Facts) {
+		r.selecting()
+
+		o.Meta.Labels = at("shard-a")
+	},
+	"selected or not, forbidden": func(r *Ring, o *Object, _ *Facts) {
+		r.selecting()
+
+		o.Meta = nil
+	},
+	"not watched, without a shard": func(r *Ring, _ *Object, _ *Facts) {
+		r.has(watching("shard-a", "team-a,team-b"), watching("shard-b", "team-b"))
+		r.says(unwatched)
+	},
+	"not watched, with a shard": func(r *Ring, o *Object, _ *Facts) {
+		r.has(watching("shard-a", "team-a"), watching("shard-b", "team-a"))
+		r.says(unwatched)
+
+		o.Meta.Labels = at("shard-b")
+	},
+	"not watched by its shard": func(r *Ring, o *Object, _ *Facts) {
+		r.has(watching("shard-a", "team-a"), alive("shard-b"))
+
+		o.Meta.Labels = at("shard-a")
+	},
+	"watched by its shard only": func(r *Ring, o *Object, _ *Facts) {
+		r.has(watching("shard-a", "default"), watching("shard-b", "team-b"))
+		r.says(unwatched)
+
+		o.Meta.Labels = at("shard-a")
+	},
+	"not watched, ring in deletion": func(r *Ring, o *Object, _ *Facts) {
+		r.has(watching("shard-a", "team-a"))
+		r.DeletionTimestamp = new(metav1.NewTime(now))
+
+		o.Meta.Labels = at("shard-a")
+	},
 }
 
 // noLabels returns no labels.
@@ -406,6 +484,24 @@ var children = map[string]func(r *Ring, o *Object, f *Facts){
 		r.isDeleted()
 	},
 	"child forbidden": func(_ *Ring, o *Object, _ *Facts) { o.Meta = nil },
+	"child keyed by the label of its owner": func(r *Ring, o *Object, _ *Facts) {
+		r.keyed(byTenant)
+
+		o.Meta.Labels = at("shard-b")
+		r.Kin = kinOf(*r, *o)
+	},
+	"child of an owner that is not selected": func(r *Ring, o *Object, _ *Facts) {
+		r.selecting()
+
+		r.Owner.Meta.Labels = nil
+		r.Kin = kinOf(*r, *o)
+	},
+	"child of an owner that is not selected any more": func(r *Ring, o *Object, _ *Facts) {
+		r.selecting()
+
+		o.Meta.Labels = at("shard-b")
+		r.Kin = kinOf(*r, *o)
+	},
 }
 
 // cases returns the facts of each case.

@@ -1,22 +1,26 @@
 // Package explain explains where an object is, where it belongs, why, and what happens next.
 //
-// [Answer] gathers [Facts]. [Explain] derives an explanation from them. It sends no requests and uses no clock. Package plan decides what
-// happens next. The rebalancer uses the same package, so that the two never disagree.
+// [Answer] gathers [Facts]. [Explain] derives an explanation from them. It sends no requests and uses no clock. Package
+// plan decides what happens next. The rebalancer uses the same package, so that the two never disagree.
 //
 // # Invariants
 //
 //  1. There is always a finding. For an object that is fine, it explains why.
-//  2. Findings are sorted by severity, the most severe first. Among equally severe ones, findings about the object come first. Then, ring
-//     by ring, causes come before their effects.
-//  3. A finding claims only what the facts show. Times by the clocks of other machines affect only the text of a message and the choice
-//     between Info, Warning, and Error.
+//  2. Findings are sorted by severity, the most severe first. Among equally severe ones, findings about the object come
+//     first. Then, ring by ring, causes come before their effects.
+//  3. A finding claims only what the facts show. Times by the clocks of other machines affect only the text of a
+//     message and the choice between Info, Warning, and Error.
 package explain
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -34,7 +38,8 @@ type Facts struct {
 	NamespaceLabels map[string]string
 	// Rings are the rings that list the resource or of which the object has a label, sorted by name.
 	Rings []Ring
-	// Known are the keys of the labels of all rings. Nil: the question is about one ring, and the answer must not reveal others.
+	// Known are the keys of the labels of all rings. Nil: the question is about one ring, and the answer must not reveal
+	// others.
 	Known []contract.LabelKeys
 	// Controlling are the names of the rings that list the kind of the object's controller, but not the object's resource.
 	Controlling []string
@@ -99,9 +104,11 @@ type Ring struct {
 	Leaving bool
 	// Coverage reports whether the ring selects the object's namespace. Cluster-scoped objects are always covered.
 	Coverage rings.Coverage
-	// Kin is the owner that a controlled object follows. Nil for a main object, or if there is no such owner or it is not known.
+	// Kin is the owner that a controlled object follows. Nil for a main object, or if there is no such owner or it is not
+	// known.
 	Kin *resources.Kin
-	// Unread names an object between the object and its owner that could not be read, so that the owner is not known. Empty: none.
+	// Unread names an object between the object and its owner that could not be read, so that the owner is not known.
+	// Empty: none.
 	Unread string
 	// Owner is the result of reading the main object that the object follows. Zero: there is none.
 	Owner Owner
@@ -113,4 +120,189 @@ type Owner struct {
 	Found pb.Found
 	// Meta is its metadata if it was found. Its uid can differ from that of the reference.
 	Meta *metav1.PartialObjectMetadata
+}
+
+// Question asks about one object.
+type Question struct {
+	// Ring limits the answer to one ring. Empty: the answer is about every ring that is related to the object.
+	Ring string
+	// Object is the object in question.
+	Object rings.Reference
+	// Now is the time of the answer.
+	Now time.Time
+}
+
+// Answer reads an object and explains it in the named ring, or in every ring that is related to it. It fails with
+// [rings.ErrInvalid], [rings.ErrRingNotFound], or as rings.Objects.Get does. It fails with [rings.ErrNotAdded] if the
+// named ring does not list the resource. It then does not read the object, because a user with access to one ring must
+// not learn about other objects. If the object may not be read, the answer contains what follows from its name.
+func Answer(ctx context.Context, from *rings.Rings, question Question) (*pb.ExplainResponse, error) {
+	q := &inquiry{from: from, ancestors: from.Objects.Ancestors(), facts: Facts{
+		Now: question.Now, Object: Object{Namespace: question.Object.Namespace, Name: question.Object.Name},
+	}}
+
+	if err := q.find(ctx, question); err != nil {
+		return nil, err
+	}
+
+	if err := question.Object.CheckNamespace(q.facts.Object.Resource); err != nil {
+		return nil, err
+	}
+
+	if err := q.read(ctx); err != nil {
+		return nil, err
+	}
+
+	for _, r := range q.rings {
+		if err := q.add(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+
+	return Explain(&q.facts), nil
+}
+
+// inquiry collects the facts about one object.
+type inquiry struct {
+	from      *rings.Rings
+	rings     []rings.Ring
+	facts     Facts
+	ancestors resources.Ancestors
+}
+
+// find finds the rings and the resource in question. A single ring must list the resource, or must have listed it.
+func (q *inquiry) find(ctx context.Context, question Question) (err error) {
+	resource := &q.facts.Object.Resource
+
+	if question.Ring == "" {
+		if q.rings, err = q.from.All(ctx); err != nil {
+			return err
+		}
+
+		q.facts.Known = make([]contract.LabelKeys, 0, len(q.rings))
+		for _, r := range q.rings {
+			q.facts.Known = append(q.facts.Known, r.Keys)
+		}
+
+		*resource, err = q.from.Resource(question.Object)
+
+		return err
+	}
+
+	ring, err := q.from.Get(ctx, question.Ring)
+	if err != nil {
+		return err
+	}
+
+	q.rings = []rings.Ring{ring}
+
+	if *resource, _, err = ring.Find(question.Object); err != nil {
+		if found, _, leaving := rings.Lookup(q.from.Remembered(ring), question.Object); leaving {
+			*resource, err = found, nil
+		}
+	}
+
+	return err
+}
+
+// read reads the object and the labels of its namespace.
+func (q *inquiry) read(ctx context.Context) error {
+	o := &q.facts.Object
+
+	obj, err := q.from.Objects.Get(ctx, o.Resource.GVR, types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+
+	switch {
+	case errors.Is(err, rings.ErrNotFound):
+		return fmt.Errorf("%w: %s", rings.ErrNotFound,
+			rings.Reference{Group: o.Resource.GVR.Group, Resource: o.Resource.GVR.Resource, Namespace: o.Namespace,
+				Name: o.Name})
+	case errors.Is(err, rings.ErrForbidden):
+	case err != nil:
+		return err
+	default:
+		o.Meta = obj
+	}
+
+	if o.Namespace == "" {
+		return nil
+	}
+
+	has, err := q.from.Objects.NamespaceLabels(ctx, o.Namespace)
+	if err != nil && !errors.Is(err, rings.ErrForbidden) && !errors.Is(err, rings.ErrNotFound) {
+		return err
+	}
+
+	q.facts.NamespaceLabels = has
+
+	return nil
+}
+
+// add adds the facts about one ring, if it is related to the object.
+func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
+	o := &q.facts.Object
+	fact := Ring{Ring: r, Coverage: r.Covers(o.Namespace, q.facts.NamespaceLabels)}
+
+	if _, role, ok := r.Resources.Find(o.Resource.GroupResource()); ok {
+		fact.Role = role
+	} else {
+		fact.Resources = q.from.Remembered(r)
+		_, fact.Role, fact.Leaving = fact.Resources.Find(o.Resource.GroupResource())
+	}
+
+	if fact.Role == "" && !rings.Labels(r.Keys, o.metadata().Labels).Labels() {
+		if _, _, ok := r.Resources.ControllerOf(o.metadata()); ok {
+			q.facts.Controlling = append(q.facts.Controlling, r.Name)
+		}
+
+		return nil
+	}
+
+	if err := q.readOwner(ctx, &fact); err != nil {
+		return err
+	}
+
+	fact.Shards = q.from.Shards(r)
+	q.from.Confirm(ctx, fact.Shards, o.metadata().Labels[r.Keys.Shard])
+	q.facts.Rings = append(q.facts.Rings, fact)
+
+	return nil
+}
+
+// readOwner finds the main object that the object follows, and reads it.
+func (q *inquiry) readOwner(ctx context.Context, r *Ring) error {
+	if r.Role != resources.Controlled || q.facts.Object.Meta == nil {
+		return nil
+	}
+
+	kin, ok, err := r.Resources.KinOf(ctx, resources.Subject{Resource: q.facts.Object.Resource, Role: r.Role,
+		Object: q.facts.Object.Meta}, q.ancestors)
+
+	switch {
+	case errors.Is(err, rings.ErrForbidden):
+		nearest, _, _ := r.Resources.ControllerOf(q.facts.Object.Meta)
+		r.Unread = nearest.Resource.Kind.Kind + " " + nearest.Name
+
+		return nil
+	case err != nil:
+		return err
+	case !ok:
+		return nil
+	}
+
+	r.Kin = &kin
+
+	obj, err := q.from.Objects.Get(ctx, kin.Owner.Resource.GVR, kin.Owner.NamespacedName)
+
+	switch {
+	case errors.Is(err, rings.ErrNotFound):
+		r.Owner.Found = Missing
+	case errors.Is(err, rings.ErrForbidden):
+		r.Owner.Found = Forbidden
+	case err != nil:
+		return err
+	default:
+		r.Owner = Owner{Found: Read, Meta: obj}
+	}
+
+	return nil
 }

@@ -5,14 +5,19 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 const (
-	// DrainTimeout is how long a drain can take before it is an error. It is the default of the rebalancer's --drain-timeout.
+	// DrainTimeout is how long a drain can take before it is an error. It is the default of the rebalancer's
+	// --drain-timeout.
 	DrainTimeout = time.Minute
 	// young is the age below which an object may not have its first shard yet.
 	young = 5 * time.Second
@@ -59,7 +64,8 @@ func (c *ringCase) pausedNotes() {
 	}
 
 	if to, ok := c.View.OwnerIn(c.key.In, c.key.Key); ok && to != c.in.Desired {
-		c.add(Info, ReasonPaused, fmt.Sprintf("It would move to shard %s (%s), but spec.paused of ring %s lets objects stay at their shards.", to, c.why(*c.key), c.Name), "")
+		c.say(Info, "PAUSED", "It would move to shard %s (%s), but spec.paused of ring %s lets objects stay at their shards.",
+			to, c.why(*c.key), c.Name)
 	}
 }
 
@@ -78,8 +84,8 @@ func (c *ringCase) keyNotes() {
 		advice = "Add the label " + c.key.Rule.Label + ": it then moves to the shard of the objects with the same value."
 	}
 
-	c.add(Warning, ReasonKeyMissing, fmt.Sprintf("%s lacks %s, which is the key of its resource in ring %s: its name determines the shard.",
-		whose, c.key.Rule, c.Name), advice)
+	c.say(Warning, "KEY_MISSING", "%s lacks %s, which is the key of its resource in ring %s: its name determines the "+
+		"shard.", whose, c.key.Rule, c.Name).Advice = advice
 }
 
 // assign explains an object that the rebalancer assigns without a drain.
@@ -92,9 +98,9 @@ func (c *ringCase) assign() {
 	case c.in.Shard == "":
 		c.unassigned()
 	default:
-		c.add(Warning, ReasonOwnerElsewhere, fmt.Sprintf("Its owner %s is at shard %s, but it is still at shard %s: the rebalancer is about to assign it to %s. "+
-			"Shard %s has released the owner and all objects that the owner controls.",
-			c.ownerName(), c.act.To, c.in.Shard, c.act.To, c.in.Shard), c.rebalancerAdvice())
+		c.say(Warning, "OWNER_ELSEWHERE", "Its owner %s is at shard %s, but it is still at shard %s: the rebalancer is "+
+			"about to assign it to %s. Shard %s has released the owner and all objects that the owner controls.", c.ownerName(),
+			c.act.To, c.in.Shard, c.act.To, c.in.Shard).Advice = c.rebalancerAdvice()
 	}
 }
 
@@ -108,14 +114,14 @@ func (c *ringCase) unassigned() {
 	}
 
 	if age < young {
-		c.add(Info, ReasonUnassigned, fmt.Sprintf("It has no shard of ring %s yet. %s. It is %s old, and the rebalancer is about to assign it.",
-			c.Name, where, span(age)), "")
+		c.say(Info, "UNASSIGNED", "It has no shard of ring %s yet. %s. It is %s old, and the rebalancer is about to assign "+
+			"it.", c.Name, where, span(age))
 
 		return
 	}
 
-	c.add(Error, ReasonUnassigned, fmt.Sprintf("No shard works on it: it has no shard of ring %s. %s. The rebalancer should assign it within seconds, but "+
-		"it is %s old.", c.Name, where, span(age)), c.rebalancerAdvice())
+	c.say(Error, "UNASSIGNED", "No shard works on it: it has no shard of ring %s. %s. The rebalancer should assign it "+
+		"within seconds, but it is %s old.", c.Name, where, span(age)).Advice = c.rebalancerAdvice()
 }
 
 // age returns the age of the object. It compares the clocks of the API server and of this service.
@@ -125,7 +131,8 @@ func (c *ringCase) age() time.Duration {
 
 // misplaced explains a misplaced object that is not draining yet.
 func (c *ringCase) misplaced() {
-	message := fmt.Sprintf("Shard %s works on it, but it belongs to shard %s (%s).", c.in.Shard, c.in.Desired, c.why(*c.key))
+	message := fmt.Sprintf("Shard %s works on it, but it belongs to shard %s (%s).", c.in.Shard, c.in.Desired,
+		c.why(*c.key))
 
 	if s := c.actual(); s.GetStopping() || s.GetStandby() {
 		why := "was told to stop"
@@ -133,20 +140,23 @@ func (c *ringCase) misplaced() {
 			why = fmt.Sprintf("stands by, because spec.activeShards of the ring is %d", *c.Spec.ActiveShards)
 		}
 
-		c.add(Warning, ReasonMisplaced, message+fmt.Sprintf(" Shard %s %s, and works until its objects are drained. The rebalancer will drain the object from it, "+
-			"and the shard will hand it to shard %s.", c.in.Shard, why, c.in.Desired), "To see the progress: "+statusCommand(c.Name))
+		c.say(Warning, "MISPLACED", "%s", message+fmt.Sprintf(" Shard %s %s, and works until its objects are drained. The "+
+			"rebalancer will drain the object from it, and the shard will hand it to shard %s.", c.in.Shard, why,
+			c.in.Desired)).Advice = "To see the progress: " + statusCommand(c.Name)
 
 		return
 	}
 
 	if c.converged() {
 		drain := c.Keys.Drain + "=" + contract.DrainValue
-		c.add(Warning, ReasonMisplaced, message+" The rebalancer has found all objects in place since the shards of the ring last changed, so it does not list objects "+
-			"until the shards change again. The label was changed later, or it was set by an assigner that did not know the change.",
-			"Nothing is broken: one shard works on it. To move it now, drain it: "+c.facts.Object.labelCommand(drain))
+		c.say(Warning, "MISPLACED", "%s", message+" The rebalancer has found all objects in place since the shards of the "+
+			"ring last changed, so it does not list objects until the shards change again. The label was changed later, or it "+
+			"was set by an assigner that did not know the change.").Advice = "Nothing is broken: one shard works on it. To " +
+			"move it now, drain it: " + c.facts.Object.labelCommand(drain)
 	} else {
-		c.add(Warning, ReasonMisplaced, message+fmt.Sprintf(" After a change of shards, the rebalancer moves objects at a limited rate. It will drain the object from shard %s "+
-			"and then assign it to shard %s.", c.in.Shard, c.in.Desired), "To see the progress: "+statusCommand(c.Name))
+		c.say(Warning, "MISPLACED", "%s", message+fmt.Sprintf(" After a change of shards, the rebalancer moves objects at a "+
+			"limited rate. It will drain the object from shard %s and then assign it to shard %s.", c.in.Shard,
+			c.in.Desired)).Advice = "To see the progress: " + statusCommand(c.Name)
 	}
 
 	c.labelWriter()
@@ -181,26 +191,28 @@ func (c *ringCase) drain() {
 			when = ", at an unknown time"
 		}
 
-		c.add(Warning, ReasonDrainPending, fmt.Sprintf("Shard %s was asked to release it%s. "+
-			"The shard finishes the current reconcile of the object, starts no other, and releases it. %s.", c.in.Shard, when, to), "")
+		c.say(Warning, "DRAIN_PENDING", "Shard %s was asked to release it%s. The shard finishes the current reconcile of "+
+			"the object, starts no other, and releases it. %s.", c.in.Shard, when, to)
 
 		return
 	}
 
 	advice := "An object is never taken from a shard that holds its Lease. Check whether a reconcile hangs there"
 	if s := c.actual(); s != nil {
-		advice += ": kubectl -n " + s.GetNamespace() + " logs " + c.podOf(s) + ". If so, stop that Pod: its objects move when it has released its Lease, or when the Lease has been taken"
+		advice += ": kubectl -n " + s.GetNamespace() + " logs " + c.podOf(s) + ". If so, stop that Pod: its objects move " +
+			"when it has released its Lease, or when the Lease has been taken"
 	}
 
-	c.add(Error, ReasonDrainLate, fmt.Sprintf("Shard %s was asked to release it %s ago, and has not done so. "+
-		"Either it still works on the object, or its controller does not acknowledge drains of %s. %s.",
-		c.in.Shard, span(waited), c.facts.Object.Resource.GroupResource(), to), advice+".")
+	c.say(Error, "DRAIN_LATE", "Shard %s was asked to release it %s ago, and has not done so. Either it still works on "+
+		"the object, or its controller does not acknowledge drains of %s. %s.", c.in.Shard, span(waited),
+		c.facts.Object.Resource.GroupResource(), to).Advice = advice + "."
 }
 
 // unwantedDrain explains a drain that is about to be withdrawn.
 func (c *ringCase) unwantedDrain() {
-	c.add(Warning, ReasonDrainUnwanted, fmt.Sprintf("Shard %s was asked to release it, but it belongs there again: the rebalancer withdraws the drain. "+
-		"If the shard releases it before that, the shard gets it back.", c.in.Shard), c.rebalancerAdvice())
+	c.say(Warning, "DRAIN_UNWANTED", "Shard %s was asked to release it, but it belongs there again: the rebalancer "+
+		"withdraws the drain. If the shard releases it before that, the shard gets it back.", c.in.Shard).Advice =
+		c.rebalancerAdvice()
 }
 
 // fine explains an object that is where it belongs.
@@ -221,9 +233,9 @@ func (c *ringCase) fine() {
 		why = "where its owner " + c.ownerName() + " is" + c.through()
 	}
 
-	c.add(Info, ReasonAssigned, fmt.Sprintf("It is at shard %s, where it should be in ring %s (%s), and the shard holds its Lease %s, renewed %s.",
-		s.GetName(), c.Name, why, id(s), renewed(s)),
-		fmt.Sprintf("If it is not reconciled, check the log of the shard: kubectl -n %s logs %s", s.GetNamespace(), c.podOf(s)))
+	c.say(Info, "ASSIGNED", "It is at shard %s, where it should be in ring %s (%s), and the shard holds its Lease %s, "+
+		"renewed %s.", s.GetName(), c.Name, why, id(s), renewed(s)).Advice = fmt.Sprintf("If it is not reconciled, check "+
+		"the log of the shard: kubectl -n %s logs %s", s.GetNamespace(), c.podOf(s))
 	c.handover()
 }
 
@@ -240,8 +252,9 @@ func (c *ringCase) handover() {
 	}
 
 	slices.Sort(all)
-	c.add(Info, ReasonHandover, fmt.Sprintf("The objects that follow it came to shard %s before it did. The shard starts to work on it when its caches contain them: %s.",
-		c.in.Shard, list(all)), "A shard that is still waiting reports this in its log and in its metric clusterring_shard_waiting_objects.")
+	c.say(Info, "HANDOVER", "The objects that follow it came to shard %s before it did. The shard starts to work on it "+
+		"when its caches contain them: %s.", c.in.Shard, list(all)).Advice =
+		"A shard that is still waiting reports this in its log and in its metric clusterring_shard_waiting_objects."
 }
 
 // labelWriter reports who wrote the shard label, if this is known and was not the rebalancer.
@@ -251,8 +264,8 @@ func (c *ringCase) labelWriter() {
 		return
 	}
 
-	c.add(Info, ReasonLabelWriter, fmt.Sprintf("Its shard label was set in a write of %q at %s, not by the rebalancer. The write may come from a person, or the assigner "+
-		"may have added the label to it.", manager, at.UTC().Format(time.RFC3339)), "")
+	c.say(Info, "LABEL_WRITER", "Its shard label was set in a write of %q at %s, not by the rebalancer. The write may "+
+		"come from a person, or the assigner may have added the label to it.", manager, at.UTC().Format(time.RFC3339))
 }
 
 // ownerName names the owner, as in "Website blog".
@@ -263,7 +276,7 @@ func (c *ringCase) ownerName() string {
 // through names the objects between the object and its owner. Empty: the owner controls it directly.
 func (c *ringCase) through() string {
 	var all []string
-	for _, o := range c.between {
+	for _, o := range c.Kin.Between {
 		all = append(all, o.Resource.Kind.Kind+" "+o.Name)
 	}
 
@@ -294,8 +307,9 @@ func (c *ringCase) ownerWithoutShard() {
 		severity, itself = Info, "The object is only "+span(c.age())+" old."
 	}
 
-	c.add(severity, ReasonOwnerWithoutShard, fmt.Sprintf("Its owner %s %s. %s Controlled objects move before their owner: the rebalancer moves them to shard %s, and then the owner.",
-		c.ownerName(), at, itself, c.in.Desired), "Explain the owner to see why it does not move.")
+	c.say(severity, "OWNER_WITHOUT_SHARD", "Its owner %s %s. %s Controlled objects move before their owner: the "+
+		"rebalancer moves them to shard %s, and then the owner.", c.ownerName(), at, itself, c.in.Desired).Advice =
+		"Explain the owner to see why it does not move."
 	c.health()
 }
 
@@ -306,8 +320,9 @@ func (c *ringCase) ownerBetween() bool {
 
 // ownerDraining explains an object at another shard than its owner, which is about to move.
 func (c *ringCase) ownerDraining() {
-	c.add(Warning, ReasonOwnerDraining, fmt.Sprintf("Its owner %s is draining from shard %s. The object stays at shard %s "+
-		"until the owner has moved, and then follows.", c.ownerName(), c.in.Owner.Shard, c.in.Shard), "Explain the owner to see why it does not move.")
+	c.say(Warning, "OWNER_DRAINING", "Its owner %s is draining from shard %s. The object stays at shard %s until the "+
+		"owner has moved, and then follows.", c.ownerName(), c.in.Owner.Shard, c.in.Shard).Advice =
+		"Explain the owner to see why it does not move."
 }
 
 // ownerNotes adds further findings about the owner.
@@ -318,19 +333,107 @@ func (c *ringCase) ownerNotes() {
 
 	switch {
 	case c.told.GetOwner().GetFound() == Forbidden:
-		c.add(Warning, ReasonOwnerForbidden, fmt.Sprintf("The server may not read the owner %s. It assumes that the owner is where it belongs. "+
-			"Otherwise, the object moves to where the owner is.", c.ownerName()), "")
+		c.say(Warning, "OWNER_FORBIDDEN", "The server may not read the owner %s. It assumes that the owner is where it "+
+			"belongs. Otherwise, the object moves to where the owner is.", c.ownerName())
 	case c.gone:
 		also := ""
 		if c.replaced {
 			also = " (another object has its name now)"
 		}
 
-		c.add(Warning, ReasonOwnerGone, fmt.Sprintf("Its owner %s no longer exists%s, so the garbage collector is about to delete the object. "+
-			"Until then, the object is at an available shard, which can remove its finalizers.", c.ownerName(), also),
-			"If the object stays, check its finalizers and the garbage collector of the cluster.")
+		c.say(Warning, "OWNER_GONE", "Its owner %s no longer exists%s, so the garbage collector is about to delete the "+
+			"object. Until then, the object is at an available shard, which can remove its finalizers.", c.ownerName(),
+			also).Advice = "If the object stays, check its finalizers and the garbage collector of the cluster."
 	case c.told.GetNext() == FollowOwner && c.in.Shard == c.in.Owner.Shard && c.in.Owner.Draining:
-		c.add(Warning, ReasonOwnerDraining, fmt.Sprintf("Shard %s was asked to release its owner %s. When the owner has moved, the object follows.",
-			c.in.Shard, c.ownerName()), "")
+		c.say(Warning, "OWNER_DRAINING", "Shard %s was asked to release its owner %s. When the owner has moved, the object "+
+			"follows.", c.in.Shard, c.ownerName())
 	}
+}
+
+// conditions adds the problems that the services report about the ring, also while the object itself is fine: they can
+// reach it. They do not concern an object that is none of the ring's.
+func (c *ringCase) conditions() {
+	if !c.in.Belongs && !c.in.Labels() && c.DeletionTimestamp.IsZero() {
+		return
+	}
+
+	assigned, webhook := c.failing(v1alpha1.ConditionAssigned), c.failing(v1alpha1.ConditionWebhookRegistered)
+
+	if assigned != nil {
+		severity := Warning
+
+		switch assigned.Reason {
+		case v1alpha1.ReasonNoShards, v1alpha1.ReasonNamespacesNotWatched:
+			severity = 0 // the findings about the shards tell
+		case v1alpha1.ReasonAssignmentFailed, v1alpha1.ReasonResourcesMissing:
+			if c.told.GetNextActor() == Rebalancer {
+				severity = max(severity, c.worst()) // it may be the reason why this object does not move
+			}
+		}
+
+		if severity > 0 {
+			c.say(severity, "RING_NOT_ASSIGNED", "%s", c.quote("The rebalancer reports", assigned))
+		}
+	}
+
+	if webhook != nil && webhook.Reason != v1alpha1.ReasonDeleting && webhook.Reason != v1alpha1.ReasonEmbedded {
+		c.say(Warning, "WEBHOOK_NOT_REGISTERED", "%s", c.quote("The assigner reports", webhook)+" Until this is fixed, new "+
+			"objects get their shard from the rebalancer, seconds later.")
+	}
+
+	unfenced, shards := c.fence(), c.failing(v1alpha1.ConditionShardsAvailable)
+	explained := assigned != nil || webhook != nil || unfenced ||
+		shards != nil && shards.Reason != v1alpha1.ReasonLeasesNotTaken
+
+	if ready := c.failing(v1alpha1.ConditionReady); ready != nil && !explained {
+		c.say(Warning, "RING_NOT_READY", "%s", c.quote("The lease monitor reports", ready))
+	}
+
+	never := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionAssigned) == nil
+	if never && c.told.GetNextActor() == Rebalancer && c.worst() > Info {
+		c.say(Error, "REBALANCER_SILENT", "The rebalancer has never reported on ring %s: it does not seem to run, and "+
+			"nothing will move.", c.Name).Advice = "Start it, or find out why it does not start: " +
+			"kubectl -n " + contract.SystemNamespace + " get pods -l app.kubernetes.io/name=rebalancer"
+	}
+}
+
+// failing returns the condition of the ring if it is not True; nil if it is, or is missing.
+func (c *ringCase) failing(kind string) *metav1.Condition {
+	if meta.IsStatusConditionTrue(c.Status.Conditions, kind) {
+		return nil
+	}
+
+	return meta.FindStatusCondition(c.Status.Conditions, kind)
+}
+
+// fence adds whose writes the API server refuses. It reports whether the fence is in trouble.
+func (c *ringCase) fence() bool {
+	fence := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionFenced)
+
+	switch {
+	case !c.in.Belongs || fence == nil || fence.Reason == v1alpha1.ReasonFenceOff:
+	case fence.Status == metav1.ConditionTrue:
+		c.say(Info, "FENCED", "The ring has a fence: the API server refuses writes to this object by shards that are not on "+
+			"its label.")
+	case fence.Reason == v1alpha1.ReasonFenceAudited:
+		c.say(Info, "NOT_FENCED", "The fence of the ring is in mode Audit: the API server allows writes to this object by "+
+			"shards that are not on its label, and reports them.")
+	default:
+		c.say(Warning, "NOT_FENCED", "%s", c.quote("The assigner reports", fence)+" Until this is fixed, shards can write "+
+			"this object if they are not on its label.")
+		return true
+	}
+
+	return false
+}
+
+// quote describes a condition.
+func (c *ringCase) quote(who string, condition *metav1.Condition) string {
+	message := condition.Message
+	if message == "" {
+		message = condition.Reason
+	}
+
+	return sentence(fmt.Sprintf("%s of ring %s, since %s: %s is %s (%s): %s", who, c.Name,
+		condition.LastTransitionTime.UTC().Format(time.RFC3339), condition.Type, condition.Status, condition.Reason, message))
 }

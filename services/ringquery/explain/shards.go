@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
@@ -15,8 +17,8 @@ import (
 // monitorMayTake is how long the lease monitor can take to act after the time for which it has to wait.
 const monitorMayTake = 10 * time.Second
 
-// stateNow returns the state of a shard that holds its Lease. It uses the renewals that this server has seen. If it has seen none, it
-// returns the state that the lease monitor reports, if that is worse.
+// stateNow returns the state of a shard that holds its Lease. It uses the renewals that this server has seen. If it has
+// seen none, it returns the state that the lease monitor reports, if that is worse.
 func stateNow(s *pb.Shard) lease.State {
 	record := lease.Record{Holder: s.GetHolder(), Duration: s.GetLeaseDuration().AsDuration()}
 	seen := lease.Next(lease.Snapshot{Shard: s.GetName(), Record: record}, s.GetRenewalAge().AsDuration()).State
@@ -86,15 +88,15 @@ func (c *ringCase) unavailable() {
 
 	switch {
 	case len(leases) == 0:
-		c.add(Error, ReasonShardUnknown, fmt.Sprintf("No shard works on it: it has the label of shard %s, and ring %s has no Lease of that name. %s "+
-			"The rebalancer first waits until it has seen no such Lease for twice the longest duration of a Lease, because a process whose Lease was deleted may still work.",
-			c.in.Shard, c.Name, next), c.rebalancerAdvice())
+		c.say(Error, "SHARD_UNKNOWN", "No shard works on it: it has the label of shard %s, and ring %s has no Lease of that "+
+			"name. %s The rebalancer first waits until it has seen no such Lease for twice the longest duration of a Lease, "+
+			"because a process whose Lease was deleted may still work.", c.in.Shard, c.Name, next).Advice = c.rebalancerAdvice()
 		c.labelWriter()
 	case held(leases):
 		c.heldButUnusable(leases)
 	default:
-		c.add(Error, ReasonShardDead, fmt.Sprintf("No shard works on it: its shard %s does not hold its Lease %s: %s. %s",
-			c.in.Shard, id(leases[0]), lost(leases[0]), next), c.rebalancerAdvice())
+		c.say(Error, "SHARD_DEAD", "No shard works on it: its shard %s does not hold its Lease %s: %s. %s", c.in.Shard,
+			id(leases[0]), lost(leases[0]), next).Advice = c.rebalancerAdvice()
 	}
 }
 
@@ -113,15 +115,16 @@ func (c *ringCase) heldButUnusable(leases []*pb.Shard) {
 	}
 
 	if len(ids) > 1 {
-		c.add(Error, ReasonShardHeldTwice, fmt.Sprintf("Its shard %s exists twice in ring %s, with the Leases %s: more than one process may work on the object, "+
-			"and the name gets no new objects. The object stays there while one of them holds its Lease.", c.in.Shard, c.Name, strings.Join(ids, " and ")),
-			"Start these shards under different names, or stop one of them.")
+		c.say(Error, "SHARD_HELD_TWICE", "Its shard %s exists twice in ring %s, with the Leases %s: more than one process "+
+			"may work on the object, and the name gets no new objects. The object stays there while one of them holds its "+
+			"Lease.", c.in.Shard, c.Name, strings.Join(ids, " and ")).Advice = "Start these shards under different names, or " +
+			"stop one of them."
 
 		return
 	}
 
-	c.add(Error, ReasonShardDead, fmt.Sprintf("Its shard %s holds the Lease %s but cannot be used: %s.", c.in.Shard, ids[0], problem),
-		"Start the shard under another name.")
+	c.say(Error, "SHARD_DEAD", "Its shard %s holds the Lease %s but cannot be used: %s.", c.in.Shard, ids[0],
+		problem).Advice = "Start the shard under another name."
 }
 
 // lost describes how a shard lost its Lease.
@@ -140,9 +143,11 @@ func lost(s *pb.Shard) string {
 func (c *ringCase) afterTakeOver() string {
 	switch c.told.GetNext() {
 	case TakeOver:
-		return fmt.Sprintf("The rebalancer assigns it to shard %s as soon as a live read confirms that no shard of that name holds its Lease.", c.act.To)
+		return fmt.Sprintf("The rebalancer assigns it to shard %s as soon as a live read confirms that no shard of that "+
+			"name holds its Lease.", c.act.To)
 	case Release:
-		return "The rebalancer removes the labels of the ring as soon as a live read confirms that no shard of that name holds its Lease."
+		return "The rebalancer removes the labels of the ring as soon as a live read confirms that no shard of that name " +
+			"holds its Lease."
 	case FollowOwner:
 		return "It moves when its owner has a shard."
 	case AwaitShard:
@@ -164,18 +169,20 @@ func (c *ringCase) health() {
 
 	switch state := stateNow(s); {
 	case state == lease.Expired:
-		c.add(Warning, ReasonShardExpired, fmt.Sprintf("Its shard %s has not renewed its Lease %s in time: it %s. The shard keeps the object. "+
-			"After %s without a renewal, the lease monitor takes the Lease%s, and the object moves to another shard.",
-			s.GetName(), id(s), lastRenewed, span(2*duration), takenIn(s)), c.shardAdvice(s))
+		c.say(Warning, "SHARD_EXPIRED", "Its shard %s has not renewed its Lease %s in time: it %s. The shard keeps the "+
+			"object. After %s without a renewal, the lease monitor takes the Lease%s, and the object moves to another shard.",
+			s.GetName(), id(s), lastRenewed, span(2*duration), takenIn(s)).Advice = c.shardAdvice(s)
 	case state != lease.Uncertain:
-	case !s.GetAgeIsLowerBound() && age > 4*duration+monitorMayTake: // a lease monitor that has just started waits for the same time again
-		c.add(Error, ReasonLeaseNotTaken, fmt.Sprintf("Its shard %s seems to be dead, and the lease monitor has not taken its Lease %s: it %s. "+
-			"Until the Lease is taken, no other shard gets the object.", s.GetName(), id(s), lastRenewed),
-			"Check whether the lease monitor runs, and what it logs: kubectl -n "+contract.SystemNamespace+" get pods -l app.kubernetes.io/name=leasemonitor")
+	// a lease monitor that has just started waits for the same time again
+	case !s.GetAgeIsLowerBound() && age > 4*duration+monitorMayTake:
+		c.say(Error, "LEASE_NOT_TAKEN", "Its shard %s seems to be dead, and the lease monitor has not taken its Lease %s: "+
+			"it %s. Until the Lease is taken, no other shard gets the object.", s.GetName(), id(s), lastRenewed).Advice =
+			"Check whether the lease monitor runs, and what it logs: kubectl -n " + contract.SystemNamespace + " get pods -l " +
+				"app.kubernetes.io/name=leasemonitor"
 	default:
-		c.add(Error, ReasonShardUncertain, fmt.Sprintf("Its shard %s seems to be dead: its Lease %s %s. "+
-			"The lease monitor is about to take the Lease. Then the rebalancer assigns the object to another shard.", s.GetName(), id(s), lastRenewed),
-			c.shardAdvice(s))
+		c.say(Error, "SHARD_UNCERTAIN", "Its shard %s seems to be dead: its Lease %s %s. The lease monitor is about to take "+
+			"the Lease. Then the rebalancer assigns the object to another shard.", s.GetName(), id(s), lastRenewed).Advice =
+			c.shardAdvice(s)
 	}
 }
 
@@ -191,7 +198,8 @@ func takenIn(s *pb.Shard) string {
 func (c *ringCase) shardAdvice(s *pb.Shard) string {
 	pod := c.podOf(s)
 
-	return fmt.Sprintf("Check shard %s: kubectl -n %s describe pod %s; kubectl -n %s logs %s", s.GetName(), s.GetNamespace(), pod, s.GetNamespace(), pod)
+	return fmt.Sprintf("Check shard %s: kubectl -n %s describe pod %s; kubectl -n %s logs %s", s.GetName(),
+		s.GetNamespace(), pod, s.GetNamespace(), pod)
 }
 
 // podOf returns the name of the Pod that runs the shard.
@@ -205,9 +213,6 @@ func (c *ringCase) podOf(s *pb.Shard) string {
 	return s.GetName()
 }
 
-// maxShards is the maximum number of shards that a message names.
-const maxShards = 5
-
 // noShards explains that no shard is available.
 func (c *ringCase) noShards() {
 	if len(c.View.AvailableShards()) > 0 {
@@ -215,41 +220,16 @@ func (c *ringCase) noShards() {
 		return
 	}
 
-	what := "it has no Lease at all"
-
-	if len(c.Shards) > 0 {
-		var each []string
-
-		for _, s := range c.Shards {
-			reason := s.GetProblem()
-
-			switch {
-			case !isHeld(s):
-				reason = lost(s)
-			case reason == "" && s.GetStopping():
-				reason = "it was told to stop, and works only until its objects are drained"
-			}
-
-			each = append(each, "shard "+id(s)+": "+reason)
-		}
-
-		if more := len(each) - maxShards; more > 0 {
-			each = append(each[:maxShards], fmt.Sprintf("and %d more", more))
-		}
-
-		what = strings.Join(each, "; ")
-	}
-
-	now := "No shard works on it"
+	now, which := "No shard works on it", fmt.Sprintf("0 of %d with a Lease", len(c.Shards))
 	if s := c.actual(); s != nil {
-		now = "Soon, no shard works on it"
-		what = fmt.Sprintf("shard %s works on it until it stops, as it was told to", id(s))
+		now, which = "Soon, no shard works on it", fmt.Sprintf("shard %s works on it until it stops, as it was told to",
+			id(s))
 	}
 
-	c.add(Error, ReasonNoShards, fmt.Sprintf("%s: no shard of ring %s is available (%s). "+
-		"As soon as a shard holds its Lease, the rebalancer assigns the object.", now, c.Name, what),
-		fmt.Sprintf("Start the shards of the controller, or find out why they do not hold their Leases: kubectl get leases -A -l %s=%s -L %s",
-			contract.LabelClusterRing, c.Name, contract.LabelState))
+	c.say(Error, "NO_SHARDS", "%s: no shard of ring %s is available (%s). As soon as a shard holds its Lease, the "+
+		"rebalancer assigns the object.", now, c.Name, which).Advice = fmt.Sprintf("Start the shards of the controller, or "+
+		"find out why they do not hold their Leases: kubectl ring get %s; kubectl get leases -A -l %s=%[1]s -L %[3]s", c.Name,
+		contract.LabelClusterRing, contract.LabelState)
 }
 
 // unwatched explains that the object's shard, or every shard, works, but does not watch the namespace.
@@ -265,7 +245,101 @@ func (c *ringCase) unwatched() {
 		next = fmt.Sprintf("The rebalancer is about to assign the object to shard %s, which does.", c.act.To)
 	}
 
-	c.add(Error, ReasonNamespaceNotWatched, fmt.Sprintf("No shard works on it: %s its namespace %s (%s). %s",
-		who, c.facts.Object.Namespace, strings.Join(c.View.Restrictions(), "; "), next),
-		"Start the shards with this namespace (the namespaces of the manager's cache), or leave it out in spec.namespaceSelector of the ring.")
+	c.say(Error, "NAMESPACE_NOT_WATCHED", "No shard works on it: %s its namespace %s (%s). %s", who,
+		c.facts.Object.Namespace, strings.Join(c.View.Restrictions(), "; "), next).Advice = "Start the shards with this " +
+		"namespace (the namespaces of the manager's cache), or leave it out in spec.namespaceSelector of the ring."
+}
+
+// span formats a duration for people, to the second or coarser.
+func span(d time.Duration) string {
+	d = max(d, 0).Round(time.Second)
+
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < 10*time.Minute && d%time.Minute != 0:
+		return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
+	default:
+		return fmt.Sprintf("%d days", d/(24*time.Hour))
+	}
+}
+
+// list joins names with commas and an "and".
+func list(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+
+	last := len(names) - 1
+
+	return strings.Join(names[:last], ", ") + " and " + names[last]
+}
+
+// sentence ends a text with a period, unless the text of somebody else that it ends with already ends a sentence.
+func sentence(text string) string {
+	text = strings.TrimRight(text, " \n")
+	if strings.HasSuffix(text, ".") || strings.HasSuffix(text, "?") || strings.HasSuffix(text, "!") {
+		return text
+	}
+
+	return text + "."
+}
+
+// labelText formats labels as kubectl does.
+func labelText(set map[string]string) string {
+	if len(set) == 0 {
+		return "none"
+	}
+
+	return strings.ReplaceAll(labels.Set(set).String(), ",", ", ")
+}
+
+// labelCommand returns the command that changes a label of the object. "key-" removes the label.
+func (o *Object) labelCommand(change string) string {
+	scope := ""
+	if o.Namespace != "" {
+		scope = " -n " + o.Namespace
+	}
+
+	return fmt.Sprintf("kubectl%s label %s %s %s", scope, o.Resource.GroupResource(), o.Name, change)
+}
+
+// statusCommand returns the command that shows the status of a ring.
+func statusCommand(ring string) string {
+	return "kubectl describe clusterring " + ring
+}
+
+// rebalancerAdvice returns how to check the rebalancer.
+func (c *ringCase) rebalancerAdvice() string {
+	return "If this takes more than a few seconds, check what the rebalancer reports about the ring, and whether it " +
+		"runs: " + statusCommand(c.Name) + "; kubectl -n " + contract.SystemNamespace + " get pods -l " +
+		"app.kubernetes.io/name=rebalancer"
+}
+
+// unknownLabels returns the object's labels of rings that do not exist, sorted.
+func unknownLabels(f *Facts) []string {
+	if f.Known == nil {
+		return nil
+	}
+
+	var unknown []string
+
+	for label := range f.Object.Meta.Labels {
+		ours := strings.HasPrefix(label, contract.LabelShardPrefix) || strings.HasPrefix(label, contract.LabelDrainPrefix)
+		known := slices.ContainsFunc(f.Known, func(ring contract.LabelKeys) bool {
+			return label == ring.Shard || label == ring.Drain
+		})
+
+		if ours && !known {
+			unknown = append(unknown, label)
+		}
+	}
+
+	slices.Sort(unknown)
+
+	return unknown
 }

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +21,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
@@ -287,4 +290,155 @@ func kinOf(r Ring, o Object) *resources.Kin {
 	}
 
 	return &kin
+}
+
+func TestSpans(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second:                           "0 s",
+		1400 * time.Millisecond:                "1 s",
+		59 * time.Second:                       "59 s",
+		time.Minute:                            "1 min",
+		9*time.Minute + 59*time.Second:         "9 min 59 s",
+		59*time.Minute + 40*time.Second:        "59 min",
+		time.Hour:                              "1 h 0 min",
+		47*time.Hour + 59*time.Minute:          "47 h 59 min",
+		50*24*time.Hour + time.Second:          "50 days",
+		9*time.Minute + 59500*time.Millisecond: "10 min",
+	} {
+		require.Equal(t, want, span(d))
+	}
+}
+
+// verbs maps the verbs of the plan to the possible next steps.
+var verbs = map[plan.Verb][]pb.NextStep{
+	plan.None:                 {Nothing, TakeOver, FollowOwner},
+	plan.Assign:               {Assign, TakeOver},
+	plan.Drain:                {Drain},
+	plan.Withdraw:             {Withdraw},
+	plan.Release:              {Release},
+	plan.AwaitAcknowledgement: {Acknowledge, FollowOwner},
+	plan.AwaitShard:           {AwaitShard},
+}
+
+// TestNextIsWhatTheRebalancerDoes compares the next step with the plan for every state of labels, shards, ring, and owner.
+func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
+	shards := []string{"", "shard-a", "shard-b", "shard-dead", "shard-gone"}
+	leases := []holding{alive("shard-a"), alive("shard-b"), released("shard-dead")}
+	seen := map[plan.Verb]bool{}
+
+	for _, available := range []bool{true, false} {
+		for _, covered := range []bool{true, false} {
+			for _, shard := range shards {
+				for _, drain := range []bool{false, true} {
+					for _, ownerAt := range append(shards, "absent", "none") {
+						for _, ownerDrains := range []bool{false, true} {
+							r := ringOf("example", leases...)
+
+							name := r.named("shard-b")
+							if !available {
+								r.has(released("shard-a"), released("shard-b"))
+							}
+
+							if !covered {
+								r.Coverage = rings.NotCovered
+							}
+
+							marks := at(shard)
+							if drain {
+								marks = drained(marks)
+							}
+
+							o := anObject(website, name, marks)
+
+							in := plan.Object{Shard: shard, Labelled: shard != "", Draining: drain, Belongs: covered}
+							if covered && available {
+								in.Desired = "shard-b"
+							}
+
+							if ownerAt != "none" {
+								o = anObject(configMap, "settings", marks)
+								o.controlledBy(website, name)
+
+								r.Role, r.Owner, in.Controlled = resources.Controlled, Owner{Found: Missing}, true
+								if ownerAt != "absent" {
+									r.Owner = Owner{Found: Read, Meta: metaOf(name, at(ownerAt))}
+
+									in.Owner = plan.Owner{Exists: true, Shard: ownerAt, Draining: ownerDrains, Belongs: covered}
+									if ownerDrains {
+										r.Owner.Meta.Labels = drained(at(ownerAt))
+									}
+								}
+							}
+
+							want := plan.Decide(r.View, in)
+							seen[want.Verb] = true
+							e := Explain(about(r, o))
+							got := e.GetRings()[0]
+							require.Contains(t, verbs[want.Verb], got.GetNext(), "%+v", in)
+							require.Equal(t, want.Verb == plan.Assign && want.TakenFrom != "", got.GetNext() == TakeOver, "%+v", in)
+							require.NotEmpty(t, e.GetFindings())
+
+							if covered && shard != "shard-a" && shard != "shard-b" {
+								require.Equal(t, Error, e.GetFindings()[0].GetSeverity(), "nobody works on it: %+v", in)
+							}
+
+							if want.Verb == plan.Assign && covered {
+								require.Contains(t, text(e), want.To, "%+v", in)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+
+	require.Len(t, seen, len(verbs), "every verb was met")
+}
+
+// TestExplanationsHaveNoUnknownEnums verifies that every step of the API occurs, and that no step has two names.
+func TestExplanationsHaveNoUnknownEnums(t *testing.T) {
+	happens := map[pb.NextStep]bool{}
+
+	for _, steps := range verbs {
+		for _, step := range steps {
+			happens[step] = true
+		}
+	}
+
+	require.Len(t, happens, len(pb.NextStep_name)-1, "all but unspecified")
+	require.NotContains(t, happens, pb.NextStep_NEXT_STEP_UNSPECIFIED)
+	require.Len(t, map[pb.Severity]bool{Info: true, Warning: true, Error: true}, len(pb.Severity_name)-1)
+}
+
+// keyed gives the Websites of the ring a key.
+func (r *Ring) keyed(k v1alpha1.ObjectKey) {
+	r.Spec.Resources[0].Key = &k
+	r.Resources = resources.Resolve(mapper(), r.Spec)
+}
+
+// tenantOf returns a tenant that belongs to the shard.
+func (r *Ring) tenantOf(shard string) string {
+	for i := 0; ; i++ {
+		name := fmt.Sprint("tenant-", i)
+		if owner, _ := r.View.Owner(key.OfLabel(tenant, name)); owner == shard {
+			return name
+		}
+	}
+}
+
+// byTenant is the key of objects with a tenant.
+var byTenant = v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}
+
+// selecting lets the ring shard only the Websites of one tenant.
+func (r *Ring) selecting() {
+	r.Spec.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{tenant: "ours"}}
+	r.Resources = resources.Resolve(mapper(), r.Spec)
+}
+
+// watching is the Lease of a shard that watches these namespaces only.
+func watching(name, namespaces string) holding {
+	h := alive(name)
+	h.watches = namespaces
+
+	return h
 }

@@ -43,24 +43,6 @@ func (c *counter) set(value int64) {
 	c.Changed("it")
 }
 
-func TestReaderGetsTheStateAndThenEachOther(t *testing.T) {
-	c := newCounter()
-	c.set(7) // before anybody follows
-
-	r := c.Follow("it")
-	defer r.Close()
-
-	for i, want := range []int64{7, 8, 9} {
-		if i > 0 {
-			c.set(want)
-		}
-
-		s, err := r.Next(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, fanout.State[int64]{Value: want, Revision: int64(i)}, s)
-	}
-}
-
 // TestReaderCountsFromItsBeginning verifies that revisions are relative to the first state of the reader.
 func TestReaderCountsFromItsBeginning(t *testing.T) {
 	c := newCounter()
@@ -110,25 +92,6 @@ func TestReaderWaitsForAnotherState(t *testing.T) {
 		c.set(1)
 		require.Equal(t, fanout.State[int64]{Value: 1, Revision: 2}, <-got, "the change that did not show is counted")
 	})
-}
-
-func TestSlowReaderGetsTheLatest(t *testing.T) {
-	c := newCounter()
-
-	r := c.Follow("it")
-	defer r.Close()
-
-	_, err := r.Next(t.Context())
-	require.NoError(t, err)
-
-	for i := range int64(200) {
-		c.set(i + 1)
-	}
-
-	s, err := r.Next(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, fanout.State[int64]{Value: 200, Revision: 200}, s)
-	require.EqualValues(t, 2, c.reads.Load(), "what nobody wanted was not read")
 }
 
 func TestStateIsReadOnceForAll(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
@@ -149,6 +148,7 @@ func (l *Leases) leaseHandler(changed func(ring string)) toolscache.ResourceEven
 	}
 }
 
+// ringHandler tells of every event of a ring. Whoever watches the ring compares what it looks like.
 func ringHandler(changed func(ring string)) toolscache.ResourceEventHandler {
 	tell := func(obj any) {
 		if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {
@@ -156,22 +156,5 @@ func ringHandler(changed func(ring string)) toolscache.ResourceEventHandler {
 		}
 	}
 
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: tell,
-		UpdateFunc: func(before, now any) {
-			b, ok := before.(*v1alpha1.ClusterRing)
-
-			n, isRing := now.(*v1alpha1.ClusterRing)
-			if ok && isRing && !looksLike(b, n) {
-				changed(n.Name)
-			}
-		},
-		DeleteFunc: tell,
-	}
-}
-
-// looksLike reports whether answers about both versions of a ring are equal.
-func looksLike(a, b *v1alpha1.ClusterRing) bool {
-	return a.UID == b.UID && a.Generation == b.Generation && a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() &&
-		equality.Semantic.DeepEqual(a.Status.Conditions, b.Status.Conditions)
+	return toolscache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, obj any) { tell(obj) }, DeleteFunc: tell}
 }

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -179,3 +181,43 @@ func way(err error) error {
 		return ErrUnavailable
 	}
 }
+
+// Errors of answers, except those of the caller's context and internal errors. An error wraps one of these and adds details.
+var (
+	// ErrInvalid: the question is not valid. The error is an [InvalidError].
+	ErrInvalid = errors.New("invalid question")
+	// ErrRingNotFound: there is no such ring.
+	ErrRingNotFound = errors.New("no such ring")
+	// ErrNotAdded: no ring in question shards the object.
+	ErrNotAdded = errors.New("not sharded")
+	// ErrOwnerNeeded: the object follows its owner, and the question does not name the owner.
+	ErrOwnerNeeded = errors.New("owner needed")
+	// ErrLabelsNeeded: the key of the object, or of its owner, is a label, or the ring selects objects by labels, the object does not exist, and the question contains no labels.
+	ErrLabelsNeeded = errors.New("labels needed")
+	// ErrNotReadable: the answer requires objects that the server may not read.
+	ErrNotReadable = errors.New("not readable")
+	// ErrNotReady: the caches of the server are not filled yet.
+	ErrNotReady = errors.New("not ready")
+)
+
+// InvalidError describes what is wrong with a question, with at least one entry. A field is its path in the request, such as
+// "object.namespace". The description states what is wrong and what would be right. It wraps [ErrInvalid].
+type InvalidError []*errdetails.BadRequest_FieldViolation
+
+// Invalid returns an [InvalidError] about one field.
+func Invalid(field, description string) error {
+	return InvalidError{{Field: field, Description: description}}
+}
+
+// Error implements error.
+func (e InvalidError) Error() string {
+	all := make([]string, 0, len(e))
+	for _, v := range e {
+		all = append(all, v.GetField()+" "+v.GetDescription())
+	}
+
+	return strings.Join(all, "; ")
+}
+
+// Unwrap returns [ErrInvalid].
+func (InvalidError) Unwrap() error { return ErrInvalid }

@@ -3,7 +3,6 @@ package rings
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"testing"
@@ -15,8 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
@@ -40,72 +37,6 @@ func newObjects(t *testing.T, config *rest.Config) *Objects {
 	require.NoError(t, err)
 
 	return r
-}
-
-func create(t *testing.T, plain client.Client, meta metav1.ObjectMeta) {
-	t.Helper()
-
-	object := &corev1.ConfigMap{
-		ObjectMeta: meta, Data: map[string]string{"k": "v"},
-	}
-	require.NoError(t, plain.Create(t.Context(), object, client.FieldOwner("somebody")))
-}
-
-func TestGet(t *testing.T) {
-	plane := localplane.Shared(t)
-	r, ns := newObjects(t, plane.Config), plane.Namespace(t)
-	create(t, plane.Client, metav1.ObjectMeta{Namespace: ns, Name: "a", Labels: map[string]string{"l": "1"}})
-
-	object, err := r.Get(t.Context(), configMaps, types.NamespacedName{Namespace: ns, Name: "a"})
-	require.NoError(t, err)
-	require.Equal(t, map[string]string{"l": "1"}, object.Labels)
-	require.NotEmpty(t, object.UID)
-	require.Equal(t, "somebody", object.ManagedFields[0].Manager)
-
-	labels, err := r.NamespaceLabels(t.Context(), ns)
-	require.NoError(t, err)
-	require.Equal(t, ns, labels[corev1.LabelMetadataName])
-}
-
-func TestListPageByPage(t *testing.T) {
-	plane := localplane.Shared(t)
-
-	r, ns := newObjects(t, plane.Config), plane.Namespace(t)
-	for i := range 5 {
-		create(t, plane.Client, metav1.ObjectMeta{
-			Namespace: ns, Name: fmt.Sprint("object-", i), Labels: map[string]string{"odd": fmt.Sprint(i%2 == 1)},
-		})
-	}
-
-	q := metav1.ListOptions{Limit: 2}
-
-	var names []string
-
-	for remaining := []int64{3, 1, 0}; ; {
-		page, err := r.List(t.Context(), configMaps, ns, q)
-		require.NoError(t, err)
-		require.LessOrEqual(t, len(page.Items), 2)
-		require.Equal(t, remaining[0], ptr.Deref(page.RemainingItemCount, 0))
-
-		for _, item := range page.Items {
-			names = append(names, item.Name)
-		}
-
-		if page.Continue == "" {
-			break
-		}
-
-		q.Continue, remaining = page.Continue, remaining[1:]
-	}
-	require.Equal(t, []string{"object-0", "object-1", "object-2", "object-3", "object-4"}, names)
-
-	page, err := r.List(t.Context(), configMaps, ns, metav1.ListOptions{LabelSelector: "odd=true"})
-	require.NoError(t, err)
-	require.Len(t, page.Items, 2)
-
-	page, err = r.List(t.Context(), configMaps, "", metav1.ListOptions{LabelSelector: "odd=true"})
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(page.Items), 2, "all namespaces")
 }
 
 func TestFailures(t *testing.T) {

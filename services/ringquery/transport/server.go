@@ -20,6 +20,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -31,7 +32,7 @@ import (
 // healthInterval is how often the server updates the reported health.
 const healthInterval = 100 * time.Millisecond
 
-// flushTime is how long clients have to read the last answers when the server stops.
+// flushTime is how long clients have at least to read the last answers when the server stops.
 const flushTime = 2 * time.Second
 
 // Server serves gRPC until its manager stops it.
@@ -66,11 +67,12 @@ type Server struct {
 	Clock clock.WithTicker
 	Log   logr.Logger
 
-	grpc     *grpc.Server
-	health   *health.Server
-	address  atomic.Pointer[net.TCPAddr]
-	streams  streams
-	handlers handlers
+	grpc    *grpc.Server
+	health  *health.Server
+	address atomic.Pointer[net.TCPAddr]
+	streams streams
+	// begun is how many calls have begun since the start, and running is how many of them run.
+	begun, running atomic.Int64
 	// certificate is nil without TLS. published checks that clients can verify it.
 	certificate certs.Source
 	published   func(*http.Request) error
@@ -100,7 +102,13 @@ func (s *Server) SetupWithManager(mgr manager.Manager) error {
 		return fmt.Errorf("add the gRPC server: %w", err)
 	}
 
-	if err := mgr.Add(&draining{s}); err != nil {
+	// The manager stops this before the caches.
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		<-ctx.Done()
+		s.stop()
+
+		return nil
+	})); err != nil {
 		return fmt.Errorf("add the end of the gRPC server: %w", err)
 	}
 
@@ -217,8 +225,8 @@ func (s *Server) stop() {
 	s.health.Shutdown()
 	s.streams.end()
 
-	timer := s.Clock.NewTimer(s.DrainTime)
-	defer timer.Stop()
+	over := s.Clock.NewTimer(s.DrainTime)
+	defer over.Stop()
 
 	done := make(chan struct{})
 	go func() {
@@ -226,46 +234,48 @@ func (s *Server) stop() {
 		s.grpc.GracefulStop()
 	}()
 
-	idle := s.handlers.none()
-	s.Log.V(1).Info("Waiting for the running calls", "drainTime", s.DrainTime.String())
-
-	for s.awaitCalls(idle, done, timer.C()) {
-		s.Log.V(1).Info("Waiting for calls that arrived late")
-
-		idle = s.handlers.none()
-	}
-
+	s.Log.V(1).Info("Draining", "drainTime", s.DrainTime.String())
+	s.awaitCalls(done, over.C())
 	s.grpc.Stop()
 	<-done
 }
 
-// awaitCalls waits until no call runs and clients have had time to read the last answers, at most until the server is done or the drain
-// time is over. It reports whether to wait again, because calls have arrived on connections whose clients have not read yet that the
-// server stops.
-func (s *Server) awaitCalls(idle, done <-chan struct{}, over <-chan time.Time) (again bool) {
-	select {
-	case <-done:
-		return false
-	case <-over:
-		s.Log.Info("Ending the calls that are still running", "drainTime", s.DrainTime.String())
-		return false
-	case <-idle:
+// awaitCalls waits until the server is done, or no call has run for the flush time, at most until the drain time is over. A client that
+// does not read holds up the server, and calls still arrive on connections whose clients have not read yet that the server stops.
+func (s *Server) awaitCalls(done <-chan struct{}, over <-chan time.Time) {
+	ticker := s.Clock.NewTicker(flushTime)
+	defer ticker.Stop()
+
+	for idle := int64(-1); ; { // how many calls had begun at the last tick, if none ran
+		select {
+		case <-done:
+			return
+		case <-over:
+			s.Log.Info("Ending the calls that are still running", "drainTime", s.DrainTime.String())
+			return
+		case <-ticker.C():
+		}
+
+		switch begun := s.begun.Load(); {
+		case s.running.Load() > 0:
+			s.Log.V(1).Info("Waiting for the running calls")
+
+			idle = -1
+		case begun == idle:
+			return
+		default:
+			idle = begun
+		}
 	}
+}
 
-	before, _ := s.handlers.count()
+// track counts the calls for awaitCalls.
+func (s *Server) track(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	s.running.Add(1)
+	defer s.running.Add(-1)
+	s.begun.Add(1)
 
-	flush := s.Clock.NewTimer(flushTime)
-	defer flush.Stop()
-
-	select {
-	case <-done:
-		return false
-	case <-over:
-		return false
-	case <-flush.C():
-		begun, running := s.handlers.count()
-		return begun != before || running > 0
-	}
+	return handler(srv, stream)
 }
 
 // serving runs the server in the manager's group of caches: from the start until all other runnables have stopped.
@@ -281,16 +291,62 @@ func (r *serving) GetCache() cache.Cache { return r.cache }
 // Start implements manager.Runnable.
 func (r *serving) Start(ctx context.Context) error { return r.serve(ctx) }
 
-// draining drains the server. The manager stops it before the caches.
-type draining struct{ *Server }
+// setUpCertificate sets up the source of the serving certificate. The manager keeps it up to date, and, if the certificate is in a Secret,
+// also the ConfigMap for clients.
+func (s *Server) setUpCertificate(mgr manager.Manager) error {
+	if s.Options.CAMode == CAFile {
+		files, err := certs.NewFiles(s.Options.CertFile, s.Options.KeyFile, "", s.Clock)
+		if err != nil {
+			return fmt.Errorf("%w (--tls-cert-file, --tls-private-key-file)", err)
+		}
 
-// NeedLeaderElection returns false, because the runnable runs in every replica.
-func (*draining) NeedLeaderElection() bool { return false }
+		s.certificate, s.published = files, files.Ready
 
-// Start implements manager.Runnable.
-func (r *draining) Start(ctx context.Context) error {
-	<-ctx.Done()
-	r.stop()
+		return files.SetupWithManager(mgr)
+	}
+
+	secret := &certs.Secret{
+		Client: mgr.GetClient(),
+		Name:   types.NamespacedName{Namespace: s.Namespace, Name: s.Options.Secret.Name},
+		Policy: s.Options.Secret.Policy(s.Name, append([]string{s.Name + "." + s.Namespace + ".svc"}, s.Options.Hosts...)...),
+		Clock:  s.Clock,
+	}
+	if err := secret.SetupWithManager(mgr); err != nil {
+		return err
+	}
+
+	authorities := &certs.ConfigMap{
+		Client: mgr.GetClient(),
+		Live:   mgr.GetAPIReader(),
+		Name:   types.NamespacedName{Namespace: s.Namespace, Name: s.Options.CAConfigMap},
+		Secret: secret,
+	}
+	s.certificate, s.published = secret, authorities.Ready
+
+	return authorities.SetupWithManager(mgr)
+}
+
+// CertificateReady is a part of readiness. It returns nil if clients can verify the certificate now, or if the server uses no TLS. It is
+// safe for concurrent use after SetupWithManager.
+func (s *Server) CertificateReady(r *http.Request) error {
+	if s.certificate == nil {
+		return nil
+	}
+
+	if err := s.published(r); err != nil {
+		return err
+	}
+
+	current, err := s.certificate.GetCertificate(nil)
+	if err != nil {
+		return err
+	}
+
+	now, shown := s.Clock.Now(), current.Leaf
+	if now.Before(shown.NotBefore) || now.After(shown.NotAfter) {
+		return fmt.Errorf("the server's certificate is valid only from %s to %s",
+			shown.NotBefore.UTC().Format(time.RFC3339), shown.NotAfter.UTC().Format(time.RFC3339))
+	}
 
 	return nil
 }

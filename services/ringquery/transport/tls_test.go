@@ -12,9 +12,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
-	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/services/ringquery/transport"
 	"github.com/clusterring/clusterring/tools/testkit/certtest"
 )
 
@@ -106,18 +104,4 @@ func TestExpiredCertificateIsNotReadyAndReplaced(t *testing.T) {
 	change(authority.Server(t, 2, time.Time{}))
 	require.Eventually(t, func() bool { return call(t.Context(), conn, "hello") == nil }, patience, interval)
 	require.NoError(t, f.CertificateReady(nil))
-}
-
-func TestPlaintextClientIsNotServedUnderTLS(t *testing.T) {
-	flags, _ := files(t, certtest.NewAuthority(t).Server(t, 1, time.Time{}))
-	f := start(t, nil, flags...)
-
-	require.Error(t, call(t.Context(), f.connect(), "hello"))
-}
-
-func TestMissingCertificateIsAnError(t *testing.T) {
-	options := transport.Options{CAMode: transport.CAFile, CertFile: "/does/not/exist", KeyFile: "/does/not/exist"}
-	err := (&transport.Server{Options: options, Clock: clock.RealClock{}}).SetupWithManager(newManager(t))
-	require.ErrorContains(t, err, "--tls-cert-file")
-	require.ErrorContains(t, err, "/does/not/exist")
 }
