@@ -10,12 +10,22 @@ import (
 	"context"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/leasemonitor/pods"
+	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
 )
 
 // name is that of the binary, of the leader Lease and of the field manager.
 const name = "leasemonitor"
+
+func init() {
+	metrics.Registry.MustRegister(shardlease.Collectors()...)
+	metrics.Registry.MustRegister(pods.Collectors()...)
+}
 
 // NewCommand returns the command of the service.
 func NewCommand() *cobra.Command {
@@ -30,6 +40,22 @@ func NewCommand() *cobra.Command {
 		AddFlags:       o.addFlags,
 		Setup:          func(ctx context.Context, rt *kit.Runtime) error { return setup(ctx, rt, o) },
 	})
+}
+
+// options are the values of the service's own flags.
+type options struct {
+	pods         bool
+	shardMetrics bool
+	// sharder is whose rings the service monitors. No flag sets it.
+	sharder clusterring.Identity
+}
+
+func (o *options) addFlags(flags *pflag.FlagSet) {
+	flags.BoolVar(&o.pods, "pods", o.pods,
+		"give up a shard as soon as the kubelet reports that its Pod has ended, in the namespaces that rings name in spec.shardNamespaces; "+
+			"this needs the permission to list and watch Pods there (ClusterRole clusterring:leasemonitor-pods)")
+	flags.BoolVar(&o.shardMetrics, "shard-metrics", o.shardMetrics,
+		"export metrics of each shard under the names of kubernetes-controller-sharding: whoever may create Leases in the namespaces of shards adds time series")
 }
 
 const long = `leasemonitor monitors the Leases of shards: is each shard alive?

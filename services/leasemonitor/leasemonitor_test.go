@@ -2,6 +2,7 @@ package leasemonitor
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,11 +14,15 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -28,7 +33,9 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/tools/testkit/kubelettest"
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
@@ -180,6 +187,15 @@ func TestServiceUnderItsOwnRights(t *testing.T) {
 	w.waitShards(3, 3)
 	w.waitState("crashes", "ready")
 	require.Equal(t, http.StatusOK, get(t, "http://"+health+"/readyz").code)
+
+	// The Lease of a ring that does not exist yet has no event when that is created.
+	early := &leasetest.Shard{Client: w.plane.Client, Ring: "later-" + w.ns, Namespace: w.ns, Name: "early", Duration: time.Hour}
+	require.NoError(t, early.Acquire(t.Context()))
+	require.NoError(t, w.plane.Client.Create(t.Context(), &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: early.Ring},
+		Spec:       v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "configmaps"}}},
+	}))
+	w.waitState("early", "ready")
 
 	leave()
 	require.NoError(t, graceful.Release(t.Context()))
@@ -394,4 +410,185 @@ func get(t *testing.T, url string) response {
 	require.NoError(t, err)
 
 	return response{res.StatusCode, string(body)}
+}
+
+// TestColumns shows what kubectl get clusterrings prints, without and with -o wide.
+func TestColumns(t *testing.T) {
+	w := newWorld(t)
+	w.join("a", 0)
+
+	ring := &v1alpha1.ClusterRing{}
+	require.NoError(t, w.plane.Client.Get(t.Context(), types.NamespacedName{Name: w.ring}, ring))
+	ring.Spec.ActiveShards, ring.Spec.Sharder = new(int32(2)), v1alpha1.SharderServices
+	require.NoError(t, w.plane.Client.Update(t.Context(), ring))
+
+	others := clusterring.StatusWriter{Client: w.plane.Client, Owner: "others", Clock: clock.RealClock{}}
+	require.NoError(t, others.Write(t.Context(), ring, clusterring.StatusPart{ShardLabel: ring.LabelKeys().Shard, Conditions: []metav1.Condition{
+		{Type: v1alpha1.ConditionWebhookRegistered, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonRegistered},
+		{Type: v1alpha1.ConditionFenced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonFenceAudited},
+		{Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMoving, Message: "3 objects move"},
+	}}))
+
+	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
+		"--health-probe-bind-address", localplane.FreeAddress(t))
+	w.waitShards(1, 1)
+
+	always, wide := w.columns()
+	require.Equal(t, []column{{"Name", w.ring}, {"Ready", "True"}, {"Available", 1.0}, {"Shards", 1.0}}, always[:4])
+	require.Equal(t, "Age", always[4].name)
+	require.Len(t, always, 5)
+	require.Equal(t, []column{
+		{"Sharder", "Services"}, {"Active", 2.0}, {"Shard Label", ring.LabelKeys().Shard},
+		{"Webhook", v1alpha1.ReasonRegistered}, {"Fence", v1alpha1.ReasonFenceAudited}, {"Assigned", v1alpha1.ReasonMoving}, {"Message", "3 objects move"},
+	}, wide)
+	require.NoError(t, stop())
+}
+
+type column struct {
+	name string
+	cell any
+}
+
+// columns returns the columns that kubectl always prints, and those that it adds with -o wide.
+func (w *world) columns() (always, wide []column) {
+	w.t.Helper()
+
+	cfg := rest.CopyConfig(w.plane.Config)
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(w.plane.Client.Scheme()).WithoutConversion()
+	c, err := rest.UnversionedRESTClientFor(cfg)
+	require.NoError(w.t, err)
+	body, err := c.Get().AbsPath("apis", v1alpha1.GroupVersion.String(), "clusterrings", w.ring).
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(w.t.Context()).Raw()
+	require.NoError(w.t, err)
+
+	var table metav1.Table
+	require.NoError(w.t, json.Unmarshal(body, &table))
+	require.Len(w.t, table.Rows, 1)
+
+	for i, d := range table.ColumnDefinitions {
+		if c := (column{d.Name, table.Rows[0].Cells[i]}); d.Priority == 0 {
+			always = append(always, c)
+		} else {
+			wide = append(wide, c)
+		}
+	}
+
+	return always, wide
+}
+
+// pod creates a Pod that runs.
+func (w *world) pod(name string) *corev1.Pod {
+	w.t.Helper()
+
+	p := kubelettest.Pod(w.ns, name)
+	require.NoError(w.t, w.plane.Client.Create(w.t.Context(), p))
+
+	return p
+}
+
+// ends reports that the Pod has ended, as the kubelet does.
+func (w *world) ends(p *corev1.Pod) {
+	w.t.Helper()
+
+	p.Status = kubelettest.Ended()
+	require.NoError(w.t, w.plane.Client.Status().Update(w.t.Context(), p))
+}
+
+// TestServiceBelievesTheKubelet runs the command with --pods. It is granted the namespace of the shards only after it has started, and takes
+// a Lease that would count for minutes.
+func TestServiceBelievesTheKubelet(t *testing.T) {
+	const d = 5 * time.Minute
+
+	w := newWorld(t)
+	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--pods",
+		"--metrics-bind-address", localplane.FreeAddress(t), "--health-probe-bind-address", localplane.FreeAddress(t))
+
+	pod := w.pod("ends")
+	w.uids["ends"], w.uids["stays"] = pod.UID, w.pod("stays").UID
+	_, crash := w.join("ends", d)
+	w.join("stays", d)
+	w.waitShards(2, 2)
+	crash()
+	w.ends(pod)
+
+	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: w.ring}}
+	require.NoError(t, w.plane.Client.Patch(t.Context(), ring,
+		client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"shardNamespaces":["`+w.ns+`"]}}`))))
+	require.NoError(t, w.plane.Client.Create(t.Context(), kubelettest.Binding(w.ns)))
+
+	w.waitState("ends", "dead")
+	w.waitShards(1, 2)
+	require.Equal(t, contract.LeaseControllerIdentity, *w.lease("ends").Spec.HolderIdentity)
+	require.Eventually(t, func() bool { return w.hasEvent("ShardEnded") }, patience, interval)
+	require.Equal(t, "stays", *w.lease("stays").Spec.HolderIdentity)
+	require.NoError(t, stop())
+}
+
+// TestRingsWithOneLabel: only the older ring is Ready and has a fence, until it is gone. Shards that follow another label are reported.
+func TestRingsWithOneLabel(t *testing.T) {
+	w := newWorld(t)
+	label := w.ns + ".example.com/shard"
+
+	create := func(name string) *v1alpha1.ClusterRing {
+		ring := &v1alpha1.ClusterRing{
+			ObjectMeta: metav1.ObjectMeta{Name: name + "-" + w.ns},
+			Spec: v1alpha1.ClusterRingSpec{
+				ShardLabel: label, ShardNames: []string{"blue", "green"}, Resources: []v1alpha1.RingResource{{Resource: "configmaps"}},
+				Fence: &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce, ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: w.ns, Name: "controller"}}},
+			},
+		}
+		require.NoError(t, w.plane.Client.Create(t.Context(), ring))
+
+		return ring
+	}
+	older, younger := create("a"), create("b") // of rings of the same second, the name decides
+
+	for name, announced := range map[string]string{"right": label, "wrong": ""} {
+		for _, ring := range []string{older.Name, younger.Name} {
+			shard := &leasetest.Shard{Client: w.plane.Client, Ring: ring, Namespace: w.ns, Name: name + "-of-" + ring, ShardLabel: announced}
+			require.NoError(t, shard.Acquire(t.Context()))
+		}
+	}
+
+	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
+		"--health-probe-bind-address", localplane.FreeAddress(t))
+
+	is := func(ring *v1alpha1.ClusterRing, kind, reason string) string {
+		var c *metav1.Condition
+
+		require.Eventually(t, func() bool {
+			require.NoError(t, w.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(ring), ring))
+			c = meta.FindStatusCondition(ring.Status.Conditions, kind)
+
+			return c != nil && c.Reason == reason
+		}, patience, interval, "%s of %s should have the reason %s", kind, ring.Name, reason)
+
+		return c.Message
+	}
+	data := func(name string) map[string]string {
+		parameter := &v1alpha1.PolicyParameter{}
+		require.NoError(t, client.IgnoreNotFound(w.plane.Client.Get(t.Context(), client.ObjectKey{Name: name}, parameter)))
+
+		return parameter.Data
+	}
+
+	is(older, v1alpha1.ConditionReady, v1alpha1.ReasonReconciliationSucceeded)
+	require.Contains(t, is(older, v1alpha1.ConditionShardsAvailable, v1alpha1.ReasonShardsIgnored),
+		"1 of 2 shards available; shard "+w.ns+"/wrong-of-"+older.Name+": the shard does not announce by which label it selects its objects, and spec.shardLabel of the ring is "+label)
+	require.Contains(t, is(younger, v1alpha1.ConditionReady, v1alpha1.ReasonShardLabelInUse), "ring "+older.Name+", which is older, uses the same spec.shardLabel "+label)
+
+	require.Eventually(t, func() bool { return data(contract.FenceName(older.Name))["label"] == label }, patience, interval)
+	require.Eventually(t, func() bool {
+		shards := w.described()
+		return shards["label."+younger.Name] == label && shards["names."+older.Name] == "blue\ngreen"
+	}, patience, interval, "the policy about Leases knows every ring")
+	require.NotContains(t, w.described(), "label."+w.ring)
+	require.Empty(t, data(contract.FenceName(younger.Name)), "a fence of the younger ring would be about the labels of the older one")
+
+	require.NoError(t, w.plane.Client.Delete(t.Context(), older))
+	is(younger, v1alpha1.ConditionReady, v1alpha1.ReasonReconciliationSucceeded)
+	require.Eventually(t, func() bool { return data(contract.FenceName(younger.Name))["label"] == label }, patience, interval)
+
+	require.NoError(t, w.plane.Client.Delete(t.Context(), younger))
+	require.NoError(t, stop())
 }

@@ -1,11 +1,16 @@
 package leasemonitor
 
 import (
+	"encoding/json"
+	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -143,4 +148,237 @@ func TestParameterOfADeletedRing(t *testing.T) {
 		return apierrors.IsNotFound(w.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(left), &v1alpha1.PolicyParameter{}))
 	}, patience, interval)
 	require.NoError(t, stop())
+}
+
+// TestParameterAboutShards shows how the policy about the Leases of shards gets to know all rings.
+func TestParameterAboutShards(t *testing.T) {
+	w := newWorld(t)
+	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
+		"--health-probe-bind-address", localplane.FreeAddress(t))
+	says := func(namespaces, unbound, because string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			data := w.described()
+			got, known := data["namespaces."+w.ring]
+
+			return known && got == namespaces && data["unbound."+w.ring] == unbound
+		}, patience, interval, because)
+	}
+	update := func(change func(*v1alpha1.ClusterRing)) {
+		ring := &v1alpha1.ClusterRing{}
+		require.NoError(t, w.plane.Client.Get(t.Context(), client.ObjectKey{Name: w.ring}, ring))
+
+		before := ring.DeepCopy()
+		change(ring)
+		require.NoError(t, w.plane.Client.Patch(t.Context(), ring, client.MergeFrom(before)))
+	}
+
+	says("", "", "every ring is described")
+	update(func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{"one", "two"} })
+	says("one\ntwo", "", "namespaces are listed")
+	update(func(r *v1alpha1.ClusterRing) {
+		r.Annotations = map[string]string{contract.AnnotationUnboundShards: "true"}
+	})
+	says("one\ntwo", "true", "shards may have tokens without a Pod")
+
+	update(func(r *v1alpha1.ClusterRing) {
+		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceAudit, ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: "one", Name: "c"}}}
+	})
+	require.Eventually(t, func() bool { return w.described()["accounts."+w.ring] == "system:serviceaccount:one:c" }, patience, interval)
+
+	require.Eventually(t, func() bool { return len(w.pages()) == 1 }, patience, interval)
+
+	edited := w.pages()[0]
+	edited.Data["namespaces."+w.ring], edited.Data["namespaces.none"] = "three", ""
+	require.NoError(t, w.plane.Client.Update(t.Context(), &edited))
+	says("one\ntwo", "true", "an edit is undone")
+	require.NotContains(t, w.described(), "namespaces.none")
+
+	require.NoError(t, w.plane.Client.Delete(t.Context(), &w.pages()[0]))
+	says("one\ntwo", "true", "it is restored after its deletion")
+
+	ring := &v1alpha1.ClusterRing{}
+	ring.Name = w.ring
+	require.NoError(t, w.plane.Client.Delete(t.Context(), ring))
+	require.Eventually(t, func() bool {
+		_, known := w.described()["namespaces."+w.ring]
+		return !known
+	}, patience, interval, "a ring that is gone is forgotten")
+	require.NoError(t, stop())
+}
+
+// pages returns the parameters about shards.
+func (w *world) pages() []v1alpha1.PolicyParameter {
+	w.t.Helper()
+
+	all := &v1alpha1.PolicyParameterList{}
+	require.NoError(w.t, w.plane.Client.List(w.t.Context(), all))
+
+	return slices.DeleteFunc(all.Items, func(m v1alpha1.PolicyParameter) bool { return !strings.HasPrefix(m.Name, contract.ShardsParameter) })
+}
+
+// described returns what the parameters say if all of them agree about each ring. While they are replaced, they may not.
+func (w *world) described() map[string]string {
+	w.t.Helper()
+
+	out := map[string]string{}
+
+	for _, page := range w.pages() {
+		delete(page.Data, "from")
+		delete(page.Data, "to")
+
+		for key, value := range page.Data {
+			if before, known := out[key]; known && before != value {
+				return nil
+			}
+
+			out[key] = value
+		}
+	}
+
+	return out
+}
+
+// TestManyLargeRings: what the policies must know of these rings is more than the API server accepts as one object.
+func TestManyLargeRings(t *testing.T) {
+	const count = 30
+
+	w := newWorld(t)
+	former := &v1alpha1.PolicyParameter{Data: map[string]string{"namespaces." + w.ring: "former", "namespaces.gone": ""}}
+	former.Name = contract.ShardsParameter
+	require.NoError(t, w.plane.Client.Create(t.Context(), former))
+
+	rings := make([]*v1alpha1.ClusterRing, 0, count)
+	for i := range count {
+		rings = append(rings, largest(w.ns, i))
+		require.NoError(t, w.plane.Client.Create(t.Context(), rings[i]))
+	}
+
+	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
+		"--health-probe-bind-address", localplane.FreeAddress(t))
+	known := func() (all map[string]bool) {
+		all = map[string]bool{}
+
+		for key := range w.described() {
+			if ring, is := strings.CutPrefix(key, "namespaces."); is && (ring == w.ring || ring == "gone" || strings.HasPrefix(ring, w.ns)) {
+				all[ring] = true
+			}
+		}
+
+		return all
+	}
+
+	require.Eventually(t, func() bool {
+		return len(known()) == count+1 && apierrors.IsNotFound(w.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(former), &v1alpha1.PolicyParameter{}))
+	}, patience, interval, "the parameters contain every ring, and the one of the former version is gone")
+	require.NotContains(t, known(), "gone")
+
+	pages := w.pages()
+	require.Greater(t, len(pages), 3)
+
+	for i := range pages {
+		content, err := json.Marshal(&pages[i])
+		require.NoError(t, err)
+		require.Less(t, len(content), 1<<20)
+	}
+
+	for _, r := range rings {
+		require.NoError(t, w.plane.Client.Delete(t.Context(), r))
+	}
+
+	require.NoError(t, w.plane.Client.Delete(t.Context(), &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: w.ring}}))
+	require.Eventually(t, func() bool { return len(known()) == 0 && len(w.pages()) < 2 }, patience, interval, "rings that are gone leave nothing")
+	require.NoError(t, stop())
+}
+
+// largest is a ring of which the policies must know as much as the API allows.
+func largest(ns string, number int) *v1alpha1.ClusterRing {
+	long := func(i int) string { return strings.Repeat("x", 58) + fmt.Sprintf("%05d", i) }
+	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%s-%02d", ns, strings.Repeat("n", 63-len(ns)-4), number)}}
+	ring.Annotations = map[string]string{contract.AnnotationUnboundShards: "true"}
+	ring.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmaps"}}
+	ring.Spec.ShardLabel = strings.Join([]string{strings.Repeat("d", 63), strings.Repeat("e", 63), strings.Repeat("f", 63), ns, "com"}, ".") +
+		"/" + strings.Repeat("k", 50) + fmt.Sprintf("%04d", number)
+	ring.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceAudit}
+
+	for i := range 64 {
+		ring.Spec.ShardNamespaces = append(ring.Spec.ShardNamespaces, long(i))
+	}
+
+	for i := range 1000 {
+		ring.Spec.ShardNames = append(ring.Spec.ShardNames, long(i))
+	}
+
+	for i := range 16 {
+		ring.Spec.Fence.ServiceAccounts = append(ring.Spec.Fence.ServiceAccounts, v1alpha1.ServiceAccountReference{
+			Namespace: long(i), Name: strings.Repeat("a", 253),
+		})
+	}
+
+	return ring
+}
+
+// TestPagesAreBounded: no parameter is too large for the API server, and every name is within the limits of exactly one.
+func TestPagesAreBounded(t *testing.T) {
+	for what, count := range map[string]int{"large": 1000, "small": 20_000} {
+		t.Run(what, func(t *testing.T) {
+			ring := largest("many", 0)
+			if what == "small" {
+				ring.Spec = v1alpha1.ClusterRingSpec{ShardNamespaces: []string{"one"}}
+			}
+
+			all := make([]v1alpha1.ClusterRing, 0, count)
+
+			for i := range count {
+				ring.Name = fmt.Sprintf("ring-%05d", (i*7919)%count)
+				all = append(all, *ring)
+			}
+
+			pages := parameters.Pages(all)
+			t.Logf("%d rings: %d pages", count, len(pages))
+			require.Equal(t, count, bounded(t, pages))
+			slices.Reverse(all)
+			require.Equal(t, pages, parameters.Pages(all), "the order of rings does not matter")
+		})
+	}
+
+	require.Empty(t, parameters.Pages(nil))
+}
+
+// bounded returns how many rings the parameters describe.
+func bounded(t *testing.T, pages []*v1alpha1.PolicyParameter) (rings int) {
+	t.Helper()
+
+	names := map[string]bool{}
+
+	for i, page := range pages {
+		require.False(t, names[page.Name])
+		names[page.Name] = true
+
+		from, limited := page.Data["from"]
+		require.Equal(t, i > 0, limited)
+
+		if i > 0 {
+			require.Equal(t, pages[i-1].Data["to"], from, "there is no name between two pages")
+		}
+
+		to, limited := page.Data["to"]
+		require.Equal(t, i < len(pages)-1, limited)
+
+		size := 0
+
+		for key, value := range page.Data {
+			size += len(key) + len(value)
+
+			if ring, is := strings.CutPrefix(key, "namespaces."); is {
+				rings++
+
+				require.True(t, ring >= from && (to == "" || ring < to), "%s is not from %s to %s", ring, from, to)
+			}
+		}
+
+		require.Less(t, size, 257<<10)
+	}
+
+	return rings
 }

@@ -21,6 +21,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
@@ -102,4 +103,22 @@ func inPages(opts metav1.ListOptions, read func(metav1.ListOptions) (*coordinati
 			return all, nil
 		}
 	}
+}
+
+// Cached returns the Leases of the ring with the given name from a cache. The caller must not change them. It returns
+// errors of the reader.
+func Cached(ctx context.Context, cache client.Reader, ring string) ([]*coordinationv1.Lease, error) {
+	list := &coordinationv1.LeaseList{}
+
+	err := cache.List(ctx, list, client.MatchingLabels{contract.LabelClusterRing: ring}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list the Leases of ring %s: %w", ring, err)
+	}
+
+	leases := make([]*coordinationv1.Lease, 0, len(list.Items))
+	for i := range list.Items {
+		leases = append(leases, &list.Items[i])
+	}
+
+	return leases, nil
 }

@@ -15,11 +15,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/leases"
 	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
 )
 
 // Reconciler writes the status of one ring. All fields but Sharder are required.
@@ -28,36 +29,25 @@ type Reconciler struct {
 	Client client.Reader
 	// Status writes the status.
 	Status clusterring.StatusWriter
-	// NotTaken provides the Leases that cannot be taken over.
-	NotTaken NotTaken
+	// NotTaken tracks the Leases that cannot be taken over from shards that do not renew them.
+	NotTaken *shardlease.NotTaken
 	// Sharder is whose rings it reports about. The zero value is the services.
 	Sharder clusterring.Identity
-}
-
-// NotTaken provides the Leases that cannot be taken over from shards that do not renew them.
-type NotTaken interface {
-	// Of returns a message about each such Lease of the ring.
-	Of(ring string) []string
-	// Subscribe registers a function that is called with the name of each ring for which Of may return something else.
-	Subscribe(tell func(ring string))
 }
 
 // Reconcile implements [reconcile.Reconciler]. It returns errors of the API server, unless the ring is gone.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
-	if err := r.Client.Get(ctx, req.NamespacedName, ring); err != nil {
-		if apierrors.IsNotFound(err) {
-			return reconcile.Result{}, nil
-		}
 
+	err := r.Client.Get(ctx, req.NamespacedName, ring)
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && !r.Sharder.Wanted(ring):
+		return reconcile.Result{}, nil
+	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
 	}
 
-	if !r.Sharder.Wanted(ring) {
-		return reconcile.Result{}, nil
-	}
-
-	leases, err := Leases(ctx, r.Client, ring.Name)
+	leases, err := leases.Cached(ctx, r.Client, ring.Name)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -73,21 +63,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	return reconcile.Result{}, err
-}
-
-// Leases reads the Leases of the ring with the given name from a cache. The caller must not change them. It returns errors of the reader.
-func Leases(ctx context.Context, cache client.Reader, ring string) ([]*coordinationv1.Lease, error) {
-	list := &coordinationv1.LeaseList{}
-	if err := cache.List(ctx, list, client.MatchingLabels{contract.LabelClusterRing: ring}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list the Leases of ring %s: %w", ring, err)
-	}
-
-	leases := make([]*coordinationv1.Lease, 0, len(list.Items))
-	for i := range list.Items {
-		leases = append(leases, &list.Items[i])
-	}
-
-	return leases, nil
 }
 
 // SetupWithManager adds a controller to the manager that calls the reconciler for every ring that changes, and whenever the Leases of

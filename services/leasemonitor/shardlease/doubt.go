@@ -2,93 +2,82 @@ package shardlease
 
 import (
 	"context"
-	"fmt"
+	"maps"
 	"sync"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/leases"
 )
 
-// doubts are the Leases that would have been taken if most shards of their rings had not fallen silent at once. A Lease
-// stays in doubt until it changes, also if other shards come back before: those that are a little slower get the time, too.
-// The zero value has none.
-type doubts struct {
+// perLease remembers something about Leases. It is safe for concurrent use. The zero value is empty.
+type perLease[V any] struct {
 	mu sync.Mutex
-	of map[types.NamespacedName]doubt
+	of map[types.NamespacedName]V
 }
 
-// doubt is what was in doubt of which ring.
+func (p *perLease[V]) get(id types.NamespacedName) (V, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	v, ok := p.of[id]
+
+	return v, ok
+}
+
+// set returns what was remembered before.
+func (p *perLease[V]) set(id types.NamespacedName, v V) (before map[types.NamespacedName]V) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if before = maps.Clone(p.of); p.of == nil {
+		p.of = map[types.NamespacedName]V{}
+	}
+
+	p.of[id] = v
+
+	return before
+}
+
+func (p *perLease[V]) forget(id types.NamespacedName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	delete(p.of, id)
+}
+
+// doubt is why a Lease would have been taken, in which ring, if most of the ring's shards had not fallen silent at once.
+// A Lease stays in doubt until it changes, also if other shards come back before: those that are a little slower get the
+// time, too.
 type doubt struct {
 	ring   string
 	record lease.Record
 }
 
-// has reports whether the Lease is in doubt, and forgets older doubts about it.
-func (d *doubts) has(id types.NamespacedName, now doubt) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-
-	before, ok := d.of[id]
-	if ok && before.ring == now.ring && before.record.Equal(now.record) {
-		return true
-	}
-
-	delete(d.of, id)
-
-	return false
-}
-
-// add notes a doubt, and reports whether it is the first about the ring.
-func (d *doubts) add(id types.NamespacedName, now doubt) (first bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-
-	first = true
-	for _, other := range d.of {
-		first = first && other.ring != now.ring
-	}
-
-	if d.of == nil {
-		d.of = map[types.NamespacedName]doubt{}
-	}
-
-	d.of[id] = now
-
-	return first
-}
-
-func (d *doubts) forget(id types.NamespacedName) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-
-	delete(d.of, id)
-}
-
 // together reports whether the shard, which is silent, is one of most of its ring, and tells people when that begins.
 func (r *Reconciler) together(ctx context.Context, judged *judgement) (bool, error) {
-	id, now := client.ObjectKeyFromObject(judged.lease), doubt{judged.ring(), judged.snapshot.Record}
-	if r.doubts.has(id, now) {
+	id, now := judged.id(), doubt{judged.ring(), judged.snapshot.Record}
+	if before, ok := r.doubts.get(id); ok && before.ring == now.ring && before.record.Equal(now.record) {
 		return true, nil
 	}
+
+	r.doubts.forget(id)
 
 	ring, err := r.ringOf(ctx, now.ring)
 	if err != nil {
 		return false, err
 	}
 
-	leases := &coordinationv1.LeaseList{}
-	if err := r.Client.List(ctx, leases, client.MatchingLabels{contract.LabelClusterRing: now.ring}, client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("list the Leases of ring %s: %w", now.ring, err)
+	all, err := leases.Cached(ctx, r.Client, now.ring)
+	if err != nil {
+		return false, err
 	}
 
-	shards := make([]lease.Observed, 0, len(leases.Items))
+	shards := make([]lease.Observed, 0, len(all))
 
-	for i := range leases.Items {
-		l := &leases.Items[i]
+	for _, l := range all {
 		if !ring.Spec.CountsShardsIn(l.Namespace) {
 			continue
 		}
@@ -105,8 +94,13 @@ func (r *Reconciler) together(ctx context.Context, judged *judgement) (bool, err
 		return false, nil
 	}
 
-	if r.doubts.add(id, now) {
-		r.announceDoubt(ctx, judged, silent, of)
+	first := true
+	for _, other := range r.doubts.set(id, now) {
+		first = first && other.ring != now.ring
+	}
+
+	if first {
+		r.announce(ctx, judged, doubted, silent, of)
 	}
 
 	return true, nil

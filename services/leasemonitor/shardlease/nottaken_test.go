@@ -3,16 +3,23 @@ package shardlease_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
 )
 
 // refusing is a client whose requests are refused, kind by kind.
@@ -125,6 +132,7 @@ func TestOnlyDueTakeOversAreTold(t *testing.T) {
 	require.NoError(t, m.try(d-1))
 	require.ErrorIs(t, m.try(d+time.Second), errRefused, "the label expired")
 	require.ErrorIs(t, m.try(2*d), errRefused)
+	require.Empty(t, m.told())
 	require.NoError(t, m.shard.Release(t.Context()))
 	require.ErrorIs(t, m.try(3*d), errRefused, "the label dead")
 	require.ErrorIs(t, m.try(30*d), errRefused, "the label orphaned")
@@ -132,14 +140,16 @@ func TestOnlyDueTakeOversAreTold(t *testing.T) {
 	require.Empty(t, *calls)
 }
 
-// Whoever failed before it was due is told at once when it is.
-func TestFailureThatIsOlderIsToldAtOnce(t *testing.T) {
-	m, _, due, _ := refused(t, refusing{patch: errRefused})
+// joins puts the Lease into another ring.
+func (m *monitor) joins(ring string) error {
+	l := m.lease()
+	l.Labels[contract.LabelClusterRing] = ring
 
-	require.ErrorIs(t, m.try(d+time.Second), errRefused, "the label expired")
-	require.Empty(t, m.told())
-	require.ErrorIs(t, m.try(due), errRefused)
-	require.Len(t, m.told(), 1)
+	if ring != "" {
+		m.exists(ring)
+	}
+
+	return m.admin.Update(m.t.Context(), l)
 }
 
 func TestNothingIsToldOfLeaseThatIsRenewedOrGone(t *testing.T) {
@@ -148,13 +158,9 @@ func TestNothingIsToldOfLeaseThatIsRenewedOrGone(t *testing.T) {
 			m.shard.Clock = m.clock
 			return m.shard.Renew(m.t.Context())
 		},
-		"deleted": func(m *monitor) error { return m.admin.Delete(m.t.Context(), m.lease()) },
-		"of no ring": func(m *monitor) error {
-			l := m.lease()
-			delete(l.Labels, contract.LabelClusterRing)
-
-			return m.admin.Update(m.t.Context(), l)
-		},
+		"deleted":         func(m *monitor) error { return m.admin.Delete(m.t.Context(), m.lease()) },
+		"of no ring":      func(m *monitor) error { return m.joins("") },
+		"of another ring": func(m *monitor) error { return m.joins("another-" + m.shard.Namespace) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, _, due, calls := refused(t, refusing{patch: errRefused, update: errRefused})
@@ -165,25 +171,214 @@ func TestNothingIsToldOfLeaseThatIsRenewedOrGone(t *testing.T) {
 			require.NoError(t, end(m))
 			_ = m.try(due + 2*time.Second) // a label may still be refused
 			require.Empty(t, m.told())
-			require.Equal(t, []string{m.shard.Ring, m.shard.Ring}, *calls)
+
+			another := m.NotTaken.Of("another-" + m.shard.Namespace)
+			require.Len(t, *calls, 2+len(another))
+			require.Len(t, another, map[string]int{"of another ring": 1}[name], "each ring tells of its own, at once if it was late before")
 		})
 	}
 }
 
-// A Lease may change its ring: each ring tells of its own.
-func TestTheRingThatTheLeaseHasLeftTellsNothing(t *testing.T) {
-	m, _, due, calls := refused(t, refusing{patch: errRefused})
-	require.ErrorIs(t, m.try(due), errRefused)
-	require.ErrorIs(t, m.try(due+time.Second), errRefused)
+// inOne lists in one namespace, so that a test leaves the Leases of others alone. After each list, something may happen.
+type inOne struct {
+	client.Reader
 
-	another := "another-" + m.shard.Namespace
-	m.exists(another)
+	namespace string
+	then      func()
+}
 
-	l := m.lease()
-	l.Labels[contract.LabelClusterRing] = another
-	require.NoError(t, m.admin.Update(t.Context(), l))
-	require.ErrorIs(t, m.try(due+2*time.Second), errRefused)
-	require.Empty(t, m.told())
-	require.Len(t, m.NotTaken.Of(another), 1)
-	require.Equal(t, []string{m.shard.Ring, m.shard.Ring, another}, *calls)
+func (r inOne) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	err := r.Reader.List(ctx, list, append(opts, client.InNamespace(r.namespace))...)
+	r.then()
+
+	return err
+}
+
+// sweepThen deletes the Leases in the shard's namespace that are due, and returns how many requests wrote. Something happens in between.
+func (m *monitor) sweepThen(meanwhile, beforeDelete func()) (writes int) {
+	m.t.Helper()
+
+	write := func() { writes++ }
+	strays := &shardlease.Strays{
+		Cache: inOne{m.Client, m.shard.Namespace, meanwhile}, Clock: m.clock, Ages: m.Ages,
+		Writer: &meddled{Client: m.Client, before: func() { write(); beforeDelete() }, beforePatch: write},
+	}
+	require.NoError(m.t, strays.Sweep(m.t.Context()))
+
+	return writes
+}
+
+func (m *monitor) sweep() (writes int) {
+	m.t.Helper()
+
+	return m.sweepThen(func() {}, func() {})
+}
+
+// A Lease whose ring does not exist is written only when it is deleted, as late as if the ring existed.
+func TestLeaseOfARingThatDoesNotExistIsOnlyDeleted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		release bool
+		due     time.Duration
+		writes  int
+	}{
+		"held":     {false, 4*d + time.Minute, 2}, // nobody may delete a Lease that is held, so it is taken first
+		"released": {true, time.Second + time.Minute, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMonitor(t)
+			m.shard.Ring = "made-up-" + m.shard.Namespace
+			require.NoError(t, m.shard.Acquire(t.Context()))
+
+			if tc.release {
+				require.NoError(t, m.shard.Release(t.Context()))
+			}
+
+			before := m.lease()
+
+			for _, at := range []time.Duration{0, d, 2*d + time.Second, tc.due - time.Second} {
+				require.Zero(t, m.lookAt(at))
+				require.Zero(t, m.sweep())
+			}
+			require.Equal(t, before, m.lease())
+
+			m.pass(tc.due)
+			require.Equal(t, tc.writes, m.sweep())
+			require.Nil(t, m.lease())
+			require.Empty(t, m.events.Events)
+		})
+	}
+}
+
+func TestStrayThatChangesBeforeItsDeletionStays(t *testing.T) {
+	for name, tc := range map[string]struct {
+		meanwhile, beforeDelete func(*monitor)
+	}{
+		"it is renewed":         {meanwhile: (*monitor).renew},
+		"its ring is created":   {meanwhile: func(m *monitor) { m.exists(m.shard.Ring) }},
+		"it is renewed at last": {beforeDelete: (*monitor).renew},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMonitor(t)
+			m.shard.Ring = "made-up-" + m.shard.Namespace
+			require.NoError(t, m.shard.Acquire(t.Context()))
+			require.Zero(t, m.sweep())
+			m.pass(time.Hour)
+
+			do := func(what func(*monitor)) func() {
+				return func() {
+					if what != nil {
+						what(m)
+					}
+				}
+			}
+			m.sweepThen(do(tc.meanwhile), do(tc.beforeDelete))
+			require.NotNil(t, m.lease())
+		})
+	}
+}
+
+// renew acquires the shard's Lease, whoever holds it.
+func (m *monitor) renew() {
+	m.t.Helper()
+	m.shard.Clock = testclock.NewFakeClock(m.clock.Now())
+	require.NoError(m.t, m.shard.Acquire(m.t.Context()))
+}
+
+// Those who come from the prior art have dashboards with its metrics.
+func TestMetricsOfThePriorArtAreExported(t *testing.T) {
+	m := newMonitor(t)
+	ring := m.shard.Ring
+	require.NoError(t, m.shard.Acquire(t.Context()))
+	m.look()
+
+	of := m.ring()
+	of.Status.Shards, of.Status.AvailableShards, of.Status.ObservedGeneration = 3, 2, 1
+	require.NoError(t, m.admin.Status().Update(t.Context(), of))
+
+	census := &shardlease.Census{Leases: m.Client, Clock: m.clock, Ages: m.Ages, EachShard: true}
+	ofThisRing := `{clusterring="` + ring + `",uid="` + string(of.UID) + `"} `
+	ofThisShard := `clusterring="` + ring + `",namespace="` + m.shard.Namespace + `",shard="` + m.shard.Name + `",`
+	require.NoError(t, testutil.CollectAndCompare(ofRing{census, ring}, strings.NewReader(`
+# HELP controller_sharding_clusterring_metadata_generation The generation of a ClusterRing.
+# TYPE controller_sharding_clusterring_metadata_generation gauge
+controller_sharding_clusterring_metadata_generation`+ofThisRing+`1
+# HELP controller_sharding_clusterring_observed_generation The generation of a ClusterRing that the services have last observed.
+# TYPE controller_sharding_clusterring_observed_generation gauge
+controller_sharding_clusterring_observed_generation`+ofThisRing+`1
+# HELP controller_sharding_clusterring_status_available_shards The number of shards of a ClusterRing that objects are assigned to.
+# TYPE controller_sharding_clusterring_status_available_shards gauge
+controller_sharding_clusterring_status_available_shards`+ofThisRing+`2
+# HELP controller_sharding_clusterring_status_shards The number of shards of a ClusterRing.
+# TYPE controller_sharding_clusterring_status_shards gauge
+controller_sharding_clusterring_status_shards`+ofThisRing+`3
+# HELP controller_sharding_shard_info Information about a shard: the uid of its Lease. The value is 1.
+# TYPE controller_sharding_shard_info gauge
+controller_sharding_shard_info{`+ofThisShard+`uid="`+string(m.lease().UID)+`"} 1
+# HELP controller_sharding_shard_state The state of a shard: 1 for the present state, 0 for the others.
+# TYPE controller_sharding_shard_state gauge
+controller_sharding_shard_state{`+ofThisShard+`state="dead"} 0
+controller_sharding_shard_state{`+ofThisShard+`state="expired"} 0
+controller_sharding_shard_state{`+ofThisShard+`state="orphaned"} 0
+controller_sharding_shard_state{`+ofThisShard+`state="ready"} 1
+controller_sharding_shard_state{`+ofThisShard+`state="uncertain"} 0
+# HELP clusterring_shards Leases of shards, by ring and state. The ring is "unknown" if no ring has that name. Reported by the replica that leads.
+# TYPE clusterring_shards gauge
+clusterring_shards{ring="`+ring+`",state="ready"} 1
+`)))
+
+	// By default, whoever creates Leases adds no series.
+	byDefault := &shardlease.Census{Leases: m.Client, Clock: m.clock, Ages: m.Ages}
+	require.Zero(t, testutil.CollectAndCount(ofRing{byDefault, ring}, "controller_sharding_shard_info", "controller_sharding_shard_state"))
+
+	// A Lease that does not count is no shard.
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"shardNamespaces":["elsewhere"]}}`))
+	require.NoError(t, m.admin.Patch(t.Context(), of, patch))
+	require.Zero(t, testutil.CollectAndCount(ofRing{census, ring}, "controller_sharding_shard_info", "controller_sharding_shard_state"))
+}
+
+// ofRing leaves out the metrics of other tests' rings.
+type ofRing struct {
+	prometheus.Collector
+
+	ring string
+}
+
+func (o ofRing) Collect(out chan<- prometheus.Metric) {
+	all := make(chan prometheus.Metric, 1000)
+	o.Collector.Collect(all)
+	close(all)
+
+	for metric := range all {
+		var written dto.Metric
+		if metric.Write(&written) != nil {
+			continue
+		}
+
+		for _, label := range written.GetLabel() {
+			if (label.GetName() == "ring" || label.GetName() == "clusterring") && label.GetValue() == o.ring {
+				out <- metric
+			}
+		}
+	}
+}
+
+// Whoever creates Leases of rings that do not exist adds no series.
+func TestRingsThatAreMadeUpAreOneInMetrics(t *testing.T) {
+	m := newMonitor(t)
+	m.shard.Ring = "made-up-" + m.shard.Namespace
+	require.NoError(t, m.shard.Acquire(t.Context()))
+	m.look()
+
+	census := &shardlease.Census{Leases: m.Client, Clock: m.clock, Ages: m.Ages}
+	require.NotZero(t, testutil.CollectAndCount(ofRing{census, "unknown"}))
+	require.Zero(t, testutil.CollectAndCount(ofRing{census, m.shard.Ring}))
+
+	m.pass(time.Hour)
+	m.sweep()
+
+	for _, counter := range shardlease.Collectors() {
+		require.Zero(t, testutil.CollectAndCount(ofRing{counter, m.shard.Ring}))
+	}
+
+	require.GreaterOrEqual(t, testutil.ToFloat64(ofRing{shardlease.Collectors()[1], "unknown"}), 1.0)
 }

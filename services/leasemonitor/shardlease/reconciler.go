@@ -29,15 +29,25 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/clusterring"
+	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/leases"
 )
 
 // lookAgainAfter is when a Lease that was written to is looked at again, should the watch not have brought it by then.
@@ -72,25 +82,26 @@ type Reconciler struct {
 	// a ring passes from one sharder to another: each takes only what it has itself seen silent for long enough, and only the first one succeeds.
 	Sharder clusterring.Identity
 
-	doubts doubts
-	offers offers
+	doubts perLease[doubt]
+	offers perLease[offered]
 }
 
 // Reconcile implements [reconcile.Reconciler]. It returns errors of the API server except NotFound and Conflict.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	judged, err := r.decide(ctx, req.NamespacedName)
-	if apierrors.IsNotFound(err) || err == nil && !judged.ours() {
+	gone := apierrors.IsNotFound(err)
+
+	if gone || err == nil && !judged.counts {
 		r.doubts.forget(req.NamespacedName)
 		r.offers.forget(req.NamespacedName)
 		r.NotTaken.forget(req.NamespacedName)
 	}
 
-	if apierrors.IsNotFound(err) {
+	switch {
+	case gone:
 		r.Ages.Forget(req.NamespacedName)
 		return reconcile.Result{}, nil
-	}
-
-	if judged == nil || !judged.ours() {
+	case judged == nil || !judged.counts:
 		return reconcile.Result{}, err
 	}
 
@@ -137,11 +148,12 @@ func (r *Reconciler) carryOut(ctx context.Context, judged *judgement) (reconcile
 func (r *Reconciler) act(ctx context.Context, judged *judgement) (reconcile.Result, error) {
 	switch judged.Action {
 	case lease.Acquire:
-		if wait, err := r.offer(ctx, judged); wait > 0 || err != nil {
-			return reconcile.Result{RequeueAfter: wait}, err
+		wait, err := r.offer(ctx, judged)
+		if err == nil && wait == 0 {
+			wait, err = lookAgainAfter, r.acquire(ctx, judged)
 		}
 
-		return reconcile.Result{RequeueAfter: lookAgainAfter}, r.acquire(ctx, judged)
+		return reconcile.Result{RequeueAfter: wait}, err
 	case lease.Renew:
 		return reconcile.Result{RequeueAfter: lookAgainAfter}, r.keep(ctx, judged)
 	case lease.Delete:
@@ -227,10 +239,80 @@ func (r *Reconciler) ringOf(ctx context.Context, name string) (*v1alpha1.Cluster
 	return ring, nil
 }
 
-// ours reports whether the Lease is that of a shard, in a namespace that counts for the ring.
-func (j *judgement) ours() bool { return j.counts }
-
 func (j *judgement) ring() string { return j.lease.Labels[contract.LabelClusterRing] }
 
-// tooLate reports whether a write failed because the Lease is no longer what it was.
-func tooLate(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
+func (j *judgement) id() types.NamespacedName { return client.ObjectKeyFromObject(j.lease) }
+
+// lostShards are the shards from which objects are still to be taken without asking them.
+func lostShards(ring *v1alpha1.ClusterRing) []string {
+	if ring.Status.Assignment == nil {
+		return nil
+	}
+
+	return ring.Status.Assignment.LostShards
+}
+
+// workers is the number of Leases that are worked on at once: one slow write must not keep other failed shards waiting.
+const workers = 5
+
+// SetupWithManager adds a controller to the manager that calls the reconciler for every Lease of a ring in the manager's cache, for those of
+// shards that a ring's status begins to name as lost or whose Pods have ended, and for those of a ring that is created or deleted or whose shard
+// namespaces change, while this replica leads. The clock is what the controller waits by.
+func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker) error {
+	b := builder.ControllerManagedBy(mgr)
+	if r.Pods != nil {
+		b.WatchesRawSource(source.TypedChannel(r.Pods.Leases(), &handler.TypedEnqueueRequestForObject[*coordinationv1.Lease]{}))
+	}
+
+	ofRings := predicate.NewPredicateFuncs(r.ringExists)
+	ofRings.UpdateFunc = func(e event.UpdateEvent) bool { return r.ringExists(e.ObjectOld) || r.ringExists(e.ObjectNew) }
+
+	err := b.Named("shardlease").
+		For(&coordinationv1.Lease{}, builder.WithPredicates(ofRings)).
+		Watches(&v1alpha1.ClusterRing{}, handler.EnqueueRequestsFromMapFunc(r.leasesOf), builder.WithPredicates(counting)).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: workers,
+			RateLimiter:             kit.RateLimiter[reconcile.Request](),
+			NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+				return workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
+					workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name, Clock: clk})
+			},
+		}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("add the controller of Leases: %w", err)
+	}
+
+	return nil
+}
+
+// ringExists reports whether the ring of a Lease exists. If it does not, its Leases are queued when it is created.
+func (r *Reconciler) ringExists(l client.Object) bool {
+	ring, err := r.ringOf(context.Background(), l.GetLabels()[contract.LabelClusterRing])
+	return err != nil || ring.Name != ""
+}
+
+// counting leaves out changes of rings that make no Lease due: of anything but the shards that are lost, the namespaces
+// that count, and the sharder. What is known of the Leases of a ring that is gone is forgotten, and those of a new one
+// may have no event any more, because they did not count before.
+var counting = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*v1alpha1.ClusterRing)
+	after, also := e.ObjectNew.(*v1alpha1.ClusterRing)
+
+	return !ok || !also || before.Spec.Sharder != after.Spec.Sharder ||
+		!slices.Equal(before.Spec.ShardNamespaces, after.Spec.ShardNamespaces) || !slices.Equal(lostShards(before), lostShards(after))
+}}
+
+// leasesOf returns requests for all Leases of a ring.
+func (r *Reconciler) leasesOf(ctx context.Context, ring client.Object) (requests []reconcile.Request) {
+	all, err := leases.Cached(ctx, r.Client, ring.GetName())
+	if err != nil {
+		ctrllog.FromContext(ctx).Error(err, "Cannot list the Leases of a ring")
+	}
+
+	for _, l := range all {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(l)})
+	}
+
+	return requests
+}

@@ -2,11 +2,17 @@ package shardlease_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,7 +20,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
 	testclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -78,6 +86,25 @@ func newMonitor(t *testing.T) *monitor {
 	return m
 }
 
+// exists creates a ring.
+func (m *monitor) exists(ring string) {
+	m.t.Helper()
+	require.NoError(m.t, m.admin.Create(m.t.Context(), &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: ring},
+		Spec:       v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "example.org", Resource: "widgets"}}},
+	}))
+}
+
+// ring returns the shard's ring as it is.
+func (m *monitor) ring() *v1alpha1.ClusterRing {
+	m.t.Helper()
+
+	ring := &v1alpha1.ClusterRing{}
+	require.NoError(m.t, m.admin.Get(m.t.Context(), client.ObjectKey{Name: m.shard.Namespace}, ring))
+
+	return ring
+}
+
 func (m *monitor) id() types.NamespacedName {
 	return types.NamespacedName{Namespace: m.shard.Namespace, Name: m.shard.Name}
 }
@@ -127,7 +154,8 @@ func (m *monitor) state() string {
 	return m.lease().Labels[contract.LabelState]
 }
 
-func TestTakeOverWritesExactlyWhatTheContractSays(t *testing.T) {
+// A take-over writes exactly what the contract says. People are told of it, and of the deletion of the Lease.
+func TestTakeOverAndDeletion(t *testing.T) {
 	m := newMonitor(t)
 	require.NoError(t, m.shard.Acquire(t.Context()))
 	m.look()
@@ -145,6 +173,17 @@ func TestTakeOverWritesExactlyWhatTheContractSays(t *testing.T) {
 	}, after.Spec)
 	require.Equal(t, before.UID, after.UID)
 	require.Equal(t, m.shard.Ring, after.Labels[contract.LabelClusterRing])
+	require.Equal(t, "Warning ShardFailed Shard "+m.id().String()+
+		" has not renewed its Lease for 21s: took over the Lease, its objects go to other shards", <-m.events.Events)
+
+	m.look()
+	m.lookAt(time.Hour)
+	require.Contains(t, <-m.events.Events, "Normal ShardCollected Shard "+m.id().String())
+	require.Nil(t, m.lease())
+
+	for _, counter := range shardlease.Collectors() {
+		require.InDelta(t, 1, testutil.ToFloat64(ofRing{counter, m.shard.Ring}), 0)
+	}
 }
 
 func TestShardWithWrongClockStaysReady(t *testing.T) {
@@ -161,21 +200,15 @@ func TestShardWithWrongClockStaysReady(t *testing.T) {
 	}
 }
 
-func TestReleasedShardIsDeadAtOnce(t *testing.T) {
+func TestLabelIsWrittenOnlyIfItIsWrong(t *testing.T) {
 	m := newMonitor(t)
 	require.NoError(t, m.shard.Acquire(t.Context()))
 	m.look()
-	require.Equal(t, "ready", m.state())
 
-	require.NoError(t, m.shard.Release(t.Context()))
-	m.look()
-	require.Equal(t, "dead", m.state())
-}
-
-func TestLabelIsCorrectedWhenSomebodyEditsIt(t *testing.T) {
-	m := newMonitor(t)
-	require.NoError(t, m.shard.Acquire(t.Context()))
-	m.look()
+	c := &meddled{Client: m.Client}
+	m.Client = c
+	m.lookAt(d / 2)
+	require.Zero(t, c.patches)
 
 	for _, edit := range []string{`"dead"`, `null`} {
 		patch := []byte(`{"metadata":{"labels":{"` + contract.LabelState + `":` + edit + `}}}`)
@@ -185,56 +218,30 @@ func TestLabelIsCorrectedWhenSomebodyEditsIt(t *testing.T) {
 	}
 }
 
-func TestNothingIsWrittenWhenNothingChanges(t *testing.T) {
-	m := newMonitor(t)
-	require.NoError(t, m.shard.Acquire(t.Context()))
-	m.look()
-
-	c := &meddled{Client: m.Client}
-	m.Client = c
-	m.lookAt(d / 2)
-	require.Zero(t, c.patches)
-}
-
-func TestLeaseOfNoRingIsLeftAlone(t *testing.T) {
-	m := newMonitor(t)
-	m.shard.Ring = ""
-	require.NoError(t, m.shard.Acquire(t.Context()))
-
-	before := m.lease()
-	m.look()
-	m.lookAt(10 * d)
-	m.lookAt(time.Hour)
-	require.Equal(t, before, m.lease())
-}
-
-// A Lease in a namespace that does not count is not a shard's, and is left alone until its namespace counts.
+// A Lease in a namespace that does not count is not a shard's, and is left alone until its namespace counts. So is one of
+// no ring.
 func TestLeaseInANamespaceThatDoesNotCountIsLeftAlone(t *testing.T) {
 	m := newMonitor(t)
-	m.shard.Ring = "ring-of-" + m.shard.Namespace
-	ring := &v1alpha1.ClusterRing{
-		ObjectMeta: metav1.ObjectMeta{Name: m.shard.Ring},
-		Spec: v1alpha1.ClusterRingSpec{
-			Resources: []v1alpha1.RingResource{{Resource: "configmaps"}}, ShardNamespaces: []string{"elsewhere"},
-		},
+	ring := m.ring()
+	ring.Spec.ShardNamespaces = []string{"elsewhere"}
+	require.NoError(t, m.admin.Update(t.Context(), ring))
+
+	ringless := m.shard.Ring
+	for _, m.shard.Ring = range []string{"", ringless} {
+		require.NoError(t, m.shard.Acquire(t.Context()))
+
+		before, now := m.lease(), m.clock.Now().Sub(start)
+		m.look()
+		m.lookAt(now + 10*d)
+		m.lookAt(now + time.Hour)
+		require.Equal(t, before, m.lease())
 	}
-	require.NoError(t, m.admin.Create(t.Context(), ring))
-	require.NoError(t, m.shard.Acquire(t.Context()))
 
-	before := m.lease()
-	m.look()
-	m.lookAt(10 * d)
-	m.lookAt(time.Hour)
-	require.Equal(t, before, m.lease())
-
+	ring = m.ring()
 	ring.Spec.ShardNamespaces = append(ring.Spec.ShardNamespaces, m.shard.Namespace)
 	require.NoError(t, m.admin.Update(t.Context(), ring))
 	m.look()
 	require.Equal(t, "uncertain", m.state())
-}
-
-func TestMissingLeaseIsNoError(t *testing.T) {
-	require.Zero(t, newMonitor(t).look())
 }
 
 // afterRead is a reader that lets something happen right after it has read.
@@ -251,22 +258,6 @@ func (r afterRead) Get(ctx context.Context, key client.ObjectKey, obj client.Obj
 	return err
 }
 
-func TestShardThatRenewsFirstKeepsItsLease(t *testing.T) {
-	m := newMonitor(t)
-	require.NoError(t, m.shard.Acquire(t.Context()))
-	m.look()
-
-	m.lookAt(2 * d)
-	m.Live = afterRead{m.Client, func() { require.NoError(t, m.shard.Renew(t.Context())) }}
-	m.shard.Clock = testclock.NewFakeClock(start)
-	m.lookAt(2*d + time.Second)
-	require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
-
-	m.look()
-	require.Equal(t, "ready", m.state())
-	require.Empty(t, m.events.Events)
-}
-
 // late is a client whose cache has stopped to follow.
 type late struct {
 	client.Client
@@ -281,25 +272,6 @@ func (c late) Get(ctx context.Context, key client.ObjectKey, obj client.Object, 
 	}
 
 	return c.Client.Get(ctx, key, obj, opts...)
-}
-
-func TestLabelThatComesTooLateIsNoError(t *testing.T) {
-	m := newMonitor(t)
-	require.NoError(t, m.shard.Acquire(t.Context()))
-	m.Client = &meddled{Client: m.Client, beforePatch: func() { require.NoError(t, m.shard.Delete(t.Context())) }}
-	m.look()
-}
-
-func TestNextLeaseOfTheSameNameIsNotTaken(t *testing.T) {
-	m := newMonitor(t)
-	require.NoError(t, m.shard.Acquire(t.Context()))
-	m.lookAt(0)
-	m.Client = &meddled{Client: m.Client, before: func() {}, beforePatch: func() {
-		require.NoError(t, m.shard.Delete(t.Context()))
-		require.NoError(t, m.shard.Acquire(t.Context())) // by a clock that stands still: the very same record
-	}}
-	m.lookAt(2*d + time.Second)
-	require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
 }
 
 func TestLateCacheTakesNothing(t *testing.T) {
@@ -325,19 +297,6 @@ func (m *monitor) abandon() time.Duration {
 	m.look()
 
 	return lease.RecordOf(m.lease()).Duration + lease.OrphanedAfter
-}
-
-func TestLeaseThatIsTakenBackIsNotDeleted(t *testing.T) {
-	m := newMonitor(t)
-	due := m.abandon()
-
-	m.Live = afterRead{m.Client, func() { require.NoError(t, m.shard.Acquire(t.Context())) }}
-	m.lookAt(due)
-	require.NotNil(t, m.lease())
-	require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
-
-	m.look()
-	require.Equal(t, "ready", m.state())
 }
 
 // meddled is a client that lets something happen right before it writes, and counts its patches.
@@ -367,44 +326,71 @@ func (c *meddled) Patch(ctx context.Context, obj client.Object, patch client.Pat
 	return c.Client.Patch(ctx, obj, patch, opts...)
 }
 
-func TestShardThatRenewsRightBeforeTheTakeOverKeepsItsLease(t *testing.T) {
-	for name, change := range map[string]func(*monitor) error{
-		"renewed": func(m *monitor) error { return m.shard.Renew(m.t.Context()) },
-		"deleted": func(m *monitor) error { return m.shard.Delete(m.t.Context()) },
+// Whatever happens to a Lease between the judgement and the write, at whatever moment, it is not taken.
+func TestShardThatComesBackInTimeKeepsItsLease(t *testing.T) {
+	renew := func(m *monitor) {
+		m.shard.Clock = testclock.NewFakeClock(start)
+		require.NoError(m.t, m.shard.Renew(m.t.Context()))
+	}
+
+	for name, happens := range map[string]func(*monitor){
+		"renewed after the read": func(m *monitor) { m.Live = afterRead{m.Client, func() { renew(m) }} },
+		"renewed at the write":   func(m *monitor) { m.Client = &meddled{Client: m.Client, before: func() { renew(m) }} },
+		"made anew before the label": func(m *monitor) {
+			m.Client = &meddled{Client: m.Client, before: func() {}, beforePatch: func() {
+				require.NoError(m.t, m.shard.Delete(m.t.Context()))
+				require.NoError(m.t, m.shard.Acquire(m.t.Context())) // by a clock that stands still: the very same record
+			}}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMonitor(t)
 			require.NoError(t, m.shard.Acquire(t.Context()))
 			m.look()
 
-			m.shard.Clock = testclock.NewFakeClock(start)
-			m.Client = &meddled{Client: m.Client, before: func() { require.NoError(t, change(m)) }}
+			happens(m)
 			m.lookAt(2*d + time.Second)
-
-			if l := m.lease(); l != nil {
-				require.Equal(t, m.shard.Name, *l.Spec.HolderIdentity)
-			}
+			require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
 			require.Empty(t, m.events.Events)
 		})
 	}
 }
 
-func TestLeaseThatChangesRightBeforeItsDeletionStays(t *testing.T) {
-	for name, change := range map[string]func(*monitor) error{
-		"taken back": func(m *monitor) error { return m.shard.Acquire(m.t.Context()) },
-		"made again": func(m *monitor) error {
-			if err := m.shard.Delete(m.t.Context()); err != nil {
-				return err
-			}
+// What is written to a Lease that is gone is no error.
+func TestLeaseThatIsGone(t *testing.T) {
+	m := newMonitor(t)
+	require.NoError(t, m.shard.Acquire(t.Context()))
+	own := m.Client
+	m.Client = &meddled{Client: own, beforePatch: func() { require.NoError(t, m.shard.Delete(t.Context())) }}
+	m.look()
+	require.Zero(t, m.look())
 
-			return m.shard.Acquire(m.t.Context())
-		},
+	require.NoError(t, m.shard.Acquire(t.Context()))
+	m.Client = own
+	m.look()
+	m.Client = &meddled{Client: own, before: func() { require.NoError(t, m.shard.Delete(t.Context())) }}
+	m.lookAt(2*d + time.Second)
+	require.Nil(t, m.lease())
+	require.Empty(t, m.events.Events)
+}
+
+func TestLeaseThatChangesRightBeforeItsDeletionStays(t *testing.T) {
+	back := func(m *monitor) { require.NoError(m.t, m.shard.Acquire(m.t.Context())) }
+	anew := func(m *monitor) {
+		require.NoError(m.t, m.shard.Delete(m.t.Context()))
+		back(m)
+	}
+
+	for name, happens := range map[string]func(*monitor){
+		"taken back after the read": func(m *monitor) { m.Live = afterRead{m.Client, func() { back(m) }} },
+		"taken back":                func(m *monitor) { m.Client = &meddled{Client: m.Client, before: func() { back(m) }} },
+		"made again":                func(m *monitor) { m.Client = &meddled{Client: m.Client, before: func() { anew(m) }} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMonitor(t)
 			due := m.abandon()
 
-			m.Client = &meddled{Client: m.Client, before: func() { require.NoError(t, change(m)) }}
+			happens(m)
 			m.lookAt(due)
 			require.NotNil(t, m.lease())
 			require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
@@ -413,16 +399,302 @@ func TestLeaseThatChangesRightBeforeItsDeletionStays(t *testing.T) {
 	}
 }
 
-func TestPeopleAreTold(t *testing.T) {
+// TestLifeOfAShard tells what becomes of a shard's Lease, moment by moment. The transcript is the specification.
+func TestLifeOfAShard(t *testing.T) {
+	m := newMonitor(t)
+
+	var transcript strings.Builder
+	fmt.Fprintf(&transcript, "%-14s %-18s %-10s %-24s %-4s %-5s %s\n", "time", "event", "state", "holder", "D", "moves", "look again after")
+
+	at := func(since time.Duration, event string, act func() error) {
+		t.Helper()
+		m.pass(since)
+
+		if act != nil {
+			require.NoError(t, act())
+		}
+
+		result := m.look()
+
+		line := fmt.Sprintf("%-14s %-18s ", since, event)
+		if l := m.lease(); l == nil {
+			line += "deleted"
+		} else {
+			line += fmt.Sprintf("%-10s %-24q %-4s %-5d %s", l.Labels[contract.LabelState], ptr.Deref(l.Spec.HolderIdentity, ""),
+				fmt.Sprintf("%ds", *l.Spec.LeaseDurationSeconds), *l.Spec.LeaseTransitions, result.RequeueAfter)
+		}
+		fmt.Fprintln(&transcript, strings.TrimRight(line, " "))
+	}
+
+	acquire := func() error { return m.shard.Acquire(t.Context()) }
+	renew := func() error {
+		m.shard.Clock = testclock.NewFakeClock(m.clock.Now())
+		return m.shard.Renew(t.Context())
+	}
+	release := func() error { return m.shard.Release(t.Context()) }
+
+	at(0, "joins", acquire)
+	at(5*time.Second, "renews", renew)
+	at(15*time.Second-1, "is silent", nil)
+	at(15*time.Second, "is silent", nil)
+	at(20*time.Second, "renews late", renew)
+	at(40*time.Second, "is silent", nil)
+	at(40*time.Second+1, "is silent", nil)
+	at(41*time.Second, "", nil)
+	at(45*time.Second, "comes back", acquire)
+	at(50*time.Second, "stops gracefully", release)
+	at(50*time.Second+time.Minute, "is gone", nil)
+	at(50*time.Second+time.Minute+time.Second, "is gone for long", nil)
+	at(2*time.Minute, "joins again", acquire)
+
+	golden.Assert(t, transcript.String(), "life.txt")
+}
+
+// lost makes a ring for the shard whose status names these shards as lost.
+func (m *monitor) lost(names ...string) {
+	m.t.Helper()
+
+	ring := m.ring()
+	ring.Status.Assignment = &v1alpha1.AssignmentStatus{LostShards: names}
+	require.NoError(m.t, m.admin.Status().Update(m.t.Context(), ring))
+}
+
+func TestTakenLeaseIsKeptWhileObjectsAreMoved(t *testing.T) {
 	m := newMonitor(t)
 	require.NoError(t, m.shard.Acquire(t.Context()))
 	m.look()
 	m.lookAt(2*d + time.Second)
-	require.Equal(t, "Warning ShardFailed Shard "+m.id().String()+
-		" has not renewed its Lease for 21s: took over the Lease, its objects go to other shards", <-m.events.Events)
+	m.look()
+	taken := m.lease()
+
+	// Nothing is to be moved: nothing is written.
+	m.lookAt(3 * d)
+	require.Equal(t, taken, m.lease())
+
+	m.lost("another", m.shard.Name)
+	m.look()
+	kept := m.lease()
+	require.Equal(t, start.Add(3*d), kept.Spec.RenewTime.UTC())
+	kept.Spec.RenewTime, kept.ResourceVersion, kept.ManagedFields = taken.Spec.RenewTime, taken.ResourceVersion, taken.ManagedFields
+	require.Equal(t, taken, kept, "nothing else changes")
+
+	require.Equal(t, d/2, m.look().RequeueAfter, "and so on, twice per D")
+	m.lookAt(3*d + d/2)
+	m.look()
+	require.Equal(t, start.Add(3*d+d/2), m.lease().Spec.RenewTime.UTC())
+	require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+
+	// A rebalancer that is dead keeps no shard out for ever, and no Lease from being deleted.
+	at := 4 * d
+	for ; at < 30*d; at += d / 2 {
+		m.lookAt(at)
+		m.look()
+
+		if at < 21*d {
+			require.Equal(t, start.Add(at), m.lease().Spec.RenewTime.UTC())
+		}
+	}
+	require.LessOrEqual(t, m.lease().Spec.RenewTime.Sub(start), 23*d)
+	m.lookAt(at + time.Minute + 2*d)
+	m.look()
+	require.Nil(t, m.lease())
+}
+
+func TestReleasedLeaseIsTakenWhileObjectsAreMoved(t *testing.T) {
+	m := newMonitor(t)
+	require.NoError(t, m.shard.Acquire(t.Context()))
+	m.look()
+	require.NoError(t, m.shard.Release(t.Context()))
+	m.look()
+	m.lookAt(d)
+	require.Empty(t, *m.lease().Spec.HolderIdentity, "nothing is to be moved")
+
+	m.lost(m.shard.Name)
+	m.look()
+	require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+	require.EqualValues(t, 2*d/time.Second, *m.lease().Spec.LeaseDurationSeconds, "as if it had failed")
+	require.Contains(t, <-m.events.Events, "Normal LeaseKept")
+	m.look()
+	require.Equal(t, "dead", m.state())
+
+	// It comes back, and releases again: so quickly that it keeps its Lease.
+	require.NoError(t, m.shard.Acquire(t.Context()))
+	m.look()
+	require.NoError(t, m.shard.Release(t.Context()))
+	require.Equal(t, 3*time.Second, m.look().RequeueAfter)
+	m.lookAt(d + 2*time.Second)
+	require.Empty(t, *m.lease().Spec.HolderIdentity)
+	require.NoError(t, m.shard.Acquire(t.Context()))
+	m.lookAt(d + 4*time.Second)
+	require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
+}
+
+// The API server refuses a negative number of transitions.
+func TestLeaseWithTheLargestNumberOfTransitionsIsTaken(t *testing.T) {
+	m := newMonitor(t)
+	require.NoError(t, m.shard.Acquire(t.Context()))
+	l := m.lease()
+	l.Spec.LeaseTransitions = new(int32(math.MaxInt32))
+	require.NoError(t, m.admin.Update(t.Context(), l))
 
 	m.look()
-	m.lookAt(time.Hour)
-	require.Contains(t, <-m.events.Events, "Normal ShardCollected Shard "+m.id().String())
+	m.lookAt(2*d + time.Second)
+	require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+	require.NoError(t, m.shard.Acquire(t.Context()), "and its shard can count on")
+}
+
+// A finalizer may keep a Lease that somebody has deleted, for as long as it likes.
+func TestLeaseInDeletionIsJudgedAsAnyOther(t *testing.T) {
+	m := newMonitor(t)
+	require.NoError(t, m.shard.Acquire(t.Context()))
+	l := m.lease()
+	l.Finalizers = []string{"example.org/keeps"}
+	require.NoError(t, m.admin.Update(t.Context(), l))
+	require.NoError(t, m.shard.Delete(t.Context()))
+
+	m.look()
+	require.Equal(t, "ready", m.state(), "its holder may renew it")
+
+	m.lookAt(2*d + time.Second)
+	require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+	m.look()
+	require.Equal(t, "dead", m.state())
+
+	m.Client = &meddled{Client: m.Client, before: func() { t.Error("it was deleted already") }}
+	require.Zero(t, m.lookAt(time.Hour).RequeueAfter, "its end is all that is to come")
+	require.Equal(t, "orphaned", m.state())
+
+	l = m.lease()
+	l.Finalizers = nil
+	require.NoError(t, m.admin.Update(t.Context(), l))
 	require.Nil(t, m.lease())
+}
+
+// ended are the uids of Pods that have ended.
+type ended map[types.UID]bool
+
+func (e ended) Ended(uid types.UID) bool { return e[uid] }
+
+func (e ended) Leases() <-chan event.TypedGenericEvent[*coordinationv1.Lease] { return nil }
+
+// The Lease of a Pod that has ended is taken at once, by the contract, and people are told why.
+func TestTheLeaseOfAPodThatHasEndedIsTaken(t *testing.T) {
+	m := newMonitor(t)
+	reported := ended{}
+	m.Pods, m.shard.PodUID = reported, "uid-1"
+	require.NoError(t, m.shard.Acquire(t.Context()))
+	m.look()
+	require.Equal(t, "ready", m.state())
+
+	reported["uid-1"] = true
+
+	m.look()
+	require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+	require.EqualValues(t, 20, *m.lease().Spec.LeaseDurationSeconds)
+	m.look()
+	require.Equal(t, "dead", m.state())
+	require.Contains(t, <-m.events.Events, "ShardEnded The kubelet has reported that the Pod of shard "+m.id().String()+" has ended, 0s after its last renewal")
+	require.Error(t, m.shard.Renew(t.Context()), "a process that runs in spite of that sees that it has lost the Lease")
+}
+
+// The word about a Pod counts only for what that Pod has written.
+func TestTheWordAboutAPredecessorDoesNotCount(t *testing.T) {
+	for name, successor := range map[string]types.UID{
+		"another Pod of the same name":                      "uid-2",
+		"a process that does not know the uid of its Pod":   "",
+		"a Pod whose uid is the end of that of another Pod": "1",
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMonitor(t)
+			m.Pods, m.shard.PodUID = ended{"uid-1": true}, "uid-1"
+			require.NoError(t, m.shard.Acquire(t.Context()))
+
+			m.shard.PodUID, m.shard.Clock = successor, testclock.NewFakeClock(start.Add(time.Microsecond))
+			require.NoError(t, m.shard.Renew(t.Context()))
+			m.look()
+			require.Equal(t, "ready", m.state())
+			require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
+		})
+	}
+}
+
+// edit changes the Lease.
+func (m *monitor) edit(change func(*coordinationv1.Lease)) {
+	m.t.Helper()
+
+	l := m.lease()
+	change(l)
+	require.NoError(m.t, m.admin.Update(m.t.Context(), l))
+}
+
+// TestTheSlotOfAPodThatHasEndedIsOffered has another Pod wait for a slot, which takes it or does not.
+func TestTheSlotOfAPodThatHasEndedIsOffered(t *testing.T) {
+	for name, tc := range map[string]struct {
+		waits, unknown, takes bool
+	}{
+		"nobody waits":                      {},
+		"nobody knows whether a Pod waits":  {waits: true, unknown: true}, // an offer only saves moves
+		"a Pod waits, and does not take it": {waits: true},
+		"a Pod waits, and takes it":         {waits: true, takes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMonitor(t)
+			m.Live = inPages{m.Live, t, tc.unknown}
+			m.Pods, m.shard.PodUID = ended{"uid-1": true}, "uid-1"
+			require.NoError(t, m.shard.Acquire(t.Context()))
+			m.edit(func(l *coordinationv1.Lease) { l.Annotations[contract.AnnotationPod] = "pod-1" })
+
+			if tc.waits {
+				require.NoError(t, m.admin.Create(t.Context(), &coordinationv1.Lease{
+					ObjectMeta: metav1.ObjectMeta{
+						Namespace: m.id().Namespace, Name: "standby-pod-2", Labels: map[string]string{contract.LabelStandby: m.shard.Ring},
+					},
+					Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NewMicroTime(m.clock.Now()))},
+				}))
+			}
+
+			m.look()
+
+			if !tc.waits || tc.unknown {
+				require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+				return
+			}
+
+			l := m.lease()
+			require.Equal(t, m.shard.Name, *l.Spec.HolderIdentity)
+			require.True(t, contract.IsOffered(l.Annotations, l.Spec.RenewTime.Time))
+
+			if tc.takes {
+				m.edit(func(l *coordinationv1.Lease) {
+					l.Annotations = map[string]string{contract.AnnotationPod: "pod-2"}
+					l.Spec.RenewTime = new(metav1.NewMicroTime(m.clock.Now().Add(time.Millisecond)))
+				})
+			}
+
+			m.clock.Step(2*time.Second - time.Millisecond)
+			m.look()
+			require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
+			m.clock.Step(time.Millisecond)
+			m.look()
+			require.Equal(t, tc.takes, m.shard.Name == *m.lease().Spec.HolderIdentity)
+		})
+	}
+}
+
+// inPages demands that lists are read in pages. Whoever may write Leases decides how large they are.
+type inPages struct {
+	client.Reader
+
+	t     *testing.T
+	fails bool
+}
+
+func (r inPages) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	require.NotZero(r.t, (&client.ListOptions{}).ApplyOptions(opts).Limit)
+
+	if r.fails {
+		return errors.New("no list")
+	}
+
+	return r.Reader.List(ctx, list, opts...)
 }

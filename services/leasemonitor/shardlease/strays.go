@@ -8,6 +8,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -28,25 +29,19 @@ type Strays struct {
 	// Writer deletes Leases. Its limit of requests is how fast, because shards of rings must not wait for that.
 	Writer client.Writer
 	// Clock and Ages are those of the Reconciler.
-	Clock clock.WithTicker
+	Clock clock.PassiveClock
 	Ages  *lease.Observer
 }
 
 // Start implements manager.Runnable: it deletes until ctx ends.
 func (s *Strays) Start(ctx context.Context) error {
-	ticker := s.Clock.NewTicker(sweepEvery)
-	defer ticker.Stop()
-
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C():
-			if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
-				ctrllog.FromContext(ctx).Error(err, "Cannot delete Leases of rings that do not exist")
-			}
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
+			ctrllog.FromContext(ctx).Error(err, "Cannot delete Leases of rings that do not exist")
 		}
-	}
+	}, sweepEvery)
+
+	return nil
 }
 
 // Sweep deletes all Leases that are due, and returns the first error.
@@ -56,19 +51,13 @@ func (s *Strays) Sweep(ctx context.Context) error {
 		return fmt.Errorf("list Leases: %w", err)
 	}
 
-	var due []types.NamespacedName
+	var first error
 
 	for i := range leases.Items {
 		if l := &leases.Items[i]; s.due(ctx, l) {
-			due = append(due, client.ObjectKeyFromObject(l))
-		}
-	}
-
-	var first error
-
-	for _, id := range due {
-		if err := s.delete(ctx, id); first == nil {
-			first = err
+			if err := s.delete(ctx, client.ObjectKeyFromObject(l)); first == nil {
+				first = err
+			}
 		}
 	}
 
@@ -92,42 +81,29 @@ func (s *Strays) due(ctx context.Context, l *coordinationv1.Lease) bool {
 	return lease.Abandoned(lease.Snapshot{Shard: l.Name, Record: record, Deleting: !l.DeletionTimestamp.IsZero()}, age)
 }
 
-// delete deletes a Lease that is still due, unless it has changed since the cache saw it. Nobody may delete a Lease that its shard holds, so it is
-// first taken.
+// delete deletes a Lease that is still due, unless it has changed since the cache saw it. Nobody may delete a Lease that
+// its shard holds, so it is first taken.
 func (s *Strays) delete(ctx context.Context, id types.NamespacedName) error {
 	l := &coordinationv1.Lease{}
-	if err := s.Cache.Get(ctx, id, l); err != nil {
-		return ignoreTooLate(err)
-	}
-
-	if !s.due(ctx, l) {
-		return nil
+	if ok, err := did(ctx, "read", id, s.Cache.Get(ctx, id, l)); !ok || !s.due(ctx, l) {
+		return err
 	}
 
 	if record := lease.RecordOf(l); record.HeldBy(l.Name) {
 		unchanged := client.MergeFromWithOptions(l.DeepCopy(), client.MergeFromWithOptimisticLock{})
 
 		l = lease.Acquired(l, record.Duration, s.Clock.Now())
-		if err := s.Writer.Patch(ctx, l, unchanged); err != nil {
-			return ignoreTooLate(err)
+		if ok, err := did(ctx, "take over", id, s.Writer.Patch(ctx, l, unchanged)); !ok {
+			return err
 		}
 	}
 
-	if err := s.Writer.Delete(ctx, l, client.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion}); err != nil {
-		return ignoreTooLate(err)
+	if ok, err := did(ctx, "delete", id, remove(ctx, s.Writer, l)); !ok {
+		return err
 	}
 
 	collections.WithLabelValues(unknown).Inc()
 	ctrllog.FromContext(ctx).V(1).Info("Deleted a Lease of a ring that does not exist", "lease", id, "ring", l.Labels[contract.LabelClusterRing])
 
 	return nil
-}
-
-// ignoreTooLate returns nil if the Lease is no longer what it was.
-func ignoreTooLate(err error) error {
-	if tooLate(err) {
-		return nil
-	}
-
-	return fmt.Errorf("delete the Lease of a ring that does not exist: %w", err)
 }

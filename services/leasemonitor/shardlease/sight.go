@@ -9,12 +9,39 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
+
+// Observe records in ages when each Lease of the informer was last seen to change. It does so until the informer stops, in
+// leading and other replicas. The returned function reports whether all Leases that existed at the start have been recorded.
+func Observe(informer cache.Informer, ages *lease.Observer, clk clock.PassiveClock) (synced func() bool, err error) {
+	seen := func(obj any) {
+		if l, ok := obj.(*coordinationv1.Lease); ok {
+			ages.Observe(client.ObjectKeyFromObject(l), lease.RecordOf(l), clk.Now())
+		}
+	}
+
+	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    seen,
+		UpdateFunc: func(_, obj any) { seen(obj) },
+		DeleteFunc: func(obj any) {
+			if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {
+				ages.Forget(name.AsNamespacedName())
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("observe Leases: %w", err)
+	}
+
+	return registration.HasSynced, nil
+}
 
 const (
 	// beat is the shortest time between two heartbeats.

@@ -128,31 +128,6 @@ func TestMostShardsSilentAtOnceGetAnotherLook(t *testing.T) {
 	require.Contains(t, <-m.events.Events, "ShardFailed")
 }
 
-func TestFewSilentShardsAreTakenAtOnce(t *testing.T) {
-	m := newMonitor(t)
-	shards := m.fleet(3)
-	begin := m.clock.Now().Sub(start)
-
-	m.pass(begin + d)
-
-	for _, s := range shards[1:] {
-		s.Clock = clock.RealClock{}
-		require.NoError(t, s.Renew(t.Context()))
-	}
-	m.lookAtAll(shards)
-
-	m.pass(begin + 2*d - time.Second)
-
-	for _, s := range shards[1:] {
-		require.NoError(t, s.Renew(t.Context()))
-	}
-	m.lookAtAll(shards)
-
-	m.pass(begin + 2*d + time.Second)
-	m.lookAtAll(shards)
-	require.Equal(t, []string{contract.LeaseControllerIdentity, "shard-1", "shard-2"}, m.holders(shards))
-}
-
 // answers is an API server that answers as it is told.
 type answers struct {
 	client.Client
