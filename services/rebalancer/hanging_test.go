@@ -68,7 +68,7 @@ func TestHangingResourceHoldsUpNoOther(t *testing.T) {
 			said = w.Assigned(v1alpha1.ReasonAssignmentFailed).Message
 			return strings.HasSuffix(said, fmt.Sprintf("; %d objects wait", objects)) && strings.Contains(said, why)
 		}, 40*time.Second, 20*time.Millisecond, "%s", &said)
-		require.Regexp(t, `: writes of configmaps have not been answered since \d\d:\d\d:\d\d: `, said)
+		require.Regexp(t, `; writes of configmaps have not been answered since \d\d:\d\d:\d\d: `, said)
 		t.Logf("%v: %s", realTime.Since(began).Round(time.Millisecond), said)
 	}
 

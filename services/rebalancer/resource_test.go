@@ -108,7 +108,7 @@ func TestDeletedRingNamesItsResources(t *testing.T) {
 	require.Eventually(t, func() bool {
 		c = w.Assigned(v1alpha1.ReasonDeleting)
 
-		return strings.Contains(c.Message, "(1 of limitranges, since ")
+		return strings.Contains(c.Message, "(1 of limitranges, since ") &&
+			strings.Contains(c.Message, "grant get, list, watch and patch")
 	}, noticed, 20*time.Millisecond, "the ring reports %+v", &c)
-	require.Contains(t, c.Message, "grant get, list, watch and patch")
 }

@@ -313,8 +313,8 @@ func TestDeletedRingSaysWhatItWaitsFor(t *testing.T) {
 			})
 		}, noticed, 50*time.Millisecond, "an event should report %s", reason)
 	}
-	says("not released in time: 1, such as configmaps " + w.Namespace + "/held at shard hung")
-	says("objects with its labels, as far as is known: 1 (1 configmaps); shards were asked to release 1 at shard hung, ")
+	says("1 were not released in time, such as configmaps " + w.Namespace + "/held at shard hung")
+	says("1 draining (1 configmaps); shards were asked to release 1 at shard hung, ")
 
 	require.Eventually(t, func() bool { return w.Placed(cm).Drain }, noticed, 20*time.Millisecond)
 	w.Acknowledge(cm)
@@ -355,10 +355,10 @@ func TestDeletedRingThatMayNotWrite(t *testing.T) {
 	require.Eventually(t, func() bool {
 		*c = w.Assigned(v1alpha1.ReasonDeleting)
 
-		return strings.Contains(c.Message, `cannot patch resource "limitranges"`)
+		return strings.Contains(c.Message, `cannot patch resource "limitranges"`) &&
+			strings.Contains(c.Message, "grant get, list, watch and patch")
 	}, noticed, 20*time.Millisecond, "the ring reports %+v", c)
-	require.Contains(t, c.Message, "objects with its labels, as far as is known: 1 (1 limitranges); not to be released yet: 1, such as limitranges "+w.Namespace+"/kept: ")
-	require.Contains(t, c.Message, "grant get, list, watch and patch")
+	require.Contains(t, c.Message, "(1 limitranges); requests for 1 have failed for seconds, such as limitranges "+w.Namespace+"/kept: ")
 
 	limits.Labels = nil
 	require.NoError(t, w.Client.Update(t.Context(), limits))

@@ -108,7 +108,7 @@ var house = slices.Concat([]zone{
 		may: []string{
 			"pkg/apis", "services/internal/admission", "services/internal/lease", "services/internal/membership",
 			"services/internal/resources", "services/internal/hashring", "services/internal/takeover",
-			"services/rebalancer/engine", "services/rebalancer/feed", "services/rebalancer/placement", "services/rebalancer/scope",
+			"services/rebalancer/engine", "services/rebalancer/feed", "services/rebalancer/placement",
 		},
 		rule: "the simulation imports pkg/apis, the domain, what decides (admission, takeover), and the rebalancer's engine with what it is given",
 		bans: []ban{heavy, testHelp},

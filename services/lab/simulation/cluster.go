@@ -23,7 +23,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
-	"github.com/clusterring/clusterring/services/rebalancer/scope"
+	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
 // tables are the hash rings of all clusters: they depend only on the names of shards, of which there are few.
@@ -333,7 +333,8 @@ func viewOf(leases map[types.NamespacedName]*coordinationv1.Lease) *membership.V
 func (w *Cluster) setRing(r *v1alpha1.ClusterRing) {
 	w.ring, w.labelled = r, nil
 	if r != nil {
-		w.labelled = scope.Of(r).Spec.Resources
+		spec, _ := placement.ScopeOf(r)
+		w.labelled = spec.Resources
 	}
 
 	// The rebalancer cares for the objects of these resources, whoever has labeled them.

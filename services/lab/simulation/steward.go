@@ -28,7 +28,6 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
-	"github.com/clusterring/clusterring/services/rebalancer/scope"
 )
 
 // steward plays the part of the rebalancer around an engine: it gives the engine its target, and writes the ring's status.
@@ -341,7 +340,7 @@ func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, map[types.N
 		}
 	}
 
-	sc := scope.Of(ring)
+	spec, leaving := placement.ScopeOf(ring)
 
 	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
 	if err != nil {
@@ -360,7 +359,7 @@ func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, map[types.N
 
 	return &engine.Target{
 		Narrow: placement.Narrow(before, covered),
-		View:   viewOf(s.leases), Set: s.known.Resolve(sc.Spec), Leaving: sc.Leaving, Selector: selector, Revision: s.revision,
+		View:   viewOf(s.leases), Set: s.known.Resolve(spec), Leaving: leaving, Selector: selector, Revision: s.revision,
 	}, held
 }
 
@@ -372,7 +371,7 @@ func missing(t *engine.Target) bool {
 // assignment returns the assignment for the status of the ring.
 func assignment(ring *v1alpha1.ClusterRing, t *engine.Target, report engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{
-		LostShards: report.Lost, Resources: scope.Remember(ring, t.Set, report.ConvergedFor, t.View.Fingerprint()),
+		LostShards: report.Lost, Resources: placement.Remember(ring, t.Set, report.ConvergedFor, t.View.Fingerprint()),
 	}
 
 	if report.Converged && !missing(t) {

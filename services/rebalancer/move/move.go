@@ -394,11 +394,9 @@ func (m *Mover) wrote(ctx context.Context, w *walk, now feed.Object, err error) 
 
 	m.Moved(w.object, w.action.Verb)
 
-	at, ok := w.at.After(w.object, now)
-	if !ok {
-		if at, err = w.target.Assess(ctx, m.Lookup, now); err != nil {
-			return failed(&now, err)
-		}
+	at, err := w.target.Assess(ctx, m.Lookup, now)
+	if err != nil {
+		return failed(&now, err)
 	}
 
 	now.Above = at.Above

@@ -9,8 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -106,11 +106,6 @@ type Assessment struct {
 	// InPlace reports whether nothing has to be done about the object: it is in its place, or does not concern the
 	// ring, or no shard is available that watches its namespace.
 	InPlace bool
-
-	view *membership.View
-	kin  resources.Kin
-	// covered and ownerCovered report what Belongs and OwnerBelongs do, if only the ring's labels were not looked at.
-	covered, ownerCovered bool
 }
 
 // Assess determines where an object belongs. It returns an error if its namespace, or an object that it follows, cannot
@@ -121,7 +116,7 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 		return Assessment{InPlace: true}, nil
 	}
 
-	a := Assessment{Role: role, Parent: r.Controls, view: t.View}
+	a := Assessment{Role: role, Parent: r.Controls}
 
 	if t.Unread(o) {
 		return a, fmt.Errorf("%s: %w", o.ID, ErrKeyUnread)
@@ -142,60 +137,37 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 		return a, nil
 	}
 
-	covered, err := t.covers(ctx, lookup, r, o.Namespace)
-	if err != nil {
+	if a.Belongs, err = t.covers(ctx, lookup, r, o.Namespace); err != nil {
 		return a, err
 	}
 
-	a.covered, a.kin, a.In = concerned && covered && (role != resources.Main || !o.Unselected), kin, kin.In(o.Namespace)
-	a.Keyless = a.covered && role == resources.Main && kin.Keyless
+	a.Belongs = a.Belongs && concerned && (role != resources.Main || !o.Unselected)
+	a.In = kin.In(o.Namespace)
+	a.Keyless = a.Belongs && role == resources.Main && kin.Keyless
 
 	if owner := kin.Owner; owner != nil {
 		a.Owner, a.Above = owner, above(kin)
-		if a.ownerCovered, err = t.covers(ctx, lookup, owner.Resource, owner.Namespace); err != nil {
+		if a.OwnerBelongs, err = t.covers(ctx, lookup, owner.Resource, owner.Namespace); err != nil {
 			return a, err
 		}
-	}
 
-	return a.labelled(o), nil
-}
-
-// After returns the assessment of the same object after a write; ok is false if the write has changed more than the
-// ring's labels. It looks nothing up.
-func (a Assessment) After(before, now feed.Object) (after Assessment, ok bool) {
-	before.Shard, before.Labelled, before.Draining = now.Shard, now.Labelled, now.Draining
-	before.ResourceVersion, before.Above = now.ResourceVersion, now.Above
-
-	return a.labelled(now), reflect.DeepEqual(before, now)
-}
-
-// labelled completes an assessment with what the ring's labels of the object decide.
-func (a Assessment) labelled(o feed.Object) Assessment {
-	a.Belongs, a.Desired = a.covered, ""
-
-	if a.Owner != nil {
 		// What has lost its owner keeps its shard, which may have to handle its finalizers.
-		a.OwnerBelongs = a.ownerCovered && !a.kin.Unselected && (!a.kin.Orphaned || o.Labelled)
+		a.OwnerBelongs = a.OwnerBelongs && !kin.Unselected && (!kin.Orphaned || o.Labelled)
 		a.Belongs = a.Belongs && a.OwnerBelongs
 	}
 
 	switch {
-	case a.Belongs && a.Role == resources.Main:
-		a.Desired, _ = a.view.Place(a.In, a.kin.Key, o.Shard)
+	case a.Belongs && role == resources.Main:
+		a.Desired, _ = t.View.Place(a.In, kin.Key, o.Shard)
 	case a.Belongs:
-		a.Desired, _ = a.view.OwnerIn(a.In, a.kin.Key)
+		a.Desired, _ = t.View.OwnerIn(a.In, kin.Key)
 	}
 
-	switch {
-	case !a.Belongs:
-		a.InPlace = !o.Labelled && !o.Draining
-	case a.Desired == "":
-		a.InPlace = true
-	default:
-		a.InPlace = o.Shard == a.Desired && !o.Draining
+	if a.InPlace = !o.Labelled && !o.Draining; a.Belongs {
+		a.InPlace = a.Desired == "" || o.Shard == a.Desired && !o.Draining
 	}
 
-	return a
+	return a, nil
 }
 
 // Input returns the input of the plan for an assessed object, without [plan.Object.Owner].
@@ -279,4 +251,60 @@ func (t *Target) covers(ctx context.Context, namespaces Namespaces, r resources.
 	}
 
 	return selected, nil
+}
+
+const (
+	// fewLeftOut is the number of namespaces up to which a watch excludes them by name. fewCovered is the number of
+	// namespaces up to which they are watched one by one.
+	fewLeftOut, fewCovered = 32, 4
+)
+
+// Narrowing describes which namespaces do not have to be watched for objects without a shard: a core resource has many
+// objects and changes that do not concern a ring. The zero value excludes no namespace.
+type Narrowing struct {
+	// Except are the namespaces to exclude, sorted. The ring covers none of them.
+	Except []string
+	// Only are the namespaces to watch if Single is true, sorted: all that the ring covers.
+	Only   []string
+	Single bool
+}
+
+// Narrow returns how to watch the namespaces that a ring covers. covered contains all existing namespaces by name. The
+// result of an earlier call is kept while it is correct, because a change costs a list.
+func Narrow(before Narrowing, covered map[string]bool) Narrowing {
+	var only, except []string
+
+	for _, name := range slices.Sorted(maps.Keys(covered)) {
+		if covered[name] {
+			only = append(only, name)
+		} else {
+			except = append(except, name)
+		}
+	}
+
+	right := !slices.ContainsFunc(before.Except, func(name string) bool { return covered[name] })
+
+	switch {
+	case len(only) <= fewCovered && len(except) > len(only):
+		return Narrowing{Single: true, Only: only}
+	case !before.Single && len(before.Except) > 0 && right:
+		return before
+	}
+
+	return Narrowing{Except: except[:min(len(except), fewLeftOut)]}
+}
+
+// Equal reports whether both watch the same namespaces in the same way.
+func (n Narrowing) Equal(o Narrowing) bool {
+	return n.Single == o.Single && slices.Equal(n.Only, o.Only) && slices.Equal(n.Except, o.Except)
+}
+
+// Fields returns the field selector that excludes namespaces.
+func (n Narrowing) Fields() string {
+	terms := make([]string, 0, len(n.Except))
+	for _, name := range n.Except {
+		terms = append(terms, "metadata.namespace!="+name)
+	}
+
+	return strings.Join(terms, ",")
 }

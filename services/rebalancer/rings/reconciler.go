@@ -14,12 +14,21 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -32,7 +41,6 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
-	"github.com/clusterring/clusterring/services/rebalancer/scope"
 )
 
 const (
@@ -45,7 +53,11 @@ const (
 	// countsPerSecond limits these writes for all rings together: if many rings move objects at once, the writes would
 	// cost as much as the moves.
 	countsPerSecond = 5
+	// ringsAtOnce limits how many rings are reconciled at a time, so that a slow one delays only few others.
+	ringsAtOnce = 4
 )
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // Config configures a reconciler. All fields are required.
 type Config struct {
@@ -110,6 +122,56 @@ func New(ctx context.Context, c Config) *Reconciler {
 	return r
 }
 
+// SetupWithManager adds the engines and a controller to the manager. It calls the reconciler for every ring that
+// changes, and whenever a dependency of the ring changes. It starts when the Leases of shards have been read.
+func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases toolscache.DoneChecker) error {
+	if err := mgr.Add(r.fleet); err != nil {
+		return fmt.Errorf("set up the engines: %w", err)
+	}
+
+	err := builder.ControllerManagedBy(mgr).Named(r.Name).
+		For(&v1alpha1.ClusterRing{}).
+		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
+		Watches(&corev1.Namespace{}, concerned(r.fleet)).
+		WatchesRawSource(clusterring.Source(r.Client, func(ctx context.Context, one func(ring string), all func()) error {
+			r.enqueue = one
+			r.Index.Subscribe(one)
+			r.Resources.Subscribe(all)
+
+			toolscache.WaitFor(ctx, "", leases)
+
+			_ = r.Resources.Await(ctx) // the conditions of rings report a failure
+
+			return ctx.Err()
+		})).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: ringsAtOnce, RateLimiter: kit.RateLimiter[reconcile.Request](),
+		}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up the controller of rings: %w", err)
+	}
+
+	return nil
+}
+
+// concerned reconciles the rings that a change of a namespace concerns.
+func concerned(f *fleet) handler.EventHandler {
+	add := func(q queue, rings []string) {
+		for _, ring := range rings {
+			q.Add(clusterring.Request(ring))
+		}
+	}
+
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { add(q, f.narrowed(e.Object)) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			add(q, f.relabelled(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()))
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { add(q, f.narrowed(e.Object)) },
+	}
+}
+
 // Reconcile implements [reconcile.Reconciler] for rings.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	result, err := r.reconcile(ctx, req)
@@ -152,12 +214,56 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	t, err := targetOf(ring, r.Resources, r.Index.ViewOf(ring))
 	if err != nil {
 		// The engine, if there is one, keeps its last target.
-		remembered := &v1alpha1.AssignmentStatus{Resources: scope.Remember(ring, t.Set, nil, "")}
+		remembered := &v1alpha1.AssignmentStatus{Resources: placement.Remember(ring, t.Set, nil, "")}
 
 		return reconcile.Result{}, r.explain(ctx, ring, remembered, notAssigned(v1alpha1.ReasonAssignmentFailed, err.Error()))
 	}
 
 	return r.pursue(ctx, t)
+}
+
+// target is the target of a ring's engine, with the data that only the reconciler needs.
+type target struct {
+	*engine.Target
+
+	// ring is the copy of the ring that this is the target of.
+	ring *v1alpha1.ClusterRing
+	// covered says of each namespace whether the ring's selector selects it.
+	covered map[string]bool
+	// invalid is the reason why the ring is invalid; the target then contains what can be done anyway. It is nil if the
+	// ring is valid.
+	invalid error
+}
+
+// targetOf returns the target of a ring. It returns an error if a selector of the ring is invalid, unless the ring is
+// being deleted: a deletion needs no selector.
+func targetOf(ring *v1alpha1.ClusterRing, known *resources.Resolver, view *membership.View) (*target, error) {
+	spec, leaving := placement.ScopeOf(ring)
+
+	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
+	if err != nil {
+		err, selector = fmt.Errorf("spec.namespaceSelector: %w", err), labels.Nothing()
+	}
+
+	_, other := ring.Spec.ObjectRequirements()
+	t := &target{
+		ring: ring, invalid: errors.Join(err, other),
+		Target: &engine.Target{View: view, Set: known.Resolve(spec), Leaving: leaving, Selector: selector},
+	}
+
+	if ring.DeletionTimestamp.IsZero() {
+		return t, t.invalid
+	}
+
+	return t, nil
+}
+
+// missing returns the resources that are not served and have, or may have, labeled objects. A resource that has left
+// the ring is not missing once it is gone: its objects are gone too, and so are their labels.
+func (t *target) missing() []resources.Missing {
+	return slices.DeleteFunc(slices.Clone(t.Set.Missing()), func(m resources.Missing) bool {
+		return t.Leaving[m.GroupResource] && m.Gone()
+	})
 }
 
 // notAssigned returns the condition Assigned, False.
@@ -322,14 +428,13 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 
 	e.since = began(e.since, r.status.Clock.Now(), report.Problems)
 	is := situation{
+		Report:    report,
 		since:     e.since,
 		deleting:  !ring.DeletionTimestamp.IsZero(),
 		shards:    len(t.View.AvailableShards()),
 		missing:   resources.Message(t.missing()),
-		unknown:   resources.Message(slices.DeleteFunc(t.missing(), resources.Missing.Absent)),
 		unwatched: unwatched(t),
 		invalid:   t.invalid,
-		report:    report,
 	}
 
 	// The policy about the rebalancer refuses writes in which others have changed more.
@@ -337,8 +442,8 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 		is.mutating = clusterring.Mutating(ctx, r.Live, t.Set)
 	}
 
-	c := assigned(is)
-	part := clusterring.StatusPart{Assignment: assignment(ring, t, report), Conditions: []metav1.Condition{c}}
+	c, problem := assigned(is)
+	part := clusterring.StatusPart{Assignment: assignment(t, report), Conditions: []metav1.Condition{c}}
 
 	if keys := keysFound(t, report); keys != nil {
 		part.Conditions = append(part.Conditions, *keys)
@@ -363,7 +468,7 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 		}
 	}
 
-	r.announce(e, ring, is, c)
+	r.announce(e, ring, c, problem)
 
 	if err := r.status.Write(ctx, ring, part); err != nil {
 		return 0, err
@@ -375,21 +480,12 @@ func (r *Reconciler) report(ctx context.Context, e *running, t *target, report e
 }
 
 // announce emits an event when a problem begins that somebody has to act on.
-func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situation, c metav1.Condition) {
-	why, action := "", "Assign"
-	if c.Reason == v1alpha1.ReasonAssignmentFailed {
-		why = c.Reason
+func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, c metav1.Condition, problem string) {
+	if problem != "" && problem != e.announced {
+		r.Recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", clip(c.Message, maxNote))
 	}
 
-	if is.deleting {
-		why, action = needs(is), "Release"
-	}
-
-	if why != "" && why != e.announced {
-		r.Recorder.Eventf(ring, nil, "Warning", c.Reason, action, "%s", clip(c.Message, maxNote))
-	}
-
-	e.announced = why
+	e.announced = problem
 }
 
 // lastReport is the last written status of a ring. The cache may not contain it yet.

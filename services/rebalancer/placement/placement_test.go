@@ -1,7 +1,8 @@
-package scope
+package placement
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -13,6 +14,38 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
+
+func TestNarrow(t *testing.T) {
+	many := map[string]bool{}
+	for i := range 100 {
+		many[fmt.Sprintf("left-%03d", i)] = false
+		many[fmt.Sprintf("covered-%03d", i)] = true
+	}
+
+	for name, tc := range map[string]struct {
+		before  Narrowing
+		covered map[string]bool
+		want    Narrowing
+		fields  string
+	}{
+		"nothing is known":        {want: Narrowing{}},
+		"all but the system's":    {covered: map[string]bool{"a": true, "b": true, "kube-system": false}, want: Narrowing{Except: []string{"kube-system"}}, fields: "metadata.namespace!=kube-system"},
+		"one of many":             {covered: map[string]bool{"a": true, "b": false, "c": false}, want: Narrowing{Single: true, Only: []string{"a"}}},
+		"none":                    {covered: map[string]bool{"b": false}, want: Narrowing{Single: true}},
+		"another one is left":     {before: Narrowing{Except: []string{"b"}}, covered: map[string]bool{"a": true, "d": true, "b": false, "c": false}, want: Narrowing{Except: []string{"b"}}, fields: "metadata.namespace!=b"},
+		"one that was left":       {before: Narrowing{Except: []string{"b"}}, covered: map[string]bool{"a": true, "b": true, "c": false}, want: Narrowing{Except: []string{"c"}}, fields: "metadata.namespace!=c"},
+		"one that is no more":     {before: Narrowing{Except: []string{"b", "x"}}, covered: map[string]bool{"a": true, "b": false}, want: Narrowing{Except: []string{"b", "x"}}, fields: "metadata.namespace!=b,metadata.namespace!=x"},
+		"one more that it covers": {before: Narrowing{Single: true, Only: []string{"a"}}, covered: map[string]bool{"a": true, "b": true, "c": false, "d": false, "e": false}, want: Narrowing{Single: true, Only: []string{"a", "b"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Narrow(tc.before, tc.covered)
+			require.True(t, tc.want.Equal(got), "%+v", got)
+			require.Equal(t, tc.fields, got.Fields())
+		})
+	}
+
+	require.Len(t, Narrow(Narrowing{}, many).Except, fewLeftOut, "a selector should stay short")
+}
 
 func ring(spec []v1alpha1.RingResource, remembered ...v1alpha1.AssignedResource) *v1alpha1.ClusterRing {
 	return &v1alpha1.ClusterRing{
@@ -34,7 +67,7 @@ func kept(name string, controlled ...string) v1alpha1.AssignedResource {
 	return v1alpha1.AssignedResource{Resource: name, ControlledResources: mainly(name, controlled...).ControlledResources}
 }
 
-func TestOf(t *testing.T) {
+func TestScopeOf(t *testing.T) {
 	deleted := ring([]v1alpha1.RingResource{mainly("a", "c")})
 	deleted.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 
@@ -59,15 +92,15 @@ func TestOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := tc.ring.DeepCopy()
-			s := Of(tc.ring)
-			require.Equal(t, tc.want, s.Spec.Resources)
+			spec, leaves := ScopeOf(tc.ring)
+			require.Equal(t, tc.want, spec.Resources)
 
 			leaving := map[schema.GroupResource]bool{}
 			for _, name := range tc.leaving {
 				leaving[schema.GroupResource{Resource: name}] = true
 			}
 
-			require.Equal(t, leaving, s.Leaving)
+			require.Equal(t, leaving, leaves)
 			require.Equal(t, before, tc.ring, "the ring should not be changed")
 		})
 	}
@@ -85,7 +118,7 @@ func (a away) KindFor(r schema.GroupVersionResource) (schema.GroupVersionKind, e
 }
 
 // A resource that cannot be looked up stays in the status, without keeping any other resource there.
-func TestClean(t *testing.T) {
+func TestRemember(t *testing.T) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, kind := range []string{"A", "B", "C"} {
 		mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: kind}, meta.RESTScopeNamespace)
@@ -105,8 +138,8 @@ func TestClean(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := ring(tc.spec, tc.recorded...)
-			s := Of(r)
-			got := Remember(r, resources.Resolve(away{mapper}, s.Spec), func(schema.GroupResource) bool { return true }, "")
+			spec, _ := ScopeOf(r)
+			got := Remember(r, resources.Resolve(away{mapper}, spec), func(schema.GroupResource) bool { return true }, "")
 
 			for i := range got {
 				if len(got[i].ControlledResources) == 0 {
