@@ -41,7 +41,6 @@ const (
 	stream   = "rebalancer/feed/stream.go"
 	move     = "rebalancer/move/move.go"
 	deciding = "rebalancer/move/decide.go"
-	turns    = "rebalancer/move/turns.go"
 	placing  = "rebalancer/placement/placement.go"
 	guard    = "internal/takeover/takeover.go"
 	pauses   = "rebalancer/feed/pauses.go"
@@ -117,9 +116,9 @@ var mutations = []mutation{
 	{name: "one Lease of a day has all others waited for two", edits: []replacement{{guard, "longestWait = 5 * time.Minute", "longestWait = 500 * time.Hour"}}},
 	{name: "what waits counts against a bound", edits: []replacement{{wiring, "maxActive = 20_000", "maxActive = 2"}, {table, "t.phases[Delayed] - t.failing()\n", "t.phases[Delayed] + t.phases[Parked]\n"}}},
 	{name: "what finds no room is forgotten", edits: []replacement{{wiring, "maxParked = 20_000", "maxParked = 1"}, {debt, "\tt.missing.Insert(where)\n", "\t_ = where\n"}}},
-	{name: "an owner goes before what follows it", edits: []replacement{{kin, "\treturn maps.Clone(f.handover), f.moved, t.gathered(f)\n", "\treturn maps.Clone(f.handover), f.moved, true\n"}}},
+	{name: "an owner goes before what follows it", edits: []replacement{{kin, "All: t.gathered(f), To", "All: true, To"}}},
 	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{kin, "f != nil && f.state == found && len", "f != nil && len"}}},
-	{name: "a write that began before an owner waited proves what follows it", edits: []replacement{{finds, "w.wrote(begun, version)", "w.wrote(max(begun, t.followers.begun), version)"}}},
+	{name: "a write that began before an owner waited proves what follows it", edits: []replacement{{finds, "w.wrote(e.begun, version)", "w.wrote(t.followers.begun, version)"}}},
 	{name: "an owner whose followers nothing proves is not looked for again", edits: []replacement{{finds, "\t\t\tagain = append(again, at)\n", ""}, {finds, "at, w := t.followers.over(r, f", "_, w := t.followers.over(r, f"}}},
 	{name: "an owner goes right after what follows it to a shard that asks nothing", edits: []replacement{{deciding, "behindPlain = 250 * time.Millisecond", "behindPlain = 0"}}},
 	{name: "an owner that waits for what follows it goes right after the last", edits: []replacement{{kin, "\t\t\tf.moved = now\n", ""}}},

@@ -210,7 +210,6 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 
 	require.True(t, empty)
 	require.False(t, looks)
-	require.True(t, w.e.turns.Idle())
 	require.Equal(t, 1, series(t, w.ring, "clusterring_rebalancer_late_drains_total"), "one for the ring, whatever its shards are called")
 
 	w.stop()

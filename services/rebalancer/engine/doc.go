@@ -5,9 +5,9 @@
 //	 1 a source shows it         feed.Stream, a list, a pass, or the audit
 //	 2 where does it belong?     placement.Target.Assess; in its place, nothing happens
 //	 3 it is enqueued            work.Table: an obligation until it was seen in its place
-//	 4 a worker takes it         work.Table.Take
+//	 4 its turn                  feed.Client.Enter; then a worker takes it with all that is known: work.Table.Take
 //	 5 must it wait?             move.Mover.Move; then it is parked, see 9
-//	 6 its turn                  feed.Client.Enter; it is read again if it may have changed, with its owner
+//	 6 is that still true?       it is read again if it may have changed, with its owner
 //	 7 what is next?             plan.Decide; if its shard is dead, surely? takeover.Guard.MayTake
 //	 8 one write                 feed.Client.Label, if the object has not changed
 //	 9 the outcome               work.Table.Report: it waits for its shard, is parked by its cause, or is tried again
@@ -23,8 +23,7 @@
 //	passes.go, extent.go   when a pass is due, and where it has to look
 //	round.go, list.go      one pass; what it, and a list of the objects of lost shards, have in common
 //	package work           which objects are out of place, what each waits for, and which are due
-//	package move           the steps of one object, in three files
-//	obligations.go         what a move asks the engine
+//	package move           the steps of one object
 //	followers.go           the watches of objects that follow an object and move before it; package work knows what they prove
 //	state.go               what the goroutines share, under one lock
 //

@@ -27,7 +27,7 @@ func TestDrainThatTheWatchHasNotToldOfIsReadAgain(t *testing.T) {
 			o.Draining = true
 			require.True(t, e.saw(ring, sight{object: o, watched: watched}))
 
-			job, ok := e.next(t.Context())
+			_, job, ok := e.take()
 			require.True(t, ok)
 			require.Equal(t, !watched, job.Stale)
 		})

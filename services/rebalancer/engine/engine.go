@@ -76,7 +76,6 @@ type Config struct {
 type Engine struct {
 	Config
 	mover      *move.Mover
-	turns      *move.Turns
 	failureLog sparseLog
 	*state
 	// wake reports a new target.
@@ -87,9 +86,8 @@ type Engine struct {
 func New(c Config) *Engine {
 	e := &Engine{Config: c, wake: make(chan struct{}, 1)}
 	e.state = newState(c, resources.NewBook(resources.BookOptions{Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock}))
-	e.turns = move.NewTurns(e.again)
 	e.mover = &move.Mover{
-		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin, Hangs: e.hangs,
+		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Between: e.ancestors.Between, Clock: c.Clock, Free: e.free,
 		Moved: func(o feed.Object, verb plan.Verb) {
 			moves.WithLabelValues(c.Ring, o.GVR.GroupResource().String(), string(verb)).Inc()
 		},
@@ -131,7 +129,7 @@ func (e *Engine) SetTarget(t *Target) {
 // Observe records the Leases of the ring, independent of the target.
 func (e *Engine) Observe(view *membership.View) {
 	for _, shard := range e.Guard.Observe(view) {
-		e.Free(shard)
+		e.free(shard)
 	}
 }
 
@@ -163,28 +161,49 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 }
 
-// dispatch begins the jobs that are due, until ctx ends. The table limits how many are in progress.
+// dispatch begins the jobs that are due, until ctx ends. The table limits how many are in progress. A job begins when its object
+// may be read and written: the queue of the API server may be long, and what is known about the job does not become outdated in
+// it.
 func (e *Engine) dispatch(ctx context.Context) {
 	var jobs sync.WaitGroup
 	defer jobs.Wait()
 
-	for job, ok := e.next(ctx); ok; job, ok = e.next(ctx) {
-		jobs.Go(func() { e.work(ctx, job) })
+	for e.await(ctx, e.due, e.table.Due) {
+		leave, err := e.Objects.Enter(ctx)
+		if err != nil {
+			return // ctx has ended
+		}
+
+		leave = sync.OnceFunc(leave)
+
+		if t, job, ok := e.take(); ok {
+			jobs.Go(func() { e.work(ctx, t, job, leave) })
+		} else {
+			leave()
+		}
 	}
 }
 
-// work moves an object one step.
-func (e *Engine) work(ctx context.Context, job work.Job) {
-	out := e.mover.Move(ctx, e.Target, job)
+// work moves an object one step. A write that hangs leaves its place at the API server to others.
+func (e *Engine) work(ctx context.Context, t *Target, job work.Job, leave func()) {
+	defer leave()
+
+	id := job.Object.ID
+
+	out := e.mover.Move(ctx, t, job, func() {
+		leave()
+
+		go e.hangs(id) // fake clocks call this with their lock held
+	})
 	if ctx.Err() != nil {
 		return
 	}
 
 	if out.Event == work.Failed && !out.Brief {
-		e.failed(ctx, job.Object.ID, out.Reason)
+		e.failed(ctx, id, out.Reason)
 	}
 
-	if late, news := e.report(job.Object.ID, out); news {
+	if late, news := e.report(id, out); news {
 		lateDrains.WithLabelValues(e.Ring).Inc()
 		e.Late(late.ID, late.Shard, late.After)
 	}

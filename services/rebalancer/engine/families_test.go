@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 )
@@ -46,7 +47,7 @@ func TestChildrenComeFirst(t *testing.T) {
 
 // What follows a main object moves first, even if the main object has a controller itself, which is not in the ring.
 func TestChildrenOfAControlledMainObjectComeFirst(t *testing.T) {
-	e := New(Config{Ring: "ring", Clock: clock.RealClock{}})
+	e := New(Config{Ring: "ring", Clock: clock.RealClock{}, Limits: Limits{Workers: 1}})
 	ring := target("ring", "secrets")
 	followAtOnce(e, ring)
 
@@ -54,8 +55,21 @@ func TestChildrenOfAControlledMainObjectComeFirst(t *testing.T) {
 	owner.Controller = &metav1.OwnerReference{UID: "stranger"}
 	require.True(t, e.saw(ring, sight{object: owner}))
 
-	_, _, all := e.Gathered(owner, "a")
-	require.False(t, all)
+	require.False(t, gathered(e, owner))
+}
+
+// gathered takes an object that is due, makes it wait for its followers if they have to move first, and reports whether it is free
+// to go.
+func gathered(e *Engine, o feed.Object) bool {
+	_, job, ok := e.take()
+	if !ok {
+		return false
+	}
+
+	out := work.Outcome{Object: &o, Event: work.Blocked, Cause: work.FollowersOf(o.UID), To: "a"}
+	e.report(o.ID, out)
+
+	return job.Gathered.All
 }
 
 // A list of followers may have begun before some of them moved. They are not moved again.
@@ -69,15 +83,14 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 	w.e.passes.objects = 1 // few
 	w.runUntilGivenUp(owner)
 	w.becomes(first, "b", false)
-	w.await(func() bool { _, moves := w.e.Has(before.ID); return !moves && w.has("secrets/second") }, "its move should be seen")
+	w.await(func() bool { return !w.e.knows(before.ID) && w.has("secrets/second") }, "its move should be seen")
 
 	w.e.mu.Lock()
 	watch := w.e.table.Watch(work.Place{Of: before.GVR.GroupResource()}) // it is open
 	w.e.mu.Unlock()
 	(&followed{e: w.e, watch: watch}).Present(t.Context(), before)
 
-	_, moves := w.e.Has(before.ID)
-	require.False(t, moves)
+	require.False(t, w.e.knows(before.ID))
 
 	letGo()
 	w.becomes(owner, "b", false)
@@ -99,7 +112,7 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 	} {
 		t.Run(source.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := New(Config{Ring: "ring", Clock: clock.RealClock{}})
+				e := New(Config{Ring: "ring", Clock: clock.RealClock{}, Limits: Limits{Workers: 1}})
 				ring := target("ring", "secrets")
 				followAtOnce(e, ring)
 
@@ -109,14 +122,12 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 				watch := e.table.Watch(work.Place{Of: secrets})
 
 				waitsFor := func() bool {
-					e.Gathered(owner, "a")
+					gathered(e, owner)
 					watch.Begin()
 					watch.Listed(e.clock.Now())
 					e.table.Seek(e.clock.Now(), true, !e.unseen())
 
-					_, _, all := e.Gathered(owner, "a")
-
-					return !all
+					return !gathered(e, owner)
 				}
 
 				e.listing(source)

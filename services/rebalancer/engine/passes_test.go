@@ -143,7 +143,7 @@ func (g *goingOver) object(shard, version string, drain bool) feed.Object {
 }
 
 // misplaced makes the object seen out of its place. put makes it seen in its place.
-func (g *goingOver) misplaced() { g.e.See(g.object("a", "1", false)) }
+func (g *goingOver) misplaced() { g.e.saw(g.e.Target(), sight{object: g.object("a", "1", false)}) }
 func (g *goingOver) put() {
 	g.e.saw(g.e.Target(), sight{object: g.object("b", "9", false), inPlace: true})
 }
@@ -172,7 +172,7 @@ func TestPassesDoNotVerify(t *testing.T) {
 			p.end(nil)
 		},
 		"an object was released": func(g *goingOver, p *pass) {
-			g.e.See(g.object("a", "1", true))
+			g.e.saw(g.e.Target(), sight{object: g.object("a", "1", true)})
 			g.e.released(g.object("", "", false).ID, "2")
 			p.end(nil)
 		},

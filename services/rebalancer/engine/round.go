@@ -130,10 +130,7 @@ func (e *Engine) see(ctx context.Context, p *round, v *visit, s sight) {
 	o := s.object
 	p.objects++
 
-	known := false
-	if v.audited {
-		_, known = e.Has(o.ID)
-	}
+	known := v.audited && e.knows(o.ID)
 
 	at, inPlace := e.observe(ctx, s)
 	if at.Keyless {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -190,15 +191,46 @@ func (s *state) await(ctx context.Context, on *sync.Cond, condition func() bool)
 	return ctx.Err() == nil
 }
 
-// next returns what is due; false if ctx ended.
-func (s *state) next(ctx context.Context) (job work.Job, ok bool) {
-	return job, s.await(ctx, s.due, func() bool {
-		var taken bool
+// take returns what is due, and the target that it is about; false if nothing is due anymore.
+func (s *state) take() (t *Target, job work.Job, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 
-		job, taken = s.table.Take(s.clock.Now())
+	now := s.clock.Now()
 
-		return taken
-	})
+	job, ok = s.table.Take(now)
+	if job.Grace = s.grace.wait(now); ok && job.Grace > 0 {
+		job.GraceReason = fmt.Sprintf("%d of %d shards have come back; others may follow within %s",
+			len(s.target.View.AvailableShards()), s.grace.known, comeback)
+	}
+
+	return s.target, job, ok
+}
+
+// knows reports whether an object is an obligation.
+func (s *state) knows(id feed.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	_, known := s.table.Has(id)
+
+	return known
+}
+
+// free records that a shard does not work on its objects.
+func (s *state) free(shard string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.table.Waits(work.HeldBy(shard)) {
+		s.table.Wake(work.HeldBy(shard))
+		s.changed()
+	}
+}
+
+// hangs records that the write of an object hangs.
+func (s *state) hangs(id feed.ID) {
+	s.update(func(now time.Time) { s.table.Hangs(now, id) })
 }
 
 // report records the outcome of a job.
@@ -210,10 +242,6 @@ func (s *state) report(id feed.ID, out work.Outcome) (late work.Late, news bool)
 	})
 
 	return late, news
-}
-
-func (s *state) again(id feed.ID) {
-	s.update(func(time.Time) { s.table.Again(id) })
 }
 
 // sight is an object that was seen.
@@ -238,27 +266,23 @@ func (s *state) saw(t *Target, o sight) bool {
 		return false
 	}
 
-	if _, known := s.table.Has(o.object.ID); !known && o.inPlace {
-		s.table.See(s.clock.Now(), o.object, true) // a family may wait for it; nothing else changes
-
-		return true
+	if r, _, ok := t.Set.Find(o.object.GVR.GroupResource()); ok && r.GVR != o.object.GVR {
+		return true // the source of this version ends, and that of the version which is served now lists all
 	}
 
-	s.see(o)
+	_, known := s.table.Has(o.object.ID)
+
+	if now := s.clock.Now(); o.inPlace || o.watched {
+		s.table.See(now, o.object, o.inPlace)
+	} else {
+		s.table.Find(now, o.object)
+	}
+
+	if known || !o.inPlace { // otherwise, only a family may have waited for it
+		s.changed()
+	}
 
 	return true
-}
-
-// see records a sight. The lock must be held.
-func (s *state) see(o sight) {
-	before, known := s.table.Has(o.object.ID)
-	s.table.See(s.clock.Now(), o.object, o.inPlace)
-
-	if o.object.Draining && !o.watched && (!known || !before.Draining) {
-		s.table.Doubt(o.object.ID)
-	}
-
-	s.changed()
 }
 
 // Target returns the current target; nil if there is none yet.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
@@ -14,19 +13,12 @@ import (
 func TestPlaceIsDeterminedOncePerMove(t *testing.T) {
 	a := newAPI(t)
 	owner := a.put(owners, ownerAtB(), "", false)
-	require.Equal(t, work.SeenInPlace, a.mover().Move(t.Context(), same(), work.Job{Object: a.seen(owner)}).Event)
+	require.Equal(t, work.SeenInPlace, a.move(a.seen(owner), target()).Event)
 	require.Equal(t, 1, a.looked)
 
 	a.looked = 0
 	child := a.put(children, "child", "", false)
-	require.Equal(t, work.SeenInPlace, a.mover().Move(t.Context(), same(), work.Job{Object: a.seen(child)}).Event)
+	require.Equal(t, work.SeenInPlace, a.move(a.seen(child), target()).Event)
 	require.Equal(t, 2+1, a.looked)
 	require.Equal(t, "b", a.stored[child].Labels[shardKey])
-}
-
-// same returns one target all the time, as an engine does until the ring changes.
-func same() func() *placement.Target {
-	t := target()
-
-	return func() *placement.Target { return t }
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
@@ -37,21 +36,18 @@ func TestObjectStaysBehindWhatFollowsIt(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			a := newAPI(t)
 			if !tc.alone {
-				a.handover = contract.Handover{children.GroupResource(): "17"}
+				a.job.Gathered.From = contract.Handover{children.GroupResource(): "17"}
 			}
 
 			id := a.put(owners, ownerAtB(), "", false)
-			m := a.mover()
-			a.moved = m.Clock.Now().Add(-tc.ago)
+			a.job.Plain, a.job.Gathered.Since = tc.plain, start.Add(time.Hour-tc.ago)
 
 			at := target()
 			if tc.holdsOff {
 				at.View = holdingOff("a", "b")
 			}
 
-			job := work.Job{Object: a.seen(id), Plain: tc.plain}
-
-			out := m.Move(t.Context(), func() *placement.Target { return at }, job)
+			out := a.move(a.seen(id), at)
 			if tc.wait == 0 {
 				require.Equal(t, work.SeenInPlace, out.Event)
 
@@ -62,7 +58,7 @@ func TestObjectStaysBehindWhatFollowsIt(t *testing.T) {
 			}
 
 			a.expect(expected{" 1", work.Outcome{
-				Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + id.Name)), RetryAfter: tc.wait,
+				Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + id.Name)), To: "b", RetryAfter: tc.wait,
 			}, nil}, out)
 		})
 	}
@@ -73,7 +69,7 @@ func TestObjectLeavesADeadShardFirst(t *testing.T) {
 	for what, holdsOff := range map[string]bool{"the shard holds off": true, "the shard works at once": false} {
 		t.Run(what, func(t *testing.T) {
 			a := newAPI(t)
-			a.leases, a.scattered = []coordinationv1.Lease{leaseOf("dead", "")}, true
+			a.leases, a.job.Gathered.All = []coordinationv1.Lease{leaseOf("dead", "")}, false
 			id := a.put(owners, ownerAtB(), "dead", false)
 			at := target()
 			want := expected{" 10", work.Outcome{Event: work.Woken}, []string{
@@ -85,12 +81,11 @@ func TestObjectLeavesADeadShardFirst(t *testing.T) {
 				metav1.SetMetaDataAnnotation(&dead.ObjectMeta, contract.AnnotationHoldOff, "2s")
 				at.View = membership.NewView(ring, []*coordinationv1.Lease{new(leaseOf("a", "a")), new(leaseOf("b", "b")), &dead}, nil)
 				want = expected{"dead 1", work.Outcome{
-					Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + id.Name)),
-				}, []string{"lease ", "free dead", "gather what follows " + id.Name + " at b"}}
+					Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + id.Name)), To: "b",
+				}, []string{"lease ", "free dead"}}
 			}
 
-			job := work.Job{Object: a.seen(id)}
-			a.expect(want, a.mover().Move(t.Context(), func() *placement.Target { return at }, job))
+			a.expect(want, a.move(a.seen(id), at))
 		})
 	}
 }
@@ -112,12 +107,12 @@ func TestFullAnnotationsAreReported(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			a := newAPI(t)
-			a.handover = tc.handover
+			a.job.Gathered.From = tc.handover
 			refused := apierrors.NewInvalid(schema.GroupKind{Kind: "ConfigMap"}, "", field.ErrorList{tc.err})
 			a.fails["patch configmaps"] = refused
 			id := a.put(owners, ownerAtB(), "", false)
 
-			out := a.mover().Move(t.Context(), target, work.Job{Object: a.seen(id)})
+			out := a.move(a.seen(id), target())
 			a.expect(expected{
 				" 1", work.Outcome{Event: work.Failed, Stale: true, Full: tc.full, Reason: "is invalid"},
 				[]string{"patch configmaps " + id.Name},

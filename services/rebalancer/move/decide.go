@@ -28,13 +28,15 @@ const (
 
 // resting returns the outcome if nothing has to be done about the object now; otherwise nil.
 func (w *walk) resting() *work.Outcome {
+	shard := w.object.Shard
+
 	switch {
 	case w.at.InPlace:
 		return w.outcome(work.SeenInPlace)
 	case w.waitsForOwner():
-		return w.blocked(work.OwnerOf(w.ownerID()))
-	case w.kept:
-		return w.blocked(work.HeldBy(w.object.Shard))
+		return w.blocked(w.waitsFor())
+	case w.Held && shard == w.Object.Shard && !w.works(shard): // it may still work, and another object asks
+		return w.blocked(work.HeldBy(shard))
 	}
 
 	return nil
@@ -47,28 +49,17 @@ func (w *walk) waitsForOwner() bool {
 		return false
 	}
 
-	owner := w.follows
-
-	return owner.moving && owner.object.UID == w.at.Owner.UID && !owner.given &&
-		(w.works(w.object.Shard) || !w.works(owner.object.Shard))
+	return w.Follows.Moving && !w.Follows.Given && (w.works(w.object.Shard) || !w.works(w.Follows.Object.Shard))
 }
 
 // ownerIsBetween reports whether the owner has no shard to which the object could follow it, and is not about to get one.
 func (w *walk) ownerIsBetween() bool {
 	return w.at.Belongs && w.owned.Exists && !w.works(w.owned.Shard) && len(w.target.View.AvailableShards()) > 0 &&
-		!w.follows.given
+		!w.Follows.Given
 }
 
 // needsOwner reports whether the plan depends on the owner.
 func (w *walk) needsOwner() bool { return w.at.Owner != nil && w.at.Input(w.object).NeedsOwner() }
-
-// planned returns the action that the plan requests.
-func (w *walk) planned() plan.Action {
-	in := w.at.Input(w.object)
-	in.Owner = w.owned
-
-	return plan.Decide(w.target.View.In(w.at.In), in)
-}
 
 // works reports whether the shard may work on the object, or on the one that it follows.
 func (w *walk) works(shard string) bool { return w.target.View.In(w.at.In).Works(shard) }
@@ -78,7 +69,7 @@ func (w *walk) labels() (to feed.Labels, ok bool) {
 	switch w.action.Verb {
 	case plan.Assign:
 		to.Shard = w.action.To
-		if w.plain {
+		if w.Plain {
 			w.handover = nil
 		}
 
@@ -105,7 +96,7 @@ func (w *walk) behind() time.Duration {
 	switch {
 	case len(w.handover) == 0: // nothing follows it
 		return 0
-	case w.plain:
+	case w.Plain:
 		return behindFull
 	case w.target.View.HoldsOff(w.action.To):
 		return 0
@@ -130,8 +121,8 @@ func tooLong(err error) bool {
 // waiting returns what the object waits for if the action writes nothing.
 func (w *walk) waiting() *work.Outcome {
 	switch {
-	case w.at.Owner != nil && w.follows.moving:
-		return w.blocked(work.OwnerOf(w.ownerID()))
+	case w.at.Owner != nil && (w.Follows.Moving || w.misplaced != nil):
+		return w.blocked(w.waitsFor())
 	case w.action.Verb != plan.AwaitAcknowledgement:
 		return w.outcome(work.SeenInPlace) // it is at the shard of its owner, or has no other place
 	case w.at.Role == resources.Main:
@@ -139,8 +130,24 @@ func (w *walk) waiting() *work.Outcome {
 	}
 
 	// The owner has reached its place since it was read, or is about to be seen there.
-	out := w.blocked(work.OwnerOf(w.ownerID()))
+	out := w.blocked(w.waitsFor())
 	out.RetryAfter = ownerSoon
+
+	return out
+}
+
+// held returns the outcome if a shard may still work on the object.
+func (w *walk) held(shard string, retry time.Duration, reason string) *work.Outcome {
+	out := w.blocked(work.HeldBy(shard))
+	out.RetryAfter, out.Reason = retry, reason
+
+	return out
+}
+
+// gathers returns the outcome if what follows the object has to move to its next shard first, or has moved there a moment ago.
+func (w *walk) gathers(wait time.Duration) *work.Outcome {
+	out := w.blocked(work.FollowersOf(w.object.UID))
+	out.To, out.RetryAfter = w.action.To, wait
 
 	return out
 }
@@ -165,8 +172,18 @@ func (w *walk) written(now feed.Object, at placement.Assessment) *work.Outcome {
 	return out
 }
 
-// ownerID returns the ID of the main object that the object follows. A main object follows itself.
-func (w *walk) ownerID() feed.ID { return w.at.OwnerID(w.object) }
+// waitsFor returns the cause that the main object that the object follows is not in its place. Its obligation may be about another
+// version of its resource than the one that is served now.
+func (w *walk) waitsFor() work.Cause {
+	switch {
+	case w.misplaced != nil:
+		return work.OwnerOf(w.misplaced.ID)
+	case w.Follows.Moving:
+		return work.OwnerOf(w.Follows.Object.ID)
+	}
+
+	return work.OwnerOf(w.at.OwnerID(w.object))
+}
 
 func (w *walk) outcome(event work.Event) *work.Outcome {
 	return &work.Outcome{Object: &w.object, Event: event}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
@@ -80,7 +81,7 @@ func TestWhatFindsNoRoomIsSearchedAtHalfOfIt(t *testing.T) {
 		require.True(t, ok)
 
 		if out.Object = &job.Object; out.Event == Blocked {
-			out.Cause = TurnOf(job.Object.ID)
+			out.Cause = TurnOf(types.UID(job.Object.Name))
 		}
 
 		x.Report(now, job.Object.ID, out)
@@ -112,7 +113,7 @@ func TestWhatFindsNoRoomIsSearchedAtHalfOfIt(t *testing.T) {
 	for i := range 2 {
 		_, owed := x.Debt()
 		require.False(t, owed)
-		x.Again(of(i))
+		x.Wake(TurnOf(types.UID(of(i).Name)))
 		work(Outcome{Event: SeenInPlace})
 	}
 

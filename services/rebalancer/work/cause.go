@@ -44,8 +44,8 @@ func (c Cause) lane() shardLane { return shardLane{c.shard, c.owner.GVR.GroupRes
 // obligation of the owner ends, or when the labels of the owner change.
 func OwnerOf(owner feed.ID) Cause { return Cause{kind: kindOwner, owner: owner} }
 
-// TurnOf is the cause that a worker is processing the object, an object that follows it, or an object that it follows.
-func TurnOf(id feed.ID) Cause { return Cause{kind: kindTurn, owner: id} }
+// TurnOf is the cause that workers have the main object with this UID, or objects that follow it. The table itself wakes it.
+func TurnOf(main types.UID) Cause { return Cause{kind: kindTurn, uid: main} }
 
 // String returns the cause as a text for messages.
 func (c Cause) String() string {
@@ -75,6 +75,10 @@ type waiting struct {
 
 // park makes an obligation wait for its cause, unless the cause has changed since the worker checked it.
 func (t *Table) park(now time.Time, e *entry, out Outcome) {
+	if out.Cause.kind == kindFollowers {
+		t.gather(now, e, out.To)
+	}
+
 	w := t.waitingFor(out.Cause)
 
 	if out.RetryAfter > 0 {
@@ -247,19 +251,6 @@ func (t *Table) tried(e *entry, c Cause) {
 			t.try(c, w)
 		}
 	}
-}
-
-// Again wakes an obligation whose turn has come.
-func (t *Table) Again(id feed.ID) {
-	if invariants.Enabled {
-		defer t.check()
-	}
-
-	if e, ok := t.entries[id]; ok && e.phase == Moving {
-		e.news = e.news.and(Doubted)
-	}
-
-	t.wake(TurnOf(id))
 }
 
 // Next returns when the next obligation will become due; ok is false if none will.

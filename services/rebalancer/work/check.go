@@ -28,7 +28,7 @@ func (t *Table) check() {
 func (t *Table) verify() error {
 	n := count{
 		lanes: map[*lane][2]int{}, permits: newPermits(), following: map[types.UID]sets.Set[*entry]{}, queued: map[*entry]int{},
-		moves: sets.New[*list.Element](), waits: map[Cause]int{},
+		moves: sets.New[*list.Element](), waits: map[Cause]int{}, turns: map[types.UID]int{},
 	}
 
 	for _, l := range t.lanes.all {
@@ -79,6 +79,16 @@ func (t *Table) verify() error {
 
 	if len(t.moving) != n.phases[Moving] {
 		return fmt.Errorf("3: workers have %d, of which %d are obligations", len(t.moving), n.phases[Moving])
+	}
+
+	for uid, e := range t.uids {
+		if e.object.UID != uid || t.entries[e.object.ID] != e {
+			return fmt.Errorf("3: %s is stored as that with the UID %s", e.object.ID, uid)
+		}
+	}
+
+	if !maps.Equal(n.turns, t.turning()) {
+		return fmt.Errorf("3: the recount of turns is %v, not %v", n.turns, t.turning())
 	}
 
 	return t.verifyCounts(&n)
@@ -142,10 +152,25 @@ type count struct {
 	queued    map[*entry]int
 	moves     sets.Set[*list.Element]
 	waits     map[Cause]int
+	turns     map[types.UID]int
+}
+
+// turning returns the numbers of workers by the UIDs of the main objects whose turns they have.
+func (t *Table) turning() map[types.UID]int {
+	n := map[types.UID]int{}
+	for uid, turn := range t.turns {
+		if n[uid] = turn.workers; turn.own {
+			n[uid] = min(1, turn.workers) // the main object is alone
+		}
+	}
+
+	return n
 }
 
 func (n *count) add(e *entry) {
-	n.phases[e.phase]++
+	if n.phases[e.phase]++; e.turn != nil {
+		n.turns[e.turn.of]++
+	}
 
 	of := n.lanes[e.lane]
 	if of[0]++; e.failing() {

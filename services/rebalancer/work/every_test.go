@@ -310,7 +310,7 @@ func (s *single) act(carriedOut, answered bool) *Outcome {
 	case s.reached[o.Shard] && o.Shard != s.wants && o.Draining:
 		return &Outcome{Object: &o, Event: Asked}
 	case s.reached[o.Shard] && o.Shard != s.wants:
-		if !s.table.Grant(s.now, o.ID, o.Shard) {
+		if s.job.Permit != o.Shard {
 			return &Outcome{Object: &o, Event: Blocked, Cause: PermitOf(o.Shard, o.GVR.GroupResource())}
 		}
 

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
@@ -54,44 +53,43 @@ const (
 // it when all of them are.
 func FollowersOf(owner types.UID) Cause { return Cause{kind: kindFollowers, uid: owner} }
 
-// Gathered reports whether all followers of an object that a worker has are at the shard to, from which resource versions on,
-// and when the last one arrived; the time is later if that is not known. If they may be elsewhere, a search for them begins.
-func (t *Table) Gathered(now time.Time, o feed.Object, to string) (from contract.Handover, since time.Time, all bool) {
-	if invariants.Enabled {
-		defer t.check()
+// Gathered is what is known about the objects that follow an object.
+type Gathered struct {
+	// All reports whether all of them are at the shard To, from the resource versions From on. Since is when the last of them
+	// arrived; the time is later if that is not known.
+	All   bool
+	To    string
+	From  contract.Handover
+	Since time.Time
+}
+
+// gatheredOf returns what is known about the objects that follow an object.
+func (t *Table) gatheredOf(e *entry) Gathered {
+	f := e.family
+	if f == nil || t.families[e.object.UID] != f {
+		return Gathered{}
 	}
 
-	e, is := t.entries[o.ID]
-	if !is {
-		return nil, time.Time{}, false // nobody waits for the answer
-	}
+	return Gathered{All: t.gathered(f), To: f.to, From: maps.Clone(f.handover), Since: f.moved}
+}
 
-	f := t.families[o.UID]
+// gather makes all followers of an object move to the shard to. If they may be elsewhere, a search for them begins.
+func (t *Table) gather(now time.Time, e *entry, to string) {
+	f := t.families[e.object.UID]
 
 	begins := f == nil || f.owner != e // the resource is served in another version
 	if begins {
-		f = t.begin(e, o)
+		f = t.begin(e)
 	}
 
-	if begins || f.to != to {
-		f.to, f.handover, f.moved = to, contract.Handover{}, now
-
-		// What was proven stays proven, unless more followers may exist: a shard may work on what follows another object.
-		if begins || !t.isMain(o) || !t.followers.indexed(o.Namespace) {
-			t.seek(f)
-		}
-
-		f.state, f.since, t.followers.news = seeking, time.Time{}, true
+	if !begins && f.to == to {
+		return
 	}
 
-	return maps.Clone(f.handover), f.moved, t.gathered(f)
-}
+	f.to, f.handover, f.moved = to, contract.Handover{}, now
 
-// Given reports whether no shard works on the object with this name and UID, and what follows it moves to its next shard.
-func (t *Table) Given(owner feed.ID, uid types.UID) bool {
-	e := t.entries[owner]
-
-	return e != nil && e.family != nil && e.family.uid == uid
+	// What was proven stays proven, unless more followers may exist: a shard may work on what follows another object.
+	t.seek(f, begins || !t.isMain(e.object) || !t.followers.indexed(e.object.Namespace))
 }
 
 // isMain reports whether an object is a main object that others may follow. It may have a controller, which is not in the ring.
@@ -103,7 +101,8 @@ func (t *Table) gathered(f *family) bool {
 }
 
 // begin begins the family of an object. Its followers are urgent from now on, and no longer wait for the object.
-func (t *Table) begin(e *entry, o feed.Object) *family {
+func (t *Table) begin(e *entry) *family {
+	o := e.object
 	if e.family != nil { // of another object of that name
 		t.disband(e.family)
 	}
@@ -116,11 +115,7 @@ func (t *Table) begin(e *entry, o feed.Object) *family {
 	slices.SortFunc(below, func(a, b *entry) int { return feed.Compare(a.object.ID, b.object.ID) }) // so that it can be replayed
 
 	for _, follower := range below {
-		if follower.phase == Moving {
-			follower.news = follower.news.and(Doubted) // the worker may have read the object's previous state
-		} else {
-			t.hasten(follower)
-		}
+		t.hasten(follower)
 	}
 
 	return e.family
@@ -136,10 +131,14 @@ func (t *Table) disband(f *family) {
 	t.wake(FollowersOf(f.uid))
 }
 
-// seek makes all followers of a family be found again. If the object follows another one that does the same, what is proven
-// for that one is proven for all that follow it.
-func (t *Table) seek(f *family) {
+// seek makes all followers of a family be found again; anew if what was proven about them is not enough. If the object follows
+// another one that does the same, what is proven for that one is proven for all that follow it.
+func (t *Table) seek(f *family, anew bool) {
 	f.state, f.since, t.followers.news = seeking, time.Time{}, true
+
+	if !anew {
+		return
+	}
 
 	for _, uid := range f.owner.follows {
 		if above := t.families[uid]; above != nil && t.followers.indexed(f.owner.object.Namespace) {
@@ -172,8 +171,10 @@ func (t *Table) reunite(owner types.UID) {
 	}
 }
 
-// Awaited reports whether one of these objects waits for its followers, or is about to.
-func (t *Table) Awaited(by feed.Lineage) bool {
+// Awaited reports whether one of the objects that an object follows waits for its followers.
+func (t *Table) Awaited(o feed.Object) bool { return t.awaited(o.Lineage()) }
+
+func (t *Table) awaited(by feed.Lineage) bool {
 	return slices.ContainsFunc(by[:], func(uid types.UID) bool { return t.families[uid] != nil })
 }
 

@@ -22,6 +22,8 @@ type kinfolk struct {
 	watch   *Watch
 	version int
 	now     time.Time
+	// gathered is what the last job knows about followers.
+	gathered Gathered
 }
 
 func newKinfolk(t *testing.T, parked int) *kinfolk {
@@ -64,15 +66,13 @@ func (k *kinfolk) take() map[string]feed.Object {
 			return all
 		}
 
-		all[job.Object.Name] = job.Object
+		all[job.Object.Name], k.gathered = job.Object, job.Gathered
 	}
 }
 
 // waits makes the worker that has an object report that the object waits for its followers.
 func (k *kinfolk) waits(o feed.Object) {
-	_, _, all := k.table.Gathered(k.now, o, "alive")
-	require.False(k, all)
-	k.blocked(o, FollowersOf(o.UID))
+	k.goes(o, "alive")
 }
 
 // found makes the watch show all followers.
@@ -82,8 +82,9 @@ func (k *kinfolk) found() {
 	k.table.Seek(k.now, true, true)
 }
 
-func (k *kinfolk) blocked(o feed.Object, by Cause) {
-	k.table.Report(k.now, o.ID, Outcome{Object: &o, Event: Blocked, Cause: by})
+// goes makes the worker that has an object report that what follows the object has to move to a shard first.
+func (k *kinfolk) goes(o feed.Object, to string) {
+	k.table.Report(k.now, o.ID, Outcome{Object: &o, Event: Blocked, Cause: FollowersOf(o.UID), To: to})
 }
 
 func (k *kinfolk) done(o feed.Object) {
@@ -124,11 +125,11 @@ func TestOwnersWaitForWhatFollowsThem(t *testing.T) {
 func TestOwnerStaysBehindItsFollowers(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child := k.one("o"), k.one("c", "o")
-	stays := func() {
-		_, _, all := k.table.Gathered(k.now, owner, "alive")
-		require.True(t, all)
+	stays := func(jobs map[string]feed.Object) {
+		require.Contains(t, jobs, "o")
+		require.True(t, k.gathered.All)
 
-		out := Outcome{Object: &owner, Event: Blocked, Cause: FollowersOf("o"), RetryAfter: time.Second}
+		out := Outcome{Object: &owner, Event: Blocked, Cause: FollowersOf("o"), To: "alive", RetryAfter: time.Second}
 		k.table.Report(k.now, owner.ID, out)
 		require.Empty(t, k.take())
 
@@ -139,15 +140,14 @@ func TestOwnerStaysBehindItsFollowers(t *testing.T) {
 
 	k.seen(owner)
 	k.take()
-	k.table.Gathered(k.now, owner, "alive")
+	k.waits(owner)
 	k.found()
-	stays()
+	stays(k.take())
 
 	k.seen(child)
 	require.Contains(t, k.take(), "c")
 	k.done(child)
-	require.Contains(t, k.take(), "o")
-	stays()
+	stays(k.take())
 
 	k.now = k.now.Add(time.Second)
 	require.Contains(t, k.take(), "o")
@@ -209,21 +209,9 @@ func TestReleasedObjectsAreHastened(t *testing.T) {
 	}
 
 	require.Equal(t, "o", next())
-	k.table.Gathered(k.now, released, "alive")
+	k.waits(released)
 	require.Equal(t, "c", next())
 	require.Equal(t, "x", next())
-}
-
-// If a worker has read a child before its owner was released, the child does not keep waiting for the owner.
-func TestChildIsLookedAtAgainWhenItsOwnerIsGivenUp(t *testing.T) {
-	k := newKinfolk(t, 100)
-	owner, child := k.one("o"), k.one("c", "o")
-	k.seen(owner, child)
-	require.Len(t, k.take(), 2)
-
-	k.waits(owner) // while a worker has the child
-	k.blocked(child, OwnerOf(owner.ID))
-	require.Contains(t, k.take(), "c")
 }
 
 // A follower that finds no room is searched again when half of the room is free, and not before.
@@ -284,7 +272,7 @@ func TestAnotherShardNeedsNoOtherList(t *testing.T) {
 	k.seen(owner)
 
 	number := func(to string) int {
-		k.table.Gathered(k.now, owner, to)
+		k.table.gather(k.now, k.table.entries[owner.ID], to)
 
 		return k.table.families["o"].number
 	}
@@ -315,8 +303,10 @@ func (p *player) family(verb, name string, words []string) string {
 	case "gather":
 		require.Equal(p, Moving, p.table.entries[id(name)].phase, "no worker has %s", name)
 
-		handover, _, all := p.table.Gathered(p.now, p.table.entries[id(name)].object, words[1])
-		p.say("all are there: %t, since %s", all, none(handover[id(name).GVR.GroupResource()]))
+		e := p.table.entries[id(name)]
+		p.table.gather(p.now, e, words[1])
+		g := p.table.gatheredOf(e)
+		p.say("all are there: %t, since %s", g.All, none(g.From[id(name).GVR.GroupResource()]))
 
 		return name
 	case "list":
@@ -330,7 +320,7 @@ func (p *player) family(verb, name string, words []string) string {
 		p.watch.Show(o)
 		p.watch.Reached(o.ResourceVersion, false)
 	case "writes":
-		p.table.Writing(id("").GVR.GroupResource())(strings.TrimPrefix(name, "v"))
+		p.watch.wrote(p.table.followers.begun, strings.TrimPrefix(name, "v"))
 	case "seek":
 		if _, again := p.table.Seek(p.now, true, true); len(again) > 0 {
 			p.say("another list")
@@ -371,12 +361,14 @@ func TestFamilyInAnotherVersion(t *testing.T) {
 	before := k.one("o")
 	now := before
 	now.GVR.Version = "v2"
-	k.seen(before, now)
+	k.seen(before)
 	k.take()
-	k.table.Gathered(k.now, before, "alive") // a worker still has it
-	k.table.Gathered(k.now, now, "alive")
-	k.done(before)
-	require.True(t, k.table.Given(now.ID, "o"))
+	k.waits(before)
+	k.seen(now)
+	k.take()
+	k.waits(now)
+	k.table.See(k.now, before, true)
+	require.Equal(t, now.GVR, k.table.families["o"].owner.object.GVR)
 }
 
 // A follower that a watch has shown before and that finds no room is not taken for found.
@@ -386,7 +378,7 @@ func TestFamilyIsNotFoundIfAFollowerFindsNoRoom(t *testing.T) {
 	owner := k.one("o")
 	k.seen(owner)
 	k.take()
-	k.table.Gathered(k.now, owner, "alive")
+	k.waits(owner)
 	k.watch.Begin()
 
 	for _, name := range []string{"a", "b", "c"} {

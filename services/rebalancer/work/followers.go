@@ -201,16 +201,15 @@ func (t *Table) Watch(at Place) *Watch {
 // Unwatch records that the watch at a place is closed.
 func (t *Table) Unwatch(at Place) { delete(t.followers.watches, at) }
 
-// Writing records that a write of the engine to an object of a resource begins. Call the result with the version of the object
-// after the write.
-func (t *Table) Writing(of schema.GroupResource) (written func(version string)) {
-	begun := t.followers.begun
+// wrote records the version of an object after a write by the worker that has the obligation.
+func (t *Table) wrote(e *entry, version string) {
+	if version == "" {
+		return
+	}
 
-	return func(version string) {
-		for at, w := range t.followers.watches {
-			if at.Of == of {
-				w.wrote(begun, version)
-			}
+	for at, w := range t.followers.watches {
+		if at.Of == e.lane.of {
+			w.wrote(e.begun, version)
 		}
 	}
 }
@@ -228,13 +227,7 @@ func (t *Table) recall(now time.Time, owner feed.Object, levels int) {
 	for _, o := range t.followers.below(owner.UID) {
 		copy(o.Above[:], above[:])
 
-		_, known := t.entries[o.ID]
-		t.See(now, o, false)
-
-		if o.Draining && !known {
-			t.Doubt(o.ID)
-		}
-
+		t.Find(now, o)
 		t.recall(now, o, levels-1)
 	}
 }
@@ -244,6 +237,11 @@ func (f *followers) below(uid types.UID) (all []feed.Object) {
 	for _, w := range f.watches {
 		all = slices.AppendSeq(all, maps.Values(w.index[uid]))
 	}
+
+	// A resource that is served in another version now is about to be watched in that version.
+	all = slices.DeleteFunc(all, func(o feed.Object) bool {
+		return !slices.ContainsFunc(f.of, func(r resources.Resource) bool { return r.GVR == o.GVR })
+	})
 
 	slices.SortFunc(all, func(a, b feed.Object) int { return feed.Compare(a.ID, b.ID) })
 

@@ -48,11 +48,15 @@ func TestWritesProveWhatAWatchHasShown(t *testing.T) {
 
 		return x.followers.begun
 	}
-	write := x.Writing
+	write := func(of schema.GroupVersionResource) func(version string) {
+		e := &entry{begun: x.followers.begun, lane: x.lane(of.GroupResource())}
 
-	early := write(secrets.GroupResource())
+		return func(version string) { x.wrote(e, version) }
+	}
+
+	early := write(secrets)
 	first := wait()
-	late, other := write(secrets.GroupResource()), write(schema.GroupResource{Resource: "configmaps"})
+	late, other := write(secrets), write(schema.GroupVersionResource{Resource: "configmaps"})
 	second := wait()
 
 	early("10")
@@ -68,7 +72,7 @@ func TestWritesProveWhatAWatchHasShown(t *testing.T) {
 	require.Equal(t, first, w.proven)
 	require.True(t, x.News())
 
-	again := write(secrets.GroupResource())
+	again := write(secrets)
 
 	w.Reached("31", false)
 	require.False(t, x.News())
@@ -80,7 +84,7 @@ func TestWritesProveWhatAWatchHasShown(t *testing.T) {
 	third := wait()
 
 	for range 10 {
-		write(secrets.GroupResource())("50")
+		write(secrets)("50")
 	}
 
 	require.Len(t, w.proofs, 1, "more writes prove nothing more")
@@ -95,7 +99,7 @@ func TestWritesProveNothingThatIsForgotten(t *testing.T) {
 	w.index = nil
 	x.followers.begun++
 
-	x.Writing(secrets.GroupResource())("20")
+	w.wrote(x.followers.begun, "20")
 	w.Reached("30", false)
 	require.Zero(t, w.proven)
 }

@@ -16,6 +16,10 @@ type Outcome struct {
 	// Cause is what a blocked object waits for. RetryAfter is when one of all objects with this cause retries; 0 means never.
 	Cause      Cause
 	RetryAfter time.Duration
+	// To is the next shard of an object that waits for its followers, which have to move there.
+	To string
+	// Owner is the owner of the object if it was read and is not in its place.
+	Owner *feed.Object
 	// Reason is a text that explains why nothing can be done, or what has failed.
 	Reason string
 	// Stale reports whether the object may have changed in an unknown way: an abandoned write may have been executed.
@@ -28,6 +32,8 @@ type Outcome struct {
 	// failed so late that the API server has probably waited for somebody in vain.
 	Wrote, Unanswered bool
 	Took              time.Duration
+	// Version is the resource version of the object after a write that has changed it.
+	Version string
 }
 
 // Late is a drain that was not acknowledged in time.
@@ -121,6 +127,11 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	}
 
 	t.answered(now, e.lane, out)
+	t.wrote(e, out.Version)
+
+	if out.Owner != nil && e.news < Doubted {
+		t.Find(now, *out.Owner)
+	}
 
 	switch {
 	case e.news == Dropped:
@@ -131,8 +142,9 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 		return Late{}, false
 	}
 
+	asked := e.object.Draining
 	if out.Object != nil {
-		t.replace(e, *out.Object)
+		t.replace(now, e, *out.Object)
 	}
 
 	e.stale = out.Stale
@@ -154,7 +166,9 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 		e.cause = out.Cause
 		e.succeed()
 	case Asked:
-		e.succeed()
+		if e.succeed(); !asked {
+			e.since = now
+		}
 	}
 
 	t.move(e, out.Event)
@@ -191,7 +205,7 @@ func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
 		seen := e.seen
 
 		if feed.Older(e.object.ResourceVersion, o.ResourceVersion) {
-			t.replace(e, *o)
+			t.replace(now, e, *o)
 			arrived, e.stale = false, feed.Older(o.ResourceVersion, seen)
 		}
 

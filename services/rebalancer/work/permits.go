@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/invariants"
-	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 const (
@@ -227,31 +226,6 @@ func (t *Table) Pause(now, until time.Time) (changed bool) {
 	}
 
 	return changed
-}
-
-// Grant gives the object, which a worker has, a permit of its shard. It reports whether one was free.
-func (t *Table) Grant(now time.Time, id feed.ID, shard string) bool {
-	if invariants.Enabled {
-		defer t.check()
-	}
-
-	e, ok := t.entries[id]
-	if !ok || e.phase != Moving || e.holds != shard && !t.free(laneOf(shard, e)) {
-		return false
-	}
-
-	if e.holds != shard {
-		t.hold(now, e, shard)
-		t.grantNext(now) // it may have given back a permit of another shard
-	}
-
-	e.since = now
-
-	if t.isMain(e.object) {
-		t.followers.need(now, id)
-	}
-
-	return true
 }
 
 // permit ensures that an object which no worker has holds a permit exactly while it carries the drain label.

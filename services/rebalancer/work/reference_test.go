@@ -31,6 +31,7 @@ type worker struct {
 	object  feed.Object
 	gone    int // the version at which it was deleted
 	stale   bool
+	permit  string
 	ring    *rings
 	decided bool
 	out     Outcome
@@ -58,7 +59,6 @@ type reference struct {
 	workers       []*worker
 	wants         *rings
 	held          map[string]bool // shards that hold their Leases
-	turns         map[string]bool // deferred objects
 	calm          bool
 	owed          Debt
 	released      string
@@ -74,7 +74,7 @@ func newWorld(t *rapid.T) *reference {
 	w := &reference{
 		T: t, now: time.Unix(1_000_000_000, 0),
 		history: map[string]map[int]version{}, current: map[string]int{}, newest: map[string]int{}, doubt: map[string]int{},
-		held: map[string]bool{}, turns: map[string]bool{},
+		held: map[string]bool{},
 	}
 	w.table = New(Limits{
 		Workers: 1000, Drains: rapid.IntRange(1, 3).Draw(t, "drains"), PerShard: rapid.IntRange(1, 2).Draw(t, "per shard"),
@@ -226,7 +226,7 @@ func (w *reference) take(t *rapid.T) {
 	}
 
 	w.Logf("take %s %s, stale: %t", job.Object.Name, describe(job.Object), job.Stale)
-	w.workers = append(w.workers, &worker{name: job.Object.Name, object: job.Object, stale: job.Stale, ring: w.wants})
+	w.workers = append(w.workers, &worker{name: job.Object.Name, object: job.Object, stale: job.Stale, permit: job.Permit, ring: w.wants})
 }
 
 // work makes a worker take a job, and finish it.
@@ -302,9 +302,6 @@ func (w *reference) decides(t *rapid.T, k *worker) {
 		k.out = Outcome{Object: &o, Event: SeenInPlace}
 	case controlled && onTheMove && !o.Draining:
 		k.out = Outcome{Object: &o, Event: Blocked, Cause: OwnerOf(id(owner))}
-	case !w.calm && rapid.IntRange(0, 9).Draw(t, "turn") == 0:
-		k.out = Outcome{Object: &o, Event: Blocked, Cause: TurnOf(id(k.name))}
-		w.turns[k.name] = true
 	case o.Shard == "", controlled && k.ring.available[o.Shard]:
 		w.write(t, k, k.ring.wants[k.name], false)
 	case !k.ring.available[o.Shard]:
@@ -313,7 +310,7 @@ func (w *reference) decides(t *rapid.T, k *worker) {
 		w.write(t, k, o.Shard, false)
 	case o.Draining:
 		k.out = Outcome{Object: &o, Event: Asked}
-	case !w.table.Grant(w.now, o.ID, o.Shard):
+	case k.permit != o.Shard:
 		k.out = Outcome{Object: &o, Event: Blocked, Cause: PermitOf(o.Shard, o.GVR.GroupResource())}
 	default:
 		w.write(t, k, o.Shard, true)
@@ -449,15 +446,6 @@ func (w *reference) ring(t *rapid.T) {
 func (w *reference) lease(t *rapid.T) {
 	s := rapid.SampledFrom(shards).Draw(t, "shard")
 	w.held[s] = !w.held[s]
-}
-
-func (w *reference) turn(t *rapid.T) {
-	for _, name := range names {
-		if w.turns[name] && (w.calm || rapid.Bool().Draw(t, name)) {
-			delete(w.turns, name)
-			w.table.Again(id(name))
-		}
-	}
 }
 
 // acknowledge releases an object as its shard does, or another client instead of the shard.

@@ -36,7 +36,7 @@ type Limits struct {
 	Parked int
 }
 
-// Job is an obligation that a worker processes.
+// Job is an obligation that a worker processes, and all that is known about its move without a request.
 type Job struct {
 	// Object is the object as it was last seen.
 	Object feed.Object
@@ -46,6 +46,29 @@ type Job struct {
 	Plain bool
 	// Within is how long the API server may take for a write. Hung is after how long a write counts as hanging.
 	Within, Hung time.Duration
+	// Permit is the shard of which the object holds a permit to be drained; empty if it holds none.
+	Permit string
+	// Held reports whether other objects wait because the object's shard may still work on them, and a retry is scheduled.
+	Held bool
+	// Grace is how long objects of lost shards have to wait for their shards to come back, and GraceReason says why; zero or
+	// negative if they do not have to wait. The table does not set it.
+	Grace       time.Duration
+	GraceReason string
+	// Follows is the main object that the object follows.
+	Follows Followed
+	// Related reports whether the object waits for its followers, or follows an object that does.
+	Related bool
+	// Gathered is what is known about the objects that follow the object.
+	Gathered Gathered
+}
+
+// Followed is a main object that another one follows.
+type Followed struct {
+	// Object is the main object, if Moving is true: if it is an obligation.
+	Object feed.Object
+	Moving bool
+	// Given reports whether no shard works on it, and what follows it moves to its next shard.
+	Given bool
 }
 
 // Table holds the obligations of one ring. It is not safe for concurrent use.
@@ -57,7 +80,8 @@ type Job struct {
 //     begin after it. An object that finds no room leaves a debt to search its shard, when half of the room is free or
 //     nothing waits for the shard anymore. A write never ends an obligation, whether it succeeds or fails.
 //  2. An earlier sight never replaces a later one, by the resource version.
-//  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards.
+//  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards. While a worker has
+//     a main object, none has an object that follows it, and vice versa. See turns.go.
 //  4. An object holds a permit of its shard exactly while it carries the drain label, as far as is known, or is about to
 //     get the label: it was woken because the permit is free, or it was granted the permit and is with the worker.
 //  5. Parked obligations cost nothing until [Table.Wake] names their cause, or a retry is due. In a retry, one of all
@@ -85,7 +109,10 @@ type Table struct {
 	families  map[types.UID]*family
 	following map[types.UID]sets.Set[*entry]
 	followers followers
-	debt      Debt
+	// uids are the obligations by the UIDs of their objects, and turns are the turns in progress by those of main objects.
+	uids  map[types.UID]*entry
+	turns map[types.UID]*turn
+	debt  Debt
 	// phases counts the obligations by phase. waiting counts those that wait for what follows them, and nested those of
 	// them that follow others.
 	phases          [Delayed + 1]int
@@ -138,6 +165,10 @@ type entry struct {
 	// follows are the objects for which it is counted as a follower. family is the family of its own object; nil if it has none.
 	follows feed.Lineage
 	family  *family
+	// turn is the turn that it has while a worker has it, and begun counts the families that had begun to seek their followers
+	// when the worker took it.
+	turn  *turn
+	begun int
 	// queue is the queue that it is in, of those that are due or that wait for its cause, and spot is its place there; nil if
 	// it is in none.
 	queue *queue
@@ -151,6 +182,7 @@ func New(l Limits) *Table {
 	return &Table{
 		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{},
 		permits: newPermits(), families: map[types.UID]*family{}, following: map[types.UID]sets.Set[*entry]{},
+		uids: map[types.UID]*entry{}, turns: map[types.UID]*turn{},
 		followers: followers{needed: map[string]time.Time{}, watches: map[Place]*Watch{}},
 		moved:     map[schema.GroupResource]uint64{}, missing: sets.New[string](),
 		available: func(string) bool { return false },
@@ -173,13 +205,17 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	case !known:
 		t.number++
 		e = &entry{number: t.number, object: o, seen: o.ResourceVersion, lane: t.lane(o.GVR.GroupResource())}
-		t.entries[o.ID] = e
+		t.entries[o.ID], t.uids[o.UID] = e, e
 		e.lane.entries++
 	case feed.Older(o.ResourceVersion, e.seen), o.ResourceVersion == e.object.ResourceVersion && (e.stale || !inPlace):
 		return // this state is already known
 	}
 
-	t.replace(e, o)
+	if o.Above == (feed.Above{}) && e.object.Lineage()[0] == o.Lineage()[0] {
+		o.Above = e.object.Above // the source of this sight could not find it out
+	}
+
+	t.replace(now, e, o)
 	e.stale = false
 
 	switch {
@@ -200,28 +236,33 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	}
 }
 
-// Doubt requests a read of an object with a drain label that was seen by another source than the one that reports the removal
-// of that label: the label may already be gone, and no event would report it again.
-func (t *Table) Doubt(id feed.ID) {
-	if invariants.Enabled {
-		defer t.check()
-	}
+// Find records an object that was seen out of its place by another source than the one that reports the removal of its drain
+// label. The label may already be gone, and no event would report it again: if the drain is news, the object is read.
+func (t *Table) Find(now time.Time, o feed.Object) {
+	before, known := t.Has(o.ID)
+	t.See(now, o, false)
 
-	if e, ok := t.entries[id]; ok {
+	if e := t.entries[o.ID]; e != nil && o.Draining && (!known || !before.Draining) {
 		t.look(e, e.seen)
 	}
 }
 
 // replace stores the current state of an object. If its labels have changed, the obligations that wait for it are woken.
-func (t *Table) replace(e *entry, o feed.Object) {
+func (t *Table) replace(now time.Time, e *entry, o feed.Object) {
 	changed := e.object.Shard != o.Shard || e.object.Draining != o.Draining
 	if changed && t.available(e.object.Shard) {
 		t.moved[o.GVR.GroupResource()]++
 	}
 
 	before := e.object
-	if o.Above == (feed.Above{}) && before.Lineage()[0] == o.Lineage()[0] {
-		o.Above = before.Above // the source of this sight could not find it out
+	if t.uids[before.UID] == e {
+		delete(t.uids, before.UID)
+	}
+
+	t.uids[o.UID] = e
+
+	if o.Draining && !before.Draining && t.isMain(o) {
+		t.followers.need(now, o.ID)
 	}
 
 	o.Shard = unique.Make(o.Shard).Value() // so that a visit of all objects does not read each of these texts
@@ -350,20 +391,49 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 
 	t.Expire(now)
 
-	e, turn := t.first()
-	if e == nil {
-		return Job{}, false
+	for {
+		e, lane := t.first()
+		if e == nil {
+			return Job{}, false
+		}
+
+		t.move(e, Taken)
+
+		if t.takeTurn(e) {
+			t.lanes.turn = lane
+			t.lanes.jobs++
+			e.news, e.begun = Quiet, t.followers.begun
+
+			if c := e.cause; c.kind == kindPermit && e.holds == "" && c.shard == e.object.Shard && t.free(c.lane()) {
+				t.hold(now, e, c.shard) // it has failed since it was granted one
+			}
+
+			return t.job(e), true
+		}
+
+		before := e.cause
+		e.cause = TurnOf(t.main(e))
+		t.move(e, Blocked)
+		t.permit(now, e)
+		t.park(now, e, Outcome{Cause: e.cause})
+		t.tried(e, before)
+	}
+}
+
+// job returns what is known about a move.
+func (t *Table) job(e *entry) Job {
+	j := Job{
+		Object: e.object, Stale: e.stale, Plain: e.plain,
+		Within: cmp.Or(e.lane.within, firstWithin), Hung: max(hungAfter, 2*e.lane.usual),
+		Permit: e.holds, Held: t.Held(e.object.Shard),
+		Related: e.family != nil || t.awaited(e.follows), Gathered: t.gatheredOf(e),
 	}
 
-	t.lanes.turn = turn
-	t.lanes.jobs++
+	if owner := t.uids[t.main(e)]; owner != nil && owner != e {
+		j.Follows = Followed{Object: owner.object, Moving: true, Given: owner.family != nil && owner.family.uid == owner.object.UID}
+	}
 
-	t.move(e, Taken)
-	e.news = Quiet
-
-	return Job{
-		Object: e.object, Stale: e.stale, Plain: e.plain, Within: cmp.Or(e.lane.within, firstWithin), Hung: max(hungAfter, 2*e.lane.usual),
-	}, true
+	return j
 }
 
 // move changes the phase of an obligation and updates what depends on it.
@@ -381,6 +451,7 @@ func (t *Table) move(e *entry, event Event) {
 		e.unqueue()
 	case Moving:
 		delete(t.moving, e)
+		t.endTurn(e)
 
 		if e.lane.working--; e.hung {
 			e.hung = false
@@ -408,7 +479,7 @@ func (t *Table) fitting(e *entry) *queue {
 	switch {
 	case e.cause.kind == kindFollowers && t.gathered(e.family):
 		return &e.lane.due[ready]
-	case t.available(e.object.Shard) && !t.Awaited(e.follows):
+	case t.available(e.object.Shard) && !t.awaited(e.follows):
 		return &e.lane.due[regular]
 	default:
 		return &e.lane.due[urgent]
@@ -428,6 +499,11 @@ func (t *Table) hasten(e *entry) {
 func (t *Table) end(now time.Time, e *entry) {
 	t.move(e, SeenInPlace)
 	delete(t.entries, e.object.ID)
+
+	if t.uids[e.object.UID] == e {
+		delete(t.uids, e.object.UID)
+	}
+
 	t.timers.stop(&e.timer)
 	e.succeed()
 

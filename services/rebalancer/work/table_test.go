@@ -36,7 +36,6 @@ func TestAnyHistory(t *testing.T) {
 			"time":      w.time,
 			"ring":      w.ring,
 			"lease":     w.lease,
-			"turn":      w.turn,
 			"answer":    w.acknowledge,
 			"unlisted":  w.unlisted,
 			"search":    func(*rapid.T) { w.table.Search() },
@@ -127,7 +126,6 @@ func (w *reference) settle(t *rapid.T) {
 			}
 		}
 
-		w.turn(t)
 		w.finishAll(t)
 
 		for range names {

@@ -29,12 +29,12 @@ import (
 //	limits drains=N per-shard=N timeout=D parked=N workers=N owners=RESOURCE
 //	                               begins with an empty table that has these limits
 //	see NAME OBJECT [in place]     a source has seen the object
-//	unsure NAME vN, released NAME vN, unlisted NAME, again NAME, recheck SHARD... [without NAME]
+//	unsure NAME vN, released NAME vN, unlisted NAME, recheck SHARD... [without NAME]
 //	                               other notifications of the table
 //	free SHARD                     the shard was found not to work on its objects
 //	take                           a worker takes what is due
+//	grant NAME SHARD               the worker needs a permit: it reports that, and has the object again if it is granted
 //	hangs NAME                     the worker's write hangs
-//	grant NAME SHARD               the worker asks for a permit
 //	report NAME EVENT [OBJECT] [for CAUSE] [retry=D] [stale] [brief] [full] [unanswered=D] [answered=D]
 //	                               the worker reports; "gone" is an object that does not exist
 //	work EVENT ...                 both: the worker reports the same of whatever is due
@@ -170,8 +170,6 @@ func (p *player) happen(words []string) (name string) {
 		p.table.Released(p.now, id(name), strings.TrimPrefix(words[1], "v"))
 	case "unlisted":
 		p.table.Unlisted(false, func(o feed.ID) bool { return o == id(name) })
-	case "again":
-		p.table.Again(id(name))
 	case "recheck":
 		p.recheck(words)
 		return ""
@@ -179,8 +177,7 @@ func (p *player) happen(words []string) (name string) {
 		p.table.Wake(HeldBy(name))
 		return ""
 	case "grant":
-		require.Equal(p, Moving, p.table.entries[id(name)].phase, "no worker has %s", name)
-		p.say("%s", map[bool]string{true: "granted", false: "refused"}[p.table.Grant(p.now, id(name), words[1])])
+		p.grant(name, words[1])
 	case "take":
 		return p.take()
 	case "work":
@@ -210,6 +207,21 @@ func (p *player) recheck(words []string) {
 	p.table.Recheck(p.now, available, func(o feed.ID) bool { return o.Name != without })
 }
 
+func (p *player) grant(name, shard string) {
+	e := p.table.entries[id(name)]
+	require.Equal(p, Moving, e.phase, "no worker has %s", name)
+
+	if e.holds != shard {
+		p.report(name, []string{"blocked", "for", "permit", shard})
+
+		if p.table.move(e, Taken); e.phase == Moving {
+			require.True(p, p.table.takeTurn(e))
+		}
+	}
+
+	p.say("%s", map[bool]string{true: "granted", false: "refused"}[e.phase == Moving])
+}
+
 func (p *player) take() string {
 	job, ok := p.table.Take(p.now)
 	if !ok {
@@ -224,6 +236,10 @@ func (p *player) take() string {
 
 	if job.Plain {
 		stale += ", plain"
+	}
+
+	if job.Permit != "" && !job.Object.Draining {
+		stale += ", permit of " + job.Permit
 	}
 
 	within := ""
@@ -264,6 +280,10 @@ func (p *player) report(name string, words []string) {
 		switch {
 		case word == "for":
 			out.Cause = cause(words[i+1], words[i+2], id(name).GVR.GroupResource())
+
+			if f := p.table.entries[id(name)].family; f != nil {
+				out.To = f.to
+			}
 		case strings.HasPrefix(word, "retry="):
 			out.RetryAfter = p.duration(strings.TrimPrefix(word, "retry="))
 		case word == "stale":
@@ -459,5 +479,5 @@ func cause(kind, of string, resource schema.GroupResource) Cause {
 		return FollowersOf(types.UID(of))
 	}
 
-	return TurnOf(id(of))
+	panic("unknown cause " + kind)
 }
