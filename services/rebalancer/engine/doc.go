@@ -19,13 +19,12 @@
 //
 // # Where to read
 //
-//	sources.go, sinks.go   which watches and lists a target needs, and how their results are processed
-//	passes.go, extent.go   when a pass is due, and where it has to look
-//	round.go, list.go      one pass; what it, and a list of the objects of lost shards, have in common
-//	package work           which objects are out of place, what each waits for, and which are due
-//	package move           the steps of one object
-//	followers.go           the watches of objects that follow an object and move before it; package work knows what they prove
-//	state.go               what the goroutines share, under one lock
+//	sources.go      which watches and lists a target needs, and how their results are processed
+//	passes.go       when a pass is due, where it has to look, and what it does; lists of the objects of lost shards
+//	package work    which objects are out of place, what each waits for, and which are due
+//	package move    the steps of one object
+//	followers.go    the watches of objects that follow an object and move before it; package work knows what they prove
+//	state.go        what the goroutines share, under one lock
 //
 // # Rejected alternative
 //

@@ -8,7 +8,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/clusterring/clusterring/services/internal/hashring"
+	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
@@ -270,4 +273,336 @@ func (e *Engine) awaitUrgent(ctx context.Context) {
 	defer e.Clock.AfterFunc(urgentAtMost, cancel).Stop()
 
 	e.await(ctx, e.room, func() bool { return e.unlisted.Len() == 0 && e.table.Busy() == 0 })
+}
+
+// round is one pass.
+type round struct {
+	audit  bool
+	target *Target
+	visits []*visit
+	// full reports whether it visits all objects. objects is the number of objects that it has seen.
+	full    bool
+	objects int
+}
+
+// visit is a part of a pass: the objects of one resource, of some shards or of all.
+type visit struct {
+	*look
+
+	// of is the resource of the look when the pass began: another target may change it.
+	of     resources.Resource
+	shards []string
+	all    bool
+	// owed is where the pass has to look.
+	owed extent
+	// audited reports whether the pass is an audit, and the resource was settled when it began.
+	audited bool
+	// without are the objects without a key that it sees.
+	without Keyless
+	err     error
+}
+
+// begin records that a pass begins. It returns what the pass has to visit.
+func (s *state) begin(audit bool) *round {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	p := &round{audit: audit, target: s.target, full: true}
+	now := s.clock.Now()
+
+	for _, l := range s.passes.looks {
+		at := l.due(s)
+		if !audit && (at.IsZero() || at.After(now)) {
+			p.full = false
+			continue
+		}
+
+		v := &visit{look: l, of: l.resource, all: true, owed: l.extent, audited: audit && s.settled(l)}
+		if !audit && l.extent.any() {
+			v.shards, v.all = l.extent.among(s.target.View)
+		}
+
+		l.extent, l.began = extent{}, time.Time{}
+		if v.all {
+			l.began, l.moved = now, l.moves(s.table)
+		}
+
+		p.full = p.full && v.all
+		p.visits = append(p.visits, v)
+	}
+
+	if p.full {
+		s.table.Search()
+	}
+
+	return p
+}
+
+// finish records the result of a pass.
+func (s *state) finish(p *round) {
+	s.update(func(now time.Time) {
+		same, failed := s.target.Same(p.target), false
+
+		for _, v := range p.visits {
+			failed = failed || v.err != nil
+
+			if v.all && v.err == nil {
+				v.keyless, v.counted = v.without, p.target
+			}
+
+			if v.err != nil || !same { // the extent now contains what was owed then, if it still concerns this ring
+				v.extent.add(v.owed)
+				v.began = time.Time{}
+			}
+
+			if same && (v.err != nil || !p.audit) {
+				v.next = now.Add(v.backoff.Next())
+			}
+		}
+
+		if p.full {
+			s.passes.ended = now
+		}
+
+		if p.full && !failed {
+			s.passes.objects = p.objects
+		}
+	})
+}
+
+// visit makes one visit.
+func (e *Engine) visit(ctx context.Context, p *round, v *visit) error {
+	scope := feed.Scope{GVR: v.of.GVR, Selector: e.Objects.ShardLabel()}
+	if !v.all {
+		scope.Selector = selector(scope.Selector, "in", v.shards)
+	}
+
+	held := time.Duration(0)
+	if v.owed.any() { // many objects may have to move; other passes find nothing
+		held = calmHeld
+	}
+
+	err := e.list(ctx, scope, held, func(s sight) { e.see(ctx, p, v, s) })
+	if ctx.Err() == nil && e.Target().Same(p.target) {
+		e.troubled(idOf(forMisplaced, v.of), err)
+	}
+
+	return err
+}
+
+// see observes an object that a pass visits.
+func (e *Engine) see(ctx context.Context, p *round, v *visit, s sight) {
+	o := s.object
+	p.objects++
+
+	known := v.audited && e.knows(o.ID)
+
+	at, inPlace := e.observe(ctx, s)
+	if at.Keyless {
+		v.without.add(o)
+	}
+
+	if v.audited && !inPlace && !known && e.undisturbed(v.look) {
+		audited.WithLabelValues(e.Ring).Inc()
+		log.FromContext(ctx).Info("The audit has found a misplaced object", "object", o.String(), "shard", o.Shard, "desired", at.Desired)
+	}
+}
+
+// undisturbed reports whether nothing has changed, and nothing was owed, since the resource was verified. A ring that changes and
+// changes back may have misplaced objects.
+func (e *Engine) undisturbed(l *look) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	return l.verified
+}
+
+// extent is where a pass has to look for objects of a resource: everywhere, or at the available shards that may have misplaced
+// ones. It grows with each new target. It is empty after a pass over all objects has found nothing.
+//
+// Consider an object that was in its place at that time, or that was moved to its place since. It is misplaced in two cases:
+// its partition has moved to another shard since, so that its shard has lost partitions between two targets; or its shard was
+// lost in between, and a decision of that time reaches the object later. A watch finds the objects of shards that are not
+// available. The pass over all objects finds the objects that a replica of the assigner with an older view has misplaced.
+type extent struct {
+	all    bool
+	shards sets.Set[string]
+}
+
+// extentOf returns where objects may be misplaced after the target has changed.
+func extentOf(before, after *Target) extent {
+	if !before.Covers(after) {
+		return extent{all: true}
+	}
+
+	was, is := before.View.Table(), after.View.Table()
+	shards := sets.New(hashring.LosingShards(was, is)...)
+
+	for _, name := range after.View.AvailableShards() {
+		if !was.Has(name) {
+			shards.Insert(name)
+		}
+	}
+
+	return extent{shards: shards}
+}
+
+// add adds another extent.
+func (x *extent) add(other extent) {
+	x.all = x.all || other.all
+	x.shards = x.shards.Union(other.shards)
+}
+
+// any reports whether a pass has to look anywhere.
+func (x *extent) any() bool { return x.all || x.shards.Len() > 0 }
+
+// among returns its available shards; all is true if these are most of the shards, so that naming them would save little.
+func (x *extent) among(view *membership.View) (shards []string, all bool) {
+	if x.all {
+		return nil, true
+	}
+
+	available := view.AvailableShards()
+
+	for _, name := range available {
+		if x.shards.Has(name) {
+			shards = append(shards, name)
+		}
+	}
+
+	return shards, 2*len(shards) > len(available)
+}
+
+const (
+	// heldAtMost is how many objects a list holds back, fewer than maxActive: 7 MB.
+	heldAtMost = 15_000
+	// urgentHeld and calmHeld are how long objects are held back: objects that no shard works on, and objects that their
+	// shard continues to work on.
+	urgentHeld = 5 * time.Second
+	calmHeld   = 30 * time.Second
+)
+
+// lister lists the objects of one resource that lost shards have left behind. It completes every list, whatever happens to the
+// ring meanwhile: otherwise the next change would interrupt the list again.
+type lister struct {
+	e   *Engine
+	id  sourceID
+	gvr schema.GroupVersionResource
+	// pending are the shards whose objects have to be listed. The lock of the engine protects it.
+	pending sets.Set[string]
+	wake    chan struct{}
+}
+
+// add requests a list of the objects of more shards. The lock must be held.
+func (l *lister) add(shards sets.Set[string]) {
+	l.pending = l.pending.Union(shards)
+	notify(l.wake)
+}
+
+func (l *lister) run(ctx context.Context) {
+	next := feed.Attempts(l.id.String())
+
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.wake:
+		}
+
+		var shards sets.Set[string]
+
+		l.e.update(func(time.Time) { shards, l.pending = l.pending, nil })
+
+		if shards.Len() == 0 {
+			continue // they were taken with those of the request before
+		}
+
+		scope := feed.Scope{GVR: l.gvr, Selector: selector(l.e.Objects.ShardLabel(), "in", sets.List(shards))}
+
+		err := l.e.list(ctx, scope, urgentHeld, func(s sight) { l.e.observe(ctx, s) })
+		if ctx.Err() != nil {
+			return
+		}
+
+		l.e.troubled(l.id, err)
+		l.e.update(func(time.Time) {
+			if err != nil || l.pending.Len() == 0 { // when a list that fails will succeed is unknown
+				l.e.unlisted.Delete(l.id)
+			}
+		})
+
+		if err == nil {
+			next.Reset()
+			continue
+		}
+
+		l.e.pause(ctx, next.Next())
+		l.e.update(func(time.Time) { l.add(shards) })
+	}
+}
+
+// list lists the objects of a scope, and passes each to see, which observes it. Objects that are out of place are held back for
+// at most the given time; 0 holds nothing back.
+func (e *Engine) list(ctx context.Context, scope feed.Scope, held time.Duration, see func(sight)) error {
+	h := e.hold(held)
+	defer h.release(ctx)
+
+	version, err := e.Objects.All(ctx, e.Clock, scope, func(o feed.Object) error {
+		see(sight{object: o, held: h})
+
+		return ctx.Err()
+	})
+	if err == nil {
+		e.reached(scope.GVR, version)
+	}
+
+	return err
+}
+
+// holding holds back the misplaced objects that a list finds until the list is complete, but no more than heldAtMost, and not
+// for long. Without it, the API server would end the list, because it keeps only a limited number of writes for a watcher, and
+// every move is a write. The list would then start again in pages. Only one goroutine may use a holding. Create it with
+// [Engine.hold].
+type holding struct {
+	e       *Engine
+	until   time.Time
+	objects []feed.Object
+}
+
+// hold returns a holding for a list that begins now. It holds objects back for at most the given time. It holds nothing back
+// if the ring has few objects, because such a list is short, and cheap to repeat.
+func (e *Engine) hold(atMost time.Duration) *holding {
+	h := &holding{e: e}
+	if !e.few() {
+		h.until = e.Clock.Now().Add(atMost)
+	}
+
+	return h
+}
+
+// keep reports whether the object is held back.
+func (h *holding) keep(ctx context.Context, o feed.Object) bool {
+	if h == nil {
+		return false
+	}
+
+	if len(h.objects) == heldAtMost || !h.e.Clock.Now().Before(h.until) {
+		h.release(ctx)
+
+		return false
+	}
+
+	h.objects = append(h.objects, o)
+
+	return true
+}
+
+// release observes all objects that were held back. From then on, nothing is held back.
+func (h *holding) release(ctx context.Context) {
+	objects := h.objects
+	h.objects, h.until = nil, time.Time{}
+
+	for _, o := range objects {
+		h.e.observe(ctx, sight{object: o})
+	}
 }

@@ -404,3 +404,131 @@ func (s *state) released(id feed.ID, resourceVersion string) {
 func (s *state) missing(drains bool, of func(feed.ID) bool) {
 	s.update(func(time.Time) { s.table.Unlisted(drains, of) })
 }
+
+// comeback is how long a ring waits for more of its shards after one has come back: about as long as a process takes to start
+// and to acquire its Lease.
+const comeback = 15 * time.Second
+
+// longestComeback limits the wait if shards come back one after another, and leave again: objects of lost shards must not wait for as long as that
+// lasts.
+const longestComeback = 4 * comeback
+
+// grace prevents the first shard that comes back after a disruption from getting all objects. The objects of lost shards wait
+// for a while if fewer than half of the shards are available that were available when the ring last converged, and one has
+// just come back. Otherwise, these objects would move to the few available shards, and back again when the other shards
+// follow. Objects without a shard do not wait. Objects of shards that leave do not wait either while no shard comes back.
+type grace struct {
+	// known is the number of shards that were available when the ring last converged. Before the first convergence, it is the
+	// initial number of Leases, whoever holds them.
+	known int
+	// until is the end of the wait; zero if objects do not wait. began is when the first shard came back, and last when the last one did.
+	until, began, last time.Time
+}
+
+// retarget records another set of available shards. joined reports whether a shard has joined, and leases is the number of
+// Leases.
+func (g *grace) retarget(now time.Time, available, leases int, joined bool) {
+	if g.known == 0 {
+		g.known = leases
+	}
+
+	switch {
+	case 2*available >= g.known:
+		*g = grace{known: g.known}
+	case joined:
+		if now.Sub(g.last) > longestComeback {
+			g.began = now
+		}
+
+		g.last = now
+		g.until = now.Add(min(comeback, g.began.Add(longestComeback).Sub(now)))
+	}
+}
+
+// wait returns how long objects of lost shards have to wait; zero or negative if they do not have to.
+func (g *grace) wait(now time.Time) time.Duration { return g.until.Sub(now) }
+
+// manyLost is the number of lost shards that are remembered.
+const manyLost = 1000
+
+// history distinguishes news of a watch from repetitions. When a shard is lost, the watch for objects without an available
+// shard continues with another selector from its current position, which may be a minute old. It therefore delivers objects
+// that were at that shard in the meantime, wherever they are now. The objects that are still there are listed. All other
+// objects of that time are useless, and each would cost a request.
+type history struct {
+	// reached are resource versions that the API server has certainly reached.
+	reached map[schema.GroupVersionResource]string
+	// until contains, for each lost shard, the versions that were reached before its objects were listed.
+	until map[string]map[schema.GroupVersionResource]string
+}
+
+func newHistory() history {
+	return history{
+		reached: map[schema.GroupVersionResource]string{},
+		until:   map[string]map[schema.GroupVersionResource]string{},
+	}
+}
+
+// note records a version that was reached.
+func (h *history) note(gvr schema.GroupVersionResource, version string) {
+	if was, ok := h.reached[gvr]; !ok || feed.Older(was, version) {
+		h.reached[gvr] = version
+	}
+}
+
+// lose records shards whose objects are about to be listed.
+func (h *history) lose(shards sets.Set[string]) {
+	if len(h.until)+shards.Len() > manyLost {
+		clear(h.until) // the watches' repetitions are then processed
+	}
+
+	reached := maps.Clone(h.reached)
+	for name := range shards {
+		h.until[name] = reached
+	}
+}
+
+// past reports whether the object is not newer than the list of the objects of its lost shard.
+func (h *history) past(o feed.Object) bool {
+	until, ok := h.until[o.Shard][o.GVR]
+
+	return ok && (o.ResourceVersion == until || feed.Older(o.ResourceVersion, until))
+}
+
+// reached records a version that the API server has reached.
+func (s *state) reached(gvr schema.GroupVersionResource, version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.history.note(gvr, version)
+}
+
+// anew clears the history: a watch starts from scratch, and after a restore of its storage, the API server may use other
+// versions.
+func (s *state) anew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.history = newHistory()
+}
+
+// past reports whether a watch delivers an object in a past state, so that a list delivers the object.
+func (s *state) past(o feed.Object) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.target != nil && !s.target.View.Available(o.Shard) && s.history.past(o)
+}
+
+// check panics if an invariant of the engine does not hold. The lock must be held.
+func (s *state) check() {
+	for _, l := range s.passes.looks {
+		if l.verified && l.extent.any() {
+			invariants.Violated("1: %s is verified, but a pass has to look for misplaced objects", l.resource.GroupResource())
+		}
+	}
+
+	if at, ok := s.table.Next(); ok && (s.armed.IsZero() || s.armed.After(at)) {
+		invariants.Violated("2: an obligation is due at %s, but the table is checked at %s", at, s.armed)
+	}
+}

@@ -81,7 +81,7 @@ type Followed struct {
 //     nothing waits for the shard anymore. A write never ends an obligation, whether it succeeds or fails.
 //  2. An earlier sight never replaces a later one, by the resource version.
 //  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards. While a worker has
-//     a main object, none has an object that follows it, and vice versa. See turns.go.
+//     a main object, none has an object that follows it, and vice versa. See [turn].
 //  4. An object holds a permit of its shard exactly while it carries the drain label, as far as is known, or is about to
 //     get the label: it was woken because the permit is free, or it was granted the permit and is with the worker.
 //  5. Parked obligations cost nothing until [Table.Wake] names their cause, or a retry is due. In a retry, one of all

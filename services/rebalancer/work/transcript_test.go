@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -480,4 +481,82 @@ func cause(kind, of string, resource schema.GroupResource) Cause {
 	}
 
 	panic("unknown cause " + kind)
+}
+
+// TestNext compares the complete function next with testdata/next.table.
+func TestNext(t *testing.T) {
+	value := func(p, e uint8) fmt.Stringer { return next(Phase(p), Event(e)) }
+	golden.Assert(t, tabulate(phases[:], events[:], value), "next.table")
+}
+
+// TestNews compares what is known after more news with testdata/news.table.
+func TestNews(t *testing.T) {
+	value := func(n, more uint8) fmt.Stringer { return News(n).and(News(more + 1)) }
+	golden.Assert(t, tabulate(newsNames[:], newsNames[1:], value), "news.table")
+}
+
+// tabulate returns a table of all values of a function.
+func tabulate(columns, rows []string, value func(column, row uint8) fmt.Stringer) string {
+	table := fmt.Sprintf("%-15s", "")
+
+	for _, column := range columns {
+		table += fmt.Sprintf(" %-9s", column)
+	}
+
+	table = strings.TrimRight(table, " ") + "\n"
+
+	for j, row := range rows {
+		line := fmt.Sprintf("%-15s", row)
+		for i := range columns {
+			line += fmt.Sprintf(" %-9s", value(uint8(i), uint8(j))) //nolint:gosec // small numbers
+		}
+
+		table += strings.TrimRight(line, " ") + "\n"
+	}
+
+	return table
+}
+
+// checkTable verifies the invariants.
+func checkTable(t require.TestingT, x *Table) {
+	require.NoError(t, x.verify())
+	x.Summary()
+}
+
+// Violated invariants are found.
+func TestCorruptTableIsFound(t *testing.T) {
+	now := time.Unix(1_000_000_000, 0)
+
+	for name, corrupt := range map[string]func(x *Table, e *entry){
+		"3: no worker takes what is due":    func(x *Table, _ *entry) { x.lanes.all[0].due = [ranks]queue{} },
+		"3: two workers may have an object": func(x *Table, e *entry) { e.lane.due[urgent].push(e) },
+		"3: what a worker has is not due":   func(x *Table, e *entry) { x.moving[e] = struct{}{} },
+		"3: an object is kept as another":   func(_ *Table, e *entry) { e.object.Name = "other" },
+		"4: a permit is held without a drain": func(x *Table, e *entry) {
+			x.move(e, Taken)
+			e.phase, e.holds = Draining, "a"
+			delete(x.moving, e)
+			x.phases[Moving]--
+			x.phases[Draining]++
+		},
+		"4: a permit is not given back":      func(x *Table, _ *entry) { x.permits.count(shardLane{shard: "a"}, false, 1) },
+		"4: a move counts that is none":      func(x *Table, _ *entry) { x.permits.begin(now, &entry{}) },
+		"5: nothing waits for a cause":       func(x *Table, _ *entry) { x.waitingFor(HeldBy("a")) },
+		"5: a cause wakes not all":           func(x *Table, e *entry) { x.waitingFor(HeldBy("a")).entries.PushBack(e) },
+		"5: a timer is of what is over":      func(x *Table, _ *entry) { x.at(&entry{}, now) },
+		"6: the counts are wrong":            func(x *Table, _ *entry) { x.phases[Parked]++ },
+		"7: no shard works on what waits":    func(x *Table, e *entry) { e.unqueue(); e.lane.due[regular].push(e) },
+		"9: more follow an owner than there": func(x *Table, e *entry) { x.following["owner"] = sets.New(e) },
+		"9: a family belongs to no object":   func(x *Table, e *entry) { x.families["uid"] = &family{uid: "uid", owner: e} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := New(Limits{Workers: 1000, Drains: 1, PerShard: 1, DrainTimeout: time.Minute, Active: 10, Parked: 10})
+			o := feed.Object{ID: id("o"), ResourceVersion: "1", Shard: "a"}
+			x.See(now, o, false)
+			require.NoError(t, x.verify())
+
+			corrupt(x, x.entries[o.ID])
+			require.ErrorContains(t, x.verify(), name[:2])
+		})
+	}
 }
