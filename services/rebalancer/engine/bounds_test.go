@@ -39,8 +39,8 @@ func (w *meddled) many(prefix, shard string, n int) (all []client.Object) {
 	return all
 }
 
-// More objects than fit into the table wait for a shard that may still work on them. A new object does not wait with them. The
-// waiting objects cost only a few requests per second, and move when the shard is gone.
+// More objects than fit into the table wait for a shard that may still work on them. A new object does not wait with
+// them. The waiting objects cost only a few requests per second, and move when the shard is gone.
 func TestObjectsThatCannotMoveHinderNobody(t *testing.T) {
 	const n = 120
 
@@ -81,7 +81,8 @@ func TestObjectsThatCannotMoveHinderNobody(t *testing.T) {
 	}
 }
 
-// A Lease that cannot be read keeps the objects of its shard in place: the ring reports this and the reason, and retries now and then.
+// A Lease that cannot be read keeps the objects of its shard in place: the ring reports this and the reason, and
+// retries now and then.
 func TestLeaseThatCannotBeReadIsNamed(t *testing.T) {
 	w := newMeddled(t, byHand)
 	w.lease("c", false)
@@ -351,7 +352,8 @@ func measured(t *testing.T, ring, metric string, tell func(value float64)) {
 	}
 }
 
-// requires makes the API server refuse ConfigMaps of the namespace without the label, and waits until it does. The result ends that.
+// requires makes the API server refuse ConfigMaps of the namespace without the label, and waits until it does. The
+// result ends that.
 func (w *meddled) requires(label, message string, of client.Object) (end func()) {
 	w.Helper()
 
@@ -391,8 +393,8 @@ func (w *meddled) requires(label, message string, of client.Object) (end func())
 	}
 }
 
-// A policy refuses old objects of a resource, more than the table stores. The others move as usual, and so do all when the policy is gone. Until then,
-// the report counts them, and contains the words of the policy.
+// A policy refuses old objects of a resource, more than the table stores. The others move as usual, and so do all when
+// the policy is gone. Until then, the report counts them, and contains the words of the policy.
 func TestObjectsThatAreRefusedHinderNoOther(t *testing.T) {
 	const n, failing = 40, 10
 

@@ -21,28 +21,29 @@ import (
 )
 
 const (
-	// maxActive is the number of undecided objects at which their sources pause. maxParked is the number of objects that are
-	// stored while they wait, or their requests fail again and again. Each takes about 10 MB.
+	// maxActive is the number of undecided objects at which their sources pause. maxParked is the number of objects that
+	// are stored while they wait, or their requests fail again and again. Each takes about 10 MB.
 	maxActive = 20_000
 	maxParked = 20_000
-	// maxBetween limits the number of objects for which the engine remembers whom they follow, if other objects follow them
-	// in turn: 60 MB. Beyond it, the engine reads this from the API server when needed. Each pass renews the memory, so
-	// entries may be old.
+	// maxBetween limits the number of objects for which the engine remembers whom they follow, if other objects follow
+	// them in turn: 60 MB. Beyond it, the engine reads this from the API server when needed. Each pass renews the memory,
+	// so entries may be old.
 	maxBetween  = 200_000
 	rememberFor = time.Hour
 )
 
-// Limits are the limits on what an engine does at a time. All fields are positive, except Settle and AuditBudget, which may be 0.
+// Limits are the limits on what an engine does at a time. All fields are positive, except Settle and AuditBudget, which
+// may be 0.
 type Limits struct {
 	// Workers is the number of objects that are processed at a time.
 	Workers int
-	// Total is the number of drains in flight. PerShard is the number of drains in flight of one shard. A late drain counts
-	// only against its shard.
+	// Total is the number of drains in flight. PerShard is the number of drains in flight of one shard. A late drain
+	// counts only against its shard.
 	Total, PerShard int
 	// DrainTimeout is the time after which an unacknowledged drain is reported.
 	DrainTimeout time.Duration
-	// Settle is the time between a change of the ring and the start of the pass that may prove convergence: a replica of the
-	// assigner may see the change late.
+	// Settle is the time between a change of the ring and the start of the pass that may prove convergence: a replica of
+	// the assigner may see the change late.
 	Settle time.Duration
 	// AuditBudget is the share of a core that the audit may use, API server and rebalancer together. 0 means 0.01.
 	AuditBudget float64
@@ -67,8 +68,8 @@ type Config struct {
 	Changed func()
 	// Late is called when a drain was not acknowledged in time. It must not block.
 	Late func(id feed.ID, shard string, after time.Duration)
-	// Trouble is called when a resource cannot be read: the set of resources that the API server serves may have changed. It
-	// must not block. It may be nil.
+	// Trouble is called when a resource cannot be read: the set of resources that the API server serves may have changed.
+	// It must not block. It may be nil.
 	Trouble func()
 }
 
@@ -85,7 +86,9 @@ type Engine struct {
 // New returns an engine without a target.
 func New(c Config) *Engine {
 	e := &Engine{Config: c, wake: make(chan struct{}, 1)}
-	e.state = newState(c, resources.NewBook(resources.BookOptions{Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock}))
+	e.state = newState(c, resources.NewBook(resources.BookOptions{
+		Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock,
+	}))
 	e.mover = &move.Mover{
 		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Between: e.ancestors.Between, Clock: c.Clock, Free: e.free,
 		Moved: func(o feed.Object, verb plan.Verb) {
@@ -101,11 +104,13 @@ func (e *Engine) lookup() placement.Lookup {
 	return placement.Lookup{Namespaces: e.Namespaces, Ancestors: e.ancestors, Met: e.met}
 }
 
-// met remembers what the labels of a main object decide for those that follow it. Every version of an object that the engine acts on passes here first, so
-// that what follows an object goes where the object goes.
+// met remembers what the labels of a main object decide for those that follow it. Every version of an object that the
+// engine acts on passes here first, so that what follows an object goes where the object goes.
 func (e *Engine) met(o feed.Object) {
 	of := resources.Resource{Key: key.Rule{Label: o.KeyLabel}, Selector: o.Selector}
-	e.ancestors.SawLabels(of, resources.Sight{UID: o.UID, Value: o.KeyValue, Selected: !o.Unselected, Version: o.ResourceVersion})
+	e.ancestors.SawLabels(of, resources.Sight{
+		UID: o.UID, Value: o.KeyValue, Selected: !o.Unselected, Version: o.ResourceVersion,
+	})
 }
 
 // Pursues reports whether the current target of the engine is equivalent to t.
@@ -161,9 +166,9 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 }
 
-// dispatch begins the jobs that are due, until ctx ends. The table limits how many are in progress. A job begins when its object
-// may be read and written: the queue of the API server may be long, and what is known about the job does not become outdated in
-// it.
+// dispatch begins the jobs that are due, until ctx ends. The table limits how many are in progress. A job begins when
+// its object may be read and written: the queue of the API server may be long, and what is known about the job does not
+// become outdated in it.
 func (e *Engine) dispatch(ctx context.Context) {
 	var jobs sync.WaitGroup
 	defer jobs.Wait()
@@ -209,12 +214,14 @@ func (e *Engine) work(ctx context.Context, t *Target, job work.Job, leave func()
 	}
 }
 
-// failed reports a failed attempt. A metric counts each, and the log shows one every few seconds, because there may be many.
+// failed reports a failed attempt. A metric counts each, and the log shows one every few seconds, because there may be
+// many.
 func (e *Engine) failed(ctx context.Context, id feed.ID, reason string) {
 	failures.WithLabelValues(e.Ring).Inc()
 
 	if others, say := e.failureLog.say(e.Clock.Now()); say {
-		log.FromContext(ctx).Error(nil, "Cannot move an object; will retry", "object", id.String(), "reason", reason, "othersSinceLastLine", others)
+		log.FromContext(ctx).Error(nil, "Cannot move an object; will retry",
+			"object", id.String(), "reason", reason, "othersSinceLastLine", others)
 	}
 }
 
@@ -242,8 +249,8 @@ func (l *sparseLog) say(now time.Time) (others int, say bool) {
 	return others, true
 }
 
-// tell calls Changed after changes, at most four times a second. It does not compare reports: others also take reports, and
-// would be left with an intermediate one.
+// tell calls Changed after changes, at most four times a second. It does not compare reports: others also take reports,
+// and would be left with an intermediate one.
 func (e *Engine) tell(ctx context.Context) {
 	for {
 		select {

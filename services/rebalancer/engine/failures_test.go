@@ -184,7 +184,8 @@ func TestSourceThatIsRefusedIsReported(t *testing.T) {
 	}
 }
 
-// Children of an owner that has moved follow it, even if drains of other objects hang, and even if the list of children fails.
+// Children of an owner that has moved follow it, even if drains of other objects hang, and even if the list of children
+// fails.
 func TestHangingDrainDoesNotStopTheChildrenOfOthers(t *testing.T) {
 	w := newMeddled(t)
 	hanging := w.owners("hanging", "a", 1)[0]
@@ -215,7 +216,8 @@ func TestHangingDrainDoesNotStopTheChildrenOfOthers(t *testing.T) {
 	require.False(t, w.e.Report().Converged)
 }
 
-// While followers cannot be listed, their objects wait, and the ring says so. Afterwards, nothing is left of the failure.
+// While followers cannot be listed, their objects wait, and the ring says so. Afterwards, nothing is left of the
+// failure.
 func TestFailureOfASearchIsForgotten(t *testing.T) {
 	w := newMeddled(t)
 	owner := w.owners("owner", "a", 1)[0]
@@ -354,7 +356,8 @@ func TestBlindWatchIsNotBelieved(t *testing.T) {
 	}, "a list should show it")
 }
 
-// A namespace that the ring does not cover costs nothing: its changes are no events of watches for objects without a shard.
+// A namespace that the ring does not cover costs nothing: its changes are no events of watches for objects without a
+// shard.
 func TestNamespacesThatAreLeftOutAreNotWatched(t *testing.T) {
 	for name, narrow := range map[string]func(r *resting, other string) placement.Narrowing{
 		"few are left out": func(_ *resting, other string) placement.Narrowing {

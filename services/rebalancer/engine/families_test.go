@@ -22,7 +22,8 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 )
 
-// Objects that follow a released object reach the next shard before it does. The object contains their resource versions.
+// Objects that follow a released object reach the next shard before it does. The object contains their resource
+// versions.
 func TestChildrenComeFirst(t *testing.T) {
 	w := newRingOfTwo(t)
 	owner := w.owner(w.nameAtB("owner"), "a")
@@ -60,8 +61,8 @@ func TestChildrenOfAControlledMainObjectComeFirst(t *testing.T) {
 	require.False(t, gathered(e, owner))
 }
 
-// gathered takes an object that is due, makes it wait for its followers if they have to move first, and reports whether it is free
-// to go.
+// gathered takes an object that is due, makes it wait for its followers if they have to move first, and reports whether
+// it is free to go.
 func gathered(e *Engine, o feed.Object) bool {
 	_, job, ok := e.take()
 	if !ok {
@@ -99,8 +100,8 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 	w.becomes(second, "b", false)
 }
 
-// A follower may have no shard. The object that it follows waits until all followers without a shard have been seen, but not
-// forever, and for nothing else.
+// A follower may have no shard. The object that it follows waits until all followers without a shard have been seen,
+// but not forever, and for nothing else.
 func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 	secrets, configMaps := secrets.GroupResource(), schema.GroupResource{Resource: "configmaps"}
 
@@ -148,8 +149,8 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 	}
 }
 
-// Followers move first at every level: a ServiceAccount before the Secret that controls it, and the Secret before its owner.
-// The Secret also contains the resource versions that have to be seen.
+// Followers move first at every level: a ServiceAccount before the Secret that controls it, and the Secret before its
+// owner. The Secret also contains the resource versions that have to be seen.
 func TestGrandchildrenComeBeforeChildren(t *testing.T) {
 	w := newRingOfTwo(t)
 	w.target = w.chained("a", "b")
@@ -176,8 +177,8 @@ func TestGrandchildrenComeBeforeChildren(t *testing.T) {
 	require.Equal(t, contract.Handover{{Resource: "serviceaccounts"}: grandchild.ResourceVersion, {Resource: "secrets"}: child.ResourceVersion}, w.handover(owner))
 }
 
-// A child can be out of its place while its owner is in its place. The followers of the child move first anyway, as soon as it
-// is known that there may be any.
+// A child can be out of its place while its owner is in its place. The followers of the child move first anyway, as
+// soon as it is known that there may be any.
 func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
 	w := newRingOfTwo(t)
 	w.target = w.chained("a", "b")
@@ -192,7 +193,8 @@ func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
 	w.run()
 	w.becomes(known, "b", false)
 
-	// A child whose grandchild does not exist yet when the followers of the child are listed moves alone: then the next pair is tried.
+	// A child whose grandchild does not exist yet when the followers of the child are listed moves alone: then the next
+	// pair is tried.
 	for i := range 20 {
 		name := fmt.Sprintf("pair-%d", i)
 		letGo := w.hold("serviceaccounts/" + name)
@@ -220,7 +222,8 @@ func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
 	require.Fail(t, "no child waited for its grandchild")
 }
 
-// An object loses its label if the object that it follows no longer follows any other, or if it follows an object outside the ring.
+// An object loses its label if the object that it follows no longer follows any other, or if it follows an object
+// outside the ring.
 func TestGrandchildrenOfOrphansAreReleased(t *testing.T) {
 	w := newRingOfTwo(t)
 	w.target = w.chained("a", "b")

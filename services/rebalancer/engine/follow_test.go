@@ -107,7 +107,8 @@ func (g *gate) asked(of string) bool {
 	return slices.Contains(g.read, of)
 }
 
-// ringOfTwo is an engine at a real API server behind a gate, for a ring of ConfigMaps and their Secrets with the shards a and b.
+// ringOfTwo is an engine at a real API server behind a gate, for a ring of ConfigMaps and their Secrets with the shards
+// a and b.
 type ringOfTwo struct {
 	*testing.T
 	*gate
@@ -250,8 +251,8 @@ func (w *ringOfTwo) putOff(of *corev1.ConfigMap) bool {
 	return w.e.table.Waits(work.TurnOf(of.UID)) || w.e.table.Waits(work.OwnerOf(id))
 }
 
-// A child moves to the shard at which its owner was seen. If the owner could move on before the child's label is written, the
-// child would reach a shard that has just stopped to work on this owner.
+// A child moves to the shard at which its owner was seen. If the owner could move on before the child's label is
+// written, the child would reach a shard that has just stopped to work on this owner.
 func TestOwnerStaysWhileItsChildIsAssigned(t *testing.T) {
 	w := newRingOfTwo(t)
 	owner := w.owner(w.nameAtB("owner"), "a")

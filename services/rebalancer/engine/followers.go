@@ -148,8 +148,8 @@ func (e *Engine) gatherOne(ctx context.Context, o feed.Object) (err error) {
 	return nil
 }
 
-// unseen reports whether objects of the resources may exist that have no shard, follow others, and were not seen yet. This is
-// the case until the streams of such objects have completed their first list. The lock must be held.
+// unseen reports whether objects of the resources may exist that have no shard, follow others, and were not seen yet.
+// This is the case until the streams of such objects have completed their first list. The lock must be held.
 func (s *state) unseen() bool {
 	for id := range s.unlisted {
 		among := func(r resources.Resource) bool { return r.GroupResource() == id.resource }

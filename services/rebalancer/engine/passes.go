@@ -32,12 +32,13 @@ const (
 //
 // Invariants:
 //
-//  1. A resource becomes verified only by a pass over all its objects that ended without an error. It began when the target had
-//     not changed for the settle period. None of the objects moved from its start until there was no obligation of the resource.
-//     For a controlled resource, the same holds for all main resources, because their moves concern what follows them.
+//  1. A resource becomes verified only by a pass over all its objects that ended without an error. It began when the
+//     target had not changed for the settle period. None of the objects moved from its start until there was no
+//     obligation of the resource. For a controlled resource, the same holds for all main resources, because their moves
+//     concern what follows them.
 //  2. A debt is dropped only when a pass that began after it has ended.
-//  3. The intervals between failing passes over a resource, and between passes that find something repeatedly, grow up to half a
-//     minute.
+//  3. The intervals between failing passes over a resource, and between passes that find something repeatedly, grow up
+//     to half a minute.
 type passes struct {
 	ring   string
 	settle time.Duration
@@ -47,8 +48,8 @@ type passes struct {
 	since time.Time
 	// looks are about the resources of the target, in its order.
 	looks []*look
-	// ended is when the last pass over all objects ended, or when the first was due. objects is the number of objects that it
-	// saw.
+	// ended is when the last pass over all objects ended, or when the first was due. objects is the number of objects that
+	// it saw.
 	ended   time.Time
 	objects int
 }
@@ -61,15 +62,15 @@ type look struct {
 	// extent is where a pass has to look.
 	extent   extent
 	verified bool
-	// began is when the last pass over all its objects began; zero if that pass proves nothing. moved is the table's count of
-	// moves then.
+	// began is when the last pass over all its objects began; zero if that pass proves nothing. moved is the table's count
+	// of moves then.
 	began time.Time
 	moved uint64
 	// next is when the next pass may begin.
 	next    time.Time
 	backoff feed.Pauses
-	// keyless are the objects without a key that the last pass over all its objects saw. counted is the target of that pass;
-	// nil if there was none yet.
+	// keyless are the objects without a key that the last pass over all its objects saw. counted is the target of that
+	// pass; nil if there was none yet.
 	keyless Keyless
 	counted *Target
 }
@@ -79,8 +80,8 @@ func newPasses(ring string, l Limits) passes {
 	return passes{ring: ring, settle: l.Settle, budget: cmp.Or(l.AuditBudget, auditBudget)}
 }
 
-// retarget records that the target has changed, and where objects may therefore be misplaced. When partitions move between
-// shards, objects that follow others move with their owners, whose moves search for them.
+// retarget records that the target has changed, and where objects may therefore be misplaced. When partitions move
+// between shards, objects that follow others move with their owners, whose moves search for them.
 func (p *passes) retarget(now time.Time, before, after *Target) {
 	var (
 		more  = extentOf(before, after)
@@ -166,7 +167,9 @@ func (l *look) doubt() { l.verified, l.began = false, time.Time{} }
 
 // still reports whether no object of the resource is out of its place, as far as is known.
 func (l *look) still(s *state) bool {
-	return !slices.ContainsFunc(l.among, func(of schema.GroupResource) bool { return !s.table.Still(of) || s.lookingFor(of) })
+	return !slices.ContainsFunc(l.among, func(of schema.GroupResource) bool {
+		return !s.table.Still(of) || s.lookingFor(of)
+	})
 }
 
 // moves counts the moves that concern the resource.
@@ -178,13 +181,15 @@ func (l *look) moves(t *work.Table) (n uint64) {
 	return n
 }
 
-// due returns when the next pass over the resource is due; zero if only a change can make one due. A pass looks where a change
-// may have misplaced objects. If there is no such place, it verifies that every object is in its place. The lock must be held.
+// due returns when the next pass over the resource is due; zero if only a change can make one due. A pass looks where a
+// change may have misplaced objects. If there is no such place, it verifies that every object is in its place. The lock
+// must be held.
 func (l *look) due(s *state) (at time.Time) {
 	p := &s.passes
 	still := !l.verified && l.still(s)
 
-	if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() && !l.began.Before(p.since.Add(p.settle)) {
+	if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() &&
+		!l.began.Before(p.since.Add(p.settle)) {
 		l.verified = true
 		l.backoff.Reset()
 	}
@@ -205,8 +210,8 @@ func (l *look) due(s *state) (at time.Time) {
 	return at
 }
 
-// nextPass returns when the next pass is due, and whether it is an audit: a pass over all objects without a reason to expect
-// misplaced ones. The time is zero if there is no target.
+// nextPass returns when the next pass is due, and whether it is an audit: a pass over all objects without a reason to
+// expect misplaced ones. The time is zero if there is no target.
 func (s *state) nextPass() (at time.Time, audit bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,8 +270,8 @@ func (e *Engine) once(ctx context.Context, audit bool) {
 	}
 }
 
-// awaitUrgent lets the objects go first that are known to be out of their places: no shard may work on them, and a pass over
-// very many objects would keep the API server busy. There may always be another such object.
+// awaitUrgent lets the objects go first that are known to be out of their places: no shard may work on them, and a pass
+// over very many objects would keep the API server busy. There may always be another such object.
 func (e *Engine) awaitUrgent(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -404,12 +409,13 @@ func (e *Engine) see(ctx context.Context, p *round, v *visit, s sight) {
 
 	if v.audited && !inPlace && !known && e.undisturbed(v.look) {
 		audited.WithLabelValues(e.Ring).Inc()
-		log.FromContext(ctx).Info("The audit has found a misplaced object", "object", o.String(), "shard", o.Shard, "desired", at.Desired)
+		log.FromContext(ctx).Info("The audit has found a misplaced object",
+			"object", o.String(), "shard", o.Shard, "desired", at.Desired)
 	}
 }
 
-// undisturbed reports whether nothing has changed, and nothing was owed, since the resource was verified. A ring that changes and
-// changes back may have misplaced objects.
+// undisturbed reports whether nothing has changed, and nothing was owed, since the resource was verified. A ring that
+// changes and changes back may have misplaced objects.
 func (e *Engine) undisturbed(l *look) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -417,13 +423,14 @@ func (e *Engine) undisturbed(l *look) bool {
 	return l.verified
 }
 
-// extent is where a pass has to look for objects of a resource: everywhere, or at the available shards that may have misplaced
-// ones. It grows with each new target. It is empty after a pass over all objects has found nothing.
+// extent is where a pass has to look for objects of a resource: everywhere, or at the available shards that may have
+// misplaced ones. It grows with each new target. It is empty after a pass over all objects has found nothing.
 //
-// Consider an object that was in its place at that time, or that was moved to its place since. It is misplaced in two cases:
-// its partition has moved to another shard since, so that its shard has lost partitions between two targets; or its shard was
-// lost in between, and a decision of that time reaches the object later. A watch finds the objects of shards that are not
-// available. The pass over all objects finds the objects that a replica of the assigner with an older view has misplaced.
+// Consider an object that was in its place at that time, or that was moved to its place since. It is misplaced in two
+// cases: its partition has moved to another shard since, so that its shard has lost partitions between two targets; or
+// its shard was lost in between, and a decision of that time reaches the object later. A watch finds the objects of
+// shards that are not available. The pass over all objects finds the objects that a replica of the assigner with an
+// older view has misplaced.
 type extent struct {
 	all    bool
 	shards sets.Set[string]
@@ -456,7 +463,8 @@ func (x *extent) add(other extent) {
 // any reports whether a pass has to look anywhere.
 func (x *extent) any() bool { return x.all || x.shards.Len() > 0 }
 
-// among returns its available shards; all is true if these are most of the shards, so that naming them would save little.
+// among returns its available shards; all is true if these are most of the shards, so that naming them would save
+// little.
 func (x *extent) among(view *membership.View) (shards []string, all bool) {
 	if x.all {
 		return nil, true
@@ -482,8 +490,8 @@ const (
 	calmHeld   = 30 * time.Second
 )
 
-// lister lists the objects of one resource that lost shards have left behind. It completes every list, whatever happens to the
-// ring meanwhile: otherwise the next change would interrupt the list again.
+// lister lists the objects of one resource that lost shards have left behind. It completes every list, whatever happens
+// to the ring meanwhile: otherwise the next change would interrupt the list again.
 type lister struct {
 	e   *Engine
 	id  sourceID
@@ -541,8 +549,8 @@ func (l *lister) run(ctx context.Context) {
 	}
 }
 
-// list lists the objects of a scope, and passes each to see, which observes it. Objects that are out of place are held back for
-// at most the given time; 0 holds nothing back.
+// list lists the objects of a scope, and passes each to see, which observes it. Objects that are out of place are held
+// back for at most the given time; 0 holds nothing back.
 func (e *Engine) list(ctx context.Context, scope feed.Scope, held time.Duration, see func(sight)) error {
 	h := e.hold(held)
 	defer h.release(ctx)
@@ -559,18 +567,18 @@ func (e *Engine) list(ctx context.Context, scope feed.Scope, held time.Duration,
 	return err
 }
 
-// holding holds back the misplaced objects that a list finds until the list is complete, but no more than heldAtMost, and not
-// for long. Without it, the API server would end the list, because it keeps only a limited number of writes for a watcher, and
-// every move is a write. The list would then start again in pages. Only one goroutine may use a holding. Create it with
-// [Engine.hold].
+// holding holds back the misplaced objects that a list finds until the list is complete, but no more than heldAtMost,
+// and not for long. Without it, the API server would end the list, because it keeps only a limited number of writes for
+// a watcher, and every move is a write. The list would then start again in pages. Only one goroutine may use a holding.
+// Create it with [Engine.hold].
 type holding struct {
 	e       *Engine
 	until   time.Time
 	objects []feed.Object
 }
 
-// hold returns a holding for a list that begins now. It holds objects back for at most the given time. It holds nothing back
-// if the ring has few objects, because such a list is short, and cheap to repeat.
+// hold returns a holding for a list that begins now. It holds objects back for at most the given time. It holds nothing
+// back if the ring has few objects, because such a list is short, and cheap to repeat.
 func (e *Engine) hold(atMost time.Duration) *holding {
 	h := &holding{e: e}
 	if !e.few() {

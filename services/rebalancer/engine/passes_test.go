@@ -213,7 +213,8 @@ func TestPassesDoNotVerify(t *testing.T) {
 	}
 }
 
-// An object that a source has yet to list may be out of place. The pass counts when the list is complete and the object is not.
+// An object that a source has yet to list may be out of place. The pass counts when the list is complete and the object
+// is not.
 func TestPassesWaitForLists(t *testing.T) {
 	g := newGoingOver(t, 0)
 	g.begin(change).end(nil)
@@ -450,7 +451,8 @@ func TestChangesDoNotPutOffALookAtEverything(t *testing.T) {
 	require.False(t, g.begin(change).full, "a pass over all objects has just run")
 }
 
-// A pass over very many objects does not delay objects that no shard works on, as long as these objects are moved, or found.
+// A pass over very many objects does not delay objects that no shard works on, as long as these objects are moved, or
+// found.
 func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 	for what, tc := range map[string]struct {
 		// left are the numbers of objects in progress in the middle of each 10 s.
@@ -500,7 +502,8 @@ func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 	}
 }
 
-// A resource is verified whatever happens to others, except that what follows main objects is verified only with all of these.
+// A resource is verified whatever happens to others, except that what follows main objects is verified only with all of
+// these.
 func TestPassesVerifyEachResource(t *testing.T) {
 	g := newGoingOver(t, 0)
 	mapper := meta.NewDefaultRESTMapper(nil)
@@ -559,8 +562,8 @@ func TestPassesVerifyEachResource(t *testing.T) {
 	require.False(t, g.e.Report().Converged)
 }
 
-// If a pass over all objects had to wait for urgent objects for longer than the settle period, no other pass has to follow it,
-// because no object of this ring follows another.
+// If a pass over all objects had to wait for urgent objects for longer than the settle period, no other pass has to
+// follow it, because no object of this ring follows another.
 func TestLateLookIsEnough(t *testing.T) {
 	g := newGoingOver(t, 1)
 	g.verify()

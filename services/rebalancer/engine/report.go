@@ -35,11 +35,11 @@ type Report struct {
 	// Converged reports whether there is no obligation, every source is healthy, and a pass over all labeled objects has
 	// found nothing. The pass began after the last change and after the settle period.
 	Converged bool
-	// Settled are the resources of which the same is true alone: there is no obligation of the resource, its sources are healthy,
-	// and a pass has found nothing. For a controlled resource, it is also true for all main resources.
+	// Settled are the resources of which the same is true alone: there is no obligation of the resource, its sources are
+	// healthy, and a pass has found nothing. For a controlled resource, it is also true for all main resources.
 	Settled sets.Set[schema.GroupResource]
-	// Keyless are the objects without the label that is their key, as the last pass over all objects has counted them, by the names of
-	// their resources. KeylessKnown is false if no such pass has ended since the keys changed.
+	// Keyless are the objects without the label that is their key, as the last pass over all objects has counted them, by
+	// the names of their resources. KeylessKnown is false if no such pass has ended since the keys changed.
 	Keyless      []Keyless
 	KeylessKnown bool
 }
@@ -82,14 +82,16 @@ func (e *Engine) Report() Report {
 // ConvergedFor reports whether every object of a resource is in its place.
 func (r Report) ConvergedFor(of schema.GroupResource) bool { return r.Converged || r.Settled.Has(of) }
 
-// Unsettled returns the report of a ring that is about to get another target: nothing is known about the places of its objects.
+// Unsettled returns the report of a ring that is about to get another target: nothing is known about the places of its
+// objects.
 func (r Report) Unsettled() Report {
 	r.Converged, r.Settled = false, nil
 
 	return r
 }
 
-// settled reports whether every object of a resource was found in its place, and nothing else is known. The lock must be held.
+// settled reports whether every object of a resource was found in its place, and nothing else is known. The lock must
+// be held.
 func (s *state) settled(l *look) bool {
 	if !l.verified || !l.still(s) {
 		return false
@@ -104,7 +106,8 @@ func (s *state) settled(l *look) bool {
 	return true
 }
 
-// lookingFor reports whether some source may still find objects of a resource that it has not reported. The lock must be held.
+// lookingFor reports whether some source may still find objects of a resource that it has not reported. The lock must
+// be held.
 func (s *state) lookingFor(of schema.GroupResource) bool {
 	for id := range s.unlisted {
 		if id.resource == of || id.resource.Empty() { // a source of all resources
@@ -138,7 +141,8 @@ var (
 	}, []string{"ring", "state"})
 	objectsKeyless = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "clusterring_rebalancer_objects_without_key",
-		Help: "Objects that lack the label or the namespace that is their key, and are assigned by their names, by ring and resource, as of the last pass over all objects.",
+		Help: "Objects that lack the label or the namespace that is their key, and are assigned by their names, " +
+			"by ring and resource, as of the last pass over all objects.",
 	}, []string{"ring", "resource"})
 )
 

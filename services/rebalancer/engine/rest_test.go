@@ -85,7 +85,8 @@ func (a allOf) Selects(_ context.Context, namespace string, _ labels.Selector) (
 	return namespace == string(a), nil
 }
 
-// resting is an engine for the ConfigMaps of one namespace. Its requests are recorded, and time passes only when the test says so.
+// resting is an engine for the ConfigMaps of one namespace. Its requests are recorded, and time passes only when the
+// test says so.
 type resting struct {
 	*testing.T
 	*requests
@@ -204,7 +205,8 @@ func TestAtRestNothingIsAskedButByTheAudit(t *testing.T) {
 		r.clock.Step(time.Second)
 	}
 
-	// All requests that the steps have caused were sent before this object is labeled: it takes one patch and nothing else.
+	// All requests that the steps have caused were sent before this object is labeled: it takes one patch and nothing
+	// else.
 	late := r.create("late", "")
 	r.eventuallyAssigned(late)
 
@@ -237,8 +239,8 @@ func (r *resting) passes(since int) int {
 	}))
 }
 
-// Objects of shards that have lost no partitions are in their places. They are not visited to verify this immediately, because
-// there may be very many. They are visited once when the shards have not changed for a while.
+// Objects of shards that have lost no partitions are in their places. They are not visited to verify this immediately,
+// because there may be very many. They are visited once when the shards have not changed for a while.
 func TestDeathIsDealtWithWithoutALookAtAllObjects(t *testing.T) {
 	r := newResting(t)
 	all := target(r.ring)
@@ -285,8 +287,8 @@ func target(ring string, controlled ...string) *Target {
 	}
 }
 
-// viewOf returns the view of a ring with the given available shards. The Leases have no namespaces, so live Leases are used
-// instead.
+// viewOf returns the view of a ring with the given available shards. The Leases have no namespaces, so live Leases are
+// used instead.
 func viewOf(ring string, shards ...string) *membership.View {
 	leases := make([]*coordinationv1.Lease, len(shards))
 	for i, name := range shards {
@@ -354,7 +356,8 @@ func TestLinesAreFew(t *testing.T) {
 	require.Equal(t, 3, others)
 }
 
-// After a disruption of all shards, the first shard that comes back would get all objects, and give them back when the others follow.
+// After a disruption of all shards, the first shard that comes back would get all objects, and give them back when the
+// others follow.
 func TestFirstShardThatComesBackDoesNotGetEverything(t *testing.T) {
 	r := newResting(t)
 	all := target(r.ring)
@@ -407,8 +410,8 @@ func TestFirstShardThatComesBackDoesNotGetEverything(t *testing.T) {
 	r.eventually(func() bool { return at("a") == len(objects) })
 }
 
-// When a shard is lost, the watch for objects without an available shard continues from its position. Repeated events about
-// objects that the shard once had, and has no longer, cost nothing.
+// When a shard is lost, the watch for objects without an available shard continues from its position. Repeated events
+// about objects that the shard once had, and has no longer, cost nothing.
 func TestPastOfALostShardCostsNoRequest(t *testing.T) {
 	r := newResting(t)
 	all := target(r.ring)
@@ -548,8 +551,8 @@ func TestAuditRepairsLabelsThatNameLivingShards(t *testing.T) {
 	}
 }
 
-// A ring in which objects move converges only after a look at all objects. So a child that its shard has created too late, and that has the label of
-// that shard, waits for no audit.
+// A ring in which objects move converges only after a look at all objects. So a child that its shard has created too
+// late, and that has the label of that shard, waits for no audit.
 func TestWrongLabelOfAMovingRingNeedsNoAudit(t *testing.T) {
 	w := newMeddled(t, byHand)
 	stays, moves := w.owners("stays", "b", 1)[0], w.owners("moves", "a", 1)[0]

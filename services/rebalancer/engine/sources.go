@@ -104,7 +104,8 @@ func (s *sources) wanted(t *Target) map[sourceID]feed.Scope {
 
 		wanted[idOf(forLost, r)] = feed.Scope{GVR: r.GVR}
 
-		id, scope := idOf(forUnassigned, r), feed.Scope{GVR: r.GVR, Selector: and(selector(label, "notin", available), r.Selector)}
+		id := idOf(forUnassigned, r)
+		scope := feed.Scope{GVR: r.GVR, Selector: and(selector(label, "notin", available), r.Selector)}
 
 		switch {
 		case !r.Namespaced:
@@ -238,8 +239,8 @@ func selector(label, operator string, values []string) string {
 	return fmt.Sprintf("%s %s (%s)", label, operator, strings.Join(values, ","))
 }
 
-// observe records an object that a source has seen, when there is room. If the check of its namespace or of its owner fails,
-// the object counts as out of place: a worker will check again.
+// observe records an object that a source has seen, when there is room. If the check of its namespace or of its owner
+// fails, the object counts as out of place: a worker will check again.
 func (e *Engine) observe(ctx context.Context, seen sight) (at placement.Assessment, inPlace bool) {
 	e.ancestors.Saw(seen.object.GVR.GroupResource(), seen.object.UID, seen.object.Controller)
 
@@ -279,9 +280,9 @@ func (e *Engine) troubled(id sourceID, err error) {
 	}
 }
 
-// sink receives what a stream of a target shows: objects without an available shard, objects that carry the drain label, or
-// objects with a shard that the selector of the ring excludes. The latter may come back, or lose their shard: then, an
-// obligation reads its object again.
+// sink receives what a stream of a target shows: objects without an available shard, objects that carry the drain
+// label, or objects with a shard that the selector of the ring excludes. The latter may come back, or lose their shard:
+// then, an obligation reads its object again.
 type sink struct {
 	e  *Engine
 	id sourceID
@@ -318,12 +319,13 @@ func (s *sink) Gone(id feed.ID, resourceVersion string) {
 	}
 }
 
-// Listed makes objects be read that should be in the list, and are not: they may have been assigned or released while no watch
-// was open, and no event will report that.
+// Listed makes objects be read that should be in the list, and are not: they may have been assigned or released while
+// no watch was open, and no event will report that.
 func (s *sink) Listed() {
 	if s.id.looksFor != forUnselected {
 		s.e.missing(s.id.looksFor == forDraining, func(id feed.ID) bool {
-			return id.GVR.GroupResource() == s.id.resource && (s.id.namespace == "" || s.id.namespace == id.Namespace) && !s.listed.Has(id)
+			return id.GVR.GroupResource() == s.id.resource && !s.listed.Has(id) &&
+				(s.id.namespace == "" || s.id.namespace == id.Namespace)
 		})
 	}
 

@@ -31,16 +31,16 @@ type state struct {
 	table  *work.Table
 	passes passes
 	grace  grace
-	// lost are the shards whose objects still have to be listed. relist requests a list of all objects without an available
-	// shard.
+	// lost are the shards whose objects still have to be listed. relist requests a list of all objects without an
+	// available shard.
 	lost   sets.Set[string]
 	relist bool
 	// history records the past of lost shards.
 	history history
 	// ancestors know which objects can be followed.
 	ancestors *resources.Book
-	// failures are the sources that cannot be read, with the reason. unlisted are the sources that have not completed their
-	// list yet.
+	// failures are the sources that cannot be read, with the reason. unlisted are the sources that have not completed
+	// their list yet.
 	failures map[sourceID]string
 	unlisted sets.Set[sourceID]
 
@@ -65,8 +65,11 @@ func newState(c Config, ancestors *resources.Book) *state {
 		ancestors: ancestors,
 		failures:  map[sourceID]string{},
 		unlisted:  sets.New[sourceID](),
-		timer:     make(chan struct{}, 1), news: make(chan struct{}, 1), poke: make(chan struct{}, 1), owed: make(chan struct{}, 1),
-		gather: make(chan struct{}, 1),
+		timer:     make(chan struct{}, 1),
+		news:      make(chan struct{}, 1),
+		poke:      make(chan struct{}, 1),
+		owed:      make(chan struct{}, 1),
+		gather:    make(chan struct{}, 1),
 	}
 	s.due, s.room = sync.NewCond(&s.mu), sync.NewCond(&s.mu)
 
@@ -145,8 +148,8 @@ func (s *state) tick(ctx context.Context) {
 	}
 }
 
-// sleep waits until a time, or until it is woken, or until ctx ends. If the time is zero, it does not come. sleep reports
-// whether it has come.
+// sleep waits until a time, or until it is woken, or until ctx ends. If the time is zero, it does not come. sleep
+// reports whether it has come.
 func (s *state) sleep(ctx context.Context, until time.Time, woken <-chan struct{}) bool {
 	var passed <-chan time.Time
 
@@ -167,8 +170,8 @@ func (s *state) sleep(ctx context.Context, until time.Time, woken <-chan struct{
 	return false
 }
 
-// await blocks until the condition holds. The condition is evaluated with the lock held, after every change. It returns false
-// if ctx ended first.
+// await blocks until the condition holds. The condition is evaluated with the lock held, after every change. It returns
+// false if ctx ended first.
 func (s *state) await(ctx context.Context, on *sync.Cond, condition func() bool) bool {
 	stop := context.AfterFunc(ctx, func() {
 		s.mu.Lock()
@@ -247,8 +250,8 @@ func (s *state) report(id feed.ID, out work.Outcome) (late work.Late, news bool)
 // sight is an object that was seen.
 type sight struct {
 	object feed.Object
-	// inPlace reports whether it was in its place. watched reports whether its source also reports the removal of its drain
-	// label.
+	// inPlace reports whether it was in its place. watched reports whether its source also reports the removal of its
+	// drain label.
 	inPlace, watched bool
 	// room reports whether there is room for the object. It is called with the lock held. If it is nil, the default check
 	// applies.
@@ -349,8 +352,8 @@ func (s *state) followed(t *Target) {
 	notify(s.gather)
 }
 
-// lostShards returns the shards that were available before and are not available after, and those that worked before and do not work after; none
-// if either target is nil.
+// lostShards returns the shards that were available before and are not available after, and those that worked before
+// and do not work after; none if either target is nil.
 func lostShards(before, after *Target) sets.Set[string] {
 	lost := sets.New[string]()
 
@@ -405,28 +408,30 @@ func (s *state) missing(drains bool, of func(feed.ID) bool) {
 	s.update(func(time.Time) { s.table.Unlisted(drains, of) })
 }
 
-// comeback is how long a ring waits for more of its shards after one has come back: about as long as a process takes to start
-// and to acquire its Lease.
+// comeback is how long a ring waits for more of its shards after one has come back: about as long as a process takes to
+// start and to acquire its Lease.
 const comeback = 15 * time.Second
 
-// longestComeback limits the wait if shards come back one after another, and leave again: objects of lost shards must not wait for as long as that
-// lasts.
+// longestComeback limits the wait if shards come back one after another, and leave again: objects of lost shards must
+// not wait for as long as that lasts.
 const longestComeback = 4 * comeback
 
-// grace prevents the first shard that comes back after a disruption from getting all objects. The objects of lost shards wait
-// for a while if fewer than half of the shards are available that were available when the ring last converged, and one has
-// just come back. Otherwise, these objects would move to the few available shards, and back again when the other shards
-// follow. Objects without a shard do not wait. Objects of shards that leave do not wait either while no shard comes back.
+// grace prevents the first shard that comes back after a disruption from getting all objects. The objects of lost
+// shards wait for a while if fewer than half of the shards are available that were available when the ring last
+// converged, and one has just come back. Otherwise, these objects would move to the few available shards, and back
+// again when the other shards follow. Objects without a shard do not wait. Objects of shards that leave do not wait
+// either while no shard comes back.
 type grace struct {
-	// known is the number of shards that were available when the ring last converged. Before the first convergence, it is the
-	// initial number of Leases, whoever holds them.
+	// known is the number of shards that were available when the ring last converged. Before the first convergence, it is
+	// the initial number of Leases, whoever holds them.
 	known int
-	// until is the end of the wait; zero if objects do not wait. began is when the first shard came back, and last when the last one did.
+	// until is the end of the wait; zero if objects do not wait. began is when the first shard came back, and last when
+	// the last one did.
 	until, began, last time.Time
 }
 
-// retarget records another set of available shards. joined reports whether a shard has joined, and leases is the number of
-// Leases.
+// retarget records another set of available shards. joined reports whether a shard has joined, and leases is the number
+// of Leases.
 func (g *grace) retarget(now time.Time, available, leases int, joined bool) {
 	if g.known == 0 {
 		g.known = leases
@@ -451,10 +456,10 @@ func (g *grace) wait(now time.Time) time.Duration { return g.until.Sub(now) }
 // manyLost is the number of lost shards that are remembered.
 const manyLost = 1000
 
-// history distinguishes news of a watch from repetitions. When a shard is lost, the watch for objects without an available
-// shard continues with another selector from its current position, which may be a minute old. It therefore delivers objects
-// that were at that shard in the meantime, wherever they are now. The objects that are still there are listed. All other
-// objects of that time are useless, and each would cost a request.
+// history distinguishes news of a watch from repetitions. When a shard is lost, the watch for objects without an
+// available shard continues with another selector from its current position, which may be a minute old. It therefore
+// delivers objects that were at that shard in the meantime, wherever they are now. The objects that are still there are
+// listed. All other objects of that time are useless, and each would cost a request.
 type history struct {
 	// reached are resource versions that the API server has certainly reached.
 	reached map[schema.GroupVersionResource]string
@@ -503,8 +508,8 @@ func (s *state) reached(gvr schema.GroupVersionResource, version string) {
 	s.history.note(gvr, version)
 }
 
-// anew clears the history: a watch starts from scratch, and after a restore of its storage, the API server may use other
-// versions.
+// anew clears the history: a watch starts from scratch, and after a restore of its storage, the API server may use
+// other versions.
 func (s *state) anew() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

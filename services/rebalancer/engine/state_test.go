@@ -80,8 +80,8 @@ func TestExtent(t *testing.T) {
 	}
 }
 
-// If the objects of the extent are moved to their places after each change of shards, no object stays out of place, assuming
-// that the watch finds the objects of dead shards.
+// If the objects of the extent are moved to their places after each change of shards, no object stays out of place,
+// assuming that the watch finds the objects of dead shards.
 func TestExtentIsEnough(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
 	base, chance, away := target("r"), rand.New(rand.NewPCG(1, 2)), map[string]bool{} //nolint:gosec // the same in each run
@@ -193,7 +193,8 @@ func found(g *goingOver, h *holding, from, to int) int {
 	return g.e.table.Ready()
 }
 
-// While a list is read, its objects are not moved: otherwise the API server would end the list. They do not wait forever.
+// While a list is read, its objects are not moved: otherwise the API server would end the list. They do not wait
+// forever.
 func TestListsKeepBackWhatTheyFind(t *testing.T) {
 	g := newGoingOver(t, 1)
 	g.e.Namespaces = everywhere{}
@@ -221,8 +222,8 @@ func TestListsKeepBackSome(t *testing.T) {
 	require.Equal(t, heldAtMost+1, found(g, h, heldAtMost, heldAtMost+1))
 }
 
-// A read of an owner, or a pass, may see a drain just before it is acknowledged, and report it just after. The acknowledgement
-// is not reported again. Such an object is therefore read once more.
+// A read of an owner, or a pass, may see a drain just before it is acknowledged, and report it just after. The
+// acknowledgement is not reported again. Such an object is therefore read once more.
 func TestDrainThatTheWatchHasNotToldOfIsReadAgain(t *testing.T) {
 	for name, watched := range map[string]bool{"reported by the watch": true, "reported by another source": false} {
 		t.Run(name, func(t *testing.T) {

@@ -89,7 +89,8 @@ func TestMoveOfAMainObject(t *testing.T) {
 	}
 }
 
-// The write of the shard label also writes since when the followers are there, and removes what an earlier handover has written.
+// The write of the shard label also writes since when the followers are there, and removes what an earlier handover has
+// written.
 func TestHandoverIsWritten(t *testing.T) {
 	for what, handover := range map[string]contract.Handover{"nothing follows": {}, "something does": {children.GroupResource(): "17"}} {
 		t.Run(what, func(t *testing.T) {
@@ -361,8 +362,9 @@ func holdingOff(shards ...string) *membership.View {
 	return membership.NewView(ring, leases, nil)
 }
 
-// A move determines once where an object belongs, although it waits for the API server, and although it sees the object again
-// in the answer of the write. The place of a follower costs two look-ups, and that of its owner, which is read, another one.
+// A move determines once where an object belongs, although it waits for the API server, and although it sees the object
+// again in the answer of the write. The place of a follower costs two look-ups, and that of its owner, which is read,
+// another one.
 func TestPlaceIsDeterminedOncePerMove(t *testing.T) {
 	a := newAPI(t)
 	owner := a.put(owners, ownerAtB(), "", false)

@@ -1,7 +1,7 @@
 // Package move takes an object one step towards its place.
 //
-// A step reads what it has to, decides, and sends at most one write. What is known without a request is in the [work.Job], and
-// what the step has seen and done is in the [work.Outcome]: the package stores nothing.
+// A step reads what it has to, decides, and sends at most one write. What is known without a request is in the
+// [work.Job], and what the step has seen and done is in the [work.Outcome]: the package stores nothing.
 //
 // # The stages of a move
 //
@@ -22,8 +22,8 @@
 //
 // # Rejected alternative
 //
-// The alternative is to collect all facts first, and to decide once. Almost all objects need only a few of the facts, and some
-// facts cost a request. Therefore, a stage asks for its fact only when all previous stages have passed.
+// The alternative is to collect all facts first, and to decide once. Almost all objects need only a few of the facts,
+// and some facts cost a request. Therefore, a stage asks for its fact only when all previous stages have passed.
 package move
 
 import (
@@ -49,9 +49,11 @@ import (
 )
 
 const (
-	// requestTimeout is the timeout of one request. The next read of the object shows the effect of one that has timed out.
+	// requestTimeout is the timeout of one request. The next read of the object shows the effect of one that has timed
+	// out.
 	requestTimeout = 30 * time.Second
-	// unansweredAfter is how long a failed write must have taken to count as unanswered: half of the least time that it has.
+	// unansweredAfter is how long a failed write must have taken to count as unanswered: half of the least time that it
+	// has.
 	unansweredAfter = 500 * time.Millisecond
 	// ownerSoon is the pause between two reads of an owner, if no event reports when the owner gets a shard.
 	ownerSoon = time.Second
@@ -92,14 +94,15 @@ type walk struct {
 	action plan.Action
 	// misplaced is the owner, if it was read and is not in its place.
 	misplaced *feed.Object
-	// until is the result of confirm: the deadline of a write. It is zero if no shard loses the object without being asked.
+	// until is the result of confirm: the deadline of a write. It is zero if no shard loses the object without being
+	// asked.
 	until time.Time
 	// handover is the result of gather.
 	handover contract.Handover
 }
 
-// Move moves an object one step. The object may be read and written from now on. hangs is called if the write hangs; it must not
-// block.
+// Move moves an object one step. The object may be read and written from now on. hangs is called if the write hangs; it
+// must not block.
 func (m *Mover) Move(ctx context.Context, target *placement.Target, job work.Job, hangs func()) work.Outcome {
 	w := &walk{Job: job, target: target, hangs: hangs, object: job.Object}
 
@@ -161,8 +164,8 @@ func (m *Mover) place(ctx context.Context, w *walk) (out *work.Outcome) {
 	return w.resting()
 }
 
-// owner determines the shard of a controlled object's owner. It reads the owner, unless no shard works on the owner as far as
-// is known: only the rebalancer can then assign it.
+// owner determines the shard of a controlled object's owner. It reads the owner, unless no shard works on the owner as
+// far as is known: only the rebalancer can then assign it.
 func (m *Mover) owner(ctx context.Context, w *walk) *work.Outcome {
 	if !w.needsOwner() {
 		return nil
@@ -319,13 +322,13 @@ func (m *Mover) act(ctx context.Context, w *walk) *work.Outcome {
 	return m.write(ctx, w, to)
 }
 
-// write writes labels, and reports the object as it is afterwards. If the object has changed since it was seen, the outcome
-// requests another read and decision.
+// write writes labels, and reports the object as it is afterwards. If the object has changed since it was seen, the
+// outcome requests another read and decision.
 //
-// The API server gives up a write that takes long, such as one whose webhook does not answer, and the move waits until it says
-// so. Even a write that is executed after that does no harm: it requires the version of the object that it was decided for. If
-// it is executed before the next read, the read shows it; if after, it or the next write finds another version and fails. A
-// write that must end at a time is given up earlier.
+// The API server gives up a write that takes long, such as one whose webhook does not answer, and the move waits until
+// it says so. Even a write that is executed after that does no harm: it requires the version of the object that it was
+// decided for. If it is executed before the next read, the read shows it; if after, it or the next write finds another
+// version and fails. A write that must end at a time is given up earlier.
 func (m *Mover) write(ctx context.Context, w *walk, to feed.Labels) *work.Outcome {
 	began, within := m.Clock.Now(), w.Within
 	if !w.until.IsZero() {
@@ -357,7 +360,9 @@ func (m *Mover) write(ctx context.Context, w *walk, to feed.Labels) *work.Outcom
 // wrote returns the outcome of a write that the API server has answered, or has given up.
 func (m *Mover) wrote(ctx context.Context, w *walk, now feed.Object, err error) *work.Outcome {
 	if apierrors.IsConflict(err) {
-		return &work.Outcome{Object: &w.object, Event: work.Failed, Stale: true, Brief: true, Reason: "the object keeps changing"}
+		return &work.Outcome{
+			Object: &w.object, Event: work.Failed, Stale: true, Brief: true, Reason: "the object keeps changing",
+		}
 	}
 
 	if err != nil {
@@ -391,8 +396,8 @@ func (m *Mover) get(ctx context.Context, id feed.ID) (feed.Object, error) {
 // Nothing below sends a request: everything follows from what the walk knows.
 
 const (
-	// behindPlain is how long an object stays behind what follows it if its next shard ignores the hand-over. Caches usually
-	// show within this time what was written.
+	// behindPlain is how long an object stays behind what follows it if its next shard ignores the hand-over. Caches
+	// usually show within this time what was written.
 	behindPlain = 250 * time.Millisecond
 	// behindFull is the same for an object that has no room for the hand-over. A shard doubts a hand-over after this time.
 	behindFull = 2 * time.Second
@@ -414,8 +419,9 @@ func (w *walk) resting() *work.Outcome {
 	return nil
 }
 
-// waitsForOwner reports whether it is known without a request that a controlled object has to wait until its owner is in its
-// place, or is about to be: the object may keep its shard meanwhile, or its owner has no shard to which it could move.
+// waitsForOwner reports whether it is known without a request that a controlled object has to wait until its owner is
+// in its place, or is about to be: the object may keep its shard meanwhile, or its owner has no shard to which it could
+// move.
 func (w *walk) waitsForOwner() bool {
 	if w.at.Owner == nil || !w.at.Belongs || w.object.Draining {
 		return false
@@ -424,7 +430,8 @@ func (w *walk) waitsForOwner() bool {
 	return w.Follows.Moving && !w.Follows.Given && (w.works(w.object.Shard) || !w.works(w.Follows.Object.Shard))
 }
 
-// ownerIsBetween reports whether the owner has no shard to which the object could follow it, and is not about to get one.
+// ownerIsBetween reports whether the owner has no shard to which the object could follow it, and is not about to get
+// one.
 func (w *walk) ownerIsBetween() bool {
 	return w.at.Belongs && w.owned.Exists && !w.works(w.owned.Shard) && len(w.target.View.AvailableShards()) > 0 &&
 		!w.Follows.Given
@@ -477,8 +484,8 @@ func (w *walk) behind() time.Duration {
 	return behindPlain
 }
 
-// leavesFirst reports whether the object leaves its shard before what follows it. Otherwise, the shard could come back and work
-// on the object although some of what follows it has left.
+// leavesFirst reports whether the object leaves its shard before what follows it. Otherwise, the shard could come back
+// and work on the object although some of what follows it has left.
 func (w *walk) leavesFirst() bool {
 	return w.action.ChildrenFirst && w.action.TakenFrom != "" && !w.target.View.HoldsOff(w.action.TakenFrom)
 }
@@ -516,7 +523,8 @@ func (w *walk) held(shard string, retry time.Duration, reason string) *work.Outc
 	return out
 }
 
-// gathers returns the outcome if what follows the object has to move to its next shard first, or has moved there a moment ago.
+// gathers returns the outcome if what follows the object has to move to its next shard first, or has moved there a
+// moment ago.
 func (w *walk) gathers(wait time.Duration) *work.Outcome {
 	out := w.blocked(work.FollowersOf(w.object.UID))
 	out.To, out.RetryAfter = w.action.To, wait
@@ -544,8 +552,8 @@ func (w *walk) written(now feed.Object, at placement.Assessment) *work.Outcome {
 	return out
 }
 
-// waitsFor returns the cause that the main object that the object follows is not in its place. Its obligation may be about another
-// version of its resource than the one that is served now.
+// waitsFor returns the cause that the main object that the object follows is not in its place. Its obligation may be
+// about another version of its resource than the one that is served now.
 func (w *walk) waitsFor() work.Cause {
 	switch {
 	case w.misplaced != nil:
@@ -565,8 +573,8 @@ func (w *walk) blocked(cause work.Cause) *work.Outcome {
 	return &work.Outcome{Object: &w.object, Event: work.Blocked, Cause: cause}
 }
 
-// failed returns the outcome of a request error. An error that reports a deleted object is not a failure. o is nil if it could
-// not be read.
+// failed returns the outcome of a request error. An error that reports a deleted object is not a failure. o is nil if
+// it could not be read.
 func failed(o *feed.Object, err error) *work.Outcome {
 	if resources.IsGone(err) {
 		return &work.Outcome{Event: work.SeenInPlace}

@@ -270,8 +270,8 @@ func (a *api) seen(id feed.ID) feed.Object {
 // errNotServed is a 404 that proves nothing about the object.
 var errNotServed = apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", owners.GroupResource(), "", "404 page not found", 0, true)
 
-// expected is the result of a move. A reason is compared only if it is given. The object is written as "shard version", or "-"
-// if there is none. An owner that is out of its place is among the requests.
+// expected is the result of a move. A reason is compared only if it is given. The object is written as "shard version",
+// or "-" if there is none. An owner that is out of its place is among the requests.
 type expected struct {
 	object   string
 	out      work.Outcome

@@ -13,8 +13,8 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
-// Finished work costs nothing: an object that changes continuously while it is drained, one that fails, and many that come and
-// go leave neither timers nor places behind.
+// Finished work costs nothing: an object that changes continuously while it is drained, one that fails, and many that
+// come and go leave neither timers nor places behind.
 func TestNothingGrowsWithChanges(t *testing.T) {
 	now := time.Unix(1_000_000_000, 0)
 	x := New(defaults)
@@ -68,8 +68,8 @@ func TestNothingGrowsWithChanges(t *testing.T) {
 	require.Equal(t, 2, x.parked[HeldBy("c")].entries.Len())
 }
 
-// Objects that find no room are searched again when half of the room is free, and not before: most of them would find none
-// again.
+// Objects that find no room are searched again when half of the room is free, and not before: most of them would find
+// none again.
 func TestWhatFindsNoRoomIsSearchedAtHalfOfIt(t *testing.T) {
 	now := time.Unix(1_000_000_000, 0)
 	limits := defaults
@@ -204,7 +204,8 @@ func (f *failer) work(within time.Duration) (done []string) {
 	return done
 }
 
-// Objects whose requests fail again and again keep no source waiting, take a bounded amount of room, and are not forgotten.
+// Objects whose requests fail again and again keep no source waiting, take a bounded amount of room, and are not
+// forgotten.
 func TestObjectsThatFailHinderNoOther(t *testing.T) {
 	const few = 4
 

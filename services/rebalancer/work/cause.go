@@ -45,7 +45,8 @@ func (c Cause) lane() shardLane { return shardLane{c.shard, c.owner.GVR.GroupRes
 // obligation of the owner ends, or when the labels of the owner change.
 func OwnerOf(owner feed.ID) Cause { return Cause{kind: kindOwner, owner: owner} }
 
-// TurnOf is the cause that workers have the main object with this UID, or objects that follow it. The table itself wakes it.
+// TurnOf is the cause that workers have the main object with this UID, or objects that follow it. The table itself
+// wakes it.
 func TurnOf(main types.UID) Cause { return Cause{kind: kindTurn, uid: main} }
 
 // String returns the cause as a text for messages.

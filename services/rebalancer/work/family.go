@@ -12,15 +12,16 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
-// family is an object whose followers move to its next shard before it does: no shard works on the object, or it follows
-// another object itself. A follower that is out of its place is an obligation like any other.
+// family is an object whose followers move to its next shard before it does: no shard works on the object, or it
+// follows another object itself. A follower that is out of its place is an obligation like any other.
 //
 // Invariants:
 //
-//  1. A family belongs to one obligation. It ends with the obligation, and if its main object gets a shard that may work.
+//  1. A family belongs to one obligation. It ends with the obligation, and if its main object gets a shard that may
+//     work.
 //  2. An object goes only if its family is found, and no follower is out of its place.
-//  3. A family is found only if watches have shown all followers since it began, and all of them were seen since it has its
-//     next shard. It is not found after a follower was dropped.
+//  3. A family is found only if watches have shown all followers since it began, and all of them were seen since it has
+//     its next shard. It is not found after a follower was dropped.
 //  4. An object that waits for its followers is woken when invariant 2 lets it go, and when its family ends.
 //  5. An obligation counts as a follower of exactly the objects in its lineage.
 type family struct {
@@ -49,14 +50,14 @@ const (
 	idle
 )
 
-// FollowersOf is the cause that objects which follow the object with this UID are not in their places. The table itself wakes
-// it when all of them are.
+// FollowersOf is the cause that objects which follow the object with this UID are not in their places. The table itself
+// wakes it when all of them are.
 func FollowersOf(owner types.UID) Cause { return Cause{kind: kindFollowers, uid: owner} }
 
 // Gathered is what is known about the objects that follow an object.
 type Gathered struct {
-	// All reports whether all of them are at the shard To, from the resource versions From on. Since is when the last of them
-	// arrived; the time is later if that is not known.
+	// All reports whether all of them are at the shard To, from the resource versions From on. Since is when the last of
+	// them arrived; the time is later if that is not known.
 	All   bool
 	To    string
 	From  contract.Handover
@@ -92,7 +93,8 @@ func (t *Table) gather(now time.Time, e *entry, to string) {
 	t.seek(f, begins || !t.isMain(e.object) || !t.followers.indexed(e.object.Namespace))
 }
 
-// isMain reports whether an object is a main object that others may follow. It may have a controller, which is not in the ring.
+// isMain reports whether an object is a main object that others may follow. It may have a controller, which is not in
+// the ring.
 func (t *Table) isMain(o feed.Object) bool { return t.permits.owners.Has(o.GVR.GroupResource()) }
 
 // gathered reports whether all followers of a family are known to be in their places.
@@ -112,7 +114,8 @@ func (t *Table) begin(e *entry) *family {
 	t.wake(OwnerOf(o.ID))
 
 	below := t.following[o.UID].UnsortedList()
-	slices.SortFunc(below, func(a, b *entry) int { return feed.Compare(a.object.ID, b.object.ID) }) // so that it can be replayed
+	// In an order that can be replayed.
+	slices.SortFunc(below, func(a, b *entry) int { return feed.Compare(a.object.ID, b.object.ID) })
 
 	for _, follower := range below {
 		t.hasten(follower)
@@ -131,8 +134,8 @@ func (t *Table) disband(f *family) {
 	t.wake(FollowersOf(f.uid))
 }
 
-// seek makes all followers of a family be found again; anew if what was proven about them is not enough. If the object follows
-// another one that does the same, what is proven for that one is proven for all that follow it.
+// seek makes all followers of a family be found again; anew if what was proven about them is not enough. If the object
+// follows another one that does the same, what is proven for that one is proven for all that follow it.
 func (t *Table) seek(f *family, anew bool) {
 	f.state, f.since, t.followers.news = seeking, time.Time{}, true
 
@@ -202,8 +205,8 @@ func (t *Table) part(now time.Time, e *entry) {
 	}
 }
 
-// follow updates the objects that an obligation is counted as following. If the last follower of an object is gone, the object
-// is woken.
+// follow updates the objects that an obligation is counted as following. If the last follower of an object is gone, the
+// object is woken.
 func (t *Table) follow(e *entry, now feed.Lineage) {
 	before := e.follows
 	e.follows = now
@@ -244,15 +247,16 @@ func (t *Table) noRoom(follows feed.Lineage) {
 	}
 }
 
-// turn separates moves of a main object from moves of the objects that follow it: between the read of an owner and the end of
-// the write that is based on it, the owner is neither drained nor moved.
+// turn separates moves of a main object from moves of the objects that follow it: between the read of an owner and the
+// end of the write that is based on it, the owner is neither drained nor moved.
 //
 // Invariants:
 //
-//  1. Workers have the main object, or any number of its followers. Different main objects are independent of each other.
+//  1. Workers have the main object, or any number of its followers. Different main objects are independent of each
+//     other.
 //  2. What does not get the turn is parked until the turn ends. No worker waits.
-//  3. When a main object waits for its turn, no more of its followers join the turn in progress. It therefore gets its turn,
-//     however many followers there are.
+//  3. When a main object waits for its turn, no more of its followers join the turn in progress. It therefore gets its
+//     turn, however many followers there are.
 type turn struct {
 	of types.UID
 	// workers is the number of workers that have it. own reports whether it is the turn of the main object itself, and

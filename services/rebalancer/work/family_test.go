@@ -97,8 +97,8 @@ func (k *kinfolk) done(o feed.Object) {
 	k.table.Report(k.now, o.ID, Outcome{Object: &o, Event: SeenInPlace})
 }
 
-// An owner waits until all its followers have been searched, and are in their places. An object between them waits only for
-// its own followers.
+// An owner waits until all its followers have been searched, and are in their places. An object between them waits only
+// for its own followers.
 func TestOwnersWaitForWhatFollowsThem(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child, other, grandchild := k.one("o"), k.one("c", "o"), k.one("c2", "o"), k.one("g", "c", "o")
@@ -159,7 +159,8 @@ func TestOwnerStaysBehindItsFollowers(t *testing.T) {
 	require.True(t, k.table.Empty())
 }
 
-// An object that has waited for its followers goes before all followers: owners move one after another, and not all at the end.
+// An object that has waited for its followers goes before all followers: owners move one after another, and not all at
+// the end.
 func TestOwnersDoNotWaitForEachOther(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child := k.one("o"), k.one("c", "o")
@@ -186,8 +187,8 @@ func TestOwnersDoNotWaitForEachOther(t *testing.T) {
 	require.Equal(t, "c2", next().Name)
 }
 
-// An object without a shard goes before everything else, and so does what follows it as soon as it waits for that, also if
-// they were due before.
+// An object without a shard goes before everything else, and so does what follows it as soon as it waits for that, also
+// if they were due before.
 func TestReleasedObjectsAreHastened(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child := k.one("o"), k.one("c", "o")
@@ -265,8 +266,8 @@ func TestLineageIsKept(t *testing.T) {
 	require.Empty(t, k.table.following["o"])
 }
 
-// Another next shard makes the followers move there, but they are not looked for again, however often it changes. If a shard
-// may have worked on the object meanwhile, they are: it may have created more of them.
+// Another next shard makes the followers move there, but they are not looked for again, however often it changes. If a
+// shard may have worked on the object meanwhile, they are: it may have created more of them.
 func TestAnotherShardNeedsNoOtherList(t *testing.T) {
 	k := newKinfolk(t, 100)
 	k.table.Recheck(k.now, func(shard string) bool { return shard == "alive" }, func(feed.ID) bool { return true })

@@ -13,7 +13,8 @@ type Outcome struct {
 	Object *feed.Object
 	// Event is what happens next: [SeenInPlace], [Woken] to continue immediately, [Asked], [Blocked] or [Failed].
 	Event Event
-	// Cause is what a blocked object waits for. RetryAfter is when one of all objects with this cause retries; 0 means never.
+	// Cause is what a blocked object waits for. RetryAfter is when one of all objects with this cause retries; 0 means
+	// never.
 	Cause      Cause
 	RetryAfter time.Duration
 	// To is the next shard of an object that waits for its followers, which have to move there.
@@ -85,8 +86,8 @@ func (e *entry) failed(failures int, reason string) {
 // failing reports whether many attempts have failed in a row.
 func (e *entry) failing() bool { return e.failures >= many }
 
-// pause returns the pause after the current number of failures. It depends on the name of the object, so that objects that
-// fail together do not retry together.
+// pause returns the pause after the current number of failures. It depends on the name of the object, so that objects
+// that fail together do not retry together.
 func (e *entry) pause(brief bool) time.Duration {
 	d := longestPause
 	if brief {
@@ -110,7 +111,8 @@ func sum(name string) (n uint32) {
 	return n % 1000
 }
 
-// Report records the result of a job. If the drain of the object has just become late, it returns the drain, and news is true.
+// Report records the result of a job. If the drain of the object has just become late, it returns the drain, and news
+// is true.
 func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -190,8 +192,8 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	return late, news
 }
 
-// outdated reports whether everything that was seen while the worker had the object is at most as new as what the worker has
-// seen.
+// outdated reports whether everything that was seen while the worker had the object is at most as new as what the
+// worker has seen.
 func (t *Table) outdated(e *entry, out Outcome) bool {
 	return out.Object != nil && !out.Stale &&
 		(out.Object.ResourceVersion == e.seen || feed.Older(e.seen, out.Object.ResourceVersion))
@@ -304,8 +306,8 @@ func (e Event) String() string { return events[e] }
 
 // next returns the phase after an event. It returns [None] only for [SeenInPlace], or if p is None.
 //
-// While a worker has the object, sights of it only make the worker's result subject to another look: the worker itself reports
-// the object as it is after the write, and the table compares it with earlier sights by the resource version.
+// While a worker has the object, sights of it only make the worker's result subject to another look: the worker itself
+// reports the object as it is after the write, and the table compares it with earlier sights by the resource version.
 func next(p Phase, e Event) Phase {
 	after, reports := results[e]
 

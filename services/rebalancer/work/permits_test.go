@@ -11,7 +11,8 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
-// planner drains objects of the shard "from" that belong to the shard "to", one after the other, with the help of a table.
+// planner drains objects of the shard "from" that belong to the shard "to", one after the other, with the help of a
+// table.
 type planner struct {
 	*testing.T
 

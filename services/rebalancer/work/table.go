@@ -1,8 +1,8 @@
 // Package work stores the objects that are out of place, until each was seen in its place.
 //
-// An obligation is one value for one object: the object as it was last seen, the state of its move, and what it waits for. A
-// [Table] stores the obligations of one ring. It receives what was seen, hands out what is due to workers, and receives their
-// results. It sends no requests and has no clock: the time is an argument.
+// An obligation is one value for one object: the object as it was last seen, the state of its move, and what it waits
+// for. A [Table] stores the obligations of one ring. It receives what was seen, hands out what is due to workers, and
+// receives their results. It sends no requests and has no clock: the time is an argument.
 package work
 
 import (
@@ -23,16 +23,16 @@ import (
 type Limits struct {
 	// Workers is the number of jobs in progress, without those that hang.
 	Workers int
-	// Drains is the number of drains in flight. PerShard is the number of drains in flight of one shard. A late drain counts
-	// only against its shard.
+	// Drains is the number of drains in flight. PerShard is the number of drains in flight of one shard. A late drain
+	// counts only against its shard.
 	Drains, PerShard int
 	// DrainTimeout is the time after which an unacknowledged drain is reported.
 	DrainTimeout time.Duration
 	// Active is the number of obligations in progress at which [Table.Full] makes sources wait.
 	Active int
-	// Parked is the number of obligations that are stored while they wait for their causes, or have failed again and again.
-	// Beyond it, they are dropped, and a pass finds them again. One of those that wait for a shard stays, and retries.
-	// Obligations that fail are dropped only if others of their resource are failing.
+	// Parked is the number of obligations that are stored while they wait for their causes, or have failed again and
+	// again. Beyond it, they are dropped, and a pass finds them again. One of those that wait for a shard stays, and
+	// retries. Obligations that fail are dropped only if others of their resource are failing.
 	Parked int
 }
 
@@ -50,8 +50,8 @@ type Job struct {
 	Permit string
 	// Held reports whether other objects wait because the object's shard may still work on them, and a retry is scheduled.
 	Held bool
-	// Grace is how long objects of lost shards have to wait for their shards to come back, and GraceReason says why; zero or
-	// negative if they do not have to wait. The table does not set it.
+	// Grace is how long objects of lost shards have to wait for their shards to come back, and GraceReason says why; zero
+	// or negative if they do not have to wait. The table does not set it.
 	Grace       time.Duration
 	GraceReason string
 	// Follows is the main object that the object follows.
@@ -75,25 +75,25 @@ type Followed struct {
 //
 // Invariants:
 //
-//  1. An obligation ends only when its object was seen in its place, seen not to concern the ring, or seen not to exist;
-//     or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has to
-//     begin after it. An object that finds no room leaves a debt to search its shard, when half of the room is free or
-//     nothing waits for the shard anymore. A write never ends an obligation, whether it succeeds or fails.
+//  1. An obligation ends only when its object was seen in its place, seen not to concern the ring, or seen not to
+//     exist; or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has
+//     to begin after it. An object that finds no room leaves a debt to search its shard, when half of the room is free
+//     or nothing waits for the shard anymore. A write never ends an obligation, whether it succeeds or fails.
 //  2. An earlier sight never replaces a later one, by the resource version.
-//  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards. While a worker has
-//     a main object, none has an object that follows it, and vice versa. See [turn].
-//  4. An object holds a permit of its shard exactly while it carries the drain label, as far as is known, or is about to
-//     get the label: it was woken because the permit is free, or it was granted the permit and is with the worker.
+//  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards. While a
+//     worker has a main object, none has an object that follows it, and vice versa. See [turn].
+//  4. An object holds a permit of its shard exactly while it carries the drain label, as far as is known, or is about
+//     to get the label: it was woken because the permit is free, or it was granted the permit and is with the worker.
 //  5. Parked obligations cost nothing until [Table.Wake] names their cause, or a retry is due. In a retry, one of all
 //     obligations with the same cause goes first.
 //  6. All counts are correct.
-//  7. An obligation that has become urgent while it was due is not queued with those that are not urgent. Every fourth job
-//     comes from the queue that would go last, and resources take turns.
+//  7. An obligation that has become urgent while it was due is not queued with those that are not urgent. Every fourth
+//     job comes from the queue that would go last, and resources take turns.
 //  8. A resource whose writes hang has at most a quarter of the workers. It holds up no other.
 //  9. Families and followers are counted correctly. See family.go.
 //
-// Rejected alternative: to end an obligation with the write, and to leave the rest to a later pass. A pass that finds many
-// objects cannot distinguish dropped objects from new ones, and a ring at rest has no pass.
+// Rejected alternative: to end an obligation with the write, and to leave the rest to a later pass. A pass that finds
+// many objects cannot distinguish dropped objects from new ones, and a ring at rest has no pass.
 type Table struct {
 	limits  Limits
 	pace    invariants.Pace
@@ -104,8 +104,8 @@ type Table struct {
 	timers  timers
 	parked  map[Cause]*waiting
 	permits permits
-	// families are the families by the UIDs of their objects, and following are the obligations by those of all objects that they
-	// follow. No set is empty.
+	// families are the families by the UIDs of their objects, and following are the obligations by those of all objects
+	// that they follow. No set is empty.
 	families  map[types.UID]*family
 	following map[types.UID]sets.Set[*entry]
 	followers followers
@@ -162,15 +162,16 @@ type entry struct {
 	move *list.Element
 	// timer is when it is due again.
 	timer timer
-	// follows are the objects for which it is counted as a follower. family is the family of its own object; nil if it has none.
+	// follows are the objects for which it is counted as a follower. family is the family of its own object; nil if it has
+	// none.
 	follows feed.Lineage
 	family  *family
-	// turn is the turn that it has while a worker has it, and begun counts the families that had begun to seek their followers
-	// when the worker took it.
+	// turn is the turn that it has while a worker has it, and begun counts the families that had begun to seek their
+	// followers when the worker took it.
 	turn  *turn
 	begun int
-	// queue is the queue that it is in, of those that are due or that wait for its cause, and spot is its place there; nil if
-	// it is in none.
+	// queue is the queue that it is in, of those that are due or that wait for its cause, and spot is its place there; nil
+	// if it is in none.
 	queue *queue
 	spot  *list.Element
 	// reason is the last failure in a row; empty if there was none.
@@ -189,7 +190,8 @@ func New(l Limits) *Table {
 	}
 }
 
-// See records an object that was seen, out of its place or in it. An object in its place ends its obligation, or causes none.
+// See records an object that was seen, out of its place or in it. An object in its place ends its obligation, or causes
+// none.
 func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -236,8 +238,9 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	}
 }
 
-// Find records an object that was seen out of its place by another source than the one that reports the removal of its drain
-// label. The label may already be gone, and no event would report it again: if the drain is news, the object is read.
+// Find records an object that was seen out of its place by another source than the one that reports the removal of its
+// drain label. The label may already be gone, and no event would report it again: if the drain is news, the object is
+// read.
 func (t *Table) Find(now time.Time, o feed.Object) {
 	before, known := t.Has(o.ID)
 	t.See(now, o, false)
@@ -247,7 +250,8 @@ func (t *Table) Find(now time.Time, o feed.Object) {
 	}
 }
 
-// replace stores the current state of an object. If its labels have changed, the obligations that wait for it are woken.
+// replace stores the current state of an object. If its labels have changed, the obligations that wait for it are
+// woken.
 func (t *Table) replace(now time.Time, e *entry, o feed.Object) {
 	changed := e.object.Shard != o.Shard || e.object.Draining != o.Draining
 	if changed && t.available(e.object.Shard) {
@@ -307,8 +311,9 @@ func (t *Table) look(e *entry, seen string) {
 	}
 }
 
-// Released records that an object has lost its drain label by a resource version. If the object has not been seen since, the
-// obligation ends and leaves a debt, because the object was not seen in its place. It reports whether this is the case.
+// Released records that an object has lost its drain label by a resource version. If the object has not been seen
+// since, the obligation ends and leaves a debt, because the object was not seen in its place. It reports whether this
+// is the case.
 func (t *Table) Released(now time.Time, id feed.ID, resourceVersion string) bool {
 	if invariants.Enabled {
 		defer t.check()
@@ -335,8 +340,8 @@ func (t *Table) Released(now time.Time, id feed.ID, resourceVersion string) bool
 	return true
 }
 
-// Unlisted requests a read of the objects that have no available shard, or are being drained, as far as is known, and were
-// missing in a complete list of such objects: this may have changed while no watch was open.
+// Unlisted requests a read of the objects that have no available shard, or are being drained, as far as is known, and
+// were missing in a complete list of such objects: this may have changed while no watch was open.
 func (t *Table) Unlisted(drains bool, of func(feed.ID) bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -349,9 +354,9 @@ func (t *Table) Unlisted(drains bool, of func(feed.ID) bool) {
 	}
 }
 
-// Recheck wakes every obligation, because the target has changed. available reports which shards may work on objects now. Recheck
-// drops the obligations that keep refuses: their resource is no longer served in this way. If it is served in another way, it
-// is listed again.
+// Recheck wakes every obligation, because the target has changed. available reports which shards may work on objects
+// now. Recheck drops the obligations that keep refuses: their resource is no longer served in this way. If it is served
+// in another way, it is listed again.
 func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep func(feed.ID) bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -381,9 +386,9 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 	t.searchAll()
 }
 
-// Take hands out an obligation that is due. Objects whose followers have all moved come first, because they are one write away
-// from their place: this completes owners one after another, and not all at the end. Objects that no shard works on come
-// second. ok is false if nothing may be handed out now.
+// Take hands out an obligation that is due. Objects whose followers have all moved come first, because they are one
+// write away from their place: this completes owners one after another, and not all at the end. Objects that no shard
+// works on come second. ok is false if nothing may be handed out now.
 func (t *Table) Take(now time.Time) (job Job, ok bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -430,7 +435,8 @@ func (t *Table) job(e *entry) Job {
 	}
 
 	if owner := t.uids[t.main(e)]; owner != nil && owner != e {
-		j.Follows = Followed{Object: owner.object, Moving: true, Given: owner.family != nil && owner.family.uid == owner.object.UID}
+		f := owner.family
+		j.Follows = Followed{Object: owner.object, Moving: true, Given: f != nil && f.uid == owner.object.UID}
 	}
 
 	return j
@@ -486,8 +492,8 @@ func (t *Table) fitting(e *entry) *queue {
 	}
 }
 
-// hasten moves an obligation that is due already to the urgent queue, if it has become urgent. Otherwise it would be processed after everything
-// that became due before it.
+// hasten moves an obligation that is due already to the urgent queue, if it has become urgent. Otherwise it would be
+// processed after everything that became due before it.
 func (t *Table) hasten(e *entry) {
 	if e.queue == &e.lane.due[regular] && t.fitting(e) != e.queue {
 		e.unqueue()
@@ -523,7 +529,8 @@ func (t *Table) end(now time.Time, e *entry) {
 	}
 }
 
-// Full reports whether so many obligations are in progress that sources should wait. Those whose writes hang do not count.
+// Full reports whether so many obligations are in progress that sources should wait. Those whose writes hang do not
+// count.
 func (t *Table) Full() bool { return t.active()+t.waiting >= t.limits.Active }
 
 // FullOfFollowers reports whether so many obligations are in progress that the search for followers should wait. The

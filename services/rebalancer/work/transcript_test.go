@@ -21,9 +21,9 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/transcript"
 )
 
-// TestTranscripts plays each file of testdata: at a given time, an event happens to a table, and the test compares the result
-// with the rest of the line. An object is written as its resource version, its shard ("-" means none), and "drain" if it
-// carries the drain label: "v3 a drain".
+// TestTranscripts plays each file of testdata: at a given time, an event happens to a table, and the test compares the
+// result with the rest of the line. An object is written as its resource version, its shard ("-" means none), and
+// "drain" if it carries the drain label: "v3 a drain".
 //
 // The events:
 //
