@@ -33,15 +33,11 @@ const (
 	permits  = "rebalancer/work/permits.go"
 	lanes    = "rebalancer/work/lanes.go"
 	passes   = "rebalancer/engine/passes.go"
-	round    = "rebalancer/engine/round.go"
-	sinks    = "rebalancer/engine/sinks.go"
 	state    = "rebalancer/engine/state.go"
 	report   = "rebalancer/engine/report.go"
 	sources  = "rebalancer/engine/sources.go"
 	stream   = "rebalancer/feed/stream.go"
 	move     = "rebalancer/move/move.go"
-	deciding = "rebalancer/move/decide.go"
-	turns    = "rebalancer/move/turns.go"
 	placing  = "rebalancer/placement/placement.go"
 	guard    = "internal/takeover/takeover.go"
 	pauses   = "rebalancer/feed/pauses.go"
@@ -72,7 +68,7 @@ var mutations = []mutation{
 	{name: "a write that has failed is sent again as it was", edits: []replacement{{outcome, "\te.stale = out.Stale\n", "\te.stale = false\n"}}},
 	{name: "an acknowledged drain leaves no debt, nor is there an audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = t.debt.Unseen.Union(sets.New(id.GVR.GroupResource()))\n\tt.moved[id.GVR.GroupResource()]++\n", ""}}},
 	{name: "a drain that nobody wants is not withdrawn", edits: []replacement{{plan, "\tcase o.Draining:\n\t\treturn Action{Verb: Withdraw}\n\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees", "\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees"}}},
-	{name: "a source that cannot be read says nothing", edits: []replacement{{sinks, "\t\tif err != nil {\n\t\t\te.failures[id] = err.Error()", "\t\tif false {\n\t\t\te.failures[id] = err.Error()"}}},
+	{name: "a source that cannot be read says nothing", edits: []replacement{{sources, "\t\tif err != nil {\n\t\t\te.failures[id] = err.Error()", "\t\tif false {\n\t\t\te.failures[id] = err.Error()"}}},
 	{name: "silence is believed", edits: []replacement{{stream, "silence = 150 * time.Second", "silence = 150 * time.Hour"}}},
 	{name: "discovery is not asked again", edits: []replacement{
 		{resolver, "lookEvery = 15 * time.Second", "lookEvery = 15 * time.Hour"},
@@ -88,11 +84,11 @@ var mutations = []mutation{
 	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n\t\tout.RetryAfter = 50e6\n"}}},
 	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
 	{name: "there is no audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
-	{name: "only what a change concerns is gone over", edits: []replacement{{round, "v.shards, v.all = l.extent.among(s.target.View)\n", "v.shards, v.all = l.extent.among(s.target.View)\n\t\t\tv.all = false\n"}, {passes, "\tcase !l.verified && still:\n", "\tcase !l.verified && still && l.verified:\n"}, {passes, "if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() && !l.began.Before(p.since.Add(p.settle)) {", "if still && !l.extent.any() {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
-	{name: "converged without a look at all", edits: []replacement{{passes, "if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() && !l.began.Before(p.since.Add(p.settle)) {", "if !l.verified {"}}},
+	{name: "only what a change concerns is gone over", edits: []replacement{{passes, "v.shards, v.all = l.extent.among(s.target.View)\n", "v.shards, v.all = l.extent.among(s.target.View)\n\t\t\tv.all = false\n"}, {passes, "\tcase !l.verified && still:\n", "\tcase !l.verified && still && l.verified:\n"}, {passes, "if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() &&\n\t\t!l.began.Before(p.since.Add(p.settle)) {", "if still && !l.extent.any() {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
+	{name: "converged without a look at all", edits: []replacement{{passes, "if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() &&\n\t\t!l.began.Before(p.since.Add(p.settle)) {", "if !l.verified {"}}},
 	{name: "a resource is verified while one of its objects moves", edits: []replacement{{report, "if !l.verified || !l.still(s) {", "if !l.verified {"}}},
 	{name: "the status keeps a resource's fingerprint in redirect", edits: []replacement{{report, "r.Converged, r.Settled = false, nil", "r.Converged = false"}}},
-	{name: "a change and another one back are not seen during an audit", from: 400, edits: []replacement{{round, "!known && e.undisturbed(v.look) {", "!known && e.Target().Same(p.target) {"}}},
+	{name: "a change and another one back are not seen during an audit", from: 400, edits: []replacement{{passes, "!known && e.undisturbed(v.look) {", "!known && e.Target().Same(p.target) {"}}},
 	{name: "shards that come and go put off a look at all", from: 4100, edits: []replacement{{passes, "!then.IsZero() && then.Before(at) {", "!then.IsZero() && (audit && !l.next.After(s.clock.Now()) || then.Before(at)) {"}}},
 	{name: "an owner goes before unassigned objects were looked for", from: 8700, edits: []replacement{{finds, "(without || seen || t.Full())", "(without || seen || true)"}}},
 	{name: "a deleted Lease does not count beside another of its name", from: 8700, edits: []replacement{{guard, "namespace == nowhere && len(leases) > 0", "len(leases) > 0"}}},
@@ -117,11 +113,11 @@ var mutations = []mutation{
 	{name: "one Lease of a day has all others waited for two", edits: []replacement{{guard, "longestWait = 5 * time.Minute", "longestWait = 500 * time.Hour"}}},
 	{name: "what waits counts against a bound", edits: []replacement{{wiring, "maxActive = 20_000", "maxActive = 2"}, {table, "t.phases[Delayed] - t.failing()\n", "t.phases[Delayed] + t.phases[Parked]\n"}}},
 	{name: "what finds no room is forgotten", edits: []replacement{{wiring, "maxParked = 20_000", "maxParked = 1"}, {debt, "\tt.missing.Insert(where)\n", "\t_ = where\n"}}},
-	{name: "an owner goes before what follows it", edits: []replacement{{kin, "\treturn maps.Clone(f.handover), f.moved, t.gathered(f)\n", "\treturn maps.Clone(f.handover), f.moved, true\n"}}},
+	{name: "an owner goes before what follows it", edits: []replacement{{kin, "All: t.gathered(f), To", "All: true, To"}}},
 	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{kin, "f != nil && f.state == found && len", "f != nil && len"}}},
-	{name: "a write that began before an owner waited proves what follows it", edits: []replacement{{finds, "w.wrote(begun, version)", "w.wrote(max(begun, t.followers.begun), version)"}}},
+	{name: "a write that began before an owner waited proves what follows it", edits: []replacement{{finds, "w.wrote(e.begun, version)", "w.wrote(t.followers.begun, version)"}}},
 	{name: "an owner whose followers nothing proves is not looked for again", edits: []replacement{{finds, "\t\t\tagain = append(again, at)\n", ""}, {finds, "at, w := t.followers.over(r, f", "_, w := t.followers.over(r, f"}}},
-	{name: "an owner goes right after what follows it to a shard that asks nothing", edits: []replacement{{deciding, "behindPlain = 250 * time.Millisecond", "behindPlain = 0"}}},
+	{name: "an owner goes right after what follows it to a shard that asks nothing", edits: []replacement{{move, "behindPlain = 250 * time.Millisecond", "behindPlain = 0"}}},
 	{name: "an owner that waits for what follows it goes right after the last", edits: []replacement{{kin, "\t\t\tf.moved = now\n", ""}}},
 	{name: "an old sight of an owner forgets what follows it", edits: []replacement{{table, "\tt.reached(o)\n\n\te, known := t.entries[o.ID]\n", "\tt.reached(o)\n\n\te, known := t.entries[o.ID]\n\tif known && e.family != nil && e.object.Shard == \"\" {\n\t\tt.disband(e.family)\n\t}\n"}}},
 	{name: "an owner that is served in another version is somebody else", edits: []replacement{{state, "return ok && r.GVR == id.GVR && r.N", "return ok && r.N"}}},

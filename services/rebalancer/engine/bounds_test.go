@@ -9,6 +9,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -35,8 +39,8 @@ func (w *meddled) many(prefix, shard string, n int) (all []client.Object) {
 	return all
 }
 
-// More objects than fit into the table wait for a shard that may still work on them. A new object does not wait with them. The
-// waiting objects cost only a few requests per second, and move when the shard is gone.
+// More objects than fit into the table wait for a shard that may still work on them. A new object does not wait with
+// them. The waiting objects cost only a few requests per second, and move when the shard is gone.
 func TestObjectsThatCannotMoveHinderNobody(t *testing.T) {
 	const n = 120
 
@@ -77,7 +81,8 @@ func TestObjectsThatCannotMoveHinderNobody(t *testing.T) {
 	}
 }
 
-// A Lease that cannot be read keeps the objects of its shard in place: the ring reports this and the reason, and retries now and then.
+// A Lease that cannot be read keeps the objects of its shard in place: the ring reports this and the reason, and
+// retries now and then.
 func TestLeaseThatCannotBeReadIsNamed(t *testing.T) {
 	w := newMeddled(t, byHand)
 	w.lease("c", false)
@@ -210,7 +215,6 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 
 	require.True(t, empty)
 	require.False(t, looks)
-	require.True(t, w.e.turns.Idle())
 	require.Equal(t, 1, series(t, w.ring, "clusterring_rebalancer_late_drains_total"), "one for the ring, whatever its shards are called")
 
 	w.stop()
@@ -346,4 +350,91 @@ func measured(t *testing.T, ring, metric string, tell func(value float64)) {
 			}
 		}
 	}
+}
+
+// requires makes the API server refuse ConfigMaps of the namespace without the label, and waits until it does. The
+// result ends that.
+func (w *meddled) requires(label, message string, of client.Object) (end func()) {
+	w.Helper()
+
+	rules := []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"*"}, Resources: []string{"configmaps"}},
+	}}}
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: w.ns},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{
+				ResourceRules:     rules,
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": w.ns}},
+			},
+			Validations: []admissionregistrationv1.Validation{{
+				Expression: fmt.Sprintf("object.metadata.?labels[?%q].orValue('') != ''", label), Message: message,
+			}},
+		},
+	}
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: w.ns},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: w.ns, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+		},
+	}
+	touch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
+
+	require.NoError(w, w.client.Create(w.Context(), policy))
+	require.NoError(w, w.client.Create(w.Context(), binding))
+	w.await(func() bool { return w.client.Patch(w.Context(), of, touch, client.DryRunAll) != nil }, "the policy should apply")
+
+	return func() {
+		w.Helper()
+		require.NoError(w, w.client.Delete(w.Context(), binding))
+		require.NoError(w, w.client.Delete(w.Context(), policy))
+		w.await(func() bool { return w.client.Patch(w.Context(), of, touch, client.DryRunAll) == nil }, "the policy should apply no longer")
+	}
+}
+
+// A policy refuses old objects of a resource, more than the table stores. The others move as usual, and so do all when
+// the policy is gone. Until then, the report counts them, and contains the words of the policy.
+func TestObjectsThatAreRefusedHinderNoOther(t *testing.T) {
+	const n, failing = 40, 10
+
+	w := newMeddled(t, byHand)
+	w.e.table = work.New(work.Limits{
+		Workers: 1000, Drains: 100, PerShard: 100, DrainTimeout: time.Minute, Active: failing, Parked: failing,
+	})
+
+	refused := w.many("refused", "lost", n)
+	others := w.many("others", "lost", n)
+	fresh := w.owner("fresh", "")
+
+	for _, o := range append(others, fresh) {
+		w.relabel(o, map[string]any{"team": "x"})
+	}
+
+	end := w.requires("team", "The label team is required.", refused[0])
+
+	w.e.SetTarget(w.target)
+	w.run()
+
+	for _, o := range append(others, fresh) {
+		w.eventually(func() bool { return !w.placed(o, "lost", false) && !w.placed(o, "", false) }, "%s should move", o.GetName())
+	}
+
+	w.eventually(func() bool { return w.e.Report().Failing >= failing }, "the table should be full of those that are refused")
+
+	later := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "later", Labels: map[string]string{"team": "x"}}}
+	require.NoError(t, w.client.Create(t.Context(), later))
+	w.eventually(func() bool { return !w.placed(later, "", false) }, "it should get a shard")
+
+	w.eventually(func() bool { r := w.e.Report(); return r.Failing == failing && r.More }, "there should be more that are refused")
+	require.Contains(t, w.e.Report().FailingExample, "The label team is required.")
+	require.False(t, w.e.Report().Converged)
+
+	end()
+
+	for _, o := range refused {
+		w.eventually(func() bool { return !w.placed(o, "lost", false) }, "%s should move", o.GetName())
+	}
+
+	w.converges()
 }

@@ -21,28 +21,29 @@ import (
 )
 
 const (
-	// maxActive is the number of undecided objects at which their sources pause. maxParked is the number of objects that are
-	// stored while they wait, or their requests fail again and again. Each takes about 10 MB.
+	// maxActive is the number of undecided objects at which their sources pause. maxParked is the number of objects that
+	// are stored while they wait, or their requests fail again and again. Each takes about 10 MB.
 	maxActive = 20_000
 	maxParked = 20_000
-	// maxBetween limits the number of objects for which the engine remembers whom they follow, if other objects follow them
-	// in turn: 60 MB. Beyond it, the engine reads this from the API server when needed. Each pass renews the memory, so
-	// entries may be old.
+	// maxBetween limits the number of objects for which the engine remembers whom they follow, if other objects follow
+	// them in turn: 60 MB. Beyond it, the engine reads this from the API server when needed. Each pass renews the memory,
+	// so entries may be old.
 	maxBetween  = 200_000
 	rememberFor = time.Hour
 )
 
-// Limits are the limits on what an engine does at a time. All fields are positive, except Settle and AuditBudget, which may be 0.
+// Limits are the limits on what an engine does at a time. All fields are positive, except Settle and AuditBudget, which
+// may be 0.
 type Limits struct {
 	// Workers is the number of objects that are processed at a time.
 	Workers int
-	// Total is the number of drains in flight. PerShard is the number of drains in flight of one shard. A late drain counts
-	// only against its shard.
+	// Total is the number of drains in flight. PerShard is the number of drains in flight of one shard. A late drain
+	// counts only against its shard.
 	Total, PerShard int
 	// DrainTimeout is the time after which an unacknowledged drain is reported.
 	DrainTimeout time.Duration
-	// Settle is the time between a change of the ring and the start of the pass that may prove convergence: a replica of the
-	// assigner may see the change late.
+	// Settle is the time between a change of the ring and the start of the pass that may prove convergence: a replica of
+	// the assigner may see the change late.
 	Settle time.Duration
 	// AuditBudget is the share of a core that the audit may use, API server and rebalancer together. 0 means 0.01.
 	AuditBudget float64
@@ -67,8 +68,8 @@ type Config struct {
 	Changed func()
 	// Late is called when a drain was not acknowledged in time. It must not block.
 	Late func(id feed.ID, shard string, after time.Duration)
-	// Trouble is called when a resource cannot be read: the set of resources that the API server serves may have changed. It
-	// must not block. It may be nil.
+	// Trouble is called when a resource cannot be read: the set of resources that the API server serves may have changed.
+	// It must not block. It may be nil.
 	Trouble func()
 }
 
@@ -76,7 +77,6 @@ type Config struct {
 type Engine struct {
 	Config
 	mover      *move.Mover
-	turns      *move.Turns
 	failureLog sparseLog
 	*state
 	// wake reports a new target.
@@ -86,10 +86,11 @@ type Engine struct {
 // New returns an engine without a target.
 func New(c Config) *Engine {
 	e := &Engine{Config: c, wake: make(chan struct{}, 1)}
-	e.state = newState(c, resources.NewBook(resources.BookOptions{Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock}))
-	e.turns = move.NewTurns(e.again)
+	e.state = newState(c, resources.NewBook(resources.BookOptions{
+		Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock,
+	}))
 	e.mover = &move.Mover{
-		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin, Hangs: e.hangs,
+		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Between: e.ancestors.Between, Clock: c.Clock, Free: e.free,
 		Moved: func(o feed.Object, verb plan.Verb) {
 			moves.WithLabelValues(c.Ring, o.GVR.GroupResource().String(), string(verb)).Inc()
 		},
@@ -103,11 +104,13 @@ func (e *Engine) lookup() placement.Lookup {
 	return placement.Lookup{Namespaces: e.Namespaces, Ancestors: e.ancestors, Met: e.met}
 }
 
-// met remembers what the labels of a main object decide for those that follow it. Every version of an object that the engine acts on passes here first, so
-// that what follows an object goes where the object goes.
+// met remembers what the labels of a main object decide for those that follow it. Every version of an object that the
+// engine acts on passes here first, so that what follows an object goes where the object goes.
 func (e *Engine) met(o feed.Object) {
 	of := resources.Resource{Key: key.Rule{Label: o.KeyLabel}, Selector: o.Selector}
-	e.ancestors.SawLabels(of, resources.Sight{UID: o.UID, Value: o.KeyValue, Selected: !o.Unselected, Version: o.ResourceVersion})
+	e.ancestors.SawLabels(of, resources.Sight{
+		UID: o.UID, Value: o.KeyValue, Selected: !o.Unselected, Version: o.ResourceVersion,
+	})
 }
 
 // Pursues reports whether the current target of the engine is equivalent to t.
@@ -131,7 +134,7 @@ func (e *Engine) SetTarget(t *Target) {
 // Observe records the Leases of the ring, independent of the target.
 func (e *Engine) Observe(view *membership.View) {
 	for _, shard := range e.Guard.Observe(view) {
-		e.Free(shard)
+		e.free(shard)
 	}
 }
 
@@ -163,39 +166,62 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 }
 
-// dispatch begins the jobs that are due, until ctx ends. The table limits how many are in progress.
+// dispatch begins the jobs that are due, until ctx ends. The table limits how many are in progress. A job begins when
+// its object may be read and written: the queue of the API server may be long, and what is known about the job does not
+// become outdated in it.
 func (e *Engine) dispatch(ctx context.Context) {
 	var jobs sync.WaitGroup
 	defer jobs.Wait()
 
-	for job, ok := e.next(ctx); ok; job, ok = e.next(ctx) {
-		jobs.Go(func() { e.work(ctx, job) })
+	for e.await(ctx, e.due, e.table.Due) {
+		leave, err := e.Objects.Enter(ctx)
+		if err != nil {
+			return // ctx has ended
+		}
+
+		leave = sync.OnceFunc(leave)
+
+		if t, job, ok := e.take(); ok {
+			jobs.Go(func() { e.work(ctx, t, job, leave) })
+		} else {
+			leave()
+		}
 	}
 }
 
-// work moves an object one step.
-func (e *Engine) work(ctx context.Context, job work.Job) {
-	out := e.mover.Move(ctx, e.Target, job)
+// work moves an object one step. A write that hangs leaves its place at the API server to others.
+func (e *Engine) work(ctx context.Context, t *Target, job work.Job, leave func()) {
+	defer leave()
+
+	id := job.Object.ID
+
+	out := e.mover.Move(ctx, t, job, func() {
+		leave()
+
+		go e.hangs(id) // fake clocks call this with their lock held
+	})
 	if ctx.Err() != nil {
 		return
 	}
 
 	if out.Event == work.Failed && !out.Brief {
-		e.failed(ctx, job.Object.ID, out.Reason)
+		e.failed(ctx, id, out.Reason)
 	}
 
-	if late, news := e.report(job.Object.ID, out); news {
+	if late, news := e.report(id, out); news {
 		lateDrains.WithLabelValues(e.Ring).Inc()
 		e.Late(late.ID, late.Shard, late.After)
 	}
 }
 
-// failed reports a failed attempt. A metric counts each, and the log shows one every few seconds, because there may be many.
+// failed reports a failed attempt. A metric counts each, and the log shows one every few seconds, because there may be
+// many.
 func (e *Engine) failed(ctx context.Context, id feed.ID, reason string) {
 	failures.WithLabelValues(e.Ring).Inc()
 
 	if others, say := e.failureLog.say(e.Clock.Now()); say {
-		log.FromContext(ctx).Error(nil, "Cannot move an object; will retry", "object", id.String(), "reason", reason, "othersSinceLastLine", others)
+		log.FromContext(ctx).Error(nil, "Cannot move an object; will retry",
+			"object", id.String(), "reason", reason, "othersSinceLastLine", others)
 	}
 }
 
@@ -223,8 +249,8 @@ func (l *sparseLog) say(now time.Time) (others int, say bool) {
 	return others, true
 }
 
-// tell calls Changed after changes, at most four times a second. It does not compare reports: others also take reports, and
-// would be left with an intermediate one.
+// tell calls Changed after changes, at most four times a second. It does not compare reports: others also take reports,
+// and would be left with an intermediate one.
 func (e *Engine) tell(ctx context.Context) {
 	for {
 		select {

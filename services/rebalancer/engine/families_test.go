@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,11 +16,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 )
 
-// Objects that follow a released object reach the next shard before it does. The object contains their resource versions.
+// Objects that follow a released object reach the next shard before it does. The object contains their resource
+// versions.
 func TestChildrenComeFirst(t *testing.T) {
 	w := newRingOfTwo(t)
 	owner := w.owner(w.nameAtB("owner"), "a")
@@ -46,7 +50,7 @@ func TestChildrenComeFirst(t *testing.T) {
 
 // What follows a main object moves first, even if the main object has a controller itself, which is not in the ring.
 func TestChildrenOfAControlledMainObjectComeFirst(t *testing.T) {
-	e := New(Config{Ring: "ring", Clock: clock.RealClock{}})
+	e := New(Config{Ring: "ring", Clock: clock.RealClock{}, Limits: Limits{Workers: 1}})
 	ring := target("ring", "secrets")
 	followAtOnce(e, ring)
 
@@ -54,8 +58,21 @@ func TestChildrenOfAControlledMainObjectComeFirst(t *testing.T) {
 	owner.Controller = &metav1.OwnerReference{UID: "stranger"}
 	require.True(t, e.saw(ring, sight{object: owner}))
 
-	_, _, all := e.Gathered(owner, "a")
-	require.False(t, all)
+	require.False(t, gathered(e, owner))
+}
+
+// gathered takes an object that is due, makes it wait for its followers if they have to move first, and reports whether
+// it is free to go.
+func gathered(e *Engine, o feed.Object) bool {
+	_, job, ok := e.take()
+	if !ok {
+		return false
+	}
+
+	out := work.Outcome{Object: &o, Event: work.Blocked, Cause: work.FollowersOf(o.UID), To: "a"}
+	e.report(o.ID, out)
+
+	return job.Gathered.All
 }
 
 // A list of followers may have begun before some of them moved. They are not moved again.
@@ -69,23 +86,22 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 	w.e.passes.objects = 1 // few
 	w.runUntilGivenUp(owner)
 	w.becomes(first, "b", false)
-	w.await(func() bool { _, moves := w.e.Has(before.ID); return !moves && w.has("secrets/second") }, "its move should be seen")
+	w.await(func() bool { return !w.e.knows(before.ID) && w.has("secrets/second") }, "its move should be seen")
 
 	w.e.mu.Lock()
 	watch := w.e.table.Watch(work.Place{Of: before.GVR.GroupResource()}) // it is open
 	w.e.mu.Unlock()
 	(&followed{e: w.e, watch: watch}).Present(t.Context(), before)
 
-	_, moves := w.e.Has(before.ID)
-	require.False(t, moves)
+	require.False(t, w.e.knows(before.ID))
 
 	letGo()
 	w.becomes(owner, "b", false)
 	w.becomes(second, "b", false)
 }
 
-// A follower may have no shard. The object that it follows waits until all followers without a shard have been seen, but not
-// forever, and for nothing else.
+// A follower may have no shard. The object that it follows waits until all followers without a shard have been seen,
+// but not forever, and for nothing else.
 func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 	secrets, configMaps := secrets.GroupResource(), schema.GroupResource{Resource: "configmaps"}
 
@@ -99,7 +115,7 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 	} {
 		t.Run(source.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := New(Config{Ring: "ring", Clock: clock.RealClock{}})
+				e := New(Config{Ring: "ring", Clock: clock.RealClock{}, Limits: Limits{Workers: 1}})
 				ring := target("ring", "secrets")
 				followAtOnce(e, ring)
 
@@ -109,14 +125,12 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 				watch := e.table.Watch(work.Place{Of: secrets})
 
 				waitsFor := func() bool {
-					e.Gathered(owner, "a")
+					gathered(e, owner)
 					watch.Begin()
 					watch.Listed(e.clock.Now())
 					e.table.Seek(e.clock.Now(), true, !e.unseen())
 
-					_, _, all := e.Gathered(owner, "a")
-
-					return !all
+					return !gathered(e, owner)
 				}
 
 				e.listing(source)
@@ -135,8 +149,8 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 	}
 }
 
-// Followers move first at every level: a ServiceAccount before the Secret that controls it, and the Secret before its owner.
-// The Secret also contains the resource versions that have to be seen.
+// Followers move first at every level: a ServiceAccount before the Secret that controls it, and the Secret before its
+// owner. The Secret also contains the resource versions that have to be seen.
 func TestGrandchildrenComeBeforeChildren(t *testing.T) {
 	w := newRingOfTwo(t)
 	w.target = w.chained("a", "b")
@@ -163,8 +177,8 @@ func TestGrandchildrenComeBeforeChildren(t *testing.T) {
 	require.Equal(t, contract.Handover{{Resource: "serviceaccounts"}: grandchild.ResourceVersion, {Resource: "secrets"}: child.ResourceVersion}, w.handover(owner))
 }
 
-// A child can be out of its place while its owner is in its place. The followers of the child move first anyway, as soon as it
-// is known that there may be any.
+// A child can be out of its place while its owner is in its place. The followers of the child move first anyway, as
+// soon as it is known that there may be any.
 func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
 	w := newRingOfTwo(t)
 	w.target = w.chained("a", "b")
@@ -179,7 +193,8 @@ func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
 	w.run()
 	w.becomes(known, "b", false)
 
-	// A child whose grandchild does not exist yet when the followers of the child are listed moves alone: then the next pair is tried.
+	// A child whose grandchild does not exist yet when the followers of the child are listed moves alone: then the next
+	// pair is tried.
 	for i := range 20 {
 		name := fmt.Sprintf("pair-%d", i)
 		letGo := w.hold("serviceaccounts/" + name)
@@ -207,7 +222,8 @@ func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
 	require.Fail(t, "no child waited for its grandchild")
 }
 
-// An object loses its label if the object that it follows no longer follows any other, or if it follows an object outside the ring.
+// An object loses its label if the object that it follows no longer follows any other, or if it follows an object
+// outside the ring.
 func TestGrandchildrenOfOrphansAreReleased(t *testing.T) {
 	w := newRingOfTwo(t)
 	w.target = w.chained("a", "b")
@@ -283,4 +299,56 @@ func (w *ringOfTwo) handover(obj client.Object) contract.Handover {
 	require.NoError(w, err)
 
 	return handover
+}
+
+var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
+
+// If a shard stops, no object is drained until the followers of objects are watched, or until that has taken too long.
+func TestDrainsWaitForTheWatchOfFollowers(t *testing.T) {
+	for name, c := range map[string]struct {
+		stops   bool
+		objects int
+		follow  []string
+		granted bool
+	}{
+		"a shard stops":                 {stops: true, objects: 1, follow: []string{"secrets"}},
+		"no shard stops":                {objects: 1, follow: []string{"secrets"}, granted: true},
+		"nothing follows objects":       {stops: true, objects: 1, granted: true},
+		"there are too many objects":    {stops: true, objects: fewObjects + 1, follow: []string{"secrets"}, granted: true},
+		"nobody knows how many objects": {stops: true, follow: []string{"secrets"}, granted: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := unconnected("r")
+			e.passes.objects = c.objects
+			ring := target("r", c.follow...)
+			ring.View = membership.NewView("r", []*coordinationv1.Lease{leaseOf("a", "a", false), leaseOf("b", "b", c.stops)}, nil)
+			e.SetTarget(ring)
+
+			o := configMap("object", "b")
+			require.True(t, e.saw(ring, sight{object: o}))
+
+			of := o.GVR.GroupResource()
+			granted := func() bool { return e.table.Due() && !e.table.Waits(work.PermitOf("b", of)) }
+
+			_, _, ok := e.take()
+			require.True(t, ok)
+			e.report(o.ID, work.Outcome{Object: &o, Event: work.Blocked, Cause: work.PermitOf("b", of)})
+			require.Equal(t, c.granted, granted())
+
+			wanted, _ := e.table.Seek(e.clock.Now(), e.hasFew(), true)
+			require.Equal(t, !c.granted, len(wanted) > 0)
+
+			w := e.table.Watch(work.Place{Of: secrets.GroupResource()})
+			w.Begin()
+			w.Listed(e.clock.Now())
+			e.table.Seek(e.clock.Now(), e.hasFew(), true)
+			require.True(t, granted())
+
+			o.Draining, o.ResourceVersion = true, "2"
+			require.True(t, e.saw(ring, sight{object: o}))
+
+			wanted, _ = e.table.Seek(e.clock.Now(), e.hasFew(), true)
+			require.Equal(t, len(c.follow) > 0, len(wanted) > 0, "a drained object is about to lose its shard")
+		})
+	}
 }

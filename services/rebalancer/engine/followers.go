@@ -5,10 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
@@ -16,40 +12,6 @@ import (
 
 // fewObjects is the number of objects of a ring up to which followers are watched in all namespaces at once.
 const fewObjects = 20_000
-
-// Gathered implements [move.Obligations].
-func (s *state) Gathered(o feed.Object, to string) (h contract.Handover, since time.Time, all bool) {
-	s.update(func(now time.Time) {
-		related := s.table.Given(o.ID, o.UID) || s.table.Awaited(o.Lineage())
-		_, role, _ := s.target.Set.Find(o.GVR.GroupResource())
-
-		if all = role == resources.Controlled && !related && !s.ancestors.Between(o.GVR.GroupResource()); all {
-			return // nothing has ever followed an object of this kind
-		}
-
-		h, since, all = s.table.Gathered(now, o, to)
-	})
-
-	return h, since, all
-}
-
-// Given implements [move.Obligations].
-func (s *state) Given(owner feed.ID, uid types.UID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.table.Given(owner, uid)
-}
-
-// Writing implements [move.Obligations].
-func (s *state) Writing(of schema.GroupResource) (written func(version string)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	record := s.table.Writing(of)
-
-	return func(version string) { s.watched(func() { record(version) }) }
-}
 
 // watched changes what is known of watches of followers.
 func (s *state) watched(change func()) {
@@ -174,7 +136,7 @@ func (e *Engine) gatherOne(ctx context.Context, o feed.Object) (err error) {
 	o.Above, err = e.Target().Above(ctx, e.lookup(), o)
 
 	e.mu.Lock()
-	waits := e.table.Awaited(o.Lineage())
+	waits := e.table.Awaited(o)
 	e.mu.Unlock()
 
 	if !waits {
@@ -186,8 +148,8 @@ func (e *Engine) gatherOne(ctx context.Context, o feed.Object) (err error) {
 	return nil
 }
 
-// unseen reports whether objects of the resources may exist that have no shard, follow others, and were not seen yet. This is
-// the case until the streams of such objects have completed their first list. The lock must be held.
+// unseen reports whether objects of the resources may exist that have no shard, follow others, and were not seen yet.
+// This is the case until the streams of such objects have completed their first list. The lock must be held.
 func (s *state) unseen() bool {
 	for id := range s.unlisted {
 		among := func(r resources.Resource) bool { return r.GroupResource() == id.resource }

@@ -96,8 +96,8 @@ func (m *meddler) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// meddle sets the function that answers requests. If it returns nothing, the API server answers. The function may block; nil
-// answers nothing.
+// meddle sets the function that answers requests. If it returns nothing, the API server answers. The function may
+// block; nil answers nothing.
 func (m *meddler) meddle(answer func(asked) (*http.Response, error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -193,7 +193,8 @@ func (r *leaseReader) lists() int {
 	return r.n
 }
 
-// meddled is an engine for ConfigMaps and their Secrets at the shards a and b. The test can interfere with its requests.
+// meddled is an engine for ConfigMaps and their Secrets at the shards a and b. The test can interfere with its
+// requests.
 type meddled struct {
 	*ringOfTwo
 	*meddler

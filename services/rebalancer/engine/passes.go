@@ -8,7 +8,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/clusterring/clusterring/services/internal/hashring"
+	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
@@ -29,12 +32,13 @@ const (
 //
 // Invariants:
 //
-//  1. A resource becomes verified only by a pass over all its objects that ended without an error. It began when the target had
-//     not changed for the settle period. None of the objects moved from its start until there was no obligation of the resource.
-//     For a controlled resource, the same holds for all main resources, because their moves concern what follows them.
+//  1. A resource becomes verified only by a pass over all its objects that ended without an error. It began when the
+//     target had not changed for the settle period. None of the objects moved from its start until there was no
+//     obligation of the resource. For a controlled resource, the same holds for all main resources, because their moves
+//     concern what follows them.
 //  2. A debt is dropped only when a pass that began after it has ended.
-//  3. The intervals between failing passes over a resource, and between passes that find something repeatedly, grow up to half a
-//     minute.
+//  3. The intervals between failing passes over a resource, and between passes that find something repeatedly, grow up
+//     to half a minute.
 type passes struct {
 	ring   string
 	settle time.Duration
@@ -44,8 +48,8 @@ type passes struct {
 	since time.Time
 	// looks are about the resources of the target, in its order.
 	looks []*look
-	// ended is when the last pass over all objects ended, or when the first was due. objects is the number of objects that it
-	// saw.
+	// ended is when the last pass over all objects ended, or when the first was due. objects is the number of objects that
+	// it saw.
 	ended   time.Time
 	objects int
 }
@@ -58,15 +62,15 @@ type look struct {
 	// extent is where a pass has to look.
 	extent   extent
 	verified bool
-	// began is when the last pass over all its objects began; zero if that pass proves nothing. moved is the table's count of
-	// moves then.
+	// began is when the last pass over all its objects began; zero if that pass proves nothing. moved is the table's count
+	// of moves then.
 	began time.Time
 	moved uint64
 	// next is when the next pass may begin.
 	next    time.Time
 	backoff feed.Pauses
-	// keyless are the objects without a key that the last pass over all its objects saw. counted is the target of that pass;
-	// nil if there was none yet.
+	// keyless are the objects without a key that the last pass over all its objects saw. counted is the target of that
+	// pass; nil if there was none yet.
 	keyless Keyless
 	counted *Target
 }
@@ -76,8 +80,8 @@ func newPasses(ring string, l Limits) passes {
 	return passes{ring: ring, settle: l.Settle, budget: cmp.Or(l.AuditBudget, auditBudget)}
 }
 
-// retarget records that the target has changed, and where objects may therefore be misplaced. When partitions move between
-// shards, objects that follow others move with their owners, whose moves search for them.
+// retarget records that the target has changed, and where objects may therefore be misplaced. When partitions move
+// between shards, objects that follow others move with their owners, whose moves search for them.
 func (p *passes) retarget(now time.Time, before, after *Target) {
 	var (
 		more  = extentOf(before, after)
@@ -163,7 +167,9 @@ func (l *look) doubt() { l.verified, l.began = false, time.Time{} }
 
 // still reports whether no object of the resource is out of its place, as far as is known.
 func (l *look) still(s *state) bool {
-	return !slices.ContainsFunc(l.among, func(of schema.GroupResource) bool { return !s.table.Still(of) || s.lookingFor(of) })
+	return !slices.ContainsFunc(l.among, func(of schema.GroupResource) bool {
+		return !s.table.Still(of) || s.lookingFor(of)
+	})
 }
 
 // moves counts the moves that concern the resource.
@@ -175,13 +181,15 @@ func (l *look) moves(t *work.Table) (n uint64) {
 	return n
 }
 
-// due returns when the next pass over the resource is due; zero if only a change can make one due. A pass looks where a change
-// may have misplaced objects. If there is no such place, it verifies that every object is in its place. The lock must be held.
+// due returns when the next pass over the resource is due; zero if only a change can make one due. A pass looks where a
+// change may have misplaced objects. If there is no such place, it verifies that every object is in its place. The lock
+// must be held.
 func (l *look) due(s *state) (at time.Time) {
 	p := &s.passes
 	still := !l.verified && l.still(s)
 
-	if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() && !l.began.Before(p.since.Add(p.settle)) {
+	if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() &&
+		!l.began.Before(p.since.Add(p.settle)) {
 		l.verified = true
 		l.backoff.Reset()
 	}
@@ -202,8 +210,8 @@ func (l *look) due(s *state) (at time.Time) {
 	return at
 }
 
-// nextPass returns when the next pass is due, and whether it is an audit: a pass over all objects without a reason to expect
-// misplaced ones. The time is zero if there is no target.
+// nextPass returns when the next pass is due, and whether it is an audit: a pass over all objects without a reason to
+// expect misplaced ones. The time is zero if there is no target.
 func (s *state) nextPass() (at time.Time, audit bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,12 +270,347 @@ func (e *Engine) once(ctx context.Context, audit bool) {
 	}
 }
 
-// awaitUrgent lets the objects go first that are known to be out of their places: no shard may work on them, and a pass over
-// very many objects would keep the API server busy. There may always be another such object.
+// awaitUrgent lets the objects go first that are known to be out of their places: no shard may work on them, and a pass
+// over very many objects would keep the API server busy. There may always be another such object.
 func (e *Engine) awaitUrgent(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer e.Clock.AfterFunc(urgentAtMost, cancel).Stop()
 
 	e.await(ctx, e.room, func() bool { return e.unlisted.Len() == 0 && e.table.Busy() == 0 })
+}
+
+// round is one pass.
+type round struct {
+	audit  bool
+	target *Target
+	visits []*visit
+	// full reports whether it visits all objects. objects is the number of objects that it has seen.
+	full    bool
+	objects int
+}
+
+// visit is a part of a pass: the objects of one resource, of some shards or of all.
+type visit struct {
+	*look
+
+	// of is the resource of the look when the pass began: another target may change it.
+	of     resources.Resource
+	shards []string
+	all    bool
+	// owed is where the pass has to look.
+	owed extent
+	// audited reports whether the pass is an audit, and the resource was settled when it began.
+	audited bool
+	// without are the objects without a key that it sees.
+	without Keyless
+	err     error
+}
+
+// begin records that a pass begins. It returns what the pass has to visit.
+func (s *state) begin(audit bool) *round {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	p := &round{audit: audit, target: s.target, full: true}
+	now := s.clock.Now()
+
+	for _, l := range s.passes.looks {
+		at := l.due(s)
+		if !audit && (at.IsZero() || at.After(now)) {
+			p.full = false
+			continue
+		}
+
+		v := &visit{look: l, of: l.resource, all: true, owed: l.extent, audited: audit && s.settled(l)}
+		if !audit && l.extent.any() {
+			v.shards, v.all = l.extent.among(s.target.View)
+		}
+
+		l.extent, l.began = extent{}, time.Time{}
+		if v.all {
+			l.began, l.moved = now, l.moves(s.table)
+		}
+
+		p.full = p.full && v.all
+		p.visits = append(p.visits, v)
+	}
+
+	if p.full {
+		s.table.Search()
+	}
+
+	return p
+}
+
+// finish records the result of a pass.
+func (s *state) finish(p *round) {
+	s.update(func(now time.Time) {
+		same, failed := s.target.Same(p.target), false
+
+		for _, v := range p.visits {
+			failed = failed || v.err != nil
+
+			if v.all && v.err == nil {
+				v.keyless, v.counted = v.without, p.target
+			}
+
+			if v.err != nil || !same { // the extent now contains what was owed then, if it still concerns this ring
+				v.extent.add(v.owed)
+				v.began = time.Time{}
+			}
+
+			if same && (v.err != nil || !p.audit) {
+				v.next = now.Add(v.backoff.Next())
+			}
+		}
+
+		if p.full {
+			s.passes.ended = now
+		}
+
+		if p.full && !failed {
+			s.passes.objects = p.objects
+		}
+	})
+}
+
+// visit makes one visit.
+func (e *Engine) visit(ctx context.Context, p *round, v *visit) error {
+	scope := feed.Scope{GVR: v.of.GVR, Selector: e.Objects.ShardLabel()}
+	if !v.all {
+		scope.Selector = selector(scope.Selector, "in", v.shards)
+	}
+
+	held := time.Duration(0)
+	if v.owed.any() { // many objects may have to move; other passes find nothing
+		held = calmHeld
+	}
+
+	err := e.list(ctx, scope, held, func(s sight) { e.see(ctx, p, v, s) })
+	if ctx.Err() == nil && e.Target().Same(p.target) {
+		e.troubled(idOf(forMisplaced, v.of), err)
+	}
+
+	return err
+}
+
+// see observes an object that a pass visits.
+func (e *Engine) see(ctx context.Context, p *round, v *visit, s sight) {
+	o := s.object
+	p.objects++
+
+	known := v.audited && e.knows(o.ID)
+
+	at, inPlace := e.observe(ctx, s)
+	if at.Keyless {
+		v.without.add(o)
+	}
+
+	if v.audited && !inPlace && !known && e.undisturbed(v.look) {
+		audited.WithLabelValues(e.Ring).Inc()
+		log.FromContext(ctx).Info("The audit has found a misplaced object",
+			"object", o.String(), "shard", o.Shard, "desired", at.Desired)
+	}
+}
+
+// undisturbed reports whether nothing has changed, and nothing was owed, since the resource was verified. A ring that
+// changes and changes back may have misplaced objects.
+func (e *Engine) undisturbed(l *look) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	return l.verified
+}
+
+// extent is where a pass has to look for objects of a resource: everywhere, or at the available shards that may have
+// misplaced ones. It grows with each new target. It is empty after a pass over all objects has found nothing.
+//
+// Consider an object that was in its place at that time, or that was moved to its place since. It is misplaced in two
+// cases: its partition has moved to another shard since, so that its shard has lost partitions between two targets; or
+// its shard was lost in between, and a decision of that time reaches the object later. A watch finds the objects of
+// shards that are not available. The pass over all objects finds the objects that a replica of the assigner with an
+// older view has misplaced.
+type extent struct {
+	all    bool
+	shards sets.Set[string]
+}
+
+// extentOf returns where objects may be misplaced after the target has changed.
+func extentOf(before, after *Target) extent {
+	if !before.Covers(after) {
+		return extent{all: true}
+	}
+
+	was, is := before.View.Table(), after.View.Table()
+	shards := sets.New(hashring.LosingShards(was, is)...)
+
+	for _, name := range after.View.AvailableShards() {
+		if !was.Has(name) {
+			shards.Insert(name)
+		}
+	}
+
+	return extent{shards: shards}
+}
+
+// add adds another extent.
+func (x *extent) add(other extent) {
+	x.all = x.all || other.all
+	x.shards = x.shards.Union(other.shards)
+}
+
+// any reports whether a pass has to look anywhere.
+func (x *extent) any() bool { return x.all || x.shards.Len() > 0 }
+
+// among returns its available shards; all is true if these are most of the shards, so that naming them would save
+// little.
+func (x *extent) among(view *membership.View) (shards []string, all bool) {
+	if x.all {
+		return nil, true
+	}
+
+	available := view.AvailableShards()
+
+	for _, name := range available {
+		if x.shards.Has(name) {
+			shards = append(shards, name)
+		}
+	}
+
+	return shards, 2*len(shards) > len(available)
+}
+
+const (
+	// heldAtMost is how many objects a list holds back, fewer than maxActive: 7 MB.
+	heldAtMost = 15_000
+	// urgentHeld and calmHeld are how long objects are held back: objects that no shard works on, and objects that their
+	// shard continues to work on.
+	urgentHeld = 5 * time.Second
+	calmHeld   = 30 * time.Second
+)
+
+// lister lists the objects of one resource that lost shards have left behind. It completes every list, whatever happens
+// to the ring meanwhile: otherwise the next change would interrupt the list again.
+type lister struct {
+	e   *Engine
+	id  sourceID
+	gvr schema.GroupVersionResource
+	// pending are the shards whose objects have to be listed. The lock of the engine protects it.
+	pending sets.Set[string]
+	wake    chan struct{}
+}
+
+// add requests a list of the objects of more shards. The lock must be held.
+func (l *lister) add(shards sets.Set[string]) {
+	l.pending = l.pending.Union(shards)
+	notify(l.wake)
+}
+
+func (l *lister) run(ctx context.Context) {
+	next := feed.Attempts(l.id.String())
+
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.wake:
+		}
+
+		var shards sets.Set[string]
+
+		l.e.update(func(time.Time) { shards, l.pending = l.pending, nil })
+
+		if shards.Len() == 0 {
+			continue // they were taken with those of the request before
+		}
+
+		scope := feed.Scope{GVR: l.gvr, Selector: selector(l.e.Objects.ShardLabel(), "in", sets.List(shards))}
+
+		err := l.e.list(ctx, scope, urgentHeld, func(s sight) { l.e.observe(ctx, s) })
+		if ctx.Err() != nil {
+			return
+		}
+
+		l.e.troubled(l.id, err)
+		l.e.update(func(time.Time) {
+			if err != nil || l.pending.Len() == 0 { // when a list that fails will succeed is unknown
+				l.e.unlisted.Delete(l.id)
+			}
+		})
+
+		if err == nil {
+			next.Reset()
+			continue
+		}
+
+		l.e.pause(ctx, next.Next())
+		l.e.update(func(time.Time) { l.add(shards) })
+	}
+}
+
+// list lists the objects of a scope, and passes each to see, which observes it. Objects that are out of place are held
+// back for at most the given time; 0 holds nothing back.
+func (e *Engine) list(ctx context.Context, scope feed.Scope, held time.Duration, see func(sight)) error {
+	h := e.hold(held)
+	defer h.release(ctx)
+
+	version, err := e.Objects.All(ctx, e.Clock, scope, func(o feed.Object) error {
+		see(sight{object: o, held: h})
+
+		return ctx.Err()
+	})
+	if err == nil {
+		e.reached(scope.GVR, version)
+	}
+
+	return err
+}
+
+// holding holds back the misplaced objects that a list finds until the list is complete, but no more than heldAtMost,
+// and not for long. Without it, the API server would end the list, because it keeps only a limited number of writes for
+// a watcher, and every move is a write. The list would then start again in pages. Only one goroutine may use a holding.
+// Create it with [Engine.hold].
+type holding struct {
+	e       *Engine
+	until   time.Time
+	objects []feed.Object
+}
+
+// hold returns a holding for a list that begins now. It holds objects back for at most the given time. It holds nothing
+// back if the ring has few objects, because such a list is short, and cheap to repeat.
+func (e *Engine) hold(atMost time.Duration) *holding {
+	h := &holding{e: e}
+	if !e.few() {
+		h.until = e.Clock.Now().Add(atMost)
+	}
+
+	return h
+}
+
+// keep reports whether the object is held back.
+func (h *holding) keep(ctx context.Context, o feed.Object) bool {
+	if h == nil {
+		return false
+	}
+
+	if len(h.objects) == heldAtMost || !h.e.Clock.Now().Before(h.until) {
+		h.release(ctx)
+
+		return false
+	}
+
+	h.objects = append(h.objects, o)
+
+	return true
+}
+
+// release observes all objects that were held back. From then on, nothing is held back.
+func (h *holding) release(ctx context.Context) {
+	objects := h.objects
+	h.objects, h.until = nil, time.Time{}
+
+	for _, o := range objects {
+		h.e.observe(ctx, sight{object: o})
+	}
 }

@@ -17,9 +17,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -27,6 +29,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
@@ -82,7 +85,8 @@ func (a allOf) Selects(_ context.Context, namespace string, _ labels.Selector) (
 	return namespace == string(a), nil
 }
 
-// resting is an engine for the ConfigMaps of one namespace. Its requests are recorded, and time passes only when the test says so.
+// resting is an engine for the ConfigMaps of one namespace. Its requests are recorded, and time passes only when the
+// test says so.
 type resting struct {
 	*testing.T
 	*requests
@@ -201,7 +205,8 @@ func TestAtRestNothingIsAskedButByTheAudit(t *testing.T) {
 		r.clock.Step(time.Second)
 	}
 
-	// All requests that the steps have caused were sent before this object is labeled: it takes one patch and nothing else.
+	// All requests that the steps have caused were sent before this object is labeled: it takes one patch and nothing
+	// else.
 	late := r.create("late", "")
 	r.eventuallyAssigned(late)
 
@@ -234,8 +239,8 @@ func (r *resting) passes(since int) int {
 	}))
 }
 
-// Objects of shards that have lost no partitions are in their places. They are not visited to verify this immediately, because
-// there may be very many. They are visited once when the shards have not changed for a while.
+// Objects of shards that have lost no partitions are in their places. They are not visited to verify this immediately,
+// because there may be very many. They are visited once when the shards have not changed for a while.
 func TestDeathIsDealtWithWithoutALookAtAllObjects(t *testing.T) {
 	r := newResting(t)
 	all := target(r.ring)
@@ -282,8 +287,8 @@ func target(ring string, controlled ...string) *Target {
 	}
 }
 
-// viewOf returns the view of a ring with the given available shards. The Leases have no namespaces, so live Leases are used
-// instead.
+// viewOf returns the view of a ring with the given available shards. The Leases have no namespaces, so live Leases are
+// used instead.
 func viewOf(ring string, shards ...string) *membership.View {
 	leases := make([]*coordinationv1.Lease, len(shards))
 	for i, name := range shards {
@@ -294,4 +299,300 @@ func viewOf(ring string, shards ...string) *membership.View {
 	}
 
 	return membership.NewView(ring, leases, nil)
+}
+
+func TestGrace(t *testing.T) {
+	begin := time.Unix(1_000_000_000, 0)
+	g := &grace{}
+
+	g.retarget(begin, 1, 1, true)
+	require.LessOrEqual(t, g.wait(begin), time.Duration(0), "no wait in a ring of which nothing is known")
+
+	g.known = 4
+	g.retarget(begin, 1, 4, false)
+	require.LessOrEqual(t, g.wait(begin), time.Duration(0), "three have left, and none has come back")
+	g.retarget(begin, 0, 4, false)
+	g.retarget(begin, 1, 4, true)
+	require.Equal(t, comeback, g.wait(begin), "the first one has come back")
+	require.LessOrEqual(t, g.wait(begin.Add(comeback)), time.Duration(0), "the wait has an end")
+
+	later := begin.Add(comeback / 2)
+	g.retarget(later, 2, 4, true)
+	require.LessOrEqual(t, g.wait(later), time.Duration(0), "half of them are available")
+
+	// Shards that crash come back all the time. Objects do not wait for the end of that.
+	g = &grace{known: 4}
+	for at := time.Duration(0); at < 2*longestComeback; at += time.Second {
+		g.retarget(begin.Add(at), 0, 4, false)
+		g.retarget(begin.Add(at), 1, 4, true)
+		require.Equal(t, at < longestComeback, g.wait(begin.Add(at)) > 0, "after %s", at)
+	}
+
+	much := begin.Add(time.Hour)
+	g.retarget(much, 0, 4, false)
+	g.retarget(much, 1, 4, true)
+	require.Equal(t, comeback, g.wait(much), "this is another disruption")
+
+	g = &grace{}
+	g.retarget(begin, 0, 4, false)
+	g.retarget(begin, 1, 4, true)
+	require.Equal(t, comeback, g.wait(begin), "a new leader knows the Leases of shards that are not available")
+}
+
+func TestLinesAreFew(t *testing.T) {
+	now := time.Unix(1_000_000_000, 0)
+	q := &sparseLog{}
+
+	_, say := q.say(now)
+	require.True(t, say)
+
+	for range 3 {
+		_, say = q.say(now.Add(time.Second))
+		require.False(t, say)
+	}
+
+	others, say := q.say(now.Add(10 * time.Second))
+	require.True(t, say)
+	require.Equal(t, 3, others)
+}
+
+// After a disruption of all shards, the first shard that comes back would get all objects, and give them back when the
+// others follow.
+func TestFirstShardThatComesBackDoesNotGetEverything(t *testing.T) {
+	r := newResting(t)
+	all := target(r.ring)
+	three := of(all, "a", "b", "c")
+
+	for _, name := range three.View.AvailableShards() {
+		s := &leasetest.Shard{Client: r.plane.Client, Ring: r.ring, Namespace: r.ns, Name: name}
+		require.NoError(t, s.Acquire(t.Context()))
+		require.NoError(t, s.Release(t.Context()))
+	}
+
+	var objects []*corev1.ConfigMap
+
+	for i := range 12 {
+		name := fmt.Sprintf("object-%d", i)
+		owner, _ := three.View.Owner(key.Key{Kind: "ConfigMap", Namespace: r.ns, Name: name})
+		objects = append(objects, r.create(name, owner))
+	}
+
+	at := func(name string) (n int) {
+		for _, cm := range objects {
+			require.NoError(t, r.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
+
+			if cm.Labels[contract.ShardLabel(r.ring)] == name {
+				n++
+			}
+		}
+
+		return n
+	}
+
+	r.e.SetTarget(three)
+	r.run()
+
+	mine := at("a")
+	r.e.SetTarget(of(all))
+	r.e.SetTarget(of(all, "a"))
+	r.eventually(func() bool { return r.e.Report().Blocked == len(objects)-mine })
+	require.Contains(t, r.e.Report().BlockedExample, "1 of 3 shards have come back")
+	require.Equal(t, mine, at("a"))
+
+	r.e.SetTarget(three)
+	r.settle()
+	require.Equal(t, mine, at("a"), "no objects should have moved")
+
+	r.e.SetTarget(of(all))
+	r.e.SetTarget(of(all, "a"))
+	r.eventually(func() bool { return r.e.Report().Blocked == len(objects)-mine })
+	r.clock.Step(comeback)
+	r.eventually(func() bool { return at("a") == len(objects) })
+}
+
+// When a shard is lost, the watch for objects without an available shard continues from its position. Repeated events
+// about objects that the shard once had, and has no longer, cost nothing.
+func TestPastOfALostShardCostsNoRequest(t *testing.T) {
+	r := newResting(t)
+	all := target(r.ring)
+	two := of(all, "a", "b")
+
+	b := &leasetest.Shard{Client: r.plane.Client, Ring: r.ring, Namespace: r.ns, Name: "b"}
+	require.NoError(t, b.Acquire(t.Context()))
+	require.NoError(t, b.Release(t.Context()))
+
+	name := ""
+	for owner := ""; owner != "b"; {
+		name += "x"
+		owner, _ = two.View.Owner(key.Key{Kind: "ConfigMap", Namespace: r.ns, Name: name})
+	}
+
+	r.e.SetTarget(two)
+	r.run()
+	r.settle()
+
+	gone := r.create("gone", "b")
+	require.NoError(t, r.plane.Client.Delete(t.Context(), gone))
+
+	still := r.create(name, "b")
+
+	r.eventually(func() bool { // until the audit has reached these versions
+		r.clock.Step(auditEvery)
+
+		r.e.mu.Lock()
+		defer r.e.mu.Unlock()
+
+		version := r.e.history.reached[corev1.SchemeGroupVersion.WithResource("configmaps")]
+
+		return version != "" && !feed.Older(version, still.ResourceVersion)
+	})
+	r.settle()
+
+	before := len(r.since(0))
+	r.e.SetTarget(of(all, "a"))
+	r.eventuallyAssigned(still)
+	r.settle()
+
+	for _, request := range r.since(before) {
+		require.False(t, strings.HasSuffix(strings.TrimSpace(request), "/gone"), request)
+	}
+}
+
+func TestHistory(t *testing.T) {
+	gvr := corev1.SchemeGroupVersion.WithResource("configmaps")
+	at := func(shard, version string) feed.Object {
+		return feed.Object{ID: feed.ID{GVR: gvr, Namespace: "n", Name: "o"}, Shard: shard, ResourceVersion: version}
+	}
+
+	h := newHistory()
+	h.lose(sets.New("unknown"))
+	require.False(t, h.past(at("unknown", "1")), "no version is known to have been reached")
+
+	h.note(gvr, "9")
+	h.note(gvr, "10")
+	h.note(gvr, "8")
+	h.lose(sets.New("b"))
+	h.note(gvr, "11")
+
+	require.True(t, h.past(at("b", "9")))
+	require.True(t, h.past(at("b", "10")), "the list began after it")
+	require.False(t, h.past(at("b", "11")))
+	require.False(t, h.past(at("", "9")), "no list contains it")
+	require.False(t, h.past(at("c", "9")), "no list contains it")
+
+	many := sets.New[string]()
+	for i := range manyLost {
+		many.Insert(strings.Repeat("x", i+1))
+	}
+
+	h.lose(many)
+	require.Len(t, h.until, manyLost, "the history should be limited")
+}
+
+// A label that names an available shard matches no watch, even if it is wrong. The audit finds and counts such objects.
+func TestAuditRepairsLabelsThatNameLivingShards(t *testing.T) {
+	for what, spoil := range map[string]func(w *meddled) (spoilt client.Object, shard string, drain bool){
+		"an object restored from a backup": func(w *meddled) (client.Object, string, bool) {
+			return w.owners("restored", "a", 1)[0], "a", true
+		},
+		"a child that was given to another owner": func(w *meddled) (client.Object, string, bool) {
+			child, other := w.child(w.owner(w.namesAt(w.target, "a", "old", 1)[0], "a"), "child", "a"), w.owners("new", "b", 1)[0]
+			w.rest()
+
+			child.OwnerReferences = nil
+			require.NoError(w, controllerutil.SetControllerReference(other, child, w.client.Scheme()))
+			require.NoError(w, w.client.Update(w.Context(), child))
+
+			return child, "b", false
+		},
+		"a child that was left behind": func(w *meddled) (client.Object, string, bool) {
+			owner := w.owners("owner", "b", 1)[0]
+			child := w.child(owner, "child", "b")
+			w.rest()
+
+			child.OwnerReferences = nil // what --cascade=orphan does
+			require.NoError(w, w.client.Update(w.Context(), child))
+			require.NoError(w, w.client.Delete(w.Context(), owner))
+
+			return child, "", false
+		},
+		"a child that is elsewhere than its owner": func(w *meddled) (client.Object, string, bool) {
+			return w.child(w.owners("owner", "b", 1)[0], "child", "a"), "b", false
+		},
+		"an object of a namespace that is not selected": func(w *meddled) (client.Object, string, bool) {
+			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "elsewhere-"}}
+			require.NoError(w, w.client.Create(w.Context(), ns))
+
+			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: "copied", Labels: w.at("a")}}
+			require.NoError(w, w.client.Create(w.Context(), cm))
+
+			return cm, "a", true
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newMeddled(t, byHand)
+			w.e.SetTarget(w.target)
+			w.run()
+			w.rest()
+
+			o, shard, drain := spoil(w)
+			require.Zero(t, w.audited())
+			w.goesBy(int(auditEvery.Seconds()))
+			w.comes(o, shard, drain)
+			require.InDelta(t, 1, w.audited(), 0)
+
+			if drain {
+				w.acknowledge(o)
+			}
+
+			w.converges()
+			require.InDelta(t, 1, w.audited(), 0, "it should be counted once")
+		})
+	}
+}
+
+// A ring in which objects move converges only after a look at all objects. So a child that its shard has created too
+// late, and that has the label of that shard, waits for no audit.
+func TestWrongLabelOfAMovingRingNeedsNoAudit(t *testing.T) {
+	w := newMeddled(t, byHand)
+	stays, moves := w.owners("stays", "b", 1)[0], w.owners("moves", "a", 1)[0]
+	w.e.SetTarget(w.target)
+	w.run()
+	w.comes(moves, "a", true)
+
+	began := w.e.Clock.Now()
+	child := w.child(stays, "late", "a")
+	w.acknowledge(moves)
+	w.converges()
+	require.True(t, w.placed(child, "b", false))
+	require.Less(t, w.e.Clock.Since(began), auditEvery)
+}
+
+// rest waits until the ring has converged and an audit has just ended: the next one is due in a minute.
+func (w *meddled) rest() {
+	w.Helper()
+	w.converges()
+
+	ended := func() time.Time {
+		w.e.mu.Lock()
+		defer w.e.mu.Unlock()
+
+		return w.e.passes.ended
+	}
+	before := ended()
+
+	w.eventually(func() bool {
+		w.goesBy(1)
+		return ended().After(before)
+	}, "an audit should run once a minute")
+	w.converges()
+}
+
+// audited returns the number of misplaced objects that the audit has found.
+func (w *meddled) audited() (n float64) {
+	w.Helper()
+
+	measured(w.T, w.ring, "clusterring_rebalancer_audit_found_total", func(value float64) { n += value })
+
+	return n
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -30,16 +31,16 @@ type state struct {
 	table  *work.Table
 	passes passes
 	grace  grace
-	// lost are the shards whose objects still have to be listed. relist requests a list of all objects without an available
-	// shard.
+	// lost are the shards whose objects still have to be listed. relist requests a list of all objects without an
+	// available shard.
 	lost   sets.Set[string]
 	relist bool
 	// history records the past of lost shards.
 	history history
 	// ancestors know which objects can be followed.
 	ancestors *resources.Book
-	// failures are the sources that cannot be read, with the reason. unlisted are the sources that have not completed their
-	// list yet.
+	// failures are the sources that cannot be read, with the reason. unlisted are the sources that have not completed
+	// their list yet.
 	failures map[sourceID]string
 	unlisted sets.Set[sourceID]
 
@@ -64,8 +65,11 @@ func newState(c Config, ancestors *resources.Book) *state {
 		ancestors: ancestors,
 		failures:  map[sourceID]string{},
 		unlisted:  sets.New[sourceID](),
-		timer:     make(chan struct{}, 1), news: make(chan struct{}, 1), poke: make(chan struct{}, 1), owed: make(chan struct{}, 1),
-		gather: make(chan struct{}, 1),
+		timer:     make(chan struct{}, 1),
+		news:      make(chan struct{}, 1),
+		poke:      make(chan struct{}, 1),
+		owed:      make(chan struct{}, 1),
+		gather:    make(chan struct{}, 1),
 	}
 	s.due, s.room = sync.NewCond(&s.mu), sync.NewCond(&s.mu)
 
@@ -144,8 +148,8 @@ func (s *state) tick(ctx context.Context) {
 	}
 }
 
-// sleep waits until a time, or until it is woken, or until ctx ends. If the time is zero, it does not come. sleep reports
-// whether it has come.
+// sleep waits until a time, or until it is woken, or until ctx ends. If the time is zero, it does not come. sleep
+// reports whether it has come.
 func (s *state) sleep(ctx context.Context, until time.Time, woken <-chan struct{}) bool {
 	var passed <-chan time.Time
 
@@ -166,8 +170,8 @@ func (s *state) sleep(ctx context.Context, until time.Time, woken <-chan struct{
 	return false
 }
 
-// await blocks until the condition holds. The condition is evaluated with the lock held, after every change. It returns false
-// if ctx ended first.
+// await blocks until the condition holds. The condition is evaluated with the lock held, after every change. It returns
+// false if ctx ended first.
 func (s *state) await(ctx context.Context, on *sync.Cond, condition func() bool) bool {
 	stop := context.AfterFunc(ctx, func() {
 		s.mu.Lock()
@@ -190,15 +194,46 @@ func (s *state) await(ctx context.Context, on *sync.Cond, condition func() bool)
 	return ctx.Err() == nil
 }
 
-// next returns what is due; false if ctx ended.
-func (s *state) next(ctx context.Context) (job work.Job, ok bool) {
-	return job, s.await(ctx, s.due, func() bool {
-		var taken bool
+// take returns what is due, and the target that it is about; false if nothing is due anymore.
+func (s *state) take() (t *Target, job work.Job, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 
-		job, taken = s.table.Take(s.clock.Now())
+	now := s.clock.Now()
 
-		return taken
-	})
+	job, ok = s.table.Take(now)
+	if job.Grace = s.grace.wait(now); ok && job.Grace > 0 {
+		job.GraceReason = fmt.Sprintf("%d of %d shards have come back; others may follow within %s",
+			len(s.target.View.AvailableShards()), s.grace.known, comeback)
+	}
+
+	return s.target, job, ok
+}
+
+// knows reports whether an object is an obligation.
+func (s *state) knows(id feed.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	_, known := s.table.Has(id)
+
+	return known
+}
+
+// free records that a shard does not work on its objects.
+func (s *state) free(shard string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.table.Waits(work.HeldBy(shard)) {
+		s.table.Wake(work.HeldBy(shard))
+		s.changed()
+	}
+}
+
+// hangs records that the write of an object hangs.
+func (s *state) hangs(id feed.ID) {
+	s.update(func(now time.Time) { s.table.Hangs(now, id) })
 }
 
 // report records the outcome of a job.
@@ -212,15 +247,11 @@ func (s *state) report(id feed.ID, out work.Outcome) (late work.Late, news bool)
 	return late, news
 }
 
-func (s *state) again(id feed.ID) {
-	s.update(func(time.Time) { s.table.Again(id) })
-}
-
 // sight is an object that was seen.
 type sight struct {
 	object feed.Object
-	// inPlace reports whether it was in its place. watched reports whether its source also reports the removal of its drain
-	// label.
+	// inPlace reports whether it was in its place. watched reports whether its source also reports the removal of its
+	// drain label.
 	inPlace, watched bool
 	// room reports whether there is room for the object. It is called with the lock held. If it is nil, the default check
 	// applies.
@@ -238,27 +269,23 @@ func (s *state) saw(t *Target, o sight) bool {
 		return false
 	}
 
-	if _, known := s.table.Has(o.object.ID); !known && o.inPlace {
-		s.table.See(s.clock.Now(), o.object, true) // a family may wait for it; nothing else changes
-
-		return true
+	if r, _, ok := t.Set.Find(o.object.GVR.GroupResource()); ok && r.GVR != o.object.GVR {
+		return true // the source of this version ends, and that of the version which is served now lists all
 	}
 
-	s.see(o)
+	_, known := s.table.Has(o.object.ID)
+
+	if now := s.clock.Now(); o.inPlace || o.watched {
+		s.table.See(now, o.object, o.inPlace)
+	} else {
+		s.table.Find(now, o.object)
+	}
+
+	if known || !o.inPlace { // otherwise, only a family may have waited for it
+		s.changed()
+	}
 
 	return true
-}
-
-// see records a sight. The lock must be held.
-func (s *state) see(o sight) {
-	before, known := s.table.Has(o.object.ID)
-	s.table.See(s.clock.Now(), o.object, o.inPlace)
-
-	if o.object.Draining && !o.watched && (!known || !before.Draining) {
-		s.table.Doubt(o.object.ID)
-	}
-
-	s.changed()
 }
 
 // Target returns the current target; nil if there is none yet.
@@ -325,8 +352,8 @@ func (s *state) followed(t *Target) {
 	notify(s.gather)
 }
 
-// lostShards returns the shards that were available before and are not available after, and those that worked before and do not work after; none
-// if either target is nil.
+// lostShards returns the shards that were available before and are not available after, and those that worked before
+// and do not work after; none if either target is nil.
 func lostShards(before, after *Target) sets.Set[string] {
 	lost := sets.New[string]()
 
@@ -379,4 +406,134 @@ func (s *state) released(id feed.ID, resourceVersion string) {
 // missing requests a read of the objects that a complete list should contain, as far as is known, and does not.
 func (s *state) missing(drains bool, of func(feed.ID) bool) {
 	s.update(func(time.Time) { s.table.Unlisted(drains, of) })
+}
+
+// comeback is how long a ring waits for more of its shards after one has come back: about as long as a process takes to
+// start and to acquire its Lease.
+const comeback = 15 * time.Second
+
+// longestComeback limits the wait if shards come back one after another, and leave again: objects of lost shards must
+// not wait for as long as that lasts.
+const longestComeback = 4 * comeback
+
+// grace prevents the first shard that comes back after a disruption from getting all objects. The objects of lost
+// shards wait for a while if fewer than half of the shards are available that were available when the ring last
+// converged, and one has just come back. Otherwise, these objects would move to the few available shards, and back
+// again when the other shards follow. Objects without a shard do not wait. Objects of shards that leave do not wait
+// either while no shard comes back.
+type grace struct {
+	// known is the number of shards that were available when the ring last converged. Before the first convergence, it is
+	// the initial number of Leases, whoever holds them.
+	known int
+	// until is the end of the wait; zero if objects do not wait. began is when the first shard came back, and last when
+	// the last one did.
+	until, began, last time.Time
+}
+
+// retarget records another set of available shards. joined reports whether a shard has joined, and leases is the number
+// of Leases.
+func (g *grace) retarget(now time.Time, available, leases int, joined bool) {
+	if g.known == 0 {
+		g.known = leases
+	}
+
+	switch {
+	case 2*available >= g.known:
+		*g = grace{known: g.known}
+	case joined:
+		if now.Sub(g.last) > longestComeback {
+			g.began = now
+		}
+
+		g.last = now
+		g.until = now.Add(min(comeback, g.began.Add(longestComeback).Sub(now)))
+	}
+}
+
+// wait returns how long objects of lost shards have to wait; zero or negative if they do not have to.
+func (g *grace) wait(now time.Time) time.Duration { return g.until.Sub(now) }
+
+// manyLost is the number of lost shards that are remembered.
+const manyLost = 1000
+
+// history distinguishes news of a watch from repetitions. When a shard is lost, the watch for objects without an
+// available shard continues with another selector from its current position, which may be a minute old. It therefore
+// delivers objects that were at that shard in the meantime, wherever they are now. The objects that are still there are
+// listed. All other objects of that time are useless, and each would cost a request.
+type history struct {
+	// reached are resource versions that the API server has certainly reached.
+	reached map[schema.GroupVersionResource]string
+	// until contains, for each lost shard, the versions that were reached before its objects were listed.
+	until map[string]map[schema.GroupVersionResource]string
+}
+
+func newHistory() history {
+	return history{
+		reached: map[schema.GroupVersionResource]string{},
+		until:   map[string]map[schema.GroupVersionResource]string{},
+	}
+}
+
+// note records a version that was reached.
+func (h *history) note(gvr schema.GroupVersionResource, version string) {
+	if was, ok := h.reached[gvr]; !ok || feed.Older(was, version) {
+		h.reached[gvr] = version
+	}
+}
+
+// lose records shards whose objects are about to be listed.
+func (h *history) lose(shards sets.Set[string]) {
+	if len(h.until)+shards.Len() > manyLost {
+		clear(h.until) // the watches' repetitions are then processed
+	}
+
+	reached := maps.Clone(h.reached)
+	for name := range shards {
+		h.until[name] = reached
+	}
+}
+
+// past reports whether the object is not newer than the list of the objects of its lost shard.
+func (h *history) past(o feed.Object) bool {
+	until, ok := h.until[o.Shard][o.GVR]
+
+	return ok && (o.ResourceVersion == until || feed.Older(o.ResourceVersion, until))
+}
+
+// reached records a version that the API server has reached.
+func (s *state) reached(gvr schema.GroupVersionResource, version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.history.note(gvr, version)
+}
+
+// anew clears the history: a watch starts from scratch, and after a restore of its storage, the API server may use
+// other versions.
+func (s *state) anew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.history = newHistory()
+}
+
+// past reports whether a watch delivers an object in a past state, so that a list delivers the object.
+func (s *state) past(o feed.Object) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.target != nil && !s.target.View.Available(o.Shard) && s.history.past(o)
+}
+
+// check panics if an invariant of the engine does not hold. The lock must be held.
+func (s *state) check() {
+	for _, l := range s.passes.looks {
+		if l.verified && l.extent.any() {
+			invariants.Violated("1: %s is verified, but a pass has to look for misplaced objects", l.resource.GroupResource())
+		}
+	}
+
+	if at, ok := s.table.Next(); ok && (s.armed.IsZero() || s.armed.After(at)) {
+		invariants.Violated("2: an obligation is due at %s, but the table is checked at %s", at, s.armed)
+	}
 }

@@ -12,10 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
@@ -40,13 +41,12 @@ func run(t *testing.T, gvr string, tc moved) *api {
 		id = a.put(children, "child", tc.shard, tc.drain)
 	}
 
-	job := work.Job{Object: a.seen(id), Stale: tc.stale}
-	if tc.prepare != nil {
+	seen := a.seen(id)
+	if a.job.Stale = tc.stale; tc.prepare != nil {
 		tc.prepare(a, id)
 	}
 
-	out := a.mover().Move(t.Context(), target, job)
-	a.expect(tc.expected, out)
+	a.expect(tc.expected, a.move(seen, target()))
 
 	return a
 }
@@ -69,7 +69,7 @@ func TestMoveOfAMainObject(t *testing.T) {
 		"drained":                {shard: "a", expected: expected{"a 10 drain", is(work.Asked), asked}},
 		"not released yet":       {shard: "a", drain: true, expected: expected{"a 1 drain", is(work.Asked), nil}},
 		"no longer to be given":  {shard: "b", drain: true, expected: expected{"b 10", is(work.SeenInPlace), []string{patch, "moved " + name + ": withdraw"}}},
-		"no permit":              {shard: "a", prepare: func(a *api, _ feed.ID) { a.noPermits = true }, expected: expected{"a 1", work.Outcome{Event: work.Blocked, Cause: work.PermitOf("a", schema.GroupResource{Resource: "configmaps"})}, nil}},
+		"no permit":              {shard: "a", prepare: func(a *api, _ feed.ID) { a.job.Permit = "" }, expected: expected{"a 1", work.Outcome{Event: work.Blocked, Cause: work.PermitOf("a", schema.GroupResource{Resource: "configmaps"})}, nil}},
 		"read, and in place":     {stale: true, prepare: func(a *api, id feed.ID) { a.stored[id].Labels[shardKey] = "b" }, expected: expected{"b 1", is(work.SeenInPlace), []string{get}}},
 		"read, and gone":         {stale: true, prepare: func(a *api, id feed.ID) { delete(a.stored, id) }, expected: expected{"-", is(work.SeenInPlace), []string{get}}},
 		"not read":               {stale: true, prepare: fails("get configmaps", errors.New("etcd")), expected: expected{"-", unknown, []string{get}}},
@@ -79,8 +79,7 @@ func TestMoveOfAMainObject(t *testing.T) {
 		"a conflict":             {prepare: func(a *api, id feed.ID) { a.stored[id].ResourceVersion = "2" }, expected: expected{" 1", work.Outcome{Event: work.Failed, Stale: true, Brief: true}, []string{patch}}},
 		"no answer":              {shard: "a", prepare: fails("patch configmaps", context.DeadlineExceeded), expected: expected{"a 1", unknown, []string{patch}}},
 		"an unknown namespace":   {prepare: fails("namespace", errors.New("not synced")), expected: expected{" 1", is(work.Failed), nil}},
-		"not its turn":           {prepare: func(a *api, _ feed.ID) { a.noTurn = true }, expected: expected{" 1", work.Outcome{Event: work.Blocked, Cause: work.TurnOf(feed.ID{GVR: owners, Namespace: "n", Name: name})}, nil}},
-		"goes after others":      {prepare: func(a *api, _ feed.ID) { a.scattered = true }, expected: expected{" 1", work.Outcome{Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + name))}, []string{"gather what follows " + name + " at b"}}},
+		"goes after others":      {prepare: func(a *api, _ feed.ID) { a.job.Gathered.All = false }, expected: expected{" 1", work.Outcome{Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + name)), To: "b"}, nil}},
 		"taken back":             {prepare: admission(func(l map[string]string) { delete(l, shardKey) }), expected: expected{" 10", work.Outcome{Event: work.Failed, Reason: "reverts the labels"}, assigned}},
 		"put elsewhere":          {prepare: admission(func(l map[string]string) { l[shardKey] = "a" }), expected: expected{"a 10", is(work.Woken), assigned}},
 		"its drain taken back":   {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey) }), expected: expected{"a 10", work.Outcome{Event: work.Failed, Reason: "reverts the labels"}, asked}},
@@ -90,17 +89,18 @@ func TestMoveOfAMainObject(t *testing.T) {
 	}
 }
 
-// The write of the shard label also writes since when the followers are there, and removes what an earlier handover has written.
+// The write of the shard label also writes since when the followers are there, and removes what an earlier handover has
+// written.
 func TestHandoverIsWritten(t *testing.T) {
 	for what, handover := range map[string]contract.Handover{"nothing follows": {}, "something does": {children.GroupResource(): "17"}} {
 		t.Run(what, func(t *testing.T) {
 			a := newAPI(t)
-			a.handover = handover
+			a.job.Gathered.From = handover
 			id := a.put(owners, ownerAtB(), "", false)
 			key := contract.HandoverAnnotation(ring)
 			metav1.SetMetaDataAnnotation(&a.stored[id].ObjectMeta, key, "earlier")
 
-			out := a.mover().Move(t.Context(), target, work.Job{Object: a.seen(id)})
+			out := a.move(a.seen(id), target())
 			require.Equal(t, work.SeenInPlace, out.Event)
 
 			now, is := a.stored[id].Annotations[key]
@@ -125,7 +125,7 @@ func TestDrainNamesTheNextShard(t *testing.T) {
 				at.Set = alone()
 			}
 
-			out := a.mover().Move(t.Context(), func() *placement.Target { return at }, work.Job{Object: a.seen(id)})
+			out := a.move(a.seen(id), at)
 			require.Equal(t, work.Asked, out.Event)
 			require.Equal(t, tc.value, a.stored[id].Labels[drainKey])
 		})
@@ -142,11 +142,12 @@ func TestMoveLooksUpAWriteWithoutAnAnswer(t *testing.T) {
 	id := a.put(owners, ownerAtB(), "", false)
 	a.fails["patch configmaps"], a.lost = context.DeadlineExceeded, true
 
-	out := a.mover().Move(t.Context(), target, work.Job{Object: a.seen(id)})
+	out := a.move(a.seen(id), target())
 	require.Equal(t, work.Failed, out.Event)
 	require.True(t, out.Stale)
 
-	out = a.mover().Move(t.Context(), target, work.Job{Object: *out.Object, Stale: out.Stale})
+	a.job.Stale = out.Stale
+	out = a.move(*out.Object, target())
 	a.expect(expected{"b 10", work.Outcome{Event: work.SeenInPlace}, []string{"patch configmaps " + id.Name, "get configmaps " + id.Name}}, out)
 }
 
@@ -159,21 +160,23 @@ func TestMoveOfAControlledObject(t *testing.T) {
 		return func(a *api, _ feed.ID) { a.put(owners, name, shard, drain) }
 	}
 	known := func(shard string) func(*api, feed.ID) {
-		return func(a *api, _ feed.ID) { a.others[owner] = a.seen(a.put(owners, name, shard, false)) }
+		return func(a *api, _ feed.ID) {
+			a.job.Follows = work.Followed{Moving: true, Object: a.seen(a.put(owners, name, shard, false))}
+		}
 	}
 	fails := func(what string, err error) func(*api, feed.ID) {
 		return func(a *api, _ feed.ID) { a.fails[what] = err }
 	}
 	given := func(a *api, _ feed.ID) {
 		known("")(a, feed.ID{})
-		a.given = map[feed.ID]bool{owner: true}
+		a.job.Follows.Given = true
 	}
 	waits := work.Outcome{Event: work.Blocked, Cause: work.OwnerOf(owner)}
 	settled := work.Outcome{Event: work.SeenInPlace}
 
 	for what, tc := range map[string]moved{
 		"to its owner":                          {prepare: ownerAt("b", false), expected: expected{"b 10", settled, []string{get, patch, assigned}}},
-		"to an owner out of its place":          {prepare: ownerAt("a", false), expected: expected{"a 10", work.Outcome{Event: work.Woken}, []string{get, see, patch, assigned}}},
+		"to an owner out of its place":          {prepare: ownerAt("a", false), expected: expected{"a 10", work.Outcome{Event: work.Woken}, []string{get, patch, assigned, see}}},
 		"there is with an owner out of place":   {shard: "a", prepare: ownerAt("a", false), expected: expected{"a 1", waits, []string{get, see}}},
 		"and its owner has no shard":            {prepare: ownerAt("", false), expected: expected{" 1", waits, []string{get, see}}},
 		"and its owner is being drained":        {shard: "b", drain: true, prepare: ownerAt("a", true), expected: expected{"b 1 drain", waits, []string{get, see}}},
@@ -181,19 +184,12 @@ func TestMoveOfAControlledObject(t *testing.T) {
 		"has none, and its owner neither":       {prepare: known(""), expected: expected{" 1", waits, nil}},
 		"goes before its owner":                 {prepare: given, expected: expected{"b 10", settled, []string{patch, assigned}}},
 		"leaves a shard before its owner comes": {shard: "a", prepare: given, expected: expected{"b 10", settled, []string{patch, assigned}}},
-		"has none, its owner does":              {prepare: known("a"), expected: expected{"a 10", work.Outcome{Event: work.Woken}, []string{get, see, patch, assigned}}},
+		"has none, its owner does":              {prepare: known("a"), expected: expected{"a 10", work.Outcome{Event: work.Woken}, []string{get, patch, assigned, see}}},
 		"has no owner":                          {expected: expected{"b 10", settled, []string{get, patch, assigned}}},
 		"has no owner, and stays where it is":   {shard: "a", expected: expected{"a 1", settled, []string{get}}},
 		"has an owner of the same name":         {shard: "a", prepare: func(a *api, id feed.ID) { ownerAt("b", false)(a, id); a.stored[owner].UID = "another" }, expected: expected{"a 1", settled, []string{get}}},
-		"another of its owner's name is moving": {prepare: func(a *api, id feed.ID) {
-			known("")(a, id)
-			o := a.others[owner]
-			o.UID = "another"
-			a.others[owner] = o
-		}, expected: expected{" 1", waits, []string{get, see}}},
-		"its owner cannot be read":                 {prepare: fails("get configmaps", errors.New("etcd")), expected: expected{" 1", work.Outcome{Event: work.Failed, Reason: "find the owner"}, []string{get}}},
-		"its owner's resource is not served":       {shard: "a", prepare: fails("get configmaps", errNotServed), expected: expected{"a 1", work.Outcome{Event: work.Failed, Reason: "find the owner"}, []string{get}}},
-		"not its turn: the owner is not looked at": {prepare: func(a *api, _ feed.ID) { a.noTurn = true }, expected: expected{" 1", work.Outcome{Event: work.Blocked, Cause: work.TurnOf(feed.ID{GVR: children, Namespace: "n", Name: "child"})}, nil}},
+		"its owner cannot be read":              {prepare: fails("get configmaps", errors.New("etcd")), expected: expected{" 1", work.Outcome{Event: work.Failed, Reason: "find the owner"}, []string{get}}},
+		"its owner's resource is not served":    {shard: "a", prepare: fails("get configmaps", errNotServed), expected: expected{"a 1", work.Outcome{Event: work.Failed, Reason: "find the owner"}, []string{get}}},
 	} {
 		t.Run(what, func(t *testing.T) { run(t, "child", tc) })
 	}
@@ -215,7 +211,7 @@ func TestMoveFromADeadShard(t *testing.T) {
 		"its Lease is free":    {prepare: holds(""), expected: taken},
 		"it holds its Lease":   {prepare: holds("dead"), expected: expected{"dead 1", blocked(time.Second, "holds its Lease"), []string{lease}}},
 		"Lease cannot be read": {prepare: func(a *api, _ feed.ID) { a.fails["lease"] = apierrors.NewForbidden(owners.GroupResource(), "", nil) }, expected: expected{"dead 1", blocked(askAgain, "confirm that shard dead"), []string{lease}}},
-		"another one retries":  {prepare: func(a *api, _ feed.ID) { a.held["dead"] = true }, expected: expected{"dead 1", blocked(0, ""), nil}},
+		"another one retries":  {prepare: func(a *api, _ feed.ID) { a.job.Held = true }, expected: expected{"dead 1", blocked(0, ""), nil}},
 		"no answer to a write": {
 			prepare:  func(a *api, id feed.ID) { holds("")(a, id); a.fails["patch configmaps"] = context.DeadlineExceeded },
 			expected: expected{"dead 1", work.Outcome{Event: work.Failed, Stale: true}, []string{lease, "free dead", patch}},
@@ -232,30 +228,152 @@ func TestMoveFromADeadShard(t *testing.T) {
 // Objects of shards that may come back wait without any requests.
 func TestMoveWaitsForShardsThatComeBack(t *testing.T) {
 	a := newAPI(t)
-	a.grace = time.Minute
+	a.job.Grace, a.job.GraceReason = time.Minute, "others may follow"
 	id := a.put(owners, ownerAtB(), "gone", false)
 
-	out := a.mover().Move(t.Context(), target, work.Job{Object: a.seen(id)})
+	out := a.move(a.seen(id), target())
 	a.expect(expected{object: "gone 1", out: work.Outcome{
 		Event: work.Blocked, Cause: work.HeldBy("gone"), RetryAfter: time.Minute, Reason: "others may follow",
 	}}, out)
 }
 
-// A move may wait long for its turn. It uses the target and the shard's Lease as they are after the wait.
-func TestMoveLooksWhenItsTurnHasCome(t *testing.T) {
+// Objects that follow another one than when the job began may have to wait for others.
+func TestMoveEndsIfItTurnsOutToFollowAnother(t *testing.T) {
 	a := newAPI(t)
-	a.leases = []coordinationv1.Lease{leaseOf("dead", "dead")}
-	id := a.put(owners, ownerAtB(), "dead", false)
-	now := target()
+	id := a.put(children, "child", "", false)
+	seen := a.seen(id)
+	a.stored[id].OwnerReferences[0].UID = "another"
+	a.job.Stale = true
 
-	a.entered = func() {
-		a.leases = []coordinationv1.Lease{leaseOf("dead", "")}
-		now.View = viewOf("a")
+	a.expect(expected{" 1", work.Outcome{Event: work.Woken}, []string{"get secrets child"}}, a.move(seen, target()))
+}
+
+// An object stays behind the last of those that follow it if its next shard cannot know, or ignores, what to wait for.
+func TestObjectStaysBehindWhatFollowsIt(t *testing.T) {
+	for what, tc := range map[string]struct {
+		alone, holdsOff, plain bool
+		ago, wait              time.Duration
+	}{
+		"the next shard compares its caches":     {holdsOff: true},
+		"it does not":                            {wait: 250 * time.Millisecond},
+		"it does not, and some time has passed":  {ago: 100 * time.Millisecond, wait: 150 * time.Millisecond},
+		"it does not, and the time has passed":   {ago: 250 * time.Millisecond},
+		"it does not, and nothing follows":       {alone: true},
+		"the annotation is full":                 {holdsOff: true, plain: true, ago: time.Second, wait: time.Second},
+		"it is full, and the time has passed":    {holdsOff: true, plain: true, ago: 2 * time.Second},
+		"it is full for a shard that never asks": {plain: true, ago: time.Second, wait: time.Second},
+		"it is full, and nothing follows":        {alone: true, plain: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			a := newAPI(t)
+			if !tc.alone {
+				a.job.Gathered.From = contract.Handover{children.GroupResource(): "17"}
+			}
+
+			id := a.put(owners, ownerAtB(), "", false)
+			a.job.Plain, a.job.Gathered.Since = tc.plain, start.Add(time.Hour-tc.ago)
+
+			at := target()
+			if tc.holdsOff {
+				at.View = holdingOff("a", "b")
+			}
+
+			out := a.move(a.seen(id), at)
+			if tc.wait == 0 {
+				require.Equal(t, work.SeenInPlace, out.Event)
+
+				written := a.stored[id].Annotations[contract.HandoverAnnotation(ring)]
+				require.Equal(t, !tc.plain && !tc.alone, written != "")
+
+				return
+			}
+
+			a.expect(expected{" 1", work.Outcome{
+				Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + id.Name)), To: "b", RetryAfter: tc.wait,
+			}, nil}, out)
+		})
+	}
+}
+
+// An object leaves a dead shard before what follows it, unless the shard would hold off if it came back.
+func TestObjectLeavesADeadShardFirst(t *testing.T) {
+	for what, holdsOff := range map[string]bool{"the shard holds off": true, "the shard works at once": false} {
+		t.Run(what, func(t *testing.T) {
+			a := newAPI(t)
+			a.leases, a.job.Gathered.All = []coordinationv1.Lease{leaseOf("dead", "")}, false
+			id := a.put(owners, ownerAtB(), "dead", false)
+			at := target()
+			want := expected{" 10", work.Outcome{Event: work.Woken}, []string{
+				"lease ", "free dead", "patch configmaps " + id.Name, "moved " + id.Name + ": release",
+			}}
+
+			if holdsOff {
+				dead := leaseOf("dead", "")
+				metav1.SetMetaDataAnnotation(&dead.ObjectMeta, contract.AnnotationHoldOff, "2s")
+				at.View = membership.NewView(ring, []*coordinationv1.Lease{new(leaseOf("a", "a")), new(leaseOf("b", "b")), &dead}, nil)
+				want = expected{"dead 1", work.Outcome{
+					Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + id.Name)), To: "b",
+				}, []string{"lease ", "free dead"}}
+			}
+
+			a.expect(want, a.move(a.seen(id), at))
+		})
+	}
+}
+
+// A refusal because of the size of the annotations is reported, if the move has added one.
+func TestFullAnnotationsAreReported(t *testing.T) {
+	annotations, handover := field.NewPath("metadata", "annotations"), contract.Handover{children.GroupResource(): "17"}
+	tooLong := field.TooLong(annotations, "", 262144)
+
+	for what, tc := range map[string]struct {
+		handover contract.Handover
+		err      *field.Error
+		full     bool
+	}{
+		"full":                      {handover, tooLong, true},
+		"full of the user's":        {nil, tooLong, false},
+		"something else is long":    {handover, field.TooLong(field.NewPath("spec"), "", 1), false},
+		"something else is refused": {handover, field.Invalid(annotations, "", ""), false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			a := newAPI(t)
+			a.job.Gathered.From = tc.handover
+			refused := apierrors.NewInvalid(schema.GroupKind{Kind: "ConfigMap"}, "", field.ErrorList{tc.err})
+			a.fails["patch configmaps"] = refused
+			id := a.put(owners, ownerAtB(), "", false)
+
+			out := a.move(a.seen(id), target())
+			a.expect(expected{
+				" 1", work.Outcome{Event: work.Failed, Stale: true, Full: tc.full, Reason: "is invalid"},
+				[]string{"patch configmaps " + id.Name},
+			}, out)
+		})
+	}
+}
+
+func holdingOff(shards ...string) *membership.View {
+	leases := make([]*coordinationv1.Lease, len(shards))
+	for i, name := range shards {
+		leases[i] = new(leaseOf(name, name))
+		metav1.SetMetaDataAnnotation(&leases[i].ObjectMeta, contract.AnnotationHoldOff, "2s")
 	}
 
-	out := a.mover().Move(t.Context(), func() *placement.Target { return now }, work.Job{Object: a.seen(id)})
-	a.expect(expected{" 10", work.Outcome{Event: work.Woken}, []string{
-		"lease ", "free dead", "patch configmaps " + id.Name, "moved " + id.Name + ": release",
-	}}, out)
-	require.Zero(t, a.inside)
+	return membership.NewView(ring, leases, nil)
+}
+
+// A move determines once where an object belongs, although it waits for the API server, and although it sees the object
+// again in the answer of the write. The place of a follower costs two look-ups, and that of its owner, which is read,
+// another one.
+func TestPlaceIsDeterminedOncePerMove(t *testing.T) {
+	a := newAPI(t)
+	owner := a.put(owners, ownerAtB(), "", false)
+	require.Equal(t, work.SeenInPlace, a.move(a.seen(owner), target()).Event)
+	require.Equal(t, 1, a.looked)
+
+	a.looked = 0
+	child := a.put(children, "child", "", false)
+	require.Equal(t, work.SeenInPlace, a.move(a.seen(child), target()).Event)
+	require.Equal(t, 2+1, a.looked)
+	require.Equal(t, "b", a.stored[child].Labels[shardKey])
 }

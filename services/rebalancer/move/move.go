@@ -1,3 +1,29 @@
+// Package move takes an object one step towards its place.
+//
+// A step reads what it has to, decides, and sends at most one write. What is known without a request is in the
+// [work.Job], and what the step has seen and done is in the [work.Outcome]: the package stores nothing.
+//
+// # The stages of a move
+//
+//	stage    asks              the move continues if
+//	read     the API server    the object exists; it is read only if it has changed since it was seen
+//	place    nothing           something has to be done about the object, nothing known prevents it, and it still follows
+//	                           the objects with which it takes turns
+//	owner    the API server    the shard of a controlled object's owner is known, or the owner is about to get one
+//	decide   [plan.Decide]     always
+//	grace    the job           lost shards are not expected to come back
+//	confirm  [takeover.Guard]  a shard that loses the object without being asked does not hold its Lease
+//	gather   the job           all objects that follow the object have moved before it, or some time before it; an object
+//	                           that leaves a dead shard first does not wait for them
+//	grant    the job           one more object of the shard may be drained
+//	act      the API server    never: it writes, or reports what the object waits for
+//
+// A move that ends before act costs nothing to repeat: the object waits for whatever has ended the move.
+//
+// # Rejected alternative
+//
+// The alternative is to collect all facts first, and to decide once. Almost all objects need only a few of the facts,
+// and some facts cost a request. Therefore, a stage asks for its fact only when all previous stages have passed.
 package move
 
 import (
@@ -5,12 +31,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -23,9 +49,11 @@ import (
 )
 
 const (
-	// requestTimeout is the timeout of one request. The next read of the object shows the effect of one that has timed out.
+	// requestTimeout is the timeout of one request. The next read of the object shows the effect of one that has timed
+	// out.
 	requestTimeout = 30 * time.Second
-	// unansweredAfter is how long a failed write must have taken to count as unanswered: half of the least time that it has.
+	// unansweredAfter is how long a failed write must have taken to count as unanswered: half of the least time that it
+	// has.
 	unansweredAfter = 500 * time.Millisecond
 	// ownerSoon is the pause between two reads of an owner, if no event reports when the owner gets a shard.
 	ownerSoon = time.Second
@@ -36,80 +64,80 @@ const (
 	confirmWithin = 10 * time.Second
 )
 
-// Obligations are the obligations of the ring, as far as one move depends on others. Its methods must be safe for concurrent use.
-type Obligations interface {
-	// See records an object that is not in its place.
-	See(o feed.Object)
-	// Has returns an object that is not in its place, as it was last seen; false if there is no obligation for it.
-	Has(id feed.ID) (feed.Object, bool)
-	// Grant gives an object a permit of its shard. It reports whether one was free.
-	Grant(id feed.ID, shard string) bool
-	// Held reports whether objects of the shard wait because the shard may still work on them, and a retry is scheduled.
-	Held(shard string) bool
-	// Free records that a shard does not work on its objects.
-	Free(shard string)
-	// Gathered reports whether all followers of an object are at the shard to, from which resource versions on, and when the
-	// last one arrived; the time is later if that is not known. If not all are there, it starts a search for them, and they
-	// may move to that shard. The object must not have a shard that works on it, or must follow another object.
-	Gathered(o feed.Object, to string) (from contract.Handover, since time.Time, all bool)
-	// Writing records that a write to an object of the resource begins. Call the result with the resource version of the object after the
-	// write, if the write has changed it.
-	Writing(of schema.GroupResource) (written func(version string))
-	// Given reports whether no shard works on the object with this name and UID, and the object waits for its followers.
-	Given(owner feed.ID, uid types.UID) bool
-	// Grace returns how long objects of lost shards have to wait for their shards to come back, and the reason. A wait of
-	// zero or less means that they do not have to wait.
-	Grace() (wait time.Duration, reason string)
-}
-
 // Mover moves the objects of one ring. All fields are required. It is safe for concurrent use.
 type Mover struct {
-	Objects     *feed.Client
-	Guard       *takeover.Guard
-	Lookup      placement.Lookup
-	Obligations Obligations
+	Objects *feed.Client
+	Guard   *takeover.Guard
+	Lookup  placement.Lookup
+	// Between reports whether objects of a controlled resource may be followed by others.
+	Between func(schema.GroupResource) bool
 	// Clock is the clock of the guard.
 	Clock clock.WithDelayedExecution
-	// Turn requests the turn to decide about an object: see [Turns.Begin].
-	Turn func(owner, id feed.ID) (end func(), ok bool)
-	// Hangs is called while a write of the object hangs. It may be called late, when the move has ended.
-	Hangs func(id feed.ID)
+	// Free is called when a shard was found not to work on its objects.
+	Free func(shard string)
 	// Moved is called after each successful write.
 	Moved func(o feed.Object, verb plan.Verb)
 }
 
-// glance avoids the queue of the API server if nothing has to be done.
-func (m *Mover) glance(ctx context.Context, w *walk) *work.Outcome {
-	if w.stale = w.stale || w.present().Unread(w.object); w.stale {
-		return nil
-	}
+// walk is one move of an object, with the results of its stages.
+type walk struct {
+	work.Job
 
-	return m.place(ctx, w)
+	target *placement.Target
+	// hangs is called when the write hangs.
+	hangs func()
+	// object is the object as the move has last seen it, and at is the result of place.
+	object feed.Object
+	at     placement.Assessment
+	// owned is the result of owner, and action is the result of decide.
+	owned  plan.Owner
+	action plan.Action
+	// misplaced is the owner, if it was read and is not in its place.
+	misplaced *feed.Object
+	// until is the result of confirm: the deadline of a write. It is zero if no shard loses the object without being
+	// asked.
+	until time.Time
+	// handover is the result of gather.
+	handover contract.Handover
 }
 
-// enter precedes all requests: the object may have to wait long in the queue. What later stages find out about the owner or a
-// Lease is used without delay.
-func (m *Mover) enter(ctx context.Context, w *walk) *work.Outcome {
-	leave, err := m.Objects.Enter(ctx)
-	if err != nil {
-		return failed(nil, err)
+// Move moves an object one step. The object may be read and written from now on. hangs is called if the write hangs; it
+// must not block.
+func (m *Mover) Move(ctx context.Context, target *placement.Target, job work.Job, hangs func()) work.Outcome {
+	w := &walk{Job: job, target: target, hangs: hangs, object: job.Object}
+
+	out := m.walk(ctx, w)
+	out.Owner = w.misplaced
+
+	return *out
+}
+
+// walk passes the stages in order.
+func (m *Mover) walk(ctx context.Context, w *walk) *work.Outcome {
+	for _, stage := range [...]func(context.Context, *walk) *work.Outcome{
+		m.read, m.place, m.owner, m.decide, m.grace, m.confirm, m.gather, m.grant,
+	} {
+		if out := stage(ctx, w); out != nil {
+			return out
+		}
 	}
 
-	w.leave = sync.OnceFunc(leave)
-	w.atEnd(w.leave)
-
-	return nil
+	return m.act(ctx, w)
 }
 
 // read reads an object that has changed since it was seen.
 func (m *Mover) read(ctx context.Context, w *walk) *work.Outcome {
-	if !w.stale {
+	if !w.Stale && !w.target.Unread(w.object) {
 		return nil
 	}
 
 	o, err := m.get(ctx, w.object.ID)
 	if err != nil {
 		return failed(nil, err)
+	}
+
+	if o.Above = w.object.Above; o.Lineage()[0] != w.object.Lineage()[0] {
+		o.Above = feed.Above{}
 	}
 
 	w.object = o
@@ -119,55 +147,25 @@ func (m *Mover) read(ctx context.Context, w *walk) *work.Outcome {
 
 // place determines where the object belongs, and whether something has to be done about it. It sends no request.
 func (m *Mover) place(ctx context.Context, w *walk) (out *work.Outcome) {
-	if t := w.present(); t != w.target { // otherwise, it is the object of the last time
-		var err error
+	at, err := w.target.Assess(ctx, m.Lookup, w.object)
 
-		w.target = t
-		w.at, err = t.Assess(ctx, m.Lookup, w.object)
-		w.object.Above = w.at.Above
-
-		switch {
-		case errors.Is(err, placement.ErrKeyUnread):
-			return failed(nil, err)
-		case err != nil:
-			return failed(&w.object, err)
-		}
+	switch {
+	case errors.Is(err, placement.ErrKeyUnread):
+		return failed(nil, err)
+	case err != nil:
+		return failed(&w.object, err)
 	}
 
-	shard := w.object.Shard
-	w.follows = m.followed(w)
-	w.kept = shard != "" && !w.works(shard) && m.Obligations.Held(shard)
+	w.at, w.object.Above = at, at.Above
+	if w.object.UID != w.Object.UID || w.object.Lineage() != w.Object.Lineage() {
+		return w.outcome(work.Woken) // it takes turns with other objects, and other facts concern it
+	}
 
 	return w.resting()
 }
 
-// followed returns what is known about the object that the object follows.
-func (m *Mover) followed(w *walk) (f followed) {
-	if w.at.Owner == nil {
-		return followed{}
-	}
-
-	id := w.ownerID()
-	f.object, f.moving = m.Obligations.Has(id)
-	f.given = m.Obligations.Given(id, w.at.Owner.UID)
-
-	return f
-}
-
-// turn requests the turn to decide about the object.
-func (m *Mover) turn(_ context.Context, w *walk) *work.Outcome {
-	end, ok := m.Turn(w.ownerID(), w.object.ID)
-	if !ok {
-		return w.blocked(work.TurnOf(w.object.ID))
-	}
-
-	w.atEnd(end)
-
-	return nil
-}
-
-// owner determines the shard of a controlled object's owner. It reads the owner, unless no shard works on the owner as far as
-// is known: only the rebalancer can then assign it.
+// owner determines the shard of a controlled object's owner. It reads the owner, unless no shard works on the owner as
+// far as is known: only the rebalancer can then assign it.
 func (m *Mover) owner(ctx context.Context, w *walk) *work.Outcome {
 	if !w.needsOwner() {
 		return nil
@@ -175,17 +173,14 @@ func (m *Mover) owner(ctx context.Context, w *walk) *work.Outcome {
 
 	var err error
 
-	if w.follows = m.followed(w); w.follows.moving && w.follows.given {
-		o := w.follows.object
-		w.owned = plan.Owner{Exists: true, Shard: o.Shard, Draining: o.Draining, Belongs: w.at.OwnerBelongs}
+	if o := w.Follows; o.Moving && o.Given {
+		w.owned = plan.Owner{Exists: true, Shard: o.Object.Shard, Draining: o.Object.Draining, Belongs: w.at.OwnerBelongs}
 	} else if w.owned, err = m.readOwner(ctx, w); err != nil {
 		return failed(&w.object, err)
 	}
 
 	// The owner was read after the object was placed, and may have entered or left the ring.
 	if w.at.Owner.Resource.Selector != "" {
-		w.target = nil
-
 		if out := m.place(ctx, w); out != nil || !w.needsOwner() {
 			return cmp.Or(out, w.outcome(work.Woken))
 		}
@@ -193,16 +188,16 @@ func (m *Mover) owner(ctx context.Context, w *walk) *work.Outcome {
 		w.owned.Belongs = w.at.OwnerBelongs
 	}
 
-	if w.follows = m.followed(w); w.ownerIsBetween() {
-		return w.blocked(work.OwnerOf(w.ownerID()))
+	if w.ownerIsBetween() {
+		return w.blocked(w.waitsFor())
 	}
 
 	return nil
 }
 
-// readOwner reads the owner of a controlled object. If the owner is not in its place, it records this.
+// readOwner reads the owner of a controlled object. If the owner is not in its place, the outcome reports this.
 func (m *Mover) readOwner(ctx context.Context, w *walk) (plan.Owner, error) {
-	o, err := m.get(ctx, w.ownerID())
+	o, err := m.get(ctx, w.at.OwnerID(w.object))
 
 	switch {
 	case resources.IsGone(err):
@@ -219,7 +214,7 @@ func (m *Mover) readOwner(ctx context.Context, w *walk) (plan.Owner, error) {
 	}
 
 	if o.Above = at.Above; !at.InPlace {
-		m.Obligations.See(o)
+		w.misplaced = &o
 	}
 
 	return plan.Owner{Exists: true, Shard: o.Shard, Draining: o.Draining, Belongs: w.at.OwnerBelongs}, nil
@@ -227,26 +222,20 @@ func (m *Mover) readOwner(ctx context.Context, w *walk) (plan.Owner, error) {
 
 // decide asks the plan.
 func (m *Mover) decide(_ context.Context, w *walk) *work.Outcome {
-	w.action = w.planned()
+	in := w.at.Input(w.object)
+	in.Owner = w.owned
+	w.action = plan.Decide(w.target.View.In(w.at.In), in)
 
 	return nil
 }
 
 // grace lets objects wait for shards that may come back soon.
 func (m *Mover) grace(_ context.Context, w *walk) *work.Outcome {
-	if w.action.TakenFrom == "" || w.action.Verb != plan.Assign {
+	if w.action.TakenFrom == "" || w.action.Verb != plan.Assign || w.Grace <= 0 {
 		return nil
 	}
 
-	wait, reason := m.Obligations.Grace()
-	if wait <= 0 {
-		return nil
-	}
-
-	out := w.blocked(work.HeldBy(w.action.TakenFrom))
-	out.RetryAfter, out.Reason = wait, reason
-
-	return out
+	return w.held(w.action.TakenFrom, w.Grace, w.GraceReason)
 }
 
 // confirm determines whether the object may be taken from its shard without asking the shard, and until when.
@@ -272,18 +261,12 @@ func (m *Mover) confirm(ctx context.Context, w *walk) *work.Outcome {
 
 	switch {
 	case err != nil:
-		out := w.blocked(work.HeldBy(shard))
-		out.RetryAfter, out.Reason = askAgain, fmt.Sprintf("confirm that shard %s does not hold its Lease: %v", shard, err)
-
-		return out
+		return w.held(shard, askAgain, fmt.Sprintf("confirm that shard %s does not hold its Lease: %v", shard, err))
 	case !verdict.Allowed:
-		out := w.blocked(work.HeldBy(shard))
-		out.RetryAfter, out.Reason = verdict.RetryAfter, verdict.Reason
-
-		return out
+		return w.held(shard, verdict.RetryAfter, verdict.Reason)
 	}
 
-	m.Obligations.Free(shard)
+	m.Free(shard)
 
 	w.until = verdict.Until
 
@@ -296,28 +279,26 @@ func (m *Mover) gather(_ context.Context, w *walk) *work.Outcome {
 		w.action = plan.Action{Verb: plan.Release, TakenFrom: w.action.TakenFrom}
 	}
 
-	if !w.action.ChildrenFirst {
+	switch of := w.object.GVR.GroupResource(); {
+	case !w.action.ChildrenFirst:
 		return nil
+	case w.at.Role == resources.Controlled && !w.Related && !m.Between(of):
+		return nil // nothing has ever followed an object of this kind
+	case !w.Gathered.All || w.Gathered.To != w.action.To:
+		return w.gathers(0)
 	}
 
-	handover, since, all := m.Obligations.Gathered(w.object, w.action.To)
-	if w.handover = handover; !all {
-		return w.blocked(work.FollowersOf(w.object.UID))
-	}
-
-	if wait := w.behind() - m.Clock.Since(since); wait > 0 {
-		out := w.blocked(work.FollowersOf(w.object.UID))
-		out.RetryAfter = wait
-
-		return out
+	w.handover = w.Gathered.From
+	if wait := w.behind() - m.Clock.Since(w.Gathered.Since); wait > 0 {
+		return w.gathers(wait)
 	}
 
 	return nil
 }
 
-// grant takes a permit for a drain.
+// grant requires a permit for a drain.
 func (m *Mover) grant(_ context.Context, w *walk) *work.Outcome {
-	if w.action.Verb == plan.Drain && !m.Obligations.Grant(w.object.ID, w.object.Shard) {
+	if w.action.Verb == plan.Drain && w.Permit != w.object.Shard {
 		return w.blocked(work.PermitOf(w.object.Shard, w.object.GVR.GroupResource()))
 	}
 
@@ -328,8 +309,6 @@ func (m *Mover) grant(_ context.Context, w *walk) *work.Outcome {
 func (m *Mover) act(ctx context.Context, w *walk) *work.Outcome {
 	to, ok := w.labels()
 	if !ok {
-		w.follows = m.followed(w)
-
 		return w.waiting()
 	}
 
@@ -343,15 +322,15 @@ func (m *Mover) act(ctx context.Context, w *walk) *work.Outcome {
 	return m.write(ctx, w, to)
 }
 
-// write writes labels, and reports the object as it is afterwards. If the object has changed since it was seen, the outcome
-// requests another read and decision.
+// write writes labels, and reports the object as it is afterwards. If the object has changed since it was seen, the
+// outcome requests another read and decision.
 //
-// The API server gives up a write that takes long, such as one whose webhook does not answer, and the move waits until it says so. Even a write
-// that is executed after that does no harm: it requires the version of the object that it was decided for. If it is executed before the next read, the
-// read shows it; if after, it or the next write finds another version and fails. A write that must end at a time is given up earlier.
-// A write that hangs leaves its turn at the API server to others.
+// The API server gives up a write that takes long, such as one whose webhook does not answer, and the move waits until
+// it says so. Even a write that is executed after that does no harm: it requires the version of the object that it was
+// decided for. If it is executed before the next read, the read shows it; if after, it or the next write finds another
+// version and fails. A write that must end at a time is given up earlier.
 func (m *Mover) write(ctx context.Context, w *walk, to feed.Labels) *work.Outcome {
-	began, within := m.Clock.Now(), w.within
+	began, within := m.Clock.Now(), w.Within
 	if !w.until.IsZero() {
 		within = min(within, w.until.Sub(began)*9/10) //nolint:mnd // a tenth for the way of the answer
 	}
@@ -359,22 +338,21 @@ func (m *Mover) write(ctx context.Context, w *walk, to feed.Labels) *work.Outcom
 	limited, cancel := context.WithTimeout(feed.Within(ctx, max(within, time.Millisecond)), requestTimeout)
 	defer cancel()
 
-	written := m.Obligations.Writing(w.object.GVR.GroupResource())
-	hangs := m.Clock.AfterFunc(w.hung, w.hangs(m.Hangs))
+	hangs := m.Clock.AfterFunc(w.Hung, w.hangs)
 
 	now, err := m.Objects.Label(limited, w.object, to)
 
 	hangs.Stop()
 
-	took := m.Clock.Since(began)
-
-	if err == nil && now.ResourceVersion != w.object.ResourceVersion {
-		written(now.ResourceVersion)
-	}
+	took, before := m.Clock.Since(began), w.object.ResourceVersion
 
 	out := m.wrote(ctx, w, now, err)
 	out.Full = err != nil && to.Handover != nil && *to.Handover != "" && tooLong(err)
 	out.Wrote, out.Took, out.Unanswered = true, took, err != nil && took >= unansweredAfter
+
+	if err == nil && now.ResourceVersion != before {
+		out.Version = now.ResourceVersion
+	}
 
 	return out
 }
@@ -382,7 +360,9 @@ func (m *Mover) write(ctx context.Context, w *walk, to feed.Labels) *work.Outcom
 // wrote returns the outcome of a write that the API server has answered, or has given up.
 func (m *Mover) wrote(ctx context.Context, w *walk, now feed.Object, err error) *work.Outcome {
 	if apierrors.IsConflict(err) {
-		return &work.Outcome{Object: &w.object, Event: work.Failed, Stale: true, Brief: true, Reason: "the object keeps changing"}
+		return &work.Outcome{
+			Object: &w.object, Event: work.Failed, Stale: true, Brief: true, Reason: "the object keeps changing",
+		}
 	}
 
 	if err != nil {
@@ -409,4 +389,194 @@ func (m *Mover) get(ctx context.Context, id feed.ID) (feed.Object, error) {
 	defer cancel()
 
 	return m.Objects.Get(ctx, id)
+}
+
+// Nothing below sends a request: everything follows from what the walk knows.
+
+const (
+	// behindPlain is how long an object stays behind what follows it if its next shard ignores the hand-over. Caches
+	// usually show within this time what was written.
+	behindPlain = 250 * time.Millisecond
+	// behindFull is the same for an object that has no room for the hand-over. A shard doubts a hand-over after this time.
+	behindFull = 2 * time.Second
+)
+
+// resting returns the outcome if nothing has to be done about the object now; otherwise nil.
+func (w *walk) resting() *work.Outcome {
+	shard := w.object.Shard
+
+	switch {
+	case w.at.InPlace:
+		return w.outcome(work.SeenInPlace)
+	case w.waitsForOwner():
+		return w.blocked(w.waitsFor())
+	case w.Held && shard == w.Object.Shard && !w.works(shard): // it may still work, and another object asks
+		return w.blocked(work.HeldBy(shard))
+	}
+
+	return nil
+}
+
+// waitsForOwner reports whether it is known without a request that a controlled object has to wait until its owner is
+// in its place, or is about to be: the object may keep its shard meanwhile, or its owner has no shard to which it could
+// move.
+func (w *walk) waitsForOwner() bool {
+	if w.at.Owner == nil || !w.at.Belongs || w.object.Draining {
+		return false
+	}
+
+	return w.Follows.Moving && !w.Follows.Given && (w.works(w.object.Shard) || !w.works(w.Follows.Object.Shard))
+}
+
+// ownerIsBetween reports whether the owner has no shard to which the object could follow it, and is not about to get
+// one.
+func (w *walk) ownerIsBetween() bool {
+	return w.at.Belongs && w.owned.Exists && !w.works(w.owned.Shard) && len(w.target.View.AvailableShards()) > 0 &&
+		!w.Follows.Given
+}
+
+// needsOwner reports whether the plan depends on the owner.
+func (w *walk) needsOwner() bool { return w.at.Owner != nil && w.at.Input(w.object).NeedsOwner() }
+
+// works reports whether the shard may work on the object, or on the one that it follows.
+func (w *walk) works(shard string) bool { return w.target.View.In(w.at.In).Works(shard) }
+
+// labels returns the labels that the action writes; ok is false if it writes nothing.
+func (w *walk) labels() (to feed.Labels, ok bool) {
+	switch w.action.Verb {
+	case plan.Assign:
+		to.Shard = w.action.To
+		if w.Plain {
+			w.handover = nil
+		}
+
+		if w.action.ChildrenFirst {
+			to.Handover = new(w.handover.String())
+		}
+	case plan.Withdraw:
+		to.Shard = w.object.Shard
+	case plan.Release:
+	case plan.Drain:
+		to.Shard, to.Drain = w.object.Shard, cmp.Or(w.action.To, contract.DrainValue)
+	case plan.AwaitAcknowledgement, plan.AwaitShard, plan.None:
+		return to, false
+	}
+
+	resource, _, _ := w.target.Set.Find(w.object.GVR.GroupResource())
+	to.Kind = resource.Kind.Kind
+
+	return to, true
+}
+
+// behind returns how long the object stays behind the last of those that follow it.
+func (w *walk) behind() time.Duration {
+	switch {
+	case len(w.handover) == 0: // nothing follows it
+		return 0
+	case w.Plain:
+		return behindFull
+	case w.target.View.HoldsOff(w.action.To):
+		return 0
+	}
+
+	return behindPlain
+}
+
+// leavesFirst reports whether the object leaves its shard before what follows it. Otherwise, the shard could come back
+// and work on the object although some of what follows it has left.
+func (w *walk) leavesFirst() bool {
+	return w.action.ChildrenFirst && w.action.TakenFrom != "" && !w.target.View.HoldsOff(w.action.TakenFrom)
+}
+
+// tooLong reports whether the API server has refused a write because of the size of the annotations.
+func tooLong(err error) bool {
+	cause, found := apierrors.StatusCause(err, metav1.CauseTypeTooLong)
+
+	return found && strings.HasPrefix(cause.Field, "metadata.annotations")
+}
+
+// waiting returns what the object waits for if the action writes nothing.
+func (w *walk) waiting() *work.Outcome {
+	switch {
+	case w.at.Owner != nil && (w.Follows.Moving || w.misplaced != nil):
+		return w.blocked(w.waitsFor())
+	case w.action.Verb != plan.AwaitAcknowledgement:
+		return w.outcome(work.SeenInPlace) // it is at the shard of its owner, or has no other place
+	case w.at.Role == resources.Main:
+		return w.outcome(work.Asked)
+	}
+
+	// The owner has reached its place since it was read, or is about to be seen there.
+	out := w.blocked(w.waitsFor())
+	out.RetryAfter = ownerSoon
+
+	return out
+}
+
+// held returns the outcome if a shard may still work on the object.
+func (w *walk) held(shard string, retry time.Duration, reason string) *work.Outcome {
+	out := w.blocked(work.HeldBy(shard))
+	out.RetryAfter, out.Reason = retry, reason
+
+	return out
+}
+
+// gathers returns the outcome if what follows the object has to move to its next shard first, or has moved there a
+// moment ago.
+func (w *walk) gathers(wait time.Duration) *work.Outcome {
+	out := w.blocked(work.FollowersOf(w.object.UID))
+	out.To, out.RetryAfter = w.action.To, wait
+
+	return out
+}
+
+// written returns the outcome of a write, given the object after the write.
+func (w *walk) written(now feed.Object, at placement.Assessment) *work.Outcome {
+	before := w.object
+	w.object = now
+
+	switch {
+	case at.InPlace:
+		return w.outcome(work.SeenInPlace)
+	case w.action.Verb == plan.Drain && now.Draining:
+		return w.outcome(work.Asked)
+	case now.Shard != before.Shard || now.Draining != before.Draining:
+		return w.outcome(work.Woken) // one step further
+	}
+
+	out := w.outcome(work.Failed)
+	out.Reason = "another client reverts the labels"
+
+	return out
+}
+
+// waitsFor returns the cause that the main object that the object follows is not in its place. Its obligation may be
+// about another version of its resource than the one that is served now.
+func (w *walk) waitsFor() work.Cause {
+	switch {
+	case w.misplaced != nil:
+		return work.OwnerOf(w.misplaced.ID)
+	case w.Follows.Moving:
+		return work.OwnerOf(w.Follows.Object.ID)
+	}
+
+	return work.OwnerOf(w.at.OwnerID(w.object))
+}
+
+func (w *walk) outcome(event work.Event) *work.Outcome {
+	return &work.Outcome{Object: &w.object, Event: event}
+}
+
+func (w *walk) blocked(cause work.Cause) *work.Outcome {
+	return &work.Outcome{Object: &w.object, Event: work.Blocked, Cause: cause}
+}
+
+// failed returns the outcome of a request error. An error that reports a deleted object is not a failure. o is nil if
+// it could not be read.
+func failed(o *feed.Object, err error) *work.Outcome {
+	if resources.IsGone(err) {
+		return &work.Outcome{Event: work.SeenInPlace}
+	}
+
+	return &work.Outcome{Object: o, Event: work.Failed, Reason: err.Error(), Stale: o == nil}
 }

@@ -44,7 +44,7 @@ var (
 	start    = time.Unix(1_000_000_000, 0)
 )
 
-// api is an API server with a few objects, and the ring's other obligations: everything that a move asks for and reports to.
+// api is an API server with a few objects, and the facts of the next job.
 type api struct {
 	*testing.T
 	feed.Server   // lists and watches are not used
@@ -61,33 +61,10 @@ type api struct {
 	within    time.Duration // the timeout of the last write
 	looked    int           // how often a namespace was looked up: once for each object of which a place is determined
 
-	// entered is called when a move asks for its turn at the API server. inside is the number of moves that have it.
-	entered func()
-	inside  int
-
-	others    map[feed.ID]feed.Object // obligations
-	noPermits bool
-	noTurn    bool
-	held      map[string]bool
-	// scattered reports whether followers are not where the object goes. handover is since when they are there.
-	scattered bool
-	handover  contract.Handover
-	moved     time.Time // when the last of them has moved
-	given     map[feed.ID]bool
-	grace     time.Duration
-}
-
-func (a *api) Enter(context.Context) (leave func(), err error) {
-	if a.inside++; a.entered != nil {
-		a.entered()
-	}
-
-	return func() { a.inside-- }, nil
+	job work.Job
 }
 
 func (a *api) ask(what, name string) error {
-	require.Equal(a, 1, a.inside, "request without a turn: %s %s", what, name)
-
 	a.requests = append(a.requests, what+" "+name)
 
 	return a.fails[what]
@@ -168,37 +145,6 @@ func (a *api) Selects(context.Context, string, labels.Selector) (bool, error) {
 	return true, a.fails["namespace"]
 }
 
-// Writing ignores writes.
-func (a *api) Writing(schema.GroupResource) func(string) { return func(string) {} }
-
-// Gathered reports that all followers have arrived, unless scattered is set.
-func (a *api) Gathered(o feed.Object, to string) (contract.Handover, time.Time, bool) {
-	if a.scattered {
-		a.requests = append(a.requests, "gather what follows "+o.Name+" at "+to)
-	}
-
-	return a.handover, a.moved, !a.scattered
-}
-
-// Given reports whether an owner is given.
-func (a *api) Given(owner feed.ID, _ types.UID) bool { return a.given[owner] }
-
-func (a *api) See(o feed.Object) {
-	a.requests = append(a.requests, "see "+o.Name)
-	a.others[o.ID] = o
-}
-
-func (a *api) Has(id feed.ID) (feed.Object, bool) {
-	o, ok := a.others[id]
-
-	return o, ok
-}
-
-func (a *api) Grant(feed.ID, string) bool     { return !a.noPermits }
-func (a *api) Held(shard string) bool         { return a.held[shard] }
-func (a *api) Grace() (time.Duration, string) { return a.grace, "others may follow" }
-func (a *api) Free(shard string)              { a.requests = append(a.requests, "free "+shard) }
-
 // reader and server are the two interfaces of the API server, which have methods of the same names.
 type reader struct{ *api }
 
@@ -216,8 +162,8 @@ func newAPI(t *testing.T) *api {
 	t.Helper()
 
 	return &api{
-		T: t, stored: map[feed.ID]*metav1.PartialObjectMetadata{}, fails: map[string]error{}, others: map[feed.ID]feed.Object{},
-		held: map[string]bool{},
+		T: t, stored: map[feed.ID]*metav1.PartialObjectMetadata{}, fails: map[string]error{},
+		job: work.Job{Hung: time.Hour, Permit: "a", Related: true, Gathered: work.Gathered{All: true, To: "b"}},
 	}
 }
 
@@ -229,12 +175,20 @@ func (a *api) mover() *Mover {
 	clk.SetTime(start.Add(time.Hour))
 
 	return &Mover{
-		Objects: feed.NewClient(server{a}, contract.LabelKeysOf(ring, "")), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Obligations: a, Clock: clk,
-		Turn: func(feed.ID, feed.ID) (func(), bool) { return func() {}, !a.noTurn },
+		Objects: feed.NewClient(server{a}, contract.LabelKeysOf(ring, "")), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Clock: clk,
+		Between: func(schema.GroupResource) bool { return false },
+		Free:    func(shard string) { a.requests = append(a.requests, "free "+shard) },
 		Moved: func(o feed.Object, verb plan.Verb) {
 			a.requests = append(a.requests, fmt.Sprintf("moved %s: %s", o.Name, verb))
 		},
 	}
+}
+
+// move moves an object one step, with the facts of the job.
+func (a *api) move(o feed.Object, at *placement.Target) work.Outcome {
+	a.job.Object = o
+
+	return a.mover().Move(a.Context(), at, a.job, func() {})
 }
 
 func viewOf(shards ...string) *membership.View {
@@ -316,8 +270,8 @@ func (a *api) seen(id feed.ID) feed.Object {
 // errNotServed is a 404 that proves nothing about the object.
 var errNotServed = apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", owners.GroupResource(), "", "404 page not found", 0, true)
 
-// expected is the result of a move. A reason is compared only if it is given. The object is written as "shard version", or "-"
-// if there is none.
+// expected is the result of a move. A reason is compared only if it is given. The object is written as "shard version",
+// or "-" if there is none. An owner that is out of its place is among the requests.
 type expected struct {
 	object   string
 	out      work.Outcome
@@ -335,6 +289,11 @@ func (a *api) expect(want expected, out work.Outcome) {
 	}
 
 	require.Equal(a, want.object, object)
+
+	if out.Owner != nil {
+		a.requests = append(a.requests, "see "+out.Owner.Name)
+	}
+
 	require.Equal(a, want.requests, a.requests)
 
 	if want.out.Reason != "" {
@@ -344,7 +303,7 @@ func (a *api) expect(want expected, out work.Outcome) {
 	last := ""
 
 	for _, r := range a.requests {
-		if !strings.HasPrefix(r, "moved") {
+		if !strings.HasPrefix(r, "moved") && !strings.HasPrefix(r, "see") {
 			last = r
 		}
 	}
@@ -352,5 +311,6 @@ func (a *api) expect(want expected, out work.Outcome) {
 	require.Equal(a, strings.HasPrefix(last, "patch"), out.Wrote)
 
 	out.Object, want.out.Object, out.Reason, want.out.Reason, out.Wrote = nil, nil, "", "", false
+	out.Owner, out.Version = nil, ""
 	require.Equal(a, want.out, out)
 }

@@ -1,6 +1,7 @@
 package work
 
 import (
+	"container/heap"
 	"maps"
 	"slices"
 	"time"
@@ -44,8 +45,9 @@ func (c Cause) lane() shardLane { return shardLane{c.shard, c.owner.GVR.GroupRes
 // obligation of the owner ends, or when the labels of the owner change.
 func OwnerOf(owner feed.ID) Cause { return Cause{kind: kindOwner, owner: owner} }
 
-// TurnOf is the cause that a worker is processing the object, an object that follows it, or an object that it follows.
-func TurnOf(id feed.ID) Cause { return Cause{kind: kindTurn, owner: id} }
+// TurnOf is the cause that workers have the main object with this UID, or objects that follow it. The table itself
+// wakes it.
+func TurnOf(main types.UID) Cause { return Cause{kind: kindTurn, uid: main} }
 
 // String returns the cause as a text for messages.
 func (c Cause) String() string {
@@ -75,6 +77,10 @@ type waiting struct {
 
 // park makes an obligation wait for its cause, unless the cause has changed since the worker checked it.
 func (t *Table) park(now time.Time, e *entry, out Outcome) {
+	if out.Cause.kind == kindFollowers {
+		t.gather(now, e, out.To)
+	}
+
 	w := t.waitingFor(out.Cause)
 
 	if out.RetryAfter > 0 {
@@ -249,19 +255,6 @@ func (t *Table) tried(e *entry, c Cause) {
 	}
 }
 
-// Again wakes an obligation whose turn has come.
-func (t *Table) Again(id feed.ID) {
-	if invariants.Enabled {
-		defer t.check()
-	}
-
-	if e, ok := t.entries[id]; ok && e.phase == Moving {
-		e.news = e.news.and(Doubted)
-	}
-
-	t.wake(TurnOf(id))
-}
-
 // Next returns when the next obligation will become due; ok is false if none will.
 func (t *Table) Next() (at time.Time, ok bool) {
 	if next := t.timers.first(); next != nil {
@@ -290,4 +283,91 @@ func (t *Table) Next() (at time.Time, ok bool) {
 // sorted returns the IDs of all obligations in a deterministic order.
 func (t *Table) sorted() []feed.ID {
 	return slices.SortedFunc(maps.Keys(t.entries), feed.Compare)
+}
+
+// timer is a time at which an obligation, or one of all obligations with a cause, is due again.
+type timer struct {
+	at    time.Time
+	entry *entry // nil for a cause
+	cause Cause
+	order int
+	// place is one more than its index in the heap; 0 if it is not set.
+	place int
+}
+
+// set reports whether the time is still to come.
+func (n *timer) set() bool { return n.place > 0 }
+
+// timers are sorted by time, and then by the order in which they were set.
+type timers struct {
+	all    timerHeap
+	orders int
+}
+
+// set sets a timer, or sets it to another time.
+func (x *timers) set(n *timer, at time.Time) {
+	x.orders++
+	n.at, n.order = at, x.orders
+
+	if n.set() {
+		heap.Fix(&x.all, n.place-1)
+	} else {
+		heap.Push(&x.all, n)
+	}
+}
+
+// stop stops a timer, if it is set.
+func (x *timers) stop(n *timer) {
+	if n.set() {
+		heap.Remove(&x.all, n.place-1)
+	}
+}
+
+// first returns the next timer; nil if none is set.
+func (x *timers) first() *timer {
+	if len(x.all) == 0 {
+		return nil
+	}
+
+	return x.all[0]
+}
+
+// at sets the timer of an obligation.
+func (t *Table) at(e *entry, at time.Time) {
+	e.timer.entry = e
+	t.timers.set(&e.timer, at)
+}
+
+type timerHeap []*timer
+
+// Len implements [heap.Interface], as do the others.
+func (h *timerHeap) Len() int { return len(*h) }
+
+func (h *timerHeap) Less(i, j int) bool {
+	a, b := (*h)[i], (*h)[j]
+	if a.at.Equal(b.at) {
+		return a.order < b.order
+	}
+
+	return a.at.Before(b.at)
+}
+
+func (h *timerHeap) Swap(i, j int) {
+	(*h)[i], (*h)[j] = (*h)[j], (*h)[i]
+	(*h)[i].place, (*h)[j].place = i+1, j+1
+}
+
+func (h *timerHeap) Push(x any) {
+	n := x.(*timer) //nolint:forcetypeassert // heap is given timers alone
+	*h = append(*h, n)
+	n.place = len(*h)
+}
+
+func (h *timerHeap) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	last.place, old[len(old)-1] = 0, nil
+	*h = old[:len(old)-1]
+
+	return last
 }

@@ -27,8 +27,9 @@ func (t *Table) check() {
 // verify recounts everything and returns the first violated invariant.
 func (t *Table) verify() error {
 	n := count{
-		lanes: map[*lane][2]int{}, permits: newPermits(), following: map[types.UID]sets.Set[*entry]{}, queued: map[*entry]int{},
-		moves: sets.New[*list.Element](), waits: map[Cause]int{},
+		lanes: map[*lane][2]int{}, permits: newPermits(), following: map[types.UID]sets.Set[*entry]{},
+		queued: map[*entry]int{},
+		moves:  sets.New[*list.Element](), waits: map[Cause]int{}, turns: map[types.UID]int{},
 	}
 
 	for _, l := range t.lanes.all {
@@ -81,6 +82,16 @@ func (t *Table) verify() error {
 		return fmt.Errorf("3: workers have %d, of which %d are obligations", len(t.moving), n.phases[Moving])
 	}
 
+	for uid, e := range t.uids {
+		if e.object.UID != uid || t.entries[e.object.ID] != e {
+			return fmt.Errorf("3: %s is stored as that with the UID %s", e.object.ID, uid)
+		}
+	}
+
+	if !maps.Equal(n.turns, t.turning()) {
+		return fmt.Errorf("3: the recount of turns is %v, not %v", n.turns, t.turning())
+	}
+
 	return t.verifyCounts(&n)
 }
 
@@ -125,7 +136,8 @@ func (t *Table) verifyCounts(n *count) error {
 		return fmt.Errorf("6: the recount is %v, %d waiting, and %d nested, not %v, %d, and %d",
 			n.phases, n.waiting, n.nested, t.phases, t.waiting, t.nested)
 	case !reflect.DeepEqual(n.permits, t.permits):
-		return fmt.Errorf("4: the recount is %d permits of %v, not %d of %v", n.permits.inTime, n.permits.lanes, t.permits.inTime, t.permits.lanes)
+		return fmt.Errorf("4: the recount is %d permits of %v, not %d of %v",
+			n.permits.inTime, n.permits.lanes, t.permits.inTime, t.permits.lanes)
 	}
 
 	return t.verifyFamilies(n.following)
@@ -142,10 +154,25 @@ type count struct {
 	queued    map[*entry]int
 	moves     sets.Set[*list.Element]
 	waits     map[Cause]int
+	turns     map[types.UID]int
+}
+
+// turning returns the numbers of workers by the UIDs of the main objects whose turns they have.
+func (t *Table) turning() map[types.UID]int {
+	n := map[types.UID]int{}
+	for uid, turn := range t.turns {
+		if n[uid] = turn.workers; turn.own {
+			n[uid] = min(1, turn.workers) // the main object is alone
+		}
+	}
+
+	return n
 }
 
 func (n *count) add(e *entry) {
-	n.phases[e.phase]++
+	if n.phases[e.phase]++; e.turn != nil {
+		n.turns[e.turn.of]++
+	}
 
 	of := n.lanes[e.lane]
 	if of[0]++; e.failing() {
@@ -186,7 +213,8 @@ func (e *entry) verifyPermit() error {
 		return fmt.Errorf("4: %s holds a permit without a start time", e.object.ID)
 	case e.phase == Moving:
 	case o.Draining && o.Shard != "" && e.holds != o.Shard, !o.Draining && e.holds != "" && e.phase != Due:
-		return fmt.Errorf("4: %s is %s at %q, drain: %t, and holds a permit of %q", o.ID, e.phase, o.Shard, o.Draining, e.holds)
+		return fmt.Errorf("4: %s is %s at %q, drain: %t, and holds a permit of %q",
+			o.ID, e.phase, o.Shard, o.Draining, e.holds)
 	}
 
 	return nil
@@ -211,7 +239,8 @@ func (t *Table) verifyWaiting(c Cause, w *waiting, n int) error {
 	return nil
 }
 
-// verifyFamilies verifies invariant 9: families are of the obligations that know them, and followers are counted correctly.
+// verifyFamilies verifies invariant 9: families are of the obligations that know them, and followers are counted
+// correctly.
 func (t *Table) verifyFamilies(following map[types.UID]sets.Set[*entry]) error {
 	for uid, f := range t.families {
 		if f.uid != uid || f.owner.family != f || t.entries[f.owner.object.ID] != f.owner {

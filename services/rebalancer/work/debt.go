@@ -145,6 +145,6 @@ func (t *Table) gatherAgain() {
 	t.scattered = false
 
 	for _, f := range t.sought(idle) {
-		t.seek(f)
+		t.seek(f, true)
 	}
 }

@@ -13,9 +13,10 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
-// TestEveryHistory explores everything that can happen to one object, in every order, while its ring and its users change and
-// requests fail as often as the budgets allow. In every state, an object that is out of its place is an obligation, or will be
-// reported. From every state, once nothing fails anymore, the object reaches its place and leaves nothing behind.
+// TestEveryHistory explores everything that can happen to one object, in every order, while its ring and its users
+// change and requests fail as often as the budgets allow. In every state, an object that is out of its place is an
+// obligation, or will be reported. From every state, once nothing fails anymore, the object reaches its place and
+// leaves nothing behind.
 func TestEveryHistory(t *testing.T) {
 	for name, all := range map[string]budget{
 		"failures":           {failures: 2},
@@ -32,8 +33,8 @@ func TestEveryHistory(t *testing.T) {
 	}
 }
 
-// explore visits every state that is reachable within a budget, nearest first, and returns the number of states. It reaches a
-// state again by repeating its history.
+// explore visits every state that is reachable within a budget, nearest first, and returns the number of states. It
+// reaches a state again by repeating its history.
 func explore(t *testing.T, all budget) (states int) {
 	t.Helper()
 
@@ -310,7 +311,7 @@ func (s *single) act(carriedOut, answered bool) *Outcome {
 	case s.reached[o.Shard] && o.Shard != s.wants && o.Draining:
 		return &Outcome{Object: &o, Event: Asked}
 	case s.reached[o.Shard] && o.Shard != s.wants:
-		if !s.table.Grant(s.now, o.ID, o.Shard) {
+		if s.job.Permit != o.Shard {
 			return &Outcome{Object: &o, Event: Blocked, Cause: PermitOf(o.Shard, o.GVR.GroupResource())}
 		}
 

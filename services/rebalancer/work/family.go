@@ -9,19 +9,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
-// family is an object whose followers move to its next shard before it does: no shard works on the object, or it follows
-// another object itself. A follower that is out of its place is an obligation like any other.
+// family is an object whose followers move to its next shard before it does: no shard works on the object, or it
+// follows another object itself. A follower that is out of its place is an obligation like any other.
 //
 // Invariants:
 //
-//  1. A family belongs to one obligation. It ends with the obligation, and if its main object gets a shard that may work.
+//  1. A family belongs to one obligation. It ends with the obligation, and if its main object gets a shard that may
+//     work.
 //  2. An object goes only if its family is found, and no follower is out of its place.
-//  3. A family is found only if watches have shown all followers since it began, and all of them were seen since it has its
-//     next shard. It is not found after a follower was dropped.
+//  3. A family is found only if watches have shown all followers since it began, and all of them were seen since it has
+//     its next shard. It is not found after a follower was dropped.
 //  4. An object that waits for its followers is woken when invariant 2 lets it go, and when its family ends.
 //  5. An obligation counts as a follower of exactly the objects in its lineage.
 type family struct {
@@ -50,51 +50,51 @@ const (
 	idle
 )
 
-// FollowersOf is the cause that objects which follow the object with this UID are not in their places. The table itself wakes
-// it when all of them are.
+// FollowersOf is the cause that objects which follow the object with this UID are not in their places. The table itself
+// wakes it when all of them are.
 func FollowersOf(owner types.UID) Cause { return Cause{kind: kindFollowers, uid: owner} }
 
-// Gathered reports whether all followers of an object that a worker has are at the shard to, from which resource versions on,
-// and when the last one arrived; the time is later if that is not known. If they may be elsewhere, a search for them begins.
-func (t *Table) Gathered(now time.Time, o feed.Object, to string) (from contract.Handover, since time.Time, all bool) {
-	if invariants.Enabled {
-		defer t.check()
+// Gathered is what is known about the objects that follow an object.
+type Gathered struct {
+	// All reports whether all of them are at the shard To, from the resource versions From on. Since is when the last of
+	// them arrived; the time is later if that is not known.
+	All   bool
+	To    string
+	From  contract.Handover
+	Since time.Time
+}
+
+// gatheredOf returns what is known about the objects that follow an object.
+func (t *Table) gatheredOf(e *entry) Gathered {
+	f := e.family
+	if f == nil || t.families[e.object.UID] != f {
+		return Gathered{}
 	}
 
-	e, is := t.entries[o.ID]
-	if !is {
-		return nil, time.Time{}, false // nobody waits for the answer
-	}
+	return Gathered{All: t.gathered(f), To: f.to, From: maps.Clone(f.handover), Since: f.moved}
+}
 
-	f := t.families[o.UID]
+// gather makes all followers of an object move to the shard to. If they may be elsewhere, a search for them begins.
+func (t *Table) gather(now time.Time, e *entry, to string) {
+	f := t.families[e.object.UID]
 
 	begins := f == nil || f.owner != e // the resource is served in another version
 	if begins {
-		f = t.begin(e, o)
+		f = t.begin(e)
 	}
 
-	if begins || f.to != to {
-		f.to, f.handover, f.moved = to, contract.Handover{}, now
-
-		// What was proven stays proven, unless more followers may exist: a shard may work on what follows another object.
-		if begins || !t.isMain(o) || !t.followers.indexed(o.Namespace) {
-			t.seek(f)
-		}
-
-		f.state, f.since, t.followers.news = seeking, time.Time{}, true
+	if !begins && f.to == to {
+		return
 	}
 
-	return maps.Clone(f.handover), f.moved, t.gathered(f)
+	f.to, f.handover, f.moved = to, contract.Handover{}, now
+
+	// What was proven stays proven, unless more followers may exist: a shard may work on what follows another object.
+	t.seek(f, begins || !t.isMain(e.object) || !t.followers.indexed(e.object.Namespace))
 }
 
-// Given reports whether no shard works on the object with this name and UID, and what follows it moves to its next shard.
-func (t *Table) Given(owner feed.ID, uid types.UID) bool {
-	e := t.entries[owner]
-
-	return e != nil && e.family != nil && e.family.uid == uid
-}
-
-// isMain reports whether an object is a main object that others may follow. It may have a controller, which is not in the ring.
+// isMain reports whether an object is a main object that others may follow. It may have a controller, which is not in
+// the ring.
 func (t *Table) isMain(o feed.Object) bool { return t.permits.owners.Has(o.GVR.GroupResource()) }
 
 // gathered reports whether all followers of a family are known to be in their places.
@@ -103,7 +103,8 @@ func (t *Table) gathered(f *family) bool {
 }
 
 // begin begins the family of an object. Its followers are urgent from now on, and no longer wait for the object.
-func (t *Table) begin(e *entry, o feed.Object) *family {
+func (t *Table) begin(e *entry) *family {
+	o := e.object
 	if e.family != nil { // of another object of that name
 		t.disband(e.family)
 	}
@@ -113,14 +114,11 @@ func (t *Table) begin(e *entry, o feed.Object) *family {
 	t.wake(OwnerOf(o.ID))
 
 	below := t.following[o.UID].UnsortedList()
-	slices.SortFunc(below, func(a, b *entry) int { return feed.Compare(a.object.ID, b.object.ID) }) // so that it can be replayed
+	// In an order that can be replayed.
+	slices.SortFunc(below, func(a, b *entry) int { return feed.Compare(a.object.ID, b.object.ID) })
 
 	for _, follower := range below {
-		if follower.phase == Moving {
-			follower.news = follower.news.and(Doubted) // the worker may have read the object's previous state
-		} else {
-			t.hasten(follower)
-		}
+		t.hasten(follower)
 	}
 
 	return e.family
@@ -136,10 +134,14 @@ func (t *Table) disband(f *family) {
 	t.wake(FollowersOf(f.uid))
 }
 
-// seek makes all followers of a family be found again. If the object follows another one that does the same, what is proven
-// for that one is proven for all that follow it.
-func (t *Table) seek(f *family) {
+// seek makes all followers of a family be found again; anew if what was proven about them is not enough. If the object
+// follows another one that does the same, what is proven for that one is proven for all that follow it.
+func (t *Table) seek(f *family, anew bool) {
 	f.state, f.since, t.followers.news = seeking, time.Time{}, true
+
+	if !anew {
+		return
+	}
 
 	for _, uid := range f.owner.follows {
 		if above := t.families[uid]; above != nil && t.followers.indexed(f.owner.object.Namespace) {
@@ -172,8 +174,10 @@ func (t *Table) reunite(owner types.UID) {
 	}
 }
 
-// Awaited reports whether one of these objects waits for its followers, or is about to.
-func (t *Table) Awaited(by feed.Lineage) bool {
+// Awaited reports whether one of the objects that an object follows waits for its followers.
+func (t *Table) Awaited(o feed.Object) bool { return t.awaited(o.Lineage()) }
+
+func (t *Table) awaited(by feed.Lineage) bool {
 	return slices.ContainsFunc(by[:], func(uid types.UID) bool { return t.families[uid] != nil })
 }
 
@@ -201,8 +205,8 @@ func (t *Table) part(now time.Time, e *entry) {
 	}
 }
 
-// follow updates the objects that an obligation is counted as following. If the last follower of an object is gone, the object
-// is woken.
+// follow updates the objects that an obligation is counted as following. If the last follower of an object is gone, the
+// object is woken.
 func (t *Table) follow(e *entry, now feed.Lineage) {
 	before := e.follows
 	e.follows = now
@@ -240,5 +244,77 @@ func (t *Table) noRoom(follows feed.Lineage) {
 		if f := t.families[uid]; f != nil {
 			f.state, t.scattered = idle, true
 		}
+	}
+}
+
+// turn separates moves of a main object from moves of the objects that follow it: between the read of an owner and the
+// end of the write that is based on it, the owner is neither drained nor moved.
+//
+// Invariants:
+//
+//  1. Workers have the main object, or any number of its followers. Different main objects are independent of each
+//     other.
+//  2. What does not get the turn is parked until the turn ends. No worker waits.
+//  3. When a main object waits for its turn, no more of its followers join the turn in progress. It therefore gets its
+//     turn, however many followers there are.
+type turn struct {
+	of types.UID
+	// workers is the number of workers that have it. own reports whether it is the turn of the main object itself, and
+	// deferred whether that one waits for it.
+	workers       int
+	own, deferred bool
+}
+
+// main returns the UID of the main object with which an obligation takes turns: itself, or the one that it follows.
+func (t *Table) main(e *entry) types.UID {
+	uid := e.object.UID
+
+	if !t.isMain(e.object) {
+		for _, above := range e.follows {
+			if above != "" {
+				uid = above
+			}
+		}
+	}
+
+	return uid
+}
+
+// takeTurn reports whether it is the turn of an obligation.
+func (t *Table) takeTurn(e *entry) bool {
+	of := t.main(e)
+	if of == "" {
+		return true
+	}
+
+	own, now := of == e.object.UID, t.turns[of]
+
+	switch {
+	case now == nil:
+		now = &turn{of: of, own: own}
+		t.turns[of] = now
+	case own:
+		now.deferred = true
+		return false
+	case now.own || now.deferred:
+		return false
+	}
+
+	now.workers++
+	e.turn = now
+
+	return true
+}
+
+// endTurn records that no worker has an obligation anymore.
+func (t *Table) endTurn(e *entry) {
+	now := e.turn
+	if e.turn = nil; now == nil {
+		return
+	}
+
+	if now.workers--; now.workers == 0 {
+		delete(t.turns, now.of)
+		t.wake(TurnOf(now.of))
 	}
 }

@@ -1,6 +1,8 @@
 package work
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -8,9 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
@@ -22,6 +26,8 @@ type kinfolk struct {
 	watch   *Watch
 	version int
 	now     time.Time
+	// gathered is what the last job knows about followers.
+	gathered Gathered
 }
 
 func newKinfolk(t *testing.T, parked int) *kinfolk {
@@ -64,15 +70,13 @@ func (k *kinfolk) take() map[string]feed.Object {
 			return all
 		}
 
-		all[job.Object.Name] = job.Object
+		all[job.Object.Name], k.gathered = job.Object, job.Gathered
 	}
 }
 
 // waits makes the worker that has an object report that the object waits for its followers.
 func (k *kinfolk) waits(o feed.Object) {
-	_, _, all := k.table.Gathered(k.now, o, "alive")
-	require.False(k, all)
-	k.blocked(o, FollowersOf(o.UID))
+	k.goes(o, "alive")
 }
 
 // found makes the watch show all followers.
@@ -82,8 +86,9 @@ func (k *kinfolk) found() {
 	k.table.Seek(k.now, true, true)
 }
 
-func (k *kinfolk) blocked(o feed.Object, by Cause) {
-	k.table.Report(k.now, o.ID, Outcome{Object: &o, Event: Blocked, Cause: by})
+// goes makes the worker that has an object report that what follows the object has to move to a shard first.
+func (k *kinfolk) goes(o feed.Object, to string) {
+	k.table.Report(k.now, o.ID, Outcome{Object: &o, Event: Blocked, Cause: FollowersOf(o.UID), To: to})
 }
 
 func (k *kinfolk) done(o feed.Object) {
@@ -92,8 +97,8 @@ func (k *kinfolk) done(o feed.Object) {
 	k.table.Report(k.now, o.ID, Outcome{Object: &o, Event: SeenInPlace})
 }
 
-// An owner waits until all its followers have been searched, and are in their places. An object between them waits only for
-// its own followers.
+// An owner waits until all its followers have been searched, and are in their places. An object between them waits only
+// for its own followers.
 func TestOwnersWaitForWhatFollowsThem(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child, other, grandchild := k.one("o"), k.one("c", "o"), k.one("c2", "o"), k.one("g", "c", "o")
@@ -124,11 +129,11 @@ func TestOwnersWaitForWhatFollowsThem(t *testing.T) {
 func TestOwnerStaysBehindItsFollowers(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child := k.one("o"), k.one("c", "o")
-	stays := func() {
-		_, _, all := k.table.Gathered(k.now, owner, "alive")
-		require.True(t, all)
+	stays := func(jobs map[string]feed.Object) {
+		require.Contains(t, jobs, "o")
+		require.True(t, k.gathered.All)
 
-		out := Outcome{Object: &owner, Event: Blocked, Cause: FollowersOf("o"), RetryAfter: time.Second}
+		out := Outcome{Object: &owner, Event: Blocked, Cause: FollowersOf("o"), To: "alive", RetryAfter: time.Second}
 		k.table.Report(k.now, owner.ID, out)
 		require.Empty(t, k.take())
 
@@ -139,15 +144,14 @@ func TestOwnerStaysBehindItsFollowers(t *testing.T) {
 
 	k.seen(owner)
 	k.take()
-	k.table.Gathered(k.now, owner, "alive")
+	k.waits(owner)
 	k.found()
-	stays()
+	stays(k.take())
 
 	k.seen(child)
 	require.Contains(t, k.take(), "c")
 	k.done(child)
-	require.Contains(t, k.take(), "o")
-	stays()
+	stays(k.take())
 
 	k.now = k.now.Add(time.Second)
 	require.Contains(t, k.take(), "o")
@@ -155,7 +159,8 @@ func TestOwnerStaysBehindItsFollowers(t *testing.T) {
 	require.True(t, k.table.Empty())
 }
 
-// An object that has waited for its followers goes before all followers: owners move one after another, and not all at the end.
+// An object that has waited for its followers goes before all followers: owners move one after another, and not all at
+// the end.
 func TestOwnersDoNotWaitForEachOther(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child := k.one("o"), k.one("c", "o")
@@ -182,8 +187,8 @@ func TestOwnersDoNotWaitForEachOther(t *testing.T) {
 	require.Equal(t, "c2", next().Name)
 }
 
-// An object without a shard goes before everything else, and so does what follows it as soon as it waits for that, also if
-// they were due before.
+// An object without a shard goes before everything else, and so does what follows it as soon as it waits for that, also
+// if they were due before.
 func TestReleasedObjectsAreHastened(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child := k.one("o"), k.one("c", "o")
@@ -209,21 +214,9 @@ func TestReleasedObjectsAreHastened(t *testing.T) {
 	}
 
 	require.Equal(t, "o", next())
-	k.table.Gathered(k.now, released, "alive")
+	k.waits(released)
 	require.Equal(t, "c", next())
 	require.Equal(t, "x", next())
-}
-
-// If a worker has read a child before its owner was released, the child does not keep waiting for the owner.
-func TestChildIsLookedAtAgainWhenItsOwnerIsGivenUp(t *testing.T) {
-	k := newKinfolk(t, 100)
-	owner, child := k.one("o"), k.one("c", "o")
-	k.seen(owner, child)
-	require.Len(t, k.take(), 2)
-
-	k.waits(owner) // while a worker has the child
-	k.blocked(child, OwnerOf(owner.ID))
-	require.Contains(t, k.take(), "c")
 }
 
 // A follower that finds no room is searched again when half of the room is free, and not before.
@@ -273,8 +266,8 @@ func TestLineageIsKept(t *testing.T) {
 	require.Empty(t, k.table.following["o"])
 }
 
-// Another next shard makes the followers move there, but they are not looked for again, however often it changes. If a shard
-// may have worked on the object meanwhile, they are: it may have created more of them.
+// Another next shard makes the followers move there, but they are not looked for again, however often it changes. If a
+// shard may have worked on the object meanwhile, they are: it may have created more of them.
 func TestAnotherShardNeedsNoOtherList(t *testing.T) {
 	k := newKinfolk(t, 100)
 	k.table.Recheck(k.now, func(shard string) bool { return shard == "alive" }, func(feed.ID) bool { return true })
@@ -284,7 +277,7 @@ func TestAnotherShardNeedsNoOtherList(t *testing.T) {
 	k.seen(owner)
 
 	number := func(to string) int {
-		k.table.Gathered(k.now, owner, to)
+		k.table.gather(k.now, k.table.entries[owner.ID], to)
 
 		return k.table.families["o"].number
 	}
@@ -315,8 +308,10 @@ func (p *player) family(verb, name string, words []string) string {
 	case "gather":
 		require.Equal(p, Moving, p.table.entries[id(name)].phase, "no worker has %s", name)
 
-		handover, _, all := p.table.Gathered(p.now, p.table.entries[id(name)].object, words[1])
-		p.say("all are there: %t, since %s", all, none(handover[id(name).GVR.GroupResource()]))
+		e := p.table.entries[id(name)]
+		p.table.gather(p.now, e, words[1])
+		g := p.table.gatheredOf(e)
+		p.say("all are there: %t, since %s", g.All, none(g.From[id(name).GVR.GroupResource()]))
 
 		return name
 	case "list":
@@ -330,7 +325,7 @@ func (p *player) family(verb, name string, words []string) string {
 		p.watch.Show(o)
 		p.watch.Reached(o.ResourceVersion, false)
 	case "writes":
-		p.table.Writing(id("").GVR.GroupResource())(strings.TrimPrefix(name, "v"))
+		p.watch.wrote(p.table.followers.begun, strings.TrimPrefix(name, "v"))
 	case "seek":
 		if _, again := p.table.Seek(p.now, true, true); len(again) > 0 {
 			p.say("another list")
@@ -371,12 +366,14 @@ func TestFamilyInAnotherVersion(t *testing.T) {
 	before := k.one("o")
 	now := before
 	now.GVR.Version = "v2"
-	k.seen(before, now)
+	k.seen(before)
 	k.take()
-	k.table.Gathered(k.now, before, "alive") // a worker still has it
-	k.table.Gathered(k.now, now, "alive")
-	k.done(before)
-	require.True(t, k.table.Given(now.ID, "o"))
+	k.waits(before)
+	k.seen(now)
+	k.take()
+	k.waits(now)
+	k.table.See(k.now, before, true)
+	require.Equal(t, now.GVR, k.table.families["o"].owner.object.GVR)
 }
 
 // A follower that a watch has shown before and that finds no room is not taken for found.
@@ -386,7 +383,7 @@ func TestFamilyIsNotFoundIfAFollowerFindsNoRoom(t *testing.T) {
 	owner := k.one("o")
 	k.seen(owner)
 	k.take()
-	k.table.Gathered(k.now, owner, "alive")
+	k.waits(owner)
 	k.watch.Begin()
 
 	for _, name := range []string{"a", "b", "c"} {
@@ -396,4 +393,241 @@ func TestFamilyIsNotFoundIfAFollowerFindsNoRoom(t *testing.T) {
 	k.watch.Listed(k.now)
 	k.table.Seek(k.now, true, true)
 	require.Equal(t, idle, k.table.families["o"].state)
+}
+
+var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
+
+// controlled returns an object of a controlled resource.
+func controlled(name, controller string) feed.Object {
+	o := feed.Object{ID: feed.ID{GVR: secrets, Namespace: "n", Name: name}, UID: types.UID(name)}
+	if controller != "" {
+		o.Controller = &metav1.OwnerReference{UID: types.UID(controller)}
+	}
+
+	return o
+}
+
+// watched returns a table whose followers are watched everywhere, and the watch. Its list is complete.
+func watched() (*Table, *Watch) {
+	x := New(Limits{Workers: 1000, Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100, Parked: 100})
+	x.Controlled(time.Time{}, []resources.Resource{{GVR: secrets, Namespaced: true}}, false)
+
+	w := x.Watch(Place{Of: secrets.GroupResource()})
+	w.Begin()
+	w.Listed(time.Time{})
+
+	return x, w
+}
+
+// Only a write that began after an object waits proves something, and only when the watch has shown it.
+func TestWritesProveWhatAWatchHasShown(t *testing.T) {
+	x, w := watched()
+	wait := func() (number int) {
+		x.followers.begun++
+
+		return x.followers.begun
+	}
+	write := func(of schema.GroupVersionResource) func(version string) {
+		e := &entry{begun: x.followers.begun, lane: x.lane(of.GroupResource())}
+
+		return func(version string) { x.wrote(e, version) }
+	}
+
+	early := write(secrets)
+	first := wait()
+	late, other := write(secrets), write(schema.GroupVersionResource{Resource: "configmaps"})
+	second := wait()
+
+	early("10")
+	other("10")
+	w.Reached("11", false)
+	require.Less(t, w.proven, first, "the write began before the object waited")
+
+	late("20")
+	w.Reached("19", false)
+	require.Less(t, w.proven, first, "the watch has not shown the write")
+	require.True(t, x.News()) // of the list
+	w.Reached("20", false)
+	require.Equal(t, first, w.proven)
+	require.True(t, x.News())
+
+	again := write(secrets)
+
+	w.Reached("31", false)
+	require.False(t, x.News())
+	again("30")
+	require.Equal(t, second, w.proven, "the watch was faster than the answer")
+	require.True(t, x.News(), "and the search is told")
+	require.Empty(t, w.proofs)
+
+	third := wait()
+
+	for range 10 {
+		write(secrets)("50")
+	}
+
+	require.Len(t, w.proofs, 1, "more writes prove nothing more")
+
+	w.Reached("60", true)
+	require.Less(t, w.proven, third, "something that the watch has shown was not used")
+}
+
+// If a watch does not remember what it has shown, a write does not prove that a family has seen it.
+func TestWritesProveNothingThatIsForgotten(t *testing.T) {
+	x, w := watched()
+	w.index = nil
+	x.followers.begun++
+
+	w.wrote(x.followers.begun, "20")
+	w.Reached("30", false)
+	require.Zero(t, w.proven)
+}
+
+// A list proves what a write that began with it would prove. Until it is complete, nothing more is proven.
+func TestListsProveWhatTheyShow(t *testing.T) {
+	x, w := watched()
+
+	x.followers.begun = 3
+	w.Begin()
+	w.wrote(4, "10")
+	w.Reached("20", false)
+	require.Zero(t, w.proven)
+
+	w.Listed(time.Time{})
+	require.Equal(t, 3, w.proven)
+
+	x.followers.begun = 5
+	w.Begin()
+	require.Equal(t, 3, w.proven, "what was proven stays proven")
+
+	w.Reached("30", true)
+	w.Listed(time.Time{})
+	require.Equal(t, 3, w.proven, "something in the list was not used")
+}
+
+// What follows an object that waits is enqueued, as far as the watch remembers it.
+func TestAWatchKnowsWhatFollowsAnObject(t *testing.T) {
+	x, w := watched()
+	names := func(of string) (names []string) {
+		x.recall(time.Time{}, feed.Object{UID: types.UID(of)}, 3)
+
+		for e := range x.following[types.UID(of)] {
+			names = append(names, e.object.Name)
+		}
+
+		slices.Sort(names)
+
+		for id := range x.entries {
+			x.end(time.Time{}, x.entries[id])
+		}
+
+		return names
+	}
+
+	w.Show(controlled("child", "owner"))
+	w.Show(controlled("grandchild", "child"))
+	w.Show(controlled("stranger", "other"))
+	require.Equal(t, []string{"child", "grandchild"}, names("owner"))
+
+	w.Show(controlled("grandchild", "other"))
+	require.Equal(t, []string{"child"}, names("owner"))
+	require.Equal(t, []string{"grandchild", "stranger"}, names("other"))
+
+	// Users may make objects control each other in a circle.
+	w.Show(controlled("self", "self"))
+	require.Equal(t, []string{"self"}, names("self"))
+	w.Show(controlled("self", ""))
+
+	w.Show(controlled("child", ""))
+	require.Empty(t, names("owner"))
+	require.Len(t, w.index, 1)
+
+	for i := range maxIndexed {
+		w.Show(controlled(fmt.Sprint("more-", i), "owner"))
+	}
+
+	require.Nil(t, w.index, "there are too many")
+	require.True(t, w.show(controlled("more", "owner")))
+}
+
+// A list may show an object as it was before a write.
+func TestAWatchIsNotSetBackByAList(t *testing.T) {
+	x, w := watched()
+	at := func(version string) feed.Object {
+		o := controlled("child", "owner")
+		o.Labelled, o.ResourceVersion = true, version
+
+		return o
+	}
+
+	w.Begin()
+	x.followers.note(at("20"))
+	require.False(t, w.show(at("10")))
+	require.True(t, w.show(at("30")))
+}
+
+func TestWhereFollowersAreWatched(t *testing.T) {
+	now := time.Unix(1000, 0)
+
+	for name, c := range map[string]struct {
+		needed []string
+		few    bool
+		want   []string
+	}{
+		"nowhere":                  {few: true},
+		"by namespace":             {needed: []string{"one", "two"}, want: []string{"one", "two"}},
+		"everywhere: few objects":  {needed: []string{"one", "two"}, few: true, want: []string{""}},
+		"everywhere: without any":  {needed: []string{"one", ""}, want: []string{""}},
+		"everywhere: many of them": {needed: strings.Split(strings.Repeat("x", fewNamespaces), "x"), want: []string{""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x, _ := watched()
+
+			for i, namespace := range c.needed {
+				if len(c.needed) > fewNamespaces {
+					namespace = fmt.Sprint(i)
+				}
+
+				x.followers.need(now, feed.ID{Namespace: namespace})
+			}
+
+			places := func(at time.Time) (all []string) {
+				wanted, _ := x.Seek(at, c.few, true)
+				for at := range wanted {
+					all = append(all, at.Namespace)
+				}
+
+				slices.Sort(all)
+
+				return all
+			}
+
+			require.Equal(t, c.want, places(now.Add(followersFor-1)))
+
+			end, ok := x.Next()
+			require.Equal(t, len(c.needed) > 0, ok)
+			require.True(t, !ok || end.Equal(now.Add(followersFor)))
+
+			require.Empty(t, places(now.Add(followersFor)), "nobody needs them any more")
+
+			_, ok = x.Next()
+			require.False(t, ok)
+		})
+	}
+}
+
+// A watch lists again if nothing proves that it has shown all followers, but its lists take only a share of the time.
+func TestWhenAWatchListsAgain(t *testing.T) {
+	listed := time.Unix(1000, 0)
+	w := &Watch{index: map[types.UID]map[feed.ID]feed.Object{}, listed: listed}
+
+	require.Equal(t, listed.Add(time.Second+proofShare*perList), w.again(listed.Add(time.Second), false))
+	require.Equal(t, listed.Add(time.Second+busyShare*perList), w.again(listed.Add(time.Second), true))
+
+	w.seen = 10_000 // a list costs 252 ms
+	require.Equal(t, listed.Add(time.Second+proofWithin), w.again(listed.Add(time.Second), false))
+	require.Equal(t, listed.Add(busyShare*(perList+10_000*PerObject)), w.again(listed, true))
+
+	w.index = nil
+	require.Equal(t, listed.Add(perList+10_000*PerObject), w.again(listed.Add(time.Second), false), "nothing else proves it")
 }

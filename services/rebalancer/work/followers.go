@@ -27,8 +27,9 @@ const (
 	busyShare   = 16
 	// perList is the cost of a list without objects.
 	perList = 2 * time.Millisecond
-	// withoutThem is how long an object waits for a resource that cannot be listed, for objects of which nobody can find out
-	// what they follow, and until all objects without a shard have been seen. After that, it moves without them, because a shard has to work on the object.
+	// withoutThem is how long an object waits for a resource that cannot be listed, for objects of which nobody can find
+	// out what they follow, and until all objects without a shard have been seen. After that, it moves without them,
+	// because a shard has to work on the object.
 	withoutThem = 10 * time.Second
 	// drainsWait is how long no object is drained at most because a shard stops and the followers are not watched yet.
 	drainsWait = time.Second
@@ -48,30 +49,32 @@ type Place struct {
 	Namespace string
 }
 
-// followers determines where objects that follow others are watched, and knows what these watches have proven. A watch is
-// opened when an object is about to wait for its followers: its first list finds them. It is closed when no object has
-// needed it for followersFor.
+// followers determines where objects that follow others are watched, and knows what these watches have proven. A watch
+// is opened when an object is about to wait for its followers: its first list finds them. It is closed when no object
+// has needed it for followersFor.
 //
-// A watch may be late, and the versions of two resources cannot be compared. The proof that it has shown every follower of
-// an object is a list that began after the object was known to be without a shard, or a write of the engine itself: the
-// write of any object of the watched resource that began after that. When the watch has shown that write, it has shown
-// everything that was created before.
+// A watch may be late, and the versions of two resources cannot be compared. The proof that it has shown every follower
+// of an object is a list that began after the object was known to be without a shard, or a write of the engine itself:
+// the write of any object of the watched resource that began after that. When the watch has shown that write, it has
+// shown everything that was created before.
 type followers struct {
 	// of are the resources whose objects may follow others.
 	of []resources.Resource
 	// begun is the number of the last family that has begun to seek its followers.
 	begun int
-	// needed contains, by namespace, when the followers of objects were needed last; "" are cluster-scoped objects, or all.
+	// needed contains, by namespace, when the followers of objects were needed last; "" are cluster-scoped objects, or
+	// all.
 	needed  map[string]time.Time
 	watches map[Place]*Watch
-	// news reports whether something has changed that [Table.Seek] considers. next is when it is called without; zero if never.
+	// news reports whether something has changed that [Table.Seek] considers. next is when it is called without; zero if
+	// never.
 	news bool
 	next time.Time
 }
 
 // Controlled sets the resources whose objects may follow others. If a shard stops, no object is drained until all
-// followers are watched: an object that is released earlier would be without a shard until a watch has listed them. That
-// takes a second at most, because the shard waits for its drains for three.
+// followers are watched: an object that is released earlier would be without a shard until a watch has listed them.
+// That takes a second at most, because the shard waits for its drains for three.
 func (t *Table) Controlled(now time.Time, of []resources.Resource, stops bool) {
 	t.followers.of, t.followers.news = of, true
 
@@ -89,11 +92,11 @@ func (t *Table) News() (news bool) {
 	return news
 }
 
-// Seek finds the followers of families. It recalls what watches have shown before, and records the families of which all
-// followers have been shown. It returns where followers have to be watched now, and which watches have to list again, because
-// nothing proves that they have shown everything. few reports whether the ring is known to have few objects, so that all
-// namespaces are watched at once. seen reports whether all objects without a shard have been seen that may follow others:
-// they are in no watch.
+// Seek finds the followers of families. It recalls what watches have shown before, and records the families of which
+// all followers have been shown. It returns where followers have to be watched now, and which watches have to list
+// again, because nothing proves that they have shown everything. few reports whether the ring is known to have few
+// objects, so that all namespaces are watched at once. seen reports whether all objects without a shard have been seen
+// that may follow others: they are in no watch.
 func (t *Table) Seek(now time.Time, few, seen bool) (watched map[Place]resources.Resource, again []Place) {
 	if invariants.Enabled {
 		defer t.check()
@@ -130,8 +133,8 @@ func (t *Table) Seek(now time.Time, few, seen bool) (watched map[Place]resources
 	return t.followers.wanted(now, few), again
 }
 
-// shown reports whether watches have shown all followers of a family, except those that fail, or of which something could not
-// be used, if without is set. It returns the watches that have to list again.
+// shown reports whether watches have shown all followers of a family, except those that fail, or of which something
+// could not be used, if without is set. It returns the watches that have to list again.
 func (t *Table) shown(now time.Time, f *family, without bool) (again []Place, all bool) {
 	all = true
 
@@ -201,23 +204,22 @@ func (t *Table) Watch(at Place) *Watch {
 // Unwatch records that the watch at a place is closed.
 func (t *Table) Unwatch(at Place) { delete(t.followers.watches, at) }
 
-// Writing records that a write of the engine to an object of a resource begins. Call the result with the version of the object
-// after the write.
-func (t *Table) Writing(of schema.GroupResource) (written func(version string)) {
-	begun := t.followers.begun
+// wrote records the version of an object after a write by the worker that has the obligation.
+func (t *Table) wrote(e *entry, version string) {
+	if version == "" {
+		return
+	}
 
-	return func(version string) {
-		for at, w := range t.followers.watches {
-			if at.Of == of {
-				w.wrote(begun, version)
-			}
+	for at, w := range t.followers.watches {
+		if at.Of == e.lane.of {
+			w.wrote(e.begun, version)
 		}
 	}
 }
 
-// recall enqueues what follows an object, as far as watches remember it. What is in its place reports its version, for the
-// hand-over. Users may make objects control each other in a circle. Therefore, it goes down only as far as objects can
-// follow others.
+// recall enqueues what follows an object, as far as watches remember it. What is in its place reports its version, for
+// the hand-over. Users may make objects control each other in a circle. Therefore, it goes down only as far as objects
+// can follow others.
 func (t *Table) recall(now time.Time, owner feed.Object, levels int) {
 	if levels == 0 {
 		return
@@ -228,22 +230,22 @@ func (t *Table) recall(now time.Time, owner feed.Object, levels int) {
 	for _, o := range t.followers.below(owner.UID) {
 		copy(o.Above[:], above[:])
 
-		_, known := t.entries[o.ID]
-		t.See(now, o, false)
-
-		if o.Draining && !known {
-			t.Doubt(o.ID)
-		}
-
+		t.Find(now, o)
 		t.recall(now, o, levels-1)
 	}
 }
 
-// below returns the objects that the object with this UID controls, as far as watches remember them, in a deterministic order.
+// below returns the objects that the object with this UID controls, as far as watches remember them, in a deterministic
+// order.
 func (f *followers) below(uid types.UID) (all []feed.Object) {
 	for _, w := range f.watches {
 		all = slices.AppendSeq(all, maps.Values(w.index[uid]))
 	}
+
+	// A resource that is served in another version now is about to be watched in that version.
+	all = slices.DeleteFunc(all, func(o feed.Object) bool {
+		return !slices.ContainsFunc(f.of, func(r resources.Resource) bool { return r.GVR == o.GVR })
+	})
 
 	slices.SortFunc(all, func(a, b feed.Object) int { return feed.Compare(a.ID, b.ID) })
 
@@ -292,8 +294,8 @@ func (f *followers) note(o feed.Object) {
 // Watch is what a watch of followers has shown. See [Table.Watch].
 type Watch struct {
 	t *Table
-	// index contains the objects that the watch shows now, by the UIDs of their controllers; controllers is the reverse. They
-	// are nil if there are too many. Then, only lists find what follows an object.
+	// index contains the objects that the watch shows now, by the UIDs of their controllers; controllers is the reverse.
+	// They are nil if there are too many. Then, only lists find what follows an object.
 	index       map[types.UID]map[feed.ID]feed.Object
 	controllers map[feed.ID]types.UID
 	// listing reports whether a list is requested or in progress. since is the number of families when it began.
@@ -337,9 +339,9 @@ func (w *Watch) Listed(now time.Time) {
 // Failed records whether the watch cannot be read.
 func (w *Watch) Failed(failing bool) { w.failing, w.t.followers.news = failing, true }
 
-// Show records that the watch has shown an object, or that it is gone; then, o has no controller. It returns false if no
-// family can be waiting for the object, or if the object is known in a later version: a list may show objects as they were
-// when it began.
+// Show records that the watch has shown an object, or that it is gone; then, o has no controller. It returns false if
+// no family can be waiting for the object, or if the object is known in a later version: a list may show objects as
+// they were when it began.
 func (w *Watch) Show(o feed.Object) bool {
 	if w.listing {
 		w.seen++
@@ -399,8 +401,8 @@ func (w *Watch) wrote(begun int, version string) {
 	w.prove()
 }
 
-// prove uses the proofs that the watch has shown. Without an index, they prove nothing: nothing remembers what the watch has
-// shown before a family began.
+// prove uses the proofs that the watch has shown. Without an index, they prove nothing: nothing remembers what the
+// watch has shown before a family began.
 func (w *Watch) prove() {
 	if w.missed || w.index == nil || w.position == "" {
 		return

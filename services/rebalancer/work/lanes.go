@@ -40,9 +40,9 @@ const (
 
 // lane contains what is due of one resource, and determines how long writes of the resource may take.
 //
-// A write that was not answered doubles the time for later writes, and a successful one adapts it to the time that it took:
-// writes that are always slow succeed. From a write that hangs to the next answer, the lane gets only its share of the
-// workers. A job that hangs counts in its lane, and not among the jobs that are limited for all lanes together.
+// A write that was not answered doubles the time for later writes, and a successful one adapts it to the time that it
+// took: writes that are always slow succeed. From a write that hangs to the next answer, the lane gets only its share
+// of the workers. A job that hangs counts in its lane, and not among the jobs that are limited for all lanes together.
 type lane struct {
 	of  schema.GroupResource
 	due [ranks]queue
@@ -108,7 +108,8 @@ func (l *lane) waiting() (n int) {
 	return n
 }
 
-// first returns the obligation that is next, and the index of its lane; nil if none is due, or too many jobs are in progress.
+// first returns the obligation that is next, and the index of its lane; nil if none is due, or too many jobs are in
+// progress.
 func (t *Table) first() (e *entry, turn int) {
 	x := &t.lanes
 	if len(t.moving)-x.hung >= t.limits.Workers {
@@ -228,8 +229,8 @@ func (t *Table) hanging() (all []Hanging) {
 	return all
 }
 
-// queue contains obligations in order: those that are due, or those that wait for one cause. An obligation is in one queue at
-// most. The zero value is empty.
+// queue contains obligations in order: those that are due, or those that wait for one cause. An obligation is in one
+// queue at most. The zero value is empty.
 type queue struct{ entries list.List }
 
 // push adds an obligation that is in no queue.

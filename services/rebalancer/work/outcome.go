@@ -13,9 +13,14 @@ type Outcome struct {
 	Object *feed.Object
 	// Event is what happens next: [SeenInPlace], [Woken] to continue immediately, [Asked], [Blocked] or [Failed].
 	Event Event
-	// Cause is what a blocked object waits for. RetryAfter is when one of all objects with this cause retries; 0 means never.
+	// Cause is what a blocked object waits for. RetryAfter is when one of all objects with this cause retries; 0 means
+	// never.
 	Cause      Cause
 	RetryAfter time.Duration
+	// To is the next shard of an object that waits for its followers, which have to move there.
+	To string
+	// Owner is the owner of the object if it was read and is not in its place.
+	Owner *feed.Object
 	// Reason is a text that explains why nothing can be done, or what has failed.
 	Reason string
 	// Stale reports whether the object may have changed in an unknown way: an abandoned write may have been executed.
@@ -28,6 +33,8 @@ type Outcome struct {
 	// failed so late that the API server has probably waited for somebody in vain.
 	Wrote, Unanswered bool
 	Took              time.Duration
+	// Version is the resource version of the object after a write that has changed it.
+	Version string
 }
 
 // Late is a drain that was not acknowledged in time.
@@ -79,8 +86,8 @@ func (e *entry) failed(failures int, reason string) {
 // failing reports whether many attempts have failed in a row.
 func (e *entry) failing() bool { return e.failures >= many }
 
-// pause returns the pause after the current number of failures. It depends on the name of the object, so that objects that
-// fail together do not retry together.
+// pause returns the pause after the current number of failures. It depends on the name of the object, so that objects
+// that fail together do not retry together.
 func (e *entry) pause(brief bool) time.Duration {
 	d := longestPause
 	if brief {
@@ -104,7 +111,8 @@ func sum(name string) (n uint32) {
 	return n % 1000
 }
 
-// Report records the result of a job. If the drain of the object has just become late, it returns the drain, and news is true.
+// Report records the result of a job. If the drain of the object has just become late, it returns the drain, and news
+// is true.
 func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -121,6 +129,11 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	}
 
 	t.answered(now, e.lane, out)
+	t.wrote(e, out.Version)
+
+	if out.Owner != nil && e.news < Doubted {
+		t.Find(now, *out.Owner)
+	}
 
 	switch {
 	case e.news == Dropped:
@@ -131,8 +144,9 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 		return Late{}, false
 	}
 
+	asked := e.object.Draining
 	if out.Object != nil {
-		t.replace(e, *out.Object)
+		t.replace(now, e, *out.Object)
 	}
 
 	e.stale = out.Stale
@@ -154,7 +168,9 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 		e.cause = out.Cause
 		e.succeed()
 	case Asked:
-		e.succeed()
+		if e.succeed(); !asked {
+			e.since = now
+		}
 	}
 
 	t.move(e, out.Event)
@@ -176,8 +192,8 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	return late, news
 }
 
-// outdated reports whether everything that was seen while the worker had the object is at most as new as what the worker has
-// seen.
+// outdated reports whether everything that was seen while the worker had the object is at most as new as what the
+// worker has seen.
 func (t *Table) outdated(e *entry, out Outcome) bool {
 	return out.Object != nil && !out.Stale &&
 		(out.Object.ResourceVersion == e.seen || feed.Older(e.seen, out.Object.ResourceVersion))
@@ -191,7 +207,7 @@ func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
 		seen := e.seen
 
 		if feed.Older(e.object.ResourceVersion, o.ResourceVersion) {
-			t.replace(e, *o)
+			t.replace(now, e, *o)
 			arrived, e.stale = false, feed.Older(o.ResourceVersion, seen)
 		}
 
@@ -238,4 +254,116 @@ func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
 	t.grantNext(now) // it no longer holds a permit of the total
 
 	return Late{ID: e.object.ID, Shard: e.holds, After: now.Sub(e.since).Round(time.Second)}, true
+}
+
+// Phase is the state of an obligation. The zero value means that there is no obligation.
+type Phase uint8
+
+// The phases.
+const (
+	// None means that the object is not known to be out of place.
+	None Phase = iota
+	// Due means that the obligation waits for a worker.
+	Due
+	// Moving means that a worker has the obligation: it reads, decides and writes.
+	Moving
+	// Draining means that the obligation waits for the object's shard to acknowledge the drain.
+	Draining
+	// Parked means that the obligation waits for its cause to change.
+	Parked
+	// Delayed means that the obligation waits for a pause to end, after a failure.
+	Delayed
+)
+
+var phases = [...]string{"none", "due", "moving", "draining", "parked", "delayed"}
+
+func (p Phase) String() string { return phases[p] }
+
+// Event is what happens to an obligation.
+type Event uint8
+
+// The events. The worker that has the obligation reports all events except the first four.
+const (
+	// SeenMisplaced means that the object was seen out of place, or is not known to be in its place.
+	SeenMisplaced Event = iota
+	// SeenInPlace means that the object was seen in its place, or not to concern the ring, or not to exist.
+	SeenInPlace
+	// Woken means that the cause or the ring has changed, that the pause has ended, or that a worker has completed a step.
+	Woken
+	// Taken means that a worker has begun.
+	Taken
+	// Asked means that the object's shard was asked to release it, and has not released it yet.
+	Asked
+	// Blocked means that nothing can be done until a cause changes.
+	Blocked
+	// Failed means that a request has failed, or that a write has not brought the object to its place.
+	Failed
+)
+
+var events = [...]string{"seen misplaced", "seen in place", "woken", "taken", "asked", "blocked", "failed"}
+
+func (e Event) String() string { return events[e] }
+
+// next returns the phase after an event. It returns [None] only for [SeenInPlace], or if p is None.
+//
+// While a worker has the object, sights of it only make the worker's result subject to another look: the worker itself
+// reports the object as it is after the write, and the table compares it with earlier sights by the resource version.
+func next(p Phase, e Event) Phase {
+	after, reports := results[e]
+
+	switch {
+	case e == SeenInPlace, p == None && e != SeenMisplaced:
+		return None
+	case p == Moving && reports:
+		return after
+	case p == Moving:
+		return Moving
+	case p == Delayed && e == SeenMisplaced:
+		return Delayed // otherwise a change every few milliseconds would end the pauses
+	case e == SeenMisplaced, e == Woken:
+		return Due
+	case p == Due && e == Taken:
+		return Moving
+	}
+
+	return p
+}
+
+// results are the phases after what a worker reports.
+var results = map[Event]Phase{Woken: Due, Asked: Draining, Blocked: Parked, Failed: Delayed}
+
+// News is what has happened while a worker has the object. The zero value means nothing.
+type News uint8
+
+// The news.
+const (
+	// Quiet means that nothing has happened.
+	Quiet News = iota
+	// Sighted means that the object was seen, or has changed. The later of this and of the worker's report counts, by the
+	// version.
+	Sighted
+	// Arrived means the same, and that the object was seen in its place.
+	Arrived
+	// Doubted means that something else has changed that the worker may have used for its decision. Of its report, only
+	// the object counts.
+	Doubted
+	// Dropped means that the resource has left the ring.
+	Dropped
+)
+
+var newsNames = [...]string{"quiet", "sighted", "arrived", "doubted", "dropped"}
+
+func (n News) String() string { return newsNames[n] }
+
+// and returns the news after more of it. A sight does not end a doubt. It shows that the ring has a dropped resource
+// again.
+func (n News) and(more News) News {
+	switch {
+	case n >= Doubted && more < Doubted:
+		return Doubted
+	case n == Dropped:
+		return Dropped
+	}
+
+	return more
 }

@@ -10,15 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/invariants"
-	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 const (
-	// movesAtOnce is how many planned moves run at a time. The fewer run, the slower are moves between shards that take long to
-	// acknowledge: as many begin in a second. With 8, joins are slower, and with 32 no faster.
+	// movesAtOnce is how many planned moves run at a time. The fewer run, the slower are moves between shards that take
+	// long to acknowledge: as many begin in a second. With 8, joins are slower, and with 32 no faster.
 	movesAtOnce = 16
-	// ownersAtOnce is the same for objects that others may follow. Such an object has no shard while these move, and the more
-	// move, the longer their writes wait: owners of 3 children have none for 0.02 s with 4, 0.05 s with 8, and 0.10 s with 16.
+	// ownersAtOnce is the same for objects that others may follow. Such an object has no shard while these move, and the
+	// more move, the longer their writes wait: owners of 3 children have none for 0.02 s with 4, 0.05 s with 8, and 0.10 s
+	// with 16.
 	ownersAtOnce = 4
 	// moveCounts is how long a planned move counts. A shard may work on an object for long before it releases it; others
 	// need not wait for that.
@@ -37,10 +37,13 @@ type shardLane struct {
 func laneOf(shard string, e *entry) shardLane { return shardLane{shard, e.object.GVR.GroupResource()} }
 
 func compareLanes(a, b shardLane) int {
-	return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.of.Resource, b.of.Resource), cmp.Compare(a.of.Group, b.of.Group))
+	return cmp.Or(
+		cmp.Compare(a.shard, b.shard), cmp.Compare(a.of.Resource, b.of.Resource), cmp.Compare(a.of.Group, b.of.Group),
+	)
 }
 
-// permits counts the obligations that hold a permit to be drained: it was granted to them, or they carry the drain label.
+// permits counts the obligations that hold a permit to be drained: it was granted to them, or they carry the drain
+// label.
 type permits struct {
 	// inTime counts all of them, except late drains.
 	inTime int
@@ -60,8 +63,8 @@ type permits struct {
 // held counts the permits of a lane.
 type held struct {
 	inTime, late int
-	// silent counts the drains that have become late since the shard last acknowledged one; since is when the first of these
-	// began.
+	// silent counts the drains that have become late since the shard last acknowledged one; since is when the first of
+	// these began.
 	silent int
 	since  time.Time
 }
@@ -190,10 +193,11 @@ func (s *permits) expire(now time.Time) (some bool) {
 	return some
 }
 
-// free reports whether one more object of a lane may be drained. A late drain costs its shard one permit, and all late drains
-// of a shard together cost at most three quarters of its permits: nobody knows whether the shard works on these objects. A
-// lane that acknowledges nothing gets one permit at a time, until that drain is late too, and holds none of the shard's for
-// late drains: there is no controller for the resource, or it does not work, and others are not affected.
+// free reports whether one more object of a lane may be drained. A late drain costs its shard one permit, and all late
+// drains of a shard together cost at most three quarters of its permits: nobody knows whether the shard works on these
+// objects. A lane that acknowledges nothing gets one permit at a time, until that drain is late too, and holds none of
+// the shard's for late drains: there is no controller for the resource, or it does not work, and others are not
+// affected.
 func (t *Table) free(l shardLane) bool {
 	p := &t.permits
 	inTime, late := 0, 0
@@ -214,8 +218,8 @@ func (t *Table) free(l shardLane) bool {
 	return t.paused.IsZero() && inTime < most && p.inTime < t.limits.Drains && p.open(l.of)
 }
 
-// Pause lets no further object be drained until a time; the zero time ends that. It reports whether drains have begun or
-// ceased to be paused. Objects that are drained already are not affected.
+// Pause lets no further object be drained until a time; the zero time ends that. It reports whether drains have begun
+// or ceased to be paused. Objects that are drained already are not affected.
 func (t *Table) Pause(now, until time.Time) (changed bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -227,31 +231,6 @@ func (t *Table) Pause(now, until time.Time) (changed bool) {
 	}
 
 	return changed
-}
-
-// Grant gives the object, which a worker has, a permit of its shard. It reports whether one was free.
-func (t *Table) Grant(now time.Time, id feed.ID, shard string) bool {
-	if invariants.Enabled {
-		defer t.check()
-	}
-
-	e, ok := t.entries[id]
-	if !ok || e.phase != Moving || e.holds != shard && !t.free(laneOf(shard, e)) {
-		return false
-	}
-
-	if e.holds != shard {
-		t.hold(now, e, shard)
-		t.grantNext(now) // it may have given back a permit of another shard
-	}
-
-	e.since = now
-
-	if t.isMain(e.object) {
-		t.followers.need(now, id)
-	}
-
-	return true
 }
 
 // permit ensures that an object which no worker has holds a permit exactly while it carries the drain label.
@@ -297,7 +276,8 @@ func (t *Table) hold(now time.Time, e *entry, shard string) {
 	}
 }
 
-// grantNext wakes as many obligations as there are free permits, the lanes in turn. They hold their permits from now on.
+// grantNext wakes as many obligations as there are free permits, the lanes in turn. They hold their permits from now
+// on.
 func (t *Table) grantNext(now time.Time) {
 	if t.permits.wanted.Len() == 0 {
 		return
@@ -331,8 +311,8 @@ func (t *Table) grantNext(now time.Time) {
 type Silent struct {
 	Shard    string
 	Resource schema.GroupResource
-	// Objects is the number of its objects with late drains, and Since is when the first of these drains began that the shard
-	// has not acknowledged since it last acknowledged one.
+	// Objects is the number of its objects with late drains, and Since is when the first of these drains began that the
+	// shard has not acknowledged since it last acknowledged one.
 	Objects int
 	Since   time.Time
 }
@@ -348,7 +328,10 @@ func (s *permits) silent() (all []Silent) {
 	}
 
 	slices.SortFunc(all, func(a, b Silent) int {
-		return cmp.Or(cmp.Compare(b.Objects, a.Objects), compareLanes(shardLane{a.Shard, a.Resource}, shardLane{b.Shard, b.Resource}))
+		return cmp.Or(
+			cmp.Compare(b.Objects, a.Objects),
+			compareLanes(shardLane{a.Shard, a.Resource}, shardLane{b.Shard, b.Resource}),
+		)
 	})
 
 	return all

@@ -1,8 +1,8 @@
 // Package work stores the objects that are out of place, until each was seen in its place.
 //
-// An obligation is one value for one object: the object as it was last seen, the state of its move, and what it waits for. A
-// [Table] stores the obligations of one ring. It receives what was seen, hands out what is due to workers, and receives their
-// results. It sends no requests and has no clock: the time is an argument.
+// An obligation is one value for one object: the object as it was last seen, the state of its move, and what it waits
+// for. A [Table] stores the obligations of one ring. It receives what was seen, hands out what is due to workers, and
+// receives their results. It sends no requests and has no clock: the time is an argument.
 package work
 
 import (
@@ -23,20 +23,20 @@ import (
 type Limits struct {
 	// Workers is the number of jobs in progress, without those that hang.
 	Workers int
-	// Drains is the number of drains in flight. PerShard is the number of drains in flight of one shard. A late drain counts
-	// only against its shard.
+	// Drains is the number of drains in flight. PerShard is the number of drains in flight of one shard. A late drain
+	// counts only against its shard.
 	Drains, PerShard int
 	// DrainTimeout is the time after which an unacknowledged drain is reported.
 	DrainTimeout time.Duration
 	// Active is the number of obligations in progress at which [Table.Full] makes sources wait.
 	Active int
-	// Parked is the number of obligations that are stored while they wait for their causes, or have failed again and again.
-	// Beyond it, they are dropped, and a pass finds them again. One of those that wait for a shard stays, and retries.
-	// Obligations that fail are dropped only if others of their resource are failing.
+	// Parked is the number of obligations that are stored while they wait for their causes, or have failed again and
+	// again. Beyond it, they are dropped, and a pass finds them again. One of those that wait for a shard stays, and
+	// retries. Obligations that fail are dropped only if others of their resource are failing.
 	Parked int
 }
 
-// Job is an obligation that a worker processes.
+// Job is an obligation that a worker processes, and all that is known about its move without a request.
 type Job struct {
 	// Object is the object as it was last seen.
 	Object feed.Object
@@ -46,30 +46,54 @@ type Job struct {
 	Plain bool
 	// Within is how long the API server may take for a write. Hung is after how long a write counts as hanging.
 	Within, Hung time.Duration
+	// Permit is the shard of which the object holds a permit to be drained; empty if it holds none.
+	Permit string
+	// Held reports whether other objects wait because the object's shard may still work on them, and a retry is scheduled.
+	Held bool
+	// Grace is how long objects of lost shards have to wait for their shards to come back, and GraceReason says why; zero
+	// or negative if they do not have to wait. The table does not set it.
+	Grace       time.Duration
+	GraceReason string
+	// Follows is the main object that the object follows.
+	Follows Followed
+	// Related reports whether the object waits for its followers, or follows an object that does.
+	Related bool
+	// Gathered is what is known about the objects that follow the object.
+	Gathered Gathered
+}
+
+// Followed is a main object that another one follows.
+type Followed struct {
+	// Object is the main object, if Moving is true: if it is an obligation.
+	Object feed.Object
+	Moving bool
+	// Given reports whether no shard works on it, and what follows it moves to its next shard.
+	Given bool
 }
 
 // Table holds the obligations of one ring. It is not safe for concurrent use.
 //
 // Invariants:
 //
-//  1. An obligation ends only when its object was seen in its place, seen not to concern the ring, or seen not to exist;
-//     or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has to
-//     begin after it. An object that finds no room leaves a debt to search its shard, when half of the room is free or
-//     nothing waits for the shard anymore. A write never ends an obligation, whether it succeeds or fails.
+//  1. An obligation ends only when its object was seen in its place, seen not to concern the ring, or seen not to
+//     exist; or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has
+//     to begin after it. An object that finds no room leaves a debt to search its shard, when half of the room is free
+//     or nothing waits for the shard anymore. A write never ends an obligation, whether it succeeds or fails.
 //  2. An earlier sight never replaces a later one, by the resource version.
-//  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards.
-//  4. An object holds a permit of its shard exactly while it carries the drain label, as far as is known, or is about to
-//     get the label: it was woken because the permit is free, or it was granted the permit and is with the worker.
+//  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards. While a
+//     worker has a main object, none has an object that follows it, and vice versa. See [turn].
+//  4. An object holds a permit of its shard exactly while it carries the drain label, as far as is known, or is about
+//     to get the label: it was woken because the permit is free, or it was granted the permit and is with the worker.
 //  5. Parked obligations cost nothing until [Table.Wake] names their cause, or a retry is due. In a retry, one of all
 //     obligations with the same cause goes first.
 //  6. All counts are correct.
-//  7. An obligation that has become urgent while it was due is not queued with those that are not urgent. Every fourth job
-//     comes from the queue that would go last, and resources take turns.
+//  7. An obligation that has become urgent while it was due is not queued with those that are not urgent. Every fourth
+//     job comes from the queue that would go last, and resources take turns.
 //  8. A resource whose writes hang has at most a quarter of the workers. It holds up no other.
 //  9. Families and followers are counted correctly. See family.go.
 //
-// Rejected alternative: to end an obligation with the write, and to leave the rest to a later pass. A pass that finds many
-// objects cannot distinguish dropped objects from new ones, and a ring at rest has no pass.
+// Rejected alternative: to end an obligation with the write, and to leave the rest to a later pass. A pass that finds
+// many objects cannot distinguish dropped objects from new ones, and a ring at rest has no pass.
 type Table struct {
 	limits  Limits
 	pace    invariants.Pace
@@ -80,12 +104,15 @@ type Table struct {
 	timers  timers
 	parked  map[Cause]*waiting
 	permits permits
-	// families are the families by the UIDs of their objects, and following are the obligations by those of all objects that they
-	// follow. No set is empty.
+	// families are the families by the UIDs of their objects, and following are the obligations by those of all objects
+	// that they follow. No set is empty.
 	families  map[types.UID]*family
 	following map[types.UID]sets.Set[*entry]
 	followers followers
-	debt      Debt
+	// uids are the obligations by the UIDs of their objects, and turns are the turns in progress by those of main objects.
+	uids  map[types.UID]*entry
+	turns map[types.UID]*turn
+	debt  Debt
 	// phases counts the obligations by phase. waiting counts those that wait for what follows them, and nested those of
 	// them that follow others.
 	phases          [Delayed + 1]int
@@ -135,11 +162,16 @@ type entry struct {
 	move *list.Element
 	// timer is when it is due again.
 	timer timer
-	// follows are the objects for which it is counted as a follower. family is the family of its own object; nil if it has none.
+	// follows are the objects for which it is counted as a follower. family is the family of its own object; nil if it has
+	// none.
 	follows feed.Lineage
 	family  *family
-	// queue is the queue that it is in, of those that are due or that wait for its cause, and spot is its place there; nil if
-	// it is in none.
+	// turn is the turn that it has while a worker has it, and begun counts the families that had begun to seek their
+	// followers when the worker took it.
+	turn  *turn
+	begun int
+	// queue is the queue that it is in, of those that are due or that wait for its cause, and spot is its place there; nil
+	// if it is in none.
 	queue *queue
 	spot  *list.Element
 	// reason is the last failure in a row; empty if there was none.
@@ -151,13 +183,15 @@ func New(l Limits) *Table {
 	return &Table{
 		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{},
 		permits: newPermits(), families: map[types.UID]*family{}, following: map[types.UID]sets.Set[*entry]{},
+		uids: map[types.UID]*entry{}, turns: map[types.UID]*turn{},
 		followers: followers{needed: map[string]time.Time{}, watches: map[Place]*Watch{}},
 		moved:     map[schema.GroupResource]uint64{}, missing: sets.New[string](),
 		available: func(string) bool { return false },
 	}
 }
 
-// See records an object that was seen, out of its place or in it. An object in its place ends its obligation, or causes none.
+// See records an object that was seen, out of its place or in it. An object in its place ends its obligation, or causes
+// none.
 func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -173,13 +207,17 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	case !known:
 		t.number++
 		e = &entry{number: t.number, object: o, seen: o.ResourceVersion, lane: t.lane(o.GVR.GroupResource())}
-		t.entries[o.ID] = e
+		t.entries[o.ID], t.uids[o.UID] = e, e
 		e.lane.entries++
 	case feed.Older(o.ResourceVersion, e.seen), o.ResourceVersion == e.object.ResourceVersion && (e.stale || !inPlace):
 		return // this state is already known
 	}
 
-	t.replace(e, o)
+	if o.Above == (feed.Above{}) && e.object.Lineage()[0] == o.Lineage()[0] {
+		o.Above = e.object.Above // the source of this sight could not find it out
+	}
+
+	t.replace(now, e, o)
 	e.stale = false
 
 	switch {
@@ -200,28 +238,35 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	}
 }
 
-// Doubt requests a read of an object with a drain label that was seen by another source than the one that reports the removal
-// of that label: the label may already be gone, and no event would report it again.
-func (t *Table) Doubt(id feed.ID) {
-	if invariants.Enabled {
-		defer t.check()
-	}
+// Find records an object that was seen out of its place by another source than the one that reports the removal of its
+// drain label. The label may already be gone, and no event would report it again: if the drain is news, the object is
+// read.
+func (t *Table) Find(now time.Time, o feed.Object) {
+	before, known := t.Has(o.ID)
+	t.See(now, o, false)
 
-	if e, ok := t.entries[id]; ok {
+	if e := t.entries[o.ID]; e != nil && o.Draining && (!known || !before.Draining) {
 		t.look(e, e.seen)
 	}
 }
 
-// replace stores the current state of an object. If its labels have changed, the obligations that wait for it are woken.
-func (t *Table) replace(e *entry, o feed.Object) {
+// replace stores the current state of an object. If its labels have changed, the obligations that wait for it are
+// woken.
+func (t *Table) replace(now time.Time, e *entry, o feed.Object) {
 	changed := e.object.Shard != o.Shard || e.object.Draining != o.Draining
 	if changed && t.available(e.object.Shard) {
 		t.moved[o.GVR.GroupResource()]++
 	}
 
 	before := e.object
-	if o.Above == (feed.Above{}) && before.Lineage()[0] == o.Lineage()[0] {
-		o.Above = before.Above // the source of this sight could not find it out
+	if t.uids[before.UID] == e {
+		delete(t.uids, before.UID)
+	}
+
+	t.uids[o.UID] = e
+
+	if o.Draining && !before.Draining && t.isMain(o) {
+		t.followers.need(now, o.ID)
 	}
 
 	o.Shard = unique.Make(o.Shard).Value() // so that a visit of all objects does not read each of these texts
@@ -266,8 +311,9 @@ func (t *Table) look(e *entry, seen string) {
 	}
 }
 
-// Released records that an object has lost its drain label by a resource version. If the object has not been seen since, the
-// obligation ends and leaves a debt, because the object was not seen in its place. It reports whether this is the case.
+// Released records that an object has lost its drain label by a resource version. If the object has not been seen
+// since, the obligation ends and leaves a debt, because the object was not seen in its place. It reports whether this
+// is the case.
 func (t *Table) Released(now time.Time, id feed.ID, resourceVersion string) bool {
 	if invariants.Enabled {
 		defer t.check()
@@ -294,8 +340,8 @@ func (t *Table) Released(now time.Time, id feed.ID, resourceVersion string) bool
 	return true
 }
 
-// Unlisted requests a read of the objects that have no available shard, or are being drained, as far as is known, and were
-// missing in a complete list of such objects: this may have changed while no watch was open.
+// Unlisted requests a read of the objects that have no available shard, or are being drained, as far as is known, and
+// were missing in a complete list of such objects: this may have changed while no watch was open.
 func (t *Table) Unlisted(drains bool, of func(feed.ID) bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -308,9 +354,9 @@ func (t *Table) Unlisted(drains bool, of func(feed.ID) bool) {
 	}
 }
 
-// Recheck wakes every obligation, because the target has changed. available reports which shards may work on objects now. Recheck
-// drops the obligations that keep refuses: their resource is no longer served in this way. If it is served in another way, it
-// is listed again.
+// Recheck wakes every obligation, because the target has changed. available reports which shards may work on objects
+// now. Recheck drops the obligations that keep refuses: their resource is no longer served in this way. If it is served
+// in another way, it is listed again.
 func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep func(feed.ID) bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -340,9 +386,9 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 	t.searchAll()
 }
 
-// Take hands out an obligation that is due. Objects whose followers have all moved come first, because they are one write away
-// from their place: this completes owners one after another, and not all at the end. Objects that no shard works on come
-// second. ok is false if nothing may be handed out now.
+// Take hands out an obligation that is due. Objects whose followers have all moved come first, because they are one
+// write away from their place: this completes owners one after another, and not all at the end. Objects that no shard
+// works on come second. ok is false if nothing may be handed out now.
 func (t *Table) Take(now time.Time) (job Job, ok bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -350,20 +396,50 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 
 	t.Expire(now)
 
-	e, turn := t.first()
-	if e == nil {
-		return Job{}, false
+	for {
+		e, lane := t.first()
+		if e == nil {
+			return Job{}, false
+		}
+
+		t.move(e, Taken)
+
+		if t.takeTurn(e) {
+			t.lanes.turn = lane
+			t.lanes.jobs++
+			e.news, e.begun = Quiet, t.followers.begun
+
+			if c := e.cause; c.kind == kindPermit && e.holds == "" && c.shard == e.object.Shard && t.free(c.lane()) {
+				t.hold(now, e, c.shard) // it has failed since it was granted one
+			}
+
+			return t.job(e), true
+		}
+
+		before := e.cause
+		e.cause = TurnOf(t.main(e))
+		t.move(e, Blocked)
+		t.permit(now, e)
+		t.park(now, e, Outcome{Cause: e.cause})
+		t.tried(e, before)
+	}
+}
+
+// job returns what is known about a move.
+func (t *Table) job(e *entry) Job {
+	j := Job{
+		Object: e.object, Stale: e.stale, Plain: e.plain,
+		Within: cmp.Or(e.lane.within, firstWithin), Hung: max(hungAfter, 2*e.lane.usual),
+		Permit: e.holds, Held: t.Held(e.object.Shard),
+		Related: e.family != nil || t.awaited(e.follows), Gathered: t.gatheredOf(e),
 	}
 
-	t.lanes.turn = turn
-	t.lanes.jobs++
+	if owner := t.uids[t.main(e)]; owner != nil && owner != e {
+		f := owner.family
+		j.Follows = Followed{Object: owner.object, Moving: true, Given: f != nil && f.uid == owner.object.UID}
+	}
 
-	t.move(e, Taken)
-	e.news = Quiet
-
-	return Job{
-		Object: e.object, Stale: e.stale, Plain: e.plain, Within: cmp.Or(e.lane.within, firstWithin), Hung: max(hungAfter, 2*e.lane.usual),
-	}, true
+	return j
 }
 
 // move changes the phase of an obligation and updates what depends on it.
@@ -381,6 +457,7 @@ func (t *Table) move(e *entry, event Event) {
 		e.unqueue()
 	case Moving:
 		delete(t.moving, e)
+		t.endTurn(e)
 
 		if e.lane.working--; e.hung {
 			e.hung = false
@@ -408,15 +485,15 @@ func (t *Table) fitting(e *entry) *queue {
 	switch {
 	case e.cause.kind == kindFollowers && t.gathered(e.family):
 		return &e.lane.due[ready]
-	case t.available(e.object.Shard) && !t.Awaited(e.follows):
+	case t.available(e.object.Shard) && !t.awaited(e.follows):
 		return &e.lane.due[regular]
 	default:
 		return &e.lane.due[urgent]
 	}
 }
 
-// hasten moves an obligation that is due already to the urgent queue, if it has become urgent. Otherwise it would be processed after everything
-// that became due before it.
+// hasten moves an obligation that is due already to the urgent queue, if it has become urgent. Otherwise it would be
+// processed after everything that became due before it.
 func (t *Table) hasten(e *entry) {
 	if e.queue == &e.lane.due[regular] && t.fitting(e) != e.queue {
 		e.unqueue()
@@ -428,6 +505,11 @@ func (t *Table) hasten(e *entry) {
 func (t *Table) end(now time.Time, e *entry) {
 	t.move(e, SeenInPlace)
 	delete(t.entries, e.object.ID)
+
+	if t.uids[e.object.UID] == e {
+		delete(t.uids, e.object.UID)
+	}
+
 	t.timers.stop(&e.timer)
 	e.succeed()
 
@@ -447,7 +529,8 @@ func (t *Table) end(now time.Time, e *entry) {
 	}
 }
 
-// Full reports whether so many obligations are in progress that sources should wait. Those whose writes hang do not count.
+// Full reports whether so many obligations are in progress that sources should wait. Those whose writes hang do not
+// count.
 func (t *Table) Full() bool { return t.active()+t.waiting >= t.limits.Active }
 
 // FullOfFollowers reports whether so many obligations are in progress that the search for followers should wait. The

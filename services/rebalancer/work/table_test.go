@@ -3,15 +3,463 @@ package work
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
-// In any history of a ring, the table keeps its invariants at each step. When the faults have stopped, and the current state
-// of each object has been seen, the table becomes empty, and every object is in its place.
+// version is an object at a version; nil means deleted.
+type version struct {
+	feed.Object
+
+	exists bool
+}
+
+// sighting is what a source is about to report.
+type sighting struct {
+	name string
+	at   int // version
+	kind string
+}
+
+// worker is a worker with a job.
+type worker struct {
+	name    string
+	object  feed.Object
+	gone    int // the version at which it was deleted
+	stale   bool
+	permit  string
+	ring    *rings
+	decided bool
+	out     Outcome
+}
+
+// rings is the target of the ring.
+type rings struct {
+	available map[string]bool
+	wants     map[string]string
+}
+
+// reference is a reference model: objects with all their versions, sources that report them late, repeatedly and in any
+// order, and workers that fail.
+type reference struct {
+	*rapid.T
+	now     time.Time
+	table   *Table
+	last    int
+	history map[string]map[int]version
+	current map[string]int
+	// newest is the newest version that was reported to the table. doubt is the base version of a write that may have been
+	// executed.
+	newest, doubt map[string]int
+	sightings     []sighting
+	workers       []*worker
+	wants         *rings
+	held          map[string]bool // shards that hold their Leases
+	calm          bool
+	owed          Debt
+	released      string
+}
+
+var (
+	names  = []string{"o1", "o2", "o3", "c1", "c2", "x1", "x2"}
+	shards = []string{"a", "b", "c", "d"}
+	owners = map[string]string{"c1": "o1", "c2": "o1"}
+)
+
+func newWorld(t *rapid.T) *reference {
+	w := &reference{
+		T: t, now: time.Unix(1_000_000_000, 0),
+		history: map[string]map[int]version{}, current: map[string]int{}, newest: map[string]int{}, doubt: map[string]int{},
+		held: map[string]bool{},
+	}
+	w.table = New(Limits{
+		Workers: 1000, Drains: rapid.IntRange(1, 3).Draw(t, "drains"), PerShard: rapid.IntRange(1, 2).Draw(t, "per shard"),
+		DrainTimeout: 10 * time.Second, Active: 100, Parked: rapid.IntRange(1, 5).Draw(t, "parked"),
+	})
+
+	for _, name := range names {
+		w.history[name] = map[int]version{}
+	}
+
+	w.ring(t)
+
+	return w
+}
+
+func (w *reference) at(name string) version { return w.history[name][w.current[name]] }
+
+// becomes gives an object another version.
+func (w *reference) becomes(name string, shard string, draining, exists bool) feed.Object {
+	before := w.at(name)
+	w.last++
+
+	o := feed.Object{ID: id(name), ResourceVersion: strconv.Itoa(w.last), Shard: shard, Labelled: shard != "", Draining: draining}
+	w.history[name][w.last] = version{o, exists}
+	w.current[name] = w.last
+
+	kind := "see"
+	if !exists {
+		kind = "unsure"
+	}
+
+	w.sightings = append(w.sightings, sighting{name, w.last, kind})
+	if before.Draining && (!draining || !exists) {
+		w.sightings = append(w.sightings, sighting{name, w.last, "released"})
+	}
+
+	if w.unassigned(before.Object) && exists && !w.unassigned(o) {
+		w.sightings = append(w.sightings, sighting{name, w.last, "unsure"})
+	}
+
+	return o
+}
+
+func (w *reference) unassigned(o feed.Object) bool { return !w.wants.available[o.Shard] }
+
+func (r *rings) inPlace(name string, o feed.Object) bool {
+	return r.wants[name] == "" || o.Shard == r.wants[name] && !o.Draining
+}
+
+// edit changes an object as a user does, and may create it.
+func (w *reference) edit(t *rapid.T) {
+	name := rapid.SampledFrom(names).Draw(t, "name")
+	o := w.at(name)
+
+	switch rapid.IntRange(0, 3).Draw(t, "edit") {
+	case 0: // no label of the ring
+		w.becomes(name, o.Shard, o.Draining, true)
+	case 1:
+		w.becomes(name, "", false, true)
+	default:
+		shard := rapid.SampledFrom(append([]string{""}, shards...)).Draw(t, "shard")
+		w.becomes(name, shard, shard != "" && rapid.Bool().Draw(t, "drain"), true)
+	}
+}
+
+func (w *reference) delete(t *rapid.T) {
+	name := rapid.SampledFrom(names).Draw(t, "name")
+	if o := w.at(name); o.exists {
+		w.becomes(name, o.Shard, o.Draining, false)
+	}
+}
+
+// list is a source that will report each object in its current state.
+func (w *reference) list(*rapid.T) {
+	for _, name := range names {
+		if w.at(name).exists {
+			w.sightings = append(w.sightings, sighting{name, w.current[name], "see"})
+		}
+	}
+}
+
+// sight reports something to the table, in any order, and possibly again.
+func (w *reference) sight(t *rapid.T) {
+	if len(w.sightings) == 0 {
+		t.Skip()
+	}
+
+	i := 0
+	if !w.calm {
+		i = rapid.IntRange(0, len(w.sightings)-1).Draw(t, "sighting")
+	}
+
+	s := w.sightings[i]
+	if w.calm || rapid.IntRange(0, 3).Draw(t, "again") > 0 {
+		w.sightings = slices.Delete(w.sightings, i, i+1)
+	}
+
+	w.tell(s)
+}
+
+func (w *reference) tell(s sighting) {
+	before := w.before()
+	o := w.history[s.name][s.at].Object
+	_, known := w.table.Has(id(s.name))
+
+	inPlace := w.wants.inPlace(s.name, o)
+	if known || s.kind == "see" && !inPlace {
+		w.newest[s.name] = max(w.newest[s.name], s.at)
+	}
+
+	w.Logf("%s %s %s, in place: %t", s.kind, s.name, describe(o), inPlace)
+
+	switch s.kind {
+	case "see":
+		w.table.See(w.now, o, inPlace)
+	case "unsure":
+		w.table.Unsure(o.ID, o.ResourceVersion)
+	case "released":
+		w.released = ""
+		if w.table.Released(w.now, o.ID, o.ResourceVersion) {
+			w.released = s.name
+		}
+	}
+
+	w.ended(before)
+	w.released = ""
+}
+
+// unlisted is a list of the objects without an available shard that does not contain everything that the table knows.
+func (w *reference) unlisted(*rapid.T) {
+	w.table.Unlisted(false, func(id feed.ID) bool { return !w.unassigned(w.at(id.Name).Object) || !w.at(id.Name).exists })
+}
+
+func (w *reference) take(t *rapid.T) {
+	if len(w.workers) >= 3 {
+		t.Skip()
+	}
+
+	before := w.before()
+	job, ok := w.table.Take(w.now)
+	w.ended(before)
+
+	if !ok {
+		return
+	}
+
+	for _, other := range w.workers {
+		require.NotEqual(t, other.name, job.Object.Name, "is with two workers")
+	}
+
+	w.Logf("take %s %s, stale: %t", job.Object.Name, describe(job.Object), job.Stale)
+	w.workers = append(w.workers, &worker{name: job.Object.Name, object: job.Object, stale: job.Stale, permit: job.Permit, ring: w.wants})
+}
+
+// work makes a worker take a job, and finish it.
+func (w *reference) work(t *rapid.T) {
+	before := len(w.workers)
+	if w.take(t); len(w.workers) > before {
+		w.finish(t, w.workers[before])
+	}
+}
+
+// seeAll is a source that has reported each object in its current state.
+func (w *reference) seeAll(*rapid.T) {
+	for _, name := range names {
+		if w.at(name).exists {
+			w.tell(sighting{name, w.current[name], "see"})
+		}
+	}
+}
+
+// pick returns a worker for which the condition holds.
+func (w *reference) pick(t *rapid.T, holds func(*worker) bool) *worker {
+	var all []*worker
+
+	for _, k := range w.workers {
+		if holds(k) {
+			all = append(all, k)
+		}
+	}
+
+	if len(all) == 0 {
+		t.Skip()
+	}
+
+	return rapid.SampledFrom(all).Draw(t, "worker")
+}
+
+// read makes a worker read its object.
+func (w *reference) read(t *rapid.T) {
+	w.reads(t, w.pick(t, func(k *worker) bool { return k.stale && !k.decided }))
+}
+
+func (w *reference) reads(t *rapid.T, k *worker) {
+	if w.fails(t) {
+		k.decided, k.out = true, Outcome{Event: Failed, Stale: true, Reason: "read"}
+		return
+	}
+
+	o := w.at(k.name)
+	k.stale, k.object = false, o.Object
+
+	if !o.exists {
+		k.decided, k.gone, k.out = true, w.current[k.name], Outcome{Event: SeenInPlace}
+	}
+}
+
+func (w *reference) fails(t *rapid.T) bool {
+	return !w.calm && rapid.IntRange(0, 3).Draw(t, "fails") == 0
+}
+
+// decide makes a worker do what the plan would request, as far as it concerns the table.
+func (w *reference) decide(t *rapid.T) {
+	w.decides(t, w.pick(t, func(k *worker) bool { return !k.stale && !k.decided }))
+}
+
+func (w *reference) decides(t *rapid.T, k *worker) {
+	o := k.object
+	k.decided = true
+	owner, controlled := owners[k.name]
+	_, onTheMove := w.table.Has(id(owner))
+
+	switch {
+	case k.ring.inPlace(k.name, o):
+		k.out = Outcome{Object: &o, Event: SeenInPlace}
+	case controlled && onTheMove && !o.Draining:
+		k.out = Outcome{Object: &o, Event: Blocked, Cause: OwnerOf(id(owner))}
+	case o.Shard == "", controlled && k.ring.available[o.Shard]:
+		w.write(t, k, k.ring.wants[k.name], false)
+	case !k.ring.available[o.Shard]:
+		w.force(t, k)
+	case o.Shard == k.ring.wants[k.name]:
+		w.write(t, k, o.Shard, false)
+	case o.Draining:
+		k.out = Outcome{Object: &o, Event: Asked}
+	case k.permit != o.Shard:
+		k.out = Outcome{Object: &o, Event: Blocked, Cause: PermitOf(o.Shard, o.GVR.GroupResource())}
+	default:
+		w.write(t, k, o.Shard, true)
+	}
+}
+
+// force takes an object from a shard that is not available, if the Lease of the shard allows it.
+func (w *reference) force(t *rapid.T, k *worker) {
+	o := k.object
+
+	switch {
+	case w.table.Held(o.Shard):
+		k.out = Outcome{Object: &o, Event: Blocked, Cause: HeldBy(o.Shard)}
+	case w.held[o.Shard]:
+		k.out = Outcome{Object: &o, Event: Blocked, Cause: HeldBy(o.Shard), RetryAfter: time.Second, Reason: "held"}
+	default:
+		w.table.Wake(HeldBy(o.Shard))
+		w.write(t, k, k.ring.wants[k.name], false)
+	}
+}
+
+// write is a write that may fail, before or after its execution.
+func (w *reference) write(t *rapid.T, k *worker, shard string, drain bool) {
+	o, now := k.object, w.at(k.name)
+	failed, carriedOut := w.fails(t), !w.calm && rapid.Bool().Draw(t, "carried out")
+
+	switch {
+	case failed && !carriedOut:
+		k.out = Outcome{Object: &o, Event: Failed, Stale: true, Reason: "write"}
+	case !now.exists:
+		k.gone, k.out = w.current[k.name], Outcome{Event: SeenInPlace}
+	case now.ResourceVersion != o.ResourceVersion:
+		k.out = Outcome{Object: &o, Event: Failed, Stale: true, Brief: true, Reason: "conflict"}
+	default:
+		after := w.becomes(k.name, shard, drain, true)
+
+		switch {
+		case failed:
+			k.out = Outcome{Object: &o, Event: Failed, Stale: true, Reason: "no answer"}
+		case k.ring.inPlace(k.name, after):
+			k.out = Outcome{Object: &after, Event: SeenInPlace}
+		case drain:
+			k.out = Outcome{Object: &after, Event: Asked}
+		case after.Shard == o.Shard && after.Draining == o.Draining:
+			k.out = Outcome{Object: &after, Event: Failed, Reason: "no change"}
+		default:
+			k.out = Outcome{Object: &after, Event: Woken}
+		}
+	}
+}
+
+func (w *reference) report(t *rapid.T) {
+	w.reports(w.pick(t, func(k *worker) bool { return k.decided }))
+}
+
+func (w *reference) reports(k *worker) {
+	w.workers = slices.DeleteFunc(w.workers, func(o *worker) bool { return o == k })
+
+	if _, known := w.table.Has(id(k.name)); known {
+		w.learn(k)
+	}
+
+	w.Logf("report %s %s: %s", k.name, reported(k.out), w.describe(k.name))
+
+	before := w.before()
+	w.table.Report(w.now, id(k.name), k.out)
+	w.ended(before)
+}
+
+// learn records what a report contains.
+func (w *reference) learn(k *worker) {
+	told := k.gone
+	if o := k.out.Object; o != nil {
+		told = number(o)
+	}
+
+	w.newest[k.name] = max(w.newest[k.name], told)
+
+	if k.out.Stale && k.out.Object != nil {
+		w.doubt[k.name] = max(w.doubt[k.name], told)
+	} else if !k.out.Stale && told > 0 && told >= w.doubt[k.name] {
+		delete(w.doubt, k.name)
+	}
+}
+
+func number(o *feed.Object) int {
+	n, _ := strconv.Atoi(o.ResourceVersion)
+
+	return n
+}
+
+func (w *reference) time(t *rapid.T) {
+	d := []time.Duration{time.Millisecond, 20 * time.Millisecond, time.Second, 11 * time.Second}
+	w.now = w.now.Add(rapid.SampledFrom(d).Draw(t, "time"))
+
+	before := w.before()
+	w.table.Expire(w.now)
+	w.ended(before)
+}
+
+// ring changes the target of the ring: some shards are available, and each object belongs to one of them.
+func (w *reference) ring(t *rapid.T) {
+	r := &rings{available: map[string]bool{}, wants: map[string]string{}}
+
+	all := append([]string{"a"}, rapid.SliceOfNDistinct(rapid.SampledFrom(shards[1:]), 0, 2, rapid.ID).Draw(t, "available")...)
+
+	for _, s := range all {
+		r.available[s] = true
+	}
+
+	for _, name := range names {
+		if _, controlled := owners[name]; !controlled {
+			r.wants[name] = rapid.SampledFrom(all).Draw(t, name)
+		}
+	}
+
+	for name, owner := range owners {
+		r.wants[name] = r.wants[owner]
+	}
+
+	without := ""
+	if !w.calm && rapid.IntRange(0, 5).Draw(t, "leaves") == 0 {
+		without = rapid.SampledFrom(names).Draw(t, "without")
+	}
+
+	w.wants = r
+	w.Logf("recheck without %q: %v", without, r.wants)
+	w.table.Recheck(w.now, func(s string) bool { return r.available[s] }, func(o feed.ID) bool { return o.Name != without })
+	w.forget()
+}
+
+// lease makes a shard take or release its Lease without a notification.
+func (w *reference) lease(t *rapid.T) {
+	s := rapid.SampledFrom(shards).Draw(t, "shard")
+	w.held[s] = !w.held[s]
+}
+
+// acknowledge releases an object as its shard does, or another client instead of the shard.
+func (w *reference) acknowledge(t *rapid.T) {
+	name := rapid.SampledFrom(names).Draw(t, "name")
+	if o := w.at(name); o.exists && o.Draining {
+		w.becomes(name, rapid.SampledFrom([]string{"", w.wants.wants[name]}).Draw(t, "to"), false, true)
+	}
+}
+
+// In any history of a ring, the table keeps its invariants at each step. When the faults have stopped, and the current
+// state of each object has been seen, the table becomes empty, and every object is in its place.
 func TestAnyHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -36,7 +484,6 @@ func TestAnyHistory(t *testing.T) {
 			"time":      w.time,
 			"ring":      w.ring,
 			"lease":     w.lease,
-			"turn":      w.turn,
 			"answer":    w.acknowledge,
 			"unlisted":  w.unlisted,
 			"search":    func(*rapid.T) { w.table.Search() },
@@ -61,8 +508,8 @@ func (w *reference) before() (all []string) {
 	return all
 }
 
-// ended checks invariants 1 and 2 for each obligation that has ended: the newest reported version was in its place, or a debt
-// requests a search for the object.
+// ended checks invariants 1 and 2 for each obligation that has ended: the newest reported version was in its place, or
+// a debt requests a search for the object.
 func (w *reference) ended(before []string) {
 	owed, _ := w.table.Debt()
 	w.owe(owed)
@@ -127,7 +574,6 @@ func (w *reference) settle(t *rapid.T) {
 			}
 		}
 
-		w.turn(t)
 		w.finishAll(t)
 
 		for range names {

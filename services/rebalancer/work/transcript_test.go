@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,21 +21,21 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/transcript"
 )
 
-// TestTranscripts plays each file of testdata: at a given time, an event happens to a table, and the test compares the result
-// with the rest of the line. An object is written as its resource version, its shard ("-" means none), and "drain" if it
-// carries the drain label: "v3 a drain".
+// TestTranscripts plays each file of testdata: at a given time, an event happens to a table, and the test compares the
+// result with the rest of the line. An object is written as its resource version, its shard ("-" means none), and
+// "drain" if it carries the drain label: "v3 a drain".
 //
 // The events:
 //
 //	limits drains=N per-shard=N timeout=D parked=N workers=N owners=RESOURCE
 //	                               begins with an empty table that has these limits
 //	see NAME OBJECT [in place]     a source has seen the object
-//	unsure NAME vN, released NAME vN, unlisted NAME, again NAME, recheck SHARD... [without NAME]
+//	unsure NAME vN, released NAME vN, unlisted NAME, recheck SHARD... [without NAME]
 //	                               other notifications of the table
 //	free SHARD                     the shard was found not to work on its objects
 //	take                           a worker takes what is due
+//	grant NAME SHARD               the worker needs a permit: it reports that, and has the object again if it is granted
 //	hangs NAME                     the worker's write hangs
-//	grant NAME SHARD               the worker asks for a permit
 //	report NAME EVENT [OBJECT] [for CAUSE] [retry=D] [stale] [brief] [full] [unanswered=D] [answered=D]
 //	                               the worker reports; "gone" is an object that does not exist
 //	work EVENT ...                 both: the worker reports the same of whatever is due
@@ -170,8 +171,6 @@ func (p *player) happen(words []string) (name string) {
 		p.table.Released(p.now, id(name), strings.TrimPrefix(words[1], "v"))
 	case "unlisted":
 		p.table.Unlisted(false, func(o feed.ID) bool { return o == id(name) })
-	case "again":
-		p.table.Again(id(name))
 	case "recheck":
 		p.recheck(words)
 		return ""
@@ -179,8 +178,7 @@ func (p *player) happen(words []string) (name string) {
 		p.table.Wake(HeldBy(name))
 		return ""
 	case "grant":
-		require.Equal(p, Moving, p.table.entries[id(name)].phase, "no worker has %s", name)
-		p.say("%s", map[bool]string{true: "granted", false: "refused"}[p.table.Grant(p.now, id(name), words[1])])
+		p.grant(name, words[1])
 	case "take":
 		return p.take()
 	case "work":
@@ -210,6 +208,21 @@ func (p *player) recheck(words []string) {
 	p.table.Recheck(p.now, available, func(o feed.ID) bool { return o.Name != without })
 }
 
+func (p *player) grant(name, shard string) {
+	e := p.table.entries[id(name)]
+	require.Equal(p, Moving, e.phase, "no worker has %s", name)
+
+	if e.holds != shard {
+		p.report(name, []string{"blocked", "for", "permit", shard})
+
+		if p.table.move(e, Taken); e.phase == Moving {
+			require.True(p, p.table.takeTurn(e))
+		}
+	}
+
+	p.say("%s", map[bool]string{true: "granted", false: "refused"}[e.phase == Moving])
+}
+
 func (p *player) take() string {
 	job, ok := p.table.Take(p.now)
 	if !ok {
@@ -224,6 +237,10 @@ func (p *player) take() string {
 
 	if job.Plain {
 		stale += ", plain"
+	}
+
+	if job.Permit != "" && !job.Object.Draining {
+		stale += ", permit of " + job.Permit
 	}
 
 	within := ""
@@ -264,6 +281,10 @@ func (p *player) report(name string, words []string) {
 		switch {
 		case word == "for":
 			out.Cause = cause(words[i+1], words[i+2], id(name).GVR.GroupResource())
+
+			if f := p.table.entries[id(name)].family; f != nil {
+				out.To = f.to
+			}
 		case strings.HasPrefix(word, "retry="):
 			out.RetryAfter = p.duration(strings.TrimPrefix(word, "retry="))
 		case word == "stale":
@@ -459,5 +480,83 @@ func cause(kind, of string, resource schema.GroupResource) Cause {
 		return FollowersOf(types.UID(of))
 	}
 
-	return TurnOf(id(of))
+	panic("unknown cause " + kind)
+}
+
+// TestNext compares the complete function next with testdata/next.table.
+func TestNext(t *testing.T) {
+	value := func(p, e uint8) fmt.Stringer { return next(Phase(p), Event(e)) }
+	golden.Assert(t, tabulate(phases[:], events[:], value), "next.table")
+}
+
+// TestNews compares what is known after more news with testdata/news.table.
+func TestNews(t *testing.T) {
+	value := func(n, more uint8) fmt.Stringer { return News(n).and(News(more + 1)) }
+	golden.Assert(t, tabulate(newsNames[:], newsNames[1:], value), "news.table")
+}
+
+// tabulate returns a table of all values of a function.
+func tabulate(columns, rows []string, value func(column, row uint8) fmt.Stringer) string {
+	table := fmt.Sprintf("%-15s", "")
+
+	for _, column := range columns {
+		table += fmt.Sprintf(" %-9s", column)
+	}
+
+	table = strings.TrimRight(table, " ") + "\n"
+
+	for j, row := range rows {
+		line := fmt.Sprintf("%-15s", row)
+		for i := range columns {
+			line += fmt.Sprintf(" %-9s", value(uint8(i), uint8(j))) //nolint:gosec // small numbers
+		}
+
+		table += strings.TrimRight(line, " ") + "\n"
+	}
+
+	return table
+}
+
+// checkTable verifies the invariants.
+func checkTable(t require.TestingT, x *Table) {
+	require.NoError(t, x.verify())
+	x.Summary()
+}
+
+// Violated invariants are found.
+func TestCorruptTableIsFound(t *testing.T) {
+	now := time.Unix(1_000_000_000, 0)
+
+	for name, corrupt := range map[string]func(x *Table, e *entry){
+		"3: no worker takes what is due":    func(x *Table, _ *entry) { x.lanes.all[0].due = [ranks]queue{} },
+		"3: two workers may have an object": func(x *Table, e *entry) { e.lane.due[urgent].push(e) },
+		"3: what a worker has is not due":   func(x *Table, e *entry) { x.moving[e] = struct{}{} },
+		"3: an object is kept as another":   func(_ *Table, e *entry) { e.object.Name = "other" },
+		"4: a permit is held without a drain": func(x *Table, e *entry) {
+			x.move(e, Taken)
+			e.phase, e.holds = Draining, "a"
+			delete(x.moving, e)
+			x.phases[Moving]--
+			x.phases[Draining]++
+		},
+		"4: a permit is not given back":      func(x *Table, _ *entry) { x.permits.count(shardLane{shard: "a"}, false, 1) },
+		"4: a move counts that is none":      func(x *Table, _ *entry) { x.permits.begin(now, &entry{}) },
+		"5: nothing waits for a cause":       func(x *Table, _ *entry) { x.waitingFor(HeldBy("a")) },
+		"5: a cause wakes not all":           func(x *Table, e *entry) { x.waitingFor(HeldBy("a")).entries.PushBack(e) },
+		"5: a timer is of what is over":      func(x *Table, _ *entry) { x.at(&entry{}, now) },
+		"6: the counts are wrong":            func(x *Table, _ *entry) { x.phases[Parked]++ },
+		"7: no shard works on what waits":    func(x *Table, e *entry) { e.unqueue(); e.lane.due[regular].push(e) },
+		"9: more follow an owner than there": func(x *Table, e *entry) { x.following["owner"] = sets.New(e) },
+		"9: a family belongs to no object":   func(x *Table, e *entry) { x.families["uid"] = &family{uid: "uid", owner: e} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := New(Limits{Workers: 1000, Drains: 1, PerShard: 1, DrainTimeout: time.Minute, Active: 10, Parked: 10})
+			o := feed.Object{ID: id("o"), ResourceVersion: "1", Shard: "a"}
+			x.See(now, o, false)
+			require.NoError(t, x.verify())
+
+			corrupt(x, x.entries[o.ID])
+			require.ErrorContains(t, x.verify(), name[:2])
+		})
+	}
 }

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -8,12 +10,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/takeover"
+	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
 // kind is the reason for a pass.
@@ -72,8 +80,8 @@ func TestExtent(t *testing.T) {
 	}
 }
 
-// If the objects of the extent are moved to their places after each change of shards, no object stays out of place, assuming
-// that the watch finds the objects of dead shards.
+// If the objects of the extent are moved to their places after each change of shards, no object stays out of place,
+// assuming that the watch finds the objects of dead shards.
 func TestExtentIsEnough(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
 	base, chance, away := target("r"), rand.New(rand.NewPCG(1, 2)), map[string]bool{} //nolint:gosec // the same in each run
@@ -165,4 +173,88 @@ func leaseOf(name, holder string, stopping bool) *coordinationv1.Lease {
 	}
 
 	return l
+}
+
+// everywhere covers all namespaces.
+type everywhere struct{}
+
+func (everywhere) Selects(context.Context, string, labels.Selector) (bool, error) { return true, nil }
+
+// found passes objects without an available shard to a holding, and returns how many objects the engine knows in total.
+func found(g *goingOver, h *holding, from, to int) int {
+	g.Helper()
+
+	for i := from; i < to; i++ {
+		id := feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: fmt.Sprint("lost-", i)}
+		o := feed.Object{ID: id, ResourceVersion: "1", Shard: "lost", Labelled: true}
+		g.e.observe(g.Context(), sight{object: o, held: h})
+	}
+
+	return g.e.table.Ready()
+}
+
+// While a list is read, its objects are not moved: otherwise the API server would end the list. They do not wait
+// forever.
+func TestListsKeepBackWhatTheyFind(t *testing.T) {
+	g := newGoingOver(t, 1)
+	g.e.Namespaces = everywhere{}
+	h := g.e.hold(time.Second)
+	require.Zero(t, found(g, h, 0, 100))
+
+	h.release(t.Context())
+	require.Equal(t, 100, found(g, h, 0, 0))
+	require.Equal(t, 101, found(g, h, 100, 101), "the list has ended")
+
+	h = g.e.hold(time.Second)
+	require.Equal(t, 101, found(g, h, 101, 150))
+	g.clock.Step(time.Second + 1)
+	require.Equal(t, 151, found(g, h, 150, 151), "the list lasts too long")
+	require.Equal(t, 152, found(g, h, 151, 152))
+	require.Empty(t, h.objects)
+}
+
+// A list does not hold back more objects than allowed.
+func TestListsKeepBackSome(t *testing.T) {
+	g := newGoingOver(t, 1)
+	g.e.Namespaces = everywhere{}
+	h := g.e.hold(time.Hour)
+	require.Zero(t, found(g, h, 0, heldAtMost))
+	require.Equal(t, heldAtMost+1, found(g, h, heldAtMost, heldAtMost+1))
+}
+
+// A read of an owner, or a pass, may see a drain just before it is acknowledged, and report it just after. The
+// acknowledgement is not reported again. Such an object is therefore read once more.
+func TestDrainThatTheWatchHasNotToldOfIsReadAgain(t *testing.T) {
+	for name, watched := range map[string]bool{"reported by the watch": true, "reported by another source": false} {
+		t.Run(name, func(t *testing.T) {
+			ring := target("ring")
+			e := unconnected("ring")
+			e.SetTarget(ring)
+
+			o := configMap("drained", "a")
+			o.Draining = true
+			require.True(t, e.saw(ring, sight{object: o, watched: watched}))
+
+			_, job, ok := e.take()
+			require.True(t, ok)
+			require.Equal(t, !watched, job.Stale)
+		})
+	}
+}
+
+// unconnected returns an engine that does not run and sends no request.
+func unconnected(ring string) *Engine {
+	return New(Config{
+		Ring: ring, Objects: feed.NewClient(nil, contract.LabelKeysOf(ring, "")), Guard: takeover.New(ring, nil, clock.RealClock{}), Clock: clock.RealClock{},
+		Limits: Limits{Workers: 1, Total: 1, PerShard: 1, DrainTimeout: time.Minute},
+	})
+}
+
+// configMap returns a main object at a shard.
+func configMap(name, shard string) feed.Object {
+	return feed.Object{
+		ID:    feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: name},
+		UID:   types.UID(name),
+		Shard: shard, Labelled: true, ResourceVersion: "1",
+	}
 }
