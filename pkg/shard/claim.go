@@ -300,8 +300,8 @@ func (c *claimer) missing() time.Duration {
 	return time.Duration(jitter*float64(c.options.RetryPeriod)) + margin
 }
 
-// take writes this Pod's name to the Lease of the slot. The write fails if the Lease is not as it was observed: then
-// somebody has renewed or taken it.
+// take writes this Pod's name to the Lease of the slot. It fails if the Lease is not as observed: then somebody has
+// renewed or taken it.
 func (c *claimer) take(ctx context.Context, slot *choice) error {
 	l := c.shard.lockFor(c.client, slot.name)
 	now := metav1.NewTime(c.clock.Now())
@@ -438,8 +438,7 @@ func (w *workload) replicas(ctx context.Context) (int, error) {
 	return int(replicas), nil
 }
 
-// price tells ReplicaSets to delete the Pod of the highest slot first, and those without a slot, of cost 0, before
-// that.
+// price tells ReplicaSets to delete the Pod of the highest slot first, and those without one, of cost 0, before that.
 func (w *workload) price(ctx context.Context, pod string, slot int) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"%d"}}}`, deletionCost, contract.MaxSlots-slot)
 
