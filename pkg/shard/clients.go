@@ -338,8 +338,7 @@ func (w *ringSubresource) Patch(
 	return w.may(ctx, "patch", obj, func() error { return call(patch) })
 }
 
-// sent returns what stands for the object in the request: itself, or a body of its kind; nil for another kind of
-// object.
+// sent returns what stands for the object in the request: itself, or a body of its kind; nil for other kinds of object.
 func (w *ringSubresource) sent(obj, body client.Object) client.Object {
 	if body == nil {
 		return obj
@@ -421,8 +420,8 @@ type mark struct {
 
 type markKey struct{}
 
-// marked returns a context whose reconciles are those of a controller of the manager. All reconciles of a controller
-// inherit the context of its Start.
+// marked returns a context whose reconciles are those of a controller of the manager. They all inherit the context of
+// its Start.
 func marked(ctx context.Context, m mark) context.Context { return context.WithValue(ctx, markKey{}, m) }
 
 // request returns what is declared of an object, a list, or an apply configuration, or why nobody may ask for it.
@@ -481,8 +480,8 @@ func (c *checks) sort(obj any) sort {
 	return sort{gk, is, is && kind.main}
 }
 
-// ErrOtherShard is the error of a read from the cache of a controlled object of another shard. The cache contains only
-// the shard's own.
+// ErrOtherShard is the error of a read from the cache of a controlled object of another shard. The cache has only the
+// shard's own.
 var ErrOtherShard = errors.New("it exists, but is not this shard's, so the cache does not contain it: read what " +
 	"users create, or what several objects share, with GetAPIReader of the manager, or from a second cache without a " +
 	"selector")

@@ -43,8 +43,8 @@
 //
 //  6. After the Lease may have been free, the shard starts work only after [Options].HoldOff. By then, all moves of
 //     objects that began while the Lease was free have ended. The Lease contains the hold-off. A process that restarts
-//     while its Lease still names it continues immediately. If the Lease is recreated, no work starts before another
-//     hold-off has passed.
+//     while its Lease still names it continues immediately. If the Lease is recreated, no work starts before a hold-off
+//     has passed.
 //
 //  7. However old the cache is when the term begins, a wrapped reconciler runs for an object, and a drain is
 //     acknowledged, only after the cache shows the object as the API server listed it after the hold-off, or later.
@@ -118,9 +118,8 @@
 //
 //   - leases (coordination.k8s.io) in the shard's namespace: get, create, update; with slots, also list, watch, delete
 //   - with [Scale], in the shard's namespace: pods: get; what owns the Pod, such as replicasets and deployments (apps):
-//     get; and get on the subresource scale of the topmost of these. With patch on pods, the highest slot is deleted
-//     first
-//   - main and controlled kinds: get, list, watch, and patch, in addition to those of the controller, in the namespaces
-//     that are cached
+//     get; and get on the subresource scale of the topmost of these. With patch on pods, the highest slot goes first
+//   - main and controlled kinds: get, list, watch, and patch, beside those of the controller, in the namespaces that
+//     are cached
 //   - events (events.k8s.io), in the namespaces of the objects: create and patch, to report objects that are held back
 package shard

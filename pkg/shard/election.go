@@ -62,8 +62,7 @@ func (e *election) Create(ctx context.Context, record resourcelock.LeaderElectio
 	return e.wrote(record, e.LeaseLock.Create(ctx, record))
 }
 
-// Update implements [resourcelock.Interface]. Elections also release what they could not renew, while workers may still
-// run.
+// Update implements [resourcelock.Interface]. Elections also release what they could not renew, while workers may run.
 func (e *election) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if record.HolderIdentity == "" && !e.crew.isIdle() {
 		return errKept

@@ -93,8 +93,8 @@ func newHandovers(ring string, stores *stores, selector func() labels.Selector) 
 	}
 }
 
-// awaits returns what a cache has yet to reach before work on the object, and when to look again, or "" if nothing. The
-// error is errUndeclared.
+// awaits returns what a cache has yet to reach before work on the object, and when to look again, or "". The error is
+// errUndeclared.
 func (h *handovers) awaits(
 	ctx context.Context, key objectKey, obj metav1.Object, now time.Time,
 ) (missing string, after time.Duration, err error) {
@@ -168,8 +168,7 @@ func (h *handovers) begins(o handed) {
 	}
 }
 
-// waitsFor records that an object waits, and logs it now and then. It returns when to look again. The caller holds the
-// lock.
+// waitsFor records that an object waits, and logs it now and then. It returns when to look. The caller holds the lock.
 func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) time.Duration {
 	w, waited := o.wait, o.now.Sub(o.wait.since)
 	if o.now.Sub(w.told) >= longWait {

@@ -276,8 +276,8 @@ func compare(cached, live view) freshness {
 	return behind
 }
 
-// notOlder reports whether version a of an object was written with or after version b of its resource; it is unsaid for
-// versions that are not numbers.
+// notOlder reports whether version a of an object was written with or after version b; unsaid for versions that are not
+// numbers.
 func notOlder(a, b string) freshness {
 	if a == b {
 		return fresh
@@ -304,8 +304,8 @@ func (l *listing) note(name types.NamespacedName, v view) {
 	}
 }
 
-// listed lists the shard's objects of the kind on the API server. The pages of a namespace show one moment, which is
-// not before the request.
+// listed lists the shard's objects of the kind on the API server. The pages show one moment, which is not before the
+// request.
 func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 	namespaces, err := k.namespaces()
 	if err != nil {

@@ -245,7 +245,7 @@ func (m *Manager) replaceElection(o *manager.Options) (err error) {
 	return err
 }
 
-// work returns a context for a runnable, which ends when manager or shard stops, and the function that says that it has
+// work returns a context for a runnable, which ends when manager or shard stops, and a function that says that it has
 // ended.
 func (m *Manager) work(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)

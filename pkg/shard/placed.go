@@ -236,8 +236,8 @@ type Kind struct {
 func Main(object client.Object) Kind { return Kind{object: object, main: true} }
 
 // Controlled declares the kind of a controlled resource of the ring. Each of its objects is at the shard of its
-// controller. Declare those that the controllers read, write, or watch, and those between others, such as ReplicaSets
-// between Deployments and Pods.
+// controller. Declare those that the controllers read, write, or watch, and those between, such as ReplicaSets between
+// Deployments and Pods.
 func Controlled(object client.Object) Kind { return Kind{object: object} }
 
 type declared map[schema.GroupKind]Kind
@@ -316,8 +316,7 @@ func Sharded(kind client.Object) Placement { return ShardedBy(kind, requested) }
 
 func requested(r reconcile.Request) types.NamespacedName { return r.NamespacedName }
 
-// ShardedBy declares a controller whose requests have their own type. The function returns the object that a request is
-// about.
+// ShardedBy declares a controller whose requests have their own type. It returns what a request is about.
 func ShardedBy[R comparable](kind client.Object, object func(R) types.NamespacedName) Placement {
 	return Placement{where: sharded, object: kind, wrap: func(w *wrapped, do any) (any, error) {
 		inner, ok := do.(reconcile.TypedReconciler[R])
@@ -493,8 +492,8 @@ func (f *found) kind() schema.GroupKind {
 	return kindIn(l)
 }
 
-// patient makes the controller wait for its caches as long as the shard waits for its name. It returns how long the
-// controller would.
+// patient makes the controller wait for its caches as long as the shard waits for its name. It returns how long it
+// would.
 func (f *found) patient() time.Duration {
 	limit := defaultSyncTimeout
 
@@ -546,8 +545,7 @@ func (f *found) do() any { return f.field("Do").Interface() }
 
 func (f *found) replace(r any) { f.field("Do").Set(reflect.ValueOf(r)) }
 
-// noting is a LogSink that remembers the values of its logger. The builder puts the For kind of a controller nowhere
-// but there.
+// noting is a LogSink that remembers the values of its logger. The builder puts the For kind nowhere but there.
 type noting struct {
 	logr.LogSink
 

@@ -42,8 +42,7 @@ func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.R
 }
 
 // wrapped is a reconciler or handler that a shard has wrapped. It calls the inner function for absent objects only if
-// nothing can bring them back while the function runs: it reads the cache, and would work on an object that no look
-// preceded.
+// nothing can bring them back while the function runs: it reads the cache, and would work on what no look preceded.
 //
 //	A1  The function is called for an absent object only if it has run for that object. An object that is handed over
 //	    comes after the objects that follow it; their events lead here while it is still absent.

@@ -120,8 +120,8 @@ func (s *Shard) LabelKeys() contract.LabelKeys {
 	return contract.LabelKeysOf(s.options.Ring, s.options.ShardLabel)
 }
 
-// Selector returns the label selector that matches the objects of this shard, also draining ones; none while the shard
-// waits for a slot.
+// Selector returns the label selector that matches this shard's objects, also draining ones; none while it waits for a
+// slot.
 func (s *Shard) Selector() labels.Selector {
 	name := s.Name()
 	if name == "" {
@@ -168,8 +168,8 @@ const (
 type Options struct {
 	// Ring is the name of the ClusterRing that the shard belongs to. Required.
 	Ring string
-	// CheckWrites makes the client of the manager one of [Shard.CheckWrites]. Applying objects again and again gets
-	// conflicts. Default: false.
+	// CheckWrites makes the client of the manager one of [Shard.CheckWrites]. Repeated applies get conflicts. Default:
+	// false.
 	CheckWrites bool
 	// ShowLabels makes the clients and caches of the manager show the labels and annotations of the ring. The program has
 	// to keep them. Default: false.
@@ -229,8 +229,7 @@ type Options struct {
 	// Healthy is asked before each renewal of the Lease. An error, or no answer within RetryPeriod, makes the shard skip
 	// the renewal and ask again after RetryPeriod. After RenewDeadline without a good answer, the shard is over, as if the
 	// Lease was lost, with an [ErrLost] that wraps the last error. If all workers stop in time, the Lease is released;
-	// otherwise, it expires. It is asked while caches may not be full yet, and perhaps before it has returned. Default:
-	// none.
+	// otherwise, it expires. It is asked before caches are full, and perhaps before it has returned. Default: none.
 	Healthy func(ctx context.Context) error
 
 	// Exit is called when the Lease, or that of what runs in one replica, is lost and workers have not stopped in time. It
@@ -285,7 +284,7 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	return o, nil
 }
 
-// bound returns the Pod that a service account token is bound to; empty for none. It is not verified: it is this
+// bound returns the Pod that a service account token is bound to; empty for none. It is not verified: it is the
 // process's own.
 func bound(token []byte) pod {
 	var claims struct {
@@ -382,8 +381,8 @@ func shardName(name string) []string {
 }
 
 // Run runs a controller without a manager as this shard. It waits for a slot, if the shard has slots, takes the shard's
-// Lease with the given config, waits for the end of the hold-off, calls work, and releases the Lease after it has
-// returned. Call it once.
+// Lease with the given config, waits for the end of the hold-off, calls work, and then releases the Lease. Call it
+// once.
 //
 // When ctx ends, the shard works until its objects are drained, as [Options].DrainTimeout describes. Then the context
 // of work ends. It also ends when the Lease is lost. Work must return only after everything that it has started has
@@ -417,8 +416,7 @@ func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx cont
 	return nil
 }
 
-// during calls the function as a worker, after the hold-off. It returns an ErrLost if the term ends before that
-// returned.
+// during calls the function as a worker, after the hold-off. It returns an ErrLost if the term ends before it returned.
 func (s *Shard) during(ctx context.Context, work func(ctx context.Context) error) error {
 	working, end, err := s.term.begin(ctx)
 	for wait := holdOffError(0); errors.As(err, &wait); working, end, err = s.term.begin(ctx) {
@@ -474,8 +472,8 @@ func Without(w within.Shard) (*Shard, error) {
 	return s, err
 }
 
-// Elect returns the lock of a shard whose election the program configures itself, for package compat/lease, and nobody
-// else can call it.
+// Elect returns the lock of a shard whose election the program configures itself, for compat/lease, and nobody else can
+// call it.
 func Elect(w within.Shard) (resourcelock.Interface, error) {
 	s, err := newWithin(w)
 	if err != nil {

@@ -37,8 +37,8 @@ import (
 // controller-runtime makes an informer for each namespace and does not say which. The transform of an informer is the
 // only part of its configuration that belongs to a namespace and is passed before the informer starts. Therefore,
 // follow replaces the transforms by functions that name their namespace, and the informers get the program's transforms
-// from here. Learning them from requests or objects was refused: both come after the informer started, and a namespace
-// may contain no objects.
+// from here. Learning them from requests or objects was refused: both come late, and a namespace may contain no
+// objects.
 type stores struct {
 	keys ringKeys
 	// live reads metadata from the API server; nil until the shard knows how to reach it.

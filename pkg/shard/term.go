@@ -25,7 +25,7 @@ var (
 	errGiven = errors.New("the Lease is being released")
 )
 
-// term is the time in which this process may work as the shard. It is measured on the monotonic clock, which continues
+// term is the time in which this process may work as the shard. It is measured on the monotonic clock, which goes on
 // while the process is frozen.
 //
 //	T1  A worker begins only after the hold-off and before the deadline, by the clock: when a frozen process wakes up,
@@ -195,8 +195,8 @@ func (t *term) lose(cause error) {
 	t.finish(cause)
 }
 
-// close ends the term because the Lease is to be released. It waits for the shard itself, and reports whether all
-// workers have ended.
+// close ends the term because the Lease is to be released. It waits for the shard, and reports whether all workers have
+// ended.
 func (t *term) close() (idle bool) {
 	t.mu.Lock()
 	if t.phase != over {

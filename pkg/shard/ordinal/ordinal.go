@@ -287,8 +287,8 @@ func partial(gvk schema.GroupVersionKind, namespace, name string) *metav1.Partia
 // NeedLeaderElection reports false: claims wait by themselves.
 func (*claims) NeedLeaderElection() bool { return false }
 
-// Start implements manager.Runnable: it claims objects until the context ends. It begins with the Lease, so that
-// somebody works on them.
+// Start implements manager.Runnable: it claims objects until the context ends. It begins with the Lease: somebody works
+// on them.
 func (c *claims) Start(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

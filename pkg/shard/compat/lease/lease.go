@@ -33,8 +33,7 @@ type Options struct {
 	// LeaseNamespace is the namespace of the shard's Lease. Default: the namespace of the Pod; required outside a cluster.
 	LeaseNamespace string
 	// ShardName is the name of the shard: the name and the holder of its Lease, and the value of the shard label on its
-	// objects. No two processes of a ring may use it at the same time. Default: that of the Pod, as its token has it; else
-	// the host name.
+	// objects. No two processes of a ring may use it at the same time. Default: that of the Pod, or else the host name.
 	ShardName string
 }
 
