@@ -127,8 +127,7 @@ func (c *split) GetInformerForKind(
 	return part.GetInformerForKind(ctx, gvk, opts...) //nolint:wrapcheck // it is the cache's
 }
 
-// await makes a controller that starts wait for the name of the shard before it gets an informer of a sharded kind,
-// which would not be filled before.
+// await makes a controller that starts wait for the name of the shard before it gets an informer of a sharded kind.
 func (c *split) await(ctx context.Context, sharded bool) error {
 	if _, ok := ctx.Value(markKey{}).(mark); ok && sharded && !waitFor(ctx, c.begun) {
 		return context.Cause(ctx)
@@ -304,8 +303,7 @@ func (s *stores) namespaces(gvk schema.GroupVersionKind) []string {
 	return slices.Sorted(maps.Keys(configs))
 }
 
-// followed is an informer that is registered when it gets its transform. The cache sets one, or nil, before the
-// informer.
+// followed is an informer that is registered when the cache sets its transform, before it starts.
 type followed struct {
 	toolscache.SharedIndexInformer
 	stores *stores
@@ -413,12 +411,10 @@ func checkCache(options manager.Options, kinds declared) error {
 	return errors.Join(errs...)
 }
 
-func keysOf(
-	sch *runtime.Scheme, byObject map[client.Object]cache.ByObject,
-) (map[schema.GroupVersionKind]client.Object, error) {
-	keys := make(map[schema.GroupVersionKind]client.Object, len(byObject))
-	for obj := range byObject {
-		gvk, err := apiutil.GVKForObject(obj, sch)
+func keysOf(s *runtime.Scheme, of map[client.Object]cache.ByObject) (map[schema.GroupVersionKind]client.Object, error) {
+	keys := make(map[schema.GroupVersionKind]client.Object, len(of))
+	for obj := range of {
+		gvk, err := apiutil.GVKForObject(obj, s)
 		if err != nil {
 			return nil, fmt.Errorf("determine the kind of %T: %w", obj, err)
 		}

@@ -152,8 +152,8 @@ func (c *claimer) run(ctx context.Context) error {
 	standby := &standby{options: c.options, client: c.client, clock: c.clock, log: c.log}
 	defer standby.leave()
 
-	// refused are the slots that could not be taken since the last wait, and denied is true if that was not because
-	// another process was faster.
+	// refused are the slots that were not taken since the last wait, and denied is true if not because another process was
+	// faster.
 	refused, denied := sets.New[string](), false
 
 	for ctx.Err() == nil {
@@ -300,8 +300,7 @@ func (c *claimer) missing() time.Duration {
 	return time.Duration(jitter*float64(c.options.RetryPeriod)) + margin
 }
 
-// take writes this Pod's name to the Lease of the slot. The write fails if the Lease is not as it was observed: then
-// somebody has renewed or taken it.
+// take writes this Pod's name to the Lease of the slot. It fails if somebody has renewed or taken the Lease.
 func (c *claimer) take(ctx context.Context, slot *choice) error {
 	l := c.shard.lockFor(c.client, slot.name)
 	now := metav1.NewTime(c.clock.Now())
@@ -438,8 +437,7 @@ func (w *workload) replicas(ctx context.Context) (int, error) {
 	return int(replicas), nil
 }
 
-// price tells ReplicaSets to delete the Pod of the highest slot first, and those without a slot, of cost 0, before
-// that.
+// price tells ReplicaSets to delete the Pod of the highest slot first, and those without one, of cost 0, before that.
 func (w *workload) price(ctx context.Context, pod string, slot int) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"%d"}}}`, deletionCost, contract.MaxSlots-slot)
 

@@ -261,10 +261,8 @@ func (c *ringClient) Update(ctx context.Context, obj client.Object, opts ...clie
 	return c.update(ctx, obj, func() error { return c.Client.Update(ctx, obj, opts...) })
 }
 
-func (c *ringClient) Patch(
-	ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption,
-) error {
-	return c.patch(ctx, obj, patch, func(patch client.Patch) error { return c.Client.Patch(ctx, obj, patch, opts...) })
+func (c *ringClient) Patch(ctx context.Context, obj client.Object, p client.Patch, opts ...client.PatchOption) error {
+	return c.patch(ctx, obj, p, func(p client.Patch) error { return c.Client.Patch(ctx, obj, p, opts...) })
 }
 
 func (c *ringClient) Status() client.SubResourceWriter {
@@ -340,8 +338,7 @@ func (w *ringSubresource) Patch(
 	return w.may(ctx, "patch", obj, func() error { return call(patch) })
 }
 
-// sent returns what stands for the object in the request: itself, or a body of its kind; nil if the body is another
-// kind of object.
+// sent returns what stands for the object in the request: itself, or a body of its kind; nil for other kinds of object.
 func (w *ringSubresource) sent(obj, body client.Object) client.Object {
 	if body == nil {
 		return obj
@@ -423,8 +420,8 @@ type mark struct {
 
 type markKey struct{}
 
-// marked returns a context whose reconciles are those of a controller of the manager. All reconciles of a controller
-// inherit the context of its Start.
+// marked returns a context whose reconciles are those of a controller of the manager. They all inherit the context of
+// its Start.
 func marked(ctx context.Context, m mark) context.Context { return context.WithValue(ctx, markKey{}, m) }
 
 // request returns what is declared of an object, a list, or an apply configuration, or why nobody may ask for it.
@@ -483,8 +480,8 @@ func (c *checks) sort(obj any) sort {
 	return sort{gk, is, is && kind.main}
 }
 
-// ErrOtherShard is the error of a read from the cache of a controlled object that exists, but is not this shard's. The
-// cache contains only the shard's own.
+// ErrOtherShard is the error of a read from the cache of a controlled object of another shard. The cache has only the
+// shard's own.
 var ErrOtherShard = errors.New("it exists, but is not this shard's, so the cache does not contain it: read what " +
 	"users create, or what several objects share, with GetAPIReader of the manager, or from a second cache without a " +
 	"selector")
@@ -595,8 +592,7 @@ func (c *clients) update(ctx context.Context, obj client.Object, call func() err
 	})
 }
 
-// sent calls the function, which sends the object with the version as precondition. If it fails, the object does not
-// keep it.
+// sent calls the function, which sends the object with the version as precondition. If it fails, that does not keep it.
 func sent(obj metav1.Object, version string, call func() error) error {
 	given := obj.GetResourceVersion()
 	obj.SetResourceVersion(version)

@@ -43,8 +43,8 @@
 //
 //  6. After the Lease may have been free, the shard starts work only after [Options].HoldOff. By then, all moves of
 //     objects that began while the Lease was free have ended. The Lease contains the hold-off. A process that restarts
-//     while its Lease still names it continues immediately. If the Lease is deleted and recreated, no work starts
-//     before another hold-off has passed.
+//     while its Lease still names it continues immediately. If the Lease is recreated, no work starts before a hold-off
+//     has passed.
 //
 //  7. However old the cache is when the term begins, a wrapped reconciler runs for an object, and a drain is
 //     acknowledged, only after the cache shows the object as the API server listed it after the hold-off, or later.
@@ -62,8 +62,7 @@
 //     object that is created with a controller reference to an object of this shard is this shard's from the start.
 //
 //  11. A process takes no Lease before it could work: the caches of other kinds are full, and it may list the sharded
-//     kinds. It renews the Lease from then on. If the caches of its objects are not full in time, it gives the Lease
-//     back.
+//     kinds. It renews the Lease from then on. If its own caches are not full in time, it gives the Lease back.
 //
 //  12. An object whose reconcile was under way when a process ended by itself, and again when its successor in the same
 //     Pod did, is not reconciled by any shard of this package until it changes, or the annotation
@@ -93,8 +92,7 @@
 // A shard that is told to stop hands its objects over, finishes the reconciles in flight, and releases its Lease. A
 // shard that is killed keeps its objects until its Lease has expired and was taken from it; a process of the same name
 // that comes back before that continues with them. With [Options].Slots, a Pod that waits takes over the name, so that
-// no object moves. Give Pods a terminationGracePeriodSeconds longer than Options.DrainTimeout and the longest
-// reconcile.
+// no object moves. Give Pods a terminationGracePeriodSeconds above Options.DrainTimeout and the longest reconcile.
 //
 // # Load on the API server
 //
@@ -113,16 +111,15 @@
 //
 // At rest, none of these costs grows with the number of objects. While the API server does not answer the list, the
 // shard keeps its Lease, works on nothing that has not been confirmed, logs the reason, and retries at least every 30
-// seconds. If the resource versions of an aggregated API server are not numbers, the shard reads each object whose
-// version differs from the listed one.
+// seconds. If the resource versions of an aggregated API server are not numbers, it reads each object whose version
+// differs from the listed one.
 //
 // # Permissions that a shard needs
 //
 //   - leases (coordination.k8s.io) in the shard's namespace: get, create, update; with slots, also list, watch, delete
 //   - with [Scale], in the shard's namespace: pods: get; what owns the Pod, such as replicasets and deployments (apps):
-//     get; and get on the subresource scale of the topmost of these. With patch on pods, that of the highest slot is
-//     deleted first
-//   - main and controlled kinds: get, list, watch, and patch, in addition to the permissions of the controller itself,
-//     in the namespaces that are cached
+//     get; and get on the subresource scale of the topmost of these. With patch on pods, the highest slot goes first
+//   - main and controlled kinds: get, list, watch, and patch, beside those of the controller, in the namespaces that
+//     are cached
 //   - events (events.k8s.io), in the namespaces of the objects: create and patch, to report objects that are held back
 package shard

@@ -62,8 +62,7 @@ func (e *election) Create(ctx context.Context, record resourcelock.LeaderElectio
 	return e.wrote(record, e.LeaseLock.Create(ctx, record))
 }
 
-// Update implements [resourcelock.Interface]. Elections also release a Lease that they could not renew, while workers
-// may still run.
+// Update implements [resourcelock.Interface]. Elections also release what they could not renew, while workers may run.
 func (e *election) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if record.HolderIdentity == "" && !e.crew.isIdle() {
 		return errKept
@@ -111,8 +110,8 @@ func (e *election) Start(ctx context.Context) error {
 }
 
 // lose ends the work because the Lease is lost, and returns why the manager ends. The manager waits for its workers. If
-// one ignores that its context ends, another replica would soon work at the same time, and this one would never end: so
-// the process ends when the Lease may be taken.
+// one ignores that its context ends, another replica would soon work at the same time: so the process ends when the
+// Lease may be taken.
 func (e *election) lose() error {
 	idle := e.crew.dismiss()
 	err := fmt.Errorf("%w: the Lease %s was not renewed for %s, or another replica has taken it", errNoElection,

@@ -193,8 +193,8 @@ func (g *guard) depart(key objectKey, version string) {
 }
 
 // leave takes a worker out of the object. If the object is to be released and this worker was the last one inside,
-// leave returns the drain: the caller must try to release the object, and report the result with settle. If the object
-// has left already, the drain is zero.
+// leave returns the drain: the caller must try to release the object, and then settle. If it has left already, the
+// drain is zero.
 func (g *guard) leave(key objectKey) (asked drain, acknowledge bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -400,8 +400,7 @@ const (
 	drainWorkers = 8
 	// firstLook and lastLook limit the time between looks at an object that could not be released; it doubles in between.
 	firstLook, lastLook = 50 * time.Millisecond, 10 * time.Second
-	// forgetAfter is how long an object is absent before it is forgotten, if no worker was told: one with a long queue may
-	// still be told.
+	// forgetAfter is how long an object is absent before it is forgotten, if no worker was told: queues may be long.
 	forgetAfter = 10 * time.Minute
 )
 
@@ -486,8 +485,7 @@ func (d *drains) again(keys ...objectKey) {
 	}
 }
 
-// run releases objects until the term ends. Then it ends what the process holds for objects, and reports whether it has
-// succeeded.
+// run releases objects until the term ends. Then it ends what the process holds, and reports whether it has succeeded.
 func (d *drains) run(ctx context.Context) bool {
 	log := klog.FromContext(ctx).WithValues("shard", d.shard.Name())
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[look](firstLook,

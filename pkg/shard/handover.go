@@ -53,8 +53,7 @@ type handovers struct {
 	waited  prometheus.Observer
 	// passed are the handovers that are not compared again.
 	passed map[objectKey]string
-	// selector is that of the shard, which may be all that it may list, and answers are what the API server said about
-	// each kind.
+	// selector is that of the shard, all that it may list, and answers are what the API server said of each kind.
 	selector func() labels.Selector
 	answers  map[schema.GroupKind]answer
 	swept    time.Time // when waits was last swept
@@ -94,8 +93,8 @@ func newHandovers(ring string, stores *stores, selector func() labels.Selector) 
 	}
 }
 
-// awaits returns what a cache has yet to reach before the object may be worked on, and when to look again, or "" if
-// nothing. The error is errUndeclared.
+// awaits returns what a cache has yet to reach before work on the object, and when to look again, or "". The error is
+// errUndeclared.
 func (h *handovers) awaits(
 	ctx context.Context, key objectKey, obj metav1.Object, now time.Time,
 ) (missing string, after time.Duration, err error) {
@@ -169,8 +168,7 @@ func (h *handovers) begins(o handed) {
 	}
 }
 
-// waitsFor records that an object waits, and logs it now and then. It returns when to look again. The caller holds the
-// lock.
+// waitsFor records that an object waits, and logs it now and then. It returns when to look. The caller holds the lock.
 func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) time.Duration {
 	w, waited := o.wait, o.now.Sub(o.wait.since)
 	if o.now.Sub(w.told) >= longWait {
@@ -187,8 +185,7 @@ func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) time
 	return min(max(soon, waited/between), seldom)
 }
 
-// sweep drops objects that have left the shard while they waited, if nothing leads to them any more. The caller holds
-// the lock.
+// sweep drops objects that have left the shard while they waited, if nothing leads to them. The caller holds the lock.
 func (h *handovers) sweep(now time.Time) {
 	if now.Sub(h.swept) < unwatched {
 		return

@@ -181,7 +181,7 @@ func (i *inventory) confirm(ctx context.Context, name types.NamespacedName, cach
 	return may == fresh, nil
 }
 
-// judge returns how fresh the view is according to the list. The error is a retryError if it must be read, and a recent
+// judge returns how fresh the view is according to the list. The error is a retryError if it must be read, and the last
 // read failed.
 func (i *inventory) judge(stretch int, name types.NamespacedName, cached view) (*listing, freshness, error) {
 	i.mu.Lock()
@@ -236,8 +236,7 @@ const (
 )
 
 // judge returns how fresh the cache's view of an object is. Of two versions of a resource, the greater one is the later
-// one (the API server has promised this since Kubernetes 1.35, and it was true before). Versions that are not numbers
-// are only compared for equality.
+// one (promised since Kubernetes 1.35, and true before). Versions that are not numbers are only compared for equality.
 func (l *listing) judge(name types.NamespacedName, v view) freshness {
 	version, listed := l.objects[name]
 	switch {
@@ -277,8 +276,8 @@ func compare(cached, live view) freshness {
 	return behind
 }
 
-// notOlder reports whether version a of an object was written with or after version b of the same resource. It is
-// unsaid for versions that are not numbers.
+// notOlder reports whether version a of an object was written with or after version b; unsaid for versions that are not
+// numbers.
 func notOlder(a, b string) freshness {
 	if a == b {
 		return fresh
@@ -305,8 +304,8 @@ func (l *listing) note(name types.NamespacedName, v view) {
 	}
 }
 
-// listed lists the shard's objects of the kind on the API server. All pages of a namespace show one moment, which is
-// not before the request.
+// listed lists the shard's objects of the kind on the API server. The pages show one moment, which is not before the
+// request.
 func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 	namespaces, err := k.namespaces()
 	if err != nil {

@@ -29,8 +29,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
 )
 
-// lock is the shard's Lease as leader election sees it, which does the timing. The lock adds what a shard needs in
-// addition:
+// lock is the shard's Lease as leader election sees it, which does the timing, and what a shard needs in addition:
 //
 //	L1  Workers begin only while the Lease is held, and none begins after it was lost. Every success extends the term
 //	    from when the request was sent, which is before anybody could see the renewal.
@@ -161,8 +160,7 @@ func (l *lock) read(ctx context.Context) (*resourcelock.LeaderElectionRecord, er
 	return resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec), nil
 }
 
-// write writes the record to the Lease, or creates it if there was none. It fails if that has changed since it was last
-// read or written.
+// write writes the record to the Lease, or creates it. It fails if that has changed since it was last read or written.
 func (l *lock) write(ctx context.Context, record resourcelock.LeaderElectionRecord) (err error) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: l.name}}
 	if l.lease != nil {
@@ -461,8 +459,8 @@ func (s *Shard) lostError() error {
 const (
 	// drainLook is how often a shard that stops looks whether it still has objects.
 	drainLook = 500 * time.Millisecond
-	// drainStalled is how long a shard that stops waits for the next drain while none is under way: nobody may drain it,
-	// for example because it is the only shard.
+	// drainStalled is how long a shard that stops waits for the next drain while none is under way: nobody drains the only
+	// shard.
 	drainStalled = 3 * time.Second
 )
 

@@ -66,14 +66,13 @@ type Manager struct {
 //     drains, as [Shard.Reconciler] describes. Every other controller, and every other runnable that would run where
 //     the leader is, must be declared in Options.Controllers or Options.Runnables. Add refuses it by name otherwise.
 //   - Start waits for a slot, if Options.Slots are set, takes the shard's Lease, fills the caches of the sharded kinds,
-//     and starts the controllers. Meanwhile, probes, metrics, webhooks, other caches, and what runs in every replica
-//     work.
+//     and starts the controllers. Probes, metrics, webhooks, other caches, and what runs in every replica always work.
 //   - The check "shard" of /readyz passes while the process waits for a slot that it could take, and when it works.
 //   - When the context of Start ends, the shard works until its objects are drained; see Options.DrainTimeout. Webhooks
 //     are served a few seconds longer. If the Lease is lost, Start returns an [ErrLost], and the process must end.
 //   - If the options have a leader election, the shards replace it without a moment in which its leader and a shard
-//     work at the same time; see [github.com/clusterring/clusterring/pkg/shard/former]. Leave it in the options until
-//     no version without shards can come back.
+//     work at the same time; see [github.com/clusterring/clusterring/pkg/shard/former]. Keep it until no version
+//     without shards can come back.
 //
 // The manager's clients, readers and caches contain only the objects of this shard of the sharded kinds, in any version
 // and form; GetAPIReader reads all of them. The error names all that is missing or wrong.
@@ -246,8 +245,8 @@ func (m *Manager) replaceElection(o *manager.Options) (err error) {
 	return err
 }
 
-// work returns a context for a runnable, which ends when the manager or the shard stops, and the function that says
-// that the runnable has ended.
+// work returns a context for a runnable, which ends when manager or shard stops, and a function that says that it has
+// ended.
 func (m *Manager) work(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	after := context.AfterFunc(m.stopping, func() { cancel(context.Cause(m.stopping)) })
@@ -416,8 +415,8 @@ func (m *Manager) GetWebhookServer() webhook.Server {
 }
 
 // parting is a webhook server that asks clients to connect elsewhere when the process was told to stop. An API server
-// sends all calls over one connection, also long after no Service leads to the process; those that it sends when the
-// server closes the connection would fail.
+// sends all calls over one connection, also when no Service leads to the process; those that it sends when the server
+// closes the connection would fail.
 type parting struct {
 	webhook.Server
 
@@ -481,8 +480,8 @@ func (m *Manager) ready(r *http.Request) error {
 }
 
 // prepare waits until the process could work as a shard: a version that may not read a kind, or to which a kind is
-// missing, shall take nothing. It also makes the informers that the sharded controllers will ask for, so that they are
-// full when the controllers start.
+// missing, shall take nothing. It also makes the informers of the sharded controllers, so that they are full when the
+// controllers start.
 func (m *Manager) prepare(ctx context.Context) error {
 	m.mu.Lock()
 

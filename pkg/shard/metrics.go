@@ -30,8 +30,7 @@ var (
 func init() { metrics.Registry.MustRegister(waitingObjects, waitedSeconds, running) }
 
 // exporter exports the state of all shards that run in this process, as it is when metrics are read. It is registered
-// once: collectors for one shard each would collide in the registry, because a shard has its name only when it has a
-// slot.
+// once: collectors for one shard each would collide in the registry, because a shard gets its name with a slot.
 type exporter struct {
 	mu     sync.Mutex
 	shards []*Shard
@@ -143,8 +142,8 @@ func (*exporter) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. Of several shards with one name, which only a test has in one process, it
-// exports the one that started last.
+// Collect implements prometheus.Collector. Of several shards with one name, as a test has them, it exports the one that
+// started last.
 func (e *exporter) Collect(out chan<- prometheus.Metric) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

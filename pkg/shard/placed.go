@@ -29,8 +29,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/former"
 )
 
-// placed is a controller or another runnable as the manager runs it: where it was declared, and with a mark for the
-// checks.
+// placed is a controller or another runnable as the manager runs it: where it was declared, with a mark for the checks.
 type placed struct {
 	runnable manager.Runnable
 	manager  *Manager
@@ -193,8 +192,8 @@ func (m *Manager) place(r manager.Runnable, at where, name string) error {
 	return m.inner.Add(p) //nolint:wrapcheck // it is the manager's
 }
 
-// everywhere reports whether a runnable may run in every replica without a declaration: a manager runs it without
-// leader election, or it only reads.
+// everywhere reports whether a runnable may run in every replica without a declaration: it needs no leader election, or
+// it only reads.
 func everywhere(r manager.Runnable) bool {
 	switch r := r.(type) {
 	case *manager.Server:
@@ -237,8 +236,8 @@ type Kind struct {
 func Main(object client.Object) Kind { return Kind{object: object, main: true} }
 
 // Controlled declares the kind of a controlled resource of the ring. Each of its objects is at the shard of its
-// controller. Declare each of them that the controllers read, write, or watch, and those between two others, such as
-// ReplicaSets between Deployments and Pods.
+// controller. Declare those that the controllers read, write, or watch, and those between, such as ReplicaSets between
+// Deployments and Pods.
 func Controlled(object client.Object) Kind { return Kind{object: object} }
 
 type declared map[schema.GroupKind]Kind
@@ -294,8 +293,7 @@ func absentObject(obj client.Object) bool {
 	return obj == nil || reflect.ValueOf(obj).Kind() == reflect.Pointer && reflect.ValueOf(obj).IsNil()
 }
 
-// Placement is where a controller or runnable runs: [Sharded], [ShardedBy], [EveryReplica], or [OneReplica]; zero is
-// none.
+// Placement is where something runs: [Sharded], [ShardedBy], [EveryReplica], or [OneReplica]; zero is none.
 type Placement struct {
 	where  where
 	object client.Object
@@ -318,8 +316,7 @@ func Sharded(kind client.Object) Placement { return ShardedBy(kind, requested) }
 
 func requested(r reconcile.Request) types.NamespacedName { return r.NamespacedName }
 
-// ShardedBy declares a controller whose requests have their own type. The function returns the object of the kind that
-// a request is about.
+// ShardedBy declares a controller whose requests have their own type. It returns what a request is about.
 func ShardedBy[R comparable](kind client.Object, object func(R) types.NamespacedName) Placement {
 	return Placement{where: sharded, object: kind, wrap: func(w *wrapped, do any) (any, error) {
 		inner, ok := do.(reconcile.TypedReconciler[R])
@@ -409,8 +406,7 @@ func (r *typedReconciler[R]) Reconcile(ctx context.Context, request R) (reconcil
 	})
 }
 
-// TypedReconciler is [Shard.Reconciler] for requests of another type. The function returns the object that a request is
-// about.
+// TypedReconciler is [Shard.Reconciler] for requests of another type. The function returns what a request is about.
 func TypedReconciler[R comparable](
 	m *Manager, obj client.Object, inner reconcile.TypedReconciler[R], object func(R) types.NamespacedName,
 ) reconcile.TypedReconciler[R] {
@@ -496,8 +492,8 @@ func (f *found) kind() schema.GroupKind {
 	return kindIn(l)
 }
 
-// patient makes the controller wait for its caches as long as the shard waits for its name. It returns for how long the
-// controller would have waited.
+// patient makes the controller wait for its caches as long as the shard waits for its name. It returns how long it
+// would.
 func (f *found) patient() time.Duration {
 	limit := defaultSyncTimeout
 
@@ -549,8 +545,7 @@ func (f *found) do() any { return f.field("Do").Interface() }
 
 func (f *found) replace(r any) { f.field("Do").Set(reflect.ValueOf(r)) }
 
-// noting is a LogSink that remembers the values of its logger. The builder of controllers puts the For kind of a
-// controller nowhere but there.
+// noting is a LogSink that remembers the values of its logger. The builder puts the For kind nowhere but there.
 type noting struct {
 	logr.LogSink
 

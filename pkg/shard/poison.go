@@ -43,8 +43,8 @@ const (
 //	O3  That one is held back. An annotation on the object says so to whichever shard gets it next. It contains a digest
 //	    of the object, and has no effect when the object has changed. Whoever removes it releases the object.
 //
-// Rejected alternative: notes in the Lease. A reconcile that ends the process after a few milliseconds would need a
-// write to the API server before it begins.
+// Rejected alternative: notes in the Lease. A reconcile that ends the process at once would need a write to the API
+// server before it begins.
 type poison struct {
 	keys  ringKeys
 	clock clock.PassiveClock
@@ -176,8 +176,8 @@ type judged struct {
 	held bool    // the annotation is as new as the object
 }
 
-// enter reports whether a worker may begin with an object, and notes that it does: then it must leave. It returns a
-// suspicion that the object does not say yet.
+// enter reports whether a worker may begin with an object, and notes that: then it must leave. It returns a suspicion
+// that the object does not say yet.
 func (p *poison) enter(ctx context.Context, o judged) (may bool, proven *suspicion) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -25,8 +25,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
-// recheck is when a worker that could not decide, or could not start yet, checks again. Nearly always, an event or the
-// worker that leaves last comes first.
+// recheck is when a worker that could not decide, or could not start yet, checks again. Usually, an event or the worker
+// that leaves last comes first.
 const recheck = 2 * time.Second
 
 // Reconciler wraps a reconciler of one kind so that it runs only for objects that belong to this shard and are not
@@ -36,15 +36,13 @@ const recheck = 2 * time.Second
 //
 // obj is an empty object of one of [Options].Kinds. The client is read only in tests, where the shard has no manager.
 // The inner reconciler is also called for an object that it has worked on and that was deleted; see NotFound in the
-// package documentation. Its results and errors are passed on. If the wrapper cannot decide yet, the object is
-// reconciled again a little later.
+// package documentation. Its results and errors are passed on. If it cannot decide yet, the object is reconciled again.
 func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
 	return newReconciler(s.wrap(s.kindOf(c, obj)), inner, requested)
 }
 
 // wrapped is a reconciler or handler that a shard has wrapped. It calls the inner function for absent objects only if
-// nothing can bring them back while the function runs: the function reads the cache, and would work on an object that
-// no look preceded.
+// nothing can bring them back while the function runs: it reads the cache, and would work on what no look preceded.
 //
 //	A1  The function is called for an absent object only if it has run for that object. An object that is handed over
 //	    comes after the objects that follow it; their events lead here while it is still absent.
@@ -201,8 +199,8 @@ func (w *wrapped) forget(name types.NamespacedName) {
 	delete(w.stays, name)
 }
 
-// depart forgets an object that the cache shows as another shard's, or not at all. What the process holds for it is
-// released when no worker is inside the object.
+// depart forgets an object that the cache shows as another's, or not at all. What the process holds for it is released
+// when no worker is inside the object.
 func (w *wrapped) depart(name types.NamespacedName) {
 	if w.last(name).ran {
 		w.shard.guard.depart(w.kind.key(name), "")
@@ -515,8 +513,8 @@ type Resource struct {
 	Main bool
 	// Store is the store of the controller's informer: informer.GetStore(), with keys that consist of namespace and name.
 	Store cache.Store
-	// Client removes the labels of released objects, reads owners that are not in the store, and lists this shard's
-	// objects once after the Lease was taken.
+	// Client removes the labels of released objects, reads owners not in the store, and lists this shard's objects once
+	// after the Lease was taken.
 	Client metadata.Interface
 	// Release is [Releaser].Release of the controller, or nil if it holds nothing for an object beside its queue.
 	Release func(ctx context.Context, name types.NamespacedName) error

@@ -67,8 +67,7 @@ type Shard struct {
 }
 
 // New returns the shard that the options describe, with defaults filled in. It does not access the API server. The
-// error names every option that is missing or wrong. A shard with [Options].Slots has no name before it has one of
-// them.
+// error names every option that is missing or wrong. With [Options].Slots, it has no name before it has one of them.
 func New(options Options) (*Shard, error) {
 	options, err := options.complete(os.Hostname, mounted)
 	if err != nil {
@@ -121,8 +120,8 @@ func (s *Shard) LabelKeys() contract.LabelKeys {
 	return contract.LabelKeysOf(s.options.Ring, s.options.ShardLabel)
 }
 
-// Selector returns the label selector that matches the objects of this shard, including draining ones; none as long as
-// the shard waits for a slot.
+// Selector returns the label selector that matches this shard's objects, also draining ones; none while it waits for a
+// slot.
 func (s *Shard) Selector() labels.Selector {
 	name := s.Name()
 	if name == "" {
@@ -139,8 +138,8 @@ func (s *Shard) Owns(obj metav1.Object) bool {
 	return name != "" && obj.GetLabels()[s.shardKey] == name
 }
 
-// draining reports whether this shard is asked to release the object: the shard owns the object, and the object carries
-// the drain label with any value.
+// draining reports whether this shard is asked to release the object: it owns the object, which carries the drain label
+// with any value.
 func (s *Shard) draining(obj metav1.Object) bool {
 	_, drain := obj.GetLabels()[s.drainKey]
 
@@ -169,15 +168,14 @@ const (
 type Options struct {
 	// Ring is the name of the ClusterRing that the shard belongs to. Required.
 	Ring string
-	// CheckWrites makes the client of the manager one of [Shard.CheckWrites]. A controller that applies objects again and
-	// again gets conflicts. Default: false.
+	// CheckWrites makes the client of the manager one of [Shard.CheckWrites]. Repeated applies get conflicts. Default:
+	// false.
 	CheckWrites bool
-	// ShowLabels makes the clients and caches of the manager show the labels and annotations of the ring. Then, the
-	// program has to keep them. Default: false.
+	// ShowLabels makes the clients and caches of the manager show the labels and annotations of the ring. The program has
+	// to keep them. Default: false.
 	ShowLabels bool
 	// Name is the shard's name: the name and the holder of its Lease, and the value of the shard label on its objects. No
-	// two processes of a ring may use it at the same time. Default: that of the Pod, as its token has it, or of the host
-	// name.
+	// two processes of a ring may use it at the same time. Default: that of the Pod in its token, or of the host name.
 	Name string
 	// Pod is the name of the Pod that runs the shard, if it differs from Name, for the fence of a ring. Default: none,
 	// which stands for Name. With Slots: the name of the Pod, and a random name outside a cluster.
@@ -211,7 +209,7 @@ type Options struct {
 	// vanishes, its objects move after twice this time. Default: 15 seconds.
 	LeaseDuration time.Duration
 	// RenewDeadline is how long the shard works after the last successful renewal of its Lease was sent. Then, the
-	// contexts of its workers are cancelled, and Exit is called if they run after LeaseDuration. Default: two thirds of
+	// contexts of its workers are cancelled, and Exit is called if they outlast LeaseDuration. Default: two thirds of
 	// LeaseDuration.
 	RenewDeadline time.Duration
 	// RetryPeriod is the time between renewals. Less than RenewDeadline / 1.2. Default: two fifteenths of LeaseDuration.
@@ -224,15 +222,14 @@ type Options struct {
 
 	// DrainTimeout is how long a shard that was told to stop works until its objects are drained. It stops earlier when it
 	// has no objects, when nobody drains them, or when another process waits for its slot, and takes over all objects. The
-	// Pod's terminationGracePeriodSeconds must be longer than this and the longest reconcile together. Negative: the shard
-	// stops at once. Default: 15 seconds.
+	// Pod's terminationGracePeriodSeconds must be longer than this and the longest reconcile. Negative: it stops at once.
+	// Default: 15 seconds.
 	DrainTimeout time.Duration
 
 	// Healthy is asked before each renewal of the Lease. An error, or no answer within RetryPeriod, makes the shard skip
 	// the renewal and ask again after RetryPeriod. After RenewDeadline without a good answer, the shard is over, as if the
 	// Lease was lost, with an [ErrLost] that wraps the last error. If all workers stop in time, the Lease is released;
-	// otherwise, it expires. It is asked while caches may not be full yet, and perhaps before it has returned. Default:
-	// none.
+	// otherwise, it expires. It is asked before caches are full, and perhaps before it has returned. Default: none.
 	Healthy func(ctx context.Context) error
 
 	// Exit is called when the Lease, or that of what runs in one replica, is lost and workers have not stopped in time. It
@@ -287,7 +284,7 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	return o, nil
 }
 
-// bound returns the Pod that a service account token is bound to; empty for none. The token is not verified: it is this
+// bound returns the Pod that a service account token is bound to; empty for none. It is not verified: it is the
 // process's own.
 func bound(token []byte) pod {
 	var claims struct {
@@ -384,8 +381,8 @@ func shardName(name string) []string {
 }
 
 // Run runs a controller without a manager as this shard. It waits for a slot, if the shard has slots, takes the shard's
-// Lease with the given config, waits for the end of the hold-off, calls work, and releases the Lease after it has
-// returned. Call it once.
+// Lease with the given config, waits for the end of the hold-off, calls work, and then releases the Lease. Call it
+// once.
 //
 // When ctx ends, the shard works until its objects are drained, as [Options].DrainTimeout describes. Then the context
 // of work ends. It also ends when the Lease is lost. Work must return only after everything that it has started has
@@ -419,8 +416,7 @@ func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx cont
 	return nil
 }
 
-// during calls the function as a worker, after the hold-off. It returns an ErrLost if the term ends before the function
-// returned.
+// during calls the function as a worker, after the hold-off. It returns an ErrLost if the term ends before it returned.
 func (s *Shard) during(ctx context.Context, work func(ctx context.Context) error) error {
 	working, end, err := s.term.begin(ctx)
 	for wait := holdOffError(0); errors.As(err, &wait); working, end, err = s.term.begin(ctx) {
@@ -476,8 +472,8 @@ func Without(w within.Shard) (*Shard, error) {
 	return s, err
 }
 
-// Elect returns the lock of a shard whose leader election the program configures itself. It is for package
-// compat/lease, and nobody else can call it.
+// Elect returns the lock of a shard whose election the program configures itself, for compat/lease, and nobody else can
+// call it.
 func Elect(w within.Shard) (resourcelock.Interface, error) {
 	s, err := newWithin(w)
 	if err != nil {

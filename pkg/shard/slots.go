@@ -206,8 +206,7 @@ func Scale() Slots { return Slots{from: scaleSlots} }
 func Count(slots int) Slots { return Slots{from: countSlots, count: slots} }
 
 // Named returns slots with the given names, of which a process takes the first that no other Pod holds. With one name,
-// all Pods but one are standbys. The ring must list them in spec.shardNames, or an admission policy refuses their
-// Leases.
+// all Pods but one are standbys. The ring must list them in spec.shardNames, or a policy refuses their Leases.
 func Named(names ...string) Slots { return Slots{from: namedSlots, names: slices.Clone(names)} }
 
 func (s Slots) any() bool { return s.from != noSlots }
@@ -231,8 +230,7 @@ func slotsOf(ring string, count int) []string {
 }
 
 const (
-	// offerLimit is how long a process waits for another to take its slot. Meanwhile, nobody works on the objects of the
-	// slot.
+	// offerLimit is how long a process waits for another to take its slot. Meanwhile, nobody works on those of the slot.
 	offerLimit = 5 * time.Second
 	// offerPoll is how often it looks.
 	offerPoll = 250 * time.Millisecond

@@ -37,16 +37,15 @@ import (
 // controller-runtime makes an informer for each namespace and does not say which. The transform of an informer is the
 // only part of its configuration that belongs to a namespace and is passed before the informer starts. Therefore,
 // follow replaces the transforms by functions that name their namespace, and the informers get the program's transforms
-// from here. Learning the namespaces from requests or from objects was refused: both come after the informer started,
-// and a namespace may contain no objects.
+// from here. Learning them from requests or objects was refused: both come late, and a namespace may contain no
+// objects.
 type stores struct {
 	keys ringKeys
 	// live reads metadata from the API server; nil until the shard knows how to reach it.
 	live func() metadata.Interface
 	// selector, if set, replaces the label selectors of the cache.
 	selector labels.Selector
-	// obtain, if set, makes an informer for a declared kind that the program does not cache, or errUndeclared for other
-	// kinds.
+	// obtain, if set, makes an informer for a declared kind that nobody caches, or errUndeclared for other kinds.
 	obtain func(context.Context, *metav1.PartialObjectMetadata) error
 	// observe, if set, is called for every informer before it starts.
 	observe func(schema.GroupKind, toolscache.SharedIndexInformer)
@@ -241,8 +240,7 @@ func (s *stores) read(
 	return obj, true, err
 }
 
-// look returns an object as the store shows it that is furthest behind, and whether all agree, as far as the shard is
-// concerned.
+// look returns an object as the store shows it that is furthest behind, and whether all agree about it.
 func (s *stores) look(
 	ctx context.Context, gk schema.GroupKind, name types.NamespacedName,
 ) (obj metav1.Object, agree bool, err error) {

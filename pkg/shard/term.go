@@ -14,8 +14,7 @@ import (
 )
 
 var (
-	// ErrNotHeld means that this process does not hold the shard's Lease yet, or has just taken it and waits for the end
-	// of Options.HoldOff.
+	// ErrNotHeld means that this process does not hold the shard's Lease yet, or waits for the end of Options.HoldOff.
 	ErrNotHeld = errors.New("this shard does not hold its Lease (yet)")
 	// ErrLost means that the shard's term in this process is over: its Lease was lost or released. The process must end.
 	ErrLost = errors.New("this shard has released or lost its Lease and no longer works: the process must end")
@@ -26,8 +25,8 @@ var (
 	errGiven = errors.New("the Lease is being released")
 )
 
-// term is the time in which this process may work as the shard. All its times are measured on the monotonic clock,
-// which continues while the process is frozen.
+// term is the time in which this process may work as the shard. It is measured on the monotonic clock, which goes on
+// while the process is frozen.
 //
 //	T1  A worker begins only after the hold-off and before the deadline, by the clock: when a frozen process wakes up,
 //	    its timers are late.
@@ -156,8 +155,7 @@ func (t *term) extend(sent time.Time) {
 	t.arm()
 }
 
-// asked records the answer of the program to whether it is healthy. If the last one is an error, it is why the term is
-// over.
+// asked records the answer of the program to whether it is healthy. If that is an error, it is why the term is over.
 func (t *term) asked(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -197,8 +195,8 @@ func (t *term) lose(cause error) {
 	t.finish(cause)
 }
 
-// close ends the term because the Lease is to be released. It waits for the shard's own work, and reports whether all
-// workers have ended.
+// close ends the term because the Lease is to be released. It waits for the shard, and reports whether all workers have
+// ended.
 func (t *term) close() (idle bool) {
 	t.mu.Lock()
 	if t.phase != over {

@@ -38,8 +38,7 @@ var (
 	})
 )
 
-// quiet are the tests of a package, without the logs of libraries. They stop the API server before goroutines are
-// counted.
+// quiet are the tests of a package, without logs of libraries. They stop the API server before goroutines are counted.
 type quiet struct{ *testing.M }
 
 func (q quiet) Run() int {
@@ -62,8 +61,8 @@ func (q quiet) Run() int {
 }
 
 // VerifyMain runs the tests of a package without the logs of libraries, stops the API server if a test has started it,
-// and fails if goroutines are left. It ends the process. controller-runtime leaves a goroutine for a watch of metadata
-// that ends while there is an event.
+// and fails if goroutines are left. It ends the process. controller-runtime leaves one for a watch of metadata that
+// ends while there is an event.
 func VerifyMain(m *testing.M) {
 	goleak.VerifyTestMain(quiet{m}, goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop"))
 }

@@ -100,8 +100,8 @@ func New(config *rest.Config, options Options) (*Election, error) {
 func Identity(ring string) string { return identityPrefix + ring }
 
 // Start takes the Lease, or joins the shards that hold it, and renews it until ctx ends. It does not release it. If the
-// Lease is lost, Start returns an [ErrLost]. Call it once; the context must end only after all work has stopped. A
-// manager ends it after its controllers.
+// Lease is lost, Start returns an [ErrLost]. Call it once; the context must end last. A manager ends it after its
+// controllers.
 func (e *Election) Start(ctx context.Context) error {
 	defer e.ended.Store(true)
 
@@ -160,8 +160,8 @@ func (e *Election) Reconciler(inner reconcile.Reconciler) reconcile.Reconciler {
 }
 
 // shared is the Lease of an election whose holders have one identity. Each of them renews it, so the writes of one are
-// conflicts for the others, the more often the more they are. A renewal by another holder is as good as one of this
-// process: the Lease is held for all.
+// conflicts for the others, the more often the more they are. A renewal by another is as good: the Lease is held for
+// all.
 //
 // Leader election calls the methods from one goroutine.
 type shared struct {

@@ -172,8 +172,8 @@ func (c *claims) configure(mgr *shard.Manager, of Claims) error {
 }
 
 // checkOrder returns an error if the ring exists although a Pod of a lower ordinal may still work without labels:
-// StatefulSets are updated from the highest ordinal to the lowest. It also returns an error if there is no ring, but
-// there are labels that no claim has given.
+// StatefulSets are updated from the highest ordinal to the lowest. It also does if there is no ring, but there are
+// labels that no claim has given.
 func (c *claims) checkOrder(ctx context.Context) error {
 	exists, err := c.ringExists(ctx)
 	if err != nil {
@@ -210,8 +210,8 @@ func (c *claims) checkOrder(ctx context.Context) error {
 	return nil
 }
 
-// checkLabels returns an error if a main object has this shard's label, but not its ordinal: a Pod of the previous
-// version may work on it.
+// checkLabels returns an error if a main object has this shard's label, not its ordinal: a Pod of the previous version
+// may work on it.
 func (c *claims) checkLabels(ctx context.Context) error {
 	s, err := c.pod.share(ctx)
 	if err != nil {
@@ -287,8 +287,8 @@ func partial(gvk schema.GroupVersionKind, namespace, name string) *metav1.Partia
 // NeedLeaderElection reports false: claims wait by themselves.
 func (*claims) NeedLeaderElection() bool { return false }
 
-// Start implements manager.Runnable: it claims objects until the context ends. It begins when the shard holds its
-// Lease, so that somebody works on them.
+// Start implements manager.Runnable: it claims objects until the context ends. It begins with the Lease: somebody works
+// on them.
 func (c *claims) Start(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -409,8 +409,8 @@ func (c *claims) counts(obj *metav1.PartialObjectMetadata) bool {
 	return c.namespaces[0] != "" || obj.Namespace != metav1.NamespaceSystem && obj.Namespace != contract.SystemNamespace
 }
 
-// controllerOf returns what controls the object, without labels; nil if that is not of the ring, has no label, or has
-// that of another shard.
+// controllerOf returns what controls the object, without labels; nil if that is not in the ring, has no label, or
+// another's.
 func (c *claims) controllerOf(ctx context.Context, obj *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
 	ref := metav1.GetControllerOfNoCopy(obj)
 	if ref == nil {

@@ -85,8 +85,8 @@ func (r *Ring) WithdrawDrain(obj client.Object) {
 	r.label(obj, map[string]any{r.keys().Drain: nil})
 }
 
-// RequireReleased reads the object into obj and fails the test unless its shard has released it: it has neither the
-// shard label nor the drain label.
+// RequireReleased reads the object into obj and fails the test unless it has neither the shard label nor the drain
+// label.
 func (r *Ring) RequireReleased(obj client.Object) {
 	r.t.Helper()
 

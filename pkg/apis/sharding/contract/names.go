@@ -43,12 +43,12 @@ const (
 	// the kubelet has reported that this Pod has ended. Any renewal of the Lease makes the offer void.
 	AnnotationOffered = "alpha.sharding.timebertt.dev/offered"
 	// AnnotationStopping, on a shard's Lease, says that the shard was told to stop: it works on its objects until they are
-	// drained, and gets no others. It contains the renewTime of the Lease, as an [OfferValue], so that a renewal by a
-	// process that does not know it makes it void.
+	// drained, and gets no others. It contains the renewTime of the Lease, as an [OfferValue]: renewals by others make it
+	// void.
 	AnnotationStopping = "alpha.sharding.timebertt.dev/stopping"
 	// AnnotationShardLabel, on a shard's Lease, is the key of the shard label by which the shard selects its objects, if
-	// its options contain one: spec.shardLabel of its ring. A shard whose Lease says otherwise than the spec gets no
-	// objects, because it would not see them.
+	// its options contain one. A shard whose Lease says otherwise than spec.shardLabel gets no objects: it would not see
+	// them.
 	AnnotationShardLabel = "alpha.sharding.timebertt.dev/shard-label"
 	// AnnotationNamespaces, on a shard's Lease, says that the shard watches the ring's kinds in these namespaces only: a
 	// [NamespacesValue]. It gets no objects of others. A renewal that leaves the annotation as it was makes it void. A
@@ -62,8 +62,7 @@ const (
 	// allows. Without it, an admission policy demands a token that is bound to the Pod with the shard's name.
 	AnnotationUnboundShards = "sharding.timebertt.dev/unbound-shards"
 	// AnnotationSharder, on a ring, says who shards it: the election Lease of the ring's embedded sharder, as
-	// namespace/name, or [SharderNobody]. Without it, the services shard a ring with [FinalizerRebalancer]. Only sharders
-	// write it.
+	// namespace/name, or [SharderNobody]. Without it, the services do, with [FinalizerRebalancer]. Sharders write it.
 	AnnotationSharder       = "alpha.sharding.timebertt.dev/sharder"
 	SharderNobody           = "nobody"                                  // after a sharder has stopped for another one
 	LabelShardPrefix        = "shard.alpha.sharding.timebertt.dev/"     // of the keys that [ShardLabel] returns
@@ -117,7 +116,7 @@ func SuffixOf(kind, ring string) string {
 }
 
 // ShardLabel returns the default key of the label that assigns an object to a shard of the ring; its value is the
-// shard's name. A ring with spec.shardLabel has another one: see [LabelKeysOf].
+// shard's name. With spec.shardLabel, it is another one: see [LabelKeysOf].
 func ShardLabel(ring string) string { return LabelShardPrefix + RingSuffix(ring) }
 
 // DrainLabel returns the key of the label that asks an object's shard of the ring to stop working on it and to remove
@@ -198,8 +197,7 @@ func SlotsValue(ring string, names []string) string {
 	return numbered + strconv.Itoa(len(names)-1)
 }
 
-// WaitsFor reports whether a Pod whose Lease with [LabelStandby] has these annotations would take a slot of the ring.
-// If it does not say, it would.
+// WaitsFor reports whether a Pod with these annotations of its Lease would take a slot. If it does not say, it would.
 func WaitsFor(annotations map[string]string, ring, slot string) bool {
 	value, said := annotations[AnnotationSlots]
 	if !said {
@@ -275,8 +273,8 @@ func WebhookPath(ring string) string { return WebhookPathPrefix + ring }
 // maxHandover limits the resources that a handover names: as many as a ring may have.
 const maxHandover = 1024
 
-// HandoverAnnotation returns the default key of the annotation for the ring's handovers. A ring with spec.shardLabel
-// has another one: see [LabelKeysOf].
+// HandoverAnnotation returns the default key for the ring's handovers. A ring with spec.shardLabel has another one: see
+// [LabelKeysOf].
 func HandoverAnnotation(ring string) string { return handoverPrefix + RingSuffix(ring) }
 
 // Handover maps each resource whose objects follow an object to the highest resource version in which one of these
@@ -355,8 +353,7 @@ const (
 // spec.shardLabel of a ring as the name. It exists only as a permission: to change a label that does not begin as ours.
 const ResourceShardLabels = "shardlabels"
 
-// LabelKeys are the keys by which a ring labels and annotates objects. v1alpha1.ClusterRing.LabelKeys and [LabelKeysOf]
-// return them. The zero value contains no keys.
+// LabelKeys are the keys by which a ring labels and annotates objects: ClusterRing.LabelKeys, or [LabelKeysOf].
 type LabelKeys struct {
 	// Shard is the key of the label that assigns an object to a shard; the value of the label is the shard's name.
 	Shard string
@@ -369,8 +366,7 @@ type LabelKeys struct {
 	Held string
 }
 
-// LabelKeysOf returns the keys of a ring with the given name and spec.shardLabel; the latter is empty for a ring
-// without one. It does not validate the label.
+// LabelKeysOf returns the keys of a ring by its name and spec.shardLabel, which may be empty and is not validated.
 func LabelKeysOf(ring, shardLabel string) LabelKeys {
 	if shardLabel == "" {
 		return LabelKeys{Shard: ShardLabel(ring), Drain: DrainLabel(ring), Handover: HandoverAnnotation(ring),

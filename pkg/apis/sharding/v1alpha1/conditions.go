@@ -11,8 +11,8 @@ const (
 	ConditionReady             = "Ready"             // the ring does its job: a summary of the others. The lease monitor.
 	ConditionShardsAvailable   = "ShardsAvailable"   // there is a shard to assign objects to. The lease monitor.
 	ConditionWebhookRegistered = "WebhookRegistered" // the API server calls the assigner for the resources. The assigner.
-	// ConditionFenced is True if the API server refuses writes of shards to objects of other shards. Only rings with a
-	// fence have it. The assigner.
+	// ConditionFenced is True if the API server refuses writes to objects of other shards. Only fenced rings have it. The
+	// assigner.
 	ConditionFenced   = "Fenced"
 	ConditionAssigned = "Assigned" // every object is at the shard that it belongs to. The rebalancer.
 	// ConditionKeysFound is True if every object has the key that the ring asks for. Objects without it are assigned by
@@ -63,8 +63,7 @@ const (
 	ReasonMoving           = "Moving"           // False: objects are moving, as expected after a change of shards
 	ReasonDrainsLate       = "DrainsLate"       // False: a shard has not released an object in time
 	ReasonAssignmentFailed = "AssignmentFailed" // False: objects could not be listed, watched, or written
-	// ReasonNamespacesNotWatched is a reason of False: no available shard watches some namespaces of the ring. Nobody
-	// works on objects there.
+	// ReasonNamespacesNotWatched is a reason of False: no shard watches some namespaces. Nobody works on objects there.
 	ReasonNamespacesNotWatched = "NamespacesNotWatched"
 	ReasonHandedOver           = "HandedOver" // False: the sharder has stopped for another one, which has not begun yet
 )
@@ -92,8 +91,7 @@ const (
 )
 
 // LabelShard returns the key of the label that assigns an object to a shard of a ring. The kind is [KindClusterRing] in
-// any case of letters, and the namespace is empty, because rings are cluster-scoped. [contract.ShardLabel] is the same
-// without these two arguments.
+// any case of letters, and the namespace is empty, because rings have none. [contract.ShardLabel] needs neither.
 func LabelShard(kind, namespace, name string) string {
 	return contract.LabelShardPrefix + suffixOf(kind, namespace, name)
 }
@@ -104,8 +102,7 @@ func LabelDrain(kind, namespace, name string) string {
 	return contract.LabelDrainPrefix + suffixOf(kind, namespace, name)
 }
 
-// suffixOf returns [contract.RingSuffix] for a ring of any kind. No name contains the underscore between namespace from
-// the name.
+// suffixOf returns [contract.RingSuffix] for any kind. No name contains the underscore between namespace and the name.
 func suffixOf(kind, namespace, name string) string {
 	if namespace != "" {
 		name = namespace + "_" + name

@@ -52,8 +52,7 @@ func (b *Builder) For(object client.Object) *Builder {
 	return b
 }
 
-// WithClient sets the client that reads objects. It should read from the cache of the controller. Default: the client
-// of the manager.
+// WithClient sets the client that reads objects. It should read the controller's cache. Default: that of the manager.
 func (b *Builder) WithClient(c client.Client) *Builder {
 	b.client = c
 

@@ -1,6 +1,6 @@
 // Package lease keeps the Lease of a shard for programs that configure leader election themselves. Its names are those
 // of kubernetes-controller-sharding v0.8.0: a program that was written for it compiles after a change of its import
-// paths. Pass the lock to manager.Options.LeaderElectionResourceLockInterface, with LeaderElection and
+// paths. Pass the lock to manager.Options.LeaderElectionResourceLockInterface, LeaderElection, and
 // LeaderElectionReleaseOnCancel.
 //
 //   - The Lease has the name of the shard, its holder, and the label of the ring.
@@ -33,8 +33,7 @@ type Options struct {
 	// LeaseNamespace is the namespace of the shard's Lease. Default: the namespace of the Pod; required outside a cluster.
 	LeaseNamespace string
 	// ShardName is the name of the shard: the name and the holder of its Lease, and the value of the shard label on its
-	// objects. No two processes of a ring may use the same name at the same time. Default: the name of the Pod, as its
-	// token has it; else the host name.
+	// objects. No two processes of a ring may use it at the same time. Default: that of the Pod, or else the host name.
 	ShardName string
 }
 

@@ -67,8 +67,7 @@ func Lock(
 	}, nil
 }
 
-// Election is a leader election without callbacks. Call Run once: it returns when its context has ended, or the Lease
-// is lost.
+// Election is a leader election without callbacks. Call Run once: it returns at the end of its context, or of the Lease.
 type Election struct {
 	*leaderelection.LeaderElector
 
