@@ -18,9 +18,7 @@ import (
 )
 
 func TestObjectsGetTheirShardInTheSameWrite(t *testing.T) {
-	f := newFixture(t, "same-write", "a", "b", "c")
-	start(t, f.Plane)
-	f.registered()
+	f := running(t, "same-write", "a", "b", "c")
 
 	spread := map[string]int{}
 
@@ -61,9 +59,7 @@ func TestObjectsGetTheirShardInTheSameWrite(t *testing.T) {
 }
 
 func TestChildren(t *testing.T) {
-	f := newFixture(t, "children", "a", "b", "c")
-	start(t, f.Plane)
-	f.registered()
+	f := running(t, "children", "a", "b", "c")
 
 	owner := f.create(f.website("blog"))
 
@@ -107,7 +103,8 @@ func TestChildren(t *testing.T) {
 
 // What follows a child goes where the child's owner goes, as soon as the assigner may look up who that is.
 func TestGrandchildren(t *testing.T) {
-	f := newFixtureOf(t, "grandchildren", []v1alpha1.ControlledResource{{Resource: "configmaps"}, {Resource: "secrets"}}, "a", "b", "c")
+	f := newFixtureOf(t, "grandchildren", []v1alpha1.ControlledResource{{Resource: "configmaps"}, {Resource: "secrets"}},
+		"a", "b", "c")
 	start(t, f.Plane)
 	f.registered()
 	f.settle("a", "b", "c")
@@ -121,12 +118,14 @@ func TestGrandchildren(t *testing.T) {
 		return f.create(u)
 	}
 
-	require.NotContains(t, secret(between).GetLabels(), f.shardLabel(), "it may not read who controls the ConfigMap; the rebalancer may")
+	require.NotContains(t, secret(between).GetLabels(), f.shardLabel(),
+		"it may not read who controls the ConfigMap; the rebalancer may")
 	eventually(t, func() bool { return count(t, f.name, "owner_unread") == 1 }, "that is counted")
 	require.Equal(t, f.owner("blog"), secret(owner).GetLabels()[f.shardLabel()], "of a child nobody has to be read")
 
 	require.NoError(t, f.Install(t.Context(), "services/assigner/testdata/rights.yaml"))
-	eventually(t, func() bool { return secret(between).GetLabels()[f.shardLabel()] == f.owner("blog") }, "what follows a child goes with the child's owner")
+	eventually(t, func() bool { return secret(between).GetLabels()[f.shardLabel()] == f.owner("blog") },
+		"what follows a child goes with the child's owner")
 
 	alone := f.child("alone", owner)
 	alone.SetOwnerReferences(nil)
@@ -135,9 +134,7 @@ func TestGrandchildren(t *testing.T) {
 }
 
 func TestGeneratedName(t *testing.T) {
-	f := newFixture(t, "generated-name", "a")
-	start(t, f.Plane)
-	f.registered()
+	f := running(t, "generated-name", "a")
 
 	w := f.website("")
 	w.SetGenerateName("site-")
@@ -151,9 +148,7 @@ func TestGeneratedName(t *testing.T) {
 
 // TestNoCall shows that the API server itself sorts out what the assigner has nothing to say about.
 func TestNoCall(t *testing.T) {
-	f := newFixture(t, "no-call", "a")
-	start(t, f.Plane)
-	f.registered()
+	f := running(t, "no-call", "a")
 
 	calls := count(t, f.name, "")
 	require.Positive(t, calls)
@@ -169,13 +164,17 @@ func TestNoCall(t *testing.T) {
 	})
 
 	for what, refs := range map[string][]metav1.OwnerReference{
-		"no-owner":       nil,
-		"other-kind":     {{APIVersion: f.kind.Group + "/v1", Kind: "Webshop", Name: "blog", UID: "1", Controller: new(true)}},
-		"other-group":    {{APIVersion: "other.example.org/v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: new(true)}},
-		"core-group":     {{APIVersion: "v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: new(true)}},
-		"group-prefix":   {{APIVersion: f.kind.Group + ".evil/v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: new(true)}},
-		"no-controller":  {{APIVersion: f.kind.Group + "/v1", Kind: f.kind.Kind, Name: "blog", UID: "1"}},
-		"not-controller": {{APIVersion: f.kind.Group + "/v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: new(false)}},
+		"no-owner": nil,
+		"other-kind": {{APIVersion: f.kind.Group + "/v1", Kind: "Webshop", Name: "blog", UID: "1",
+			Controller: new(true)}},
+		"other-group": {{APIVersion: "other.example.org/v1", Kind: f.kind.Kind, Name: "blog", UID: "1",
+			Controller: new(true)}},
+		"core-group": {{APIVersion: "v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: new(true)}},
+		"group-prefix": {{APIVersion: f.kind.Group + ".evil/v1", Kind: f.kind.Kind, Name: "blog", UID: "1",
+			Controller: new(true)}},
+		"no-controller": {{APIVersion: f.kind.Group + "/v1", Kind: f.kind.Kind, Name: "blog", UID: "1"}},
+		"not-controller": {{APIVersion: f.kind.Group + "/v1", Kind: f.kind.Kind, Name: "blog", UID: "1",
+			Controller: new(false)}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			c := f.child(what, owner)
@@ -318,7 +317,8 @@ func TestWritesNeverFail(t *testing.T) {
 		sharder(stale).ClientConfig.URL = new(r.url + contract.WebhookPath("nowhere"))
 		require.NoError(t, f.Client.Create(t.Context(), stale))
 		t.Cleanup(func() {
-			require.NoError(t, f.Client.Delete(context.WithoutCancel(t.Context()), &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: stale.ObjectMeta}))
+			require.NoError(t, f.Client.Delete(context.WithoutCancel(t.Context()),
+				&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: stale.ObjectMeta}))
 		})
 
 		before := strayed(t)
@@ -393,7 +393,8 @@ func (f *fixture) labelled(name string, kv ...string) *unstructured.Unstructured
 	return u
 }
 
-// The API server does not call the assigner for main objects that the ring does not select. The policies of the assigner admit that.
+// The API server does not call the assigner for main objects that the ring does not select. The policies of the
+// assigner admit that.
 func TestObjectSelector(t *testing.T) {
 	f := newFixture(t, "object-selector", "a")
 	f.mayRead("websites")
@@ -409,8 +410,9 @@ func TestObjectSelector(t *testing.T) {
 	calls := count(t, f.name, "")
 
 	for name, kv := range map[string][]string{
-		"theirs": {"operator", "theirs"}, "nobodys": {"operator", ""}, "dev": {"example.org/stage", "dev"}, "no-stage": {"example.org/stage", ""},
-		"old": {"old", "yes"}, "no-team": {"team", ""}, "ignored": {"ignore", "x"},
+		"theirs": {"operator", "theirs"}, "nobodys": {"operator", ""}, "dev": {"example.org/stage", "dev"},
+		"no-stage": {"example.org/stage", ""},
+		"old":      {"old", "yes"}, "no-team": {"team", ""}, "ignored": {"ignore", "x"},
 	} {
 		u := f.create(f.labelled(name, kv...))
 		require.NotContains(t, u.GetLabels(), f.shardLabel(), name)
@@ -422,7 +424,8 @@ func TestObjectSelector(t *testing.T) {
 
 	foreign := f.create(f.labelled("foreign", "operator", "theirs"))
 	require.NotContains(t, f.create(f.child("of-foreign", foreign)).GetLabels(), f.shardLabel(), "it is not hashed")
-	eventually(t, func() bool { return f.create(f.child(unique("child"), owner)).GetLabels()[f.shardLabel()] == "a" }, "children go to the shard of their owner")
+	eventually(t, func() bool { return f.create(f.child(unique("child"), owner)).GetLabels()[f.shardLabel()] == "a" },
+		"children go to the shard of their owner")
 
 	foreign.SetLabels(f.labelled("").GetLabels())
 	require.NoError(t, f.Client.Update(t.Context(), foreign))
@@ -435,16 +438,15 @@ func TestObjectSelector(t *testing.T) {
 }
 
 func TestInvalidObjectSelector(t *testing.T) {
-	f := newFixture(t, "invalid-selector", "a")
-	start(t, f.Plane)
-	f.registered()
+	f := running(t, "invalid-selector", "a")
 	before := f.configuration().Webhooks
 
 	f.changeRing(func(r *v1alpha1.ClusterRing) {
 		r.Spec.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"not a label": "x"}}
 	})
 	eventually(t, func() bool { return f.reason() == "False RegistrationFailed" }, "the selector is reported")
-	require.Contains(t, apimeta.FindStatusCondition(f.ring().Status.Conditions, v1alpha1.ConditionWebhookRegistered).Message, "spec.objectSelector")
+	require.Contains(t, apimeta.FindStatusCondition(f.ring().Status.Conditions,
+		v1alpha1.ConditionWebhookRegistered).Message, "spec.objectSelector")
 	require.Equal(t, before, f.configuration().Webhooks, "nothing changes")
 
 	c, warned := f.warned()

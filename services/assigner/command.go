@@ -1,9 +1,9 @@
 // Package assigner is the service that gives every new object its shard, in the very write that creates it.
 //
 // Every replica serves the admission webhook and keeps its own state: package rings follows ClusterRings and Leases,
-// package admission decides, package webhook answers; package certs, which ringquery uses as well, keeps the certificate. The
-// leader also registers the webhook with the API server (package registration). Nothing here ever refuses a user's write:
-// objects that the assigner misses are found by the rebalancer.
+// package admission decides, package webhook answers; package certs, which ringquery uses as well, keeps the
+// certificate. The leader also registers the webhook with the API server (package registration). Nothing here ever
+// refuses a user's write: objects that the assigner misses are found by the rebalancer.
 package assigner
 
 import (
@@ -65,8 +65,8 @@ const example = `  # in a cluster, behind the Service sharding-system/assigner, 
   assigner --ca-mode cert-manager --cert-manager-inject-ca-from sharding-system/assigner \
     --tls-cert-file /tls/tls.crt --tls-private-key-file /tls/tls.key`
 
-// NewCommand returns the command of the service. Each command may run once. Several commands may run in one process; they share
-// its metrics.
+// NewCommand returns the command of the service. Each command may run once. Several commands may run in one process;
+// they share its metrics.
 func NewCommand() *cobra.Command {
 	s := &service{}
 
@@ -161,7 +161,8 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 	}
 
 	handler := &webhook.Handler{
-		Rings: store, Paths: paths, Ancestors: ancestors, Bodies: webhook.NewBodies(), Metrics: admissions, Clock: rt.Clock, Log: rt.Log,
+		Rings: store, Paths: paths, Ancestors: ancestors, Bodies: webhook.NewBodies(), Metrics: admissions, Clock: rt.Clock,
+		Log:     rt.Log,
 		Notices: webhook.NewNotices(mgr.GetClient(), mgr.GetEventRecorder(name), rt.Clock),
 	}
 
@@ -186,7 +187,8 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 	return nil
 }
 
-// clientCAs returns where the webhook's server finds the CA certificates of API servers; nil if it asks for no certificate.
+// clientCAs returns where the webhook's server finds the CA certificates of API servers; nil if it asks for no
+// certificate.
 func (s *service) clientCAs(rt *kit.Runtime) (func() *x509.CertPool, error) {
 	if s.clientCAFile == "" {
 		return nil, nil
@@ -210,8 +212,9 @@ func (s *service) clientCAs(rt *kit.Runtime) (func() *x509.CertPool, error) {
 }
 
 const (
-	// maxBetween is of how many objects that stand between others it is remembered whom they follow, 3 MB, and rememberFor for how long. Should
-	// one get another owner, what is new goes to the old owner's shard for that long, until the rebalancer's audit finds it.
+	// maxBetween is of how many objects that stand between others it is remembered whom they follow, 3 MB, and rememberFor
+	// for how long. Should one get another owner, what is new goes to the old owner's shard for that long, until the
+	// rebalancer's audit finds it.
 	maxBetween  = 10_000
 	rememberFor = time.Minute
 	// ownerWithin is how long a user's write waits for a read of an owner. The rebalancer assigns what has waited in vain.
@@ -228,11 +231,13 @@ func ancestorsOf(mgr manager.Manager, clk clock.PassiveClock) (*resources.Book, 
 		return nil, fmt.Errorf("create a client for metadata: %w", err)
 	}
 
-	read := func(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+	read := func(ctx context.Context, gvr schema.GroupVersionResource,
+		name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
 		return live.Resource(gvr).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	}
 
-	return resources.NewBook(resources.BookOptions{Read: read, Size: maxBetween, Remember: rememberFor, LabelsAnew: true, Patience: ownerWithin, Clock: clk}), nil
+	return resources.NewBook(resources.BookOptions{Read: read, Size: maxBetween, Remember: rememberFor, LabelsAnew: true,
+		Patience: ownerWithin, Clock: clk}), nil
 }
 
 // certificates returns where the serving certificate comes from.

@@ -54,7 +54,8 @@ func newFenced(t *testing.T, name string, mode v1alpha1.FenceMode) *fenced {
 		f.roles = append(f.roles, r)
 	}
 	role("controller", nil,
-		rbacv1.PolicyRule{APIGroups: []string{f.kind.Group}, Resources: []string{"websites", "websites/status", "websites/scale"}, Verbs: verbs},
+		rbacv1.PolicyRule{APIGroups: []string{f.kind.Group},
+			Resources: []string{"websites", "websites/status", "websites/scale"}, Verbs: verbs},
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: verbs})
 	role("fence", map[string]string{contract.LabelAggregateToAssigner: "true"}, rbacv1.PolicyRule{
 		APIGroups: []string{"admissionregistration.k8s.io"}, Resources: []string{"validatingadmissionpolicybindings"},
@@ -64,7 +65,8 @@ func newFenced(t *testing.T, name string, mode v1alpha1.FenceMode) *fenced {
 	require.NoError(t, f.Client.Create(t.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "controller"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: f.name + "-controller"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + f.namespace}},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" +
+			f.namespace}},
 	}))
 	t.Cleanup(func() {
 		require.NoError(t, client.IgnoreNotFound(f.Client.Delete(context.WithoutCancel(t.Context()), f.parameter())))
@@ -106,7 +108,8 @@ func (f *fenced) subresources() {
 	before := crd.DeepCopy()
 	crd.Spec.Versions[0].Subresources = &apiextensionsv1.CustomResourceSubresources{
 		Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
-		Scale:  &apiextensionsv1.CustomResourceSubresourceScale{SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas"},
+		Scale: &apiextensionsv1.CustomResourceSubresourceScale{SpecReplicasPath: ".spec.replicas",
+			StatusReplicasPath: ".status.replicas"},
 	}
 	require.NoError(f.t, f.Client.Patch(f.t.Context(), crd, client.MergeFrom(before)))
 }
@@ -119,12 +122,14 @@ func (f *fenced) mode(mode v1alpha1.FenceMode) {
 	f.changeRing(func(r *v1alpha1.ClusterRing) {
 		r.Spec.Fence = nil
 		if mode != "" {
-			r.Spec.Fence = &v1alpha1.Fence{Mode: mode, ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: f.namespace, Name: "controller"}}}
+			r.Spec.Fence = &v1alpha1.Fence{Mode: mode,
+				ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: f.namespace, Name: "controller"}}}
 		}
 	})
 }
 
-// as returns a client of a service account of the test's namespace, and its warnings. Unless pod is empty, its token is bound to that Pod.
+// as returns a client of a service account of the test's namespace, and its warnings. Unless pod is empty, its token is
+// bound to that Pod.
 func (f *fenced) as(account, pod string) (client.Client, *warnings) {
 	f.t.Helper()
 
@@ -233,7 +238,8 @@ func TestFence(t *testing.T) {
 		refused(t, f.patch(b, mine, `{"status":{"replicas":1}}`, "status"), notB)
 		refused(t, b.Delete(t.Context(), mine.DeepCopy()), notB)
 		refused(t, f.patch(f.pod(""), mine, touch),
-			"the token of system:serviceaccount:"+f.namespace+":controller is bound to no Pod, so the fence cannot tell which shard writes")
+			"the token of system:serviceaccount:"+f.namespace+":controller is bound to no Pod, so the fence cannot tell "+
+				"which shard writes")
 		require.NoError(t, f.patch(user, mine, touch), "others are not restricted")
 	})
 
@@ -262,11 +268,13 @@ func TestFence(t *testing.T) {
 		require.NoError(t, f.patch(b, foreign, `{"data":{"x":"y"}}`), "it does not belong to the ring")
 
 		unassigned := f.at("a")
-		require.NoError(t, f.patch(f.Client, unassigned, `{"metadata":{"labels":{"`+contract.DrainLabel(f.name)+`":"true"}}}`))
+		require.NoError(t, f.patch(f.Client, unassigned,
+			`{"metadata":{"labels":{"`+contract.DrainLabel(f.name)+`":"true"}}}`))
 		drop := `{"metadata":{"labels":{"` + f.shardLabel() + `":null,"` + contract.DrainLabel(f.name) + `":null}}}`
 		refused(t, f.patch(b, unassigned, drop), "shard a owns")
 		require.NoError(t, f.patch(a, unassigned, drop), "the shard acknowledges a drain")
-		refused(t, f.patch(a, unassigned, touch), "no shard owns websites "+f.namespace+"/"+unassigned.GetName()+" at present")
+		refused(t, f.patch(a, unassigned, touch),
+			"no shard owns websites "+f.namespace+"/"+unassigned.GetName()+" at present")
 	})
 
 	t.Run("creations", func(t *testing.T) {
@@ -286,7 +294,8 @@ func TestFence(t *testing.T) {
 	})
 
 	t.Run("labels are frozen", func(t *testing.T) {
-		for _, labels := range []string{`{"` + f.shardLabel() + `":"b"}`, `{"` + f.shardLabel() + `":""}`, `{"` + f.shardLabel() + `":null}`} {
+		for _, labels := range []string{`{"` + f.shardLabel() + `":"b"}`, `{"` + f.shardLabel() + `":""}`, `{"` +
+			f.shardLabel() + `":null}`} {
 			require.NoError(t, f.patch(user, mine, `{"metadata":{"labels":`+labels+`}}`), "the assigner restores it")
 			require.Equal(t, "a", f.stored(mine)[f.shardLabel()])
 		}
@@ -297,7 +306,8 @@ func TestFence(t *testing.T) {
 
 		move := `{"metadata":{"labels":{"` + f.shardLabel() + `":"b"}}}`
 		refused(t, f.patch(user, mine, move), "only that shard and the rebalancer may change the label "+f.shardLabel())
-		refused(t, f.patch(user, mine, `{"metadata":{"labels":{"`+f.shardLabel()+`":""}}}`), "only that shard and the rebalancer may change the label")
+		refused(t, f.patch(user, mine, `{"metadata":{"labels":{"`+f.shardLabel()+`":""}}}`),
+			"only that shard and the rebalancer may change the label")
 		require.NoError(t, f.patch(f.Client, mine, move), "an administrator has every permission, relabel too")
 	})
 }
@@ -386,11 +396,13 @@ func TestFenceOfADeletedRing(t *testing.T) {
 	f.reports("True Enforced")
 
 	require.NoError(t, f.patch(f.Client, mine, `{"metadata":{"labels":{"`+f.shardLabel()+`":null}}}`))
-	eventually(t, func() bool { return f.patch(b, mine, touch) == nil }, "an object without a label is nobody's, and everybody may write it")
+	eventually(t, func() bool { return f.patch(b, mine, touch) == nil },
+		"an object without a label is nobody's, and everybody may write it")
 
 	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Finalizers = nil })
 	eventually(t, func() bool {
-		err := f.Client.Get(t.Context(), client.ObjectKey{Name: contract.FenceName(f.name)}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{})
+		err := f.Client.Get(t.Context(), client.ObjectKey{Name: contract.FenceName(f.name)},
+			&admissionregistrationv1.ValidatingAdmissionPolicyBinding{})
 		return apierrors.IsNotFound(err)
 	}, "the fence goes with the ring")
 }
@@ -420,7 +432,8 @@ func TestFenceNeedsItsParameter(t *testing.T) {
 
 	name := f.parameter().Name
 	require.NoError(t, f.Client.Delete(t.Context(), f.parameter()))
-	f.reports("False FenceFailed PolicyParameter " + name + " does not exist, without which the fence allows all writes: check that leasemonitor runs")
+	f.reports("False FenceFailed PolicyParameter " + name +
+		" does not exist, without which the fence allows all writes: check that leasemonitor runs")
 
 	f.describe()
 	f.reports("True Enforced")
@@ -429,7 +442,8 @@ func TestFenceNeedsItsParameter(t *testing.T) {
 	require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(stale), stale))
 	stale.Data["accounts"] = "somebody"
 	require.NoError(t, f.Client.Update(t.Context(), stale))
-	f.reports("False FenceFailed PolicyParameter " + name + ", which describes the ring to its fence, differs from the spec")
+	f.reports("False FenceFailed PolicyParameter " + name +
+		", which describes the ring to its fence, differs from the spec")
 
 	f.describe()
 	f.up()

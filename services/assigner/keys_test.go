@@ -31,15 +31,18 @@ const account = "controller"
 // writers lets the service accounts of the namespace create children in the namespace of the fixture.
 func (f *fixture) writers(namespace string) {
 	f.t.Helper()
-	require.NoError(f.t, f.Client.Create(f.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}}))
+	require.NoError(f.t, f.Client.Create(f.t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}}))
 	require.NoError(f.t, f.Client.Create(f.t.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "writers-of-" + namespace},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + namespace}},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" +
+			namespace}},
 	}))
 }
 
-// pod returns a client with a token as the kubelet gives it to the Pod; one that is bound to no Pod if the name is empty.
+// pod returns a client with a token as the kubelet gives it to the Pod; one that is bound to no Pod if the name is
+// empty.
 func (f *fixture) pod(namespace, name string) client.Client {
 	f.t.Helper()
 
@@ -81,11 +84,12 @@ func (f *fixture) grandchildBy(c client.Client, between *unstructured.Unstructur
 	return u.GetLabels()[f.shardLabel()]
 }
 
-// A child that a shard creates gets that shard: while objects move, before anything else is known, and after the ring has
-// converged, whatever the key of the owner says. Nobody reads what it follows: the assigner has no right to do that here.
-// Children of other writers wait while objects move.
+// A child that a shard creates gets that shard: while objects move, before anything else is known, and after the ring
+// has converged, whatever the key of the owner says. Nobody reads what it follows: the assigner has no right to do that
+// here. Children of other writers wait while objects move.
 func TestChildrenOfShards(t *testing.T) {
-	f := newFixtureOf(t, "by-shard", []v1alpha1.ControlledResource{{Resource: "configmaps"}, {Resource: "secrets"}}, "a", "b", "c")
+	f := newFixtureOf(t, "by-shard", []v1alpha1.ControlledResource{{Resource: "configmaps"}, {Resource: "secrets"}}, "a",
+		"b", "c")
 	tenant := f.Namespace(t)
 	f.writers(f.namespace)
 	f.writers(tenant)
@@ -146,11 +150,13 @@ func TestChildrenOfShards(t *testing.T) {
 	byShards("after the ring has converged")
 
 	require.NoError(t, f.shard("a").Release(t.Context()))
-	eventually(t, func() bool { return f.childBy(pods["a"], owner) == "" }, "a shard that has released its Lease gets nothing")
+	eventually(t, func() bool { return f.childBy(pods["a"], owner) == "" },
+		"a shard that has released its Lease gets nothing")
 }
 
-// A child that somebody else creates waits only while objects of its owner's resource may move. The status says that of each
-// resource alone, whatever keeps the ring from converging; TestBadResourceKeepsNoOtherFromConverging shows what it says.
+// A child that somebody else creates waits only while objects of its owner's resource may move. The status says that of
+// each resource alone, whatever keeps the ring from converging; TestBadResourceKeepsNoOtherFromConverging shows what it
+// says.
 func TestChildrenWaitForTheirOwnersResourceOnly(t *testing.T) {
 	f := newFixture(t, "alone", "a", "b", "c")
 	other := schema.GroupVersionKind{Group: f.kind.Group, Version: "v1", Kind: "Ship"}
@@ -204,7 +210,8 @@ func TestChildrenOfShardsNeedNoRead(t *testing.T) {
 	owner := f.keyedAt("b")
 
 	b, stranger := f.pod(f.namespace, "b"), f.pod(f.namespace, "stranger")
-	eventually(t, func() bool { return f.childBy(stranger, owner) == "b" && f.childBy(b, owner) == "b" }, "children go with their owner")
+	eventually(t, func() bool { return f.childBy(stranger, owner) == "b" && f.childBy(b, owner) == "b" },
+		"children go with their owner")
 
 	before := f.reads()
 	require.Positive(t, before, "those of strangers")
@@ -275,7 +282,8 @@ func (f *fixture) rekey(k v1alpha1.ObjectKey) {
 	f.t.Helper()
 
 	all := []v1alpha1.RingResource{
-		{Group: f.kind.Group, Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}, Key: &k},
+		{Group: f.kind.Group, Resource: "websites",
+			ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}, Key: &k},
 		{Resource: "secrets", Key: &k},
 	}
 
@@ -286,9 +294,7 @@ func (f *fixture) rekey(k v1alpha1.ObjectKey) {
 
 // Objects of two kinds go to one shard if they have the same label, or are in one namespace.
 func TestObjectsOfOneKeyGoToOneShard(t *testing.T) {
-	f := newFixture(t, "one-key", "a", "b", "c")
-	start(t, f.Plane)
-	f.registered()
+	f := running(t, "one-key", "a", "b", "c")
 
 	c, warned := f.warned()
 
@@ -326,9 +332,7 @@ func TestObjectsOfOneKeyGoToOneShard(t *testing.T) {
 
 // A change of the label asks the shard for the object in the same write. No other update calls the assigner.
 func TestChangeOfTheLabel(t *testing.T) {
-	f := newFixture(t, "label-change", "a", "b", "c")
-	start(t, f.Plane)
-	f.registered()
+	f := running(t, "label-change", "a", "b", "c")
 	f.rekey(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
 
 	atB, atC, drain := f.tenantOf("b"), f.tenantOf("c"), contract.DrainLabel(f.name)
@@ -343,7 +347,8 @@ func TestChangeOfTheLabel(t *testing.T) {
 	require.Equal(t, "b", site.GetLabels()[f.shardLabel()])
 
 	before, rekeyed := count(t, f.name, ""), count(t, f.name, "rekeyed")
-	require.NoError(t, f.Client.Patch(t.Context(), site, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"other":"x"}},"spec":{"a":"b"}}`))))
+	require.NoError(t, f.Client.Patch(t.Context(), site,
+		client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"other":"x"}},"spec":{"a":"b"}}`))))
 	require.Equal(t, before, count(t, f.name, ""), "another change is none of its business")
 
 	relabel(t, f.Client, site, atC)
@@ -378,14 +383,16 @@ func (f *fixture) keyedAt(shard string) (owner *unstructured.Unstructured) {
 	return owner
 }
 
-// A child goes to the shard of its owner if the owner is at the shard of its key. Otherwise, it waits for the rebalancer.
+// A child goes to the shard of its owner if the owner is at the shard of its key. Otherwise, it waits for the
+// rebalancer.
 func TestChildrenOfKeyedOwners(t *testing.T) {
 	f := newFixture(t, "keyed-children", "a", "b", "c")
 	f.mayRead("websites")
 	start(t, f.Plane)
 	f.registered()
 	owner := f.keyedAt("b")
-	eventually(t, func() bool { return f.create(f.child(unique("child"), owner)).GetLabels()[f.shardLabel()] == "b" }, "children go with them")
+	eventually(t, func() bool { return f.create(f.child(unique("child"), owner)).GetLabels()[f.shardLabel()] == "b" },
+		"children go with them")
 
 	eventually(t, func() bool {
 		relabel(t, f.Client, owner, f.tenantOf("b"))
@@ -393,10 +400,12 @@ func TestChildrenOfKeyedOwners(t *testing.T) {
 
 		return owner.GetLabels()[contract.DrainLabel(f.name)] != ""
 	}, "the owner drains")
-	require.NotContains(t, f.create(f.child(unique("child"), owner)).GetLabels(), f.shardLabel(), "the owner is about to leave")
+	require.NotContains(t, f.create(f.child(unique("child"), owner)).GetLabels(), f.shardLabel(),
+		"the owner is about to leave")
 
 	moved := fmt.Sprintf(`{"metadata":{"labels":{%q:null,%q:"c"}}}`, contract.DrainLabel(f.name), f.shardLabel())
-	require.NoError(t, f.rebalancer().Patch(t.Context(), owner, client.RawPatch("application/merge-patch+json", []byte(moved))))
+	require.NoError(t, f.rebalancer().Patch(t.Context(), owner,
+		client.RawPatch("application/merge-patch+json", []byte(moved))))
 	eventually(t, func() bool {
 		shard, labelled := f.create(f.child(unique("child"), owner)).GetLabels()[f.shardLabel()]
 		require.NotEqual(t, "b", shard, "nothing is remembered")
@@ -410,7 +419,8 @@ func (f *fixture) rebalancer() client.Client {
 	f.t.Helper()
 
 	return f.clientWith(func(c *rest.Config) {
-		c.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + contract.SystemNamespace + ":rebalancer", Groups: []string{"system:masters"}}
+		c.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + contract.SystemNamespace +
+			":rebalancer", Groups: []string{"system:masters"}}
 	})
 }
 
@@ -419,8 +429,10 @@ func (f *fixture) mayRead(resource string) {
 	f.t.Helper()
 
 	role := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "owners-of-" + f.name, Labels: map[string]string{contract.LabelAggregateToAssigner: "true"}},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{f.kind.Group}, Resources: []string{resource}, Verbs: []string{"get"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "owners-of-" + f.name,
+			Labels: map[string]string{contract.LabelAggregateToAssigner: "true"}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{f.kind.Group}, Resources: []string{resource},
+			Verbs: []string{"get"}}},
 	}
 	require.NoError(f.t, f.Client.Create(f.t.Context(), role))
 	f.t.Cleanup(func() { require.NoError(f.t, f.Client.Delete(context.Background(), role)) })

@@ -60,27 +60,43 @@ type options struct {
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.bindAddress, "webhook-bind-address", ":9443", "`address` that serves the webhook with TLS")
 
-	fs.DurationVar(&o.connectionAge, "max-connection-age", time.Second, "`time` after which an API server is asked to connect again, plus up to half of it at random; an API server sends all calls over one connection, so reconnecting spreads them over the replicas; 0 for never")
+	fs.DurationVar(&o.connectionAge, "max-connection-age", time.Second,
+		"`time` after which an API server is asked to connect again, plus up to half of it at random; an API server sends "+
+			"all calls over one connection, so reconnecting spreads them over the replicas; 0 for never")
 
-	fs.StringVar(&o.clientCAFile, "client-ca-file", "", "PEM `file` with the CA certificates of API servers, read again when it changes: whoever calls the webhook needs a client certificate that one of them has signed. By default, whoever knows the path in a webhook configuration may call")
+	fs.StringVar(&o.clientCAFile, "client-ca-file", "",
+		"PEM `file` with the CA certificates of API servers, read again when it changes: whoever calls the webhook needs "+
+			"a client certificate that one of them has signed. By default, whoever knows the path in a webhook configuration "+
+			"may call")
 
 	fs.StringVar(&o.mode, "webhook-mode", modeService, "how API servers reach the webhook: service or url")
-	fs.StringVar(&o.serviceName, "webhook-service-name", name, "`name` of the Service in front of the webhook; for --webhook-mode service")
+	fs.StringVar(&o.serviceName, "webhook-service-name", name,
+		"`name` of the Service in front of the webhook; for --webhook-mode service")
 	fs.StringVar(&o.serviceNamespace, "webhook-service-namespace", "", "`namespace` of that Service; default: --namespace")
 	fs.Int32Var(&o.servicePort, "webhook-service-port", 443, "`port` of that Service")
-	fs.StringVar(&o.url, "webhook-url", "", "base `URL` of the webhook, such as https://assigner.example.com:9443; for --webhook-mode url")
+	fs.StringVar(&o.url, "webhook-url", "",
+		"base `URL` of the webhook, such as https://assigner.example.com:9443; for --webhook-mode url")
 
-	fs.DurationVar(&o.timeout, "webhook-timeout", time.Second, "`time` that a write waits for an assigner that does not answer, in whole seconds up to 30s; API servers call the webhooks of several rings one after the other, so a write waits for each. The policies of deploy/base/guard admit up to 5s")
+	fs.DurationVar(&o.timeout, "webhook-timeout", time.Second,
+		"`time` that a write waits for an assigner that does not answer, in whole seconds up to 30s; API servers call the "+
+			"webhooks of several rings one after the other, so a write waits for each. The policies of deploy/base/guard "+
+			"admit up to 5s")
 
-	fs.StringVar(&o.caMode, "ca-mode", caSecret, "where certificates come from: secret (created and rotated by the service itself), file, or cert-manager")
+	fs.StringVar(&o.caMode, "ca-mode", caSecret,
+		"where certificates come from: secret (created and rotated by the service itself), file, or cert-manager")
 	o.secret.AddFlags(fs, "assigner-tls")
-	fs.StringVar(&o.caBundleFile, "ca-bundle-file", "", "PEM `file` with the CA certificates that API servers verify the webhook with; for --ca-mode file")
-	fs.StringVar(&o.injectCAFrom, "cert-manager-inject-ca-from", "", "cert-manager's Certificate, as `namespace/name`, whose CA is injected into the webhook configuration; for --ca-mode cert-manager")
-	fs.StringVar(&o.certFile, "tls-cert-file", "", "PEM `file` of the serving certificate, read again when it changes; for --ca-mode file and cert-manager")
+	fs.StringVar(&o.caBundleFile, "ca-bundle-file", "",
+		"PEM `file` with the CA certificates that API servers verify the webhook with; for --ca-mode file")
+	fs.StringVar(&o.injectCAFrom, "cert-manager-inject-ca-from", "",
+		"cert-manager's Certificate, as `namespace/name`, whose CA is injected into the webhook configuration; for "+
+			"--ca-mode cert-manager")
+	fs.StringVar(&o.certFile, "tls-cert-file", "",
+		"PEM `file` of the serving certificate, read again when it changes; for --ca-mode file and cert-manager")
 	fs.StringVar(&o.keyFile, "tls-private-key-file", "", "PEM `file` of the private key of the serving certificate")
 
 	fs.StringVar(&o.rebalancer, "rebalancer-username", "system:serviceaccount:"+contract.SystemNamespace+":rebalancer",
-		"`user` of the rebalancer, which gives objects to other shards; the API server does not call the webhook for its writes")
+		"`user` of the rebalancer, which gives objects to other shards; the API server does not call the webhook for its "+
+			"writes")
 }
 
 // validate returns everything that is wrong with the flags, or nil.
@@ -88,7 +104,8 @@ func (o *options) validate() error {
 	errs := []error{o.validateAddress()}
 
 	if o.connectionAge < 0 || o.connectionAge > 0 && o.connectionAge < minConnectionAge {
-		errs = append(errs, fmt.Errorf("--max-connection-age must be 0 or at least %s, not %s", minConnectionAge, o.connectionAge))
+		errs = append(errs, fmt.Errorf("--max-connection-age must be 0 or at least %s, not %s", minConnectionAge,
+			o.connectionAge))
 	}
 
 	if o.timeout < time.Second || o.timeout > 30*time.Second || o.timeout%time.Second != 0 {
@@ -96,7 +113,8 @@ func (o *options) validate() error {
 	}
 
 	if o.rebalancer == "" {
-		errs = append(errs, errors.New("--rebalancer-username must not be empty: the assigner would undo the writes of the rebalancer"))
+		errs = append(errs, errors.New("--rebalancer-username must not be empty: the assigner would undo the writes of "+
+			"the rebalancer"))
 	}
 
 	switch o.mode {
@@ -112,14 +130,16 @@ func (o *options) validate() error {
 	case caSecret:
 		errs = append(errs, o.secret.Validate())
 		if o.certFile != "" || o.keyFile != "" {
-			errs = append(errs, fmt.Errorf("--tls-cert-file and --tls-private-key-file are for --ca-mode %s and %s", caFile, caCertManager))
+			errs = append(errs, fmt.Errorf("--tls-cert-file and --tls-private-key-file are for --ca-mode %s and %s", caFile,
+				caCertManager))
 		}
 	case caFile:
 		errs = append(errs, o.validateFiles(), required("ca-bundle-file", o.caBundleFile, o.caMode))
 	case caCertManager:
 		errs = append(errs, o.validateFiles())
 		if parts := strings.Split(o.injectCAFrom, "/"); len(parts) != 2 || parts[0] == "" || parts[1] == "" {
-			errs = append(errs, fmt.Errorf("--cert-manager-inject-ca-from must name a Certificate as namespace/name, not %q", o.injectCAFrom))
+			errs = append(errs, fmt.Errorf("--cert-manager-inject-ca-from must name a Certificate as namespace/name, not %q",
+				o.injectCAFrom))
 		}
 	default:
 		errs = append(errs, fmt.Errorf("--ca-mode must be %s, %s or %s, not %q", caSecret, caFile, caCertManager, o.caMode))
@@ -128,7 +148,8 @@ func (o *options) validate() error {
 	return errors.Join(errs...)
 }
 
-// validateAddress returns what is wrong with the address of the webhook. Port 0 would let the system choose one that nobody can know.
+// validateAddress returns what is wrong with the address of the webhook. Port 0 would let the system choose one that
+// nobody can know.
 func (o *options) validateAddress() error {
 	_, number, err := net.SplitHostPort(o.bindAddress)
 	if err != nil {
@@ -171,7 +192,8 @@ func (o *options) validateURL() error {
 }
 
 func (o *options) validateFiles() error {
-	return errors.Join(required("tls-cert-file", o.certFile, o.caMode), required("tls-private-key-file", o.keyFile, o.caMode))
+	return errors.Join(required("tls-cert-file", o.certFile, o.caMode),
+		required("tls-private-key-file", o.keyFile, o.caMode))
 }
 
 func required(flag, value, mode string) error {
@@ -200,7 +222,8 @@ func (o *options) target(namespace string) registration.Target {
 		namespace = o.serviceNamespace
 	}
 
-	t.Service = admissionregistrationv1.ServiceReference{Namespace: namespace, Name: o.serviceName, Port: new(o.servicePort)}
+	t.Service = admissionregistrationv1.ServiceReference{Namespace: namespace, Name: o.serviceName,
+		Port: new(o.servicePort)}
 
 	return t
 }

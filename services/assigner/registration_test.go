@@ -69,7 +69,10 @@ func TestRegistration(t *testing.T) {
 			w := sharder(c)
 			w.Rules, w.ClientConfig.CABundle, w.FailurePolicy = nil, nil, ptr.To(admissionregistrationv1.Fail)
 		},
-		"webhook and label": func(c *admissionregistrationv1.MutatingWebhookConfiguration) { c.Webhooks, c.Labels = nil, nil },
+		"webhook and label": func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
+			c.Webhooks, c.Labels = nil,
+				nil
+		},
 		"what is not ours": func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
 			c.Labels[contract.LabelClusterRing] = "x"
 
@@ -112,7 +115,8 @@ func TestDeletedRings(t *testing.T) {
 
 	// A configuration of a ring that was deleted while no assigner ran. There is no garbage collector here.
 	stale := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{
-		Name: contract.WebhookConfigurationName("long-gone"), Labels: map[string]string{contract.LabelClusterRing: "long-gone"},
+		Name:   contract.WebhookConfigurationName("long-gone"),
+		Labels: map[string]string{contract.LabelClusterRing: "long-gone"},
 	}}
 	require.NoError(t, f.Client.Create(t.Context(), stale))
 
@@ -136,7 +140,8 @@ func TestDeletedRings(t *testing.T) {
 	t.Run("a ring that waits for its finalizer has no webhook", func(t *testing.T) {
 		f.changeRing(func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
 		require.NoError(t, f.Client.Delete(t.Context(), f.ring()))
-		eventually(t, func() bool { return f.configuration() == nil && f.reason() == "False Deleting" }, "webhook removed, condition says so")
+		eventually(t, func() bool { return f.configuration() == nil && f.reason() == "False Deleting" },
+			"webhook removed, condition says so")
 		require.NotContains(t, f.create(f.website("while-deleting")).GetLabels(), f.shardLabel())
 	})
 
@@ -155,9 +160,7 @@ func TestDeletedRings(t *testing.T) {
 }
 
 func TestMissingResource(t *testing.T) {
-	f := newFixture(t, "missing", "a")
-	start(t, f.Plane)
-	f.registered()
+	f := running(t, "missing", "a")
 
 	message := func() string { return f.ring().Status.Conditions[0].Message }
 
@@ -166,7 +169,8 @@ func TestMissingResource(t *testing.T) {
 	f.changeRing(func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: shop.Group, Resource: "webshops"})
 	})
-	eventually(t, func() bool { return f.reason() == "False ResourcesMissing" }, "the condition says that a resource is missing")
+	eventually(t, func() bool { return f.reason() == "False ResourcesMissing" },
+		"the condition says that a resource is missing")
 	require.Contains(t, message(), "webshops."+shop.Group)
 	require.NotContains(t, message(), "websites")
 
@@ -177,7 +181,8 @@ func TestMissingResource(t *testing.T) {
 
 	t.Run("it is registered as soon as it appears", func(t *testing.T) {
 		f.serve(shop)
-		eventually(t, func() bool { return f.rules() == 3 && f.reason() == "True Registered" }, "all resources are registered")
+		eventually(t, func() bool { return f.rules() == 3 && f.reason() == "True Registered" },
+			"all resources are registered")
 		f.asked()
 
 		open := func() string {
@@ -196,7 +201,8 @@ func TestMissingResource(t *testing.T) {
 		f.changeRing(func(r *v1alpha1.ClusterRing) {
 			r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "nowhere.example.org", Resource: "things"})
 		})
-		eventually(t, func() bool { return f.reason() == "False ResourcesMissing" }, "the condition says that a resource is missing")
+		eventually(t, func() bool { return f.reason() == "False ResourcesMissing" },
+			"the condition says that a resource is missing")
 		require.Contains(t, message(), "things.nowhere.example.org")
 		f.serve(schema.GroupVersionKind{Group: "nowhere.example.org", Version: "v1", Kind: "Thing"})
 		eventually(t, func() bool { return f.reason() == "True Registered" }, "nothing is missing any more")
@@ -205,15 +211,14 @@ func TestMissingResource(t *testing.T) {
 
 // TestResourceThatGoes deletes a custom resource whose ring does not change, and makes it again.
 func TestResourceThatGoes(t *testing.T) {
-	f := newFixture(t, "goes", "a")
-	start(t, f.Plane)
-	f.registered()
+	f := running(t, "goes", "a")
 	require.Equal(t, 2, f.rules())
 
 	crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "websites." + f.kind.Group}}
 	require.NoError(t, f.Client.Delete(t.Context(), crd))
 	// It takes until the assigner looks again, and before that until the API server has removed what it served.
-	require.Eventually(t, func() bool { return f.reason() == "False ResourcesMissing" && f.rules() == 1 }, 3*patience, interval,
+	require.Eventually(t, func() bool { return f.reason() == "False ResourcesMissing" && f.rules() == 1 }, 3*patience,
+		interval,
 		"the condition says that a resource is missing")
 	require.Contains(t, f.ring().Status.Conditions[0].Message, crd.Name)
 
@@ -232,8 +237,8 @@ func (f *fixture) registration() string {
 	return c.Message
 }
 
-// meddle changes an object of the ring whenever somebody has written it, as a controller with a watch does, until stop is called. It returns how many
-// times it did.
+// meddle changes an object of the ring whenever somebody has written it, as a controller with a watch does, until stop
+// is called. It returns how many times it did.
 func meddle[O client.Object](f *fixture, list client.ObjectList, change func(O) bool) (stop func() int64) {
 	f.t.Helper()
 
@@ -273,10 +278,9 @@ func meddle[O client.Object](f *fixture, list client.ObjectList, change func(O) 
 
 // TestNarrowedByAnEnforcer lets another controller exclude namespaces from the webhook, as managed Kubernetes does.
 func TestNarrowedByAnEnforcer(t *testing.T) {
-	f := newFixture(t, "narrowed", "a")
-	start(t, f.Plane)
-	f.registered()
-	require.Equal(t, "true", f.configuration().Labels["admissions.enforcer/disabled"], "the enforcer of AKS is asked to leave it alone")
+	f := running(t, "narrowed", "a")
+	require.Equal(t, "true", f.configuration().Labels["admissions.enforcer/disabled"],
+		"the enforcer of AKS is asked to leave it alone")
 
 	added := []metav1.LabelSelectorRequirement{
 		{Key: "control-plane", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"true"}},
@@ -294,11 +298,13 @@ func TestNarrowedByAnEnforcer(t *testing.T) {
 	}
 	stop := meddle(f, &admissionregistrationv1.MutatingWebhookConfigurationList{}, narrow)
 
-	eventually(t, func() bool { return strings.Contains(f.registration(), "meddler") }, "the ring says who has narrowed it")
+	eventually(t, func() bool { return strings.Contains(f.registration(), "meddler") },
+		"the ring says who has narrowed it")
 	require.Contains(t, f.registration(), "namespaceSelector")
 	require.Equal(t, "True Registered", f.reason())
 
-	// A ring that changes is registered anew, without what others have added, because its own spec may have said so before.
+	// A ring that changes is registered anew, without what others have added, because its own spec may have said so
+	// before.
 	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.Resources[0].ControlledResources = nil })
 	eventually(t, func() bool {
 		return f.rules() == 1 && len(sharder(f.configuration()).NamespaceSelector.MatchExpressions) == 2
@@ -315,18 +321,18 @@ func TestNarrowedByAnEnforcer(t *testing.T) {
 
 // TestContestedWebhook lets another controller break the webhook again and again.
 func TestContestedWebhook(t *testing.T) {
-	f := newFixture(t, "contested", "a")
-	start(t, f.Plane)
-	f.registered()
+	f := running(t, "contested", "a")
 
-	stop := meddle(f, &admissionregistrationv1.MutatingWebhookConfigurationList{}, func(c *admissionregistrationv1.MutatingWebhookConfiguration) bool {
-		sharder(c).TimeoutSeconds = new(int32(7))
-		sharder(c).Rules[0].Operations = sharder(c).Rules[0].Operations[:1]
+	stop := meddle(f, &admissionregistrationv1.MutatingWebhookConfigurationList{},
+		func(c *admissionregistrationv1.MutatingWebhookConfiguration) bool {
+			sharder(c).TimeoutSeconds = new(int32(7))
+			sharder(c).Rules[0].Operations = sharder(c).Rules[0].Operations[:1]
 
-		return true
-	})
+			return true
+		})
 
-	eventually(t, func() bool { return f.reason() == "False ChangedByOthers" }, "the ring says that others change its webhook")
+	eventually(t, func() bool { return f.reason() == "False ChangedByOthers" },
+		"the ring says that others change its webhook")
 	require.Contains(t, f.registration(), "meddler")
 	require.Contains(t, f.registration(), "webhooks["+contract.WebhookName+"].rules")
 	require.Contains(t, f.registration(), "webhooks["+contract.WebhookName+"].timeoutSeconds")
@@ -344,18 +350,20 @@ func TestContestedFence(t *testing.T) {
 	f.registered()
 	f.reports("True Enforced")
 
-	stop := meddle(f.fixture, &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{}, func(b *admissionregistrationv1.ValidatingAdmissionPolicyBinding) bool {
-		b.Spec.ValidationActions = []admissionregistrationv1.ValidationAction{admissionregistrationv1.Audit}
+	stop := meddle(f.fixture, &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{},
+		func(b *admissionregistrationv1.ValidatingAdmissionPolicyBinding) bool {
+			b.Spec.ValidationActions = []admissionregistrationv1.ValidationAction{admissionregistrationv1.Audit}
 
-		return true
-	})
+			return true
+		})
 
 	f.reports("False FenceFailed meddler keeps changing spec.validationActions of ValidatingAdmissionPolicyBinding")
 	require.LessOrEqual(t, stop(), int64(8), "nobody writes all the time")
 	f.reports("True Enforced")
 }
 
-// firewall stands between API servers and the assigner. While it is closed, bytes vanish, as packets that a firewall drops.
+// firewall stands between API servers and the assigner. While it is closed, bytes vanish, as packets that a firewall
+// drops.
 type firewall struct {
 	address, behind string
 
@@ -484,7 +492,8 @@ func TestCallsThatDoNotArriveAreReported(t *testing.T) {
 	asked := count(t, f.name, "")
 
 	wall.close()
-	within(t, func() bool { return f.reason() == "False CallsNotAnswered" }, "the condition shows that calls do not arrive")
+	within(t, func() bool { return f.reason() == "False CallsNotAnswered" },
+		"the condition shows that calls do not arrive")
 
 	message := apimeta.FindStatusCondition(f.ring().Status.Conditions, v1alpha1.ConditionWebhookRegistered).Message
 	require.Contains(t, message, "context deadline exceeded")
@@ -494,7 +503,8 @@ func TestCallsThatDoNotArriveAreReported(t *testing.T) {
 
 	start := clock.RealClock{}.Now()
 	f.create(f.website("waits"))
-	require.Less(t, clock.RealClock{}.Since(start), 3*time.Second, "a write waits a second for an assigner that does not answer")
+	require.Less(t, clock.RealClock{}.Since(start), 3*time.Second,
+		"a write waits a second for an assigner that does not answer")
 
 	wall.open()
 	within(t, func() bool { return f.reason() == "True Registered" }, "the condition shows that calls arrive again")

@@ -41,7 +41,8 @@ func (f *fixture) grant(user string, rules ...rbacv1.PolicyRule) {
 
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.name + "-" + user}, Rules: rules}
 	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole",
+			Name: role.Name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
 	}
 
@@ -51,13 +52,15 @@ func (f *fixture) grant(user string, rules ...rbacv1.PolicyRule) {
 	}
 }
 
-// TestRelabeledObjects: nobody but the ring gives an object of one shard to another, and what else the write contains is stored.
+// TestRelabeledObjects: nobody but the ring gives an object of one shard to another, and what else the write contains
+// is stored.
 func TestRelabeledObjects(t *testing.T) {
 	f := newFixture(t, "relabeled", "a", "b", "c")
 	all := rbacv1.PolicyRule{APIGroups: []string{f.kind.Group}, Resources: []string{"*"}, Verbs: []string{"*"}}
 	f.grant("tool", rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}})
 	f.grant("expert", all, rbacv1.PolicyRule{
-		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"clusterrings"}, ResourceNames: []string{f.name}, Verbs: []string{"relabel"},
+		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"clusterrings"},
+		ResourceNames: []string{f.name}, Verbs: []string{"relabel"},
 	})
 	start(t, f.Plane)
 	f.registered()
@@ -72,7 +75,8 @@ func TestRelabeledObjects(t *testing.T) {
 	}
 	patch := func(c client.Client, w *unstructured.Unstructured, labels string) {
 		t.Helper()
-		require.NoError(t, c.Patch(t.Context(), w, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":`+labels+`},"spec":{"x":"y"}}`))))
+		require.NoError(t, c.Patch(t.Context(), w,
+			client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":`+labels+`},"spec":{"x":"y"}}`))))
 	}
 
 	t.Run("an edit", func(t *testing.T) {
@@ -186,7 +190,8 @@ func TestLabelsInSubresources(t *testing.T) {
 	f.create(site)
 
 	scale := []byte(`{"spec":{"replicas":3}}`)
-	require.NoError(t, f.Client.SubResource("scale").Patch(t.Context(), site.DeepCopy(), client.RawPatch("application/merge-patch+json", scale)))
+	require.NoError(t, f.Client.SubResource("scale").Patch(t.Context(), site.DeepCopy(),
+		client.RawPatch("application/merge-patch+json", scale)))
 	require.Equal(t, calls, count(t, f.name, ""))
 
 	f.stored(site)
@@ -196,9 +201,7 @@ func TestLabelsInSubresources(t *testing.T) {
 
 // TestStaleManifest applies 20 objects with labels of another shard again and again.
 func TestStaleManifest(t *testing.T) {
-	f := newFixture(t, "gitops", "a", "b")
-	start(t, f.Plane)
-	f.registered()
+	f := running(t, "gitops", "a", "b")
 
 	const objects, times = 20, 5
 
@@ -217,7 +220,8 @@ func TestStaleManifest(t *testing.T) {
 			w := f.website(fmt.Sprint("site-", i))
 			w.SetLabels(map[string]string{shard: map[string]string{"a": "b", "b": "a"}[f.owner(w.GetName())]})
 			w.Object["spec"] = map[string]any{"n": fmt.Sprint(n)}
-			require.NoError(t, tool.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(w), client.FieldOwner("argocd-controller"), client.ForceOwnership))
+			require.NoError(t, tool.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(w),
+				client.FieldOwner("argocd-controller"), client.ForceOwnership))
 			require.Equal(t, f.owner(w.GetName()), f.stored(w)[shard], "no other shard has had it")
 			require.Equal(t, fmt.Sprint(n), w.Object["spec"].(map[string]any)["n"])
 		}
@@ -242,7 +246,8 @@ func TestStaleManifest(t *testing.T) {
 		return len(notes) > 0
 	}, "an event says who does that")
 	require.Len(t, notes, 1)
-	require.True(t, strings.HasPrefix(notes[0], "argocd-controller changes or removes the label "+shard+", now of websites."+f.kind.Group+" "+f.namespace+"/site-0. "), notes[0])
+	require.True(t, strings.HasPrefix(notes[0],
+		"argocd-controller changes or removes the label "+shard+", now of websites."+f.kind.Group+" "+f.namespace+"/site-0. "), notes[0])
 }
 
 // TestRestoreOverExistingObjects restores objects with labels of last week, as a backup tool does.
@@ -257,7 +262,8 @@ func TestRestoreOverExistingObjects(t *testing.T) {
 				f.up()
 			}
 
-			f.grant("velero", rbacv1.PolicyRule{APIGroups: []string{f.kind.Group}, Resources: []string{"*"}, Verbs: []string{"get", "update"}})
+			f.grant("velero", rbacv1.PolicyRule{APIGroups: []string{f.kind.Group}, Resources: []string{"*"},
+				Verbs: []string{"get", "update"}})
 			tool, shard := f.named("velero"), f.shardLabel()
 
 			for i := range 1000 {

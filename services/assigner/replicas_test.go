@@ -140,8 +140,8 @@ func (c *caller) lasting(t *testing.T) (end func() error) {
 	}
 }
 
-// TestRestartFailsNoCall stops one of two assigners under load. Who dials gets either of them until the one that stops is known
-// not to be ready, as with a Service.
+// TestRestartFailsNoCall stops one of two assigners under load. Who dials gets either of them until the one that stops
+// is known not to be ready, as with a Service.
 func TestRestartFailsNoCall(t *testing.T) {
 	f := newFixture(t, unique("restart"), "a")
 	leaving := start(t, f.Plane, "--shutdown-delay=3s")
@@ -200,7 +200,8 @@ func (f *fixture) tlsSecret() *corev1.Secret {
 	f.t.Helper()
 
 	s := &corev1.Secret{}
-	if err := f.Client.Get(f.t.Context(), client.ObjectKey{Namespace: contract.SystemNamespace, Name: "assigner-tls"}, s); err != nil {
+	if err := f.Client.Get(f.t.Context(), client.ObjectKey{Namespace: contract.SystemNamespace, Name: "assigner-tls"},
+		s); err != nil {
 		require.True(f.t, apierrors.IsNotFound(err), err)
 	}
 
@@ -217,11 +218,13 @@ func (f *fixture) roots() *x509.CertPool {
 	return pool
 }
 
-// handshake connects as an API server does that knows the ring's registration, and returns the certificate that is served.
+// handshake connects as an API server does that knows the ring's registration, and returns the certificate that is
+// served.
 func (f *fixture) handshake(r *replica) *x509.Certificate {
 	f.t.Helper()
 
-	dialer := &tls.Dialer{NetDialer: &net.Dialer{Timeout: 5 * time.Second}, Config: &tls.Config{RootCAs: f.roots(), MinVersion: tls.VersionTLS12}}
+	dialer := &tls.Dialer{NetDialer: &net.Dialer{Timeout: 5 * time.Second},
+		Config: &tls.Config{RootCAs: f.roots(), MinVersion: tls.VersionTLS12}}
 	conn, err := dialer.DialContext(f.t.Context(), "tcp", strings.TrimPrefix(r.url, "https://"))
 	require.NoError(f.t, err, "what is served is trusted at any time")
 
@@ -268,7 +271,8 @@ func TestRotation(t *testing.T) {
 	t.Run("another host gets another certificate", func(t *testing.T) {
 		start(t, f.Plane, "--webhook-url=https://localhost:1")
 		require.NoError(t, certificate(t, f.tlsSecret()).VerifyHostname("localhost"))
-		require.NoError(t, certificate(t, f.tlsSecret()).VerifyHostname("127.0.0.1"), "others may still be called by the old one")
+		require.NoError(t, certificate(t, f.tlsSecret()).VerifyHostname("127.0.0.1"),
+			"others may still be called by the old one")
 	})
 }
 
@@ -278,8 +282,10 @@ func TestOnlyKnownClientsMayCall(t *testing.T) {
 	authority := certtest.NewAuthority(t)
 	file := filepath.Join(t.TempDir(), "ca.crt")
 
-	cmd := newCommand([]string{"--kubeconfig", f.ServiceKubeconfig(t, "assigner"), "--webhook-mode=url", "--webhook-url=https://127.0.0.1:1",
-		"--webhook-bind-address=" + localplane.FreeAddress(t), "--metrics-bind-address=0", "--health-probe-bind-address=0", "--client-ca-file=" + file})
+	cmd := newCommand([]string{"--kubeconfig", f.ServiceKubeconfig(t, "assigner"), "--webhook-mode=url",
+		"--webhook-url=https://127.0.0.1:1",
+		"--webhook-bind-address=" + localplane.FreeAddress(t), "--metrics-bind-address=0", "--health-probe-bind-address=0",
+		"--client-ca-file=" + file})
 	require.ErrorContains(t, cmd.ExecuteContext(t.Context()), "--client-ca-file")
 
 	require.NoError(t, os.WriteFile(file, authority.PEM(), 0o600))
@@ -287,7 +293,8 @@ func TestOnlyKnownClientsMayCall(t *testing.T) {
 	eventually(t, func() bool { return f.configuration() != nil }, "the webhook is registered")
 
 	call := func(pairs ...tls.Certificate) error {
-		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.roots(), Certificates: pairs, MinVersion: tls.VersionTLS12}}
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.roots(), Certificates: pairs,
+			MinVersion: tls.VersionTLS12}}
 		defer transport.CloseIdleConnections()
 
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url, http.NoBody)
@@ -359,12 +366,14 @@ func writePair(t *testing.T, certFile, keyFile string) []byte {
 func TestCertificateFromFiles(t *testing.T) {
 	f := newFixture(t, "files", "a")
 	dir := t.TempDir()
-	certFile, keyFile, bundleFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")
+	certFile, keyFile, bundleFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"),
+		filepath.Join(dir, "ca.crt")
 	bundle := writePair(t, certFile, keyFile)
 	require.NoError(t, os.WriteFile(bundleFile, bundle, 0o600))
 
 	secret := f.tlsSecret().ResourceVersion
-	r := start(t, f.Plane, "--ca-mode=file", "--tls-cert-file="+certFile, "--tls-private-key-file="+keyFile, "--ca-bundle-file="+bundleFile)
+	r := start(t, f.Plane, "--ca-mode=file", "--tls-cert-file="+certFile, "--tls-private-key-file="+keyFile,
+		"--ca-bundle-file="+bundleFile)
 	f.registered()
 	require.Equal(t, bundle, f.configuration().Webhooks[0].ClientConfig.CABundle)
 	require.Equal(t, secret, f.tlsSecret().ResourceVersion, "the Secret is left alone")
@@ -409,7 +418,8 @@ func TestInjectedBundle(t *testing.T) {
 
 	start(t, f.Plane, "--ca-mode=cert-manager", "--cert-manager-inject-ca-from=sharding-system/assigner",
 		"--tls-cert-file="+certFile, "--tls-private-key-file="+keyFile)
-	eventually(t, func() bool { return f.reason() == "False RegistrationFailed" }, "the API server cannot call the assigner yet")
+	eventually(t, func() bool { return f.reason() == "False RegistrationFailed" },
+		"the API server cannot call the assigner yet")
 
 	c := f.configuration()
 	require.Equal(t, "sharding-system/assigner", c.Annotations["cert-manager.io/inject-ca-from"])
@@ -436,7 +446,8 @@ func TestMistakes(t *testing.T) {
 	garbage := filepath.Join(dir, "garbage")
 	require.NoError(t, os.WriteFile(garbage, []byte("x"), 0o600))
 
-	files := []string{"--ca-mode=file", "--tls-cert-file=" + certFile, "--tls-private-key-file=" + keyFile, "--ca-bundle-file=" + certFile}
+	files := []string{"--ca-mode=file", "--tls-cert-file=" + certFile, "--tls-private-key-file=" + keyFile,
+		"--ca-bundle-file=" + certFile}
 	p := localplane.Shared(t)
 	kubeconfig := "--kubeconfig=" + p.ServiceKubeconfig(t, "assigner")
 
@@ -444,24 +455,34 @@ func TestMistakes(t *testing.T) {
 		args []string
 		want string
 	}{
-		"mode":              {[]string{"--webhook-mode=x"}, `--webhook-mode must be service or url, not "x"`},
-		"ca mode":           {[]string{"--ca-mode=x"}, `--ca-mode must be secret, file or cert-manager, not "x"`},
-		"no URL":            {[]string{"--webhook-mode=url"}, `--webhook-url must be like https://host:port, not ""`},
-		"URL without TLS":   {[]string{"--webhook-mode=url", "--webhook-url=http://x"}, `--webhook-url must be like https://host:port, not "http://x"`},
-		"URL without mode":  {[]string{"--webhook-url=https://x"}, "--webhook-url is for --webhook-mode url"},
-		"address":           {[]string{"--webhook-bind-address=:0"}, `--webhook-bind-address ":0": port must be a number from 1 to 65535`},
-		"connection age":    {[]string{"--max-connection-age=1ms"}, "--max-connection-age must be 0 or at least 100ms, not 1ms"},
-		"service":           {[]string{"--webhook-service-name=A", "--webhook-service-port=0"}, `--webhook-service-port must be from 1 to 65535, not 0`},
-		"no files":          {[]string{"--ca-mode=file"}, "--tls-cert-file is required with --ca-mode file"},
-		"no bundle":         {files[:3], "--ca-bundle-file is required with --ca-mode file"},
-		"no certificate":    {append(files[:3:3], "--cert-manager-inject-ca-from=x", "--ca-mode=cert-manager"), `--cert-manager-inject-ca-from must name a Certificate as namespace/name, not "x"`},
-		"lifetimes":         {[]string{"--tls-cert-lifetime=2h", "--tls-ca-lifetime=4h"}, "--tls-ca-lifetime (4h0m0s) must be at least three times --tls-cert-lifetime (2h0m0s)"},
-		"files of a secret": {[]string{"--tls-cert-file=x"}, "--tls-cert-file and --tls-private-key-file are for --ca-mode file and cert-manager"},
-		"secret name":       {[]string{"--tls-secret=A"}, `--tls-secret "A" is no name of a Secret`},
-		"missing file":      {append(files, kubeconfig, "--tls-cert-file=/nowhere"), "read the serving certificate: stat /nowhere: no such file or directory (--tls-cert-file"},
-		"missing bundle":    {append(files, kubeconfig, "--ca-bundle-file=/nowhere"), "read the CA bundle: open /nowhere: no such file or directory"},
-		"garbage":           {append(files, kubeconfig, "--tls-cert-file="+garbage), "read the serving certificate from " + garbage},
-		"garbage bundle":    {append(files, kubeconfig, "--ca-bundle-file="+garbage), "read the CA bundle from " + garbage},
+		"mode":    {[]string{"--webhook-mode=x"}, `--webhook-mode must be service or url, not "x"`},
+		"ca mode": {[]string{"--ca-mode=x"}, `--ca-mode must be secret, file or cert-manager, not "x"`},
+		"no URL":  {[]string{"--webhook-mode=url"}, `--webhook-url must be like https://host:port, not ""`},
+		"URL without TLS": {[]string{"--webhook-mode=url", "--webhook-url=http://x"},
+			`--webhook-url must be like https://host:port, not "http://x"`},
+		"URL without mode": {[]string{"--webhook-url=https://x"}, "--webhook-url is for --webhook-mode url"},
+		"address": {[]string{"--webhook-bind-address=:0"},
+			`--webhook-bind-address ":0": port must be a number from 1 to 65535`},
+		"connection age": {[]string{"--max-connection-age=1ms"},
+			"--max-connection-age must be 0 or at least 100ms, not 1ms"},
+		"service": {[]string{"--webhook-service-name=A", "--webhook-service-port=0"},
+			`--webhook-service-port must be from 1 to 65535, not 0`},
+		"no files":  {[]string{"--ca-mode=file"}, "--tls-cert-file is required with --ca-mode file"},
+		"no bundle": {files[:3], "--ca-bundle-file is required with --ca-mode file"},
+		"no certificate": {append(files[:3:3], "--cert-manager-inject-ca-from=x", "--ca-mode=cert-manager"),
+			`--cert-manager-inject-ca-from must name a Certificate as namespace/name, not "x"`},
+		"lifetimes": {[]string{"--tls-cert-lifetime=2h", "--tls-ca-lifetime=4h"},
+			"--tls-ca-lifetime (4h0m0s) must be at least three times --tls-cert-lifetime (2h0m0s)"},
+		"files of a secret": {[]string{"--tls-cert-file=x"},
+			"--tls-cert-file and --tls-private-key-file are for --ca-mode file and cert-manager"},
+		"secret name": {[]string{"--tls-secret=A"}, `--tls-secret "A" is no name of a Secret`},
+		"missing file": {append(files, kubeconfig, "--tls-cert-file=/nowhere"),
+			"read the serving certificate: stat /nowhere: no such file or directory (--tls-cert-file"},
+		"missing bundle": {append(files, kubeconfig, "--ca-bundle-file=/nowhere"),
+			"read the CA bundle: open /nowhere: no such file or directory"},
+		"garbage": {append(files, kubeconfig, "--tls-cert-file="+garbage), "read the serving certificate from " +
+			garbage},
+		"garbage bundle": {append(files, kubeconfig, "--ca-bundle-file="+garbage), "read the CA bundle from " + garbage},
 	} {
 		t.Run(what, func(t *testing.T) {
 			cmd := newCommand(append(c.args, "--metrics-bind-address=0", "--health-probe-bind-address=0"))

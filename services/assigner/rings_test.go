@@ -53,12 +53,14 @@ func TestAssignsByTheLabelOfTheRing(t *testing.T) {
 	require.Equal(t, "own.example.com/shard", f.ring().Status.ShardLabel)
 
 	selector := sharder(f.configuration()).ObjectSelector
-	require.Equal(t, []metav1.LabelSelectorRequirement{{Key: "own.example.com/shard", Operator: metav1.LabelSelectorOpDoesNotExist}}, selector.MatchExpressions)
+	require.Equal(t, []metav1.LabelSelectorRequirement{{Key: "own.example.com/shard",
+		Operator: metav1.LabelSelectorOpDoesNotExist}}, selector.MatchExpressions)
 
 	// A write that drops the label gets it back; after a drain, nothing follows the object, so it gets the next shard.
 	site := f.create(f.website(unique("site")))
 	shard := site.GetLabels()["own.example.com/shard"]
-	require.NoError(t, f.Client.Patch(t.Context(), site, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":null}}`))))
+	require.NoError(t, f.Client.Patch(t.Context(), site,
+		client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":null}}`))))
 	require.Equal(t, shard, site.GetLabels()["own.example.com/shard"])
 }
 
@@ -69,7 +71,8 @@ func TestYoungerRingWithTheSameLabel(t *testing.T) {
 	older := ownLabelled(t, "shared-a", label, "a")
 	younger := ownLabelled(t, "shared-b", label, "b") // of rings of the same second, the name decides
 	younger.changeRing(func(r *v1alpha1.ClusterRing) {
-		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce, ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: "n", Name: "a"}}}
+		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce,
+			ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: "n", Name: "a"}}}
 	})
 	start(t, older.Plane)
 	older.registered()
@@ -96,7 +99,8 @@ func TestYoungerRingWithTheSameLabel(t *testing.T) {
 	require.Equal(t, "b", younger.create(younger.website(unique("site"))).GetLabels()[label])
 }
 
-// TestRegistrationEndsWhenAnOlderRingAppears: of two rings that are created in the same second, the first may be seen alone.
+// TestRegistrationEndsWhenAnOlderRingAppears: of two rings that are created in the same second, the first may be seen
+// alone.
 func TestRegistrationEndsWhenAnOlderRingAppears(t *testing.T) {
 	const label = "moment.example.com/shard"
 
@@ -107,7 +111,8 @@ func TestRegistrationEndsWhenAnOlderRingAppears(t *testing.T) {
 	// A ring that is older by its name, if it is created in the same second; if not, the roles are the other way round.
 	first := &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: "moment-a"},
-		Spec:       v1alpha1.ClusterRingSpec{ShardLabel: label, Resources: []v1alpha1.RingResource{{Group: f.kind.Group, Resource: "websites"}}},
+		Spec: v1alpha1.ClusterRingSpec{ShardLabel: label,
+			Resources: []v1alpha1.RingResource{{Group: f.kind.Group, Resource: "websites"}}},
 	}
 	require.NoError(t, f.Client.Create(t.Context(), first))
 	t.Cleanup(func() {
@@ -121,12 +126,15 @@ func TestRegistrationEndsWhenAnOlderRingAppears(t *testing.T) {
 		loser = f
 	}
 
-	eventually(t, func() bool { return loser.reason() == "False ShardLabelInUse" && loser.configuration() == nil }, "one of them is refused")
+	eventually(t, func() bool { return loser.reason() == "False ShardLabelInUse" && loser.configuration() == nil },
+		"one of them is refused")
 }
 
-// TestCollidingRings: names that are long enough can be searched until two rings share all that follows from their names. The older one works.
+// TestCollidingRings: names that are long enough can be searched until two rings share all that follows from their
+// names. The older one works.
 func TestCollidingRings(t *testing.T) {
-	const first, second = "colliding-rings-of-a-very-long-name-abcdef-27184", "colliding-rings-of-a-very-long-name-abcdef-727"
+	const first, second = "colliding-rings-of-a-very-long-name-abcdef-27184",
+		"colliding-rings-of-a-very-long-name-abcdef-727"
 	require.Equal(t, contract.RingSuffix(first), contract.RingSuffix(second))
 
 	older := newFenced(t, first, v1alpha1.FenceEnforce)
@@ -137,7 +145,8 @@ func TestCollidingRings(t *testing.T) {
 	younger := newFixture(t, second, "y")
 	younger.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.Fence = older.ring().Spec.Fence })
 	eventually(t, func() bool { return younger.reason() == "False ShardLabelInUse" }, "the younger ring is refused")
-	require.Contains(t, younger.registration(), "ring "+first+", which is older, has the same suffix "+contract.RingSuffix(second))
+	require.Contains(t, younger.registration(),
+		"ring "+first+", which is older, has the same suffix "+contract.RingSuffix(second))
 	require.Contains(t, younger.registration(), "another name")
 
 	require.Empty(t, younger.create(younger.website(unique("site"))).GetLabels())
@@ -204,7 +213,8 @@ func strayed(t *testing.T) (total int) {
 func (c *caller) post(t *testing.T, path string) (status int, body string) {
 	t.Helper()
 
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, (*c.service.Load())[0].url+path, bytes.NewReader(c.review))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, (*c.service.Load())[0].url+path,
+		bytes.NewReader(c.review))
 	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 
@@ -219,8 +229,9 @@ func (c *caller) post(t *testing.T, path string) (status int, body string) {
 	return res.StatusCode, string(all)
 }
 
-// Whoever reaches the port of the webhook learns nothing, and calls of the API server are answered: by replicas that start at the same time, after a
-// restart, and after the configuration, which keeps the secret, was deleted or replaced.
+// Whoever reaches the port of the webhook learns nothing, and calls of the API server are answered: by replicas that
+// start at the same time, after a restart, and after the configuration, which keeps the secret, was deleted or
+// replaced.
 func TestStrangersLearnNothing(t *testing.T) {
 	f := newFixture(t, "strangers", "a")
 	first := launch(t, f.Plane)
@@ -240,7 +251,8 @@ func TestStrangersLearnNothing(t *testing.T) {
 				return status == http.StatusOK && strings.Contains(body, `"patch"`)
 			}, "the path is answered")
 
-			for _, wrong := range []string{contract.WebhookPath(f.name), contract.WebhookPath(f.name) + "/00112233445566778899aabbccddeeff", path + "0", contract.WebhookPath("made-up"), "/"} {
+			for _, wrong := range []string{contract.WebhookPath(f.name), contract.WebhookPath(f.name) +
+				"/00112233445566778899aabbccddeeff", path + "0", contract.WebhookPath("made-up"), "/"} {
 				status, body := c.post(t, wrong)
 				require.Equal(t, http.StatusNotFound, status, wrong)
 				require.Equal(t, "404 page not found\n", body, wrong)
@@ -302,16 +314,15 @@ func TestStrangersLearnNothing(t *testing.T) {
 	hidden(first)
 }
 
-// A tenant who may create Leases gets no object if the ring names the namespaces of its shards. Without that, the tenant gets
-// objects of other namespaces.
+// A tenant who may create Leases gets no object if the ring names the namespaces of its shards. Without that, the
+// tenant gets objects of other namespaces.
 func TestTenantsAddNoShards(t *testing.T) {
-	f := newFixture(t, "tenants", "a", "b", "c")
-	start(t, f.Plane)
-	f.registered()
+	f := running(t, "tenants", "a", "b", "c")
 
 	tenant := f.Namespace(t)
 	for i := range 9 {
-		forged := &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: tenant, Name: fmt.Sprintf("forged-%d", i), Duration: 24 * time.Hour}
+		forged := &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: tenant, Name: fmt.Sprintf("forged-%d", i),
+			Duration: 24 * time.Hour}
 		require.NoError(t, forged.Acquire(t.Context()))
 	}
 

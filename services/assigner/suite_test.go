@@ -48,8 +48,8 @@ var names atomic.Int64
 // unique returns a name that no other object of this test process has.
 func unique(prefix string) string { return fmt.Sprintf("%s-%d", prefix, names.Add(1)) }
 
-// eventually waits until the condition holds. Unlike require.Eventually it asks in the goroutine of the test, so that the
-// condition may make requirements of its own.
+// eventually waits until the condition holds. Unlike require.Eventually it asks in the goroutine of the test, so that
+// the condition may make requirements of its own.
 func eventually(t *testing.T, condition func() bool, what string) {
 	t.Helper()
 
@@ -173,6 +173,17 @@ func newFixture(t *testing.T, name string, shards ...string) *fixture {
 	return newFixtureOf(t, name, []v1alpha1.ControlledResource{{Resource: "configmaps"}}, shards...)
 }
 
+// running returns one with an assigner whose webhook the API server calls.
+func running(t *testing.T, name string, shards ...string) *fixture {
+	t.Helper()
+
+	f := newFixture(t, name, shards...)
+	start(t, f.Plane)
+	f.registered()
+
+	return f
+}
+
 // newFixtureOf is one whose websites control those resources.
 func newFixtureOf(t *testing.T, name string, controlled []v1alpha1.ControlledResource, shards ...string) *fixture {
 	t.Helper()
@@ -202,7 +213,8 @@ func (f *fixture) serve(kind schema.GroupVersionKind) {
 		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + kind.Group},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: kind.Group,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Singular: strings.ToLower(kind.Kind), Kind: kind.Kind},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Singular: strings.ToLower(kind.Kind),
+				Kind: kind.Kind},
 			Scope: apiextensionsv1.NamespaceScoped,
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: kind.Version, Served: true, Storage: true,
@@ -411,7 +423,8 @@ func (f *fixture) configuration() *admissionregistrationv1.MutatingWebhookConfig
 
 // sharder returns the webhook of a ring that assigns objects.
 func sharder(c *admissionregistrationv1.MutatingWebhookConfiguration) *admissionregistrationv1.MutatingWebhook {
-	return &c.Webhooks[slices.IndexFunc(c.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return w.Name == contract.WebhookName })]
+	return &c.Webhooks[slices.IndexFunc(c.Webhooks,
+		func(w admissionregistrationv1.MutatingWebhook) bool { return w.Name == contract.WebhookName })]
 }
 
 // rules returns how many resources are registered.
@@ -425,7 +438,8 @@ func (f *fixture) rules() int {
 	return 0
 }
 
-// count returns how many requests for a ring had an outcome; "" stands for any but those of dry runs that the assigner itself sends.
+// count returns how many requests for a ring had an outcome; "" stands for any but those of dry runs that the assigner
+// itself sends.
 func count(t *testing.T, ring, outcome string) int {
 	t.Helper()
 
@@ -445,7 +459,8 @@ func count(t *testing.T, ring, outcome string) int {
 				labels[l.GetName()] = l.GetValue()
 			}
 
-			if labels["ring"] == ring && (labels["outcome"] == outcome || outcome == "" && labels["outcome"] != string(admission.Probed)) {
+			if labels["ring"] == ring && (labels["outcome"] == outcome || outcome == "" &&
+				labels["outcome"] != string(admission.Probed)) {
 				total += int(m.GetCounter().GetValue())
 			}
 		}

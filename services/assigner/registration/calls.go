@@ -33,9 +33,10 @@ import (
 	"github.com/clusterring/clusterring/services/internal/admission"
 )
 
-// API servers do not authenticate to webhooks. The path of a ring's webhook therefore ends with a secret, which only those know who may read webhook
-// configurations. The configuration itself keeps it: the leader takes it from there, and all replicas answer only what was sent to the path of the
-// ring's configuration. This needs no key that replicas share, whatever their certificates come from.
+// API servers do not authenticate to webhooks. The path of a ring's webhook therefore ends with a secret, which only
+// those know who may read webhook configurations. The configuration itself keeps it: the leader takes it from there,
+// and all replicas answer only what was sent to the path of the ring's configuration. This needs no key that replicas
+// share, whatever their certificates come from.
 var secret = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 var errPathsUnknown = errors.New("the webhook configurations are not known yet")
@@ -67,8 +68,8 @@ func pathOf(c *admissionregistrationv1.MutatingWebhookConfiguration) string {
 // secrets are the secrets of the paths of rings. It is safe for concurrent use. The zero value knows none.
 type secrets struct{ known sync.Map }
 
-// of returns the secret of a ring: that of its configuration, else the last one that was returned, else a new one. A configuration that is deleted or
-// edited therefore gets the same one again.
+// of returns the secret of a ring: that of its configuration, else the last one that was returned, else a new one. A
+// configuration that is deleted or edited therefore gets the same one again.
 func (s *secrets) of(ring string, have *admissionregistrationv1.MutatingWebhookConfiguration) string {
 	if found, ok := strings.CutPrefix(pathOf(have), contract.WebhookPath(ring)+"/"); ok && secret.MatchString(found) {
 		s.known.Store(ring, found)
@@ -87,13 +88,15 @@ func (s *secrets) of(ring string, have *admissionregistrationv1.MutatingWebhookC
 // forget drops the secret of a ring without a webhook.
 func (s *secrets) forget(ring string) { s.known.Delete(ring) }
 
-// Paths are the paths of the webhooks of all rings, as they are registered. It is safe for concurrent use. Create it with [Follow].
+// Paths are the paths of the webhooks of all rings, as they are registered. It is safe for concurrent use. Create it
+// with [Follow].
 type Paths struct {
 	paths  sync.Map // by name of the configuration, as string
 	synced func() bool
 }
 
-// Follow returns the paths, which follow the configurations in the cache. It returns an error if the cache cannot hold them.
+// Follow returns the paths, which follow the configurations in the cache. It returns an error if the cache cannot hold
+// them.
 func Follow(ctx context.Context, c cache.Cache) (*Paths, error) {
 	informer, err := c.GetInformer(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{})
 	if err != nil {
@@ -125,7 +128,8 @@ func Follow(ctx context.Context, c cache.Cache) (*Paths, error) {
 	return p, nil
 }
 
-// Registered reports whether the path is that of the ring's webhook. It takes the same time for every wrong path of the same length.
+// Registered reports whether the path is that of the ring's webhook. It takes the same time for every wrong path of the
+// same length.
 func (p *Paths) Registered(ring, path string) bool {
 	known, ok := p.paths.Load(contract.WebhookConfigurationName(ring))
 	registered, _ := known.(string)
@@ -143,21 +147,24 @@ func (p *Paths) Ready(*http.Request) error {
 }
 
 const (
-	// lookEvery is the time between two looks at a ring whose calls arrive, and lookAgain after a call that was not answered.
+	// lookEvery is the time between two looks at a ring whose calls arrive, and lookAgain after a call that was not
+	// answered.
 	lookEvery = 20 * time.Second
 	lookAgain = 5 * time.Second
-	// failingFor is how long calls must not be answered until that is reported: longer than an API server takes to load a configuration, and
-	// than a replica that restarts stays in the Service.
+	// failingFor is how long calls must not be answered until that is reported: longer than an API server takes to load a
+	// configuration, and than a replica that restarts stays in the Service.
 	failingFor = 10 * time.Second
 	// lookLimit is the time for one look. It is longer than any timeout of the webhook.
 	lookLimit = 35 * time.Second
 )
 
-// Reach finds out whether API servers reach the webhook of a ring, also if nobody writes its objects. It is safe for concurrent use.
+// Reach finds out whether API servers reach the webhook of a ring, also if nobody writes its objects. It is safe for
+// concurrent use.
 //
-// It sends a write of the ring's status that changes nothing, as a dry run. A webhook for such writes alone sends the API server to the same
-// address as all others. Some replica answers with a warning, which comes back with the answer of the API server. This webhook alone fails
-// closed, because only then does the API server say why a call failed; the writes that it can refuse are dry runs.
+// It sends a write of the ring's status that changes nothing, as a dry run. A webhook for such writes alone sends the
+// API server to the same address as all others. Some replica answers with a warning, which comes back with the answer
+// of the API server. This webhook alone fails closed, because only then does the API server say why a call failed; the
+// writes that it can refuse are dry runs.
 //
 // A count of calls against writes that others do would say nothing about a ring without writes.
 type Reach struct {
@@ -168,13 +175,15 @@ type Reach struct {
 	failing  sync.Map // since when, by ring, as time.Time
 }
 
-// NewReach returns one of the target that has not looked yet. Its requests take the permission to patch the status of rings. It sets arrivals of [NewArrivals].
-// It returns an error if no client can be made from the manager's configuration.
+// NewReach returns one of the target that has not looked yet. Its requests take the permission to patch the status of
+// rings. It sets arrivals of [NewArrivals]. It returns an error if no client can be made from the manager's
+// configuration.
 func NewReach(mgr manager.Manager, t Target, clk clock.PassiveClock, arrivals *prometheus.GaugeVec) (*Reach, error) {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.WarningHandlerWithContext = arrival{}
 
-	c, err := client.New(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	c, err := client.New(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(),
+		Mapper: mgr.GetRESTMapper()})
 	if err != nil {
 		return nil, fmt.Errorf("create a client for dry runs: %w", err)
 	}
@@ -190,8 +199,9 @@ func NewArrivals() *prometheus.GaugeVec {
 	}, []string{"ring"})
 }
 
-// look returns the message about calls that do not arrive, empty if they do or if it cannot tell, and when to look again. One call that fails turns no verdict,
-// and neither does one that failed because of something else: until then, it returns what the ring's condition says.
+// look returns the message about calls that do not arrive, empty if they do or if it cannot tell, and when to look
+// again. One call that fails turns no verdict, and neither does one that failed because of something else: until then,
+// it returns what the ring's condition says.
 func (r *Reach) look(ctx context.Context, ring *v1alpha1.ClusterRing) (message string, again time.Duration) {
 	told := meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered)
 	was := told != nil && told.Reason == v1alpha1.ReasonCallsNotAnswered
@@ -221,7 +231,8 @@ func (r *Reach) look(ctx context.Context, ring *v1alpha1.ClusterRing) (message s
 	return r.target.unreached(unreached), lookAgain
 }
 
-// call has the API server call the webhook. It returns why the call did not arrive, empty if it did, and whether that is known.
+// call has the API server call the webhook. It returns why the call did not arrive, empty if it did, and whether that
+// is known.
 func (r *Reach) call(ctx context.Context, ring string) (unreached string, known bool) {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
@@ -229,7 +240,8 @@ func (r *Reach) call(ctx context.Context, ring string) (unreached string, known 
 	var arrived bool
 
 	obj := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring}}
-	err := r.client.Status().Patch(context.WithValue(ctx, arrival{}, &arrived), obj, client.RawPatch(types.MergePatchType, []byte("{}")), client.DryRunAll)
+	err := r.client.Status().Patch(context.WithValue(ctx, arrival{}, &arrived), obj,
+		client.RawPatch(types.MergePatchType, []byte("{}")), client.DryRunAll)
 
 	switch {
 	case arrived: // what happened to the request afterwards is of no interest
@@ -239,7 +251,8 @@ func (r *Reach) call(ctx context.Context, ring string) (unreached string, known 
 	case strings.Contains(err.Error(), contract.ReachWebhookName):
 		return withoutSecrets(err.Error()), true
 	default:
-		log.FromContext(ctx).V(1).Info("Whether calls of the API server arrive is not known", "err", withoutSecrets(err.Error()))
+		log.FromContext(ctx).V(1).Info("Whether calls of the API server arrive is not known", "err",
+			withoutSecrets(err.Error()))
 		return "", false
 	}
 }
@@ -250,7 +263,8 @@ func (r *Reach) forget(ring string) {
 	r.arrivals.DeleteLabelValues(ring)
 }
 
-// arrival takes note of the warning of an assigner. It is also the key of where to, a *bool, in the context of the request.
+// arrival takes note of the warning of an assigner. It is also the key of where to, a *bool, in the context of the
+// request.
 type arrival struct{}
 
 // HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext.
@@ -264,10 +278,12 @@ func (arrival) HandleWarningHeaderWithContext(ctx context.Context, _ int, _, tex
 func (t Target) unreached(reason string) string {
 	to := t.URL
 	if to == "" {
-		to = fmt.Sprintf("port %d of Service %s/%s, which is TCP port %s of its Pods", ptr.Deref(t.Service.Port, 443), t.Service.Namespace, t.Service.Name, t.Port)
+		to = fmt.Sprintf("port %d of Service %s/%s, which is TCP port %s of its Pods", ptr.Deref(t.Service.Port, 443),
+			t.Service.Namespace, t.Service.Name, t.Port)
 	}
 
-	return fmt.Sprintf("calls of API servers do not arrive at the assigner: %s. Allow API servers to connect to %s, in the firewall of the "+
+	return fmt.Sprintf("calls of API servers do not arrive at the assigner: %s. Allow API servers to connect to %s, in "+
+		"the firewall of the "+
 		"control plane, NetworkPolicies, and the cluster network", strings.TrimSuffix(reason, "."), to)
 }
 
@@ -279,8 +295,9 @@ func onDryRun(ring *v1alpha1.ClusterRing, t Target, secret string) admissionregi
 		Rules: []admissionregistrationv1.RuleWithOperations{{
 			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
 			Rule: admissionregistrationv1.Rule{
-				APIGroups: []string{v1alpha1.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"clusterrings/status"},
-				Scope: ptr.To(admissionregistrationv1.ClusterScope),
+				APIGroups: []string{v1alpha1.GroupVersion.Group}, APIVersions: []string{"*"},
+				Resources: []string{"clusterrings/status"},
+				Scope:     ptr.To(admissionregistrationv1.ClusterScope),
 			},
 		}},
 		FailurePolicy:           ptr.To(admissionregistrationv1.Fail),

@@ -1,17 +1,19 @@
-// Package registration keeps the API server calling the assigner for the right writes, and refusing the wrong ones: it maintains one
-// MutatingWebhookConfiguration per ring, and one ValidatingAdmissionPolicyBinding per ring with a fence.
+// Package registration keeps the API server calling the assigner for the right writes, and refusing the wrong ones: it
+// maintains one MutatingWebhookConfiguration per ring, and one ValidatingAdmissionPolicyBinding per ring with a fence.
 //
-// It reads ClusterRings, their resources, and the CA bundle. [Configuration] and [Fence] decide what to register. The [Reconciler], which
-// runs only in the leader, writes it and reports the result in the ring's conditions WebhookRegistered and Fenced.
+// It reads ClusterRings, their resources, and the CA bundle. [Configuration] and [Fence] decide what to register. The
+// [Reconciler], which runs only in the leader, writes it and reports the result in the ring's conditions
+// WebhookRegistered and Fenced.
 //
 // # Invariants
 //
-//  1. The registration depends only on the ring, except for a secret at the end of the webhook's path: a configuration that is edited or deleted is
-//     restored.
-//  2. A ring that is gone, or being deleted, has no configuration. No configuration remains of rings that were never recreated.
-//  3. The API server does not call the assigner if the answer could not change anything: for objects with a shard, unless that label
-//     changes, or the one that is their key; for main objects that the ring does not select; for controlled objects without a controller among the
-//     ring's main resources; and for writes of the rebalancer.
+//  1. The registration depends only on the ring, except for a secret at the end of the webhook's path: a configuration
+//     that is edited or deleted is restored.
+//  2. A ring that is gone, or being deleted, has no configuration. No configuration remains of rings that were never
+//     recreated.
+//  3. The API server does not call the assigner if the answer could not change anything: for objects with a shard,
+//     unless that label changes, or the one that is their key; for main objects that the ring does not select; for
+//     controlled objects without a controller among the ring's main resources; and for writes of the rebalancer.
 //  4. A fence lasts as long as its ring: until the last label is gone, it protects objects that still carry one.
 package registration
 
@@ -38,8 +40,8 @@ const annotationInjectCA = "cert-manager.io/inject-ca-from"
 // labelApp is the recommended label of Kubernetes for the name of an application.
 const labelApp = "app.kubernetes.io/name"
 
-// labelNoEnforcer asks the admissions enforcer of Azure's Kubernetes service (AKS) to leave a webhook configuration as it is. The ring decides which
-// namespaces it covers.
+// labelNoEnforcer asks the admissions enforcer of Azure's Kubernetes service (AKS) to leave a webhook configuration as
+// it is. The ring decides which namespaces it covers.
 const labelNoEnforcer = "admissions.enforcer/disabled"
 
 // Target describes how API servers reach and verify the assigner. It does not change while it is in use.
@@ -48,7 +50,8 @@ type Target struct {
 	URL string
 	// Service is the Service in front of the assigner, without a path.
 	Service admissionregistrationv1.ServiceReference
-	// InjectCAFrom identifies cert-manager's Certificate, as namespace/name. If it is set, cert-manager fills in the bundle.
+	// InjectCAFrom identifies cert-manager's Certificate, as namespace/name. If it is set, cert-manager fills in the
+	// bundle.
 	InjectCAFrom string
 	// RebalancerUsername is the user for whose writes the API server does not call the assigner.
 	RebalancerUsername string
@@ -58,16 +61,20 @@ type Target struct {
 	Port string
 }
 
-// Configuration returns the webhook configuration of a ring, including all fields that the API server would default. Its path ends with the secret.
-// It does not contain the bundle; see [Target].InjectCAFrom.
-func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target, secret string) *admissionregistrationv1.MutatingWebhookConfiguration {
+// Configuration returns the webhook configuration of a ring, including all fields that the API server would default.
+// Its path ends with the secret. It does not contain the bundle; see [Target].InjectCAFrom.
+func Configuration(
+	ring *v1alpha1.ClusterRing, set *resources.Set, t Target, secret string,
+) *admissionregistrationv1.MutatingWebhookConfiguration {
 	c := &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:            contract.WebhookConfigurationName(ring.Name),
-			Labels:          map[string]string{contract.LabelClusterRing: ring.Name, labelApp: v1alpha1.AppControllerSharding, labelNoEnforcer: "true"},
+			Name: contract.WebhookConfigurationName(ring.Name),
+			Labels: map[string]string{contract.LabelClusterRing: ring.Name, labelApp: v1alpha1.AppControllerSharding,
+				labelNoEnforcer: "true"},
 			OwnerReferences: ownedBy(ring),
 		},
-		// The first one must not see what the second one adds: a shard releases an object, and the assigner assigns it in the same write.
+		// The first one must not see what the second one adds: a shard releases an object, and the assigner assigns it in the
+		// same write.
 		Webhooks: []admissionregistrationv1.MutatingWebhook{
 			onLabelChange(ring, set, t, secret), onMissingLabel(ring, set, t, secret), onDryRun(ring, t, secret),
 		},
@@ -90,14 +97,16 @@ func webhook(ring *v1alpha1.ClusterRing, t Target, secret string) admissionregis
 		SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
 		TimeoutSeconds:          new(t.TimeoutSeconds),
 		AdmissionReviewVersions: []string{"v1"},
-		// A webhook that runs after ours may change or drop labels, or give the object its controller. The call is idempotent, and is not
-		// repeated while the labels are as they should be.
+		// A webhook that runs after ours may change or drop labels, or give the object its controller. The call is
+		// idempotent, and is not repeated while the labels are as they should be.
 		ReinvocationPolicy: ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy),
 	}
 }
 
 // onMissingLabel returns the webhook for objects without a shard.
-func onMissingLabel(ring *v1alpha1.ClusterRing, set *resources.Set, t Target, secret string) admissionregistrationv1.MutatingWebhook {
+func onMissingLabel(
+	ring *v1alpha1.ClusterRing, set *resources.Set, t Target, secret string,
+) admissionregistrationv1.MutatingWebhook {
 	w := webhook(ring, t, secret)
 	w.Name, w.Rules = contract.WebhookName, rulesFor(set, admissionregistrationv1.Create, admissionregistrationv1.Update)
 	w.ObjectSelector = selects(ring.LabelKeys().Shard, metav1.LabelSelectorOpDoesNotExist)
@@ -106,11 +115,15 @@ func onMissingLabel(ring *v1alpha1.ClusterRing, set *resources.Set, t Target, se
 	return w
 }
 
-// onLabelChange returns the webhook for updates of objects with a shard that change the label, which the assigner puts back in the same write, or the
-// label that is the key of the object, for which the assigner asks the shard to release the object. It goes to the same place as the other.
+// onLabelChange returns the webhook for updates of objects with a shard that change the label, which the assigner puts
+// back in the same write, or the label that is the key of the object, for which the assigner asks the shard to release
+// the object. It goes to the same place as the other.
 //
-// It covers the updates of subresources, some of which can change labels. A scale has no labels, so the selector excludes it.
-func onLabelChange(ring *v1alpha1.ClusterRing, set *resources.Set, t Target, secret string) admissionregistrationv1.MutatingWebhook {
+// It covers the updates of subresources, some of which can change labels. A scale has no labels, so the selector
+// excludes it.
+func onLabelChange(
+	ring *v1alpha1.ClusterRing, set *resources.Set, t Target, secret string,
+) admissionregistrationv1.MutatingWebhook {
 	w := webhook(ring, t, secret)
 	w.Name, w.Rules = contract.LabelsWebhookName, rulesFor(set, admissionregistrationv1.Update)
 	w.ObjectSelector = selects(ring.LabelKeys().Shard, metav1.LabelSelectorOpExists)
@@ -126,8 +139,8 @@ func onLabelChange(ring *v1alpha1.ClusterRing, set *resources.Set, t Target, sec
 	return w
 }
 
-// ownedBy makes the garbage collector remove what the assigner has registered for a ring. The ring does not wait for it: the assigner may be
-// gone when the ring is deleted.
+// ownedBy makes the garbage collector remove what the assigner has registered for a ring. The ring does not wait for
+// it: the assigner may be gone when the ring is deleted.
 func ownedBy(ring *v1alpha1.ClusterRing) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{
 		APIVersion: v1alpha1.GroupVersion.String(),
@@ -149,15 +162,17 @@ func (t Target) clientConfig(ring, secret string) admissionregistrationv1.Webhoo
 	return admissionregistrationv1.WebhookClientConfig{Service: service}
 }
 
-// selects returns a selector of objects with or without a label. The API server calls the webhook for an update if the old or the new
-// object is selected: when an object loses the label too.
+// selects returns a selector of objects with or without a label. The API server calls the webhook for an update if the
+// old or the new object is selected: when an object loses the label too.
 func selects(label string, operator metav1.LabelSelectorOperator) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: label, Operator: operator}}}
 }
 
-// rulesFor selects the objects of every resource of the ring that is served. The others follow when they appear: until their kinds are known
-// nothing could be decided about them.
-func rulesFor(set *resources.Set, operations ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
+// rulesFor selects the objects of every resource of the ring that is served. The others follow when they appear: until
+// their kinds are known nothing could be decided about them.
+func rulesFor(
+	set *resources.Set, operations ...admissionregistrationv1.OperationType,
+) []admissionregistrationv1.RuleWithOperations {
 	var out []admissionregistrationv1.RuleWithOperations
 
 	for _, r := range slices.Concat(set.Main(), set.Controlled()) {
@@ -178,9 +193,11 @@ const (
 	conditionRing       = "of-the-ring"
 )
 
-// matchConditions returns the CEL expressions that all must hold for the API server to call the webhook. They are evaluated
-// within the API server, so an object that is none of our business costs no call.
-func matchConditions(ring *v1alpha1.ClusterRing, set *resources.Set, rebalancer string) []admissionregistrationv1.MatchCondition {
+// matchConditions returns the CEL expressions that all must hold for the API server to call the webhook. They are
+// evaluated within the API server, so an object that is none of our business costs no call.
+func matchConditions(
+	ring *v1alpha1.ClusterRing, set *resources.Set, rebalancer string,
+) []admissionregistrationv1.MatchCondition {
 	out := []admissionregistrationv1.MatchCondition{{Name: conditionRebalancer, Expression: notByRebalancer(rebalancer)}}
 
 	if len(set.Controlled()) > 0 {
@@ -199,21 +216,23 @@ func matchConditions(ring *v1alpha1.ClusterRing, set *resources.Set, rebalancer 
 	}
 
 	for i, expression := range selected(ring) {
-		out = append(out, admissionregistrationv1.MatchCondition{Name: conditionSelected + strconv.Itoa(i), Expression: expression})
+		out = append(out, admissionregistrationv1.MatchCondition{Name: conditionSelected + strconv.Itoa(i),
+			Expression: expression})
 	}
 
 	return out
 }
 
-// notByRebalancer holds for the writes of all others. The API server evaluates each condition, whatever the others say, so what
-// costs much follows it in the same one.
+// notByRebalancer holds for the writes of all others. The API server evaluates each condition, whatever the others say,
+// so what costs much follows it in the same one.
 func notByRebalancer(rebalancer string) string {
 	return "request.userInfo.username != " + strconv.Quote(rebalancer)
 }
 
-// selected returns expressions that all hold for main objects that the ring selects, for all controlled objects, and for writes that take the shard label
-// from an object: it must come back, also if the same write takes the object out of the selection. The object selector of the webhook could not except
-// these. The policy ring-webhooks in deploy/base/guard admits exactly these expressions.
+// selected returns expressions that all hold for main objects that the ring selects, for all controlled objects, and
+// for writes that take the shard label from an object: it must come back, also if the same write takes the object out
+// of the selection. The object selector of the webhook could not except these. The policy ring-webhooks in
+// deploy/base/guard admits exactly these expressions.
 func selected(ring *v1alpha1.ClusterRing) []string {
 	selector := ring.Spec.ObjectSelector
 	if selector == nil {
@@ -256,18 +275,20 @@ func selected(ring *v1alpha1.ClusterRing) []string {
 	return all
 }
 
-// notGivenUp holds for all writes but that by which a shard gives up an object that others may follow: they go first, and the rebalancer
-// assigns it. That is one call less in each such move.
+// notGivenUp holds for all writes but that by which a shard gives up an object that others may follow: they go first,
+// and the rebalancer assigns it. That is one call less in each such move.
 func notGivenUp(keys contract.LabelKeys, owners string) string {
 	return fmt.Sprintf("request.operation != 'UPDATE' || !(%s) || "+
 		"!has(oldObject.metadata.labels) || !(%q in oldObject.metadata.labels)", owners, keys.Drain)
 }
 
-// labelsChange holds for updates that change the shard label of an object, and for those that keep it and change a label which is a key in the ring.
-// The policy ring-webhooks in deploy/base/guard admits exactly this expression, after notByRebalancer.
+// labelsChange holds for updates that change the shard label of an object, and for those that keep it and change a
+// label which is a key in the ring. The policy ring-webhooks in deploy/base/guard admits exactly this expression, after
+// notByRebalancer.
 //
-// It does not hold if the update has the form in which a shard releases an object, or if the permission relabel was granted to its author.
-// Tools for GitOps and backups usually have every permission there is. They do not know what they ask for, so that does not count.
+// It does not hold if the update has the form in which a shard releases an object, or if the permission relabel was
+// granted to its author. Tools for GitOps and backups usually have every permission there is. They do not know what
+// they ask for, so that does not count.
 func labelsChange(ring *v1alpha1.ClusterRing) string {
 	keys, keyed := ring.LabelKeys(), "false"
 
@@ -286,7 +307,8 @@ func labelsChange(ring *v1alpha1.ClusterRing) string {
 	was, is, next := labelOf("oldObject", keys.Shard), labelOf("object", keys.Shard), labelOf("oldObject", keys.Drain)
 	may := fmt.Sprintf("authorizer.group(\"sharding.timebertt.dev\").resource(\"clusterrings\").name(%q)", ring.Name)
 
-	return fmt.Sprintf("%[1]s == %[2]s ? %[3]s : %[1]s.orValue(\"\") != \"\" && !(%[4]s.hasValue() && (!%[2]s.hasValue() || %[4]s == %[2]s)) && "+
+	return fmt.Sprintf("%[1]s == %[2]s ? %[3]s : %[1]s.orValue(\"\") != \"\" && !(%[4]s.hasValue() && "+
+		"(!%[2]s.hasValue() || %[4]s == %[2]s)) && "+
 		"!(%[5]s.check(\"relabel\").allowed() && !%[5]s.check(\"*\").allowed())", was, is, keyed, next, may)
 }
 
@@ -320,8 +342,9 @@ func list(values []string) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// controlledByRing holds for main objects, and for controlled objects with a controller of a kind whose objects others may follow. It compares
-// what [resources.Set.ControllerOf] compares: group and kind of the owner reference, not its version.
+// controlledByRing holds for main objects, and for controlled objects with a controller of a kind whose objects others
+// may follow. It compares what [resources.Set.ControllerOf] compares: group and kind of the owner reference, not its
+// version.
 func controlledByRing(set *resources.Set) string {
 	// The API version of an owner reference is "version" in the core group and "group/version" in all others.
 	owners := make([]string, 0, len(set.Main()))
@@ -348,11 +371,13 @@ func controlledByRing(set *resources.Set) string {
 		resourceIn(namesOf(set.Controlled())), strings.Join(owners, " || "))
 }
 
-// Fence returns the binding that makes the API server apply the policy [contract.FencePolicyName] to the resources of a ring, including
-// all fields that the API server would default. It returns nil if the ring's fence is off, or if none of its resources is served.
+// Fence returns the binding that makes the API server apply the policy [contract.FencePolicyName] to the resources of a
+// ring, including all fields that the API server would default. It returns nil if the ring's fence is off, or if none
+// of its resources is served.
 //
-// What the fence allows is in the policy, which an administrator installs. The assigner writes only bindings, because no admission policy can
-// restrict who writes which policy. RBAC restricts it to the bindings of certain rings, by their names.
+// What the fence allows is in the policy, which an administrator installs. The assigner writes only bindings, because
+// no admission policy can restrict who writes which policy. RBAC restricts it to the bindings of certain rings, by
+// their names.
 func Fence(ring *v1alpha1.ClusterRing, set *resources.Set) *admissionregistrationv1.ValidatingAdmissionPolicyBinding {
 	rules := fencedResources(set)
 	if ring.Spec.FenceMode() == v1alpha1.FenceOff || len(rules) == 0 {
@@ -365,7 +390,8 @@ func Fence(ring *v1alpha1.ClusterRing, set *resources.Set) *admissionregistratio
 	}
 
 	return &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
-		TypeMeta: metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicyBinding"},
+		TypeMeta: metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(),
+			Kind: "ValidatingAdmissionPolicyBinding"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            contract.FenceName(ring.Name),
 			Labels:          map[string]string{contract.LabelClusterRing: ring.Name},
@@ -389,8 +415,8 @@ func Fence(ring *v1alpha1.ClusterRing, set *resources.Set) *admissionregistratio
 	}
 }
 
-// fencedResources selects the objects of every served resource of the ring, and updates of their subresources. Others create a subresource to
-// evict or bind a Pod, for example, which is no write to an object.
+// fencedResources selects the objects of every served resource of the ring, and updates of their subresources. Others
+// create a subresource to evict or bind a Pod, for example, which is no write to an object.
 func fencedResources(set *resources.Set) []admissionregistrationv1.NamedRuleWithOperations {
 	var out []admissionregistrationv1.NamedRuleWithOperations
 
@@ -405,7 +431,9 @@ func fencedResources(set *resources.Set) []admissionregistrationv1.NamedRuleWith
 }
 
 // rule selects operations on objects of a resource; with the suffix /*, those on their subresources.
-func rule(r resources.Resource, suffix string, operations ...admissionregistrationv1.OperationType) admissionregistrationv1.RuleWithOperations {
+func rule(
+	r resources.Resource, suffix string, operations ...admissionregistrationv1.OperationType,
+) admissionregistrationv1.RuleWithOperations {
 	return admissionregistrationv1.RuleWithOperations{Operations: operations, Rule: admissionregistrationv1.Rule{
 		APIGroups: []string{r.GVR.Group}, APIVersions: []string{"*"}, Resources: []string{r.GVR.Resource + suffix},
 		Scope: ptr.To(admissionregistrationv1.AllScopes),

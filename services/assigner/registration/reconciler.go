@@ -51,10 +51,13 @@ type Bundle interface {
 }
 
 // errNoBundle says that there is nothing yet for the API server to trust.
-var errNoBundle = errors.New("there is no CA bundle yet for API servers to verify the webhook with; see the logs of the assigner")
+var errNoBundle = errors.New("there is no CA bundle yet for API servers to verify the webhook with; see the logs of " +
+	"the assigner")
 
-// errNotInjected says that cert-manager has not filled in the bundle. When it does, the configuration changes, which calls the reconciler.
-var errNotInjected = errors.New("cert-manager has not yet written the CA bundle into the webhook configuration, so API servers cannot call the assigner: " +
+// errNotInjected says that cert-manager has not filled in the bundle. When it does, the configuration changes, which
+// calls the reconciler.
+var errNotInjected = errors.New("cert-manager has not yet written the CA bundle into the webhook configuration, so " +
+	"API servers cannot call the assigner: " +
 	"see the logs of its cainjector, and whether the Certificate of --cert-manager-inject-ca-from exists and is ready")
 
 const (
@@ -110,7 +113,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: catchUp}, nil // the cache was behind, which is no state of the ring
 	case errors.Is(err, errNoBundle) && r.starting():
 		return reconcile.Result{RequeueAfter: bundlePatience}, nil // or earlier, once there is one
-	case (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && (r.starting() || r.Status.Clock.Since(ring.CreationTimestamp.Time).Abs() < listPatience):
+	case (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) &&
+		(r.starting() || r.Status.Clock.Since(ring.CreationTimestamp.Time).Abs() < listPatience):
 		// The leasemonitor lists the ring for the admission policies about now. The write is invalid while there is no list.
 		return reconcile.Result{RequeueAfter: catchUp}, nil
 	}
@@ -143,10 +147,13 @@ func (r *Reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, hol
 	return errors.Join(err, r.Status.Write(ctx, ring, part))
 }
 
-// webhook brings the ring's webhook into the state that it should have, and returns the condition about it, also with an error, and when to look
-// again; 0 for never.
-func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set) (metav1.Condition, time.Duration, error) {
-	c := metav1.Condition{Type: v1alpha1.ConditionWebhookRegistered, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonRegistrationFailed}
+// webhook brings the ring's webhook into the state that it should have, and returns the condition about it, also with
+// an error, and when to look again; 0 for never.
+func (r *Reconciler) webhook(
+	ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set,
+) (metav1.Condition, time.Duration, error) {
+	c := metav1.Condition{Type: v1alpha1.ConditionWebhookRegistered, Status: metav1.ConditionFalse,
+		Reason: v1alpha1.ReasonRegistrationFailed}
 
 	embedded := ring.Spec.Sharder == v1alpha1.SharderEmbedded
 
@@ -175,7 +182,8 @@ func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, se
 	case err != nil:
 		c.Message = err.Error()
 	case embedded:
-		c.Reason, c.Message = v1alpha1.ReasonEmbedded, "the ring uses no webhook, because spec.sharder is Embedded: one of its shards assigns new objects"
+		c.Reason, c.Message = v1alpha1.ReasonEmbedded,
+			"the ring uses no webhook, because spec.sharder is Embedded: one of its shards assigns new objects"
 	case !ring.DeletionTimestamp.IsZero():
 		c.Reason, c.Message = v1alpha1.ReasonDeleting, "the ring is being deleted: its webhook has been removed"
 	case len(set.Missing()) > 0:
@@ -206,11 +214,14 @@ func invalid(ring *v1alpha1.ClusterRing) string {
 	return ""
 }
 
-// starting reports whether other services may be starting, too: the bundle, or the list of rings for the admission policies, may still be on its way.
+// starting reports whether other services may be starting, too: the bundle, or the list of rings for the admission
+// policies, may still be on its way.
 func (r *Reconciler) starting() bool { return r.Status.Clock.Since(r.started) < bundlePatience }
 
 // report writes the assigner's part of the ring's status.
-func (r *Reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, webhook metav1.Condition, fence *metav1.Condition) error {
+func (r *Reconciler) report(
+	ctx context.Context, ring *v1alpha1.ClusterRing, webhook metav1.Condition, fence *metav1.Condition,
+) error {
 	part := clusterring.StatusPart{ShardLabel: ring.LabelKeys().Shard, Conditions: []metav1.Condition{webhook}}
 	if fence != nil {
 		part.Conditions = append(part.Conditions, *fence)
@@ -219,8 +230,11 @@ func (r *Reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, web
 	return r.Status.Write(ctx, ring, part)
 }
 
-// register writes the ring's configuration if it is not as it should be. It returns what people should know about it although it is.
-func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set) (note string, err error) {
+// register writes the ring's configuration if it is not as it should be. It returns what people should know about it
+// although it is.
+func (r *Reconciler) register(
+	ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set,
+) (note string, err error) {
 	have := &admissionregistrationv1.MutatingWebhookConfiguration{}
 
 	found := r.Client.Get(ctx, client.ObjectKey{Name: contract.WebhookConfigurationName(ring.Name)}, have)
@@ -242,7 +256,8 @@ func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, s
 	}
 
 	if found != nil {
-		return "", cmp.Or(r.restore(ctx, kindConfiguration, nil, nil, want, func() error { return r.create(ctx, want) }), r.injected(want))
+		return "", cmp.Or(r.restore(ctx, kindConfiguration, nil, nil, want, func() error { return r.create(ctx, want) }),
+			r.injected(want))
 	}
 
 	next := merge(have, want, r.Restores.Same(want.Name, want))
@@ -253,11 +268,15 @@ func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, s
 	return r.note(next, want), r.injected(next)
 }
 
-// restore brings an object into the state next if it is not in that state, or creates it if have is nil: it is not in the cache.
-func (r *Reconciler) restore(ctx context.Context, kind string, have, next, want client.Object, create func() error) error {
+// restore brings an object into the state next if it is not in that state, or creates it if have is nil: it is not in
+// the cache.
+func (r *Reconciler) restore(
+	ctx context.Context, kind string, have, next, want client.Object, create func() error,
+) error {
 	name := want.GetName()
 	if have == nil {
-		return r.Restores.Write(name, want, "somebody keeps deleting "+kind+" "+name+", or the label "+contract.LabelClusterRing+" of it", create)
+		return r.Restores.Write(name, want,
+			"somebody keeps deleting "+kind+" "+name+", or the label "+contract.LabelClusterRing+" of it", create)
 	}
 
 	if equality.Semantic.DeepEqual(have, next) {
@@ -282,7 +301,8 @@ func (r *Reconciler) update(ctx context.Context, kind string, next client.Object
 // delete deletes an object that has not changed since it was read.
 func (r *Reconciler) delete(ctx context.Context, kind string, obj client.Object) error {
 	err := r.Restores.Write(obj.GetName(), nil, "somebody keeps creating "+kind+" "+obj.GetName(), func() error {
-		return r.Client.Delete(ctx, obj, client.Preconditions{UID: new(obj.GetUID()), ResourceVersion: new(obj.GetResourceVersion())})
+		return r.Client.Delete(ctx, obj, client.Preconditions{UID: new(obj.GetUID()),
+			ResourceVersion: new(obj.GetResourceVersion())})
 	})
 
 	switch {
@@ -329,12 +349,14 @@ func (r *Reconciler) note(have, want *admissionregistrationv1.MutatingWebhookCon
 	ours := have.DeepCopy()
 	for i := range ours.Webhooks {
 		ours.Webhooks[i].NamespaceSelector = want.Webhooks[i].NamespaceSelector
-		ours.Webhooks[i].ObjectSelector, ours.Webhooks[i].MatchConditions = want.Webhooks[i].ObjectSelector, want.Webhooks[i].MatchConditions
+		ours.Webhooks[i].ObjectSelector, ours.Webhooks[i].MatchConditions = want.Webhooks[i].ObjectSelector,
+			want.Webhooks[i].MatchConditions
 	}
 
 	if !equality.Semantic.DeepEqual(have, ours) {
 		who, what := kit.Changed(have, ours, kindConfiguration, r.Status.Owner)
-		note += "; " + who + " has narrowed " + what + ": objects that it excludes get their shards from the rebalancer, seconds later"
+		note += "; " + who + " has narrowed " + what +
+			": objects that it excludes get their shards from the rebalancer, seconds later"
 	}
 
 	return note
@@ -376,7 +398,8 @@ func (r *Reconciler) remove(ctx context.Context, ring string) error {
 // catchUp is how long the cache gets to bring what somebody else has written meanwhile.
 const catchUp = 50 * time.Millisecond
 
-// bundlePatience is how long after its start a leader waits for the bundle, and for the list of rings, before it calls that a failure.
+// bundlePatience is how long after its start a leader waits for the bundle, and for the list of rings, before it calls
+// that a failure.
 const bundlePatience = 10 * time.Second
 
 // concurrency is how many rings are looked after at a time.
@@ -391,8 +414,10 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 		Named("registration").
 		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(specChanged)).
 		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
-		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
-		Watches(&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
+		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{},
+			handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
+		Watches(&admissionregistrationv1.ValidatingAdmissionPolicyBinding{},
+			handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
 		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
 		Watches(&admissionregistrationv1.ValidatingAdmissionPolicy{}, handler.EnqueueRequestsFromMapFunc(r.allRings)).
 		WatchesRawSource(clusterring.Source(r.Client, r.changes)).
@@ -432,12 +457,16 @@ func (r *Reconciler) allRings(ctx context.Context, _ client.Object) []reconcile.
 	return clusterring.Requests(ctx, r.Client)
 }
 
-// merge returns the configuration as it should be. Labels and annotations that others have added stay; so does a bundle that is not ours to fill in.
+// merge returns the configuration as it should be. Labels and annotations that others have added stay; so does a bundle
+// that is not ours to fill in.
 //
-// If the assigner has written what it wants before, what others have added to selectors and match conditions stays, too: they can only exclude objects,
-// which get their shards from the rebalancer. Managed Kubernetes excludes its own namespaces so. Otherwise, what was added is dropped, because it may come
-// from what the ring was before. Others then add theirs again.
-func merge(have, want *admissionregistrationv1.MutatingWebhookConfiguration, again bool) *admissionregistrationv1.MutatingWebhookConfiguration {
+// If the assigner has written what it wants before, what others have added to selectors and match conditions stays,
+// too: they can only exclude objects, which get their shards from the rebalancer. Managed Kubernetes excludes its own
+// namespaces so. Otherwise, what was added is dropped, because it may come from what the ring was before. Others then
+// add theirs again.
+func merge(
+	have, want *admissionregistrationv1.MutatingWebhookConfiguration, again bool,
+) *admissionregistrationv1.MutatingWebhookConfiguration {
 	next := have.DeepCopy()
 	next.OwnerReferences = want.OwnerReferences
 	next.Webhooks = want.DeepCopy().Webhooks
@@ -466,16 +495,19 @@ func merge(have, want *admissionregistrationv1.MutatingWebhookConfiguration, aga
 		if again {
 			w.NamespaceSelector = narrowed(h.NamespaceSelector, w.NamespaceSelector)
 			w.ObjectSelector = narrowed(h.ObjectSelector, w.ObjectSelector)
-			w.MatchConditions = all(slices.DeleteFunc(h.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return changed(c, w) }), w.MatchConditions)
+			w.MatchConditions = all(slices.DeleteFunc(h.MatchConditions,
+				func(c admissionregistrationv1.MatchCondition) bool { return changed(c, w) }), w.MatchConditions)
 		}
 	}
 
 	return next
 }
 
-// changed reports whether a match condition has the name of one of the webhook's, and not its expression. Names are unique.
+// changed reports whether a match condition has the name of one of the webhook's, and not its expression. Names are
+// unique.
 func changed(c admissionregistrationv1.MatchCondition, w *admissionregistrationv1.MutatingWebhook) bool {
-	return slices.ContainsFunc(w.MatchConditions, func(ours admissionregistrationv1.MatchCondition) bool { return ours.Name == c.Name && ours != c })
+	return slices.ContainsFunc(w.MatchConditions,
+		func(ours admissionregistrationv1.MatchCondition) bool { return ours.Name == c.Name && ours != c })
 }
 
 // added returns the entries of both maps; those of want win.
@@ -509,11 +541,14 @@ func all[T any](have, want []T) []T {
 	}))
 }
 
-// fenced brings the ring's fence into the state that it should have, and returns the condition about it, also with an error; nil if there is
-// nothing to report. A ring that is being deleted keeps its fence.
-func (r *Reconciler) fenced(ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set) (*metav1.Condition, error) {
+// fenced brings the ring's fence into the state that it should have, and returns the condition about it, also with an
+// error; nil if there is nothing to report. A ring that is being deleted keeps its fence.
+func (r *Reconciler) fenced(
+	ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set,
+) (*metav1.Condition, error) {
 	if set == nil {
-		return meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionFenced), nil // as it was before the ring was deleted
+		// As it was before the ring was deleted.
+		return meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionFenced), nil
 	}
 
 	problem, err := r.fence(ctx, ring, set)
@@ -521,7 +556,8 @@ func (r *Reconciler) fenced(ctx context.Context, ring *v1alpha1.ClusterRing, set
 		return nil, err
 	}
 
-	c := &metav1.Condition{Type: v1alpha1.ConditionFenced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonFenceFailed, Message: problem}
+	c := &metav1.Condition{Type: v1alpha1.ConditionFenced, Status: metav1.ConditionFalse,
+		Reason: v1alpha1.ReasonFenceFailed, Message: problem}
 
 	switch {
 	case errors.As(err, new(*kit.ContestedError)):
@@ -530,10 +566,12 @@ func (r *Reconciler) fenced(ctx context.Context, ring *v1alpha1.ClusterRing, set
 		c.Message = err.Error()
 	case problem != "":
 	case ring.Spec.Fence.Mode == v1alpha1.FenceOff:
-		c.Reason, c.Message = v1alpha1.ReasonFenceOff, "the API server allows shards to write all objects, because spec.fence.mode is Off"
+		c.Reason, c.Message = v1alpha1.ReasonFenceOff,
+			"the API server allows shards to write all objects, because spec.fence.mode is Off"
 	case ring.Spec.Fence.Mode == v1alpha1.FenceAudit:
 		c.Reason = v1alpha1.ReasonFenceAudited
-		c.Message = "the API server reports writes of shards to objects of other shards, and allows them, because spec.fence.mode is Audit" + unbound(ring)
+		c.Message = "the API server reports writes of shards to objects of other shards, and allows them, because " +
+			"spec.fence.mode is Audit" + unbound(ring)
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonFenceEnforced
 		c.Message = "the API server refuses writes of shards to objects of other shards" + unbound(ring)
@@ -548,12 +586,15 @@ func unbound(ring *v1alpha1.ClusterRing) string {
 		return ""
 	}
 
-	return fmt.Sprintf("; annotation %s lets shards hold their Leases with tokens that are bound to no Pod, but the fence refuses all their writes to objects",
+	return fmt.Sprintf("; annotation %s lets shards hold their Leases with tokens that are bound to no Pod, but the "+
+		"fence refuses all their writes to objects",
 		contract.AnnotationUnboundShards)
 }
 
 // fence writes or removes the ring's binding. It returns why the fence cannot work; otherwise "".
-func (r *Reconciler) fence(ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set) (problem string, err error) {
+func (r *Reconciler) fence(
+	ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set,
+) (problem string, err error) {
 	want := Fence(ring, set)
 	if want == nil {
 		if err := r.unfence(ctx, ring.Name); err != nil || ring.Spec.FenceMode() == v1alpha1.FenceOff {
@@ -565,7 +606,8 @@ func (r *Reconciler) fence(ctx context.Context, ring *v1alpha1.ClusterRing, set 
 
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{}
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: contract.FencePolicyName}, policy); apierrors.IsNotFound(err) {
-		problem = fmt.Sprintf("ValidatingAdmissionPolicy %s does not exist: install deploy/base/guard", contract.FencePolicyName)
+		problem = fmt.Sprintf("ValidatingAdmissionPolicy %s does not exist: install deploy/base/guard",
+			contract.FencePolicyName)
 	} else if err != nil {
 		return "", fmt.Errorf("read ValidatingAdmissionPolicy %s: %w", contract.FencePolicyName, err)
 	} else if problem, err = r.parameterProblem(ctx, ring); err != nil {
@@ -586,13 +628,15 @@ func (r *Reconciler) parameterProblem(ctx context.Context, ring *v1alpha1.Cluste
 
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("PolicyParameter %s does not exist, without which the fence allows all writes: check that leasemonitor runs, which creates it", key.Name), nil
+		return fmt.Sprintf("PolicyParameter %s does not exist, without which the fence allows all writes: check that "+
+			"leasemonitor runs, which creates it", key.Name), nil
 	case err != nil:
 		return "", fmt.Errorf("read PolicyParameter %s: %w", key.Name, err)
 	case !maps.Equal(parameter.Data, want.Data):
 		who, what := kit.Changed(parameter, want, "PolicyParameter", "leasemonitor")
 
-		return fmt.Sprintf("PolicyParameter %s, which describes the ring to its fence, differs from the spec: check that leasemonitor runs, which updates it, and whether %s keeps changing %s", key.Name, who, what), nil
+		return fmt.Sprintf("PolicyParameter %s, which describes the ring to its fence, differs from the spec: check that "+
+			"leasemonitor runs, which updates it, and whether %s keeps changing %s", key.Name, who, what), nil
 	}
 
 	return "", nil
@@ -618,8 +662,11 @@ func (r *Reconciler) bind(ctx context.Context, want *admissionregistrationv1.Val
 	return permission(want.Name, r.restore(ctx, want.Kind, have, next, want, nil))
 }
 
-// fenceNew creates a binding, with server-side apply: RBAC can restrict that by name. One that exists without its label is restored.
-func (r *Reconciler) fenceNew(ctx context.Context, want *admissionregistrationv1.ValidatingAdmissionPolicyBinding) error {
+// fenceNew creates a binding, with server-side apply: RBAC can restrict that by name. One that exists without its label
+// is restored.
+func (r *Reconciler) fenceNew(
+	ctx context.Context, want *admissionregistrationv1.ValidatingAdmissionPolicyBinding,
+) error {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
 	if err != nil {
 		return fmt.Errorf("encode ValidatingAdmissionPolicyBinding %s: %w", want.Name, err)
@@ -641,7 +688,8 @@ func permission(binding string, err error) error {
 		return err
 	}
 
-	return fmt.Errorf("%w: create a ClusterRole with the label %s=true that grants create, patch, update, and delete on validatingadmissionpolicybindings with the name %s, as deploy/example does",
+	return fmt.Errorf("%w: create a ClusterRole with the label %s=true that grants create, patch, update, and delete "+
+		"on validatingadmissionpolicybindings with the name %s, as deploy/example does",
 		err, contract.LabelAggregateToAssigner, binding)
 }
 

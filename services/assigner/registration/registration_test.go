@@ -23,7 +23,8 @@ const secretOfTests = "00112233445566778899aabbccddeeff"
 const rebalancer = "system:serviceaccount:sharding-system:rebalancer"
 
 var inService = Target{
-	Service:            admissionregistrationv1.ServiceReference{Namespace: "sharding-system", Name: "assigner", Port: ptr.To[int32](443)},
+	Service: admissionregistrationv1.ServiceReference{Namespace: "sharding-system", Name: "assigner",
+		Port: ptr.To[int32](443)},
 	RebalancerUsername: rebalancer,
 	TimeoutSeconds:     1,
 	Port:               "9443",
@@ -52,7 +53,8 @@ func ringWith(name string, rr ...v1alpha1.RingResource) *v1alpha1.ClusterRing {
 
 // TestConfiguration compares what is registered with the files that a reviewer has read.
 func TestConfiguration(t *testing.T) {
-	url := Target{URL: "https://127.0.0.1:9443/", InjectCAFrom: "sharding-system/assigner", TimeoutSeconds: 2, RebalancerUsername: "somebody"}
+	url := Target{URL: "https://127.0.0.1:9443/", InjectCAFrom: "sharding-system/assigner", TimeoutSeconds: 2,
+		RebalancerUsername: "somebody"}
 
 	selected := ringWith("selected", v1alpha1.RingResource{Resource: "pods"})
 	selected.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
@@ -74,7 +76,8 @@ func TestConfiguration(t *testing.T) {
 		}), url},
 	} {
 		t.Run(c.file, func(t *testing.T) {
-			golden.Assert(t, encoded(t, Configuration(c.ring, resources.Resolve(mapper(), c.ring.Spec), c.target, secretOfTests)), c.file+".json")
+			golden.Assert(t, encoded(t, Configuration(c.ring, resources.Resolve(mapper(), c.ring.Spec), c.target,
+				secretOfTests)), c.file+".json")
 		})
 	}
 }
@@ -93,9 +96,10 @@ func encoded(t *testing.T, what any) string {
 }
 
 func TestFence(t *testing.T) {
-	ring := ringWith("example", v1alpha1.RingResource{Group: "example.org", Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{
-		{Resource: "secrets"}, {Resource: "missing"},
-	}})
+	ring := ringWith("example", v1alpha1.RingResource{Group: "example.org", Resource: "websites",
+		ControlledResources: []v1alpha1.ControlledResource{
+			{Resource: "secrets"}, {Resource: "missing"},
+		}})
 	set := resources.Resolve(mapper(), ring.Spec)
 	require.Nil(t, Fence(ring, set))
 
@@ -106,7 +110,8 @@ func TestFence(t *testing.T) {
 	golden.Assert(t, encoded(t, Fence(ring, set)), "fence.json")
 
 	ring.Spec.Fence.Mode = v1alpha1.FenceAudit
-	require.Equal(t, []admissionregistrationv1.ValidationAction{admissionregistrationv1.Warn, admissionregistrationv1.Audit}, Fence(ring, set).Spec.ValidationActions)
+	require.Equal(t, []admissionregistrationv1.ValidationAction{admissionregistrationv1.Warn,
+		admissionregistrationv1.Audit}, Fence(ring, set).Spec.ValidationActions)
 	require.Nil(t, Fence(ring, resources.Resolve(meta.NewDefaultRESTMapper(nil), ring.Spec)), "nothing is served")
 }
 
@@ -129,7 +134,8 @@ func TestMerge(t *testing.T) {
 		next := merge(have, want, true)
 		require.Equal(t, want.Webhooks, next.Webhooks)
 		require.Equal(t, want.OwnerReferences, next.OwnerReferences)
-		require.Equal(t, map[string]string{"theirs": "x", contract.LabelClusterRing: "example", labelApp: v1alpha1.AppControllerSharding, labelNoEnforcer: "true"}, next.Labels)
+		require.Equal(t, map[string]string{"theirs": "x", contract.LabelClusterRing: "example",
+			labelApp: v1alpha1.AppControllerSharding, labelNoEnforcer: "true"}, next.Labels)
 		require.Equal(t, "7", next.ResourceVersion, "nothing that was written meanwhile is overwritten")
 		require.Equal(t, map[string]string{"theirs": "x"}, have.Labels, "what came from the cache is not changed")
 	})
@@ -143,12 +149,14 @@ func TestMerge(t *testing.T) {
 		want.Webhooks[0].MatchConditions = []admissionregistrationv1.MatchCondition{ours}
 		have := want.DeepCopy()
 		h := &have.Webhooks[0]
-		h.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{here}, MatchLabels: map[string]string{"x": "y"}}
+		h.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{here},
+			MatchLabels: map[string]string{"x": "y"}}
 		h.ObjectSelector.MatchExpressions = append(h.ObjectSelector.MatchExpressions, here)
 		h.MatchConditions = []admissionregistrationv1.MatchCondition{more, {Name: "ours", Expression: "false"}}
 
 		next := merge(have, want, true)
-		require.Equal(t, append([]metav1.LabelSelectorRequirement{here}, want.Webhooks[0].NamespaceSelector.MatchExpressions...),
+		require.Equal(t, append([]metav1.LabelSelectorRequirement{here},
+			want.Webhooks[0].NamespaceSelector.MatchExpressions...),
 			next.Webhooks[0].NamespaceSelector.MatchExpressions)
 		require.Equal(t, map[string]string{"x": "y"}, next.Webhooks[0].NamespaceSelector.MatchLabels)
 		require.Equal(t, h.ObjectSelector, next.Webhooks[0].ObjectSelector)
@@ -170,7 +178,8 @@ func TestMerge(t *testing.T) {
 		require.Equal(t, want.Webhooks[0].Rules, next.Webhooks[0].Rules)
 		require.Equal(t, "sharding-system/assigner", next.Annotations[annotationInjectCA])
 
-		require.NotContains(t, merge(next, want, true).Annotations, annotationInjectCA, "it is not injected once we know it ourselves")
+		require.NotContains(t, merge(next, want, true).Annotations, annotationInjectCA,
+			"it is not injected once we know it ourselves")
 	})
 }
 
@@ -209,7 +218,9 @@ func TestMessagesContainNoSecret(t *testing.T) {
 }
 
 func TestTheMessageContainsWhatToOpen(t *testing.T) {
-	require.Equal(t, "calls of API servers do not arrive at the assigner: context deadline exceeded. Allow API servers to connect to port 443 of Service "+
-		"sharding-system/assigner, which is TCP port 9443 of its Pods, in the firewall of the control plane, NetworkPolicies, and the cluster network",
+	require.Equal(t, "calls of API servers do not arrive at the assigner: context deadline exceeded. Allow API servers "+
+		"to connect to port 443 of Service "+
+		"sharding-system/assigner, which is TCP port 9443 of its Pods, in the firewall of the control plane, "+
+		"NetworkPolicies, and the cluster network",
 		inService.unreached("context deadline exceeded"))
 }

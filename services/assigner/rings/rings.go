@@ -1,8 +1,9 @@
 // Package rings keeps the current state of every ring, which admission requests read without a lock.
 //
-// It reads ClusterRings, the membership index, and the API server's discovery. It makes no decisions and writes nothing. Every
-// replica keeps its own [Store]. Two controllers that run without leader election fill it: one follows ClusterRings and determines
-// their resources, and the other follows the shards, so that slow discovery never delays changes of shards.
+// It reads ClusterRings, the membership index, and the API server's discovery. It makes no decisions and writes
+// nothing. Every replica keeps its own [Store]. Two controllers that run without leader election fill it: one follows
+// ClusterRings and determines their resources, and the other follows the shards, so that slow discovery never delays
+// changes of shards.
 package rings
 
 import (
@@ -31,7 +32,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// Store contains the state of all rings. Reads take no lock and see one consistent state of a ring. Create it with [NewStore].
+// Store contains the state of all rings. Reads take no lock and see one consistent state of a ring. Create it with
+// [NewStore].
 //
 // # Invariants
 //
@@ -57,8 +59,8 @@ type entry struct {
 	generation int64
 }
 
-// NewStore returns an empty store that takes the rings' shards from index. It calls forget, without a lock held, for every ring
-// that is gone; forget may be nil.
+// NewStore returns an empty store that takes the rings' shards from index. It calls forget, without a lock held, for
+// every ring that is gone; forget may be nil.
 func NewStore(index *membership.Index, forget func(ring string)) *Store {
 	s := &Store{index: index, forget: forget}
 	s.published.Store(&map[string]*entry{})
@@ -75,8 +77,8 @@ func (s *Store) Ring(name string) *admission.Ring {
 	return nil
 }
 
-// Resources returns the resources of a ring, or nil if they are not known yet for this generation of the ring's spec. Subscribers
-// are notified when they become known.
+// Resources returns the resources of a ring, or nil if they are not known yet for this generation of the ring's spec.
+// Subscribers are notified when they become known.
 func (s *Store) Resources(name string, uid types.UID, generation int64) *resources.Set {
 	e, ok := (*s.published.Load())[name]
 	if !ok || e.uid != uid || e.generation != generation {
@@ -89,8 +91,8 @@ func (s *Store) Resources(name string, uid types.UID, generation int64) *resourc
 // Synced reports whether every ring that existed when the process started has been published.
 func (s *Store) Synced() bool { return s.synced.Load() }
 
-// Subscribe registers a function that is called, without a lock held, with the name of every ring whose resources became known,
-// changed, or disappeared. It should return quickly. Calls may be concurrent.
+// Subscribe registers a function that is called, without a lock held, with the name of every ring whose resources
+// became known, changed, or disappeared. It should return quickly. Calls may be concurrent.
 func (s *Store) Subscribe(changed func(ring string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +112,8 @@ func (s *Store) put(f admission.Facts, uid types.UID, generation int64) {
 	subscribers := slices.Clone(s.subscribers)
 	s.mu.Unlock()
 
-	if before != nil && before.uid == uid && before.generation == generation && before.ring.Facts().Resources == f.Resources {
+	if before != nil && before.uid == uid && before.generation == generation &&
+		before.ring.Facts().Resources == f.Resources {
 		return
 	}
 
@@ -221,8 +224,8 @@ func (k *Keeper) SetupWithManager(mgr manager.Manager) error {
 	return nil
 }
 
-// changedViews requests every ring whose view changes. It requests rings that were published before, too, as their views
-// may have changed meanwhile.
+// changedViews requests every ring whose view changes. It requests rings that were published before, too, as their
+// views may have changed meanwhile.
 func (k *Keeper) changedViews(_ context.Context, one func(ring string), _ func()) error {
 	k.Store.index.Subscribe(one)
 
@@ -296,8 +299,8 @@ func (k *Keeper) resolve(ring *v1alpha1.ClusterRing) *resources.Set {
 	return found
 }
 
-// Ready is a readiness check: it fails until every existing ring has been published with its shards. After it has passed once, it
-// does not fail again.
+// Ready is a readiness check: it fails until every existing ring has been published with its shards. After it has
+// passed once, it does not fail again.
 func (k *Keeper) Ready(r *http.Request) error {
 	if k.Store.Synced() {
 		return nil

@@ -134,7 +134,8 @@ func BenchmarkServer(b *testing.B) {
 			pool := x509.NewCertPool()
 			pool.AddCert(server.Certificate())
 
-			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
+			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
+				ForceAttemptHTTP2: true}
 			client := &http.Client{Transport: transport}
 			b.Cleanup(transport.CloseIdleConnections)
 
@@ -150,17 +151,19 @@ func BenchmarkServer(b *testing.B) {
 	}
 }
 
-// Whatever bytes a body has, the answer is an error of HTTP, which the API server ignores, or allows the write. No decision panics, and
-// an object gets nothing but the label of the ring with the name of a shard.
+// Whatever bytes a body has, the answer is an error of HTTP, which the API server ignores, or allows the write. No
+// decision panics, and an object gets nothing but the label of the ring with the name of a shard.
 func FuzzReview(f *testing.F) {
 	f.Add([]byte(reviewOf(plain)), ring)
 	f.Add([]byte(reviewOf(`{"name":"a","labels":null,"ownerReferences":[{"controller":true}]}`)), ring)
 	f.Add([]byte(reviewOf(`{"name":{"a":1},"labels":[]}`)), "")
 	f.Add([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1"}}`), "a/b")
 	f.Add([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","operation":"UPDATE",`+
-		`"resource":{"resource":"configmaps"},"object":{"metadata":{"labels":{"a":"b"}}},"oldObject":{"metadata":{}}}}`), ring)
+		`"resource":{"resource":"configmaps"},"object":{"metadata":{"labels":{"a":"b"}}},"oldObject":{"metadata":{}}}}`),
+		ring)
 	f.Add([]byte("\x00\xff{"), ring)
-	f.Add([]byte(reviewOf(`{"name":"a","labels":{"drain.alpha.sharding.timebertt.dev/clusterring-50d858e0-example":""}}`)), ring)
+	f.Add([]byte(reviewOf(`{"name":"a","labels":{"drain.alpha.sharding.timebertt.dev/clusterring-50d858e0-example":""}}`)),
+		ring)
 	f.Add([]byte(reviewOf(`{"generateName":"a-","labels":{"a":1},"ownerReferences":[{"controller":true,"apiVersion":"///"}]}`)), ring)
 	f.Add([]byte(strings.Replace(reviewOf(plain), "CREATE", "UPDATE", 1)), ring)
 	f.Add([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"\u0000\ud800"}}`), ring)

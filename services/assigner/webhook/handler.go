@@ -1,9 +1,10 @@
 // Package webhook answers the API server's admission calls.
 //
-// It reads an AdmissionReview, takes the ring's current state, asks package admission for a decision, and writes the answer. It
-// takes no lock and sends no request, except for an object whose controller follows another object. It never refuses a write: it
-// allows what it cannot understand. It answers only requests to the registered paths of rings. If it cannot even identify the request, it answers with an HTTP error, which the API server
-// ignores because of the registration.
+// It reads an AdmissionReview, takes the ring's current state, asks package admission for a decision, and writes the
+// answer. It takes no lock and sends no request, except for an object whose controller follows another object. It never
+// refuses a write: it allows what it cannot understand. It answers only requests to the registered paths of rings. If
+// it cannot even identify the request, it answers with an HTTP error, which the API server ignores because of the
+// registration.
 package webhook
 
 import (
@@ -44,12 +45,13 @@ type Rings interface {
 
 // Paths knows where API servers send reviews.
 type Paths interface {
-	// Registered reports whether the path is that of the ring's webhook. It must be fast, and take the same time for all wrong paths.
+	// Registered reports whether the path is that of the ring's webhook. It must be fast, and take the same time for all
+	// wrong paths.
 	Registered(ring, path string) bool
 }
 
-// Handler serves the webhooks of all rings, under [contract.WebhookPathPrefix]. Its fields must be set before its first use. It
-// is then safe for concurrent use.
+// Handler serves the webhooks of all rings, under [contract.WebhookPathPrefix]. Its fields must be set before its first
+// use. It is then safe for concurrent use.
 type Handler struct {
 	Rings Rings
 	Paths Paths
@@ -167,7 +169,9 @@ func (h *Handler) answer(ctx context.Context, uid types.UID, req *admission.Requ
 }
 
 // decide asks for the decision. A fault in it costs the object its label, not the user the write.
-func (h *Handler) decide(ctx context.Context, ring *admission.Ring, req *admission.Request) (a admission.Answer, patch []byte) {
+func (h *Handler) decide(
+	ctx context.Context, ring *admission.Ring, req *admission.Request,
+) (a admission.Answer, patch []byte) {
 	defer func() {
 		if p := recover(); p != nil {
 			h.Log.Error(nil, "Decision failed; the write is allowed unchanged", "ring", req.Ring,
@@ -220,7 +224,8 @@ func NewMetrics() *Metrics {
 		}, []string{"ring", "outcome"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "clusterring_assigner_admission_errors_total",
-			Help: "HTTP requests that were answered with an error, by status code. 404: they were not sent to the registered path of a ring. Others: they were not admission reviews.",
+			Help: "HTTP requests that were answered with an error, by status code. 404: they were not sent to the registered " +
+				"path of a ring. Others: they were not admission reviews.",
 		}, []string{"code"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "clusterring_assigner_admission_duration_seconds",
@@ -249,26 +254,29 @@ func (m *Metrics) refused(status int) {
 }
 
 const (
-	// noticeEvery is how often an event says that labels of a ring are put back. A tool that changes them does so with each of its writes.
+	// noticeEvery is how often an event says that labels of a ring are put back. A tool that changes them does so with
+	// each of its writes.
 	noticeEvery = 10 * time.Minute
 	// maxNoticed is of how many rings it is remembered that there was an event.
 	maxNoticed = 1000
 )
 
-// Notices tells people, by an event on the ring, who changes shard labels that the assigner puts back. Create it with [NewNotices]. It is safe for
-// concurrent use.
+// Notices tells people, by an event on the ring, who changes shard labels that the assigner puts back. Create it with
+// [NewNotices]. It is safe for concurrent use.
 type Notices struct {
 	rings    client.Reader
 	recorder events.EventRecorder
 	recent   *cache.LRUExpireCache
 }
 
-// NewNotices returns what writes events with the recorder, about rings that it reads from rings, which should be a cache.
+// NewNotices returns what writes events with the recorder, about rings that it reads from rings, which should be a
+// cache.
 func NewNotices(rings client.Reader, recorder events.EventRecorder, clk clock.Clock) *Notices {
 	return &Notices{rings: rings, recorder: recorder, recent: cache.NewLRUExpireCacheWithClock(maxNoticed, clk)}
 }
 
-// restored takes note of a write whose author lost a label that the assigner has put back. It does nothing for dry runs, or if there was an event lately.
+// restored takes note of a write whose author lost a label that the assigner has put back. It does nothing for dry
+// runs, or if there was an event lately.
 func (n *Notices) restored(ctx context.Context, req *admission.Request) {
 	if _, recent := n.recent.Get(req.Ring); recent || req.DryRun {
 		return
@@ -283,6 +291,7 @@ func (n *Notices) restored(ctx context.Context, req *admission.Request) {
 
 	name := client.ObjectKey{Namespace: req.Object.Namespace, Name: req.Object.Name}
 	n.recorder.Eventf(ring, nil, corev1.EventTypeWarning, "LabelRestored", "Restore",
-		"%.128s changes or removes the label %s, now of %s %s. Only the ring changes it, so the assigner puts it back: leave the label out of manifests and backups",
+		"%.128s changes or removes the label %s, now of %s %s. Only the ring changes it, so the assigner puts it back: "+
+			"leave the label out of manifests and backups",
 		req.Author, ring.LabelKeys().Shard, req.Resource, name)
 }

@@ -78,10 +78,11 @@ func newRing(shards int) *admission.Ring {
 	}
 
 	return admission.NewRing(admission.Facts{
-		Name:      ring,
-		Resources: resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "configmaps"}}}),
-		Recorded:  sets.New(schema.GroupResource{Resource: "configmaps"}),
-		View:      membership.NewView(ring, leases, nil),
+		Name: ring,
+		Resources: resources.Resolve(mapper,
+			v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "configmaps"}}}),
+		Recorded: sets.New(schema.GroupResource{Resource: "configmaps"}),
+		View:     membership.NewView(ring, leases, nil),
 	})
 }
 
@@ -95,7 +96,8 @@ func newHandler(t testing.TB, rings webhook.Rings) (*webhook.Handler, *prometheu
 	notices, _ := newNotices(t, clock.RealClock{})
 
 	return &webhook.Handler{
-		Rings: rings, Paths: anyPath{}, Bodies: webhook.NewBodies(), Metrics: metrics, Notices: notices, Clock: clock.RealClock{}, Log: logr.Discard(),
+		Rings: rings, Paths: anyPath{}, Bodies: webhook.NewBodies(), Metrics: metrics, Notices: notices,
+		Clock: clock.RealClock{}, Log: logr.Discard(),
 	}, registry
 }
 
@@ -104,7 +106,8 @@ func reviewOf(metadata string) string {
 	return `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"705ab4f5-6393-11e8-b7cc-42010a800002",` +
 		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1","resource":"configmaps"},` +
 		`"name":"a","namespace":"default","operation":"CREATE","userInfo":{"username":"admin","groups":["system:masters"]},` +
-		`"object":{"kind":"ConfigMap","apiVersion":"v1","metadata":` + metadata + `,"data":{"k":"v"}},"oldObject":null,"dryRun":false,` +
+		`"object":{"kind":"ConfigMap","apiVersion":"v1","metadata":` + metadata +
+		`,"data":{"k":"v"}},"oldObject":null,"dryRun":false,` +
 		`"options":{"kind":"CreateOptions","apiVersion":"meta.k8s.io/v1"}}}`
 }
 
@@ -151,24 +154,40 @@ func TestAnswers(t *testing.T) {
 		warned   bool
 	}{
 		{what: "assigned", request: post(at, reviewOf(plain)), outcome: admission.Assigned, ring: ring, patched: true},
-		{what: "field names differ in case only", request: post(at, reviewOf(`{"name":"a","Labels":{"`+contract.ShardLabel(ring)+`":"x"}}`)), outcome: admission.Assigned, ring: ring, patched: true},
-		{what: "labelled", request: post(at, reviewOf(`{"name":"a","labels":{"`+contract.ShardLabel(ring)+`":"x"}}`)), outcome: admission.Labelled, ring: ring},
-		{what: "labels are no map", request: post(at, reviewOf(`{"name":"a","labels":[1]}`)), outcome: admission.Undecodable, ring: ring, warned: true},
-		{what: "a label is no string", request: post(at, reviewOf(`{"name":"a","labels":{"a":1}}`)), outcome: admission.Undecodable, ring: ring, warned: true},
-		{what: "metadata is no object", request: post(at, reviewOf(`"x"`)), outcome: admission.Undecodable, ring: ring, warned: true},
-		{what: "as many labels as may be", request: post(at, reviewOf(`{"name":"a","labels":`+labels(10_000)+`}`)), outcome: admission.Assigned, ring: ring, patched: true},
-		{what: "too many labels", request: post(at, reviewOf(`{"name":"a","labels":`+labels(10_002)+`}`)), outcome: admission.Undecodable, ring: ring, warned: true},
-		{what: "1,600 owners", request: post(at, reviewOf(`{"name":"a","ownerReferences":`+owners(1600)+`}`)), outcome: admission.Assigned, ring: ring, patched: true},
-		{what: "too many owners", request: post(at, reviewOf(`{"name":"a","ownerReferences":`+owners(1700)+`}`)), outcome: admission.Undecodable, ring: ring, warned: true},
-		{what: "empty owners", request: post(at, reviewOf(`{"name":"a","ownerReferences":[{}`+strings.Repeat(",{}", 10_001)+`]}`)), outcome: admission.Undecodable, ring: ring, warned: true},
+		{what: "field names differ in case only",
+			request: post(at, reviewOf(`{"name":"a","Labels":{"`+contract.ShardLabel(ring)+`":"x"}}`)),
+			outcome: admission.Assigned, ring: ring, patched: true},
+		{what: "labelled", request: post(at, reviewOf(`{"name":"a","labels":{"`+contract.ShardLabel(ring)+`":"x"}}`)),
+			outcome: admission.Labelled, ring: ring},
+		{what: "labels are no map", request: post(at, reviewOf(`{"name":"a","labels":[1]}`)), outcome: admission.Undecodable,
+			ring: ring, warned: true},
+		{what: "a label is no string", request: post(at, reviewOf(`{"name":"a","labels":{"a":1}}`)),
+			outcome: admission.Undecodable, ring: ring, warned: true},
+		{what: "metadata is no object", request: post(at, reviewOf(`"x"`)), outcome: admission.Undecodable, ring: ring,
+			warned: true},
+		{what: "as many labels as may be", request: post(at, reviewOf(`{"name":"a","labels":`+labels(10_000)+`}`)),
+			outcome: admission.Assigned, ring: ring, patched: true},
+		{what: "too many labels", request: post(at, reviewOf(`{"name":"a","labels":`+labels(10_002)+`}`)),
+			outcome: admission.Undecodable, ring: ring, warned: true},
+		{what: "1,600 owners", request: post(at, reviewOf(`{"name":"a","ownerReferences":`+owners(1600)+`}`)),
+			outcome: admission.Assigned, ring: ring, patched: true},
+		{what: "too many owners", request: post(at, reviewOf(`{"name":"a","ownerReferences":`+owners(1700)+`}`)),
+			outcome: admission.Undecodable, ring: ring, warned: true},
+		{what: "empty owners", request: post(at, reviewOf(`{"name":"a","ownerReferences":[{}`+strings.Repeat(",{}",
+			10_001)+`]}`)), outcome: admission.Undecodable, ring: ring, warned: true},
 		{
 			what: "too many labels before", outcome: admission.Undecodable, ring: ring, warned: true,
-			request: post(at, strings.Replace(reviewOf(plain), `"oldObject":null`, `"oldObject":{"metadata":{"labels":`+labels(10_002)+`}}`, 1)),
+			request: post(at, strings.Replace(reviewOf(plain), `"oldObject":null`,
+				`"oldObject":{"metadata":{"labels":`+labels(10_002)+`}}`, 1)),
 		},
-		{what: "unknown ring", request: post(contract.WebhookPath("made-up"), reviewOf(plain)), outcome: admission.UnknownRing, ring: "unknown", warned: true},
-		{what: "no ring", request: post(contract.WebhookPathPrefix, reviewOf(plain)), outcome: admission.UnknownRing, ring: "unknown", warned: true},
-		{what: "starting", request: post(contract.WebhookPath("made-up"), reviewOf(plain)), starting: true, outcome: admission.Starting, ring: "unknown"},
-		{what: "a panic", request: post(contract.WebhookPath("broken"), reviewOf(plain)), outcome: admission.Failed, ring: "broken"},
+		{what: "unknown ring", request: post(contract.WebhookPath("made-up"), reviewOf(plain)),
+			outcome: admission.UnknownRing, ring: "unknown", warned: true},
+		{what: "no ring", request: post(contract.WebhookPathPrefix, reviewOf(plain)), outcome: admission.UnknownRing,
+			ring: "unknown", warned: true},
+		{what: "starting", request: post(contract.WebhookPath("made-up"), reviewOf(plain)), starting: true,
+			outcome: admission.Starting, ring: "unknown"},
+		{what: "a panic", request: post(contract.WebhookPath("broken"), reviewOf(plain)), outcome: admission.Failed,
+			ring: "broken"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			h, registry := newHandler(t, fixedRings{ring: newRing(3), starting: c.starting})
@@ -221,17 +240,21 @@ func TestNoReview(t *testing.T) {
 		request *http.Request
 		status  int
 	}{
-		"get":               {httptest.NewRequest(http.MethodGet, at, http.NoBody), http.StatusMethodNotAllowed},
-		"content type":      {wrongType, http.StatusUnsupportedMediaType},
-		"no body":           {post(at, ""), http.StatusBadRequest},
-		"unreadable":        {unreadable, http.StatusBadRequest},
-		"no JSON":           {post(at, "hello"), http.StatusBadRequest},
-		"cut":               {post(at, reviewOf(plain)[:300]), http.StatusBadRequest},
-		"no request":        {post(at, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`), http.StatusBadRequest},
-		"no uid":            {post(at, strings.Replace(reviewOf(plain), `"uid"`, `"xuid"`, 1)), http.StatusBadRequest},
-		"a long uid":        {post(at, strings.Replace(reviewOf(plain), `"uid":"`, `"uid":"`+strings.Repeat("x", 128), 1)), http.StatusBadRequest},
-		"another version":   {post(at, strings.Replace(reviewOf(plain), "k8s.io/v1", "k8s.io/v1beta1", 1)), http.StatusBadRequest},
-		"another kind":      {post(at, strings.Replace(reviewOf(plain), "AdmissionReview", "ConversionReview", 1)), http.StatusBadRequest},
+		"get":          {httptest.NewRequest(http.MethodGet, at, http.NoBody), http.StatusMethodNotAllowed},
+		"content type": {wrongType, http.StatusUnsupportedMediaType},
+		"no body":      {post(at, ""), http.StatusBadRequest},
+		"unreadable":   {unreadable, http.StatusBadRequest},
+		"no JSON":      {post(at, "hello"), http.StatusBadRequest},
+		"cut":          {post(at, reviewOf(plain)[:300]), http.StatusBadRequest},
+		"no request": {post(at, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`),
+			http.StatusBadRequest},
+		"no uid": {post(at, strings.Replace(reviewOf(plain), `"uid"`, `"xuid"`, 1)), http.StatusBadRequest},
+		"a long uid": {post(at, strings.Replace(reviewOf(plain), `"uid":"`, `"uid":"`+strings.Repeat("x", 128), 1)),
+			http.StatusBadRequest},
+		"another version": {post(at, strings.Replace(reviewOf(plain), "k8s.io/v1", "k8s.io/v1beta1", 1)),
+			http.StatusBadRequest},
+		"another kind": {post(at, strings.Replace(reviewOf(plain), "AdmissionReview", "ConversionReview", 1)),
+			http.StatusBadRequest},
 		"too large":         {post(at, strings.Repeat(" ", 8<<20+1)), http.StatusRequestEntityTooLarge},
 		"a number is given": {post(at, "1"), http.StatusBadRequest},
 	} {
@@ -310,7 +333,8 @@ func TestOnlyRegisteredPathsAreAnswered(t *testing.T) {
 	unknown := httptest.NewRecorder()
 	http.NewServeMux().ServeHTTP(unknown, post("/", ""))
 
-	for _, path := range []string{contract.WebhookPath(ring), contract.WebhookPath(ring) + "/", known + "s", known + "/", contract.WebhookPath("made-up") + "/secret", contract.WebhookPathPrefix} {
+	for _, path := range []string{contract.WebhookPath(ring), contract.WebhookPath(ring) + "/", known + "s", known + "/",
+		contract.WebhookPath("made-up") + "/secret", contract.WebhookPathPrefix} {
 		for _, method := range []string{http.MethodPost, http.MethodGet} {
 			r := httptest.NewRequest(method, path, iotest.ErrReader(errors.New("the body should not be read")))
 			w := httptest.NewRecorder()
@@ -412,7 +436,8 @@ func TestStalledBodyEnds(t *testing.T) {
 			r, end := stalled(length)
 			defer end()
 
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+contract.WebhookPath(ring), r.Body)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+contract.WebhookPath(ring),
+				r.Body)
 			require.NoError(t, err)
 
 			request.ContentLength, request.Header = length, r.Header
@@ -449,7 +474,8 @@ func TestNotices(t *testing.T) {
 
 	write := func(options, dryRun string) {
 		body := strings.NewReplacer(
-			`"CREATE"`, `"UPDATE"`, `"oldObject":null`, `"oldObject":{"metadata":{"labels":{"`+contract.ShardLabel(ring)+`":"shard-0"}}}`,
+			`"CREATE"`, `"UPDATE"`, `"oldObject":null`,
+			`"oldObject":{"metadata":{"labels":{"`+contract.ShardLabel(ring)+`":"shard-0"}}}`,
 			`"dryRun":false`, `"dryRun":`+dryRun, `"options":{`, `"options":{`+options,
 		).Replace(reviewOf(`{"name":"a","namespace":"default","labels":{"` + contract.ShardLabel(ring) + `":"shard-1"}}`))
 
@@ -458,7 +484,8 @@ func TestNotices(t *testing.T) {
 		require.Contains(t, w.Body.String(), "was restored")
 	}
 
-	const rest = " changes or removes the label shard.alpha.sharding.timebertt.dev/clusterring-50d858e0-example, now of configmaps default/a. " +
+	const rest = " changes or removes the label shard.alpha.sharding.timebertt.dev/clusterring-50d858e0-example, now " +
+		"of configmaps default/a. " +
 		"Only the ring changes it, so the assigner puts it back: leave the label out of manifests and backups"
 
 	write(`"fieldManager":"argocd-controller",`, "true")

@@ -29,8 +29,9 @@ const (
 	reviewKind    = "AdmissionReview"
 )
 
-// review is the part of an admission.k8s.io/v1 AdmissionReview that a decision depends on. Of the objects only metadata is
-// decoded, and of that only what is used: objects are large, and this is what an admission call costs. L and R are labels and owner references.
+// review is the part of an admission.k8s.io/v1 AdmissionReview that a decision depends on. Of the objects only metadata
+// is decoded, and of that only what is used: objects are large, and this is what an admission call costs. L and R are
+// labels and owner references.
 type review[L, R any] struct {
 	APIVersion string               `json:"apiVersion"`
 	Kind       string               `json:"kind"`
@@ -108,11 +109,12 @@ type object[L, R any] struct {
 	} `json:"metadata"`
 }
 
-// maxCommas is how many commas the labels or the owner references of an object may contain: those of 10,000 labels, or of 1,600 owner
-// references with all their fields. In a text, {} is an owner reference.
+// maxCommas is how many commas the labels or the owner references of an object may contain: those of 10,000 labels, or
+// of 1,600 owner references with all their fields. In a text, {} is an owner reference.
 const maxCommas = 10_000
 
-// commas counts the commas of labels or owner references, without decoding them. Those of all values count if there are several.
+// commas counts the commas of labels or owner references, without decoding them. Those of all values count if there are
+// several.
 type commas int
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -133,8 +135,9 @@ const maxUID = 128
 // errNotReview says that a body is no AdmissionReview that could be answered.
 var errNotReview = errors.New("body is not an " + reviewVersion + " " + reviewKind + " with a request")
 
-// decode reads a review. Objects whose metadata does not have the form of metadata, or too many labels or owner references, are left out,
-// for the write is not ours to judge; an error means that not even the request could be identified.
+// decode reads a review. Objects whose metadata does not have the form of metadata, or too many labels or owner
+// references, are left out, for the write is not ours to judge; an error means that not even the request could be
+// identified.
 func decode(ring string, body []byte) (types.UID, *admission.Request, error) {
 	if !utf8.Valid(body) { // each wrong byte would become three
 		return "", nil, fmt.Errorf("%w: it is not UTF-8", errNotReview)
@@ -171,7 +174,8 @@ func parse[L, R any](body []byte) (request *reviewRequest[L, R], complete bool, 
 		return nil, false, fmt.Errorf("%w: at byte %d: %w", errNotReview, offset, err)
 	}
 
-	if r.APIVersion != reviewVersion || r.Kind != reviewKind || r.Request == nil || r.Request.UID == "" || len(r.Request.UID) > maxUID {
+	if r.APIVersion != reviewVersion || r.Kind != reviewKind || r.Request == nil || r.Request.UID == "" ||
+		len(r.Request.UID) > maxUID {
 		return nil, false, errNotReview
 	}
 
@@ -190,9 +194,11 @@ func identify[L, R any](ring string, r *reviewRequest[L, R], err error) (types.U
 	}, nil
 }
 
-// objectOf returns what a decision needs of an object. The request knows namespace and name as well, and an object that is
-// being created may know neither.
-func objectOf(r *reviewRequest[map[string]string, []metav1.OwnerReference], o *object[map[string]string, []metav1.OwnerReference]) *admission.Object {
+// objectOf returns what a decision needs of an object. The request knows namespace and name as well, and an object that
+// is being created may know neither.
+func objectOf(
+	r *reviewRequest[map[string]string, []metav1.OwnerReference], o *object[map[string]string, []metav1.OwnerReference],
+) *admission.Object {
 	if o == nil {
 		return nil
 	}
@@ -200,7 +206,8 @@ func objectOf(r *reviewRequest[map[string]string, []metav1.OwnerReference], o *o
 	m := &o.Metadata
 
 	return &admission.Object{
-		Name: cmp.Or(m.Name, r.Name), Namespace: cmp.Or(m.Namespace, r.Namespace), Labels: m.Labels, OwnerReferences: m.OwnerReferences,
+		Name: cmp.Or(m.Name, r.Name), Namespace: cmp.Or(m.Namespace, r.Namespace), Labels: m.Labels,
+		OwnerReferences: m.OwnerReferences,
 	}
 }
 
@@ -244,19 +251,22 @@ const (
 	maxBody = 8 << 20
 	// smallBody is up to what size a body counts as small. Nearly all are.
 	smallBody = 64 << 10
-	// smallBodies and largeBodies are how many bytes small and large bodies may have in memory at a time, as read and as decoded, so that
-	// callers cannot fill the memory of the process (256 MiB as shipped). Large bodies take none of the room of small ones.
+	// smallBodies and largeBodies are how many bytes small and large bodies may have in memory at a time, as read and as
+	// decoded, so that callers cannot fill the memory of the process (256 MiB as shipped). Large bodies take none of the
+	// room of small ones.
 	smallBodies, largeBodies = 16 << 20, 32 << 20
-	// decoded is how many times its size a body may have in memory: if it consists of labels with short keys. Beyond maxDecoded, it
-	// has more labels than are decoded, and only its text is there, up to textCopies times.
+	// decoded is how many times its size a body may have in memory: if it consists of labels with short keys. Beyond
+	// maxDecoded, it has more labels than are decoded, and only its text is there, up to textCopies times.
 	decoded, textCopies, maxDecoded = 13, 3, 4 << 20
-	// maxCalls and maxCallsEach are how many calls there are at a time, in all and from one address, including those that wait.
+	// maxCalls and maxCallsEach are how many calls there are at a time, in all and from one address, including those that
+	// wait.
 	maxCalls, maxCallsEach = 512, 160
 	// patience is how long a body may take, and how long a call waits for room. API servers wait for an answer for 5 s.
 	patience = 5 * time.Second
 )
 
-// Bodies bounds the calls at a time, and the memory of their bodies. Create it with [NewBodies]. It is safe for concurrent use.
+// Bodies bounds the calls at a time, and the memory of their bodies. Create it with [NewBodies]. It is safe for
+// concurrent use.
 type Bodies struct {
 	calls        *quota.Quota
 	small, large *semaphore.Weighted
@@ -265,11 +275,13 @@ type Bodies struct {
 // NewBodies returns an empty budget.
 func NewBodies() *Bodies {
 	return &Bodies{
-		calls: quota.New(maxCalls, maxCallsEach), small: semaphore.NewWeighted(smallBodies), large: semaphore.NewWeighted(largeBodies),
+		calls: quota.New(maxCalls, maxCallsEach), small: semaphore.NewWeighted(smallBodies),
+		large: semaphore.NewWeighted(largeBodies),
 	}
 }
 
-// reserve waits for the room that the request may need, and returns how to give it back. It returns an error if there is none in time.
+// reserve waits for the room that the request may need, and returns how to give it back. It returns an error if there
+// is none in time.
 func (b *Bodies) reserve(ctx context.Context, r *http.Request) (release func(), err error) {
 	leave, ok := b.calls.Take(r.RemoteAddr, 1)
 	if !ok {
@@ -306,9 +318,11 @@ func (b *Bodies) reserve(ctx context.Context, r *http.Request) (release func(), 
 	return release, nil
 }
 
-// read takes the body of a request. A status other than 200 says what is wrong with the request. The caller must call release in the
-// end, which is never nil.
-func (h *Handler) read(w http.ResponseWriter, r *http.Request, buf *bytes.Buffer) (release func(), status int, msg string) {
+// read takes the body of a request. A status other than 200 says what is wrong with the request. The caller must call
+// release in the end, which is never nil.
+func (h *Handler) read(
+	w http.ResponseWriter, r *http.Request, buf *bytes.Buffer,
+) (release func(), status int, msg string) {
 	release = func() {}
 
 	if status, msg = acceptable(w, r); status != http.StatusOK {

@@ -17,16 +17,23 @@ func TestWriter(t *testing.T) {
 		userInfo string
 		want     types.NamespacedName
 	}{
-		"a bound token":              {`{"username":"system:serviceaccount:ns:sa","groups":["g"],"extra":{"x":["y"],"` + key + `":["pod-0"]}}`, types.NamespacedName{Namespace: "ns", Name: "pod-0"}},
-		"a token that is not bound":  {`{"username":"system:serviceaccount:ns:sa","extra":{"x":["y"]}}`, types.NamespacedName{}},
-		"without extra":              {`{"username":"system:serviceaccount:ns:sa"}`, types.NamespacedName{}},
-		"extra of null":              {`{"username":"system:serviceaccount:ns:sa","extra":null}`, types.NamespacedName{}},
-		"no service account":         {`{"username":"jane","extra":{"` + key + `":["pod-0"]}}`, types.NamespacedName{}},
-		"several Pods":               {`{"username":"system:serviceaccount:ns:sa","extra":{"` + key + `":["pod-0","pod-1"]}}`, types.NamespacedName{}},
-		"no Pod":                     {`{"username":"system:serviceaccount:ns:sa","extra":{"` + key + `":[]}}`, types.NamespacedName{}},
-		"a Pod of another type":      {`{"username":"system:serviceaccount:ns:sa","extra":{"` + key + `":"pod-0"}}`, types.NamespacedName{}},
-		"a Pod without end":          {`{"username":"system:serviceaccount:ns:sa","extra":{"` + key + `":["` + strings.Repeat("x", maxPodName) + `"]}}`, types.NamespacedName{}},
-		"a key that differs by case": {`{"username":"system:serviceaccount:ns:sa","extra":{"` + strings.ToUpper(key) + `":["pod-0"]}}`, types.NamespacedName{}},
+		"a bound token": {`{"username":"system:serviceaccount:ns:sa","groups":["g"],"extra":{"x":["y"],"` + key +
+			`":["pod-0"]}}`, types.NamespacedName{Namespace: "ns", Name: "pod-0"}},
+		"a token that is not bound": {`{"username":"system:serviceaccount:ns:sa","extra":{"x":["y"]}}`,
+			types.NamespacedName{}},
+		"without extra":      {`{"username":"system:serviceaccount:ns:sa"}`, types.NamespacedName{}},
+		"extra of null":      {`{"username":"system:serviceaccount:ns:sa","extra":null}`, types.NamespacedName{}},
+		"no service account": {`{"username":"jane","extra":{"` + key + `":["pod-0"]}}`, types.NamespacedName{}},
+		"several Pods": {`{"username":"system:serviceaccount:ns:sa","extra":{"` + key + `":["pod-0","pod-1"]}}`,
+			types.NamespacedName{}},
+		"no Pod": {`{"username":"system:serviceaccount:ns:sa","extra":{"` + key + `":[]}}`,
+			types.NamespacedName{}},
+		"a Pod of another type": {`{"username":"system:serviceaccount:ns:sa","extra":{"` + key + `":"pod-0"}}`,
+			types.NamespacedName{}},
+		"a Pod without end": {`{"username":"system:serviceaccount:ns:sa","extra":{"` + key + `":["` +
+			strings.Repeat("x", maxPodName) + `"]}}`, types.NamespacedName{}},
+		"a key that differs by case": {`{"username":"system:serviceaccount:ns:sa","extra":{"` + strings.ToUpper(key) +
+			`":["pod-0"]}}`, types.NamespacedName{}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			body := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"request":{"uid":"1","userInfo":%s,`+

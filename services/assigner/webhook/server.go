@@ -23,8 +23,8 @@ import (
 const (
 	// maxStreams limits the calls that one connection has in progress. An API server that has more of them waits.
 	maxStreams = 50
-	// maxConnections and maxConnectionsEach are how many connections there are at a time, in all and from one address. An API server uses
-	// one for each call, and keeps up to 25 for the next ones.
+	// maxConnections and maxConnectionsEach are how many connections there are at a time, in all and from one address. An
+	// API server uses one for each call, and keeps up to 25 for the next ones.
 	maxConnections, maxConnectionsEach = 512, 160
 	// maxUnread limits the bytes of bodies that a connection holds before they are read.
 	maxUnread = 64 << 10
@@ -38,17 +38,18 @@ const (
 	ageJitter = 0.5
 )
 
-// Server serves the webhook with TLS, in every replica. It limits connections, and what a connection may hold: 50 calls, 4 KiB of headers, 64 KiB
-// of bodies that were not read yet, and 5 seconds for a handshake or for headers. controller-runtime's server has none of these limits, and no way to set them. It is a
-// manager.Runnable. The fields must not be changed after Start.
+// Server serves the webhook with TLS, in every replica. It limits connections, and what a connection may hold: 50
+// calls, 4 KiB of headers, 64 KiB of bodies that were not read yet, and 5 seconds for a handshake or for headers.
+// controller-runtime's server has none of these limits, and no way to set them. It is a manager.Runnable. The fields
+// must not be changed after Start.
 type Server struct {
 	// Address to listen on, as host:port.
 	Address string
 	Handler http.Handler
 	// GetCertificate returns the serving certificate.
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// ClientCAs returns the CA certificates of clients. A client without a certificate that one of them has signed is refused. Nil:
-	// clients need no certificate.
+	// ClientCAs returns the CA certificates of clients. A client without a certificate that one of them has signed is
+	// refused. Nil: clients need no certificate.
 	ClientCAs func() *x509.CertPool
 	// ConnectionAge is the time after which a client is asked to reconnect, plus up to half of it at random; 0 for never.
 	ConnectionAge time.Duration
@@ -70,7 +71,8 @@ func (s *Server) Ready(*http.Request) error {
 	return nil
 }
 
-// Start serves until ctx ends, and then until the calls in progress have their answers. It returns an error if it cannot listen.
+// Start serves until ctx ends, and then until the calls in progress have their answers. It returns an error if it
+// cannot listen.
 func (s *Server) Start(ctx context.Context) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
 	if err != nil {
@@ -97,7 +99,8 @@ func (s *Server) http(ctx context.Context) *http.Server {
 		ReadHeaderTimeout: patience, // of handshakes, too
 		IdleTimeout:       idle,
 		MaxHeaderBytes:    maxHeaders,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxUnread, MaxReceiveBufferPerStream: maxUnread},
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxUnread,
+			MaxReceiveBufferPerStream: maxUnread},
 		// Whoever reaches the port can cause these messages.
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithName("webhook")), slog.LevelDebug),
 	}
@@ -116,11 +119,12 @@ func (s *Server) begin(ctx context.Context, _ net.Conn) context.Context {
 	return context.WithValue(ctx, end{}, s.Clock.Now().Add(age))
 }
 
-// serve asks the client to reconnect when its connection is old. An API server sends all calls of a webhook over one connection for as long as it
-// lasts: without a limit, a new replica would get no calls, and the others would keep all of them.
+// serve asks the client to reconnect when its connection is old. An API server sends all calls of a webhook over one
+// connection for as long as it lasts: without a limit, a new replica would get no calls, and the others would keep all
+// of them.
 //
-// Go's server turns "Connection: close" into GOAWAY for HTTP/2: calls in flight are answered, and new calls use a new connection. Therefore, no call
-// fails, and an idle connection costs nothing.
+// Go's server turns "Connection: close" into GOAWAY for HTTP/2: calls in flight are answered, and new calls use a new
+// connection. Therefore, no call fails, and an idle connection costs nothing.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if old, limited := r.Context().Value(end{}).(time.Time); limited && !s.Clock.Now().Before(old) {
 		w.Header().Set("Connection", "close")
@@ -130,7 +134,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) tls() *tls.Config {
-	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: s.GetCertificate}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		GetCertificate: s.GetCertificate}
 	if s.ClientCAs == nil {
 		return config
 	}

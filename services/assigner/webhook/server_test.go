@@ -121,7 +121,8 @@ func TestHandshakesAndHeadersHaveADeadline(t *testing.T) {
 		"headers": func(t *testing.T) net.Conn {
 			t.Helper()
 
-			conn := tls.Client(dial(t), &tls.Config{RootCAs: authority.Pool(), ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12})
+			conn := tls.Client(dial(t), &tls.Config{RootCAs: authority.Pool(), ServerName: "127.0.0.1",
+				MinVersion: tls.VersionTLS12})
 			_, err := conn.Write([]byte("GET / HTTP/1.1\r\nHost: a\r\n"))
 			require.NoError(t, err)
 
@@ -155,7 +156,8 @@ func TestHandshakesAndHeadersHaveADeadline(t *testing.T) {
 	})
 }
 
-// With the CA certificates of API servers, nobody else can call, and other CA certificates count as soon as they are known.
+// With the CA certificates of API servers, nobody else can call, and other CA certificates count as soon as they are
+// known.
 func TestOnlyAPIServersMayCall(t *testing.T) {
 	authority, first, second := certtest.NewAuthority(t), certtest.NewAuthority(t), certtest.NewAuthority(t)
 
@@ -163,7 +165,8 @@ func TestOnlyAPIServersMayCall(t *testing.T) {
 
 	pool.Store(first.Pool())
 
-	address := serve(t, authority, &webhook.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ClientCAs: pool.Load})
+	address := serve(t, authority, &webhook.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
+		ClientCAs: pool.Load})
 
 	call := func(pairs ...certtest.Pair) error {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address, http.NoBody)
@@ -265,7 +268,8 @@ func TestConnectionsAge(t *testing.T) {
 		a.clock.SetTime(a.clock.Now().Add(502 * time.Millisecond))
 		require.True(t, a.call(t, protocol)) // the last on the old connection
 		require.EqualValues(t, 1, a.dialed.Load())
-		require.Eventually(t, func() bool { return a.call(t, protocol) && a.dialed.Load() == 2 }, 10*time.Second, time.Millisecond,
+		require.Eventually(t, func() bool { return a.call(t, protocol) && a.dialed.Load() == 2 }, 10*time.Second,
+			time.Millisecond,
 			"an old connection is replaced")
 	}
 }
@@ -280,7 +284,8 @@ func TestConnectionsLiveForEver(t *testing.T) {
 	require.EqualValues(t, 1, a.dialed.Load())
 }
 
-// Calls that are under way when their connection is told to end are answered, and so are those that come at the same moment.
+// Calls that are under way when their connection is told to end are answered, and so are those that come at the same
+// moment.
 func TestNoCallFailsWhenConnectionsEnd(t *testing.T) {
 	const callers, calls = 16, 20
 

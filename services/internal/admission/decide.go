@@ -30,8 +30,8 @@ var rings = schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "
 // Arrived is the warning that shows the sender of a dry run that its call has arrived.
 const Arrived = "the call of the API server has arrived at the assigner"
 
-// Object is the part of an object's metadata that a decision depends on. The deletionTimestamp is not part of it: an object that
-// is being deleted needs a shard like any other, because a shard must handle its finalizers.
+// Object is the part of an object's metadata that a decision depends on. The deletionTimestamp is not part of it: an
+// object that is being deleted needs a shard like any other, because a shard must handle its finalizers.
 type Object struct {
 	// Name is empty if the API server has yet to generate it.
 	Name string
@@ -80,9 +80,10 @@ type Answer struct {
 	Warning string
 }
 
-// Decide answers a request for the ring; ring is nil if no ring has that name. It changes neither. It asks the ancestors about an
-// object whose controller is of one of the ring's controlled resources, or of a main resource whose labels decide; see
-// [resources.Resource.NeedsLabels]. It passes them the context. The ancestors must return all labels of a main object, as they are now.
+// Decide answers a request for the ring; ring is nil if no ring has that name. It changes neither. It asks the
+// ancestors about an object whose controller is of one of the ring's controlled resources, or of a main resource whose
+// labels decide; see [resources.Resource.NeedsLabels]. It passes them the context. The ancestors must return all labels
+// of a main object, as they are now.
 func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.Ancestors) Answer {
 	if req.Resource == rings && req.SubResource == "status" {
 		return Answer{Outcome: Probed, Warning: Arrived} // also from a replica that does not know the ring yet
@@ -90,7 +91,8 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 
 	if ring == nil {
 		// The name of a ring has at most 63 characters. The registration has not written a longer one.
-		return Answer{Outcome: UnknownRing, Warning: fmt.Sprintf("ClusterRing %.63q does not exist: the object was not assigned to a shard", req.Ring)}
+		return Answer{Outcome: UnknownRing,
+			Warning: fmt.Sprintf("ClusterRing %.63q does not exist: the object was not assigned to a shard", req.Ring)}
 	}
 
 	if ring.facts.Deleting {
@@ -98,7 +100,8 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 	}
 
 	if ring.facts.Refusal != "" {
-		return Answer{Outcome: RingRefused, Warning: ring.warn(": the object was not assigned to a shard: %s", ring.facts.Refusal)}
+		return Answer{Outcome: RingRefused, Warning: ring.warn(": the object was not assigned to a shard: %s",
+			ring.facts.Refusal)}
 	}
 
 	if !ring.asked(req) {
@@ -111,8 +114,9 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 	}
 
 	if req.Object == nil {
-		return Answer{Outcome: Undecodable, Warning: ring.warn(": the object waits until the rebalancer has seen it: the assigner cannot read its "+
-			"metadata, or does not read so many labels or owner references")}
+		return Answer{Outcome: Undecodable,
+			Warning: ring.warn(": the object waits until the rebalancer has seen it: the assigner cannot read its " +
+				"metadata, or does not read so many labels or owner references")}
 	}
 
 	if _, labelled := req.Object.Labels[ring.shardLabel]; labelled {
@@ -125,14 +129,17 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 		return a
 	}
 
-	kin, ok, err := ring.facts.Resources.KinOf(ctx, resources.Subject{Resource: resource, Role: role, Object: meta}, ancestors)
+	kin, ok, err := ring.facts.Resources.KinOf(ctx, resources.Subject{Resource: resource, Role: role, Object: meta},
+		ancestors)
 
 	switch {
 	case errors.Is(err, resources.ErrBusy):
 		return Answer{Outcome: OwnerUnread} // no user can do anything about it
 	case err != nil:
-		return Answer{Outcome: OwnerUnread, Warning: ring.warn(": the object waits unassigned until the rebalancer has found its owner: %v "+
-			"(is the assigner allowed to read it? This requires a ClusterRole with the label %s: \"true\")", err, contract.LabelAggregateToAssigner)}
+		return Answer{Outcome: OwnerUnread,
+			Warning: ring.warn(": the object waits unassigned until the rebalancer has found its owner: %v "+
+				"(is the assigner allowed to read it? This requires a ClusterRole with the label %s: \"true\")", err,
+				contract.LabelAggregateToAssigner)}
 	case !ok:
 		return Answer{Outcome: ForeignOwner}
 	}
@@ -140,13 +147,15 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 	return ring.assign(req, resource, role, kin)
 }
 
-// asked reports whether the registration covers the request. Updates of some subresources can change labels, such as the status of Pods.
+// asked reports whether the registration covers the request. Updates of some subresources can change labels, such as
+// the status of Pods.
 func (r *Ring) asked(req *Request) bool {
 	if req.SubResource == "" {
 		return req.Operation == Create || req.Operation == Update
 	}
 
-	return req.Operation == Update && req.Object != nil && req.Old != nil && req.Old.Labels[r.shardLabel] != "" && !r.acknowledges(req)
+	return req.Operation == Update && req.Object != nil && req.Old != nil && req.Old.Labels[r.shardLabel] != "" &&
+		!r.acknowledges(req)
 }
 
 // meta returns the metadata that the key of the object depends on.
@@ -159,9 +168,11 @@ func (o *Object) meta(r resources.Resource) *metav1.ObjectMeta {
 	return m
 }
 
-// withoutOwner answers for an object without a shard label after the write if the answer does not depend on what the object follows: to find out may cost
-// a request.
-func (r *Ring) withoutOwner(req *Request, resource resources.Resource, role resources.Role, meta metav1.Object) (a Answer, decided bool) {
+// withoutOwner answers for an object without a shard label after the write if the answer does not depend on what the
+// object follows: to find out may cost a request.
+func (r *Ring) withoutOwner(
+	req *Request, resource resources.Resource, role resources.Role, meta metav1.Object,
+) (a Answer, decided bool) {
 	owner, its, ok := r.facts.Resources.ControllerOf(meta)
 	if role == resources.Controlled && !ok {
 		return Answer{Outcome: ForeignOwner}, true
@@ -190,8 +201,8 @@ func (r *Ring) withoutOwner(req *Request, resource resources.Resource, role reso
 		}
 	}
 
-	// While owners of a resource move, any of them may still be at another shard than its key's, and two shards must not work on
-	// an owner and its child. Only the rebalancer can read where the owner is.
+	// While owners of a resource move, any of them may still be at another shard than its key's, and two shards must not
+	// work on an owner and its child. Only the rebalancer can read where the owner is.
 	if role == resources.Controlled && (r.settled.Len() == 0 || its == resources.Main && !r.inPlace(owner)) {
 		return Answer{Outcome: Moving}, true
 	}
@@ -200,9 +211,9 @@ func (r *Ring) withoutOwner(req *Request, resource resources.Resource, role reso
 }
 
 // creator returns the shard that creates a controlled object. The object goes there: the creator works on its owner. An
-// owner that drains is still at its shard, which ends its work before it releases the owner, so the rebalancer finds the new
-// object among those that go before the owner. The owner is not looked at, and a process can also create objects for owners
-// of other shards: the audit moves these.
+// owner that drains is still at its shard, which ends its work before it releases the owner, so the rebalancer finds
+// the new object among those that go before the owner. The owner is not looked at, and a process can also create
+// objects for owners of other shards: the audit moves these.
 func (r *Ring) creator(req *Request) (shard string, ok bool) {
 	shard, ok = r.facts.View.RunBy(req.Writer)
 
@@ -254,8 +265,9 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 	return answer
 }
 
-// ownerIsAt reports whether a controlled object that goes to the shard finds its owner there. A change of a label moves one owner, or brings it into the
-// ring, and the ring's status shows it late, so the labels of the owner decide if its key is a label, or the ring selects objects by labels.
+// ownerIsAt reports whether a controlled object that goes to the shard finds its owner there. A change of a label moves
+// one owner, or brings it into the ring, and the ring's status shows it late, so the labels of the owner decide if its
+// key is a label, or the ring selects objects by labels.
 func (r *Ring) ownerIsAt(shard string, kin resources.Kin) bool {
 	if !kin.Owner.Resource.NeedsLabels() {
 		return true
@@ -266,8 +278,9 @@ func (r *Ring) ownerIsAt(shard string, kin resources.Kin) bool {
 	return kin.Labels[r.shardLabel] == shard && !drain
 }
 
-// labelled answers for an object with a shard label after the write. If the write gives the object to another shard, it gets its label back. If
-// the write changes the label that is the object's key, and the new key belongs to another shard, the shard of the object is asked to release it.
+// labelled answers for an object with a shard label after the write. If the write gives the object to another shard, it
+// gets its label back. If the write changes the label that is the object's key, and the new key belongs to another
+// shard, the shard of the object is asked to release it.
 func (r *Ring) labelled(req *Request, resource resources.Resource, role resources.Role) Answer {
 	answer, lost := r.lost(req)
 	if !lost {
@@ -275,7 +288,8 @@ func (r *Ring) labelled(req *Request, resource resources.Resource, role resource
 	}
 
 	key := resource.Key.Label
-	if role != resources.Main || key == "" || !resource.Selects(req.Object.Labels) || req.Operation != Update || req.Old == nil ||
+	if role != resources.Main || key == "" || !resource.Selects(req.Object.Labels) || req.Operation != Update ||
+		req.Old == nil ||
 		req.Old.Labels[key] == req.Object.Labels[key] {
 		return answer
 	}
@@ -283,7 +297,8 @@ func (r *Ring) labelled(req *Request, resource resources.Resource, role resource
 	meta := req.Object.meta(resource)
 	shard, view := cmp.Or(answer.Shard, req.Object.Labels[r.shardLabel]), r.facts.View
 
-	if req.Old.Labels[r.shardLabel] != shard || !view.In(meta.Namespace).Works(shard) || !r.facts.Recorded.Has(resource.GroupResource()) {
+	if req.Old.Labels[r.shardLabel] != shard || !view.In(meta.Namespace).Works(shard) ||
+		!r.facts.Recorded.Has(resource.GroupResource()) {
 		return answer // the rebalancer finds it, or has nothing to do with it
 	}
 
@@ -313,9 +328,9 @@ func (r *Ring) labelled(req *Request, resource resources.Resource, role resource
 	return answer
 }
 
-// lost returns the answer to an update that takes an object from a shard without a drain. It does so even if the shard looks dead from
-// here: what this replica knows about Leases may be old, and the shard may have started to work since. The rebalancer asks the
-// API server before it assigns the object to another shard.
+// lost returns the answer to an update that takes an object from a shard without a drain. It does so even if the shard
+// looks dead from here: what this replica knows about Leases may be old, and the shard may have started to work since.
+// The rebalancer asks the API server before it assigns the object to another shard.
 func (r *Ring) lost(req *Request) (a Answer, ok bool) {
 	if req.Operation != Update || req.Old == nil || r.acknowledges(req) {
 		return a, false
@@ -326,12 +341,13 @@ func (r *Ring) lost(req *Request) (a Answer, ok bool) {
 		return a, false
 	}
 
-	return Answer{Outcome: Restored, Shard: shard, Warning: r.warn(": label %s was restored, because shard %q may be working on the object: leave "+
-		"the label out of what you write; the rebalancer moves the object when necessary", r.shardLabel, shard)}, true
+	return Answer{Outcome: Restored, Shard: shard,
+		Warning: r.warn(": label %s was restored, because shard %q may be working on the object: leave "+
+			"the label out of what you write; the rebalancer moves the object when necessary", r.shardLabel, shard)}, true
 }
 
-// acknowledges reports whether an update has the form in which a shard releases an object: the object was asked to move, and loses the label, or
-// goes to the shard that the drain label names.
+// acknowledges reports whether an update has the form in which a shard releases an object: the object was asked to
+// move, and loses the label, or goes to the shard that the drain label names.
 func (r *Ring) acknowledges(req *Request) bool {
 	next, drain := req.Old.Labels[r.drainLabel]
 	shard, labelled := req.Object.Labels[r.shardLabel]
@@ -354,7 +370,8 @@ const (
 	Labelled Outcome = "labelled"
 	// Rekeyed objects got the drain label, because the write changes the label that is their key.
 	Rekeyed Outcome = "rekeyed"
-	// ForeignOwner is a controlled object that follows no main object of the ring, or none that the ring selects, and is not part of the ring.
+	// ForeignOwner is a controlled object that follows no main object of the ring, or none that the ring selects, and is
+	// not part of the ring.
 	ForeignOwner Outcome = "foreign_owner"
 	// NotSelected is a main object that the object selector of the ring does not select.
 	NotSelected Outcome = "not_selected"
@@ -366,24 +383,26 @@ const (
 	NoShard Outcome = "no_shard"
 	// Moving is a controlled object whose owner may be moving between shards.
 	Moving Outcome = "moving"
-	// Handover is a main object that was released and that other objects follow: the rebalancer moves these to the next shard
-	// first.
+	// Handover is a main object that was released and that other objects follow: the rebalancer moves these to the next
+	// shard first.
 	Handover Outcome = "handover"
 	// UnknownRing means that the ring does not exist.
 	UnknownRing Outcome = "unknown_ring"
 	// RingDeleting means that the ring is being deleted.
 	RingDeleting Outcome = "ring_deleting"
-	// RingRefused means that no service acts for the ring, because an older one has the same label, or its object selector is not valid.
+	// RingRefused means that no service acts for the ring, because an older one has the same label, or its object selector
+	// is not valid.
 	RingRefused Outcome = "ring_refused"
 	// UnknownResource means that the resource is not part of the ring, or not yet.
 	UnknownResource Outcome = "unknown_resource"
-	// Unrecorded means that the rebalancer has not yet recorded in the ring's status that objects of the resource may carry
-	// labels.
+	// Unrecorded means that the rebalancer has not yet recorded in the ring's status that objects of the resource may
+	// carry labels.
 	Unrecorded Outcome = "unrecorded"
-	// Probed is the dry run of a write by which the assigner finds out whether calls arrive. Its answer has the warning [Arrived].
+	// Probed is the dry run of a write by which the assigner finds out whether calls arrive. Its answer has the warning
+	// [Arrived].
 	Probed Outcome = "probed"
-	// NotAsked is a request that the registration does not cover: another operation, or a write of a subresource that takes the object from
-	// no shard.
+	// NotAsked is a request that the registration does not cover: another operation, or a write of a subresource that
+	// takes the object from no shard.
 	NotAsked Outcome = "not_asked"
 	// Undecodable means that the object's metadata could not be read, or has too many labels or owner references.
 	Undecodable Outcome = "undecodable"

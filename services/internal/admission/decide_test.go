@@ -47,14 +47,15 @@ func resolve() *resources.Set {
 		schema.GroupVersionResource{Version: "v1", Resource: "configmap"}, meta.RESTScopeNamespace)
 
 	return resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
-		{Group: "example.org", Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}},
+		{Group: "example.org", Resource: "websites",
+			ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}},
 		{Group: "example.org", Resource: "clusters"},
 		{Group: "example.org", Resource: "notyet"},
 	}})
 }
 
-// view contains a shard for every name. A name of the form "name:holder" is not available, and "namespace/name" is in another
-// namespace than the others.
+// view contains a shard for every name. A name of the form "name:holder" is not available, and "namespace/name" is in
+// another namespace than the others.
 func view(shards ...string) *membership.View { return viewOf(membership.Rules{}, shards...) }
 
 func viewOf(rules membership.Rules, shards ...string) *membership.View {
@@ -73,8 +74,9 @@ func viewOf(rules membership.Rules, shards ...string) *membership.View {
 		}
 
 		leases = append(leases, &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{contract.LabelClusterRing: ring}},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(holder)},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+				Labels: map[string]string{contract.LabelClusterRing: ring}},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(holder)},
 		})
 	}
 
@@ -145,16 +147,19 @@ func childless(shards ...string) *admission.Ring {
 	f := state(shards...).Facts()
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Cluster"}, meta.RESTScopeRoot)
-	f.Resources = resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "example.org", Resource: "clusters"}}})
+	f.Resources = resources.Resolve(mapper,
+		v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "example.org", Resource: "clusters"}}})
 
 	return admission.NewRing(f)
 }
 
-// people are ancestors: the object with UID 2 follows the website blog, the object with UID 3 follows nothing, the controller of
-// the object with UID 4 cannot be determined, and no other objects exist.
+// people are ancestors: the object with UID 2 follows the website blog, the object with UID 3 follows nothing, the
+// controller of the object with UID 4 cannot be determined, and no other objects exist.
 type people struct{}
 
-func (people) ControllerOf(_ context.Context, of resources.Owner) (controller *metav1.OwnerReference, found bool, err error) {
+func (people) ControllerOf(
+	_ context.Context, of resources.Owner,
+) (controller *metav1.OwnerReference, found bool, err error) {
 	switch of.UID {
 	case "2":
 		return &controlledBy("example.org/v1", "Website", "blog")[1], true, nil
@@ -213,7 +218,8 @@ func website(l map[string]string) *admission.Object {
 }
 
 func child(l map[string]string) *admission.Object {
-	return &admission.Object{Namespace: "default", Name: "blog-1", Labels: l, OwnerReferences: controlledBy("example.org/v1beta1", "Website", "blog")}
+	return &admission.Object{Namespace: "default", Name: "blog-1", Labels: l,
+		OwnerReferences: controlledBy("example.org/v1beta1", "Website", "blog")}
 }
 
 type example struct {
@@ -257,70 +263,110 @@ func examples() []example {
 		{"a new main object with an empty map of labels", abc, create(websites, website(labels())), admission.Assigned},
 		{"a new main object while objects move", moving("a", "b", "c"), create(websites, website(nil)), admission.Assigned},
 		{"a new cluster-scoped main object", abc, create(clusters, &admission.Object{Name: "blog"}), admission.Assigned},
-		{"the same with a namespace, which the request of a Namespace has", abc, create(clusters, &admission.Object{Name: "blog", Namespace: "blog"}), admission.Assigned},
+		{"the same with a namespace, which the request of a Namespace has", abc,
+			create(clusters, &admission.Object{Name: "blog", Namespace: "blog"}), admission.Assigned},
 		{"an update of an unassigned object", abc, updating(websites, website(nil), website(other)), admission.Handover},
-		{"an update of an unassigned object, and nothing follows the object", alone, updating(clusters, website(nil), website(other)), admission.Assigned},
-		{"a main object whose name is still to be generated", abc, create(websites, &admission.Object{Namespace: "default"}), admission.NameUnknown},
+		{"an update of an unassigned object, and nothing follows the object", alone,
+			updating(clusters, website(nil), website(other)), admission.Assigned},
+		{"a main object whose name is still to be generated", abc, create(websites, &admission.Object{Namespace: "default"}),
+			admission.NameUnknown},
 		{"a main object that has a shard", abc, create(websites, website(atA)), admission.Labelled},
-		{"a main object with an empty shard label", abc, create(websites, website(labels(shardLabel, ""))), admission.Labelled},
-		{"a left-over drain label", abc, updating(websites, website(other), website(labels(drainLabel, "yes"))), admission.Handover},
-		{"a left-over drain label, and nothing follows the object", alone, updating(clusters, website(other), website(labels(drainLabel, "yes"))), admission.Assigned},
+		{"a main object with an empty shard label", abc, create(websites, website(labels(shardLabel, ""))),
+			admission.Labelled},
+		{"a left-over drain label", abc, updating(websites, website(other), website(labels(drainLabel, "yes"))),
+			admission.Handover},
+		{"a left-over drain label, and nothing follows the object", alone,
+			updating(clusters, website(other), website(labels(drainLabel, "yes"))), admission.Assigned},
 
 		{"a new child", abc, create(configmaps, child(nil)), admission.Assigned},
 		{"a new child whose name is still to be generated", abc, create(configmaps, generated), admission.Assigned},
 		{"a new child of a cluster-scoped owner", abc, create(configmaps, ofCluster), admission.Assigned},
 		{"a new child in a paused ring", paused("a", "b", "c"), create(configmaps, child(nil)), admission.Moving},
 		{"a new child while objects move", moving("a", "b", "c"), create(configmaps, child(nil)), admission.Moving},
-		{"a new child while only objects of other resources move", settledAlone(websites, "a", "b", "c"), create(configmaps, child(nil)), admission.Assigned},
-		{"a new child while only objects of its owner's resource move", settledAlone(clusters, "a", "b", "c"), create(configmaps, child(nil)), admission.Moving},
-		{"an object of a controlled resource with a foreign controller", abc, create(configmaps, foreign), admission.ForeignOwner},
-		{"an object of a controlled resource with an owner that does not control it", abc, create(configmaps, unowned), admission.ForeignOwner},
+		{"a new child while only objects of other resources move", settledAlone(websites, "a", "b", "c"),
+			create(configmaps, child(nil)), admission.Assigned},
+		{"a new child while only objects of its owner's resource move", settledAlone(clusters, "a", "b", "c"),
+			create(configmaps, child(nil)), admission.Moving},
+		{"an object of a controlled resource with a foreign controller", abc, create(configmaps, foreign),
+			admission.ForeignOwner},
+		{"an object of a controlled resource with an owner that does not control it", abc, create(configmaps, unowned),
+			admission.ForeignOwner},
 
 		{"a new grandchild", abc, create(configmaps, grandchild("2", nil)), admission.Assigned},
-		{"a new grandchild while objects move", moving("a", "b", "c"), create(configmaps, grandchild("2", nil)), admission.Moving},
-		{"a new grandchild while only objects of other resources move", settledAlone(websites, "a", "b", "c"), create(configmaps, grandchild("2", nil)), admission.Assigned},
-		{"a new grandchild while only objects of its owner's resource move", settledAlone(clusters, "a", "b", "c"), create(configmaps, grandchild("2", nil)), admission.Moving},
-		{"a new grandchild whose controller is no more while objects of some resource move", settledAlone(websites, "a", "b", "c"), create(configmaps, grandchild("5", nil)), admission.Moving},
-		{"a new grandchild whose controller nobody controls", abc, create(configmaps, grandchild("3", nil)), admission.ForeignOwner},
-		{"a new grandchild whose controller cannot be read", abc, create(configmaps, grandchild("4", nil)), admission.OwnerUnread},
+		{"a new grandchild while objects move", moving("a", "b", "c"), create(configmaps, grandchild("2", nil)),
+			admission.Moving},
+		{"a new grandchild while only objects of other resources move", settledAlone(websites, "a", "b", "c"),
+			create(configmaps, grandchild("2", nil)), admission.Assigned},
+		{"a new grandchild while only objects of its owner's resource move", settledAlone(clusters, "a", "b", "c"),
+			create(configmaps, grandchild("2", nil)), admission.Moving},
+		{"a new grandchild whose controller is no more while objects of some resource move",
+			settledAlone(websites, "a", "b", "c"), create(configmaps, grandchild("5", nil)), admission.Moving},
+		{"a new grandchild whose controller nobody controls", abc, create(configmaps, grandchild("3", nil)),
+			admission.ForeignOwner},
+		{"a new grandchild whose controller cannot be read", abc, create(configmaps, grandchild("4", nil)),
+			admission.OwnerUnread},
 		{"a new grandchild whose controller is no more", abc, create(configmaps, grandchild("5", nil)), admission.Assigned},
-		{"a dropped label of a grandchild", abc, updating(configmaps, grandchild("2", atA), grandchild("2", nil)), admission.Restored},
-		{"a dropped label of a grandchild that follows nobody any more", abc, updating(configmaps, grandchild("3", atA), grandchild("3", nil)), admission.ForeignOwner},
-		{"a grandchild with a label, whose controller cannot be read", abc, updating(configmaps, grandchild("4", atA), grandchild("4", atA)), admission.Labelled},
+		{"a dropped label of a grandchild", abc, updating(configmaps, grandchild("2", atA), grandchild("2", nil)),
+			admission.Restored},
+		{"a dropped label of a grandchild that follows nobody any more", abc,
+			updating(configmaps, grandchild("3", atA), grandchild("3", nil)), admission.ForeignOwner},
+		{"a grandchild with a label, whose controller cannot be read", abc,
+			updating(configmaps, grandchild("4", atA), grandchild("4", atA)), admission.Labelled},
 
 		{"a dropped label", abc, updating(websites, website(atA), website(nil)), admission.Restored},
 		{"a dropped label, others stay", abc, updating(websites, website(atA), website(other)), admission.Restored},
-		{"a dropped label, and a drain label that was not there before", abc, updating(websites, website(atA), website(labels(drainLabel, "true"))), admission.Restored},
-		{"a dropped label of a child", moving("a", "b", "c"), updating(configmaps, child(atA), child(nil)), admission.Restored},
-		{"a dropped label of a child that now is somebody else's", abc, updating(configmaps, child(atA), foreign), admission.ForeignOwner},
-		{"a dropped label of a shard that released its Lease", state("a:", "b", "c"), updating(websites, website(atA), website(nil)), admission.Restored},
-		{"a dropped label of a shard whose Lease was taken", state("a:shardlease-controller", "b", "c"), updating(websites, website(atA), website(nil)), admission.Restored},
-		{"a dropped label of a shard whose Lease is gone", state("b", "c"), updating(websites, website(atA), website(nil)), admission.Restored},
-		{"a dropped label where no shard is left", state(), updating(websites, website(atA), website(nil)), admission.Restored},
-		{"a dropped label that was empty", abc, updating(websites, website(labels(shardLabel, "")), website(nil)), admission.Handover},
-		{"a dropped label that was empty, and nothing follows the object", alone, updating(clusters, website(labels(shardLabel, "")), website(nil)), admission.Assigned},
-		{"a dropped label of a shard whose name is held twice", state("a", "other/a", "b"), updating(websites, website(atA), website(nil)), admission.Restored},
-		{"a dropped label of a shard whose name is held once", state("a:", "other/a", "b"), updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a dropped label, and a drain label that was not there before", abc,
+			updating(websites, website(atA), website(labels(drainLabel, "true"))), admission.Restored},
+		{"a dropped label of a child", moving("a", "b", "c"), updating(configmaps, child(atA), child(nil)),
+			admission.Restored},
+		{"a dropped label of a child that now is somebody else's", abc, updating(configmaps, child(atA), foreign),
+			admission.ForeignOwner},
+		{"a dropped label of a shard that released its Lease", state("a:", "b", "c"),
+			updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a dropped label of a shard whose Lease was taken", state("a:shardlease-controller", "b", "c"),
+			updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a dropped label of a shard whose Lease is gone", state("b", "c"), updating(websites, website(atA), website(nil)),
+			admission.Restored},
+		{"a dropped label where no shard is left", state(), updating(websites, website(atA), website(nil)),
+			admission.Restored},
+		{"a dropped label that was empty", abc, updating(websites, website(labels(shardLabel, "")), website(nil)),
+			admission.Handover},
+		{"a dropped label that was empty, and nothing follows the object", alone,
+			updating(clusters, website(labels(shardLabel, "")), website(nil)), admission.Assigned},
+		{"a dropped label of a shard whose name is held twice", state("a", "other/a", "b"),
+			updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a dropped label of a shard whose name is held once", state("a:", "other/a", "b"),
+			updating(websites, website(atA), website(nil)), admission.Restored},
 		{"an acknowledged drain", abc, updating(websites, website(drained), website(other)), admission.Handover},
-		{"an acknowledged drain, and nothing follows the object", alone, updating(clusters, website(drained), website(other)), admission.Assigned},
-		{"half an acknowledged drain", abc, updating(websites, website(drained), website(labels(drainLabel, "true"))), admission.Handover},
-		{"half an acknowledged drain, and nothing follows the object", alone, updating(clusters, website(drained), website(labels(drainLabel, "true"))), admission.Assigned},
-		{"an acknowledged drain after the last shard has gone", state(), updating(websites, website(drained), website(nil)), admission.NoShard},
+		{"an acknowledged drain, and nothing follows the object", alone, updating(clusters, website(drained), website(other)),
+			admission.Assigned},
+		{"half an acknowledged drain", abc, updating(websites, website(drained), website(labels(drainLabel, "true"))),
+			admission.Handover},
+		{"half an acknowledged drain, and nothing follows the object", alone,
+			updating(clusters, website(drained), website(labels(drainLabel, "true"))), admission.Assigned},
+		{"an acknowledged drain after the last shard has gone", state(), updating(websites, website(drained), website(nil)),
+			admission.NoShard},
 
 		{"no shard", state(), create(websites, website(nil)), admission.NoShard},
 		{"no shard for a child", moving(), create(configmaps, child(nil)), admission.NoShard},
 		{"no shard whose name can be a label", state("-"), create(websites, website(nil)), admission.NoShard},
 		{"no such ring", nil, create(websites, website(nil)), admission.UnknownRing},
 		{"a ring that is being deleted", deleting("a"), create(websites, website(nil)), admission.RingDeleting},
-		{"a dropped label in a ring that is being deleted", deleting("a"), updating(websites, website(atA), website(nil)), admission.RingDeleting},
+		{"a dropped label in a ring that is being deleted", deleting("a"), updating(websites, website(atA), website(nil)),
+			admission.RingDeleting},
 		{"a ring whose label another ring uses", refusedRing("a"), create(websites, website(nil)), admission.RingRefused},
-		{"a dropped label in a ring whose label another ring uses", refusedRing("a"), updating(websites, website(atA), website(nil)), admission.RingRefused},
-		{"a resource that the ring's status does not name yet", unrecorded("a"), create(websites, website(nil)), admission.Unrecorded},
+		{"a dropped label in a ring whose label another ring uses", refusedRing("a"),
+			updating(websites, website(atA), website(nil)), admission.RingRefused},
+		{"a resource that the ring's status does not name yet", unrecorded("a"), create(websites, website(nil)),
+			admission.Unrecorded},
 		{"a child of it, whose own resource it names", unrecorded("a"), create(configmaps, child(nil)), admission.Assigned},
-		{"a dropped label of a resource that the ring's status does not name", unrecorded("a"), updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a dropped label of a resource that the ring's status does not name", unrecorded("a"),
+			updating(websites, website(atA), website(nil)), admission.Restored},
 		{"a resource of another ring", abc, create(pods, website(nil)), admission.UnknownResource},
-		{"a resource that is not served yet", abc, create(schema.GroupResource{Group: "example.org", Resource: "notyet"}, website(nil)), admission.UnknownResource},
-		{"a resource of the same name in another group", abc, create(schema.GroupResource{Resource: "websites"}, website(nil)), admission.UnknownResource},
+		{"a resource that is not served yet", abc,
+			create(schema.GroupResource{Group: "example.org", Resource: "notyet"}, website(nil)), admission.UnknownResource},
+		{"a resource of the same name in another group", abc,
+			create(schema.GroupResource{Resource: "websites"}, website(nil)), admission.UnknownResource},
 		{"a deletion", abc, remove, admission.NotAsked},
 		{"an object that cannot be read", abc, create(websites, nil), admission.Undecodable},
 	}
@@ -361,7 +407,8 @@ func TestDecide(t *testing.T) {
 
 // A replica may not know yet that a shard that released its Lease, or whose Lease was taken, holds it again.
 func TestRestoredToTheShardThatHadIt(t *testing.T) {
-	for _, r := range []*admission.Ring{state("a", "b", "c"), state("a:", "b:shardlease-controller", "c"), moving("c"), state()} {
+	for _, r := range []*admission.Ring{state("a", "b", "c"), state("a:", "b:shardlease-controller", "c"), moving("c"),
+		state()} {
 		for _, shard := range []string{"a", "b", "c"} {
 			req := updating(websites, website(labels(shardLabel, shard)), website(nil))
 			a := admission.Decide(t.Context(), r, &req, people{})
@@ -379,7 +426,8 @@ func TestChildGoesWithItsOwner(t *testing.T) {
 		name := fmt.Sprintf("site-%d", i)
 
 		owner := create(websites, &admission.Object{Namespace: "default", Name: name})
-		c := create(configmaps, &admission.Object{Namespace: "default", Name: "any", OwnerReferences: controlledBy("example.org/v7", "Website", name)})
+		c := create(configmaps, &admission.Object{Namespace: "default", Name: "any",
+			OwnerReferences: controlledBy("example.org/v7", "Website", name)})
 
 		want, ok := abc.Facts().View.Owner(key.Key{Group: "example.org", Kind: "Website", Namespace: "default", Name: name})
 		require.True(t, ok)
@@ -392,7 +440,8 @@ func TestChildGoesWithItsOwner(t *testing.T) {
 	for _, req := range []admission.Request{
 		create(clusters, &admission.Object{Name: "blog"}),
 		create(clusters, &admission.Object{Name: "blog", Namespace: "blog"}),
-		create(configmaps, &admission.Object{Namespace: "default", Name: "x", OwnerReferences: controlledBy("example.org/v1", "Cluster", "blog")}),
+		create(configmaps, &admission.Object{Namespace: "default", Name: "x",
+			OwnerReferences: controlledBy("example.org/v1", "Cluster", "blog")}),
 	} {
 		require.Equal(t, want, admission.Decide(t.Context(), abc, &req, people{}).Shard)
 	}
@@ -424,10 +473,13 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// nobody are ancestors that must not be asked: each question costs a request, and anybody can create an object that makes one.
+// nobody are ancestors that must not be asked: each question costs a request, and anybody can create an object that
+// makes one.
 type nobody struct{ *testing.T }
 
-func (n nobody) ControllerOf(context.Context, resources.Owner) (controller *metav1.OwnerReference, found bool, err error) {
+func (n nobody) ControllerOf(
+	context.Context, resources.Owner,
+) (controller *metav1.OwnerReference, found bool, err error) {
 	n.Error("asked for a controller")
 
 	return nil, false, nil
@@ -444,12 +496,17 @@ func TestNothingIsReadInVain(t *testing.T) {
 	unrecorded.Recorded = nil
 
 	for name, e := range map[string]example{
-		"objects move":         {ring: moving("a", "b", "c"), req: create(configmaps, grandchild("2", nil)), want: admission.Moving},
-		"the ring is paused":   {ring: paused("a", "b"), req: create(configmaps, grandchild("2", nil)), want: admission.Moving},
-		"no shard":             {ring: state(), req: create(configmaps, grandchild("2", nil)), want: admission.NoShard},
-		"not recorded":         {ring: admission.NewRing(unrecorded), req: create(configmaps, grandchild("2", nil)), want: admission.Unrecorded},
-		"a dropped label":      {ring: state("a"), req: updating(configmaps, child(labels(shardLabel, "a")), child(nil)), want: admission.Restored},
-		"a foreign controller": {ring: state("a"), req: create(configmaps, &admission.Object{Namespace: "default", Name: "a"}), want: admission.ForeignOwner},
+		"objects move": {ring: moving("a", "b", "c"), req: create(configmaps, grandchild("2", nil)),
+			want: admission.Moving},
+		"the ring is paused": {ring: paused("a", "b"), req: create(configmaps, grandchild("2", nil)),
+			want: admission.Moving},
+		"no shard": {ring: state(), req: create(configmaps, grandchild("2", nil)), want: admission.NoShard},
+		"not recorded": {ring: admission.NewRing(unrecorded), req: create(configmaps, grandchild("2", nil)),
+			want: admission.Unrecorded},
+		"a dropped label": {ring: state("a"), req: updating(configmaps, child(labels(shardLabel, "a")), child(nil)),
+			want: admission.Restored},
+		"a foreign controller": {ring: state("a"),
+			req: create(configmaps, &admission.Object{Namespace: "default", Name: "a"}), want: admission.ForeignOwner},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, e.want, admission.Decide(t.Context(), e.ring, &e.req, nobody{t}).Outcome)
@@ -480,18 +537,25 @@ func relabeled() []example {
 	return []example{
 		{"another shard", abc, updating(websites, website(atA), website(labels(shardLabel, "b"))), admission.Restored},
 		{"no shard's name", abc, updating(websites, website(atA), website(labels(shardLabel, ""))), admission.Restored},
-		{"another shard, for a child", abc, updating(configmaps, child(atA), child(labels(shardLabel, "b"))), admission.Restored},
-		{"another shard, from one that is gone", state("b", "c"), updating(websites, website(atA), website(labels(shardLabel, "b"))), admission.Restored},
-		{"another shard during a drain", abc, updating(websites, website(drained), website(labels(shardLabel, "b", drainLabel, "true"))), admission.Restored},
-		{"the shard that the drain names", abc, updating(websites, website(labels(shardLabel, "a", drainLabel, "b")), website(labels(shardLabel, "b"))), admission.Labelled},
-		{"another one than the drain names", abc, updating(websites, website(labels(shardLabel, "a", drainLabel, "b")), website(labels(shardLabel, "c"))), admission.Restored},
+		{"another shard, for a child", abc, updating(configmaps, child(atA), child(labels(shardLabel, "b"))),
+			admission.Restored},
+		{"another shard, from one that is gone", state("b", "c"),
+			updating(websites, website(atA), website(labels(shardLabel, "b"))), admission.Restored},
+		{"another shard during a drain", abc, updating(websites, website(drained),
+			website(labels(shardLabel, "b", drainLabel, "true"))), admission.Restored},
+		{"the shard that the drain names", abc, updating(websites, website(labels(shardLabel, "a", drainLabel, "b")),
+			website(labels(shardLabel, "b"))), admission.Labelled},
+		{"another one than the drain names", abc,
+			updating(websites, website(labels(shardLabel, "a", drainLabel, "b")), website(labels(shardLabel, "c"))),
+			admission.Restored},
 		{"a shard for an object without one", abc, updating(websites, website(nil), website(atA)), admission.Labelled},
 		{"a status with another shard", abc, status(atA, labels(shardLabel, "b")), admission.Restored},
 		{"a status without the shard", abc, status(atA, nil), admission.Restored},
 		{"a status by which an object is released", abc, status(drained, nil), admission.NotAsked},
 		{"a status of an object without a shard", abc, status(nil, nil), admission.NotAsked},
 		{"a status", abc, status(atA, atA), admission.Labelled},
-		{"a status that cannot be read", abc, admission.Request{Ring: ring, Operation: admission.Update, Resource: websites, SubResource: "status"}, admission.NotAsked},
+		{"a status that cannot be read", abc, admission.Request{Ring: ring, Operation: admission.Update, Resource: websites,
+			SubResource: "status"}, admission.NotAsked},
 	}
 }
 
@@ -511,9 +575,12 @@ func TestOwnShardLabel(t *testing.T) {
 		{"new", create(websites, website(nil)), admission.Assigned},
 		{"with the default label", create(websites, website(labels(shardLabel, "a"))), admission.Assigned},
 		{"with the label", create(websites, website(labels(label, "a"))), admission.Labelled},
-		{"with the label, which is dropped", updating(websites, website(labels(label, "a")), website(nil)), admission.Restored},
-		{"drained", updating(websites, website(labels(label, "a", label+"-drain", "true")), website(nil)), admission.Handover},
-		{"drained by the default label", updating(websites, website(labels(label, "a", drainLabel, "true")), website(nil)), admission.Restored},
+		{"with the label, which is dropped", updating(websites, website(labels(label, "a")), website(nil)),
+			admission.Restored},
+		{"drained", updating(websites, website(labels(label, "a", label+"-drain", "true")), website(nil)),
+			admission.Handover},
+		{"drained by the default label", updating(websites, website(labels(label, "a", drainLabel, "true")), website(nil)),
+			admission.Restored},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			answer := admission.Decide(t.Context(), own, &tc.req, nil)
@@ -562,19 +629,30 @@ func byShards() []example {
 	return []example{
 		{"a new child by a shard while objects move", abcMove, by("a", create(configmaps, child(nil))), admission.ByShard},
 		{"the same by another shard", abcMove, by("c", create(configmaps, child(other))), admission.ByShard},
-		{"the same with a left-over drain label", abcMove, by("a", create(configmaps, child(labels(drainLabel, "true")))), admission.ByShard},
-		{"a new child by a shard in a paused ring", paused("a", "b", "c"), by("a", create(configmaps, child(nil))), admission.ByShard},
-		{"a new grandchild by a shard, whose controller cannot be read", abcMove, by("a", create(configmaps, grandchild("4", nil))), admission.ByShard},
+		{"the same with a left-over drain label", abcMove, by("a", create(configmaps, child(labels(drainLabel, "true")))),
+			admission.ByShard},
+		{"a new child by a shard in a paused ring", paused("a", "b", "c"), by("a", create(configmaps, child(nil))),
+			admission.ByShard},
+		{"a new grandchild by a shard, whose controller cannot be read", abcMove,
+			by("a", create(configmaps, grandchild("4", nil))), admission.ByShard},
 		{"a new child by a shard while nothing moves", abc, by("a", create(configmaps, child(nil))), admission.ByShard},
-		{"a new grandchild by a shard while nothing moves", abc, by("a", create(configmaps, grandchild("4", nil))), admission.ByShard},
+		{"a new grandchild by a shard while nothing moves", abc, by("a", create(configmaps, grandchild("4", nil))),
+			admission.ByShard},
 		{"a new child by a Pod that is no shard", abcMove, by("d", create(configmaps, child(nil))), admission.Moving},
-		{"a new child by a Pod with the name of a shard in another namespace", abcMove, by("other/a", create(configmaps, child(nil))), admission.Moving},
-		{"a new child by a shard that released its Lease", moving("a:", "b", "c"), by("a", create(configmaps, child(nil))), admission.Moving},
-		{"a new child by a shard whose Lease was taken", moving("a:shardlease-controller", "b", "c"), by("a", create(configmaps, child(nil))), admission.Moving},
-		{"a new child by a shard whose name is held twice", moving("a", "other/a", "b"), by("a", create(configmaps, child(nil))), admission.Moving},
-		{"an update of a child by a shard", abcMove, by("a", updating(configmaps, child(nil), child(other))), admission.Moving},
-		{"a new child of a resource that the ring's status does not name yet, by a shard", unrecordedChildren("a", "b"), by("a", create(configmaps, child(nil))), admission.Unrecorded},
-		{"a new object with a foreign controller, by a shard", abcMove, by("a", create(configmaps, foreign)), admission.ForeignOwner},
+		{"a new child by a Pod with the name of a shard in another namespace", abcMove,
+			by("other/a", create(configmaps, child(nil))), admission.Moving},
+		{"a new child by a shard that released its Lease", moving("a:", "b", "c"), by("a", create(configmaps, child(nil))),
+			admission.Moving},
+		{"a new child by a shard whose Lease was taken", moving("a:shardlease-controller", "b", "c"),
+			by("a", create(configmaps, child(nil))), admission.Moving},
+		{"a new child by a shard whose name is held twice", moving("a", "other/a", "b"),
+			by("a", create(configmaps, child(nil))), admission.Moving},
+		{"an update of a child by a shard", abcMove, by("a", updating(configmaps, child(nil), child(other))),
+			admission.Moving},
+		{"a new child of a resource that the ring's status does not name yet, by a shard", unrecordedChildren("a", "b"),
+			by("a", create(configmaps, child(nil))), admission.Unrecorded},
+		{"a new object with a foreign controller, by a shard", abcMove, by("a", create(configmaps, foreign)),
+			admission.ForeignOwner},
 		{"a new main object by a shard", abcMove, by("a", create(websites, website(nil))), admission.Assigned},
 	}
 }
@@ -586,7 +664,8 @@ func TestShardThatDoesNotWatchTheNamespace(t *testing.T) {
 		return &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "shards", Name: name, Labels: map[string]string{contract.LabelClusterRing: "example"},
-				Annotations: map[string]string{contract.AnnotationNamespaces: contract.NamespacesValue([]string{namespace}, at.Time)},
+				Annotations: map[string]string{contract.AnnotationNamespaces: contract.NamespacesValue([]string{namespace},
+					at.Time)},
 			},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(name), RenewTime: &at},
 		}
@@ -613,7 +692,8 @@ func TestChildBeyondTheNamespacesOfTheShard(t *testing.T) {
 	l := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: "a", Labels: map[string]string{contract.LabelClusterRing: ring},
-			Annotations: map[string]string{contract.AnnotationNamespaces: contract.NamespacesValue([]string{"default"}, at.Time)},
+			Annotations: map[string]string{contract.AnnotationNamespaces: contract.NamespacesValue([]string{"default"},
+				at.Time)},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("a"), RenewTime: &at},
 	}

@@ -60,7 +60,8 @@ func keyed(k v1alpha1.ObjectKey, change ...func(*admission.Facts)) *admission.Ri
 
 	f := state("a", "b", "c").Facts()
 	f.Resources = resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
-		{Group: "example.org", Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}, Key: &k},
+		{Group: "example.org", Resource: "websites",
+			ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}, Key: &k},
 	}})
 
 	for _, c := range change {
@@ -107,49 +108,68 @@ func TestDecideByKeys(t *testing.T) {
 
 	for _, e := range []example{
 		{"a new object with the label", label, create(websites, website(ofAcme)), admission.Assigned},
-		{"a new object with the label, whose name is yet to be generated", label, create(websites, named), admission.Assigned},
+		{"a new object with the label, whose name is yet to be generated", label, create(websites, named),
+			admission.Assigned},
 		{"a new object without the label", label, create(websites, website(nil)), admission.Assigned},
-		{"a new object without the label, whose name is yet to be generated", label, create(websites, unnamed), admission.NameUnknown},
+		{"a new object without the label, whose name is yet to be generated", label, create(websites, unnamed),
+			admission.NameUnknown},
 		{"a new object in a namespace", namespace, create(websites, website(nil)), admission.Assigned},
-		{"a new object in a namespace, whose name is yet to be generated", namespace, create(websites, unnamed), admission.Assigned},
+		{"a new object in a namespace, whose name is yet to be generated", namespace, create(websites, unnamed),
+			admission.Assigned},
 
-		{"the label changes", label, updating(websites, website(at("b", tenant, acme)), website(at("b", tenant, beta))), admission.Rekeyed},
-		{"the label changes, and nothing can follow", flat(), updating(clusters, website(at("b", tenant, acme)), website(at("b", tenant, beta))), admission.Rekeyed},
-		{"the label is removed", label, updating(websites, website(at("b", tenant, acme)), website(at("b"))), admission.Rekeyed},
-		{"the label is added", label, updating(websites, website(at("c")), website(at("c", tenant, acme))), admission.Rekeyed},
-		{"the label changes, and the shard stays", label, updating(websites, website(at("c", tenant, acme)), website(at("c", tenant, beta))), admission.Labelled},
-		{"the label does not change", label, updating(websites, website(at("c", tenant, acme)), website(at("c", tenant, acme))), admission.Labelled},
+		{"the label changes", label, updating(websites, website(at("b", tenant, acme)), website(at("b", tenant, beta))),
+			admission.Rekeyed},
+		{"the label changes, and nothing can follow", flat(),
+			updating(clusters, website(at("b", tenant, acme)), website(at("b", tenant, beta))), admission.Rekeyed},
+		{"the label is removed", label, updating(websites, website(at("b", tenant, acme)), website(at("b"))),
+			admission.Rekeyed},
+		{"the label is added", label, updating(websites, website(at("c")), website(at("c", tenant, acme))),
+			admission.Rekeyed},
+		{"the label changes, and the shard stays", label,
+			updating(websites, website(at("c", tenant, acme)), website(at("c", tenant, beta))), admission.Labelled},
+		{"the label does not change", label, updating(websites, website(at("c", tenant, acme)),
+			website(at("c", tenant, acme))), admission.Labelled},
 		{
 			"the label changes of an object that drains", label,
-			updating(websites, website(at("b", tenant, acme, drainLabel, "true")), website(at("b", tenant, beta, drainLabel, "true"))), admission.Labelled,
+			updating(websites, website(at("b", tenant, acme, drainLabel, "true")),
+				website(at("b", tenant, beta, drainLabel, "true"))), admission.Labelled,
 		},
 		{
 			"the label changes again of an object that drains for another shard", flat(),
-			updating(clusters, website(at("b", tenant, acme, drainLabel, "a")), website(at("b", tenant, beta, drainLabel, "a"))), admission.Rekeyed,
+			updating(clusters, website(at("b", tenant, acme, drainLabel, "a")), website(at("b", tenant, beta, drainLabel, "a"))),
+			admission.Rekeyed,
 		},
-		{"the label changes, and the shard label too", label, updating(websites, website(at("b", tenant, acme)), website(at("a", tenant, beta))), admission.Restored},
-		{"the label changes of an object at a shard that does not work", label, updating(websites, website(at("gone", tenant, acme)), website(at("gone", tenant, beta))), admission.Labelled},
-		{"the label changes, and drops the shard label", label, updating(websites, website(at("b", tenant, acme)), website(ofBeta)), admission.Restored},
-		{"the label changes in a ring with keys by namespace", namespace, updating(websites, website(at("b", tenant, acme)), website(at("b", tenant, beta))), admission.Labelled},
-		{"the label of a controlled object changes", label, updating(configmaps, child(at("b", tenant, acme)), child(at("b", tenant, beta))), admission.Labelled},
+		{"the label changes, and the shard label too", label,
+			updating(websites, website(at("b", tenant, acme)), website(at("a", tenant, beta))), admission.Restored},
+		{"the label changes of an object at a shard that does not work", label,
+			updating(websites, website(at("gone", tenant, acme)), website(at("gone", tenant, beta))), admission.Labelled},
+		{"the label changes, and drops the shard label", label,
+			updating(websites, website(at("b", tenant, acme)), website(ofBeta)), admission.Restored},
+		{"the label changes in a ring with keys by namespace", namespace,
+			updating(websites, website(at("b", tenant, acme)), website(at("b", tenant, beta))), admission.Labelled},
+		{"the label of a controlled object changes", label,
+			updating(configmaps, child(at("b", tenant, acme)), child(at("b", tenant, beta))), admission.Labelled},
 
 		{"a child of an object at its place", label, create(configmaps, childOf("at its place")), admission.Assigned},
 		{"a child of an object without the label", label, create(configmaps, childOf("bare")), admission.Assigned},
 		{"a child of an object that drains", label, create(configmaps, childOf("draining")), admission.Moving},
-		{"a child of an object at another shard than its key's", label, create(configmaps, childOf("elsewhere")), admission.Moving},
+		{"a child of an object at another shard than its key's", label, create(configmaps, childOf("elsewhere")),
+			admission.Moving},
 		{"a child of an object without a shard", label, create(configmaps, childOf("nowhere")), admission.Moving},
 		{"a child of an object that is gone", label, create(configmaps, childOf("gone")), admission.Moving},
 		{"a child of an object that cannot be read", label, create(configmaps, childOf("4")), admission.OwnerUnread},
 		{"a child in a namespace", namespace, create(configmaps, childOf("gone")), admission.Assigned},
 		{
-			"a child in a namespace while objects move to their new keys", keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}, func(f *admission.Facts) { f.Rekeying = true }),
+			"a child in a namespace while objects move to their new keys",
+			keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}, func(f *admission.Facts) { f.Rekeying = true }),
 			create(configmaps, childOf("gone")), admission.Moving,
 		},
 	} {
 		t.Run(e.what, func(t *testing.T) {
 			a := admission.Decide(t.Context(), e.ring, &e.req, people{})
 			require.Equal(t, e.want, a.Outcome)
-			require.Equal(t, e.want == admission.Rekeyed || a.Outcome == admission.Restored && e.req.Object.Labels[shardLabel] != "", a.Drain != "")
+			require.Equal(t, e.want == admission.Rekeyed || a.Outcome == admission.Restored &&
+				e.req.Object.Labels[shardLabel] != "", a.Drain != "")
 
 			patch, err := e.ring.Patch(a, e.req.Object)
 			require.NoError(t, err)
@@ -171,7 +191,8 @@ func TestDecideByKeys(t *testing.T) {
 // All objects of a tenant, and all of a namespace, go to one shard, whatever their names.
 func TestObjectsThatBelongTogether(t *testing.T) {
 	for _, r := range []*admission.Ring{
-		keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}), keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}),
+		keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}),
+		keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}),
 	} {
 		shards := map[string]bool{}
 
@@ -209,7 +230,8 @@ func TestChildByAShardNeedsNoRead(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			r := keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}, change)
 			req := by("a", create(configmaps, child(nil)))
-			require.Equal(t, admission.Answer{Outcome: admission.ByShard, Shard: "a"}, admission.Decide(t.Context(), r, &req, unasked{t}))
+			require.Equal(t, admission.Answer{Outcome: admission.ByShard, Shard: "a"},
+				admission.Decide(t.Context(), r, &req, unasked{t}))
 		})
 	}
 }
@@ -222,14 +244,16 @@ func selective(shards ...string) *admission.Ring {
 
 	f := state(shards...).Facts()
 	f.Resources = resources.Resolve(mapper, v1alpha1.ClusterRingSpec{
-		Resources:      []v1alpha1.RingResource{{Group: "example.org", Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}}},
+		Resources: []v1alpha1.RingResource{{Group: "example.org", Resource: "websites",
+			ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}}},
 		ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"operator": "ours"}},
 	})
 
 	return admission.NewRing(f)
 }
 
-// site are ancestors: a website with these labels, which controls what follows the object with UID 2 too; a nil map is no website.
+// site are ancestors: a website with these labels, which controls what follows the object with UID 2 too; a nil map is
+// no website.
 type site struct {
 	people
 
@@ -255,19 +279,25 @@ func TestDecideWithSelector(t *testing.T) {
 		{"a new object of another operator", nil, create(websites, website(theirs)), admission.NotSelected},
 		{"a new object of none", nil, create(websites, website(nil)), admission.NotSelected},
 		{"an object that comes into the ring", nil, updating(websites, website(theirs), website(ours)), admission.Handover},
-		{"an object that leaves the ring and keeps its shard until it is drained", nil, updating(websites, website(oursAtA), website(labels("operator", "theirs", shardLabel, "a"))), admission.Labelled},
-		{"an object that leaves the ring and drops its label", nil, updating(websites, website(oursAtA), website(theirs)), admission.Restored},
+		{"an object that leaves the ring and keeps its shard until it is drained", nil,
+			updating(websites, website(oursAtA), website(labels("operator", "theirs", shardLabel, "a"))), admission.Labelled},
+		{"an object that leaves the ring and drops its label", nil, updating(websites, website(oursAtA), website(theirs)),
+			admission.Restored},
 
 		{"a new child", oursAtA, create(configmaps, child(nil)), admission.Assigned},
 		{"a new child whose own labels are others", oursAtA, create(configmaps, child(theirs)), admission.Assigned},
 		{"a new child of an owner without a shard", ours, create(configmaps, child(nil)), admission.Moving},
-		{"a new child of an owner that drains", labels("operator", "ours", shardLabel, "a", drainLabel, "true"), create(configmaps, child(nil)), admission.Moving},
+		{"a new child of an owner that drains", labels("operator", "ours", shardLabel, "a", drainLabel, "true"),
+			create(configmaps, child(nil)), admission.Moving},
 		{"a new child of an owner of another operator", theirs, create(configmaps, child(ours)), admission.ForeignOwner},
-		{"a new child of an owner that leaves", labels("operator", "theirs", shardLabel, "a"), create(configmaps, child(nil)), admission.ForeignOwner},
+		{"a new child of an owner that leaves", labels("operator", "theirs", shardLabel, "a"), create(configmaps, child(nil)),
+			admission.ForeignOwner},
 		{"a new child of an owner that does not exist", nil, create(configmaps, child(nil)), admission.ForeignOwner},
-		{"a dropped label of a child whose owner leaves", labels("operator", "theirs", shardLabel, "a"), updating(configmaps, child(labels(shardLabel, "a")), child(nil)), admission.Restored},
+		{"a dropped label of a child whose owner leaves", labels("operator", "theirs", shardLabel, "a"),
+			updating(configmaps, child(labels(shardLabel, "a")), child(nil)), admission.Restored},
 		{"a new grandchild of another operator", theirs, create(configmaps, grandchild("2", nil)), admission.ForeignOwner},
-		{"a new grandchild whose controller is no more", oursAtA, create(configmaps, grandchild("5", nil)), admission.ForeignOwner},
+		{"a new grandchild whose controller is no more", oursAtA, create(configmaps, grandchild("5", nil)),
+			admission.ForeignOwner},
 	} {
 		t.Run(e.what, func(t *testing.T) {
 			require.Equal(t, e.want, admission.Decide(t.Context(), r, &e.req, site{labels: e.owner}).Outcome)
@@ -275,5 +305,6 @@ func TestDecideWithSelector(t *testing.T) {
 	}
 
 	none := create(websites, website(theirs))
-	require.Equal(t, admission.NotSelected, admission.Decide(t.Context(), selective(), &none, nobody{t}).Outcome, "nobody is warned that there is no shard")
+	require.Equal(t, admission.NotSelected, admission.Decide(t.Context(), selective(), &none, nobody{t}).Outcome,
+		"nobody is warned that there is no shard")
 }

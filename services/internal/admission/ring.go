@@ -1,16 +1,19 @@
-// Package admission decides, from the state of a ring and the content of a write, which shard label an object gets in that write.
+// Package admission decides, from the state of a ring and the content of a write, which shard label an object gets in
+// that write.
 //
-// It takes no lock and has no clock: the answer depends on the request and one immutable [Ring]. Only if the controller of an
-// object follows another object, or if labels of the controller decide, and no shard creates the object, does it ask for an object.
+// It takes no lock and has no clock: the answer depends on the request and one immutable [Ring]. Only if the controller
+// of an object follows another object, or if labels of the controller decide, and no shard creates the object, does it
+// ask for an object.
 //
 // # Invariants
 //
 //  1. Every request is allowed. What cannot be assigned now is admitted unchanged, and the rebalancer assigns it.
 //  2. A shard label is only written with the name of an available shard, or with its previous value.
-//  3. An object that carries a shard label after the write keeps its shard. It gets a drain label if the write changes the label that
-//     is its key, and the new key belongs to another shard.
-//  4. No shard loses an object without a drain label on the object: if a write drops or changes the shard label of an object that was
-//     not asked to move, the label is restored, whatever is known about the shard. The rest of the write is stored.
+//  3. An object that carries a shard label after the write keeps its shard. It gets a drain label if the write changes
+//     the label that is its key, and the new key belongs to another shard.
+//  4. No shard loses an object without a drain label on the object: if a write drops or changes the shard label of an
+//     object that was not asked to move, the label is restored, whatever is known about the shard. The rest of the
+//     write is stored.
 //  5. Equal rings and requests result in equal answers.
 //  6. An object gets a label only if the ring's status records that objects of its resource may carry one.
 package admission
@@ -38,19 +41,21 @@ type Facts struct {
 	Refusal string
 	// Resources are the ring's resources as the API server serves them.
 	Resources *resources.Set
-	// Recorded are the resources in status.assignment.resources of the ring. Objects of other resources get no label: if the
-	// resource left the ring before the rebalancer has looked, the rebalancer would not know that it must remove a label.
+	// Recorded are the resources in status.assignment.resources of the ring. Objects of other resources get no label: if
+	// the resource left the ring before the rebalancer has looked, the rebalancer would not know that it must remove a
+	// label.
 	Recorded sets.Set[schema.GroupResource]
 	// View contains the ring's shards.
 	View *membership.View
-	// AssignedFingerprint is status.assignment.fingerprint of the ring: the set of shards for which every object was last found
-	// in its place. Empty if that is not known.
+	// AssignedFingerprint is status.assignment.fingerprint of the ring: the set of shards for which every object was last
+	// found in its place. Empty if that is not known.
 	AssignedFingerprint string
-	// ResourceFingerprints are the same for each main resource alone, from status.assignment.resources. If the fingerprint of the ring or
-	// that of a resource is that of the view, no object of the resource moves. Versions that know only the former leave the others empty.
+	// ResourceFingerprints are the same for each main resource alone, from status.assignment.resources. If the fingerprint
+	// of the ring or that of a resource is that of the view, no object of the resource moves. Versions that know only the
+	// former leave the others empty.
 	ResourceFingerprints map[schema.GroupResource]string
-	// Rekeying is true if the ring's status does not record the keys of the resources yet: objects are moving to the shards of their
-	// new keys.
+	// Rekeying is true if the ring's status does not record the keys of the resources yet: objects are moving to the
+	// shards of their new keys.
 	Rekeying bool
 	// Deleting is true if the ring is being deleted.
 	Deleting bool
@@ -67,13 +72,14 @@ type Ring struct {
 	empty bool
 }
 
-// NewRing prepares facts for decisions. It builds the table, so that no request has to wait for it. The resources and the view of
-// the facts must not be nil.
+// NewRing prepares facts for decisions. It builds the table, so that no request has to wait for it. The resources and
+// the view of the facts must not be nil.
 func NewRing(f Facts) *Ring {
 	keys := contract.LabelKeysOf(f.Name, f.ShardLabel)
 
 	return &Ring{
-		facts: f, shardLabel: keys.Shard, drainLabel: keys.Drain, settled: f.settled(), empty: len(f.View.AvailableShards()) == 0,
+		facts: f, shardLabel: keys.Shard, drainLabel: keys.Drain, settled: f.settled(),
+		empty: len(f.View.AvailableShards()) == 0,
 	}
 }
 
@@ -94,8 +100,8 @@ func (f *Facts) settled() sets.Set[schema.GroupResource] {
 	return all
 }
 
-// inPlace reports whether the owner is at the shard of its key, as far as is known. An object between others that no longer exists
-// may have followed any main object.
+// inPlace reports whether the owner is at the shard of its key, as far as is known. An object between others that no
+// longer exists may have followed any main object.
 func (r *Ring) inPlace(owner *resources.Owner) bool {
 	if _, role, _ := r.facts.Resources.Find(owner.Resource.GroupResource()); role == resources.Main {
 		return r.settled.Has(owner.Resource.GroupResource())
@@ -122,7 +128,8 @@ func (r *Ring) noShard(namespace string) string {
 }
 
 func (r *Ring) keyless(of resources.Resource) string {
-	return r.warn(": the key of %s is %s, which the object lacks: it is assigned by its name, and not with others", of.GroupResource(), of.Key)
+	return r.warn(": the key of %s is %s, which the object lacks: it is assigned by its name, and not with others",
+		of.GroupResource(), of.Key)
 }
 
 // operation is one operation of a JSON Patch (RFC 6902).

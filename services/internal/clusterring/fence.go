@@ -47,7 +47,8 @@ func ShardHolders(view *membership.View, leases []*coordinationv1.Lease) []v1alp
 
 	for _, l := range leases {
 		// Of several Leases with one name that count, that of the shard which works is held, and the others are not.
-		if pod := lease.Pod(l); pod != "" && view.Works(l.Name) && view.Namespaces().Count(l.Namespace) && lease.RecordOf(l).HeldBy(l.Name) {
+		if pod := lease.Pod(l); pod != "" && view.Works(l.Name) && view.Namespaces().Count(l.Namespace) &&
+			lease.RecordOf(l).HeldBy(l.Name) {
 			out = append(out, v1alpha1.ShardHolder{Shard: l.Name, Pod: pod})
 		}
 	}
@@ -89,8 +90,9 @@ func FenceParameter(ring *v1alpha1.ClusterRing, holders []v1alpha1.ShardHolder) 
 	}
 
 	return &v1alpha1.PolicyParameter{
-		ObjectMeta: metav1.ObjectMeta{Name: contract.FenceName(ring.Name), Labels: map[string]string{contract.LabelClusterRing: ring.Name}},
-		Data:       data,
+		ObjectMeta: metav1.ObjectMeta{Name: contract.FenceName(ring.Name),
+			Labels: map[string]string{contract.LabelClusterRing: ring.Name}},
+		Data: data,
 	}
 }
 

@@ -23,7 +23,8 @@ import (
 
 func ringOf(name, label string, second int64) v1alpha1.ClusterRing {
 	return v1alpha1.ClusterRing{
-		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(second, 0)}, Spec: v1alpha1.ClusterRingSpec{ShardLabel: label},
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(second, 0)},
+		Spec:       v1alpha1.ClusterRingSpec{ShardLabel: label},
 	}
 }
 
@@ -96,27 +97,32 @@ func TestOneHolderPerLabel(t *testing.T) {
 func TestMessage(t *testing.T) {
 	c := LabelInUseCondition(v1alpha1.ConditionReady, new(ringOf("b", "x/1", 1)), "a")
 	require.Equal(t, v1alpha1.ReasonShardLabelInUse, c.Reason)
-	require.Equal(t, "ring a, which is older, uses the same spec.shardLabel x/1, so no service acts for this ring: delete this ring and create it "+
+	require.Equal(t, "ring a, which is older, uses the same spec.shardLabel x/1, so no service acts for this ring: "+
+		"delete this ring and create it "+
 		"with another shardLabel, or delete ring a", c.Message)
 }
 
 // Names that are longer than what the suffix contains can be searched.
 func TestCollidingNames(t *testing.T) {
-	older, younger := ringOf("colliding-rings-of-a-very-long-name-abcdef-727", "", 1), ringOf("colliding-rings-of-a-very-long-name-abcdef-27184", "", 2)
+	older, younger := ringOf("colliding-rings-of-a-very-long-name-abcdef-727", "", 1),
+		ringOf("colliding-rings-of-a-very-long-name-abcdef-27184", "", 2)
 	all := []v1alpha1.ClusterRing{older, younger, ringOf(older.Name[:wholeName], "", 0)}
 
 	require.Equal(t, older.LabelKeys(), younger.LabelKeys())
 	require.Equal(t, older.Name, Older(&younger, all))
 	require.Empty(t, Older(&older, all))
-	require.Equal(t, "ring "+older.Name+", which is older, has the same suffix clusterring-2d8ad6a8-colliding-rings-of-a-very-long-name-abcdef of labels and names, "+
-		"so no service acts for this ring: delete this ring and create it with another name, or delete ring "+older.Name, LabelInUse(&younger, older.Name))
+	require.Equal(t, "ring "+older.Name+", which is older, has the same suffix "+
+		"clusterring-2d8ad6a8-colliding-rings-of-a-very-long-name-abcdef of labels and names, "+
+		"so no service acts for this ring: delete this ring and create it with another name, or delete ring "+older.Name,
+		LabelInUse(&younger, older.Name))
 
 	// Its webhook and its fence would have the names of the other's.
 	younger.Spec.ShardLabel = "x/1"
 	require.Equal(t, older.Name, Older(&younger, all))
 
 	require.True(t, mayCollide(&younger))
-	require.True(t, strings.HasSuffix(contract.RingSuffix(older.Name[:wholeName]), "-"+older.Name[:wholeName]), "a name of this length is whole")
+	require.True(t, strings.HasSuffix(contract.RingSuffix(older.Name[:wholeName]), "-"+older.Name[:wholeName]),
+		"a name of this length is whole")
 	require.False(t, strings.HasSuffix(contract.RingSuffix(older.Name[:wholeName]+"x"), "x"))
 	require.False(t, mayCollide(&all[2]))
 }
@@ -182,7 +188,8 @@ func TestServicesShareOneStatus(t *testing.T) {
 
 func TestNothingIsWrittenWhenNothingChanges(t *testing.T) {
 	w := newWorld(t)
-	part := StatusPart{Shards: new(int32(1)), AvailableShards: new(int32(1)), Conditions: []metav1.Condition{condition("Ready", metav1.ConditionTrue)}}
+	part := StatusPart{Shards: new(int32(1)), AvailableShards: new(int32(1)),
+		Conditions: []metav1.Condition{condition("Ready", metav1.ConditionTrue)}}
 
 	w.write("one", part)
 	version := w.ring.ResourceVersion

@@ -24,8 +24,8 @@ const maxMessage = 32 * 1024
 // attempts is how often a write is tried if others write to the ring at the same time.
 const attempts = 5
 
-// StatusPart is what one service reports about a ring. A nil field does not belong to this service. A service must always
-// pass its complete part: what it omits is removed.
+// StatusPart is what one service reports about a ring. A nil field does not belong to this service. A service must
+// always pass its complete part: what it omits is removed.
 type StatusPart struct {
 	// ObservedGeneration is the last generation of the spec that the service saw.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
@@ -53,9 +53,9 @@ type StatusWriter struct {
 	Clock clock.PassiveClock
 }
 
-// Write applies the part to the status of the ring. It sends nothing if the given ring already contains the part, and does
-// nothing if the ring is gone. The time of a transition is kept unless a condition's status changes. It returns the API
-// server's error, which is Conflict if there is another ring of this name now; ring is not changed.
+// Write applies the part to the status of the ring. It sends nothing if the given ring already contains the part, and
+// does nothing if the ring is gone. The time of a transition is kept unless a condition's status changes. It returns
+// the API server's error, which is Conflict if there is another ring of this name now; ring is not changed.
 func (w StatusWriter) Write(ctx context.Context, ring *v1alpha1.ClusterRing, p StatusPart) error {
 	if w.Shown(ring, p) {
 		return nil

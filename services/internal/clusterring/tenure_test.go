@@ -157,7 +157,8 @@ func TestServicesTakeTheRingOfASharderThatIsGone(t *testing.T) {
 
 // held returns a ring that the shards of a namespace hold.
 func held(namespace string) *v1alpha1.ClusterRing {
-	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r", Finalizers: []string{contract.FinalizerRebalancer}}}
+	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r",
+		Finalizers: []string{contract.FinalizerRebalancer}}}
 	Embedded("r", namespace).Take(ring)
 
 	return ring
@@ -234,7 +235,8 @@ func everything() (rings []*v1alpha1.ClusterRing, texts []string) {
 	for _, deleting := range []bool{false, true} {
 		for _, wanted := range []string{"", "here", "there"} {
 			for _, finalizer := range []bool{true, false} {
-				for _, said := range []*string{nil, new(contract.SharderNobody), &own, &elsewhere, new("made-up"), new("/"), new("")} {
+				for _, said := range []*string{nil, new(contract.SharderNobody), &own, &elsewhere, new("made-up"), new("/"),
+					new("")} {
 					ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
 					text := []string{"wanted " + wanted}
 

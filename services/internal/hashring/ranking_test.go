@@ -21,8 +21,8 @@ func numbered(n int) []string {
 	return shards
 }
 
-// In a table of many shards, the bound pushes many partitions on, so favourites alone do not determine the next owner. Each place
-// is compared with the table that is built without the shards before it.
+// In a table of many shards, the bound pushes many partitions on, so favourites alone do not determine the next owner.
+// Each place is compared with the table that is built without the shards before it.
 func TestRankingIsExactInLargeRings(t *testing.T) {
 	const places = 3
 
@@ -52,7 +52,8 @@ func TestRankingWithoutFavourites(t *testing.T) {
 
 	for _, left := range [][]int32{{}, {7}, {7, 99}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}} {
 		for partition := 0; partition < Partitions; partition += 1111 {
-			require.Equal(t, without.ownerWithout(left, partition, owned), with.ownerWithout(left, partition, owned), "partition %d without %v", partition, left)
+			require.Equal(t, without.ownerWithout(left, partition, owned), with.ownerWithout(left, partition, owned),
+				"partition %d without %v", partition, left)
 		}
 	}
 	require.Empty(t, newFavourites(numbered(math.MaxUint16+2)).table)

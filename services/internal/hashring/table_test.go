@@ -43,7 +43,8 @@ func table(t require.TestingT, r *hashring.Table) []string {
 	return owners
 }
 
-// names are realistic names of shards, and names that would collide if they were joined with numbers without a separator.
+// names are realistic names of shards, and names that would collide if they were joined with numbers without a
+// separator.
 func names(least, most int) *rapid.Generator[[]string] {
 	name := rapid.OneOf(
 		rapid.StringMatching(`[a-z]([a-z0-9-]{0,20}[a-z0-9])?`),
@@ -94,8 +95,8 @@ func TestInvariants(t *testing.T) {
 	})
 }
 
-// With three shards, the bound does not bind, so only the necessary partitions move. It causes few other moves, and these are limited: with n shards, at
-// most the excess over a shard's share.
+// With three shards, the bound does not bind, so only the necessary partitions move. It causes few other moves, and
+// these are limited: with n shards, at most the excess over a shard's share.
 func TestLeavingMovesFewOtherPartitions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := names(2, rapid.SampledFrom([]int{3, 60}).Draw(t, "most")).Draw(t, "shards")
@@ -206,7 +207,8 @@ func TestRankingIsExact(t *testing.T) {
 
 func TestFingerprintSeparatesNames(t *testing.T) {
 	sets := [][]string{
-		nil, {""}, {"", "a"}, {"a"}, {"b"}, {"a", "b"}, {"ab"}, {"a,b"}, {"a\x00b"}, {"a/b"}, {"b", "a", "c"}, {"ab", "c"}, {"a", "bc"},
+		nil, {""}, {"", "a"}, {"a"}, {"b"}, {"a", "b"}, {"ab"}, {"a,b"}, {"a\x00b"}, {"a/b"}, {"b", "a", "c"}, {"ab", "c"},
+		{"a", "bc"},
 		{"x-1"}, {"x-11"}, {"x-10"}, {"x-1", "x-10"}, {"x-1", "x-11"}, {"x-1", "10"}, {"x-11", "0"}, {"x-110"},
 	}
 	seen := map[string][]string{}
@@ -220,8 +222,8 @@ func TestFingerprintSeparatesNames(t *testing.T) {
 	}
 }
 
-// Names that would be equal with a number appended, or that differ in one character, own random partitions and not the same ones:
-// a share of 1/n each, for any names.
+// Names that would be equal with a number appended, or that differ in one character, own random partitions and not the
+// same ones: a share of 1/n each, for any names.
 func TestNamesThatLookAlikeShareNothing(t *testing.T) {
 	shards := []string{"x-1", "x-10", "x-11", "x-110", "x-111", "x-1-0", "x-1-10", "x", "x-", "1", "10", "11", "X-1"}
 	r := hashring.New(shards)
@@ -286,8 +288,8 @@ func TestLosingShards(t *testing.T) {
 	require.Equal(t, slices.Sorted(maps.Keys(lost)), hashring.LosingShards(before, after))
 }
 
-// The golden file pins the algorithm. If it changes, every object of every cluster may change its shard, and replicas of
-// different versions disagree: the version in the fingerprint must then also change.
+// The golden file pins the algorithm. If it changes, every object of every cluster may change its shard, and replicas
+// of different versions disagree: the version in the fingerprint must then also change.
 func TestGolden(t *testing.T) {
 	var got strings.Builder
 	for _, shards := range [][]string{
@@ -299,7 +301,8 @@ func TestGolden(t *testing.T) {
 	} {
 		describe(&got, shards)
 	}
-	golden.Assert(t, got.String(), "tables.txt") // the algorithm has changed if this fails: if that is meant, change its version
+	// the algorithm has changed if this fails: if that is meant, change its version
+	golden.Assert(t, got.String(), "tables.txt")
 }
 
 // describe writes a table: its shards with their shares, some complete partitions, and a digest of the whole table.
@@ -309,7 +312,8 @@ func describe(w *strings.Builder, shards []string) {
 	fmt.Fprintf(w, "fingerprint  %s\n", r.Fingerprint())
 
 	for _, shard := range r.Shards() {
-		fmt.Fprintf(w, "partitions   %-8s %5d  %.4f of the mean\n", shard, r.PartitionsOf(shard), float64(r.PartitionsOf(shard))*float64(r.Len())/hashring.Partitions)
+		fmt.Fprintf(w, "partitions   %-8s %5d  %.4f of the mean\n", shard, r.PartitionsOf(shard),
+			float64(r.PartitionsOf(shard))*float64(r.Len())/hashring.Partitions)
 	}
 
 	digest := sha256.New()

@@ -14,7 +14,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/key"
 )
 
-// zipf returns the sizes of n tenants with 10,000 objects in all, if the k-th largest has 1/k of the objects of the largest.
+// zipf returns the sizes of n tenants with 10,000 objects in all, if the k-th largest has 1/k of the objects of the
+// largest.
 func zipf(n int) []int {
 	var sum float64
 	for k := range n {
@@ -32,12 +33,14 @@ func zipf(n int) []int {
 // even returns the sizes of n tenants of equal size.
 func even(n int) []int { return slices.Repeat([]int{10_000 / n}, n) }
 
-// TestSkewOfTenants measures how unequal the shards are if objects that belong together are at one shard: how many times as many objects
-// as the mean the fullest shard has, over 100 sets of tenants' names. docs/keys.md shows the result.
+// TestSkewOfTenants measures how unequal the shards are if objects that belong together are at one shard: how many
+// times as many objects as the mean the fullest shard has, over 100 sets of tenants' names. docs/keys.md shows the
+// result.
 func TestSkewOfTenants(t *testing.T) {
 	var out strings.Builder
 
-	fmt.Fprintf(&out, "%-41s %12s %12s %12s %12s\n", "max/mean: median (worst 5 %)", "3 shards", "5 shards", "10 shards", "20 shards")
+	fmt.Fprintf(&out, "%-41s %12s %12s %12s %12s\n", "max/mean: median (worst 5 %)", "3 shards", "5 shards", "10 shards",
+		"20 shards")
 
 	for _, c := range []struct {
 		what  string
@@ -135,7 +138,8 @@ func measure(t *testing.T, shards, sets int) (average figures) {
 
 		average.balance += float64(fullest) * float64(shards) / hashring.Partitions
 		average.join += moved(t, without, with) / float64(with.PartitionsOf(joiner))
-		average.leave += moved(t, without, hashring.New(remove(without.Shards(), leaver))) / float64(without.PartitionsOf(leaver))
+		average.leave += moved(t, without, hashring.New(remove(without.Shards(),
+			leaver))) / float64(without.PartitionsOf(leaver))
 	}
 
 	average.balance /= float64(sets)

@@ -19,8 +19,9 @@ func view(n int) *membership.View {
 	for i := range leases {
 		name := fmt.Sprintf("shard-%d", i)
 		leases[i] = &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Labels: map[string]string{contract.LabelClusterRing: "ring"}},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default",
+				Labels: map[string]string{contract.LabelClusterRing: "ring"}},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &name},
 		}
 	}
 
@@ -48,7 +49,8 @@ func BenchmarkDecide(b *testing.B) {
 			{"new", plan.Assign, plan.Object{}},
 			{"elsewhere", plan.Drain, plan.Object{Shard: away, Labelled: true}},
 			{"lost", plan.Assign, plan.Object{Shard: "gone", Labelled: true}},
-			{"controlled", plan.Assign, plan.Object{Controlled: true, Owner: plan.Owner{Exists: true, Belongs: true, Shard: home}}},
+			{"controlled", plan.Assign, plan.Object{Controlled: true,
+				Owner: plan.Owner{Exists: true, Belongs: true, Shard: home}}},
 		} {
 			b.Run(fmt.Sprintf("%s/shards=%d", c.what, n), func(b *testing.B) {
 				b.ReportAllocs()

@@ -1,12 +1,14 @@
 // Package plan decides what happens to the shard label and the drain label of one object.
 //
-// It reads the labels of the object, where the ring assigns the object, and for a controlled object where its owner is. It returns
-// one [Action]. It has no side effects, and knows neither time nor limits: the engine may postpone an action, but never change it.
+// It reads the labels of the object, where the ring assigns the object, and for a controlled object where its owner is.
+// It returns one [Action]. It has no side effects, and knows neither time nor limits: the engine may postpone an
+// action, but never change it.
 package plan
 
 // Ring determines which shards work.
 type Ring interface {
-	// Works reports whether the shard may work on objects: it is available, or stops and has not released all its objects yet.
+	// Works reports whether the shard may work on objects: it is available, or stops and has not released all its objects
+	// yet.
 	Works(shard string) bool
 }
 
@@ -18,8 +20,8 @@ type Object struct {
 	Labelled bool
 	// Draining reports whether the drain label is present.
 	Draining bool
-	// Belongs reports whether the ring covers the object: its resource is in the ring, its namespace is selected, the ring is not
-	// being deleted, and, for a controlled object, its controller is one of the ring's main objects.
+	// Belongs reports whether the ring covers the object: its resource is in the ring, its namespace is selected, the ring
+	// is not being deleted, and, for a controlled object, its controller is one of the ring's main objects.
 	Belongs bool
 	// Desired is the shard that owns the object's key; empty if no shard is available.
 	Desired string
@@ -71,8 +73,8 @@ type Action struct {
 	To string
 	// ChildrenFirst requires that everything that follows the object is at the shard to assign to before the object is.
 	ChildrenFirst bool
-	// TakenFrom is a shard that loses the object without having been asked. A live read of its Lease must confirm that the shard
-	// does not hold it; until then, the action must wait. Empty if nothing must be confirmed.
+	// TakenFrom is a shard that loses the object without having been asked. A live read of its Lease must confirm that the
+	// shard does not hold it; until then, the action must wait. Empty if nothing must be confirmed.
 	TakenFrom string
 }
 
@@ -87,16 +89,17 @@ func (o Object) Labels() bool { return o.Labelled || o.Draining || o.Belongs }
 // For main objects:
 //
 //  1. An object without a shard is assigned, after everything that follows it.
-//  2. An object of a shard that does not work is reassigned in the same way, when that shard is known not to hold its Lease.
-//  3. An object of a working shard that belongs to another shard is drained. Its shard releases it. If nothing follows the
-//     object, the shard hands it directly to the other shard.
+//  2. An object of a shard that does not work is reassigned in the same way, when that shard is known not to hold its
+//     Lease.
+//  3. An object of a working shard that belongs to another shard is drained. Its shard releases it. If nothing follows
+//     the object, the shard hands it directly to the other shard.
 //  4. A drain that the ring no longer needs is withdrawn.
 //  5. An object that the ring does not cover is drained, and then loses its labels.
 //
-// A controlled object goes to the shard of its owner, the main object, unless the owner is about to leave. When no shard works on
-// the owner, the controlled object goes to the owner's next shard, before the owner. This is safe: the shard that acknowledged the
-// owner's drain has stopped working on everything that the owner controls, and the next shard starts with the owner when it sees
-// everything. Objects that follow a controlled object go before that object.
+// A controlled object goes to the shard of its owner, the main object, unless the owner is about to leave. When no
+// shard works on the owner, the controlled object goes to the owner's next shard, before the owner. This is safe: the
+// shard that acknowledged the owner's drain has stopped working on everything that the owner controls, and the next
+// shard starts with the owner when it sees everything. Objects that follow a controlled object go before that object.
 func Decide(r Ring, o Object) Action {
 	switch {
 	case !o.Labels():

@@ -10,7 +10,8 @@ import (
 	"gotest.tools/v3/golden"
 )
 
-// ring has the available shards "here" and "there". The key of every object belongs to "here". The shard "gone" is not available.
+// ring has the available shards "here" and "there". The key of every object belongs to "here". The shard "gone" is not
+// available.
 type ring struct{}
 
 func (ring) Works(shard string) bool { return shard == "here" || shard == "there" }
@@ -174,7 +175,8 @@ func TestDecideNeverEndangers(t *testing.T) {
 
 		if loses && o.Controlled && (ring{}).Works(o.Shard) && o.Owner.Exists && o.Owner.Belongs == o.Belongs {
 			require.NotEqual(t, o.Shard, o.Owner.Shard, "taken from the shard that has the owner: %s", o.describe())
-			require.False(t, o.Owner.Draining && (ring{}).Works(o.Owner.Shard), "moved while the owner is asked for: %s", o.describe())
+			require.False(t, o.Owner.Draining && (ring{}).Works(o.Owner.Shard), "moved while the owner is asked for: %s",
+				o.describe())
 		}
 	}
 }

@@ -27,7 +27,8 @@ const absent = 5 * time.Second
 // BookOptions configure a [Book]. Read, Size, Remember, and Clock are required.
 type BookOptions struct {
 	// Read reads the metadata of an object. Its error is NotFound if the object does not exist.
-	Read func(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error)
+	Read func(ctx context.Context, gvr schema.GroupVersionResource,
+		name types.NamespacedName) (*metav1.PartialObjectMetadata, error)
 	// Size is the maximum number of remembered objects, at some 300 bytes each, and Remember is how long they are
 	// remembered. The least recently used object is dropped first.
 	Size     int
@@ -223,7 +224,8 @@ func (b *Book) saw(id keyOf, now labelled) {
 
 // object reads an object; nil if it does not exist. It calls the function before.
 func (b *Book) object(ctx context.Context, of Owner, begin func()) (*metav1.PartialObjectMetadata, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, b.options.Patience, fmt.Errorf("%w within %s", ErrBusy, b.options.Patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, b.options.Patience,
+		fmt.Errorf("%w within %s", ErrBusy, b.options.Patience))
 	defer cancel()
 
 	select {
@@ -273,12 +275,13 @@ func slim(ref *metav1.OwnerReference) *metav1.OwnerReference {
 		return nil
 	}
 
-	return &metav1.OwnerReference{APIVersion: ref.APIVersion, Kind: ref.Kind, Name: ref.Name, UID: ref.UID, Controller: ref.Controller}
+	return &metav1.OwnerReference{APIVersion: ref.APIVersion, Kind: ref.Kind, Name: ref.Name, UID: ref.UID,
+		Controller: ref.Controller}
 }
 
-// IsGone reports whether the error of a request for one object means that the object does not exist. If an API server does not
-// serve the resource, or not in that version, it also answers "not found", which proves nothing about the object. In that case,
-// only its mux answers; it sends no Status, and the client records this.
+// IsGone reports whether the error of a request for one object means that the object does not exist. If an API server
+// does not serve the resource, or not in that version, it also answers "not found", which proves nothing about the
+// object. In that case, only its mux answers; it sends no Status, and the client records this.
 func IsGone(err error) bool {
 	var status apierrors.APIStatus
 
@@ -286,8 +289,8 @@ func IsGone(err error) bool {
 		!apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// Continuation returns the token with which a list can continue at a newer version, from the error that the list has expired;
-// empty for other errors.
+// Continuation returns the token with which a list can continue at a newer version, from the error that the list has
+// expired; empty for other errors.
 func Continuation(err error) (token string) {
 	if status := apierrors.APIStatus(nil); apierrors.IsResourceExpired(err) && errors.As(err, &status) {
 		return status.Status().Continue

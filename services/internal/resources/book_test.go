@@ -30,7 +30,9 @@ type server struct {
 	asked   int
 }
 
-func (s *server) read(_ context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+func (s *server) read(
+	_ context.Context, gvr schema.GroupVersionResource, name types.NamespacedName,
+) (*metav1.PartialObjectMetadata, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -55,28 +57,33 @@ func (s *server) times() int {
 }
 
 func ownedBy(name string) *metav1.OwnerReference {
-	return &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name, UID: types.UID(name), Controller: new(true)}
+	return &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name, UID: types.UID(name),
+		Controller: new(true)}
 }
 
 func replicaSet(name string, owners ...metav1.OwnerReference) *metav1.PartialObjectMetadata {
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: owners}}
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name),
+		OwnerReferences: owners}}
 }
 
 func the(name, uid string) Owner {
 	return Owner{
-		Resource: Resource{GVR: replicaSets}, NamespacedName: types.NamespacedName{Namespace: "ns", Name: name}, UID: types.UID(uid),
+		Resource: Resource{GVR: replicaSets}, NamespacedName: types.NamespacedName{Namespace: "ns", Name: name},
+		UID: types.UID(uid),
 	}
 }
 
 func newBook(s *server, size int) (*Book, *clocktesting.FakePassiveClock) {
 	clk := clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))
 
-	return NewBook(BookOptions{Read: s.read, Size: size, Remember: time.Minute, Patience: time.Second, AtOnce: 2, Clock: clk}), clk
+	return NewBook(BookOptions{Read: s.read, Size: size, Remember: time.Minute, Patience: time.Second, AtOnce: 2,
+		Clock: clk}), clk
 }
 
 // An object is read when it is first asked for, and again after some time.
 func TestReadsOnce(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *ownedBy("web")), "alone": replicaSet("alone")}}
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *ownedBy("web")),
+		"alone": replicaSet("alone")}}
 	b, clk := newBook(s, 10)
 
 	for range 3 {
@@ -126,7 +133,8 @@ func TestAbsence(t *testing.T) {
 		require.Equal(t, 3+i, s.times())
 	}
 
-	s.err = apierrors.NewGenericServerResponse(404, "get", replicaSets.GroupResource(), "gone", "404 page not found", 0, true)
+	s.err = apierrors.NewGenericServerResponse(404, "get", replicaSets.GroupResource(), "gone", "404 page not found", 0,
+		true)
 
 	_, _, err := b.ControllerOf(t.Context(), the("gone", "gone"))
 	require.ErrorIs(t, err, s.err, "a path that is not served says nothing about the object")
@@ -252,7 +260,8 @@ func TestLabelsOfWhatDoesNotExist(t *testing.T) {
 	require.ErrorContains(t, err, "read the labels of replicasets.apps ns/other")
 }
 
-// Whether a selector selects an object is read once, and then follows the versions that were seen. Another selector is another question.
+// Whether a selector selects an object is read once, and then follows the versions that were seen. Another selector is
+// another question.
 func TestSelectionIsRemembered(t *testing.T) {
 	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": tenantOf("10", "acme")}}
 	b, _ := newBook(s, 10)
@@ -295,7 +304,8 @@ func TestLabelsAnew(t *testing.T) {
 	}
 }
 
-type reads func(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error)
+type reads func(ctx context.Context, gvr schema.GroupVersionResource,
+	name types.NamespacedName) (*metav1.PartialObjectMetadata, error)
 
 // anew returns a book that reads labels anew.
 func anew(read reads, atOnce int) *Book {
@@ -309,7 +319,8 @@ func anew(read reads, atOnce int) *Book {
 func TestReadsAreSharedBeforeTheyBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, proceed := make(chan string, 10), make(chan struct{})
-		b := anew(func(ctx context.Context, _ schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+		b := anew(func(ctx context.Context, _ schema.GroupVersionResource,
+			name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
 			begun <- name.Name
 
 			select {
@@ -364,7 +375,8 @@ func TestReadsAreSharedBeforeTheyBegin(t *testing.T) {
 // Callers share a read only if they ask about the same object: an object of the same name may be another one.
 func TestReadsOfAnotherObjectAreNotShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		proceed, s := make(chan struct{}), &server{objects: map[string]*metav1.PartialObjectMetadata{"web": replicaSet("web")}}
+		proceed, s := make(chan struct{}),
+			&server{objects: map[string]*metav1.PartialObjectMetadata{"web": replicaSet("web")}}
 		b := NewBook(BookOptions{
 			Read: func(
 				ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName,
@@ -398,14 +410,17 @@ func TestReadsOfAnotherObjectAreNotShared(t *testing.T) {
 
 func TestIsGone(t *testing.T) {
 	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, "x")
-	unserved := apierrors.NewGenericServerResponse(http.StatusNotFound, "GET", schema.GroupResource{Resource: "configmaps"}, "x", "404 page not found", 0, true)
-	silent := &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound}}
+	unserved := apierrors.NewGenericServerResponse(http.StatusNotFound, "GET",
+		schema.GroupResource{Resource: "configmaps"}, "x", "404 page not found", 0, true)
+	silent := &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonNotFound,
+		Code: http.StatusNotFound}}
 
 	require.True(t, IsGone(gone))
 	require.True(t, IsGone(fmt.Errorf("read it: %w", gone)))
 
 	for name, err := range map[string]error{
-		"the resource is not served": unserved, "nobody says what is not found": silent, "another error": errors.New("x"), "none": nil,
+		"the resource is not served": unserved, "nobody says what is not found": silent, "another error": errors.New("x"),
+		"none":       nil,
 		"a conflict": apierrors.NewConflict(schema.GroupResource{}, "x", errors.New("changed")),
 	} {
 		require.False(t, IsGone(err), name)

@@ -44,8 +44,9 @@ type Discovery interface {
 	GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error)
 }
 
-// Connect returns the discovery of an API server. An answer takes two requests; an API server before Kubernetes 1.27 takes one
-// more per group version. The client needs only the permissions that everybody has from the ClusterRole system:discovery.
+// Connect returns the discovery of an API server. An answer takes two requests; an API server before Kubernetes 1.27
+// takes one more per group version. The client needs only the permissions that everybody has from the ClusterRole
+// system:discovery.
 func Connect(config *rest.Config, client *http.Client) (Discovery, error) {
 	c, err := discovery.NewDiscoveryClientForConfigAndClient(config, client)
 	if err != nil {
@@ -62,15 +63,16 @@ func (c connected) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, 
 	return discovery.ServerGroupsAndResourcesWithContext(ctx, c.client) //nolint:wrapcheck // the type of the error matters
 }
 
-// Resolver tracks what the API server serves, and therefore what the resources of rings are. One Resolver serves all rings of a
-// process. It queries discovery every 15 seconds, every 5 seconds while a ring misses a resource, and soon after a request, but
-// at most once a second and never concurrently. It answers from memory. Create it with [Follow], or create it with [NewResolver]
-// and let a manager start it: it needs no leader election. All its methods are safe for concurrent use at any time.
+// Resolver tracks what the API server serves, and therefore what the resources of rings are. One Resolver serves all
+// rings of a process. It queries discovery every 15 seconds, every 5 seconds while a ring misses a resource, and soon
+// after a request, but at most once a second and never concurrently. It answers from memory. Create it with [Follow],
+// or create it with [NewResolver] and let a manager start it: it needs no leader election. All its methods are safe for
+// concurrent use at any time.
 //
 // # Invariants
 //
-//  1. A resource that was served counts as served until a successful look at its whole group did not show it: a group whose
-//     discovery fails is unknown, never gone.
+//  1. A resource that was served counts as served until a successful look at its whole group did not show it: a group
+//     whose discovery fails is unknown, never gone.
 //  2. A resource is gone only after a look that began after the resource was first missed.
 //  3. The same state of knowledge results in equal answers for all rings.
 type Resolver struct {
@@ -264,8 +266,8 @@ func (r *Resolver) lacking() bool {
 	return r.known.err != nil || len(r.missed) > 0
 }
 
-// Ask requests a look soon: immediately, or when a second has passed since the last look. It does not block. Call it when a
-// resource was refused that should be served. Subscribers are notified if the answer has changed.
+// Ask requests a look soon: immediately, or when a second has passed since the last look. It does not block. Call it
+// when a resource was refused that should be served. Subscribers are notified if the answer has changed.
 func (r *Resolver) Ask() {
 	select {
 	case r.asked <- struct{}{}:
@@ -273,8 +275,8 @@ func (r *Resolver) Ask() {
 	}
 }
 
-// Await waits until discovery has been queried for the first time. It returns an error if ctx ends before, or if nothing is known
-// yet.
+// Await waits until discovery has been queried for the first time. It returns an error if ctx ends before, or if
+// nothing is known yet.
 func (r *Resolver) Await(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -297,9 +299,9 @@ func (r *Resolver) Known() error {
 	return nil
 }
 
-// Resolve returns the resources of a ring, from memory. It does not fail as a whole: what is not served, lacks verbs, or is not known, is in
-// [Set.Missing], and discovery is queried soon for what was not missing before. A resource that is listed as main and as
-// controlled counts as main. The spec is not changed.
+// Resolve returns the resources of a ring, from memory. It does not fail as a whole: what is not served, lacks verbs,
+// or is not known, is in [Set.Missing], and discovery is queried soon for what was not missing before. A resource that
+// is listed as main and as controlled counts as main. The spec is not changed.
 func (r *Resolver) Resolve(spec v1alpha1.ClusterRingSpec) *Set {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -328,8 +330,8 @@ func (r *Resolver) Resolve(spec v1alpha1.ClusterRingSpec) *Set {
 	})
 }
 
-// Find returns one resource, from memory, whether or not it is part of a ring. It returns a [NotServedError] if the resource is
-// not served, and another error if that is not known. It does not cause a query of discovery.
+// Find returns one resource, from memory, whether or not it is part of a ring. It returns a [NotServedError] if the
+// resource is not served, and another error if that is not known. It does not cause a query of discovery.
 func (r *Resolver) Find(gr schema.GroupResource) (Resource, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -353,8 +355,8 @@ func (r *Resolver) Revision() int64 {
 	return r.revision
 }
 
-// Subscribe registers a function that is called, without a lock held, after a look that may have changed the answer for some
-// ring. It should return quickly.
+// Subscribe registers a function that is called, without a lock held, after a look that may have changed the answer for
+// some ring. It should return quickly.
 func (r *Resolver) Subscribe(changed func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -362,8 +364,8 @@ func (r *Resolver) Subscribe(changed func()) {
 	r.subscribers = append(r.subscribers, changed)
 }
 
-// Resolve returns the resources of a ring in a world that never changes and that a mapper knows completely, as in a model or a
-// test. A resource that the mapper does not match is gone. Services use a [Resolver].
+// Resolve returns the resources of a ring in a world that never changes and that a mapper knows completely, as in a
+// model or a test. A resource that the mapper does not match is gone. Services use a [Resolver].
 func Resolve(mapper meta.RESTMapper, spec v1alpha1.ClusterRingSpec) *Set {
 	return newSet(spec, func(gr schema.GroupResource) (Resource, bool, error) {
 		r, err := byMapper(mapper, gr)

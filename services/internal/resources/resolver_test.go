@@ -39,9 +39,11 @@ type served struct {
 
 var (
 	websites = metav1.APIResource{
-		Name: "websites", SingularName: "website", ShortNames: []string{"ws"}, Kind: "Website", Namespaced: true, Verbs: verbs,
+		Name: "websites", SingularName: "website", ShortNames: []string{"ws"}, Kind: "Website", Namespaced: true,
+		Verbs: verbs,
 	}
-	global = metav1.APIResource{Name: "websites", SingularName: "website", ShortNames: []string{"ws"}, Kind: "Website", Verbs: verbs}
+	global = metav1.APIResource{Name: "websites", SingularName: "website", ShortNames: []string{"ws"}, Kind: "Website",
+		Verbs: verbs}
 
 	verbs = metav1.Verbs{"create", "get", "list", "patch", "watch"}
 )
@@ -182,7 +184,8 @@ func TestResolverFollowsVersionAndScope(t *testing.T) {
 			Namespaced: true,
 		}}, before.Main())
 
-		s.versions, s.lists["v1"] = []string{"v1", "v1beta1"}, []metav1.APIResource{{Name: "others", Kind: "Other", Verbs: verbs}}
+		s.versions, s.lists["v1"] = []string{"v1", "v1beta1"},
+			[]metav1.APIResource{{Name: "others", Kind: "Other", Verbs: verbs}}
 
 		pass(lookEvery)
 		require.Equal(t, 1, told)
@@ -338,7 +341,8 @@ func TestResolverSaysWhatMayHaveBeenMeant(t *testing.T) {
 			require.True(t, meta.IsNoMatchError(err))
 		}
 
-		require.Equal(t, "the API server does not serve shops.example.org, website.example.org (did you mean websites.example.org?); "+
+		require.Equal(t, "the API server does not serve shops.example.org, website.example.org (did you mean "+
+			"websites.example.org?); "+
 			"is the CustomResourceDefinition installed?", r.Resolve(ringOf("website", "shops", "websites")).MissingMessage())
 
 		pass(lookGap)
@@ -356,7 +360,8 @@ func TestResolverFindsKinds(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "websites", found.GVR.Resource)
 
-		for _, gk := range []schema.GroupKind{{Group: sites, Kind: "website"}, {Group: sites, Kind: "Websites"}, {Group: "none", Kind: "Website"}} {
+		for _, gk := range []schema.GroupKind{{Group: sites, Kind: "website"}, {Group: sites, Kind: "Websites"},
+			{Group: "none", Kind: "Website"}} {
 			_, err = r.OfKind(gk)
 			require.True(t, meta.IsNoMatchError(err), gk)
 		}
@@ -402,7 +407,8 @@ func TestResolverAsks(t *testing.T) {
 		synctest.Wait()
 		require.EqualValues(t, 1, since())
 
-		for _, after := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, 5 * time.Second} {
+		for _, after := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second,
+			5 * time.Second} {
 			pass(after - time.Millisecond)
 			require.Zero(t, since())
 			pass(time.Millisecond)
@@ -465,20 +471,23 @@ func TestResolverKnowsVerbs(t *testing.T) {
 	s := serving("v1")
 	s.lists["v1"] = append(s.lists["v1"],
 		metav1.APIResource{Name: "readings", Kind: "Reading", Verbs: metav1.Verbs{"get", "list"}},
-		metav1.APIResource{Name: "leaving", Kind: "Leaving", Verbs: metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}})
+		metav1.APIResource{Name: "leaving", Kind: "Leaving",
+			Verbs: metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}})
 	resolving(t, s, func(t bubble) {
 		require.NoError(t, t.r.Await(t.Context()))
 
 		missing := missingOf(t.T, t.r, "readings")
 		require.True(t, missing.Gone())
 		require.True(t, missing.Absent())
-		require.Equal(t, "readings."+sites+" cannot be sharded, because the API server serves it without the verbs patch, watch; remove it from the ring",
+		require.Equal(t, "readings."+sites+" cannot be sharded, because the API server serves it without the verbs patch, "+
+			"watch; remove it from the ring",
 			t.r.Resolve(ringOf("readings", "websites")).MissingMessage())
 
 		_, err := t.r.Find(schema.GroupResource{Group: sites, Resource: "readings"})
 		require.NoError(t, err, "it can still be read")
 
-		require.Empty(t, t.r.Resolve(ringOf("leaving", "websites")).Missing(), "a definition that is being deleted is announced without patch")
+		require.Empty(t, t.r.Resolve(ringOf("leaving", "websites")).Missing(),
+			"a definition that is being deleted is announced without patch")
 
 		before := s.asked.Load()
 

@@ -1,7 +1,9 @@
-// Package resources determines which resources of a ring one API server serves, and which partition key their objects have.
+// Package resources determines which resources of a ring one API server serves, and which partition key their objects
+// have.
 //
-// A ring names resources; objects and owner references name kinds. One [Resolver] per process uses discovery to track what the
-// API server serves, and answers for all rings from memory with a [Set], which is immutable. It writes nothing.
+// A ring names resources; objects and owner references name kinds. One [Resolver] per process uses discovery to track
+// what the API server serves, and answers for all rings from memory with a [Set], which is immutable. It writes
+// nothing.
 package resources
 
 import (
@@ -42,12 +44,14 @@ type Resource struct {
 	Kind schema.GroupVersionKind
 	// Namespaced is false for a cluster-scoped resource.
 	Namespaced bool
-	// Controls reports whether objects of other resources of the ring may follow objects of this one. If there is a controlled
-	// resource, this is true for every main resource; if there are several, it is also true for every controlled one.
+	// Controls reports whether objects of other resources of the ring may follow objects of this one. If there is a
+	// controlled resource, this is true for every main resource; if there are several, it is also true for every
+	// controlled one.
 	Controls bool
 	// Key determines the keys of its objects, if it is a main resource of the ring.
 	Key key.Rule
-	// Selector selects the objects that the ring shards by their labels, if it is a main resource of the ring; empty for all. See [Resource.Selects].
+	// Selector selects the objects that the ring shards by their labels, if it is a main resource of the ring; empty for
+	// all. See [Resource.Selects].
 	Selector string
 
 	// lacks names the verbs that sharding needs and that are not served.
@@ -64,13 +68,14 @@ type Missing struct {
 	gone bool
 }
 
-// Gone reports whether the API server certainly does not serve the resource in any version: a look at its complete group
-// succeeded after the resource was first missed. The resource then has no objects. It is also true for a resource that lacks verbs: nothing can
-// find or change labels of its objects. While Gone is false, the resource may have objects.
+// Gone reports whether the API server certainly does not serve the resource in any version: a look at its complete
+// group succeeded after the resource was first missed. The resource then has no objects. It is also true for a resource
+// that lacks verbs: nothing can find or change labels of its objects. While Gone is false, the resource may have
+// objects.
 func (m Missing) Gone() bool { return m.gone }
 
-// Absent reports whether the API server did not serve the resource at the last query. This may be a brief moment in the life of a
-// CustomResourceDefinition. A resource that is gone is also absent.
+// Absent reports whether the API server did not serve the resource at the last query. This may be a brief moment in the
+// life of a CustomResourceDefinition. A resource that is gone is also absent.
 func (m Missing) Absent() bool { return meta.IsNoMatchError(m.Err) }
 
 // Set contains the resources of a ring. The zero value has none.
@@ -89,7 +94,8 @@ type entry struct {
 	role     Role
 }
 
-// Recorded returns the resources whose objects may carry labels of a ring, according to its status; none if the status is nil.
+// Recorded returns the resources whose objects may carry labels of a ring, according to its status; none if the status
+// is nil.
 func Recorded(status *v1alpha1.AssignmentStatus) sets.Set[schema.GroupResource] {
 	if status == nil {
 		return sets.New[schema.GroupResource]()
@@ -149,8 +155,8 @@ type Owner struct {
 // lookup finds a resource. If it fails, it returns the reason, and whether the resource is certainly gone.
 type lookup func(schema.GroupResource) (r Resource, gone bool, err error)
 
-// newSet looks up every resource of a ring. It does not fail as a whole: what cannot be found is in [Set.Missing], and the rest
-// works. A resource that is listed as main and as controlled counts as main.
+// newSet looks up every resource of a ring. It does not fail as a whole: what cannot be found is in [Set.Missing], and
+// the rest works. A resource that is listed as main and as controlled counts as main.
 func newSet(spec v1alpha1.ClusterRingSpec, find lookup) *Set {
 	s := &Set{
 		byResource: map[schema.GroupResource]entry{},
@@ -210,7 +216,8 @@ func (s *Set) add(find lookup, gr schema.GroupResource, e entry) {
 // GroupResource returns the resource without its version.
 func (r Resource) GroupResource() schema.GroupResource { return r.GVR.GroupResource() }
 
-// IsNamespaces reports whether the resource is that of namespaces: the key of a Namespace by its name is the key of everything in it.
+// IsNamespaces reports whether the resource is that of namespaces: the key of a Namespace by its name is the key of
+// everything in it.
 func (r Resource) IsNamespaces() bool {
 	return r.Kind.GroupKind() == schema.GroupKind{Kind: "Namespace"}
 }
@@ -227,7 +234,8 @@ func (s *Set) Missing() []Missing { return s.missing }
 // MissingMessage describes in one sentence which resources are missing, in a stable order; empty if none is missing.
 func (s *Set) MissingMessage() string { return Message(s.missing) }
 
-// Message describes in one sentence that these resources are missing, and why, in a stable order; empty if there are none.
+// Message describes in one sentence that these resources are missing, and why, in a stable order; empty if there are
+// none.
 func Message(missing []Missing) string {
 	var absent, lacking, unknown, parts []string
 
@@ -271,8 +279,8 @@ func (s *Set) Keyed() []Resource {
 	return slices.DeleteFunc(slices.Clone(s.main), func(r Resource) bool { return r.Key.ByName() })
 }
 
-// KeysRecorded reports whether the status of a ring records the keys of all served main resources that it records. If not, objects are
-// about to move. A nil status records nothing.
+// KeysRecorded reports whether the status of a ring records the keys of all served main resources that it records. If
+// not, objects are about to move. A nil status records nothing.
 func (s *Set) KeysRecorded(status *v1alpha1.AssignmentStatus) bool {
 	if status == nil {
 		return true
@@ -297,8 +305,8 @@ func (s *Set) Find(gr schema.GroupResource) (r Resource, role Role, ok bool) {
 	return e.resource, e.role, ok
 }
 
-// Equal reports whether two sets contain the same resources, in the same versions, roles, and scopes, with the same keys, and miss the same ones, for
-// any reason.
+// Equal reports whether two sets contain the same resources, in the same versions, roles, and scopes, with the same
+// keys, and miss the same ones, for any reason.
 func (s *Set) Equal(o *Set) bool {
 	gr := func(a, b Missing) int { return cmp.Compare(a.String(), b.String()) }
 	missing := func(s *Set) []Missing { return slices.SortedFunc(slices.Values(s.missing), gr) }
@@ -339,8 +347,8 @@ func (r Resource) Selects(has map[string]string) bool {
 	return err == nil && selector.Matches(labels.Set(has))
 }
 
-// Unselecting returns selectors of which at least one selects each object that the selector of the ring does not select, and which select no other
-// object: one for each requirement. It returns none if the ring shards all objects.
+// Unselecting returns selectors of which at least one selects each object that the selector of the ring does not
+// select, and which select no other object: one for each requirement. It returns none if the ring shards all objects.
 func (r Resource) Unselecting() []string {
 	requirements, err := labels.ParseToRequirements(r.Selector)
 	if r.Selector == "" || err != nil {
@@ -370,14 +378,14 @@ func (r Resource) Unselecting() []string {
 	return all
 }
 
-// Ancestors returns what the keys of objects depend on that follow others: the controllers of objects that stand between a main object
-// and the objects that follow it, and labels of the main object. It is safe for concurrent use.
+// Ancestors returns what the keys of objects depend on that follow others: the controllers of objects that stand
+// between a main object and the objects that follow it, and labels of the main object. It is safe for concurrent use.
 type Ancestors interface {
-	// ControllerOf returns the owner reference of an object's controller; nil if it has none. found is false if no object with
-	// that name and UID exists (any more).
-	ControllerOf(ctx context.Context, of Owner) (controller *metav1.OwnerReference, found bool, err error)
-	// LabelsOf returns what the labels of a main object decide, whose key is a label, or whose resource has a selector. found is false if no object
+	// ControllerOf returns the owner reference of an object's controller; nil if it has none. found is false if no object
 	// with that name and UID exists (any more).
+	ControllerOf(ctx context.Context, of Owner) (controller *metav1.OwnerReference, found bool, err error)
+	// LabelsOf returns what the labels of a main object decide, whose key is a label, or whose resource has a selector.
+	// found is false if no object with that name and UID exists (any more).
 	LabelsOf(ctx context.Context, of Owner) (labels Labels, found bool, err error)
 }
 
@@ -393,23 +401,24 @@ type Labels struct {
 type Kin struct {
 	// Key is the partition key, which is that of the main object.
 	Key key.Key
-	// Owner is the main object that a controlled object follows; nil for a main object. If an object between them no longer
-	// exists, Owner is that object, because what it followed is not known: such an owner does not exist.
+	// Owner is the main object that a controlled object follows; nil for a main object. If an object between them no
+	// longer exists, Owner is that object, because what it followed is not known: such an owner does not exist.
 	Owner *Owner
 	// Between are the objects between the object and its owner, the nearest first. They exist.
 	Between []Owner
-	// Keyless reports whether the object that determines the key lacks what its resource's rule asks for. The key is then that of its
-	// name.
+	// Keyless reports whether the object that determines the key lacks what its resource's rule asks for. The key is then
+	// that of its name.
 	Keyless bool
-	// Labels are labels of the owner if its key is a label, or its resource has a selector, as [Ancestors.LabelsOf] returned them; nil otherwise, and
-	// if the owner does not exist.
+	// Labels are labels of the owner if its key is a label, or its resource has a selector, as [Ancestors.LabelsOf]
+	// returned them; nil otherwise, and if the owner does not exist.
 	Labels map[string]string
-	// Unselected reports whether the owner exists and the selector of its resource does not select it. Orphaned reports whether that is not known in a
-	// ring with a selector, because the owner does not exist.
+	// Unselected reports whether the owner exists and the selector of its resource does not select it. Orphaned reports
+	// whether that is not known in a ring with a selector, because the owner does not exist.
 	Unselected, Orphaned bool
 }
 
-// In returns the namespace of the main object, given that of the object itself. Where a shard watches it decides which shards may have both.
+// In returns the namespace of the main object, given that of the object itself. Where a shard watches it decides which
+// shards may have both.
 func (k Kin) In(namespace string) string {
 	if k.Owner != nil {
 		return k.Owner.Namespace
@@ -425,10 +434,11 @@ type Subject struct {
 	Object   metav1.Object
 }
 
-// KinOf returns what an object follows. ok is false if the object is not part of the ring: it is a controlled object without a
-// controller, or its controller, or one further up, is of none of the ring's kinds, or too many objects are in between; see
-// [contract.MaxDepth]. An error is that of the ancestors, which are only asked about objects in between, and about main objects whose
-// labels decide something; see [Resource.NeedsLabels]. Whether the ring selects a main object is not part of the answer for that object itself.
+// KinOf returns what an object follows. ok is false if the object is not part of the ring: it is a controlled object
+// without a controller, or its controller, or one further up, is of none of the ring's kinds, or too many objects are
+// in between; see [contract.MaxDepth]. An error is that of the ancestors, which are only asked about objects in
+// between, and about main objects whose labels decide something; see [Resource.NeedsLabels]. Whether the ring selects a
+// main object is not part of the answer for that object itself.
 func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin Kin, ok bool, err error) {
 	obj := of.Object
 	if of.Role == Main {
@@ -480,18 +490,18 @@ func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin K
 	return kin, true, nil
 }
 
-// NeedsLabels reports whether labels of an object of the resource decide about objects that follow it: the resource is a main resource whose key is a
-// label, or which has a selector.
+// NeedsLabels reports whether labels of an object of the resource decide about objects that follow it: the resource is
+// a main resource whose key is a label, or which has a selector.
 func (r Resource) NeedsLabels() bool { return r.Key.Label != "" || r.Selector != "" }
 
-// ControllerOf returns the object that controls another one, and the role of its resource. ok is false if there is none among the
-// ring's kinds.
+// ControllerOf returns the object that controls another one, and the role of its resource. ok is false if there is none
+// among the ring's kinds.
 func (s *Set) ControllerOf(obj metav1.Object) (owner *Owner, role Role, ok bool) {
 	return s.controller(obj.GetNamespace(), metav1.GetControllerOfNoCopy(obj))
 }
 
-// controller returns the object that a reference from the namespace names. A cluster-scoped object cannot have an owner in a
-// namespace.
+// controller returns the object that a reference from the namespace names. A cluster-scoped object cannot have an owner
+// in a namespace.
 func (s *Set) controller(namespace string, ref *metav1.OwnerReference) (*Owner, Role, bool) {
 	if ref == nil {
 		return nil, "", false

@@ -119,7 +119,8 @@ func TestKinOfTheControllersAlone(t *testing.T) {
 		{"the controller among owners",
 			[]metav1.OwnerReference{ref("v1", "Node", nil), ref("apps/v1", "Deployment", new(true))},
 			key.Key{Group: "apps", Kind: "Deployment", Namespace: "ns", Name: "owner"}},
-		{"not by an owner that does not control", []metav1.OwnerReference{ref("apps/v1", "Deployment", new(false))}, key.Key{}},
+		{"not by an owner that does not control", []metav1.OwnerReference{ref("apps/v1", "Deployment", new(false))},
+			key.Key{}},
 		{"not by a foreign controller", []metav1.OwnerReference{ref("apps/v1", "StatefulSet", new(true))}, key.Key{}},
 		{"not by a kind of another group", []metav1.OwnerReference{ref("other/v1", "Deployment", new(true))}, key.Key{}},
 		{"not by a malformed reference", []metav1.OwnerReference{ref("a/b/c", "Deployment", new(true))}, key.Key{}},
@@ -180,9 +181,11 @@ func (p people) LabelsOf(_ context.Context, of Owner) (has Labels, found bool, e
 }
 
 func by(kind, name string) *metav1.OwnerReference {
-	versions := map[string]string{"Deployment": "apps/v1", "ReplicaSet": "apps/v1", "Node": "v1", "Pod": "v1", "Secret": "v1", "Foreign": "example.com/v1"}
+	versions := map[string]string{"Deployment": "apps/v1", "ReplicaSet": "apps/v1", "Node": "v1", "Pod": "v1",
+		"Secret": "v1", "Foreign": "example.com/v1"}
 
-	return &metav1.OwnerReference{APIVersion: versions[kind], Kind: kind, Name: name, UID: types.UID(name), Controller: new(true)}
+	return &metav1.OwnerReference{APIVersion: versions[kind], Kind: kind, Name: name, UID: types.UID(name),
+		Controller: new(true)}
 }
 
 func chainsMapper() meta.RESTMapper {
@@ -236,7 +239,8 @@ func TestKinOf(t *testing.T) {
 		{what: "one between", by: by("ReplicaSet", "rs"), want: deployment, between: []string{"rs"}},
 		{what: "two between", by: by("Pod", "pod"), want: deployment, between: []string{"pod", "rs"}},
 		{what: "three between are too many", by: by("Secret", "secret")},
-		{what: "a main object without a namespace", by: by("Secret", "of-node"), want: key.Key{Kind: "Node", Name: "node-1"}, between: []string{"of-node"}},
+		{what: "a main object without a namespace", by: by("Secret", "of-node"), want: key.Key{Kind: "Node", Name: "node-1"},
+			between: []string{"of-node"}},
 		{what: "nobody controls the one between", by: by("ReplicaSet", "alone")},
 		{what: "a stranger controls the one between", by: by("ReplicaSet", "foreign")},
 		{what: "its controller is no more", by: by("ReplicaSet", "gone"), want: rs},
@@ -262,7 +266,8 @@ func TestKinOf(t *testing.T) {
 	}
 
 	t.Run("nobody without a namespace follows somebody in one", func(t *testing.T) {
-		_, ok, err := set.KinOf(t.Context(), Subject{r, role, &metav1.ObjectMeta{Name: "it", OwnerReferences: []metav1.OwnerReference{*by("Deployment", "web")}}}, all)
+		_, ok, err := set.KinOf(t.Context(), Subject{r, role,
+			&metav1.ObjectMeta{Name: "it", OwnerReferences: []metav1.OwnerReference{*by("Deployment", "web")}}}, all)
 		require.NoError(t, err)
 		require.False(t, ok)
 	})
@@ -298,7 +303,8 @@ func TestControls(t *testing.T) {
 
 // What follows an object has the key of that object, by the rule of its resource.
 func TestKinOfKeyedOwners(t *testing.T) {
-	set := keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}, v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: "tenant"})
+	set := keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace},
+		v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: "tenant"})
 	tenant := func(name string) key.Key { return key.Key{Namespace: "tenant", Name: name} }
 
 	for _, tc := range []struct {
@@ -310,7 +316,8 @@ func TestKinOfKeyedOwners(t *testing.T) {
 		{what: "a namespace", by: by("Deployment", "web"), want: key.Key{Kind: "Namespace", Name: "ns"}},
 		{what: "a label", by: by("Node", "acme"), want: tenant("acme")},
 		{what: "a label, through another object", by: by("Secret", "of-node"), want: tenant("node-1")},
-		{what: "an owner without the label", by: by("Node", "bare"), want: key.Key{Kind: "Node", Name: "bare"}, keyless: true},
+		{what: "an owner without the label", by: by("Node", "bare"), want: key.Key{Kind: "Node", Name: "bare"},
+			keyless: true},
 		{what: "an owner that is gone", by: by("Node", "gone"), want: key.Key{Kind: "Node", Name: "gone"}, keyless: true},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
@@ -326,7 +333,8 @@ func TestKinOfKeyedOwners(t *testing.T) {
 	}
 
 	r, role, _ := set.Find(schema.GroupResource{Resource: "pods"})
-	obj := &metav1.ObjectMeta{Namespace: "ns", Name: "it", OwnerReferences: []metav1.OwnerReference{*by("Node", "unreadable")}}
+	obj := &metav1.ObjectMeta{Namespace: "ns", Name: "it",
+		OwnerReferences: []metav1.OwnerReference{*by("Node", "unreadable")}}
 	_, _, err := set.KinOf(t.Context(), Subject{r, role, obj}, people{})
 	require.ErrorIs(t, err, errAway)
 }
@@ -334,7 +342,8 @@ func TestKinOfKeyedOwners(t *testing.T) {
 func TestKeysRecorded(t *testing.T) {
 	set := keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}, v1alpha1.ObjectKey{Type: v1alpha1.KeyName})
 	recorded := func(key *v1alpha1.ObjectKey) *v1alpha1.AssignmentStatus {
-		return &v1alpha1.AssignmentStatus{Resources: []v1alpha1.AssignedResource{{Group: "apps", Resource: "deployments", Key: key}, {Resource: "nodes"}, {Resource: "left"}}}
+		return &v1alpha1.AssignmentStatus{Resources: []v1alpha1.AssignedResource{{Group: "apps", Resource: "deployments",
+			Key: key}, {Resource: "nodes"}, {Resource: "left"}}}
 	}
 
 	require.True(t, set.KeysRecorded(nil))

@@ -26,8 +26,8 @@ type snapshot struct {
 
 // group is what is known about an API group.
 type group struct {
-	// resources are the resources of the group by plural name. Each is in the version that the API server prefers among the
-	// versions that serve it.
+	// resources are the resources of the group by plural name. Each is in the version that the API server prefers among
+	// the versions that serve it.
 	resources map[string]Resource
 	// aliases map singular and short names and kinds, in lower case, to plural names.
 	aliases map[string]string
@@ -39,7 +39,8 @@ func newGroup() *group {
 	return &group{resources: map[string]Resource{}, aliases: map[string]string{}}
 }
 
-// after returns what is known after one more look, based on the result of discovery. What could not be seen remains as it was.
+// after returns what is known after one more look, based on the result of discovery. What could not be seen remains as
+// it was.
 func (s *snapshot) after(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, err error) *snapshot {
 	failed, partly := errors.AsType[*discovery.ErrGroupDiscoveryFailed](err)
 	if err != nil && !partly {
@@ -56,10 +57,12 @@ func (s *snapshot) after(groups []*metav1.APIGroup, lists []*metav1.APIResourceL
 		next.groups[g.Name] = read(g, byVersion)
 	}
 
-	// For a client without permission, or an API server that is about to start, discovery shows almost nothing, without an error.
+	// For a client without permission, or an API server that is about to start, discovery shows almost nothing, without an
+	// error.
 	for _, sure := range []string{"", v1alpha1.GroupVersion.Group} {
 		if _, ok := next.groups[sure]; !ok {
-			return &snapshot{groups: s.groups, err: fmt.Errorf("discovery does not show the API group %q, which must be there", sure)}
+			return &snapshot{groups: s.groups, err: fmt.Errorf("discovery does not show the API group %q, which must be there",
+				sure)}
 		}
 	}
 
@@ -116,8 +119,9 @@ func (g *group) add(gv schema.GroupVersion, list []metav1.APIResource) {
 	}
 }
 
-// lacking returns the verbs that sharding needs and the API server does not serve for a resource, sorted. It also serves patch, but does not announce
-// it, while the definition of a custom resource is being deleted: then, the labels have to go.
+// lacking returns the verbs that sharding needs and the API server does not serve for a resource, sorted. It also
+// serves patch, but does not announce it, while the definition of a custom resource is being deleted: then, the labels
+// have to go.
 func lacking(r *metav1.APIResource) []string {
 	if sets.New(r.Verbs...).HasAll("get", "list", "watch") {
 		return nil
@@ -225,12 +229,12 @@ func (s *snapshot) failing() []string {
 	return names
 }
 
-// NotServedError means that the API server does not serve a resource in any version, or not in a way that permits sharding.
-// [meta.IsNoMatchError] is true for it.
+// NotServedError means that the API server does not serve a resource in any version, or not in a way that permits
+// sharding. [meta.IsNoMatchError] is true for it.
 type NotServedError struct {
 	schema.GroupResource
-	// Lacks names the verbs that sharding needs and that the API server does not serve for the resource, separated by commas. It is empty
-	// if the resource is not served at all.
+	// Lacks names the verbs that sharding needs and that the API server does not serve for the resource, separated by
+	// commas. It is empty if the resource is not served at all.
 	Lacks string
 	// Suggestion is a served resource that may have been meant; empty if there is none.
 	Suggestion string
@@ -258,8 +262,9 @@ func (e *NotServedError) Unwrap() error {
 // typos is how many letters may differ in a name that still counts as a typo.
 const typos = 2
 
-// suggest returns what may have been meant by a resource that is not served: a resource with this name as its singular, short
-// name, or kind; one with a similar name; or one with the same name in another group. It returns "" if there is none.
+// suggest returns what may have been meant by a resource that is not served: a resource with this name as its singular,
+// short name, or kind; one with a similar name; or one with the same name in another group. It returns "" if there is
+// none.
 func (s *snapshot) suggest(gr schema.GroupResource) string {
 	if g := s.groups[gr.Group]; g != nil {
 		if name, ok := g.aliases[gr.Resource]; ok {

@@ -28,15 +28,15 @@ var longest = key.Key{
 	Name:      strings.Repeat("very-long-name-", 17)[:253],
 }
 
-// oldest is the version that the API server of Kubernetes 1.33 keeps new expressions compatible with. It is the first version
-// with all libraries that the expression needs.
+// oldest is the version that the API server of Kubernetes 1.33 keeps new expressions compatible with. It is the first
+// version with all libraries that the expression needs.
 var oldest = version.MajorMinor(1, 32)
 
 // evaluator computes hashes with the expression that key renders.
 type evaluator struct{ program cel.Program }
 
-// newEvaluator compiles the expression like the API server of the given version, for an expression that it has not stored before
-// (New) or has (Stored).
+// newEvaluator compiles the expression like the API server of the given version, for an expression that it has not
+// stored before (New) or has (Stored).
 func newEvaluator(t testing.TB, ver *version.Version, kind environment.Type) evaluator {
 	t.Helper()
 	return evaluator{program: compile(t, environmentOf(t, ver, kind, partVariables...), partsExpression)}
@@ -214,7 +214,8 @@ func TestCostIsWithinTheLimitOfTheAPIServer(t *testing.T) {
 	} {
 		_, cost, err := e.hash(k)
 		require.NoError(t, err)
-		t.Logf("%s key, %d characters: cost %d, %.2f %% of the limit of %d per expression, %.2f %% of the budget of match conditions",
+		t.Logf("%s key, %d characters: cost %d, %.2f %% of the limit of %d per expression, %.2f %% of the budget of match "+
+			"conditions",
 			name, len(k.String()), cost, 100*float64(cost)/celconfig.PerCallLimit, celconfig.PerCallLimit,
 			100*float64(cost)/celconfig.RuntimeCELCostBudgetMatchConditions)
 		require.Less(t, cost, uint64(celconfig.PerCallLimit/10))
@@ -230,7 +231,8 @@ func TestEstimatedCostIsWithinTheLimitOfTheAPIServer(t *testing.T) {
 		"group": len(longest.Group), "kind": len(longest.Kind), "ns": len(longest.Namespace), "name": len(longest.Name),
 	}})
 	require.NoError(t, err)
-	t.Logf("estimated cost of a key with parts of at most 253, 63, 63 and 253 characters: %d to %d, %.2f %% of the limit of %d",
+	t.Logf("estimated cost of a key with parts of at most 253, 63, 63 and 253 characters: %d to %d, %.2f %% of the "+
+		"limit of %d",
 		estimate.Min, estimate.Max, 100*float64(estimate.Max)/staticLimit, staticLimit)
 	require.Less(t, estimate.Max, uint64(staticLimit))
 }
@@ -270,17 +272,20 @@ func BenchmarkCEL(b *testing.B) {
 
 // CEL gives an object the same key as Go, by every rule, whether or not the object has what the rule asks for.
 func TestCELAgreesOnRules(t *testing.T) {
-	env := environmentOf(t, environment.DefaultCompatibilityVersion(), environment.StoredExpressions, cel.Variable("object", cel.DynType))
+	env := environmentOf(t, environment.DefaultCompatibilityVersion(), environment.StoredExpressions,
+		cel.Variable("object", cel.DynType))
 
 	kinds := map[schema.GroupKind]bool{
-		{Group: "apps", Kind: "Deployment"}: true, {Kind: "Secret"}: true, {Kind: "Namespace"}: false, {Group: "example.com", Kind: "Cluster"}: false,
+		{Group: "apps", Kind: "Deployment"}: true, {Kind: "Secret"}: true, {Kind: "Namespace"}: false,
+		{Group: "example.com", Kind: "Cluster"}: false,
 	}
 
 	for _, rule := range []key.Rule{{}, {Namespace: true}, {Label: "example.com/tenant"}, {Label: "app"}} {
 		for gk, namespaced := range kinds {
 			program := compile(t, env, rule.CELExpression(gk, namespaced, "object"))
 
-			for _, labels := range []map[string]any{nil, {}, {"app": "web"}, {"example.com/tenant": "acme"}, {"example.com/tenant": "", "app": "A_b.1"}} {
+			for _, labels := range []map[string]any{nil, {}, {"app": "web"}, {"example.com/tenant": "acme"},
+				{"example.com/tenant": "", "app": "A_b.1"}} {
 				meta, obj := map[string]any{"name": "one"}, &metav1.ObjectMeta{Name: "one"}
 				if namespaced {
 					meta["namespace"], obj.Namespace = "team-a", "team-a"

@@ -40,8 +40,8 @@ func (e expression) GetName() string          { return e.name }
 func (e expression) GetExpression() string    { return e.text }
 func (e expression) ReturnTypes() []*cel.Type { return e.types }
 
-// The API server of the oldest version that we support must know every function that an admission policy calls: otherwise, it refuses the policy,
-// and nothing can be installed.
+// The API server of the oldest version that we support must know every function that an admission policy calls:
+// otherwise, it refuses the policy, and nothing can be installed.
 func TestPoliciesOfDeployAreForKubernetes130(t *testing.T) {
 	found := 0
 
@@ -123,17 +123,20 @@ func optionsOf(policy admissionregistrationv1.ValidatingAdmissionPolicy) pluginc
 
 // storeVariables compiles the variables of a policy, for the expressions that are compiled from then on.
 func storeVariables(
-	t testing.TB, compiler *plugincel.CompositedCompiler, policy admissionregistrationv1.ValidatingAdmissionPolicy, kind environment.Type,
+	t testing.TB, compiler *plugincel.CompositedCompiler, policy admissionregistrationv1.ValidatingAdmissionPolicy,
+	kind environment.Type,
 ) {
 	t.Helper()
 
 	for _, v := range policy.Spec.Variables {
-		result := compiler.CompileAndStoreVariable(expression{name: v.Name, text: v.Expression, types: []*cel.Type{cel.AnyType, cel.DynType}}, optionsOf(policy), kind)
+		result := compiler.CompileAndStoreVariable(expression{name: v.Name, text: v.Expression,
+			types: []*cel.Type{cel.AnyType, cel.DynType}}, optionsOf(policy), kind)
 		require.Nil(t, result.Error, "%s", v.Expression)
 	}
 }
 
-// compiled is a policy that is evaluated like in the API server: conditions first, and messages also for what is allowed.
+// compiled is a policy that is evaluated like in the API server: conditions first, and messages also for what is
+// allowed.
 type compiled struct{ conditions, validations, messages plugincel.ConditionEvaluator }
 
 func compilePolicy(t testing.TB, policy admissionregistrationv1.ValidatingAdmissionPolicy) compiled {
@@ -160,15 +163,20 @@ func compilePolicy(t testing.TB, policy admissionregistrationv1.ValidatingAdmiss
 	return compiled{
 		conditions:  compiler.CompileCondition(conditions, options, environment.StoredExpressions),
 		validations: compiler.CompileCondition(validations, options, environment.StoredExpressions),
-		messages:    compiler.CompileCondition(messages, plugincel.OptionalVariableDeclarations{}, environment.StoredExpressions),
+		messages: compiler.CompileCondition(messages, plugincel.OptionalVariableDeclarations{},
+			environment.StoredExpressions),
 	}
 }
 
-// evaluate reports whether all conditions match, and returns the messages of the validations that then refuse the write, and the cost.
-func (c compiled) evaluate(t testing.TB, attributes *admission.VersionedAttributes) (matches bool, refused []string, cost int64) {
+// evaluate reports whether all conditions match, and returns the messages of the validations that then refuse the
+// write, and the cost.
+func (c compiled) evaluate(
+	t testing.TB, attributes *admission.VersionedAttributes,
+) (matches bool, refused []string, cost int64) {
 	t.Helper()
 
-	request := plugincel.CreateAdmissionRequest(attributes, metav1.GroupVersionResource(attributes.GetResource()), metav1.GroupVersionKind(attributes.GetKind()))
+	request := plugincel.CreateAdmissionRequest(attributes, metav1.GroupVersionResource(attributes.GetResource()),
+		metav1.GroupVersionKind(attributes.GetKind()))
 	budget := int64(celconfig.RuntimeCELCostBudget)
 	input := plugincel.OptionalVariableBindings{Authorizer: nobody{}}
 	run := func(e plugincel.ConditionEvaluator) []plugincel.EvaluationResult {
@@ -223,7 +231,8 @@ func website(changes ...func(map[string]any)) *unstructured.Unstructured {
 	u := map[string]any{
 		"apiVersion": "example.com/v1", "kind": "Website",
 		"metadata": map[string]any{
-			"name": "a", "namespace": "n", "uid": "7d4cf3f5-5f0c-4f8b-9d0e-3d4f6f4c1d11", "resourceVersion": "4711", "generation": int64(1),
+			"name": "a", "namespace": "n", "uid": "7d4cf3f5-5f0c-4f8b-9d0e-3d4f6f4c1d11", "resourceVersion": "4711",
+			"generation":        int64(1),
 			"creationTimestamp": "2026-01-01T00:00:00Z",
 			"labels":            map[string]any{shardLabel: "shard-0", "app": "a"},
 			"annotations":       map[string]any{"note": "x"},
@@ -240,7 +249,8 @@ func website(changes ...func(map[string]any)) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: u}
 }
 
-var shardLabel, drainLabel, handover = contract.ShardLabel("r"), contract.DrainLabel("r"), contract.HandoverAnnotation("r")
+var shardLabel, drainLabel, handover = contract.ShardLabel("r"), contract.DrainLabel("r"),
+	contract.HandoverAnnotation("r")
 
 // set returns a change of one field; nil removes it.
 func set(value any, path ...string) func(map[string]any) {
@@ -256,9 +266,11 @@ func set(value any, path ...string) func(map[string]any) {
 // update returns an update by the rebalancer.
 func update(object, old *unstructured.Unstructured) *admission.VersionedAttributes {
 	kind := object.GroupVersionKind()
-	v := &admission.VersionedAttributes{VersionedKind: kind, Attributes: admission.NewAttributesRecord(object, old, kind, "n", "a",
-		schema.GroupVersionResource{Group: kind.Group, Version: kind.Version, Resource: "websites"}, "", admission.Update, &metav1.PatchOptions{}, false,
-		&user.DefaultInfo{Name: "system:serviceaccount:sharding-system:rebalancer"})}
+	v := &admission.VersionedAttributes{VersionedKind: kind,
+		Attributes: admission.NewAttributesRecord(object, old, kind, "n", "a",
+			schema.GroupVersionResource{Group: kind.Group, Version: kind.Version, Resource: "websites"}, "", admission.Update,
+			&metav1.PatchOptions{}, false,
+			&user.DefaultInfo{Name: "system:serviceaccount:sharding-system:rebalancer"})}
 	v.VersionedObject.Set(object)
 	v.VersionedOldObject.Set(old)
 
@@ -307,10 +319,13 @@ func TestConditionAllowsNoMoreThanTheValidations(t *testing.T) {
 
 	changes := moves()
 	for name, value := range map[string]any{
-		"spec.theme": "dark", "spec.hosts": []any{"a"}, "spec": nil, "status": nil, "status.phase": "x", "data": map[string]any{"k": "v"}, "kind": "Other",
-		"metadata.labels.app": "b", "metadata.labels.other": "x", "metadata.labels": nil, "metadata.annotations.note": "y", "metadata.annotations": nil,
-		"metadata.annotations.shard": "y", "metadata.finalizers": nil, "metadata.ownerReferences": []any{map[string]any{"kind": "Pod"}},
-		"metadata.generateName": "g", "metadata.deletionTimestamp": "2026-01-01T00:00:00Z", "metadata.new": "x",
+		"spec.theme": "dark", "spec.hosts": []any{"a"}, "spec": nil, "status": nil, "status.phase": "x",
+		"data": map[string]any{"k": "v"}, "kind": "Other",
+		"metadata.labels.app": "b", "metadata.labels.other": "x", "metadata.labels": nil, "metadata.annotations.note": "y",
+		"metadata.annotations":       nil,
+		"metadata.annotations.shard": "y", "metadata.finalizers": nil,
+		"metadata.ownerReferences": []any{map[string]any{"kind": "Pod"}},
+		"metadata.generateName":    "g", "metadata.deletionTimestamp": "2026-01-01T00:00:00Z", "metadata.new": "x",
 	} {
 		changes[name] = set(value, strings.Split(name, ".")...)
 	}
@@ -341,12 +356,14 @@ func numbered(count int) map[string]any {
 	return all
 }
 
-// What the policy costs in writes of others does not grow with the object, since the API server evaluates every condition of every policy.
+// What the policy costs in writes of others does not grow with the object, since the API server evaluates every
+// condition of every policy.
 func TestWritesOfOthersCostNothing(t *testing.T) {
 	policy := compilePolicy(t, rebalancerPolicy(t))
 	cost := func(changes ...func(map[string]any)) int64 {
 		attributes := update(website(append(changes, set("dark", "spec", "theme"))...), website(changes...))
-		attributes.Attributes = admission.NewAttributesRecord(attributes.GetObject(), attributes.GetOldObject(), attributes.GetKind(), "n", "a",
+		attributes.Attributes = admission.NewAttributesRecord(attributes.GetObject(), attributes.GetOldObject(),
+			attributes.GetKind(), "n", "a",
 			attributes.GetResource(), "", admission.Update, &metav1.PatchOptions{}, false, &user.DefaultInfo{Name: "alice"})
 
 		matches, _, cost := policy.evaluate(t, attributes)
@@ -357,10 +374,12 @@ func TestWritesOfOthersCostNothing(t *testing.T) {
 
 	least := cost()
 	require.Less(t, least, int64(10))
-	require.Equal(t, least, cost(set(numbered(3500), "metadata", "labels"), set(numbered(3500), "metadata", "annotations")))
+	require.Equal(t, least, cost(set(numbered(3500), "metadata", "labels"),
+		set(numbered(3500), "metadata", "annotations")))
 }
 
-// Each expression may cost a certain amount, however large the object is. What it takes grows with the square of what it loops over.
+// Each expression may cost a certain amount, however large the object is. What it takes grows with the square of what
+// it loops over.
 func TestLargeObjectsCostLittle(t *testing.T) {
 	policy := compilePolicy(t, rebalancerPolicy(t))
 
@@ -371,7 +390,8 @@ func TestLargeObjectsCostLittle(t *testing.T) {
 		"labels":      {5000, 35_000, []string{"metadata", "labels", shardLabel}},
 		"annotations": {0, 5000, []string{"metadata", "annotations", handover}},
 	} {
-		large := []func(map[string]any){set(numbered(c.labels), "metadata", "labels"), set(numbered(c.annotations), "metadata", "annotations")}
+		large := []func(map[string]any){set(numbered(c.labels), "metadata", "labels"),
+			set(numbered(c.annotations), "metadata", "annotations")}
 		matches, _, cost := policy.evaluate(t, update(website(append(large, set("{}", c.path...))...), website(large...)))
 
 		require.False(t, matches, name)
@@ -394,7 +414,8 @@ func BenchmarkRebalancerPolicy(b *testing.B) {
 	b.ReportMetric(float64(cost), "cost/op")
 }
 
-// managed returns managed fields of another writer with as many fields as given, and an entry of the rebalancer with these fields.
+// managed returns managed fields of another writer with as many fields as given, and an entry of the rebalancer with
+// these fields.
 func managed(count int, metadata map[string]any) []any {
 	data := map[string]any{}
 	for i := range count {
@@ -402,8 +423,10 @@ func managed(count int, metadata map[string]any) []any {
 	}
 
 	return []any{
-		map[string]any{"manager": "kubectl", "operation": "Update", "apiVersion": "example.com/v1", "fieldsV1": map[string]any{"f:spec": data}},
-		map[string]any{"manager": "rebalancer-r", "operation": "Apply", "apiVersion": "example.com/v1", "fieldsV1": map[string]any{"f:metadata": metadata}},
+		map[string]any{"manager": "kubectl", "operation": "Update", "apiVersion": "example.com/v1",
+			"fieldsV1": map[string]any{"f:spec": data}},
+		map[string]any{"manager": "rebalancer-r", "operation": "Apply", "apiVersion": "example.com/v1",
+			"fieldsV1": map[string]any{"f:metadata": metadata}},
 	}
 }
 
@@ -423,12 +446,14 @@ func TestLargeObjectsMoveThatAdmissionChanges(t *testing.T) {
 		"map":            {set(numbered(35_000), "spec", "map")},
 		"text":           {set(strings.Repeat("x", 900_000), "spec", "text")},
 	} {
-		change := append(append([]func(map[string]any){}, large...), set("shard-1", "metadata", "labels", shardLabel), set("{}", "metadata", "annotations", handover))
+		change := append(append([]func(map[string]any){}, large...), set("shard-1", "metadata", "labels", shardLabel),
+			set("{}", "metadata", "annotations", handover))
 		if name != "managed fields" {
 			change = append(change, set(managed(1, fields), "metadata", "managedFields"))
 		}
 
-		mutated := append(append([]func(map[string]any){}, change...), set("v2", "spec", "defaulted"), set("rebalancer", "metadata", "annotations", "stamp"))
+		mutated := append(append([]func(map[string]any){}, change...), set("v2", "spec", "defaulted"),
+			set("rebalancer", "metadata", "annotations", "stamp"))
 
 		old := website(append(large, set(managed(1, map[string]any{}), "metadata", "managedFields"))...)
 		matches, refused, cost := policy.evaluate(t, update(website(mutated...), old))

@@ -43,9 +43,11 @@ func newRing(t *testing.T, plane *localplane.Plane, name string) (namespace stri
 	namespace = plane.Namespace(t)
 	require.NoError(t, plane.Client.Create(t.Context(), &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			contract.LabelAggregateToRebalancer: "true", contract.LabelAggregateToAssigner: "true", contract.LabelAggregateToRingQuery: "true",
+			contract.LabelAggregateToRebalancer: "true", contract.LabelAggregateToAssigner: "true",
+			contract.LabelAggregateToRingQuery: "true",
 		}},
-		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list", "watch", "patch"}}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"},
+			Verbs: []string{"get", "list", "watch", "patch"}}},
 	}))
 	require.NoError(t, plane.Aggregate(t.Context()))
 	require.NoError(t, plane.Client.Create(t.Context(), &v1alpha1.ClusterRing{
@@ -64,9 +66,11 @@ func leaseOf(ring, namespace, name string) *coordinationv1.Lease {
 	now := metav1.NowMicro()
 
 	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{contract.LabelClusterRing: ring}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+			Labels: map[string]string{contract.LabelClusterRing: ring}},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: &name, LeaseDurationSeconds: new(int32(3600)), AcquireTime: &now, RenewTime: &now, LeaseTransitions: new(int32(1)),
+			HolderIdentity: &name, LeaseDurationSeconds: new(int32(3600)), AcquireTime: &now, RenewTime: &now,
+			LeaseTransitions: new(int32(1)),
 		},
 	}
 }
@@ -108,7 +112,8 @@ func TestLargeLeases(t *testing.T) {
 
 	labels := map[string]string{contract.LabelClusterRing: ring}
 	for i := range 1200 { // long keys, which managedFields contains once more
-		labels[fmt.Sprintf("%s/%059d", strings.Repeat("x", 253-190)+strings.Repeat("."+strings.Repeat("x", 62), 3), i)] = strings.Repeat("x", 63)
+		labels[fmt.Sprintf("%s/%059d", strings.Repeat("x", 253-190)+strings.Repeat("."+strings.Repeat("x", 62), 3),
+			i)] = strings.Repeat("x", 63)
 	}
 
 	large := func(i int) *coordinationv1.Lease {
@@ -125,7 +130,8 @@ func TestLargeLeases(t *testing.T) {
 	awaitShards(t, plane, ring, counts{largeLeases, largeLeases})
 
 	// They change.
-	renew := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, metav1.NowMicro().Format(metav1.RFC3339Micro)))
+	renew := client.RawPatch(types.MergePatchType,
+		fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, metav1.NowMicro().Format(metav1.RFC3339Micro)))
 	each(t, largeLeases, func(i int) error {
 		return plane.Client.Patch(t.Context(), &coordinationv1.Lease{ObjectMeta: large(i).ObjectMeta}, renew)
 	})
@@ -167,7 +173,8 @@ func TestManyShards(t *testing.T) {
 // strays is how many Leases there are of rings that do not exist.
 const strays = 10_000
 
-// TestLeasesOfRingsThatDoNotExist: a shard is given up in time, however many Leases of rings that do not exist appear, fall silent, and are renewed.
+// TestLeasesOfRingsThatDoNotExist: a shard is given up in time, however many Leases of rings that do not exist appear,
+// fall silent, and are renewed.
 func TestLeasesOfRingsThatDoNotExist(t *testing.T) {
 	const d = 4 * time.Second
 
@@ -176,13 +183,15 @@ func TestLeasesOfRingsThatDoNotExist(t *testing.T) {
 	h := begin(t)
 
 	t.Cleanup(func() {
-		require.NoError(t, plane.Client.DeleteAllOf(context.WithoutCancel(t.Context()), &coordinationv1.Lease{}, client.InNamespace(madeUp)))
+		require.NoError(t, plane.Client.DeleteAllOf(context.WithoutCancel(t.Context()), &coordinationv1.Lease{},
+			client.InNamespace(madeUp)))
 	})
 
 	crash := map[string]func(){}
 
 	for i := range 5 { // of which most stay, because shards that fall silent together get more time
-		shard := &leasetest.Shard{Client: plane.Client, Ring: ring, Namespace: namespace, Name: fmt.Sprintf("shard-%d", i), Duration: d}
+		shard := &leasetest.Shard{Client: plane.Client, Ring: ring, Namespace: namespace, Name: fmt.Sprintf("shard-%d", i),
+			Duration: d}
 		require.NoError(t, shard.Acquire(t.Context()))
 
 		ctx, cancel := context.WithCancel(t.Context())
@@ -206,7 +215,8 @@ func TestLeasesOfRingsThatDoNotExist(t *testing.T) {
 	}
 	renewal := func(i int) error {
 		at := metav1.NowMicro().Format(metav1.RFC3339Micro)
-		return plane.Client.Patch(t.Context(), stray(i), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, at)))
+		return plane.Client.Patch(t.Context(), stray(i),
+			client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, at)))
 	}
 
 	// falls has a shard fall silent, and renews the strays until its Lease is taken.

@@ -25,7 +25,8 @@ import (
 )
 
 const (
-	// largeObjects is how many objects with large metadata there are, and queriesOfThem how many queries about them run at a time.
+	// largeObjects is how many objects with large metadata there are, and queriesOfThem how many queries about them run at
+	// a time.
 	largeObjects, queriesOfThem = 150, 16
 	// queriesFromEach is how many queries each address of the attacker sends at a time, over one connection.
 	queriesFromEach = 128
@@ -60,8 +61,8 @@ func (h *flooded) token(namespace string) string {
 	return token
 }
 
-// TestHostileQueries: callers send many large queries at a time, first with tokens that nobody has issued, and then with one that has no
-// permission. Meanwhile, another address gets an answer.
+// TestHostileQueries: callers send many large queries at a time, first with tokens that nobody has issued, and then
+// with one that has no permission. Meanwhile, another address gets an answer.
 func TestHostileQueries(t *testing.T) {
 	h := begin(t)
 	request := &pb.SimulateRequest{Ring: "made-up", CountObjects: true}
@@ -83,7 +84,8 @@ func TestHostileQueries(t *testing.T) {
 
 			for j := range queriesFromEach {
 				calls.Go(func() {
-					_, err := client.Simulate(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token(i, j)), request)
+					_, err := client.Simulate(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token(i, j)),
+						request)
 					if err == nil {
 						t.Errorf("%s: permitted", what)
 					}
@@ -99,7 +101,8 @@ func TestHostileQueries(t *testing.T) {
 	}
 
 	_, err := pb.NewDiagnosticsServiceClient(h.ask(&net.Dialer{})).
-		GetRing(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+valid), &pb.GetRingRequest{Name: "made-up"})
+		GetRing(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+valid),
+			&pb.GetRingRequest{Name: "made-up"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err), "others are still served")
 	h.survived("made-up")
 }
@@ -120,7 +123,8 @@ func TestExpensiveQueries(t *testing.T) {
 
 	each(t, largeObjects, func(i int) error {
 		return plane.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: fmt.Sprintf("large-%03d", i), Annotations: map[string]string{"large": strings.Repeat("x", 250_000)},
+			Namespace: namespace, Name: fmt.Sprintf("large-%03d", i),
+			Annotations: map[string]string{"large": strings.Repeat("x", 250_000)},
 		}})
 	})
 
@@ -132,7 +136,8 @@ func TestExpensiveQueries(t *testing.T) {
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: "caller"}},
 	}))
 
-	ctx, client := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token), pb.NewDiagnosticsServiceClient(h.ask(&net.Dialer{}))
+	ctx, client := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token),
+		pb.NewDiagnosticsServiceClient(h.ask(&net.Dialer{}))
 	require.Eventually(t, func() bool {
 		res, err := client.GetRing(ctx, &pb.GetRingRequest{Name: ring, CountObjects: true})
 		return err == nil && res.GetCounted()[0].GetObjects() >= largeObjects

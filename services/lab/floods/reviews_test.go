@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// addresses is how many addresses the attacker has, callsFromEach how many bodies each sends at a time, and rounds how often.
+	// addresses is how many addresses the attacker has, callsFromEach how many bodies each sends at a time, and rounds how
+	// often.
 	addresses, callsFromEach, rounds = 3, 8, 1
 	// connectionsFromEach is how many connections each of them opens.
 	connectionsFromEach = 400
@@ -58,12 +59,15 @@ func hostile(size int) map[string][]byte {
 	same := func(item string) func(int) string { return func(int) string { return item } }
 
 	return map[string][]byte{
-		"owner references":            review(size, "object", form{`"ownerReferences":[{}`, same(`,{}`), `]`}),
-		"owner references before":     review(size, "oldObject", form{`"ownerReferences":[0`, same(`,0`), `]`}),
-		"owner references repeatedly": review(size, "object", form{`"name":""`, same(`,"ownerReferences":[` + strings.Repeat(`0,`, 5000) + `0]`), ``}),
-		"labels":                      review(size, "object", form{`"labels":{"a":""`, func(i int) string { return fmt.Sprintf(`,"%x":""`, i) }, `}`}),
-		"labels in parts":             review(size, "object", form{`"name":""`, func(i int) string { return fmt.Sprintf(`,"labels":{"%x":"","%[1]xx":""}`, i) }, ``}),
-		"a name":                      review(size, "object", form{`"name":"`, same("\xff"), `"`}),
+		"owner references":        review(size, "object", form{`"ownerReferences":[{}`, same(`,{}`), `]`}),
+		"owner references before": review(size, "oldObject", form{`"ownerReferences":[0`, same(`,0`), `]`}),
+		"owner references repeatedly": review(size, "object",
+			form{`"name":""`, same(`,"ownerReferences":[` + strings.Repeat(`0,`, 5000) + `0]`), ``}),
+		"labels": review(size, "object",
+			form{`"labels":{"a":""`, func(i int) string { return fmt.Sprintf(`,"%x":""`, i) }, `}`}),
+		"labels in parts": review(size, "object",
+			form{`"name":""`, func(i int) string { return fmt.Sprintf(`,"labels":{"%x":"","%[1]xx":""}`, i) }, ``}),
+		"a name": review(size, "object", form{`"name":"`, same("\xff"), `"`}),
 	}
 }
 
@@ -120,8 +124,8 @@ func send(t *testing.T, client *http.Client, url string, body []byte) error {
 	return response.Body.Close()
 }
 
-// TestManyConnections: several addresses open more connections to the webhook than anybody needs, and send half of a call on each. A call from
-// another address is answered.
+// TestManyConnections: several addresses open more connections to the webhook than anybody needs, and send half of a
+// call on each. A call from another address is answered.
 func TestManyConnections(t *testing.T) {
 	h := begin(t)
 
@@ -130,15 +134,18 @@ func TestManyConnections(t *testing.T) {
 
 	for i := range addresses * connectionsFromEach {
 		group.Go(func() error {
-			conn, err := tls.DialWithDialer(from(i%addresses), "tcp", h.Webhook, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // it trusts everybody
+			conn, err := tls.DialWithDialer(from(i%addresses), "tcp", h.Webhook,
+				&tls.Config{InsecureSkipVerify: true}) //nolint:gosec // it trusts everybody
 			if err != nil {
 				return nil //nolint:nilerr // the server accepts no more
 			}
 
 			t.Cleanup(func() { _ = conn.Close() })
 
-			_, _ = io.WriteString(conn, "POST "+contract.WebhookPathPrefix+"a HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 100\r\nX-Filler: "+
-				strings.Repeat("x", 15<<10)+"\r\n\r\n")
+			_, _ = io.WriteString(conn,
+				"POST "+contract.WebhookPathPrefix+"a HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: "+
+					"100\r\nX-Filler: "+
+					strings.Repeat("x", 15<<10)+"\r\n\r\n")
 
 			return nil
 		})
@@ -149,7 +156,8 @@ func TestManyConnections(t *testing.T) {
 	client := caller(&net.Dialer{})
 	t.Cleanup(client.CloseIdleConnections)
 
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+h.Webhook+contract.WebhookPathPrefix, http.NoBody)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		"https://"+h.Webhook+contract.WebhookPathPrefix, http.NoBody)
 	require.NoError(t, err)
 	response, err := client.Do(request)
 	require.NoError(t, err)
@@ -213,8 +221,8 @@ func caller(dialer *net.Dialer) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// TestStalledBodies: callers of the webhook send large bodies nearly to the end, and wait. Each gets an error in the end, and
-// meanwhile, others get answers.
+// TestStalledBodies: callers of the webhook send large bodies nearly to the end, and wait. Each gets an error in the
+// end, and meanwhile, others get answers.
 func TestStalledBodies(t *testing.T) {
 	h := begin(t)
 	url := h.registered("stalled-bodies")
@@ -230,7 +238,8 @@ func TestStalledBodies(t *testing.T) {
 		t.Cleanup(client.CloseIdleConnections)
 
 		for range stalledBodies / connections {
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, newStalled(func() { began <- struct{}{} }))
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url,
+				newStalled(func() { began <- struct{}{} }))
 			require.NoError(t, err)
 
 			request.ContentLength = bodySize

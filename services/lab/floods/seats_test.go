@@ -64,7 +64,8 @@ func TestThrottledShardsKeepTheirLeases(t *testing.T) {
 		require.NoError(t, h.Start(t.Context(), services.Spec{
 			Name: name, Binary: house.Example, Namespace: "example", Account: "example-shard",
 			Args: []string{
-				"--ring=example", "--shard-name=" + name, "--lease-namespace=example", "--concurrency=20", "--kube-api-qps=500", "--kube-api-burst=500",
+				"--ring=example", "--shard-name=" + name, "--lease-namespace=example", "--concurrency=20", "--kube-api-qps=500",
+				"--kube-api-burst=500",
 			},
 		}))
 	}
@@ -89,7 +90,8 @@ func TestThrottledShardsKeepTheirLeases(t *testing.T) {
 	for i := range throttled {
 		g.Go(func() error {
 			return c.Create(t.Context(), &examplev1alpha1.Website{
-				ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: fmt.Sprintf("site-%d", i)}, Spec: examplev1alpha1.WebsiteSpec{Title: "a site"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: fmt.Sprintf("site-%d", i)},
+				Spec:       examplev1alpha1.WebsiteSpec{Title: "a site"},
 			})
 		})
 	}
@@ -114,15 +116,17 @@ func TestThrottledShardsKeepTheirLeases(t *testing.T) {
 
 	begin := metav1.NowMicro()
 
-	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), interval, patience, true, func(context.Context) (bool, error) {
-		select {
-		case err := <-h.Died():
-			return false, err
-		default:
-		}
+	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), interval, patience, true,
+		func(context.Context) (bool, error) {
+			select {
+			case err := <-h.Died():
+				return false, err
+			default:
+			}
 
-		return !slices.ContainsFunc(leases(), func(l *coordinationv1.Lease) bool { return l.Spec.RenewTime.Sub(begin.Time) < renewed }), nil
-	}))
+			return !slices.ContainsFunc(leases(),
+				func(l *coordinationv1.Lease) bool { return l.Spec.RenewTime.Sub(begin.Time) < renewed }), nil
+		}))
 
 	cancel()
 	require.NoError(t, g.Wait())

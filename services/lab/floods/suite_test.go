@@ -36,7 +36,8 @@ func TestMain(m *testing.M) { os.Exit(house.Main(m)) }
 // flooded are the services under a flood.
 type flooded struct{ *house.House }
 
-// begin starts the services, and stops them at the end of the test. They must then be ready, and have kept to their limits.
+// begin starts the services, and stops them at the end of the test. They must then be ready, and have kept to their
+// limits.
 func begin(t *testing.T) *flooded {
 	t.Helper()
 	t.Setenv("GOMEMLIMIT", "off") // the manifests set it; a limit of the kernel would not ask for it
@@ -47,7 +48,8 @@ func begin(t *testing.T) *flooded {
 	return h
 }
 
-// registered returns where API servers ask about the objects of a new ring. Nobody else is answered there, so who sends floods knows the path.
+// registered returns where API servers ask about the objects of a new ring. Nobody else is answered there, so who sends
+// floods knows the path.
 func (h *flooded) registered(ring string) (url string) {
 	h.T.Helper()
 	newRing(h.T, h.Plane, ring)
@@ -55,14 +57,15 @@ func (h *flooded) registered(ring string) (url string) {
 	c := &admissionregistrationv1.MutatingWebhookConfiguration{}
 
 	require.Eventually(h.T, func() bool {
-		return h.Plane.Client.Get(h.T.Context(), types.NamespacedName{Name: contract.WebhookConfigurationName(ring)}, c) == nil
+		return h.Plane.Client.Get(h.T.Context(), types.NamespacedName{Name: contract.WebhookConfigurationName(ring)},
+			c) == nil
 	}, patience, interval, "the ring should be registered")
 
 	return *c.Webhooks[0].ClientConfig.URL
 }
 
-// survived requires that no service has died, that each is ready, that none has used more than half of the memory that its Deployment allows, and that
-// no metric shows what the attacker has chosen.
+// survived requires that no service has died, that each is ready, that none has used more than half of the memory that
+// its Deployment allows, and that no metric shows what the attacker has chosen.
 func (h *flooded) survived(chosen ...string) {
 	h.T.Helper()
 
@@ -92,7 +95,8 @@ func (h *flooded) survived(chosen ...string) {
 func (h *flooded) metrics(name string) string {
 	h.T.Helper()
 
-	request, err := http.NewRequestWithContext(h.T.Context(), http.MethodGet, "http://"+h.Addresses(name).Metrics+"/metrics", http.NoBody)
+	request, err := http.NewRequestWithContext(h.T.Context(), http.MethodGet,
+		"http://"+h.Addresses(name).Metrics+"/metrics", http.NoBody)
 	require.NoError(h.T, err)
 
 	transport := &http.Transport{DisableKeepAlives: true}

@@ -1,5 +1,5 @@
-// Package house runs the binaries of the services for the tests of the laboratory, with the permissions of their service
-// accounts, on the control plane of the test.
+// Package house runs the binaries of the services for the tests of the laboratory, with the permissions of their
+// service accounts, on the control plane of the test.
 package house
 
 import (
@@ -96,16 +96,18 @@ func New(t *testing.T) *House {
 	return h
 }
 
-// Begin starts the services without election of a leader, because on a slow machine, a flood of the API server ends the term of a leader. Queries
-// are the arguments of ringquery.
+// Begin starts the services without election of a leader, because on a slow machine, a flood of the API server ends the
+// term of a leader. Queries are the arguments of ringquery.
 func (h *House) Begin(queries ...string) {
 	h.T.Helper()
 
 	alone := "--leader-elect=false"
 	if err := h.Start(h.T.Context(),
 		services.Spec{Name: services.LeaseMonitor, Binary: services.LeaseMonitor, Args: []string{alone}},
-		services.Spec{Name: services.Assigner, Binary: services.Assigner, Args: append(services.Webhook(h.Webhook, h.Webhook), alone)},
-		services.Spec{Name: services.Rebalancer, Binary: services.Rebalancer, Args: []string{alone, "--settle-period=" + services.SettlePeriod.String()}},
+		services.Spec{Name: services.Assigner, Binary: services.Assigner,
+			Args: append(services.Webhook(h.Webhook, h.Webhook), alone)},
+		services.Spec{Name: services.Rebalancer, Binary: services.Rebalancer,
+			Args: []string{alone, "--settle-period=" + services.SettlePeriod.String()}},
 		services.Spec{Name: services.RingQuery, Binary: services.RingQuery, Args: queries},
 	); err != nil {
 		h.T.Fatal(err)

@@ -54,7 +54,8 @@ func begin(t *testing.T) *orca {
 	h := &orca{House: house.New(t)}
 	h.space = h.Plane.Namespace(t)
 	require.NoError(t, examplev1alpha1.AddToScheme(h.Plane.Client.Scheme()))
-	require.NoError(t, h.Plane.Install(t.Context(), "deploy/example/crd", "deploy/example/namespace.yaml", "deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml"))
+	require.NoError(t, h.Plane.Install(t.Context(), "deploy/example/crd", "deploy/example/namespace.yaml",
+		"deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml"))
 	h.grant()
 	h.declare()
 	h.Begin(services.OpenQueries(h.Queries)...)
@@ -68,7 +69,8 @@ func (h *orca) grant() {
 
 	for aggregate, rule := range map[string]rbacv1.PolicyRule{
 		contract.LabelAggregateToRebalancer: {
-			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels}, ResourceNames: []string{label}, Verbs: []string{"write"},
+			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels},
+			ResourceNames: []string{label}, Verbs: []string{"write"},
 		},
 		contract.LabelAggregateToAssigner: {
 			APIGroups: []string{"admissionregistration.k8s.io"}, Resources: []string{"validatingadmissionpolicybindings"},
@@ -94,10 +96,12 @@ func (h *orca) declare() {
 		Spec: v1alpha1.ClusterRingSpec{
 			ShardLabel: label, ShardNames: []string{"blue", "green"}, ShardNamespaces: []string{namespace},
 			Resources: []v1alpha1.RingResource{{
-				Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
+				Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "websites",
+				ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
 			}},
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: h.space}},
-			Fence:             &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce, ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: namespace, Name: account}}},
+			Fence: &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce,
+				ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: namespace, Name: account}}},
 		},
 	}
 	require.NoError(h.T, h.Plane.Client.Create(h.T.Context(), h.ring))
@@ -203,7 +207,8 @@ func TestNamedShardsWithALabelOfTheirOwn(t *testing.T) {
 	h := begin(t)
 
 	// A shard that does not know the label is told so, and gets no Lease.
-	h.refused("pod-0", "blue", "shard blue selects its objects by the default label, but ring orca has spec.shardLabel "+label)
+	h.refused("pod-0", "blue",
+		"shard blue selects its objects by the default label, but ring orca has spec.shardLabel "+label)
 
 	// Neither does one with a name that the ring does not list.
 	h.refused("pod-1", "red", "list their names in spec.shardNames", "--shard-label="+label)
@@ -215,7 +220,8 @@ func TestNamedShardsWithALabelOfTheirOwn(t *testing.T) {
 	require.Eventually(t, func() bool {
 		require.NoError(t, h.Plane.Client.Get(t.Context(), client.ObjectKeyFromObject(h.ring), h.ring))
 
-		return slices.Equal(h.ring.Status.Holders, []v1alpha1.ShardHolder{{Shard: "blue", Pod: "pod-a"}, {Shard: "green", Pod: "pod-b"}})
+		return slices.Equal(h.ring.Status.Holders,
+			[]v1alpha1.ShardHolder{{Shard: "blue", Pod: "pod-a"}, {Shard: "green", Pod: "pod-b"}})
 	}, patience, interval)
 	require.Equal(t, label, h.ring.Status.ShardLabel)
 
@@ -268,13 +274,15 @@ func (h *orca) create() map[string]string {
 		owners[site.Name] = site.Labels[label]
 	}
 
-	require.Eventually(h.T, func() bool { return h.pages("blue")+h.pages("green") == objects }, patience, interval, "each Website should be rendered")
+	require.Eventually(h.T, func() bool { return h.pages("blue")+h.pages("green") == objects }, patience, interval,
+		"each Website should be rendered")
 
 	return owners
 }
 
 func (h *orca) website(name string) *examplev1alpha1.Website {
-	return &examplev1alpha1.Website{ObjectMeta: metav1.ObjectMeta{Namespace: h.space, Name: name}, Spec: examplev1alpha1.WebsiteSpec{Title: name}}
+	return &examplev1alpha1.Website{ObjectMeta: metav1.ObjectMeta{Namespace: h.space, Name: name},
+		Spec: examplev1alpha1.WebsiteSpec{Title: name}}
 }
 
 // fences requires that the API server refuses writes of a shard to the objects of another.
@@ -292,7 +300,8 @@ func (h *orca) fences(owners map[string]string) {
 		}
 
 		require.True(h.T, apierrors.IsForbidden(err), err)
-		require.ErrorContains(h.T, err, "fence of ring orca: shard green owns websites "+h.space+"/"+name+"; this write comes from shard blue in Pod pod-a")
+		require.ErrorContains(h.T, err,
+			"fence of ring orca: shard green owns websites "+h.space+"/"+name+"; this write comes from shard blue in Pod pod-a")
 	}
 
 	require.Contains(h.T, owners, "site-0")
@@ -304,7 +313,8 @@ func (h *orca) remove() {
 	h.T.Helper()
 
 	roles := &rbacv1.ClusterRoleList{}
-	require.NoError(h.T, h.Plane.Client.List(h.T.Context(), roles, client.MatchingLabels{contract.LabelClusterRing: ringName}))
+	require.NoError(h.T, h.Plane.Client.List(h.T.Context(), roles,
+		client.MatchingLabels{contract.LabelClusterRing: ringName}))
 	require.Len(h.T, roles.Items, 2)
 
 	for i := range roles.Items {
@@ -314,7 +324,8 @@ func (h *orca) remove() {
 
 	require.NoError(h.T, h.Plane.Client.Delete(h.T.Context(), h.ring))
 	require.Eventually(h.T, func() bool {
-		return apierrors.IsNotFound(h.Plane.Client.Get(h.T.Context(), client.ObjectKeyFromObject(h.ring), &v1alpha1.ClusterRing{}))
+		return apierrors.IsNotFound(h.Plane.Client.Get(h.T.Context(), client.ObjectKeyFromObject(h.ring),
+			&v1alpha1.ClusterRing{}))
 	}, patience, interval, "the ring should be gone")
 
 	for name, labels := range h.labels() {

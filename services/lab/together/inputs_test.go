@@ -24,8 +24,8 @@ import (
 // rendered is what a shard has made of a Website.
 type rendered struct{ shard, site, text string }
 
-// A ConfigMap that Websites name is an input of theirs, although ConfigMaps are a controlled kind: whichever shard it has, and if it has none, each change
-// reaches the shards of the Websites, and no others.
+// A ConfigMap that Websites name is an input of theirs, although ConfigMaps are a controlled kind: whichever shard it
+// has, and if it has none, each change reaches the shards of the Websites, and no others.
 func TestInputsReachTheShardsThatUseThem(t *testing.T) {
 	plane := localplane.Shared(t)
 	require.NoError(t, plane.Install(t.Context(), "deploy/example/crd"))
@@ -38,7 +38,8 @@ func TestInputsReachTheShardsThatUseThem(t *testing.T) {
 
 	namespace := plane.Namespace(t)
 	at := func(shard, name, texts string) metav1.ObjectMeta {
-		m := metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{}, Annotations: map[string]string{inputs.Texts: texts}}
+		m := metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{},
+			Annotations: map[string]string{inputs.Texts: texts}}
 		if shard != "" {
 			m.Labels[contract.ShardLabel(namespace)] = shard
 		}
@@ -51,7 +52,8 @@ func TestInputsReachTheShardsThatUseThem(t *testing.T) {
 		texts[name] = &corev1.ConfigMap{ObjectMeta: at(shard, name, ""), Data: map[string]string{"text": "first"}}
 		require.NoError(t, admin.Create(t.Context(), texts[name]))
 
-		site := &examplev1alpha1.Website{ObjectMeta: at("a", "uses-"+name, name), Spec: examplev1alpha1.WebsiteSpec{Title: name}}
+		site := &examplev1alpha1.Website{ObjectMeta: at("a", "uses-"+name, name),
+			Spec: examplev1alpha1.WebsiteSpec{Title: name}}
 		require.NoError(t, admin.Create(t.Context(), site))
 	}
 
@@ -59,16 +61,19 @@ func TestInputsReachTheShardsThatUseThem(t *testing.T) {
 
 	for _, name := range []string{"a", "b"} {
 		mgr, err := shard.NewManager(plane.Config, ctrl.Options{
-			Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+			Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"},
+			Controller: config.Controller{SkipNameValidation: new(true)},
 		}, shard.Options{
 			Ring: namespace, Name: name, Namespace: namespace,
 			Kinds: shard.Kinds{shard.Main(&examplev1alpha1.Website{}), shard.Controlled(&corev1.ConfigMap{})},
 		})
 		require.NoError(t, err)
 
-		r := &inputs.Reconciler{Render: func(ctx context.Context, site *examplev1alpha1.Website, texts *corev1.ConfigMap) error {
+		r := &inputs.Reconciler{Render: func(ctx context.Context, site *examplev1alpha1.Website,
+			texts *corev1.ConfigMap) error {
 			if other := texts.Labels[contract.ShardLabel(namespace)]; other != name {
-				require.ErrorIs(t, mgr.GetClient().Get(ctx, client.ObjectKeyFromObject(texts), &corev1.ConfigMap{}), shard.ErrOtherShard,
+				require.ErrorIs(t, mgr.GetClient().Get(ctx, client.ObjectKeyFromObject(texts), &corev1.ConfigMap{}),
+					shard.ErrOtherShard,
 					"the manager's client does not report it as missing")
 			}
 			seen <- rendered{name, site.Name, texts.Data["text"]}

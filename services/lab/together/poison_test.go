@@ -31,7 +31,8 @@ import (
 )
 
 const (
-	// asShard, if set, is the kubeconfig, the ring, and the name of the shard as which this program runs instead of testing.
+	// asShard, if set, is the kubeconfig, the ring, and the name of the shard as which this program runs instead of
+	// testing.
 	asShard = "TOGETHER_TEST_SHARD"
 	// poison is the name of the object whose reconcile ends the process.
 	poison = "poison"
@@ -39,7 +40,8 @@ const (
 	often, late = 3 * time.Second, 10 * time.Second
 )
 
-// runShard runs a shard whose controller reports the names of the ConfigMaps that it reconciles. It does not return before its Lease is lost.
+// runShard runs a shard whose controller reports the names of the ConfigMaps that it reconciles. It does not return
+// before its Lease is lost.
 func runShard(kubeconfig, ring, name string) error {
 	rest, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -48,7 +50,8 @@ func runShard(kubeconfig, ring, name string) error {
 
 	mgr, err := shard.NewManager(rest, ctrl.Options{
 		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{MaxConcurrentReconciles: 4},
-	}, shard.Options{Ring: ring, Name: name, Namespace: ring, Kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{})}, CheckWrites: true})
+	}, shard.Options{Ring: ring, Name: name, Namespace: ring, Kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{})},
+		CheckWrites: true})
 	if err != nil {
 		return err
 	}
@@ -91,7 +94,8 @@ type fleet struct {
 func (f *fleet) serve(name string) {
 	for pause := time.Duration(0); ; pause = max(2*pause, 10*time.Second) {
 		cmd := exec.CommandContext(f.Context(), os.Args[0])
-		cmd.Env, cmd.Stderr = append(os.Environ(), asShard+"="+strings.Join([]string{f.plane.Kubeconfig(), f.ring, name}, ",")), os.Stderr
+		cmd.Env, cmd.Stderr = append(os.Environ(),
+			asShard+"="+strings.Join([]string{f.plane.Kubeconfig(), f.ring, name}, ",")), os.Stderr
 
 		out, in := io.Pipe()
 		cmd.Stdout = in
@@ -183,13 +187,14 @@ func (f *fleet) stop(names ...string) {
 	}
 }
 
-// An object that ends the process of its shard does so twice. It is then held back, also by the shard that gets it next, and the others are hardly
-// disturbed.
+// An object that ends the process of its shard does so twice. It is then held back, also by the shard that gets it
+// next, and the others are hardly disturbed.
 func TestPoisonEndsAProcessTwice(t *testing.T) {
 	const objects = 300
 
 	w := newWorld(t, v1alpha1.ObjectKey{Type: v1alpha1.KeyName})
-	f := &fleet{world: w, clock: clock.RealClock{}, over: make(chan struct{}), seen: map[string]time.Time{}, now: map[string]*exec.Cmd{}}
+	f := &fleet{world: w, clock: clock.RealClock{}, over: make(chan struct{}), seen: map[string]time.Time{},
+		now: map[string]*exec.Cmd{}}
 
 	for _, name := range []string{"a", "b", "c"} {
 		f.wait.Go(func() { f.serve(name) })
@@ -211,12 +216,14 @@ func TestPoisonEndsAProcessTwice(t *testing.T) {
 		create(fmt.Sprint("o-", i))
 	}
 
-	require.Eventually(t, func() bool { return f.overdue(objects) == 0 }, 2*patience, interval, "all objects should be reconciled")
+	require.Eventually(t, func() bool { return f.overdue(objects) == 0 }, 2*patience, interval,
+		"all objects should be reconciled")
 
 	culprit := create(poison)
 	require.Eventually(t, func() bool { return len(f.crashes()) == 2 }, patience, interval)
 
-	// What is overdue from the second end on counts as a share of a quarter of an hour, of which only the beginning is measured.
+	// What is overdue from the second end on counts as a share of a quarter of an hour, of which only the beginning is
+	// measured.
 	const step = 100 * time.Millisecond
 
 	sum, ticker := time.Duration(0), time.NewTicker(step)
@@ -238,8 +245,10 @@ func TestPoisonEndsAProcessTwice(t *testing.T) {
 	first := w.at(culprit)
 	require.Equal(t, []string{first, first}, f.crashes())
 	f.finish(first)
-	require.Eventually(t, func() bool { at := w.at(culprit); return at != "" && at != first && f.overdue(objects) == 0 }, 2*patience, interval)
-	require.Never(t, func() bool { return len(f.crashes()) > 2 }, 2*often, interval, "the next shard should hold it back, too")
+	require.Eventually(t, func() bool { at := w.at(culprit); return at != "" && at != first && f.overdue(objects) == 0 },
+		2*patience, interval)
+	require.Never(t, func() bool { return len(f.crashes()) > 2 }, 2*often, interval,
+		"the next shard should hold it back, too")
 }
 
 func (w *world) held(obj client.Object) string {

@@ -48,7 +48,8 @@ func TestMain(m *testing.M) {
 	os.Exit(house.Main(m))
 }
 
-// world is a ring of ConfigMaps that control Secrets, and of Services, in a new namespace, with the services that it needs.
+// world is a ring of ConfigMaps that control Secrets, and of Services, in a new namespace, with the services that it
+// needs.
 type world struct {
 	*testing.T
 
@@ -82,7 +83,8 @@ func (w *world) declare(key v1alpha1.ObjectKey) {
 		ObjectMeta: metav1.ObjectMeta{Name: w.ring, Labels: map[string]string{
 			contract.LabelAggregateToRebalancer: "true", contract.LabelAggregateToAssigner: "true",
 		}},
-		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets", "services"}, Verbs: []string{"get", "list", "watch", "patch"}}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets", "services"},
+			Verbs: []string{"get", "list", "watch", "patch"}}},
 	}))
 	require.NoError(w, w.plane.Aggregate(w.Context()))
 	require.NoError(w, w.plane.Client.Create(w.Context(), &v1alpha1.ClusterRing{
@@ -122,10 +124,13 @@ func (w *world) join(name string) {
 	w.Helper()
 
 	mgr, err := shard.NewManager(w.plane.Config, ctrl.Options{
-		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 2},
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 2},
 	}, shard.Options{
-		Ring: w.ring, Name: name, Namespace: w.namespace, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 500 * time.Millisecond,
-		Kinds:       shard.Kinds{shard.Main(&corev1.ConfigMap{}), shard.Controlled(&corev1.Secret{}), shard.Main(&corev1.Service{})},
+		Ring: w.ring, Name: name, Namespace: w.namespace, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second,
+		RetryPeriod: 500 * time.Millisecond,
+		Kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{}), shard.Controlled(&corev1.Secret{}),
+			shard.Main(&corev1.Service{})},
 		CheckWrites: true,
 	})
 	require.NoError(w, err)
@@ -176,7 +181,8 @@ func (w *world) create(name, of string) (*corev1.ConfigMap, *corev1.Service) {
 
 	m := metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: map[string]string{tenant: of}}
 	cm := &corev1.ConfigMap{ObjectMeta: *m.DeepCopy(), Data: map[string]string{"a": "b"}}
-	service := &corev1.Service{ObjectMeta: *m.DeepCopy(), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	service := &corev1.Service{ObjectMeta: *m.DeepCopy(),
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
 	require.NoError(w, w.plane.Client.Create(w.Context(), cm))
 	require.NoError(w, w.plane.Client.Create(w.Context(), service))
 
@@ -196,8 +202,8 @@ func (w *world) at(obj client.Object) string {
 	return obj.GetLabels()[contract.ShardLabel(w.ring)]
 }
 
-// A tenant's objects of two kinds, and what follows them, are at one shard. When users change the label, all of them move, each after its
-// shard has released it.
+// A tenant's objects of two kinds, and what follows them, are at one shard. When users change the label, all of them
+// move, each after its shard has released it.
 func TestTenantsMove(t *testing.T) {
 	w := newWorld(t, v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
 	w.join("a")
@@ -207,7 +213,8 @@ func TestTenantsMove(t *testing.T) {
 		ring := &v1alpha1.ClusterRing{}
 		require.NoError(t, w.plane.Client.Get(t.Context(), client.ObjectKey{Name: w.ring}, ring))
 
-		return ring.Status.AvailableShards == 2 && meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned) &&
+		return ring.Status.AvailableShards == 2 &&
+			meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned) &&
 			meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered)
 	}, patience, interval)
 
@@ -220,7 +227,8 @@ func TestTenantsMove(t *testing.T) {
 
 		for j := range 3 {
 			cm, service := w.create(fmt.Sprint("o-", i, "-", j), name)
-			members[name] = append(members[name], cm, service, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: cm.Name}})
+			members[name] = append(members[name], cm, service,
+				&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: cm.Name}})
 		}
 	}
 
@@ -238,7 +246,8 @@ func TestTenantsMove(t *testing.T) {
 	}
 
 	for name := range members {
-		require.Eventually(t, func() bool { shardOf[name] = together(name); return shardOf[name] != "" }, patience, interval, "%s should be at one shard", name)
+		require.Eventually(t, func() bool { shardOf[name] = together(name); return shardOf[name] != "" }, patience, interval,
+			"%s should be at one shard", name)
 	}
 
 	var from, to string
@@ -265,7 +274,8 @@ func TestTenantsMove(t *testing.T) {
 			require.NoError(t, w.plane.Client.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, []byte(body))))
 		}
 
-		require.Eventually(t, func() bool { return together(from) == shardOf[next] }, patience, interval, "all should follow the label %s", next)
+		require.Eventually(t, func() bool { return together(from) == shardOf[next] }, patience, interval,
+			"all should follow the label %s", next)
 	}
 
 	for name := range members {
@@ -280,7 +290,8 @@ func TestTenantsMove(t *testing.T) {
 	require.Empty(t, w.twice, "two shards worked on one object")
 }
 
-// A tool applies objects with labels of another shard again and again. No other shard ever works on them, and the services write nothing.
+// A tool applies objects with labels of another shard again and again. No other shard ever works on them, and the
+// services write nothing.
 func TestStaleManifests(t *testing.T) {
 	w := newWorld(t, v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant})
 	w.join("a")
@@ -294,7 +305,8 @@ func TestStaleManifests(t *testing.T) {
 	}
 
 	require.Eventually(t, func() bool {
-		return meta.IsStatusConditionTrue(conditions(), v1alpha1.ConditionAssigned) && meta.IsStatusConditionTrue(conditions(), v1alpha1.ConditionWebhookRegistered)
+		return meta.IsStatusConditionTrue(conditions(), v1alpha1.ConditionAssigned) &&
+			meta.IsStatusConditionTrue(conditions(), v1alpha1.ConditionWebhookRegistered)
 	}, patience, interval)
 
 	const objects, times = 20, 6
@@ -311,12 +323,15 @@ func TestStaleManifests(t *testing.T) {
 
 	for n := range times {
 		for name, shard := range shardOf {
-			stale := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "data": map[string]any{"a": fmt.Sprint(n)}}}
+			stale := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+				"data": map[string]any{"a": fmt.Sprint(n)}}}
 			stale.SetNamespace(w.namespace)
 			stale.SetName(name)
-			stale.SetLabels(map[string]string{tenant: name, contract.ShardLabel(w.ring): map[string]string{"a": "b", "b": "a"}[shard]})
+			stale.SetLabels(map[string]string{tenant: name,
+				contract.ShardLabel(w.ring): map[string]string{"a": "b", "b": "a"}[shard]})
 
-			require.NoError(t, w.plane.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(stale), client.FieldOwner("tool"), client.ForceOwnership))
+			require.NoError(t, w.plane.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(stale),
+				client.FieldOwner("tool"), client.ForceOwnership))
 
 			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
 			require.Equal(t, shard, w.at(cm))

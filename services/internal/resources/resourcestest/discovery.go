@@ -16,8 +16,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// Discovery is a fake API server that only supports discovery, with one version of each group. Its zero value serves ConfigMaps.
-// It is safe for concurrent use.
+// Discovery is a fake API server that only supports discovery, with one version of each group. Its zero value serves
+// ConfigMaps. It is safe for concurrent use.
 type Discovery struct {
 	mu     sync.Mutex
 	served []resources.Resource
@@ -105,8 +105,8 @@ func Namespaced(group, version, resource, kind string) resources.Resource {
 	return resources.Resource{GVR: gv.WithResource(resource), Kind: gv.WithKind(kind), Namespaced: true}
 }
 
-// Resolver returns a resolver that queries d until the test ends, at real-time intervals; in a synctest bubble, this is virtual
-// time. It has looked once.
+// Resolver returns a resolver that queries d until the test ends, at real-time intervals; in a synctest bubble, this is
+// virtual time. It has looked once.
 func Resolver(t *testing.T, d *Discovery) *resources.Resolver {
 	t.Helper()
 
