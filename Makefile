@@ -172,8 +172,8 @@ generate-chart: generate-api
 	@$(NOCGO) go run ./tools/chart/cmd/chart
 
 .PHONY: docs
-docs: build ## Run the commands in docs/queries.md and record their output
-	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo docs --bin-dir $(BIN) --assets "$$assets" $(ARGS) docs/queries.md
+docs: go-present ## Run the commands in docs/queries.md and record their output
+	@assets=$$($(CONTROLPLANE)) && KUBEBUILDER_ASSETS="$$assets" $(NOCGO) exec go test -C tools/demo/internal/command -count=1 -run '^TestQueries$$' $(ARGS) . -update
 
 .PHONY: fmt
 fmt: go-present ## Format the code and order the imports

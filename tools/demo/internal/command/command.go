@@ -29,7 +29,6 @@ needs no cluster, no containers, and no network.
   demo up     starts the same system and leaves it running, so that you can experiment
   demo env    prints shell variables for the system that demo up has started
   demo down   stops the system that demo up has started, and removes what killed demos have left behind
-  demo docs   runs the commands of a documentation page and records their output
 
 Run "make build" to build the binaries (--bin-dir), and "make control-plane" to build those of the control plane (--assets).`
 
@@ -38,7 +37,7 @@ func New() *cobra.Command {
 	c := &common{}
 	root := commandline.Root("demo", "Run all of ClusterRing on this machine and verify its guarantees", long)
 	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) { c.console = report.NewConsole(cmd.OutOrStdout()) }
-	root.AddCommand(c.newRun(), c.newModes(), c.newUp(), c.newDown(), c.newEnv(), c.newDocs(), c.newServe())
+	root.AddCommand(c.newRun(), c.newModes(), c.newUp(), c.newDown(), c.newEnv(), c.newServe())
 
 	return root
 }

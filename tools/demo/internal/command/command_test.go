@@ -269,8 +269,6 @@ func TestMistakes(t *testing.T) {
 		"an argument":         {[]string{"up", "x"}, `unknown command "x" for "demo up"`},
 		"too few shards":      {[]string{"run", "--shards=2"}, "--shards must be between 3 and 20"},
 		"no objects":          {[]string{"run", "--objects=0"}, "--objects must be between 1 and 20000, not 0"},
-		"no page":             {[]string{"docs", "testdata/none.md"}, "read the page: open testdata/none.md"},
-		"several pages":       {[]string{"docs", "a.md", "b.md"}, "accepts 1 arg(s), received 2"},
 		"env of nothing":      {[]string{"env"}, "demo up is not running: start it with make up"},
 		"nothing built":       {[]string{"run", "--bin-dir=testdata/none"}, "run make build"},
 		"nothing built, up":   {[]string{"up", "--bin-dir=testdata/none"}, "run make build"},
@@ -290,7 +288,7 @@ func TestMistakes(t *testing.T) {
 func TestHelpTeaches(t *testing.T) {
 	for _, test := range []struct{ command, want string }{
 		{"--help", "demo down"}, {"run", "leaves nothing behind"}, {"up", "kubectl"}, {"env", `eval "$(bin/demo env)"`},
-		{"docs", "the page does not change"}, {"down", "state directory"},
+		{"down", "state directory"},
 	} {
 		c, out := command.New(), &bytes.Buffer{}
 		c.SetArgs([]string{test.command, "--help"})

@@ -3,6 +3,7 @@ package command_test
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -46,6 +47,8 @@ var questions = map[protoreflect.Name]question{
 	"Simulate": {`{"ring": "example", "add": ["shard-4"]}`, `"name": "shard-4"`},
 }
 
+var update = flag.Bool("update", false, "record the output of the commands in docs/queries.md")
+
 // TestQueries starts what make up starts, asks its query services everything with the real grpcurl, and runs
 // docs/queries.md.
 func TestQueries(t *testing.T) {
@@ -80,12 +83,20 @@ func TestQueries(t *testing.T) {
 		sh.askEverything(guarded, `$RINGQUERY_TLS`)
 	})
 	t.Run("docs/queries.md", func(t *testing.T) {
-		content, err := os.ReadFile(filepath.Join(localplane.Root(), "docs", "queries.md"))
+		file := filepath.Join(localplane.Root(), "docs", "queries.md")
+		content, err := os.ReadFile(file)
 		require.NoError(t, err)
 		p, err := page.Parse(string(content))
 		require.NoError(t, err)
 		requireEverything(t, p)
-		require.NoError(t, p.Check(t.Context(), sh.Shell, patience/3), "if the page is wrong: make docs")
+
+		if *update {
+			_, err := p.Update(t.Context(), sh.Shell)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(file, []byte(p.String()), 0o600)) // it exists, so its mode stays
+		} else {
+			require.NoError(t, p.Check(t.Context(), sh.Shell, patience/3), "if the page is wrong: make docs")
+		}
 	})
 	require.Contains(t, d.down(), "Removed demo up (running)")
 	d.requireNothingLeft()

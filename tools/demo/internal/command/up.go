@@ -24,11 +24,7 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/process"
 )
 
-// upper is one demo up.
-type upper struct{ *common }
-
 func (c *common) newUp() *cobra.Command {
-	u := &upper{c}
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start everything, leave it running, and print how to use it",
@@ -38,15 +34,15 @@ with kubectl, with grpcurl, and by killing and adding shards. "demo down" stops 
   bin/demo up
   bin/demo down`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return u.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.up(cmd.Context()) },
 	}
-	u.add(cmd.Flags())
+	c.add(cmd.Flags())
 
 	return cmd
 }
 
-func (u *upper) run(ctx context.Context) error {
-	if err := u.prepare(ctx, "kubectl"); err != nil {
+func (c *common) up(ctx context.Context) error {
+	if err := c.prepare(ctx, "kubectl"); err != nil {
 		return err
 	}
 
@@ -58,33 +54,33 @@ func (u *upper) run(ctx context.Context) error {
 	}
 
 	if pid != 0 {
-		u.console.Text("The demo is already running.")
-		return u.explain()
+		c.console.Text("The demo is already running.")
+		return c.explain()
 	}
 
 	if _, err := os.Stat(before.Dir); err == nil {
-		u.console.Note("removing what a killed demo has left in %s", before.Dir)
+		c.console.Note("removing what a killed demo has left in %s", before.Dir)
 
 		if err := before.Remove(ctx); err != nil {
 			return err
 		}
 	}
 
-	return u.start(ctx)
+	return c.start(ctx)
 }
 
 // explain prints how to use the running system.
-func (u *upper) explain() error {
+func (c *common) explain() error {
 	text, err := saved(usageFile)
 	if err == nil {
-		u.console.Text(text)
+		c.console.Text(text)
 	}
 
 	return err
 }
 
 // start starts demo serve in the background, and shows its output, which ends when everything runs.
-func (u *upper) start(ctx context.Context) error {
+func (c *common) start(ctx context.Context) error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
@@ -96,7 +92,7 @@ func (u *upper) start(ctx context.Context) error {
 	}
 	defer func() { _ = output.Close() }() // was only read
 
-	cmd := exec.Command(self, "serve", "--bin-dir="+u.binDir, "--assets="+u.assets, state.UpDir())
+	cmd := exec.Command(self, "serve", "--bin-dir="+c.binDir, "--assets="+c.assets, state.UpDir())
 	cmd.Stdout, cmd.Stderr = in, in
 
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it outlives this process and its terminal
@@ -105,17 +101,17 @@ func (u *upper) start(ctx context.Context) error {
 	}
 
 	unwatch := context.AfterFunc(ctx, func() {
-		u.console.Note("stopping everything")
+		c.console.Note("stopping everything")
 
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
 	})
 	defer unwatch()
 
 	for lines := bufio.NewScanner(output); lines.Scan(); {
-		u.console.Text(lines.Text())
+		c.console.Text(lines.Text())
 	}
 
-	if ctx.Err() == nil && u.explain() == nil {
+	if ctx.Err() == nil && c.explain() == nil {
 		return nil
 	}
 
@@ -133,12 +129,8 @@ const (
 	servedObjects = 50
 )
 
-// server runs the system for a user: for people, as the background process of demo up, or for demo docs.
-type server struct{ *common }
-
 // newServe returns the command that demo up runs in the background.
 func (c *common) newServe() *cobra.Command {
-	s := &server{c}
 	cmd := &cobra.Command{
 		Use:    "serve",
 		Short:  "Run everything until a signal; demo up starts this in the background",
@@ -146,27 +138,27 @@ func (c *common) newServe() *cobra.Command {
 		Args:   cobra.MaximumNArgs(1), // the state directory, for those who look at the processes
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signal.Ignore(syscall.SIGPIPE) // demo up may be killed
-			return s.run(cmd.Context(), state.Up, s.stay)
+			return c.serve(cmd.Context())
 		},
 	}
-	s.add(cmd.Flags())
+	c.add(cmd.Flags())
 
 	return cmd
 }
 
-// run runs the system with some shards and objects until use returns, and leaves nothing behind.
-func (s *server) run(ctx context.Context, kind state.Kind, use func(context.Context, *localsystem.System) error) error {
-	if err := s.prepare(ctx, "kubectl"); err != nil {
+// serve runs the system with some shards and objects until ctx ends, and leaves nothing behind.
+func (c *common) serve(ctx context.Context) error {
+	if err := c.prepare(ctx, "kubectl"); err != nil {
 		return err
 	}
 
-	claim, err := state.NewClaim(kind)
+	claim, err := state.NewClaim(state.Up)
 	if err != nil {
 		return err
 	}
 
-	err = localsystem.Run(ctx, s.options(claim.Dir), func(ctx context.Context, sys *localsystem.System) error {
-		story, err := scenario.New(ctx, sys, s.console, scenario.Options{Shards: servedShards, Objects: servedObjects})
+	err = localsystem.Run(ctx, c.options(claim.Dir), func(ctx context.Context, sys *localsystem.System) error {
+		story, err := scenario.New(ctx, sys, c.console, scenario.Options{Shards: servedShards, Objects: servedObjects})
 		if err != nil {
 			return err
 		}
@@ -175,17 +167,16 @@ func (s *server) run(ctx context.Context, kind state.Kind, use func(context.Cont
 			return err
 		}
 
-		return use(ctx, sys)
+		return c.stay(ctx, sys)
 	})
-	ctx = context.WithoutCancel(ctx)
 
-	return errors.Join(err, state.Discard(ctx, claim.Dir), claim.Release())
+	return errors.Join(err, state.Discard(context.WithoutCancel(ctx), claim.Dir), claim.Release())
 }
 
 // stay saves how to use the system, ends the output, so that demo up knows that everything is ready, and waits until
 // ctx ends.
-func (s *server) stay(ctx context.Context, sys *localsystem.System) error {
-	usage, err := s.usage(ctx, sys)
+func (c *common) stay(ctx context.Context, sys *localsystem.System) error {
+	usage, err := c.usage(ctx, sys)
 	if err != nil {
 		return err
 	}
@@ -242,7 +233,7 @@ Logs are in {DIR}/logs. To stop everything:
 `
 
 // usage describes how to use the running system.
-func (s *server) usage(ctx context.Context, sys *localsystem.System) (string, error) {
+func (c *common) usage(ctx context.Context, sys *localsystem.System) (string, error) {
 	next := fmt.Sprintf("shard-%d", servedShards+1)
 
 	kubeconfig, err := sys.ShardKubeconfig(ctx, next)
@@ -260,7 +251,7 @@ func (s *server) usage(ctx context.Context, sys *localsystem.System) (string, er
 	}
 
 	return strings.NewReplacer(
-		"{DEMO}", process.Quote(filepath.Join(s.binDir, "demo")), "{DIR}", sys.StateDir, "{QUERIES}", queries.String(),
+		"{DEMO}", process.Quote(filepath.Join(c.binDir, "demo")), "{DIR}", sys.StateDir, "{QUERIES}", queries.String(),
 		"{STATE}", contract.LabelState, "{RING}", contract.ShardLabel(localsystem.Ring),
 		"{DEATH}", (2 * localsystem.LeaseDuration).String(),
 		"{SHARD}", process.Quote(
