@@ -66,7 +66,8 @@ func TestThousandWatchersFitIntoMemory(t *testing.T) {
 	s.all(streams, func(res *pb.WatchRingResponse) bool {
 		return res.GetRing().GetFingerprint() != before && res.GetRing().GetAvailableShards() == shardsInMemory+1
 	})
-	t.Logf("%d watchers have the new set of %d shards after %s; peak of memory: %d MiB idle, %d MiB with them", watchers, shardsInMemory+1,
+	t.Logf("%d watchers have the new set of %d shards after %s; peak of memory: %d MiB idle, %d MiB with them", watchers,
+		shardsInMemory+1,
 		time.Since(begin).Round(time.Millisecond), idle>>20, s.peak(pid)>>20) //nolint:forbidigo // as above
 	require.Less(t, s.peak(pid), memoryLimit)
 }
@@ -119,7 +120,8 @@ func startProcess(t *testing.T) (s *secured, pid int) {
 
 	s = &secured{authority: certtest.NewAuthority(t), server: newServer(t)}
 	s.authority.Server(t, 1, time.Time{}).Write(t, cert, key)
-	cmd := exec.CommandContext(t.Context(), binary, append(s.flags(), "--ca-mode", "file", "--tls-cert-file", cert, "--tls-private-key-file", key)...)
+	cmd := exec.CommandContext(t.Context(), binary, append(s.flags(), "--ca-mode", "file", "--tls-cert-file", cert,
+		"--tls-private-key-file", key)...)
 	cmd.Env = []string{"HOME=" + dir} // and so no GOMEMLIMIT or GOGC
 	cmd.Stderr = s.log
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

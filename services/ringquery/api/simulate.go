@@ -90,8 +90,8 @@ func (v *violations) shard(field, name string) {
 	v.check(field, required(name, validation.IsValidLabelValue))
 }
 
-// apply returns the names of the shards after the change, including those that stand by. It fails with [rings.ErrInvalid] if the change
-// conflicts with the shards before, or with itself.
+// apply returns the names of the shards after the change, including those that stand by. It fails with
+// [rings.ErrInvalid] if the change conflicts with the shards before, or with itself.
 func apply(before []string, c *pb.SimulateRequest) ([]string, error) {
 	var (
 		v         violations
@@ -147,7 +147,8 @@ func compare(before, after *hashring.Table) *pb.SimulateResponse {
 	names = slices.Compact(names)
 
 	sim := &pb.SimulateResponse{
-		FingerprintBefore: before.Fingerprint(), FingerprintAfter: after.Fingerprint(), Least: least(before, after, len(names)),
+		FingerprintBefore: before.Fingerprint(), FingerprintAfter: after.Fingerprint(),
+		Least: least(before, after, len(names)),
 	}
 	for _, name := range names {
 		was, is := before.PartitionsOf(name), after.PartitionsOf(name)
@@ -173,8 +174,8 @@ func compare(before, after *hashring.Table) *pb.SimulateResponse {
 	return sim
 }
 
-// least returns the fraction of the hash space that must move in any scheme with equal shares: every shard that stays keeps at most the
-// smaller of its two shares. all is the number of names in both tables together.
+// least returns the fraction of the hash space that must move in any scheme with equal shares: every shard that stays
+// keeps at most the smaller of its two shares. all is the number of names in both tables together.
 func least(before, after *hashring.Table, all int) float64 {
 	larger := max(before.Len(), after.Len())
 	if larger == 0 {
@@ -222,8 +223,8 @@ func (t *tally) add(k rings.Key) (moved bool) {
 	return was != is
 }
 
-// count counts the main objects of the ring. The result reports resources that cannot be read, or not in time: the rest of the answer is
-// worth having. It fails if ctx is cancelled.
+// count counts the main objects of the ring. The result reports resources that cannot be read, or not in time: the rest
+// of the answer is worth having. It fails if ctx is cancelled.
 func count(ctx context.Context, objects *rings.Objects, r rings.Ring, t counter) ([]*pb.CountedResource, error) {
 	var all []*pb.CountedResource
 
@@ -301,8 +302,9 @@ func problemOf(err error) string {
 // maxKeys is how many keys are counted one by one: 15 MB. Beyond it, objects of further keys count only as objects.
 const maxKeys = 100_000
 
-// addLoads counts the main objects of a ring, and their keys, by the shards that they belong to. It adds the result to the answer, and reports
-// resources that cannot be read there. It fails if ctx is cancelled, or with [rings.ErrNotAdded] if the ring's selector cannot be used.
+// addLoads counts the main objects of a ring, and their keys, by the shards that they belong to. It adds the result to
+// the answer, and reports resources that cannot be read there. It fails if ctx is cancelled, or with
+// [rings.ErrNotAdded] if the ring's selector cannot be used.
 func (s *Service) addLoads(ctx context.Context, ring rings.Ring, res *pb.GetRingResponse) error {
 	l := newLoads(ring.View.TableIn)
 
@@ -360,7 +362,8 @@ func (l *loads) add(k rings.Key) (moved bool) {
 	return false
 }
 
-// with counts one more object with the key. It returns how many there are now, and whether this is the first; 0 if there are too many keys.
+// with counts one more object with the key. It returns how many there are now, and whether this is the first; 0 if
+// there are too many keys.
 func (l *loads) with(k rings.Key) (n int64, isNew bool) {
 	if k.Type() == pb.KeyType_KEY_TYPE_NAME && !isNamespace(k.Key) {
 		return 1, true // no other object has it
