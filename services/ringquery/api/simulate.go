@@ -45,7 +45,7 @@ func (s *Service) Simulate(ctx context.Context, req *pb.SimulateRequest) (*pb.Si
 	sim := compare(before, after)
 
 	if req.GetCountObjects() {
-		sim.Counted, err = count(ctx, s.Rings.Objects, ring, newTally(before, after, sim.GetShards()))
+		sim.Counted, err = count(ctx, s.Rings.Objects, ring, tally(before, after, sim.GetShards()))
 	}
 
 	return sim, err
@@ -187,45 +187,34 @@ func least(before, after *hashring.Table, all int) float64 {
 	return 1 - float64(staying)/float64(larger)
 }
 
-// counter counts objects by their keys. It reports whether an object would move.
-type counter interface {
-	add(k rings.Key) (moved bool)
-}
-
-// tally counts objects by the shards that they belong to.
-type tally struct {
-	before, after *hashring.Table
-	shards        map[string]*pb.SimulatedShard
-}
-
-// newTally returns a tally for the shards of both tables.
-func newTally(before, after *hashring.Table, shards []*pb.SimulatedShard) *tally {
-	t := &tally{before: before, after: after, shards: make(map[string]*pb.SimulatedShard, len(shards))}
+// tally returns a counter of objects by the shards that they belong to.
+func tally(before, after *hashring.Table, shards []*pb.SimulatedShard) counter {
+	named := make(map[string]*pb.SimulatedShard, len(shards))
 	for _, s := range shards {
-		t.shards[s.GetName()] = s
+		named[s.GetName()] = s
 	}
 
-	return t
+	return func(k rings.Key) (moved bool) {
+		was, hadOwner := before.Owner(k.Hash())
+		if hadOwner {
+			named[was].ObjectsBefore++
+		}
+
+		is, hasOwner := after.Owner(k.Hash())
+		if hasOwner {
+			named[is].ObjectsAfter++
+		}
+
+		return was != is
+	}
 }
 
-// add counts an object and reports whether it would move.
-func (t *tally) add(k rings.Key) (moved bool) {
-	was, hadOwner := t.before.Owner(k.Hash())
-	if hadOwner {
-		t.shards[was].ObjectsBefore++
-	}
-
-	is, hasOwner := t.after.Owner(k.Hash())
-	if hasOwner {
-		t.shards[is].ObjectsAfter++
-	}
-
-	return was != is
-}
+// counter counts an object by its key, and reports whether it would move.
+type counter func(k rings.Key) (moved bool)
 
 // count counts the main objects of the ring. The result reports resources that cannot be read, or not in time: the rest
 // of the answer is worth having. It fails if ctx is cancelled.
-func count(ctx context.Context, objects *rings.Objects, r rings.Ring, t counter) ([]*pb.CountedResource, error) {
+func count(ctx context.Context, objects *rings.Objects, r rings.Ring, add counter) ([]*pb.CountedResource, error) {
 	var all []*pb.CountedResource
 
 	spaces, err := namespacesOf(r, objects)
@@ -238,7 +227,7 @@ func count(ctx context.Context, objects *rings.Objects, r rings.Ring, t counter)
 
 		if resource, _, err := r.Find(rings.Reference{Group: main.Group, Resource: main.Resource}); err != nil {
 			c.Problem = "the API server does not serve it (yet)"
-		} else if err := countOf(ctx, member{resource, resources.Main, spaces}, t, c); err != nil {
+		} else if err := countOf(ctx, member{resource, resources.Main, spaces}, add, c); err != nil {
 			if errors.Is(err, context.Canceled) {
 				return nil, err
 			}
@@ -255,7 +244,7 @@ func count(ctx context.Context, objects *rings.Objects, r rings.Ring, t counter)
 	return all, nil
 }
 
-func countOf(ctx context.Context, m member, t counter, c *pb.CountedResource) error {
+func countOf(ctx context.Context, m member, add counter, c *pb.CountedResource) error {
 	end, err := m.spaces.objects.Turn(ctx)
 	if err != nil {
 		return err
@@ -275,7 +264,7 @@ func countOf(ctx context.Context, m member, t counter, c *pb.CountedResource) er
 			k := rings.KeyOf(m.Resource, &objects[i])
 
 			c.Objects++
-			if t.add(k) {
+			if add(k) {
 				c.Moved++
 			}
 
@@ -308,7 +297,7 @@ const maxKeys = 100_000
 func (s *Service) addLoads(ctx context.Context, ring rings.Ring, res *pb.GetRingResponse) error {
 	l := newLoads(ring.View.TableIn)
 
-	counted, err := count(ctx, s.Rings.Objects, ring, l)
+	counted, err := count(ctx, s.Rings.Objects, ring, l.add)
 	if err != nil {
 		return err
 	}
@@ -340,7 +329,7 @@ func newLoads(tableIn func(namespace string) *hashring.Table) *loads {
 	return l
 }
 
-// add implements counter. Nothing moves.
+// add is a [counter]. Nothing moves.
 func (l *loads) add(k rings.Key) (moved bool) {
 	shard, ok := l.tableIn(k.In).Owner(k.Hash())
 	if !ok {
