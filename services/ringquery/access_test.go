@@ -55,7 +55,8 @@ func startSecured(t *testing.T, args ...string) *secured {
 	require.NoError(t, os.WriteFile(ca, authority.PEM(), 0o600))
 
 	s := &secured{authority: authority, server: launch(t, append([]string{
-		"--ca-mode", "file", "--tls-cert-file", cert, "--tls-private-key-file", key, "--client-ca-file", ca, "--access-cache-ttl", "0",
+		"--ca-mode", "file", "--tls-cert-file", cert, "--tls-private-key-file", key, "--client-ca-file", ca,
+		"--access-cache-ttl", "0",
 	}, args...)...)}
 	s.begin()
 
@@ -116,7 +117,8 @@ type caller struct {
 func (s *secured) caller(role string) *caller {
 	s.t.Helper()
 
-	c := &caller{ServiceAccount: &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.plane.Namespace(s.t), Name: "caller"}}}
+	c := &caller{ServiceAccount: &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.plane.Namespace(s.t),
+		Name: "caller"}}}
 	require.NoError(s.t, s.plane.Client.Create(s.t.Context(), c.ServiceAccount))
 
 	c.token = s.tokenOf(c.ServiceAccount, pb.TokenAudience)
@@ -260,7 +262,8 @@ func TestNoMethodIsForThoseWithoutRights(t *testing.T) {
 			everyMethod(t, conn, func(method string, err error) {
 				require.Equal(t, codes.PermissionDenied, status.Code(err), "%s: %v", method, err)
 				require.Equal(t, "PERMISSION_DENIED", reason(err))
-				require.ErrorContains(t, err, "kubectl auth can-i get clusterrings.sharding.timebertt.dev --subresource=diagnostics")
+				require.ErrorContains(t, err, "kubectl auth can-i get clusterrings.sharding.timebertt.dev "+
+					"--subresource=diagnostics")
 			})
 		})
 	}
@@ -270,12 +273,14 @@ func TestRefusalSaysWhatIsMissing(t *testing.T) {
 	s := startSecured(t)
 	c := s.caller("")
 
-	_, err := pb.NewDiagnosticsServiceClient(s.connect(bearer(c.token))).GetRing(t.Context(), &pb.GetRingRequest{Name: "example"})
+	_, err := pb.NewDiagnosticsServiceClient(s.connect(bearer(c.token))).GetRing(t.Context(),
+		&pb.GetRingRequest{Name: "example"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 
 	user := "system:serviceaccount:" + c.Namespace + ":caller"
 	for _, text := range []string{
-		`user "` + user + `" may not get clusterrings/diagnostics of ring "example"`, "API group sharding.timebertt.dev", viewerRole,
+		`user "` + user + `" may not get clusterrings/diagnostics of ring "example"`, "API group sharding.timebertt.dev",
+		viewerRole,
 		"kubectl auth can-i get clusterrings.sharding.timebertt.dev/example --subresource=diagnostics",
 	} {
 		require.ErrorContains(t, err, text)
@@ -284,18 +289,21 @@ func TestRefusalSaysWhatIsMissing(t *testing.T) {
 	info, ok := status.Convert(err).Details()[0].(*errdetails.ErrorInfo)
 	require.True(t, ok)
 	require.Equal(t, map[string]string{
-		"user": user, "verb": "get", "group": "sharding.timebertt.dev", "resource": "clusterrings", "subresource": "diagnostics", "name": "example",
+		"user": user, "verb": "get", "group": "sharding.timebertt.dev", "resource": "clusterrings",
+		"subresource": "diagnostics", "name": "example",
 	}, info.GetMetadata())
 }
 
 func TestLogSaysWhoHasAskedAboutWhichRing(t *testing.T) {
 	s := startSecured(t, "--log-level", "debug")
 	c := s.caller("")
-	_, err := pb.NewDiagnosticsServiceClient(s.connect(bearer(c.token))).GetRing(t.Context(), &pb.GetRingRequest{Name: "example"})
+	_, err := pb.NewDiagnosticsServiceClient(s.connect(bearer(c.token))).GetRing(t.Context(),
+		&pb.GetRingRequest{Name: "example"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 
 	for _, text := range []string{
-		`"user":"system:serviceaccount:` + c.Namespace + `:caller"`, `"credential":"JTI=`, `"ring":"example"`, `"grpc.code":"PermissionDenied"`,
+		`"user":"system:serviceaccount:` + c.Namespace + `:caller"`, `"credential":"JTI=`, `"ring":"example"`,
+		`"grpc.code":"PermissionDenied"`,
 	} {
 		require.True(t, s.log.has(text, `"grpc.method":"GetRing"`), text)
 	}
@@ -310,7 +318,8 @@ func TestRightToOneRing(t *testing.T) {
 	ask := pb.NewDiagnosticsServiceClient(conn)
 	s.asks(conn, mine, codes.OK)
 
-	object := &pb.ObjectReference{Type: &pb.ObjectReference_Resource{Resource: "configmaps"}, Namespace: "default", Name: "a"}
+	object := &pb.ObjectReference{Type: &pb.ObjectReference_Resource{Resource: "configmaps"}, Namespace: "default",
+		Name: "a"}
 
 	_, err := ask.GetRing(t.Context(), &pb.GetRingRequest{Name: other})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
@@ -330,7 +339,8 @@ func TestRightToOneRing(t *testing.T) {
 	res, err := stream.Recv()
 	require.NoError(t, err)
 	require.Equal(t, "1", res.GetId())
-	require.NoError(t, stream.Send(&pb.LocateAllRequest{Id: "2", Question: &pb.LocateRequest{Ring: other, Object: object}}))
+	require.NoError(t, stream.Send(&pb.LocateAllRequest{Id: "2",
+		Question: &pb.LocateRequest{Ring: other, Object: object}}))
 	_, err = stream.Recv()
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	require.ErrorContains(t, err, other)
@@ -381,7 +391,8 @@ func TestWatcherThatLosesItsRightGetsNoMore(t *testing.T) {
 		want codes.Code
 	}{
 		"right": {func(c *caller) error { return s.plane.Client.Delete(t.Context(), c.grant) }, codes.PermissionDenied},
-		"token": {func(c *caller) error { return s.plane.Client.Delete(t.Context(), c.ServiceAccount) }, codes.Unauthenticated},
+		"token": {func(c *caller) error { return s.plane.Client.Delete(t.Context(), c.ServiceAccount) },
+			codes.Unauthenticated},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := s.caller(viewerRole)
@@ -427,8 +438,8 @@ func TestHealthIsForEverybodyAndReflectionForThoseWhoAreKnown(t *testing.T) {
 func TestTokensDoNotTravelInTheClear(t *testing.T) {
 	plane := localplane.Shared(t)
 
-	done, cancel := execute(&testLog{t: t}, "--kubeconfig", plane.ServiceKubeconfig(t, "ringquery"), "--plaintext", "--grpc-bind-address", ":0",
-		"--metrics-bind-address", "0", "--health-probe-bind-address", "0")
+	done, cancel := execute(&testLog{t: t}, "--kubeconfig", plane.ServiceKubeconfig(t, "ringquery"), "--plaintext",
+		"--grpc-bind-address", ":0", "--metrics-bind-address", "0", "--health-probe-bind-address", "0")
 	defer cancel()
 	require.Eventually(t, func() bool { return len(done) > 0 }, patience, interval)
 	require.ErrorContains(t, <-done, "in the clear")

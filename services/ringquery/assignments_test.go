@@ -44,7 +44,9 @@ func (s *server) grant() {
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "ring-of-probes"}, Spec: configMaps()}
 	require.NoError(s.t, client.IgnoreAlreadyExists(s.plane.Client.Create(s.t.Context(), ring)))
 	require.Eventually(s.t, func() bool {
-		_, err := s.ListAssignments(s.t.Context(), &pb.ListAssignmentsRequest{Ring: ring.Name, Resource: "secrets", PageSize: 1})
+		_, err := s.ListAssignments(s.t.Context(), &pb.ListAssignmentsRequest{Ring: ring.Name, Resource: "secrets",
+			PageSize: 1})
+
 		return err == nil
 	}, patience, interval)
 }
@@ -114,7 +116,8 @@ func TestListAssignmentsHasEveryState(t *testing.T) {
 		names[4]: pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED,
 		names[5]: pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED,
 	}
-	res, err := s.ListAssignments(t.Context(), &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns})
+	res, err := s.ListAssignments(t.Context(), &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps",
+		Namespace: ns})
 	require.NoError(t, err)
 	require.Equal(t, table.Fingerprint(), res.GetFingerprint())
 	require.Len(t, res.GetAssignments(), len(want))
@@ -125,7 +128,8 @@ func TestListAssignmentsHasEveryState(t *testing.T) {
 		require.Equal(t, "a", a.GetDesiredShard())
 		require.Empty(t, a.GetOwner())
 	}
-	require.True(t, slices.IsSortedFunc(res.GetAssignments(), func(a, b *pb.Assignment) int { return strings.Compare(a.GetName(), b.GetName()) }))
+	require.True(t, slices.IsSortedFunc(res.GetAssignments(),
+		func(a, b *pb.Assignment) int { return strings.Compare(a.GetName(), b.GetName()) }))
 
 	for _, state := range want {
 		found := s.list(&pb.ListAssignmentsRequest{
@@ -137,9 +141,10 @@ func TestListAssignmentsHasEveryState(t *testing.T) {
 			require.Equal(t, state, a.GetState())
 		}
 	}
-	require.True(t, slices.ContainsFunc(s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps"}), func(a *pb.Assignment) bool {
-		return a.GetNamespace() == elsewhere
-	}))
+	require.True(t, slices.ContainsFunc(s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps"}),
+		func(a *pb.Assignment) bool {
+			return a.GetNamespace() == elsewhere
+		}))
 	at := s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Shard: "b"})
 	require.Len(t, at, 2, "in whatever namespace")
 	require.Equal(t, []string{"b", "b"}, []string{at[0].GetShard(), at[1].GetShard()})
@@ -155,13 +160,16 @@ func TestDrainTimeIsTheServers(t *testing.T) {
 	require.Nil(t, s.list(req)[0].GetDrainTime())
 
 	patch := []byte(`{"metadata":{"labels":{"` + contract.DrainLabel(ring) + `":"true"}}}`)
-	require.NoError(t, s.plane.Client.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, patch), client.FieldOwner("rebalancer")))
-	entry := slices.IndexFunc(object.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "rebalancer" })
+	require.NoError(t, s.plane.Client.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, patch),
+		client.FieldOwner("rebalancer")))
+	entry := slices.IndexFunc(object.ManagedFields,
+		func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "rebalancer" })
 	require.GreaterOrEqual(t, entry, 0)
 	require.True(t, object.ManagedFields[entry].Time.Time.Equal(s.list(req)[0].GetDrainTime().AsTime()))
 }
 
-// TestAssignmentsOfControlledObjects verifies that objects follow their owners, and that the ring ignores objects without an owner.
+// TestAssignmentsOfControlledObjects verifies that objects follow their owners, and that the ring ignores objects
+// without an owner.
 func TestAssignmentsOfControlledObjects(t *testing.T) {
 	s := startServer(t)
 	s.grant()
@@ -286,7 +294,8 @@ func TestPagesWhileObjectsChange(t *testing.T) {
 		s.configMap(ns, fmt.Sprintf("steady-%02d-joins", page), nil)
 
 		if page < objects {
-			gone := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("steady-%02d-leaves", objects-1-page)}}
+			gone := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns,
+				Name: fmt.Sprintf("steady-%02d-leaves", objects-1-page)}}
 			require.NoError(t, s.plane.Client.Delete(t.Context(), gone))
 		}
 	}
@@ -296,7 +305,8 @@ func TestPagesWhileObjectsChange(t *testing.T) {
 func TestAssignmentsOfClusterScopedObjects(t *testing.T) {
 	s := startServer(t)
 	s.grant()
-	ring, ns := s.makeRing(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "scheduling.k8s.io", Resource: "priorityclasses"}}})
+	ring, ns := s.makeRing(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "scheduling.k8s.io",
+		Resource: "priorityclasses"}}})
 	object := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: ns}, Value: 1}
 	require.NoError(t, s.plane.Client.Create(t.Context(), object))
 	s.makeShards(ring, ns, "a")
@@ -333,14 +343,16 @@ func TestListAssignmentsFailures(t *testing.T) {
 	s.grant()
 
 	spec := configMaps()
-	spec.Resources = append(spec.Resources, v1alpha1.RingResource{Resource: "services"}, v1alpha1.RingResource{Group: "example.com", Resource: "foos"})
+	spec.Resources = append(spec.Resources, v1alpha1.RingResource{Resource: "services"},
+		v1alpha1.RingResource{Group: "example.com", Resource: "foos"})
 
 	ring, ns := s.makeRing(spec)
 	for i := range 3 {
 		s.configMap(ns, fmt.Sprint(i), nil)
 	}
 
-	first, err := s.ListAssignments(t.Context(), &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 1})
+	first, err := s.ListAssignments(t.Context(), &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps",
+		Namespace: ns, PageSize: 1})
 	require.NoError(t, err)
 
 	// The part of the token for the request is valid, and the part for the API server is not.
@@ -357,24 +369,30 @@ func TestListAssignmentsFailures(t *testing.T) {
 		want   string
 		fields string
 	}{
-		"unknown ring": {&pb.ListAssignmentsRequest{Ring: "no-such-ring", Resource: "configmaps"}, codes.NotFound, "RING_NOT_FOUND", "no-such-ring", ""},
+		"unknown ring": {&pb.ListAssignmentsRequest{Ring: "no-such-ring", Resource: "configmaps"}, codes.NotFound,
+			"RING_NOT_FOUND", "no-such-ring", ""},
 		"not in this ring": {
-			&pb.ListAssignmentsRequest{Ring: ring, Resource: "pods"}, codes.FailedPrecondition, "NOT_SHARDED", "does not list pods; it lists configmaps", "",
+			&pb.ListAssignmentsRequest{Ring: ring, Resource: "pods"}, codes.FailedPrecondition, "NOT_SHARDED",
+			"does not list pods; it lists configmaps", "",
 		},
 		"not served": {
-			&pb.ListAssignmentsRequest{Ring: ring, Group: "example.com", Resource: "foos"}, codes.FailedPrecondition, "NOT_SHARDED",
+			&pb.ListAssignmentsRequest{Ring: ring, Group: "example.com", Resource: "foos"}, codes.FailedPrecondition,
+			"NOT_SHARDED",
 			"the API server does not serve it", "",
 		},
 		"not allowed": {
 			&pb.ListAssignmentsRequest{Ring: ring, Resource: "services"}, codes.FailedPrecondition, "NOT_READABLE",
-			"this server may not list services: grant it get and list, by a ClusterRole with the label sharding.timebertt.dev/aggregate-to-ringquery=true", "",
+			"this server may not list services: grant it get and list, by a ClusterRole with the label " +
+				"sharding.timebertt.dev/aggregate-to-ringquery=true", "",
 		},
 		"another request's token": {
-			&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 2, PageToken: first.GetNextPageToken()},
+			&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 2,
+				PageToken: first.GetNextPageToken()},
 			codes.InvalidArgument, "INVALID", "another request", "page_token",
 		},
 		"forged token": {
-			&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 1, PageToken: forged}, codes.InvalidArgument, "INVALID", "next_page_token", "page_token",
+			&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 1, PageToken: forged},
+			codes.InvalidArgument, "INVALID", "next_page_token", "page_token",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -388,7 +406,8 @@ func TestListAssignmentsFailures(t *testing.T) {
 	}
 }
 
-// proxy is between the service and the API server. It returns errors that a healthy API server does not return on demand.
+// proxy is between the service and the API server. It returns errors that a healthy API server does not return on
+// demand.
 type proxy struct {
 	kubeconfig string
 	// instead answers a request if it returns true.
@@ -496,7 +515,8 @@ func TestSimulateCountsRealObjects(t *testing.T) {
 	covered, other := s.plane.Namespace(t), s.plane.Namespace(t)
 	spec := configMaps()
 	spec.NamespaceSelector = in(covered)
-	spec.Resources = append(spec.Resources, v1alpha1.RingResource{Resource: "services"}, v1alpha1.RingResource{Group: "example.com", Resource: "foos"})
+	spec.Resources = append(spec.Resources, v1alpha1.RingResource{Resource: "services"},
+		v1alpha1.RingResource{Group: "example.com", Resource: "foos"})
 	ring, ns := s.makeRing(spec)
 	s.makeShards(ring, ns, "a", "b")
 
@@ -551,7 +571,8 @@ func TestSimulateCountsRealObjects(t *testing.T) {
 	require.Contains(t, counted[2].GetProblem(), "does not serve it")
 }
 
-// TestCountingGoesOnWhereAListHasExpired continues with the token of the API server. If this also fails, the answer reports it.
+// TestCountingGoesOnWhereAListHasExpired continues with the token of the API server. If this also fails, the answer
+// reports it.
 func TestCountingGoesOnWhereAListHasExpired(t *testing.T) {
 	p := startProxy(t)
 	s := startServer(t, "--kubeconfig", p.kubeconfig)

@@ -11,8 +11,8 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
-// BenchmarkQueries has one caller and one server on one core. A server with a core of its own answers more queries. LocateAll is Locate
-// for many objects over one stream.
+// BenchmarkQueries has one caller and one server on one core. A server with a core of its own answers more queries.
+// LocateAll is Locate for many objects over one stream.
 //
 //	go test -run '^$' -bench . ./services/ringquery
 func BenchmarkQueries(b *testing.B) {
@@ -41,6 +41,7 @@ func BenchmarkQueries(b *testing.B) {
 				}
 
 				sent := make(chan error, 1)
+
 				go func() {
 					var err error
 					for i := 0; i < n && err == nil; i++ {

@@ -32,7 +32,8 @@ const serverName = "ringquery.sharding-system.svc"
 // anonymous allows calls without a token, because these tests are about certificates.
 var anonymous = []string{"--authentication", "none"}
 
-// replicas are servers that create their certificate themselves, in the objects that deploy/base/ringquery allows them to write.
+// replicas are servers that create their certificate themselves, in the objects that deploy/base/ringquery allows them
+// to write.
 type replicas struct {
 	t     *testing.T
 	plane *localplane.Plane
@@ -69,7 +70,8 @@ func configMapMeta() metav1.ObjectMeta {
 
 // forget deletes the objects of the replicas.
 func (r *replicas) forget() {
-	for _, object := range []client.Object{&corev1.Secret{ObjectMeta: secretMeta()}, &corev1.ConfigMap{ObjectMeta: configMapMeta()}} {
+	for _, object := range []client.Object{&corev1.Secret{ObjectMeta: secretMeta()},
+		&corev1.ConfigMap{ObjectMeta: configMapMeta()}} {
 		require.NoError(r.t, client.IgnoreNotFound(r.plane.Client.Delete(context.WithoutCancel(r.t.Context()), object)))
 	}
 }
@@ -99,7 +101,8 @@ func (r *replicas) secret() *corev1.Secret {
 	r.t.Helper()
 
 	found := &corev1.Secret{}
-	if err := r.plane.Client.Get(r.t.Context(), client.ObjectKey{Namespace: contract.SystemNamespace, Name: "ringquery-tls"}, found); err != nil {
+	if err := r.plane.Client.Get(r.t.Context(), client.ObjectKey{Namespace: contract.SystemNamespace,
+		Name: "ringquery-tls"}, found); err != nil {
 		require.True(r.t, apierrors.IsNotFound(err), err)
 	}
 
@@ -111,7 +114,8 @@ func (r *replicas) published() *corev1.ConfigMap {
 	r.t.Helper()
 
 	found := &corev1.ConfigMap{}
-	if err := r.anybody.Get(r.t.Context(), client.ObjectKey{Namespace: contract.SystemNamespace, Name: "ringquery-ca"}, found); err != nil {
+	if err := r.anybody.Get(r.t.Context(), client.ObjectKey{Namespace: contract.SystemNamespace, Name: "ringquery-ca"},
+		found); err != nil {
 		require.True(r.t, apierrors.IsNotFound(err), err)
 	}
 
@@ -204,7 +208,8 @@ func TestReplicasMakeOneCertificateAndShowHowToVerifyIt(t *testing.T) {
 	t.Run("for another name as well", func(t *testing.T) {
 		r.start(1, "--tls-host", "ringquery.example.com,::1")
 		r.agreed(func(c *x509.Certificate) bool {
-			return c.VerifyHostname("ringquery.example.com") == nil && c.VerifyHostname("::1") == nil && c.VerifyHostname(serverName) == nil
+			return c.VerifyHostname("ringquery.example.com") == nil && c.VerifyHostname("::1") == nil &&
+				c.VerifyHostname(serverName) == nil
 		})
 		require.Equal(t, 2, r.renewals(), "and replicas without it do not undo that")
 	})
@@ -244,21 +249,22 @@ func TestRotationDropsNothing(t *testing.T) {
 
 	// Calls over new connections, each verified with the CA certificates that are published at that moment.
 	overlap := false
-	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), interval, patience, true, func(context.Context) (bool, error) {
-		switched := true
+	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), interval, patience, true,
+		func(context.Context) (bool, error) {
+			switched := true
 
-		for _, s := range r.all {
-			if err := r.call(s); err != nil {
-				return false, err
+			for _, s := range r.all {
+				if err := r.call(s); err != nil {
+					return false, err
+				}
+
+				switched = switched && !s.shown().Equal(before)
 			}
 
-			switched = switched && !s.shown().Equal(before)
-		}
+			overlap = overlap || s.shown().Equal(before) && r.published().Data["ca.crt"] != authorities
 
-		overlap = overlap || s.shown().Equal(before) && r.published().Data["ca.crt"] != authorities
-
-		return switched, nil
-	}))
+			return switched, nil
+		}))
 	require.True(t, overlap, "the new authority was published before it signed")
 	r.agreed(func(c *x509.Certificate) bool { return !c.Equal(before) })
 
@@ -300,7 +306,8 @@ func TestLostCertificateIsRestored(t *testing.T) {
 		{"ConfigMap deleted", func() error {
 			return r.plane.Client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: configMapMeta()})
 		}, "it did not exist"},
-		{"ConfigMap edited", configMap(func(m *corev1.ConfigMap) { m.Data["ca.crt"] = "garbage" }), "its CA certificates differed from those of the Secret"},
+		{"ConfigMap edited", configMap(func(m *corev1.ConfigMap) { m.Data["ca.crt"] = "garbage" }),
+			"its CA certificates differed from those of the Secret"},
 		{"ConfigMap emptied", configMap(func(m *corev1.ConfigMap) { m.Data = nil }), "it had no CA certificates"},
 		{"ConfigMap made binary", configMap(func(m *corev1.ConfigMap) {
 			m.Data, m.BinaryData = map[string]string{"other": "kept"}, map[string][]byte{"ca.crt": {0xff}}
@@ -313,8 +320,10 @@ func TestLostCertificateIsRestored(t *testing.T) {
 				d[key] = []byte("garbage")
 			}
 		}), "there is no CA with its key"},
-		{"Secret without the authority's key", secret(func(d map[string][]byte) { delete(d, "ca.key") }), "there is no CA with its key"},
-		{"Secret with another's key", secret(func(d map[string][]byte) { d[corev1.TLSPrivateKeyKey] = d["ca.key"] }), "there is no serving certificate with its key"},
+		{"Secret without the authority's key", secret(func(d map[string][]byte) { delete(d, "ca.key") }),
+			"there is no CA with its key"},
+		{"Secret with another's key", secret(func(d map[string][]byte) { d[corev1.TLSPrivateKeyKey] = d["ca.key"] }),
+			"there is no serving certificate with its key"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			before := r.all[0].log.count(c.log) + r.all[1].log.count(c.log)
@@ -332,7 +341,8 @@ func TestLostCertificateIsRestored(t *testing.T) {
 func TestGarbageThatReplicasFindIsReplaced(t *testing.T) {
 	r := newReplicas(t)
 	require.NoError(t, r.plane.Client.Create(t.Context(), &corev1.Secret{
-		ObjectMeta: secretMeta(), Type: corev1.SecretTypeOpaque, Data: map[string][]byte{corev1.TLSCertKey: []byte("garbage")},
+		ObjectMeta: secretMeta(), Type: corev1.SecretTypeOpaque,
+		Data: map[string][]byte{corev1.TLSCertKey: []byte("garbage")},
 	}))
 	require.NoError(t, r.plane.Client.Create(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: configMapMeta(), Data: map[string]string{"ca.crt": "garbage"},
@@ -342,8 +352,8 @@ func TestGarbageThatReplicasFindIsReplaced(t *testing.T) {
 	require.Equal(t, 1, r.renewals())
 }
 
-// TestRestartFailsNoCall stops one of two servers, which has all connections. As with a Service, new connections lead to it until it is not
-// ready, and a connection lasts until the server ends it.
+// TestRestartFailsNoCall stops one of two servers, which has all connections. As with a Service, new connections lead
+// to it until it is not ready, and a connection lasts until the server ends it.
 func TestRestartFailsNoCall(t *testing.T) {
 	r := newReplicas(t)
 	r.start(2, "--shutdown-delay", "1s")

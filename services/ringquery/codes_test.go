@@ -28,7 +28,8 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// TestClientsSeeEveryDocumentedCode lets a real server fail with every code that the .proto file documents, and with no other.
+// TestClientsSeeEveryDocumentedCode lets a real server fail with every code that the .proto file documents, and with no
+// other.
 func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 	p := startProxy(t)
 	s := startServer(t, "--kubeconfig", p.kubeconfig, "--grpc-max-request-bytes", "65536")
@@ -54,13 +55,15 @@ func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 
 	documented := documentedCodes(t)
 
-	service := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: "ringquery"}}
+	service := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: contract.SystemNamespace,
+		Name: "ringquery"}}
 
 	for code, fail := range map[codes.Code]func() error{
 		codes.InvalidArgument: func() error { return getRing(s, t.Context(), "No Name") },
 		codes.Unauthenticated: func() error { return getRing(strict, t.Context(), ring) },
 		codes.PermissionDenied: func() error {
-			return getRing(strict, metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+s.tokenOf(service, pb.TokenAudience)), ring)
+			return getRing(strict, metadata.AppendToOutgoingContext(t.Context(), "authorization",
+				"Bearer "+s.tokenOf(service, pb.TokenAudience)), ring)
 		},
 		codes.NotFound: func() error { return getRing(s, t.Context(), "no-such-ring") },
 		codes.FailedPrecondition: func() error {

@@ -1,8 +1,9 @@
 // Package ringquery is the service that reports which shard owns which object, and why.
 //
-// It reads ClusterRings and the Leases with a ring's label (package rings), derives answers from them (packages api and explain), and
-// serves the answers over gRPC (package transport) to authorized users (package auth). It writes only its own certificate.
-// Any number of replicas may run. They derive the same answers from the same Leases, and serve with the same certificate.
+// It reads ClusterRings and the Leases with a ring's label (package rings), derives answers from them (packages api and
+// explain), and serves the answers over gRPC (package transport) to authorized users (package auth). It writes only its
+// own certificate. Any number of replicas may run. They derive the same answers from the same Leases, and serve with
+// the same certificate.
 package ringquery
 
 import (
@@ -120,7 +121,8 @@ func (o *options) validate() error {
 	return errors.Join(o.transport.Validate(), o.access.Validate(o.transport.Plaintext, o.transport.BindAddress))
 }
 
-// configure caches only the Secret and the ConfigMap of the certificate, so that the service needs no permission on others.
+// configure caches only the Secret and the ConfigMap of the certificate, so that the service needs no permission on
+// others.
 func (o *options) configure(common *kit.Options, m *manager.Options) {
 	only := func(name string) cache.ByObject {
 		return cache.ByObject{Namespaces: map[string]cache.Config{common.Namespace: {
@@ -222,11 +224,11 @@ func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Ser
 	index, states := membership.NewIndex(), rings.NewLeases(rt.Clock)
 	service := &api.Service{
 		Rings: &rings.Rings{
-			Reader:    rt.Manager.GetClient(),
-			Index:     index,
-			Known:     known,
-			Leases:    states,
-			Objects:   objects,
+			Reader:  rt.Manager.GetClient(),
+			Index:   index,
+			Known:   known,
+			Leases:  states,
+			Objects: objects,
 		},
 		Ready: ready,
 		Clock: rt.Clock,
@@ -239,8 +241,8 @@ func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Ser
 		return nil, err
 	}
 
-	// This also fills the cache of rings at startup. Otherwise, the first call would fill it and wait, although the service is
-	// ready.
+	// This also fills the cache of rings at startup. Otherwise, the first call would fill it and wait, although the
+	// service is ready.
 	synced, err := states.Follow(ctx, rt.Manager.GetCache(), service.RingChanged)
 	if err != nil {
 		return nil, err

@@ -73,7 +73,8 @@ func (x *explaining) report(ring string) {
 
 	r.Status.Assignment = &v1alpha1.AssignmentStatus{}
 	for kind, reason := range map[string]string{
-		v1alpha1.ConditionAssigned: v1alpha1.ReasonAllAssigned, v1alpha1.ConditionWebhookRegistered: v1alpha1.ReasonRegistered,
+		v1alpha1.ConditionAssigned:          v1alpha1.ReasonAllAssigned,
+		v1alpha1.ConditionWebhookRegistered: v1alpha1.ReasonRegistered,
 	} {
 		r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{
 			Type: kind, Status: metav1.ConditionTrue, Reason: reason, LastTransitionTime: metav1.Now(),
@@ -129,10 +130,12 @@ func explanationText(res *pb.ExplainResponse) string {
 
 	o := res.GetObject()
 	fmt.Fprintf(&b, "%s %s/%s (%s), %s, controller %q, deleting %t, healthy %t\n",
-		o.GetResource(), o.GetNamespace(), o.GetName(), o.GetKind(), o.GetFound(), o.GetController(), o.GetDeleting(), res.GetHealthy())
+		o.GetResource(), o.GetNamespace(), o.GetName(), o.GetKind(), o.GetFound(), o.GetController(), o.GetDeleting(),
+		res.GetHealthy())
 
 	for _, f := range res.GetFindings() {
-		fmt.Fprintf(&b, "\n%s %s %s\n%s\n", strings.TrimPrefix(f.GetSeverity().String(), "SEVERITY_"), f.GetReason(), f.GetRing(), f.GetMessage())
+		fmt.Fprintf(&b, "\n%s %s %s\n%s\n", strings.TrimPrefix(f.GetSeverity().String(), "SEVERITY_"), f.GetReason(),
+			f.GetRing(), f.GetMessage())
 
 		if f.GetAdvice() != "" {
 			fmt.Fprintf(&b, "→ %s\n", f.GetAdvice())
@@ -141,8 +144,8 @@ func explanationText(res *pb.ExplainResponse) string {
 
 	for _, r := range res.GetRings() {
 		a := r.GetAssignment()
-		fmt.Fprintf(&b, "\nring %s: %s, covered %t\n  %s: at %q, belongs to %q, owner %q, drain time known %t\n", r.GetRing(), r.GetRole(), r.GetCovered(),
-			a.GetState(), a.GetShard(), a.GetDesiredShard(), a.GetOwner(), a.GetDrainTime() != nil)
+		fmt.Fprintf(&b, "\nring %s: %s, covered %t\n  %s: at %q, belongs to %q, owner %q, drain time known %t\n", r.GetRing(),
+			r.GetRole(), r.GetCovered(), a.GetState(), a.GetShard(), a.GetDesiredShard(), a.GetOwner(), a.GetDrainTime() != nil)
 
 		if l := r.GetLocation(); l != nil {
 			fmt.Fprintf(&b, "  location: %s, %s, next %v\n", l.GetShard(), l.GetNamespaceCoverage(), l.GetNextShards())
@@ -153,7 +156,8 @@ func explanationText(res *pb.ExplainResponse) string {
 		}
 
 		if w := r.GetOwner(); w != nil {
-			fmt.Fprintf(&b, "  owner %s %s/%s: %s, at %q, draining %t\n", w.GetResource(), w.GetNamespace(), w.GetName(), w.GetFound(), w.GetShard(), w.GetDraining())
+			fmt.Fprintf(&b, "  owner %s %s/%s: %s, at %q, draining %t\n", w.GetResource(), w.GetNamespace(), w.GetName(),
+				w.GetFound(), w.GetShard(), w.GetDraining())
 		}
 		fmt.Fprintf(&b, "  %s by %q\n", r.GetNext(), r.GetNextActor())
 	}
@@ -173,20 +177,24 @@ func TestExplainInARing(t *testing.T) {
 	require.NotEmpty(t, res.GetObject().GetUid())
 	require.Positive(t, res.GetObject().GetCreateTime().AsTime().Unix())
 	require.Equal(t, "b", res.GetRings()[0].GetDesiredShard().GetName())
+
 	located := x.locate(&pb.LocateRequest{Ring: x.name, Object: byKind("ConfigMap", x.ns, assigned)})
 	require.Equal(t, located.String(), res.GetRings()[0].GetLocation().String())
 
 	child := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: x.ns, Name: "child", Labels: x.at("a")}}
-	child.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
+	child.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner,
+		corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
 	require.NoError(t, x.plane.Client.Create(t.Context(), child))
 	x.golden("ChildElsewhere", x.explain(byKind("Secret", x.ns, "child")), assigned, "<name>")
 
 	object := x.configMap(x.ns, draining, x.at("a"))
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, contract.DrainLabel(x.name))
-	require.NoError(t, x.plane.Client.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner("rebalancer")))
+	require.NoError(t, x.plane.Client.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(patch)),
+		client.FieldOwner("rebalancer")))
 	res = x.explain(byKind("ConfigMap", x.ns, draining))
 	x.golden("DrainPending", res, draining, "<name>")
-	require.False(t, res.GetRings()[0].GetAssignment().GetDrainTime().AsTime().Before(res.GetObject().GetCreateTime().AsTime()))
+	require.False(t,
+		res.GetRings()[0].GetAssignment().GetDrainTime().AsTime().Before(res.GetObject().GetCreateTime().AsTime()))
 
 	// The service may read namespaces, and no ring lists them.
 	res, err := x.Explain(t.Context(), &pb.ExplainRequest{Object: byKind("Namespace", "", x.ns)})
@@ -211,12 +219,14 @@ func TestExplainNamespaceNotSelected(t *testing.T) {
 	x.team(x.ns, "blue")
 	res := x.explain(byKind("ConfigMap", x.ns, name))
 	require.Equal(t, "UNASSIGNED", res.GetFindings()[0].GetReason(), "labels are read anew for each question")
-	require.Equal(t, pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED, res.GetRings()[0].GetLocation().GetNamespaceCoverage())
+	require.Equal(t, pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED,
+		res.GetRings()[0].GetLocation().GetNamespaceCoverage())
 }
 
 // TestExplainTwoRings uses cluster-scoped objects, which no other ring in these tests shards.
 func TestExplainTwoRings(t *testing.T) {
-	spec := v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "scheduling.k8s.io", Resource: "priorityclasses"}}}
+	spec := v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "scheduling.k8s.io",
+		Resource: "priorityclasses"}}}
 	x := startExplaining(t, spec, "a", "b")
 	two := x.name + "-two" // the order of names is that of the answer
 	r := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: two}, Spec: spec}
@@ -229,7 +239,8 @@ func TestExplainTwoRings(t *testing.T) {
 	var name string
 	for i := 0; name == ""; i++ {
 		candidate := fmt.Sprint(x.ns, "-", i)
-		if owner, _ := x.table.Owner(key.Key{Group: "scheduling.k8s.io", Kind: "PriorityClass", Name: candidate}.Hash()); owner == "b" {
+		if owner, _ := x.table.Owner(key.Key{Group: "scheduling.k8s.io", Kind: "PriorityClass",
+			Name: candidate}.Hash()); owner == "b" {
 			name = candidate
 		}
 	}
@@ -240,7 +251,8 @@ func TestExplainTwoRings(t *testing.T) {
 	require.NoError(t, x.plane.Client.Create(t.Context(), object, client.FieldOwner("somebody")))
 	t.Cleanup(func() { _ = x.plane.Client.Delete(context.WithoutCancel(t.Context()), object) })
 
-	ref := &pb.ObjectReference{Group: "scheduling.k8s.io", Type: &pb.ObjectReference_Kind{Kind: "PriorityClass"}, Name: name}
+	ref := &pb.ObjectReference{Group: "scheduling.k8s.io", Type: &pb.ObjectReference_Kind{Kind: "PriorityClass"},
+		Name: name}
 	res, err := x.Explain(t.Context(), &pb.ExplainRequest{Object: ref})
 	require.NoError(t, err)
 	x.golden("TwoRings", res, name, "<name>", two, "<other ring>")
@@ -257,7 +269,8 @@ func TestExplainForbidden(t *testing.T) {
 	located := x.locate(&pb.LocateRequest{Ring: x.name, Object: ref})
 	res := x.explain(ref)
 	require.Equal(t, located.GetShard(), res.GetRings()[0].GetLocation().GetShard())
-	x.golden("Forbidden", res, "shard "+located.GetShard(), "shard <shard>", "location: "+located.GetShard(), "location: <shard>", fmt.Sprint(located.GetNextShards()), "[<shard>]")
+	x.golden("Forbidden", res, "shard "+located.GetShard(), "shard <shard>", "location: "+located.GetShard(),
+		"location: <shard>", fmt.Sprint(located.GetNextShards()), "[<shard>]")
 }
 
 // TestExplainRemembersResources explains a resource that has left the ring but is still in its status.
@@ -270,7 +283,8 @@ func TestExplainRemembersResources(t *testing.T) {
 		return x.Explain(t.Context(), &pb.ExplainRequest{Object: byKind("ConfigMap", x.ns, name), Ring: x.name})
 	}
 	_, err := ask()
-	require.Equal(t, codes.FailedPrecondition, status.Code(err), "the object is not read for those who ask about a ring that does not list it")
+	require.Equal(t, codes.FailedPrecondition, status.Code(err),
+		"the object is not read for those who ask about a ring that does not list it")
 
 	res, err := x.Explain(t.Context(), &pb.ExplainRequest{Object: byKind("ConfigMap", x.ns, name)})
 	require.NoError(t, err)
@@ -282,7 +296,8 @@ func TestExplainRemembersResources(t *testing.T) {
 	r.Status.Assignment.Resources = nil
 	for _, resource := range slices.Concat(configMaps().Resources, r.Spec.Resources) {
 		r.Status.Assignment.Resources = append(r.Status.Assignment.Resources, v1alpha1.AssignedResource{
-			Group: resource.Group, Resource: resource.Resource, ControlledResources: resource.ControlledResources, Key: resource.Key,
+			Group: resource.Group, Resource: resource.Resource, ControlledResources: resource.ControlledResources,
+			Key: resource.Key,
 		})
 	}
 	require.NoError(t, x.plane.Client.Status().Update(t.Context(), r))
@@ -299,14 +314,22 @@ func TestExplainFailures(t *testing.T) {
 		code codes.Code
 		want string
 	}{
-		"unknown ring":  {&pb.ExplainRequest{Ring: "no-such-ring", Object: byKind("ConfigMap", x.ns, "x")}, codes.NotFound, "no-such-ring"},
-		"not there":     {&pb.ExplainRequest{Object: byKind("ConfigMap", x.ns, "x")}, codes.NotFound, "no such object: configmaps " + x.ns + "/x"},
-		"not in ring":   {&pb.ExplainRequest{Ring: x.name, Object: byKind("Pod", x.ns, "x")}, codes.FailedPrecondition, "does not list Pod"},
-		"no such kind":  {&pb.ExplainRequest{Object: byKind("Nothing", x.ns, "x")}, codes.FailedPrecondition, "the API server does not serve Nothing"},
-		"no such thing": {&pb.ExplainRequest{Object: byResource("nothings", x.ns, "x")}, codes.FailedPrecondition, "the API server does not serve nothings"},
-		"a part of one": {&pb.ExplainRequest{Object: byResource("configmap", x.ns, "x")}, codes.FailedPrecondition, "did you mean configmaps?"},
-		"no namespace":  {&pb.ExplainRequest{Object: byKind("ConfigMap", "", "x")}, codes.InvalidArgument, "configmaps have a namespace"},
-		"one too many":  {&pb.ExplainRequest{Object: byKind("Namespace", x.ns, "x")}, codes.InvalidArgument, "namespaces are cluster-scoped"},
+		"unknown ring": {&pb.ExplainRequest{Ring: "no-such-ring", Object: byKind("ConfigMap", x.ns, "x")}, codes.NotFound,
+			"no-such-ring"},
+		"not there": {&pb.ExplainRequest{Object: byKind("ConfigMap", x.ns, "x")}, codes.NotFound,
+			"no such object: configmaps " + x.ns + "/x"},
+		"not in ring": {&pb.ExplainRequest{Ring: x.name, Object: byKind("Pod", x.ns, "x")}, codes.FailedPrecondition,
+			"does not list Pod"},
+		"no such kind": {&pb.ExplainRequest{Object: byKind("Nothing", x.ns, "x")}, codes.FailedPrecondition,
+			"the API server does not serve Nothing"},
+		"no such thing": {&pb.ExplainRequest{Object: byResource("nothings", x.ns, "x")}, codes.FailedPrecondition,
+			"the API server does not serve nothings"},
+		"a part of one": {&pb.ExplainRequest{Object: byResource("configmap", x.ns, "x")}, codes.FailedPrecondition,
+			"did you mean configmaps?"},
+		"no namespace": {&pb.ExplainRequest{Object: byKind("ConfigMap", "", "x")}, codes.InvalidArgument,
+			"configmaps have a namespace"},
+		"one too many": {&pb.ExplainRequest{Object: byKind("Namespace", x.ns, "x")}, codes.InvalidArgument,
+			"namespaces are cluster-scoped"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := x.Explain(t.Context(), c.req)

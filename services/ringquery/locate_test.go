@@ -68,19 +68,22 @@ func TestLocateAgreesWithTheRing(t *testing.T) {
 			Ring:              ring,
 			Role:              pb.Role_ROLE_MAIN,
 			NamespaceCoverage: pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED,
-			PartitionKey:      &pb.PartitionKey{Kind: "ConfigMap", Namespace: "default", Name: name, Type: pb.KeyType_KEY_TYPE_NAME},
-			Hash:              uint32(k.Hash()),
-			Partition:         int32(table.Partition(k.Hash())),
-			Shard:             owner,
-			NextShards:        table.Ranking(table.Partition(k.Hash()), 3)[1:],
-			Fingerprint:       table.Fingerprint(),
+			PartitionKey: &pb.PartitionKey{Kind: "ConfigMap", Namespace: "default", Name: name,
+				Type: pb.KeyType_KEY_TYPE_NAME},
+			Hash:        uint32(k.Hash()),
+			Partition:   int32(table.Partition(k.Hash())),
+			Shard:       owner,
+			NextShards:  table.Ranking(table.Partition(k.Hash()), 3)[1:],
+			Fingerprint: table.Fingerprint(),
 		}
-		for _, object := range []*pb.ObjectReference{byKind("ConfigMap", "default", name), byResource("configmaps", "default", name)} {
+		for _, object := range []*pb.ObjectReference{byKind("ConfigMap", "default", name),
+			byResource("configmaps", "default", name)} {
 			got := s.locate(&pb.LocateRequest{Ring: ring, Object: object})
 			require.Truef(t, proto.Equal(want, got), "want %v, got %v", want, got)
 		}
 
-		got := s.locate(&pb.LocateRequest{Ring: ring, Object: byKind("Secret", "default", "anything"), Owner: ownerByKind("ConfigMap", name)})
+		got := s.locate(&pb.LocateRequest{Ring: ring, Object: byKind("Secret", "default", "anything"),
+			Owner: ownerByKind("ConfigMap", name)})
 		want.Role = pb.Role_ROLE_CONTROLLED
 		require.Truef(t, proto.Equal(want, got), "a controlled object is where its owner is: want %v, got %v", want, got)
 	}
@@ -110,15 +113,17 @@ func TestLocateWithoutRingAsksAllOfThem(t *testing.T) {
 func TestLocateOfClusterScopedObjects(t *testing.T) {
 	s := startServer(t)
 	ring, ns := s.makeRing(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{
-		Resource:            "persistentvolumes",
-		ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}, {Group: "storage.k8s.io", Resource: "storageclasses"}},
+		Resource: "persistentvolumes",
+		ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"},
+			{Group: "storage.k8s.io", Resource: "storageclasses"}},
 	}}})
 	s.makeShards(ring, ns, "a", "b")
 
 	main := s.locate(&pb.LocateRequest{Ring: ring, Object: byKind("PersistentVolume", "", "pv")})
 	require.Equal(t, pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED, main.GetNamespaceCoverage())
 
-	child := s.locate(&pb.LocateRequest{Ring: ring, Object: byKind("ConfigMap", "default", "x"), Owner: ownerByKind("PersistentVolume", "pv")})
+	child := s.locate(&pb.LocateRequest{Ring: ring, Object: byKind("ConfigMap", "default", "x"),
+		Owner: ownerByKind("PersistentVolume", "pv")})
 	require.Empty(t, child.GetPartitionKey().GetNamespace(), "the owner has no namespace")
 	require.Equal(t, main.GetHash(), child.GetHash())
 	require.Equal(t, main.GetShard(), child.GetShard())
@@ -131,7 +136,8 @@ func TestLocateFailures(t *testing.T) {
 	volumes, _ := s.makeRing(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
 		{Resource: "services", ControlledResources: []v1alpha1.ControlledResource{{Resource: "persistentvolumes"}}},
 	}})
-	missing, _ := s.makeRing(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "example.com", Resource: "foos"}}})
+	missing, _ := s.makeRing(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "example.com",
+		Resource: "foos"}}})
 	deleting := s.makeDeletingRing()
 
 	for name, c := range map[string]struct {
@@ -140,13 +146,15 @@ func TestLocateFailures(t *testing.T) {
 		want  string
 		field string
 	}{
-		"unknown ring": {&pb.LocateRequest{Ring: "no-such-ring", Object: byKind("ConfigMap", "default", "x")}, codes.NotFound, "no-such-ring", ""},
+		"unknown ring": {&pb.LocateRequest{Ring: "no-such-ring", Object: byKind("ConfigMap", "default", "x")}, codes.NotFound,
+			"no-such-ring", ""},
 		"not in this ring": {
 			&pb.LocateRequest{Ring: ring, Object: byKind("Pod", "default", "x")}, codes.FailedPrecondition,
 			"ring " + ring + " does not list Pod; it lists configmaps, secrets (controlled)", "",
 		},
 		"in no ring": {
-			&pb.LocateRequest{Object: &pb.ObjectReference{Group: "nobody.example.com", Type: &pb.ObjectReference_Kind{Kind: "Nothing"}, Name: "x"}},
+			&pb.LocateRequest{Object: &pb.ObjectReference{Group: "nobody.example.com",
+				Type: &pb.ObjectReference_Kind{Kind: "Nothing"}, Name: "x"}},
 			codes.FailedPrecondition, "does not list Nothing.nobody.example.com", "",
 		},
 		"not served": {
@@ -156,21 +164,24 @@ func TestLocateFailures(t *testing.T) {
 			codes.FailedPrecondition, "the API server does not serve it (yet)", "",
 		},
 		"ring is being deleted": {
-			&pb.LocateRequest{Ring: deleting, Object: byKind("ConfigMap", "default", "x")}, codes.FailedPrecondition, "is being deleted", "",
+			&pb.LocateRequest{Ring: deleting, Object: byKind("ConfigMap", "default", "x")}, codes.FailedPrecondition,
+			"is being deleted", "",
 		},
 		"namespace not covered": {
 			&pb.LocateRequest{Ring: ring, Object: byKind("ConfigMap", "kube-system", "x")}, codes.FailedPrecondition,
 			"does not cover namespace kube-system", "",
 		},
 		"no namespace": {
-			&pb.LocateRequest{Ring: ring, Object: byKind("ConfigMap", "", "x")}, codes.InvalidArgument, "configmaps have a namespace", "object.namespace",
+			&pb.LocateRequest{Ring: ring, Object: byKind("ConfigMap", "", "x")}, codes.InvalidArgument,
+			"configmaps have a namespace", "object.namespace",
 		},
 		"a namespace too many": {
 			&pb.LocateRequest{Ring: volumes, Object: byKind("PersistentVolume", "default", "x")},
 			codes.InvalidArgument, "persistentvolumes are cluster-scoped", "object.namespace",
 		},
 		"no owner": {
-			&pb.LocateRequest{Ring: ring, Object: byKind("Secret", "default", "x")}, codes.FailedPrecondition, "name the owner", "",
+			&pb.LocateRequest{Ring: ring, Object: byKind("Secret", "default", "x")}, codes.FailedPrecondition, "name the owner",
+			"",
 		},
 		"owner is not in the ring": {
 			&pb.LocateRequest{Ring: ring, Object: byKind("Secret", "default", "x"), Owner: ownerByKind("Pod", "y")},
@@ -241,7 +252,8 @@ func TestResourceThatAppearsLaterIsFound(t *testing.T) {
 	ring, ns := s.makeRing(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: group, Resource: "bars"}}})
 	s.makeShards(ring, ns, "a")
 
-	req := &pb.LocateRequest{Object: &pb.ObjectReference{Group: group, Type: &pb.ObjectReference_Kind{Kind: "Bar"}, Namespace: "default", Name: "x"}}
+	req := &pb.LocateRequest{Object: &pb.ObjectReference{Group: group, Type: &pb.ObjectReference_Kind{Kind: "Bar"},
+		Namespace: "default", Name: "x"}}
 	_, err := s.Locate(t.Context(), req)
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
 
@@ -257,7 +269,9 @@ func TestResourceThatAppearsLaterIsFound(t *testing.T) {
 			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "bars", Kind: "Bar"},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: "v1", Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+				Schema: &apiextensionsv1.CustomResourceValidation{
+					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"},
+				},
 			}},
 		},
 	}))
@@ -304,7 +318,8 @@ func TestLocateAllAnswersAsLocateDoes(t *testing.T) {
 	s := startServer(t)
 	ring, ns := s.makeRing(configMaps())
 	s.makeShards(ring, ns, "a", "b")
-	missing, _ := s.makeRing(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "example.com", Resource: "foos"}}})
+	missing, _ := s.makeRing(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "example.com",
+		Resource: "foos"}}})
 
 	questions := []*pb.LocateRequest{
 		{Ring: ring, Object: byKind("ConfigMap", "default", "x")},
@@ -451,7 +466,8 @@ func TestLocateByLabel(t *testing.T) {
 	ring, ns := s.tenants()
 
 	ask := func(name string, labels map[string]string) (*pb.Location, error) {
-		res, err := s.Locate(t.Context(), &pb.LocateRequest{Ring: ring, Object: byKind("ConfigMap", ns, name), Labels: labels})
+		res, err := s.Locate(t.Context(), &pb.LocateRequest{Ring: ring, Object: byKind("ConfigMap", ns, name),
+			Labels: labels})
 		if err != nil {
 			return nil, err
 		}
@@ -557,7 +573,8 @@ func TestRingOverPartOfAKind(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, tenant+"=acme", got.GetRing().GetObjectSelector())
 
-	list, err := s.ListAssignments(t.Context(), &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns})
+	list, err := s.ListAssignments(t.Context(), &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps",
+		Namespace: ns})
 	require.NoError(t, err)
 
 	states := map[string]pb.AssignmentState{}

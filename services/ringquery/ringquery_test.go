@@ -79,7 +79,8 @@ func launch(t testing.TB, args ...string) *server {
 func newServer(t testing.TB) *server {
 	t.Helper()
 
-	return &server{t: t, log: &testLog{t: t}, plane: localplane.Shared(t), address: localplane.FreeAddress(t), health: localplane.FreeAddress(t)}
+	return &server{t: t, log: &testLog{t: t}, plane: localplane.Shared(t), address: localplane.FreeAddress(t),
+		health: localplane.FreeAddress(t)}
 }
 
 // flags are those that every server needs.
@@ -261,14 +262,17 @@ func (s *server) probe() (code int, err error) {
 
 func TestMistakesAreToldAtOnce(t *testing.T) {
 	plane := localplane.Shared(t)
-	common := []string{"--metrics-bind-address", "0", "--health-probe-bind-address", "0", "--grpc-bind-address", "127.0.0.1:0"}
+	common := []string{"--metrics-bind-address", "0", "--health-probe-bind-address", "0", "--grpc-bind-address",
+		"127.0.0.1:0"}
 
 	for name, c := range map[string]struct {
 		args []string
 		want string
 	}{
-		"two choices":    {[]string{"--plaintext", "--tls-secret", "a"}, "--tls-secret and --plaintext exclude each other: choose one"},
-		"no certificate": {[]string{"--ca-mode", "file", "--tls-cert-file", "/no/cert", "--tls-private-key-file", "/no/key"}, "stat /no/cert: no such file"},
+		"two choices": {[]string{"--plaintext", "--tls-secret", "a"},
+			"--tls-secret and --plaintext exclude each other: choose one"},
+		"no certificate": {[]string{"--ca-mode", "file", "--tls-cert-file", "/no/cert", "--tls-private-key-file", "/no/key"},
+			"stat /no/cert: no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"--kubeconfig", plane.ServiceKubeconfig(t, "ringquery")}, append(common, c.args...)...)

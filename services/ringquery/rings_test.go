@@ -73,7 +73,8 @@ func TestGetRingShowsWhatTheRingDeclares(t *testing.T) {
 
 	ring := s.ring(name).GetRing()
 	require.Equal(t, name, ring.GetName())
-	require.Equal(t, "kubernetes.io/metadata.name notin (kube-node-lease,kube-public,kube-system,sharding-system)", ring.GetNamespaceSelector())
+	require.Equal(t, "kubernetes.io/metadata.name notin (kube-node-lease,kube-public,kube-system,sharding-system)",
+		ring.GetNamespaceSelector())
 	require.WithinRange(t, ring.GetCreateTime().AsTime(), time.Unix(1, 0), time.Unix(1<<40, 0))
 	require.Len(t, ring.GetFingerprint(), 16)
 	require.Empty(t, ring.GetConditions())
@@ -82,7 +83,8 @@ func TestGetRingShowsWhatTheRingDeclares(t *testing.T) {
 	for _, r := range ring.GetResources() {
 		resources = append(resources, r.GetResource()+"/"+r.GetKind()+"/"+r.GetRole().String())
 	}
-	require.Equal(t, []string{"configmaps/ConfigMap/ROLE_MAIN", "secrets/Secret/ROLE_CONTROLLED", "foos//ROLE_MAIN"}, resources)
+	require.Equal(t, []string{"configmaps/ConfigMap/ROLE_MAIN", "secrets/Secret/ROLE_CONTROLLED", "foos//ROLE_MAIN"},
+		resources)
 }
 
 func TestGetRingShowsItsShards(t *testing.T) {
@@ -158,7 +160,8 @@ func TestGetRingShowsProblemsAndConditions(t *testing.T) {
 
 	at := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	ring.Status.Conditions = []metav1.Condition{
-		{Type: "Ready", Status: "False", Reason: "ReconciliationFailed", Message: "why", LastTransitionTime: at, ObservedGeneration: 1},
+		{Type: "Ready", Status: "False", Reason: "ReconciliationFailed", Message: "why", LastTransitionTime: at,
+			ObservedGeneration: 1},
 		{Type: "Assigned", Status: "Unknown", Reason: "Unknown", LastTransitionTime: at},
 	}
 	require.NoError(t, s.plane.Client.Status().Update(t.Context(), ring))
@@ -279,7 +282,8 @@ func TestWatchRingTellsOfEveryChange(t *testing.T) {
 	require.NotNil(t, res.GetShards()[0].GetRenewalAge())
 
 	require.NoError(t, s.shard(ring, ns, "b").Acquire(t.Context()))
-	require.Equal(t, []string{"b"}, w.until(func(res *pb.WatchRingResponse) bool { return len(res.GetShards()) == 2 }).GetJoined())
+	require.Equal(t, []string{"b"},
+		w.until(func(res *pb.WatchRingResponse) bool { return len(res.GetShards()) == 2 }).GetJoined())
 
 	s.label(ns, "b", "expired")
 
@@ -337,7 +341,8 @@ func reason(err error) string {
 	return ""
 }
 
-// TestRenewalsAreNoMessages verifies that the message after many renewals is that of the next change, and that no revision is missing.
+// TestRenewalsAreNoMessages verifies that the message after many renewals is that of the next change, and that no
+// revision is missing.
 func TestRenewalsAreNoMessages(t *testing.T) {
 	s := startServer(t)
 	ring, ns := s.makeRing(configMaps())
@@ -405,7 +410,8 @@ func TestSlowReaderGetsTheLastState(t *testing.T) {
 	t.Logf("%d messages for %d changes", got, changes)
 }
 
-// TestAgesOfRenewals verifies that ages are measured with the clock of the server, regardless of the times in the Lease.
+// TestAgesOfRenewals verifies that ages are measured with the clock of the server, regardless of the times in the
+// Lease.
 func TestAgesOfRenewals(t *testing.T) {
 	s := startServer(t)
 	ring, ns := s.makeRing(configMaps())
@@ -415,7 +421,8 @@ func TestAgesOfRenewals(t *testing.T) {
 
 	require.True(t, shard().GetAgeIsLowerBound())
 	age := shard().GetRenewalAge().AsDuration()
-	require.Eventually(t, func() bool { return shard().GetRenewalAge().AsDuration() > age+time.Second }, patience, interval, "it grows")
+	require.Eventually(t, func() bool { return shard().GetRenewalAge().AsDuration() > age+time.Second }, patience,
+		interval, "it grows")
 	s.label(ns, "a", "ready")
 	require.Eventually(t, func() bool { return shard().GetState() == pb.ShardState_SHARD_STATE_READY }, patience, interval)
 	require.True(t, shard().GetAgeIsLowerBound(), "a label is no renewal")
@@ -474,10 +481,14 @@ func TestOwnLabel(t *testing.T) {
 	require.Equal(t, pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED, states["default"])
 	require.Len(t, s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, Shard: "a"}), 2)
 
-	require.Equal(t, "a", s.locate(&pb.LocateRequest{Ring: ring, Object: &pb.ObjectReference{Type: &pb.ObjectReference_Kind{Kind: "ConfigMap"}, Namespace: ns, Name: "assigned"}}).GetShard())
+	require.Equal(t, "a", s.locate(&pb.LocateRequest{Ring: ring,
+		Object: &pb.ObjectReference{Type: &pb.ObjectReference_Kind{Kind: "ConfigMap"}, Namespace: ns,
+			Name: "assigned"}}).GetShard())
 	require.Equal(t, hashring.New([]string{"a"}).Fingerprint(), s.ring(ring).GetRing().GetFingerprint())
 
-	explained, err := s.Explain(t.Context(), &pb.ExplainRequest{Object: &pb.ObjectReference{Type: &pb.ObjectReference_Kind{Kind: "ConfigMap"}, Namespace: ns, Name: "default"}})
+	explained, err := s.Explain(t.Context(),
+		&pb.ExplainRequest{Object: &pb.ObjectReference{Type: &pb.ObjectReference_Kind{Kind: "ConfigMap"}, Namespace: ns,
+			Name: "default"}})
 	require.NoError(t, err)
 	require.Contains(t, reasons(explained), "UNKNOWN_RING_LABEL", "no ring has the default label of this ring")
 
@@ -506,7 +517,8 @@ func reasons(res *pb.ExplainResponse) (all []string) {
 	return all
 }
 
-// TestLabelInUse: of a ring whose label an older one uses, every answer says so, and none shows the labels of the other ring as its own.
+// TestLabelInUse: of a ring whose label an older one uses, every answer says so, and none shows the labels of the other
+// ring as its own.
 func TestLabelInUse(t *testing.T) {
 	s := startServer(t)
 	s.grant()
@@ -519,7 +531,9 @@ func TestLabelInUse(t *testing.T) {
 	s.joinAs(second, ns2, "shard-2", label)
 
 	older, younger := first, second
-	if created := func(ring string) int64 { return s.ring(ring).GetRing().GetCreateTime().GetSeconds() }; created(first) == created(second) {
+
+	created := func(ring string) int64 { return s.ring(ring).GetRing().GetCreateTime().GetSeconds() }
+	if created(first) == created(second) {
 		older, younger = min(first, second), max(first, second) // the name decides
 	}
 

@@ -30,7 +30,9 @@ const (
 )
 
 // ListAssignments implements the method of the same name.
-func (s *Service) ListAssignments(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsResponse, error) {
+func (s *Service) ListAssignments(
+	ctx context.Context, req *pb.ListAssignmentsRequest,
+) (*pb.ListAssignmentsResponse, error) {
 	asked, err := assignmentsQuery(req)
 	if err != nil {
 		return nil, err
@@ -44,8 +46,8 @@ func (s *Service) ListAssignments(ctx context.Context, req *pb.ListAssignmentsRe
 	return res, err
 }
 
-// list reads one page of objects from the API server and returns where they are. The request is valid, and its page size and page token
-// are those of the API server; so is the next page token.
+// list reads one page of objects from the API server and returns where they are. The request is valid, and its page
+// size and page token are those of the API server; so is the next page token.
 func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsResponse, error) {
 	ring, err := s.Rings.Get(ctx, req.GetRing())
 	if err != nil {
@@ -106,7 +108,8 @@ func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb
 	}
 
 	return &pb.ListAssignmentsResponse{
-		Assignments: items, NextPageToken: page.Continue, Remaining: ptr.Deref(page.RemainingItemCount, 0), Fingerprint: ring.View.Fingerprint(),
+		Assignments: items, NextPageToken: page.Continue, Remaining: ptr.Deref(page.RemainingItemCount, 0),
+		Fingerprint: ring.View.Fingerprint(),
 	}, nil
 }
 
@@ -118,7 +121,8 @@ type member struct {
 	spaces *namespaces
 }
 
-// assignmentsOf returns where the objects are, without those that are not related to the ring. It fails if it cannot find their owners.
+// assignmentsOf returns where the objects are, without those that are not related to the ring. It fails if it cannot
+// find their owners.
 func (m member) assignmentsOf(ctx context.Context, objects []metav1.PartialObjectMetadata) ([]*pb.Assignment, error) {
 	var all []*pb.Assignment
 
@@ -127,7 +131,8 @@ func (m member) assignmentsOf(ctx context.Context, objects []metav1.PartialObjec
 	for i := range objects {
 		obj := &objects[i]
 
-		kin, keyed, err := ring.Resources.KinOf(ctx, resources.Subject{Resource: m.Resource, Role: m.role, Object: obj}, ancestors)
+		kin, keyed, err := ring.Resources.KinOf(ctx, resources.Subject{Resource: m.Resource, Role: m.role, Object: obj},
+			ancestors)
 		if err != nil {
 			return nil, err
 		}
@@ -152,14 +157,14 @@ func (m member) assignmentsOf(ctx context.Context, objects []metav1.PartialObjec
 	return all, nil
 }
 
-// selects reports whether the ring selects the object, or the main object that it follows, by its labels. If that object does not exist, it returns true
-// for an object with a shard.
+// selects reports whether the ring selects the object, or the main object that it follows, by its labels. If that
+// object does not exist, it returns true for an object with a shard.
 func (m member) selects(obj *metav1.PartialObjectMetadata, kin resources.Kin, labelled bool) bool {
 	return (m.role != resources.Main || m.Selects(obj.Labels)) && !kin.Unselected && (!kin.Orphaned || labelled)
 }
 
-// assignmentsQuery returns a valid request with the page size and the page token of the API server. Its states limit the list; no
-// states: they do not.
+// assignmentsQuery returns a valid request with the page size and the page token of the API server. Its states limit
+// the list; no states: they do not.
 func assignmentsQuery(req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsRequest, error) {
 	var v violations
 	v.check("ring", validateRing(req.GetRing()))
@@ -204,7 +209,8 @@ func (v *violations) assignmentsToken(req *pb.ListAssignmentsRequest, token stri
 	case err != nil || !ok || next == "":
 		v.add("page_token", "must be the next_page_token of an earlier answer")
 	case was != digest(req):
-		v.add("page_token", "belongs to another request: change only the page token of a request, or begin with the first page")
+		v.add("page_token", "belongs to another request: change only the page token of a request, or begin with the first "+
+			"page")
 	}
 
 	return next
@@ -225,8 +231,8 @@ func digest(req *pb.ListAssignmentsRequest) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// namespaces caches, for one question, which namespaces a ring covers. It lists them only if the name of one is not sufficient to decide.
-// It is not safe for concurrent use.
+// namespaces caches, for one question, which namespaces a ring covers. It lists them only if the name of one is not
+// sufficient to decide. It is not safe for concurrent use.
 type namespaces struct {
 	ring    rings.Ring
 	objects *rings.Objects
@@ -235,7 +241,8 @@ type namespaces struct {
 	listed bool // all namespaces that are not in known are not covered
 }
 
-// namespacesOf returns the namespaces of a ring. It fails with [rings.ErrNotAdded] if the ring's selector cannot be used.
+// namespacesOf returns the namespaces of a ring. It fails with [rings.ErrNotAdded] if the ring's selector cannot be
+// used.
 func namespacesOf(ring rings.Ring, objects *rings.Objects) (*namespaces, error) {
 	return &namespaces{ring: ring, objects: objects, known: map[string]bool{}}, ring.CheckSelector()
 }
@@ -286,6 +293,6 @@ func readable(err error, resource string) error {
 		return err
 	}
 
-	return fmt.Errorf("%w: this server may not list %s: grant it get and list, by a ClusterRole with the label %s=true: %w",
-		rings.ErrNotReadable, resource, contract.LabelAggregateToRingQuery, err)
+	return fmt.Errorf("%w: this server may not list %s: grant it get and list, by a ClusterRole with the label %s=true: "+
+		"%w", rings.ErrNotReadable, resource, contract.LabelAggregateToRingQuery, err)
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// LocateAll implements the method of the same name. It reads the next question after it has sent the previous answer, so that a client
-// that does not read answers cannot fill the memory of the server.
+// LocateAll implements the method of the same name. It reads the next question after it has sent the previous answer,
+// so that a client that does not read answers cannot fill the memory of the server.
 func (s *Service) LocateAll(stream grpc.BidiStreamingServer[pb.LocateAllRequest, pb.LocateAllResponse]) error {
 	for {
 		req, err := stream.Recv()
@@ -92,14 +92,15 @@ type question struct {
 	object rings.Reference
 	// owner is the object that controls it. Nil: none was named. Its namespace is ignored.
 	owner *rings.Reference
-	// labels are those of the object, or of its owner if it follows one. They are used only if a label is the key, or the ring selects objects by labels. Empty: they are read.
+	// labels are those of the object, or of its owner if it follows one. They are used only if a label is the key, or the
+	// ring selects objects by labels. Empty: they are read.
 	labels map[string]string
 	// next is the number of next shards: those that would own the object if the shards before them failed.
 	next int
 }
 
-// Locate implements the method of the same name. The answer has at least one location, one per ring that shards the object, sorted by the
-// name of the ring. If the request names a ring, it asks only that ring.
+// Locate implements the method of the same name. The answer has at least one location, one per ring that shards the
+// object, sorted by the name of the ring. If the request names a ring, it asks only that ring.
 func (s *Service) Locate(ctx context.Context, req *pb.LocateRequest) (*pb.LocateResponse, error) {
 	q, err := questionOf(req)
 	if err != nil {
@@ -198,7 +199,8 @@ func (s *Service) locateIn(ctx context.Context, r rings.Ring, q question) (*pb.L
 
 		switch {
 		case errors.Is(err, rings.ErrNotFound):
-			return nil, fmt.Errorf("%w: %s, and %s does not exist; add the labels that it would have", rings.ErrLabelsNeeded, why(keyed), id)
+			return nil, fmt.Errorf("%w: %s, and %s does not exist; add the labels that it would have", rings.ErrLabelsNeeded,
+				why(keyed), id)
 		case err != nil:
 			return nil, err
 		}
@@ -207,7 +209,8 @@ func (s *Service) locateIn(ctx context.Context, r rings.Ring, q question) (*pb.L
 	}
 
 	if !keyed.Selects(meta.Labels) {
-		return nil, fmt.Errorf("%w: %s is not selected by spec.objectSelector of ring %s, %q", rings.ErrNotAdded, id, r.Name, keyed.Selector)
+		return nil, fmt.Errorf("%w: %s is not selected by spec.objectSelector of ring %s, %q", rings.ErrNotAdded, id, r.Name,
+			keyed.Selector)
 	}
 
 	return r.Locate(role, coverage, rings.KeyOf(keyed, meta), q.next), nil
@@ -231,8 +234,8 @@ func keyedBy(
 	}
 
 	if q.owner == nil {
-		return keyed, id, fmt.Errorf("%w: in ring %s, %s are at the shards of their owners; name the owner, that is, the owner reference with controller=true",
-			rings.ErrOwnerNeeded, r.Name, q.object.TypeName())
+		return keyed, id, fmt.Errorf("%w: in ring %s, %s are at the shards of their owners; name the owner, that is, the "+
+			"owner reference with controller=true", rings.ErrOwnerNeeded, r.Name, q.object.TypeName())
 	}
 
 	owner, ownerRole, ok := rings.Lookup(r.Resources, *q.owner)
@@ -245,7 +248,8 @@ func keyedBy(
 
 	switch {
 	case owner.Namespaced && !resource.Namespaced:
-		return keyed, id, rings.Invalid("owner", "must be cluster-scoped, because the object is; "+owner.GroupResource().String()+" have a namespace")
+		return keyed, id, rings.Invalid("owner", "must be cluster-scoped, because the object "+
+			"is; "+owner.GroupResource().String()+" have a namespace")
 	case owner.Namespaced:
 		id.Namespace = q.object.Namespace
 	}

@@ -81,14 +81,17 @@ func TestAssignmentsQueries(t *testing.T) {
 
 	q, err = assignmentsQuery(assignments(func(r *pb.ListAssignmentsRequest) {
 		r.PageSize = 1 << 30
-		r.States = []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_DRAINING, pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED}
+		r.States = []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_DRAINING,
+			pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED}
 	}))
 	require.NoError(t, err)
 	require.EqualValues(t, 5000, q.GetPageSize())
-	require.ElementsMatch(t, []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_DRAINING, pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED}, q.GetStates())
+	require.ElementsMatch(t, []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_DRAINING,
+		pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED}, q.GetStates())
 
 	q, err = assignmentsQuery(assignments(func(r *pb.ListAssignmentsRequest) {
-		r.States = []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_DRAINING, pb.AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED}
+		r.States = []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_DRAINING,
+			pb.AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED}
 	}))
 	require.NoError(t, err)
 	require.Empty(t, q.GetStates(), "unspecified stands for every state")
@@ -101,7 +104,10 @@ func TestPageTokenIsForItsRequest(t *testing.T) {
 	})
 	token := assignmentsToken(first, "where/to/go/on")
 
-	q, err := assignmentsQuery(assignments(func(r *pb.ListAssignmentsRequest) { r.States, r.PageToken = first.GetStates(), token }))
+	q, err := assignmentsQuery(assignments(func(r *pb.ListAssignmentsRequest) {
+		r.States, r.PageToken = first.GetStates(),
+			token
+	}))
 	require.NoError(t, err)
 	require.Equal(t, "where/to/go/on", q.GetPageToken())
 
@@ -142,7 +148,9 @@ func TestRingOfEveryRequest(t *testing.T) {
 		"Simulate":        &pb.SimulateRequest{Ring: ring},
 	}
 
-	methods := pb.File_clusterring_diagnostics_v1alpha1_diagnostics_service_proto.Services().ByName("DiagnosticsService").Methods()
+	services := pb.File_clusterring_diagnostics_v1alpha1_diagnostics_service_proto.Services()
+
+	methods := services.ByName("DiagnosticsService").Methods()
 	for i := range methods.Len() {
 		method := methods.Get(i)
 		request, known := about[method.Name()]
@@ -168,21 +176,23 @@ func TestRingOfANameThatCannotBe(t *testing.T) {
 	require.Empty(t, RingOf("something else"))
 }
 
-// TestEveryErrorHasACode finds all sentinels of the package that provides the facts, and fails if one is not in the table.
+// TestEveryErrorHasACode finds all sentinels of the package that provides the facts, and fails if one is not in the
+// table.
 func TestEveryErrorHasACode(t *testing.T) {
 	table, err := os.ReadFile("service.go")
 	require.NoError(t, err)
 	files, err := filepath.Glob("../rings/*.go")
 	require.NoError(t, err)
 
-	found := 0
+	found, sentinel := 0, regexp.MustCompile(`(?m)^(?:var |\t)(Err\w+) += errors\.New`)
 
 	for _, file := range files {
 		source, err := os.ReadFile(file)
 		require.NoError(t, err)
 
-		for _, name := range regexp.MustCompile(`(?m)^(?:var |\t)(Err\w+) += errors\.New`).FindAllStringSubmatch(string(source), -1) {
-			if found++; name[1] == "ErrRejected" { // a request of this server's own making: a fault, unless a page token explains it
+		for _, name := range sentinel.FindAllStringSubmatch(string(source), -1) {
+			// a request of this server's own making: a fault, unless a page token explains it
+			if found++; name[1] == "ErrRejected" {
 				continue
 			}
 			require.Contains(t, string(table), "{rings."+name[1]+", codes.", "it has no status code")
@@ -193,6 +203,7 @@ func TestEveryErrorHasACode(t *testing.T) {
 
 // TestErrorThatIsAStatusStaysAsItIs covers the error with which a stream has ended.
 func TestErrorThatIsAStatusStaysAsItIs(t *testing.T) {
-	st := (&Service{}).statusOf(t.Context(), fmt.Errorf("send: %w", status.Error(codes.Unavailable, "transport is closing")))
+	st := (&Service{}).statusOf(t.Context(), fmt.Errorf("send: %w",
+		status.Error(codes.Unavailable, "transport is closing")))
 	require.Equal(t, codes.Unavailable, st.Code())
 }

@@ -1,8 +1,8 @@
-// Package api answers the queries of the gRPC interface: where an object belongs, where the objects of a resource are, and what would move
-// if the shards changed. For explanations, it asks package explain.
+// Package api answers the queries of the gRPC interface: where an object belongs, where the objects of a resource are,
+// and what would move if the shards changed. For explanations, it asks package explain.
 //
-// It validates requests, gets the rings from package rings, reads the objects in question from the API server, and converts errors to
-// status codes. It writes nothing, and does not depend on the transport.
+// It validates requests, gets the rings from package rings, reads the objects in question from the API server, and
+// converts errors to status codes. It writes nothing, and does not depend on the transport.
 package api
 
 import (
@@ -45,18 +45,21 @@ type Service struct {
 	hub  *fanout.Hub[*picture] // created once
 }
 
-// Register registers the service on the server. Each method first checks that the service is ready, and its error becomes a status.
+// Register registers the service on the server. Each method first checks that the service is ready, and its error
+// becomes a status.
 func (s *Service) Register(server grpc.ServiceRegistrar) {
 	desc := pb.DiagnosticsService_ServiceDesc
 	desc.Methods, desc.Streams = slices.Clone(desc.Methods), slices.Clone(desc.Streams)
 
 	for i, m := range desc.Methods {
-		desc.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, by grpc.UnaryServerInterceptor) (res any, err error) {
+		desc.Methods[i].Handler = func(
+			srv any, ctx context.Context, decode func(any) error, by grpc.UnaryServerInterceptor,
+		) (res any, err error) {
 			if err = s.ready(); err == nil {
 				res, err = m.Handler(srv, ctx, decode, by)
 			}
 
-			return res, s.statusOf(ctx, err).Err() //nolint:wrapcheck // a status already
+			return res, s.statusOf(ctx, err).Err()
 		}
 	}
 
@@ -67,7 +70,7 @@ func (s *Service) Register(server grpc.ServiceRegistrar) {
 				err = m.Handler(srv, stream)
 			}
 
-			return s.statusOf(stream.Context(), err).Err() //nolint:wrapcheck // a status already
+			return s.statusOf(stream.Context(), err).Err()
 		}
 	}
 
@@ -169,8 +172,8 @@ func (p *picture) same(o *picture) bool {
 	})
 }
 
-// RingChanged notifies the watchers of a ring that the ring or one of its shards has changed. Call it after Rings contains the change.
-// It does not block.
+// RingChanged notifies the watchers of a ring that the ring or one of its shards has changed. Call it after Rings
+// contains the change. It does not block.
 func (s *Service) RingChanged(name string) { s.watches().Changed(name) }
 
 // watches returns the hub for watchers of rings.
@@ -180,7 +183,8 @@ func (s *Service) watches() *fanout.Hub[*picture] {
 	return s.hub
 }
 
-// WatchRing implements the method of the same name: it sends the state of the ring after each change until the stream ends.
+// WatchRing implements the method of the same name: it sends the state of the ring after each change until the stream
+// ends.
 func (s *Service) WatchRing(req *pb.WatchRingRequest, stream grpc.ServerStreamingServer[pb.WatchRingResponse]) error {
 	if err := checkName(req.GetName()); err != nil {
 		return err
@@ -233,8 +237,8 @@ type outcome struct {
 	reason string
 }
 
-// outcomes maps errors to statuses. The first match wins. An error without a match is an internal error. The .proto file of the service
-// documents the codes.
+// outcomes maps errors to statuses. The first match wins. An error without a match is an internal error. The .proto
+// file of the service documents the codes.
 var outcomes = []outcome{
 	{rings.ErrInvalid, codes.InvalidArgument, "INVALID"},
 	{rings.ErrRingNotFound, codes.NotFound, "RING_NOT_FOUND"},
@@ -252,7 +256,8 @@ var outcomes = []outcome{
 	{context.DeadlineExceeded, codes.DeadlineExceeded, ""},
 }
 
-// statusOf returns the status for an error; nil for none. It logs internal errors, whose texts are kept from the client.
+// statusOf returns the status for an error; nil for none. It logs internal errors, whose texts are kept from the
+// client.
 func (s *Service) statusOf(ctx context.Context, err error) *status.Status {
 	if err == nil {
 		return nil

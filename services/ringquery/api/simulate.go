@@ -45,7 +45,7 @@ func (s *Service) Simulate(ctx context.Context, req *pb.SimulateRequest) (*pb.Si
 	sim := compare(before, after)
 
 	if req.GetCountObjects() {
-		sim.Counted, err = count(ctx, s.Rings.Objects, ring, newTally(before, after, sim.GetShards()))
+		sim.Counted, err = count(ctx, s.Rings.Objects, ring, tally(before, after, sim.GetShards()))
 	}
 
 	return sim, err
@@ -90,8 +90,8 @@ func (v *violations) shard(field, name string) {
 	v.check(field, required(name, validation.IsValidLabelValue))
 }
 
-// apply returns the names of the shards after the change, including those that stand by. It fails with [rings.ErrInvalid] if the change
-// conflicts with the shards before, or with itself.
+// apply returns the names of the shards after the change, including those that stand by. It fails with
+// [rings.ErrInvalid] if the change conflicts with the shards before, or with itself.
 func apply(before []string, c *pb.SimulateRequest) ([]string, error) {
 	var (
 		v         violations
@@ -147,7 +147,8 @@ func compare(before, after *hashring.Table) *pb.SimulateResponse {
 	names = slices.Compact(names)
 
 	sim := &pb.SimulateResponse{
-		FingerprintBefore: before.Fingerprint(), FingerprintAfter: after.Fingerprint(), Least: least(before, after, len(names)),
+		FingerprintBefore: before.Fingerprint(), FingerprintAfter: after.Fingerprint(),
+		Least: least(before, after, len(names)),
 	}
 	for _, name := range names {
 		was, is := before.PartitionsOf(name), after.PartitionsOf(name)
@@ -173,8 +174,8 @@ func compare(before, after *hashring.Table) *pb.SimulateResponse {
 	return sim
 }
 
-// least returns the fraction of the hash space that must move in any scheme with equal shares: every shard that stays keeps at most the
-// smaller of its two shares. all is the number of names in both tables together.
+// least returns the fraction of the hash space that must move in any scheme with equal shares: every shard that stays
+// keeps at most the smaller of its two shares. all is the number of names in both tables together.
 func least(before, after *hashring.Table, all int) float64 {
 	larger := max(before.Len(), after.Len())
 	if larger == 0 {
@@ -186,45 +187,34 @@ func least(before, after *hashring.Table, all int) float64 {
 	return 1 - float64(staying)/float64(larger)
 }
 
-// counter counts objects by their keys. It reports whether an object would move.
-type counter interface {
-	add(k rings.Key) (moved bool)
-}
-
-// tally counts objects by the shards that they belong to.
-type tally struct {
-	before, after *hashring.Table
-	shards        map[string]*pb.SimulatedShard
-}
-
-// newTally returns a tally for the shards of both tables.
-func newTally(before, after *hashring.Table, shards []*pb.SimulatedShard) *tally {
-	t := &tally{before: before, after: after, shards: make(map[string]*pb.SimulatedShard, len(shards))}
+// tally returns a counter of objects by the shards that they belong to.
+func tally(before, after *hashring.Table, shards []*pb.SimulatedShard) counter {
+	named := make(map[string]*pb.SimulatedShard, len(shards))
 	for _, s := range shards {
-		t.shards[s.GetName()] = s
+		named[s.GetName()] = s
 	}
 
-	return t
+	return func(k rings.Key) (moved bool) {
+		was, hadOwner := before.Owner(k.Hash())
+		if hadOwner {
+			named[was].ObjectsBefore++
+		}
+
+		is, hasOwner := after.Owner(k.Hash())
+		if hasOwner {
+			named[is].ObjectsAfter++
+		}
+
+		return was != is
+	}
 }
 
-// add counts an object and reports whether it would move.
-func (t *tally) add(k rings.Key) (moved bool) {
-	was, hadOwner := t.before.Owner(k.Hash())
-	if hadOwner {
-		t.shards[was].ObjectsBefore++
-	}
+// counter counts an object by its key, and reports whether it would move.
+type counter func(k rings.Key) (moved bool)
 
-	is, hasOwner := t.after.Owner(k.Hash())
-	if hasOwner {
-		t.shards[is].ObjectsAfter++
-	}
-
-	return was != is
-}
-
-// count counts the main objects of the ring. The result reports resources that cannot be read, or not in time: the rest of the answer is
-// worth having. It fails if ctx is cancelled.
-func count(ctx context.Context, objects *rings.Objects, r rings.Ring, t counter) ([]*pb.CountedResource, error) {
+// count counts the main objects of the ring. The result reports resources that cannot be read, or not in time: the rest
+// of the answer is worth having. It fails if ctx is cancelled.
+func count(ctx context.Context, objects *rings.Objects, r rings.Ring, add counter) ([]*pb.CountedResource, error) {
 	var all []*pb.CountedResource
 
 	spaces, err := namespacesOf(r, objects)
@@ -237,7 +227,7 @@ func count(ctx context.Context, objects *rings.Objects, r rings.Ring, t counter)
 
 		if resource, _, err := r.Find(rings.Reference{Group: main.Group, Resource: main.Resource}); err != nil {
 			c.Problem = "the API server does not serve it (yet)"
-		} else if err := countOf(ctx, member{resource, resources.Main, spaces}, t, c); err != nil {
+		} else if err := countOf(ctx, member{resource, resources.Main, spaces}, add, c); err != nil {
 			if errors.Is(err, context.Canceled) {
 				return nil, err
 			}
@@ -254,7 +244,7 @@ func count(ctx context.Context, objects *rings.Objects, r rings.Ring, t counter)
 	return all, nil
 }
 
-func countOf(ctx context.Context, m member, t counter, c *pb.CountedResource) error {
+func countOf(ctx context.Context, m member, add counter, c *pb.CountedResource) error {
 	end, err := m.spaces.objects.Turn(ctx)
 	if err != nil {
 		return err
@@ -274,7 +264,7 @@ func countOf(ctx context.Context, m member, t counter, c *pb.CountedResource) er
 			k := rings.KeyOf(m.Resource, &objects[i])
 
 			c.Objects++
-			if t.add(k) {
+			if add(k) {
 				c.Moved++
 			}
 
@@ -301,12 +291,13 @@ func problemOf(err error) string {
 // maxKeys is how many keys are counted one by one: 15 MB. Beyond it, objects of further keys count only as objects.
 const maxKeys = 100_000
 
-// addLoads counts the main objects of a ring, and their keys, by the shards that they belong to. It adds the result to the answer, and reports
-// resources that cannot be read there. It fails if ctx is cancelled, or with [rings.ErrNotAdded] if the ring's selector cannot be used.
+// addLoads counts the main objects of a ring, and their keys, by the shards that they belong to. It adds the result to
+// the answer, and reports resources that cannot be read there. It fails if ctx is cancelled, or with
+// [rings.ErrNotAdded] if the ring's selector cannot be used.
 func (s *Service) addLoads(ctx context.Context, ring rings.Ring, res *pb.GetRingResponse) error {
 	l := newLoads(ring.View.TableIn)
 
-	counted, err := count(ctx, s.Rings.Objects, ring, l)
+	counted, err := count(ctx, s.Rings.Objects, ring, l.add)
 	if err != nil {
 		return err
 	}
@@ -338,7 +329,7 @@ func newLoads(tableIn func(namespace string) *hashring.Table) *loads {
 	return l
 }
 
-// add implements counter. Nothing moves.
+// add is a [counter]. Nothing moves.
 func (l *loads) add(k rings.Key) (moved bool) {
 	shard, ok := l.tableIn(k.In).Owner(k.Hash())
 	if !ok {
@@ -360,7 +351,8 @@ func (l *loads) add(k rings.Key) (moved bool) {
 	return false
 }
 
-// with counts one more object with the key. It returns how many there are now, and whether this is the first; 0 if there are too many keys.
+// with counts one more object with the key. It returns how many there are now, and whether this is the first; 0 if
+// there are too many keys.
 func (l *loads) with(k rings.Key) (n int64, isNew bool) {
 	if k.Type() == pb.KeyType_KEY_TYPE_NAME && !isNamespace(k.Key) {
 		return 1, true // no other object has it

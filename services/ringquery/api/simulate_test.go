@@ -31,20 +31,27 @@ func TestChangesOfShards(t *testing.T) {
 		"remove all": {&pb.SimulateRequest{Remove: []string{"a", "b", "c"}}, nil, nil},
 		"rename":     {&pb.SimulateRequest{Rename: []*pb.Rename{{From: "a", To: "z"}}}, []string{"b", "c", "z"}, nil},
 		"all at once": {
-			&pb.SimulateRequest{Add: []string{"d"}, Remove: []string{"c"}, Rename: []*pb.Rename{{From: "a", To: "x"}, {From: "b", To: "y"}}}, []string{"d", "x", "y"}, nil,
+			&pb.SimulateRequest{Add: []string{"d"}, Remove: []string{"c"},
+				Rename: []*pb.Rename{{From: "a", To: "x"}, {From: "b", To: "y"}}}, []string{"d", "x", "y"}, nil,
 		},
 
-		"added twice":          {&pb.SimulateRequest{Add: []string{"d", "d"}}, nil, []string{"add[1]"}},
-		"add what is there":    {&pb.SimulateRequest{Add: []string{"a"}}, nil, []string{"add[0]"}},
-		"remove what is not":   {&pb.SimulateRequest{Remove: []string{"d"}}, nil, []string{"remove[0]"}},
-		"removed twice":        {&pb.SimulateRequest{Remove: []string{"a", "a"}}, nil, []string{"remove[1]"}},
-		"removed and added":    {&pb.SimulateRequest{Add: []string{"a"}, Remove: []string{"a"}}, nil, []string{"add[0]"}},
-		"rename what is not":   {&pb.SimulateRequest{Rename: []*pb.Rename{{From: "d", To: "e"}}}, nil, []string{"rename[0].from"}},
-		"rename to itself":     {&pb.SimulateRequest{Rename: []*pb.Rename{{From: "a", To: "a"}}}, nil, []string{"rename[0].to"}},
-		"rename to what is":    {&pb.SimulateRequest{Rename: []*pb.Rename{{From: "a", To: "b"}}}, nil, []string{"rename[0].to"}},
-		"renamed and removed":  {&pb.SimulateRequest{Remove: []string{"a"}, Rename: []*pb.Rename{{From: "a", To: "d"}}}, nil, []string{"rename[0].from"}},
-		"renamed to the added": {&pb.SimulateRequest{Add: []string{"d"}, Rename: []*pb.Rename{{From: "a", To: "d"}}}, nil, []string{"add[0]"}},
-		"every mistake":        {&pb.SimulateRequest{Add: []string{"a"}, Remove: []string{"x"}, Rename: []*pb.Rename{{From: "y", To: "b"}}}, nil, []string{"remove[0]", "rename[0].from", "rename[0].to", "add[0]"}},
+		"added twice":        {&pb.SimulateRequest{Add: []string{"d", "d"}}, nil, []string{"add[1]"}},
+		"add what is there":  {&pb.SimulateRequest{Add: []string{"a"}}, nil, []string{"add[0]"}},
+		"remove what is not": {&pb.SimulateRequest{Remove: []string{"d"}}, nil, []string{"remove[0]"}},
+		"removed twice":      {&pb.SimulateRequest{Remove: []string{"a", "a"}}, nil, []string{"remove[1]"}},
+		"removed and added":  {&pb.SimulateRequest{Add: []string{"a"}, Remove: []string{"a"}}, nil, []string{"add[0]"}},
+		"rename what is not": {&pb.SimulateRequest{Rename: []*pb.Rename{{From: "d", To: "e"}}}, nil,
+			[]string{"rename[0].from"}},
+		"rename to itself": {&pb.SimulateRequest{Rename: []*pb.Rename{{From: "a", To: "a"}}}, nil,
+			[]string{"rename[0].to"}},
+		"rename to what is": {&pb.SimulateRequest{Rename: []*pb.Rename{{From: "a", To: "b"}}}, nil,
+			[]string{"rename[0].to"}},
+		"renamed and removed": {&pb.SimulateRequest{Remove: []string{"a"}, Rename: []*pb.Rename{{From: "a", To: "d"}}}, nil,
+			[]string{"rename[0].from"}},
+		"renamed to the added": {&pb.SimulateRequest{Add: []string{"d"}, Rename: []*pb.Rename{{From: "a", To: "d"}}}, nil,
+			[]string{"add[0]"}},
+		"every mistake": {&pb.SimulateRequest{Add: []string{"a"}, Remove: []string{"x"},
+			Rename: []*pb.Rename{{From: "y", To: "b"}}}, nil, []string{"remove[0]", "rename[0].from", "rename[0].to", "add[0]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			names, err := apply(before, c.change)
@@ -148,7 +155,8 @@ func TestKeysAreLimited(t *testing.T) {
 	require.Equal(t, "7", l.of[owner].GetLargestKey().GetName())
 }
 
-// TestPageIsSorted verifies the order by namespace, then name. The API server sorts by the joined names: "a-b/x" comes before "a/x".
+// TestPageIsSorted verifies the order by namespace, then name. The API server sorts by the joined names: "a-b/x" comes
+// before "a/x".
 func TestPageIsSorted(t *testing.T) {
 	r := rings.Ring{
 		ClusterRing: &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "ring"}},

@@ -139,7 +139,8 @@ func questionOf(req *pb.LocateRequest) (question, error) {
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(q.labels)) {
-		v.check(fmt.Sprintf("labels[%s]", name), append(validation.IsQualifiedName(name), validation.IsValidLabelValue(q.labels[name])...))
+		v.check(fmt.Sprintf("labels[%s]", name), append(validation.IsQualifiedName(name),
+			validation.IsValidLabelValue(q.labels[name])...))
 	}
 
 	if req.NextShards != nil {
@@ -202,8 +203,8 @@ func validateRing(name string) []string {
 	return required(name, validation.IsDNS1123Subdomain)
 }
 
-// RingOf returns the name of the ring that a request is about, for authorization. It is empty if the request is about several rings, and
-// if the name is not valid.
+// RingOf returns the name of the ring that a request is about, for authorization. It is empty if the request is about
+// several rings, and if the name is not valid.
 func RingOf(request any) string {
 	var name string
 

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// LongReviews gives the API server an hour for each answer until the test ends, so that a slow machine ends no request of the test.
+// LongReviews gives the API server an hour for each answer until the test ends, so that a slow machine ends no request
+// of the test.
 func LongReviews(t *testing.T) {
 	t.Helper()
 

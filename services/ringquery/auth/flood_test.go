@@ -66,9 +66,9 @@ func from(ctx context.Context, ip string) context.Context {
 	return peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: 1234}})
 }
 
-// TestFloodOfWrongTokens: while a flood of wrong tokens waits for the API server, which has room for no more than a few requests, calls
-// with right tokens are answered: those of a caller at the same address who was known before, although nothing about the token is
-// cached any more, and those of a caller at another address who was not.
+// TestFloodOfWrongTokens: while a flood of wrong tokens waits for the API server, which has room for no more than a few
+// requests, calls with right tokens are answered: those of a caller at the same address who was known before, although
+// nothing about the token is cached any more, and those of a caller at another address who was not.
 func TestFloodOfWrongTokens(t *testing.T) {
 	auth.LongReviews(t)
 
@@ -77,7 +77,8 @@ func TestFloodOfWrongTokens(t *testing.T) {
 	held := &stuck{free: make(chan struct{})}
 	config := rest.CopyConfig(plane.Config)
 	config.Impersonate.UserName = "system:serviceaccount:sharding-system:ringquery"
-	// One known caller, the wrong tokens in progress, and another caller. There is no further request until the test is over.
+	// One known caller, the wrong tokens in progress, and another caller. There is no further request until the test is
+	// over.
 	config.QPS, config.Burst = 1e-6, 1+places+1
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		held.next = next

@@ -1,27 +1,28 @@
 // Package auth authenticates and authorizes callers by the users and permissions of Kubernetes.
 //
-// A caller is identified by a client certificate (its common name is the user, and its organizations are the groups) or by a bearer
-// token, which the API server reviews. The API server also authorizes: a query about a ring requires permission to "get" the subresource
-// "diagnostics" of that ClusterRing. A query about several rings at a time requires this permission on all rings. [Guard] checks every
-// call. It uses the authenticators of aggregated API servers.
+// A caller is identified by a client certificate (its common name is the user, and its organizations are the groups) or
+// by a bearer token, which the API server reviews. The API server also authorizes: a query about a ring requires
+// permission to "get" the subresource "diagnostics" of that ClusterRing. A query about several rings at a time requires
+// this permission on all rings. [Guard] checks every call. It uses the authenticators of aggregated API servers.
 //
 // # Invariants
 //
-//  1. Nothing about a ring leaves the server without a positive answer of the API server that is at most [Options.TTL] old. This also
-//     applies to each message of a stream: a user who has lost the permission receives no further messages.
+//  1. Nothing about a ring leaves the server without a positive answer of the API server that is at most [Options.TTL]
+//     old. This also applies to each message of a stream: a user who has lost the permission receives no further
+//     messages.
 //  2. A request whose ring is not known requires permission on all rings.
 //  3. If the API server does not answer, the call fails with UNAVAILABLE. It is neither permitted nor denied.
-//  4. Callers with wrong tokens, however many, delay neither calls with tokens that were valid before, nor calls with new tokens from
-//     other addresses.
+//  4. Callers with wrong tokens, however many, delay neither calls with tokens that were valid before, nor calls with
+//     new tokens from other addresses.
 //  5. Neither tokens nor their hashes are logged. An error contains only facts that the caller has sent itself.
 //
 // # Rejected alternatives
 //
-// The factory authenticatorfactory does not distinguish an invalid token from an API server that does not answer, and sends a review for
-// every use of an invalid token. The token cache with our own reviewer does neither.
+// The factory authenticatorfactory does not distinguish an invalid token from an API server that does not answer, and
+// sends a review for every use of an invalid token. The token cache with our own reviewer does neither.
 //
-// The authorizer of k8s.io/apiserver sends a review for each of a thousand watchers of one user. It also depends on CEL and a trace
-// exporter, for match conditions that nobody uses here.
+// The authorizer of k8s.io/apiserver sends a review for each of a thousand watchers of one user. It also depends on CEL
+// and a trace exporter, for match conditions that nobody uses here.
 package auth
 
 import (
@@ -59,13 +60,14 @@ import (
 // refusalTTL is the maximum time to cache a refusal, so that users can use a new permission within seconds.
 const refusalTTL = 5 * time.Second
 
-// Guard authenticates and authorizes calls. Its method Stream is a gRPC interceptor, which the server uses for unary calls, too. Health is open to everybody, because
-// probes have no credentials. Reflection requires authentication. All other methods require permission on the ring in question. It
-// is safe for concurrent use after SetupWithManager.
+// Guard authenticates and authorizes calls. Its method Stream is a gRPC interceptor, which the server uses for unary
+// calls, too. Health is open to everybody, because probes have no credentials. Reflection requires authentication. All
+// other methods require permission on the ring in question. It is safe for concurrent use after SetupWithManager.
 type Guard struct {
 	// Options are validated; their mode is ModeKubernetes.
 	Options Options
-	// RingOf returns the ring that a request is about. Empty: the request is about several rings, or the ring is not known.
+	// RingOf returns the ring that a request is about. Empty: the request is about several rings, or the ring is not
+	// known.
 	RingOf func(request any) string
 	// Domain is that of the google.rpc.ErrorInfo in errors.
 	Domain string
@@ -78,8 +80,8 @@ type Guard struct {
 	certificates authenticator.Request // nil if client certificates are not accepted
 }
 
-// SetupWithManager sets up the guard, and lets the manager watch the file with the CA certificates of clients. It reads the file, so
-// that a mistake is reported immediately.
+// SetupWithManager sets up the guard, and lets the manager watch the file with the CA certificates of clients. It reads
+// the file, so that a mistake is reported immediately.
 func (g *Guard) SetupWithManager(mgr manager.Manager) error {
 	if err := g.takeCertificates(mgr); err != nil {
 		return err
@@ -103,11 +105,16 @@ func (g *Guard) SetupWithManager(mgr manager.Manager) error {
 
 	ttl, refusal := g.Options.TTL, min(g.Options.TTL, refusalTTL)
 	review := &reviewer{
-		unknown: unknown.TokenReviews(), known: known.TokenReviews(), acquaintances: newAcquaintances(), audiences: g.Options.Audiences,
+		unknown: unknown.TokenReviews(), known: known.TokenReviews(), acquaintances: newAcquaintances(),
+		audiences: g.Options.Audiences,
 	}
-	g.tokens = &doorkeeper{Token: tokencache.New(review, false, ttl, refusal), known: review.acquaintances, places: quota.NewQueues(placesPerPeer)}
+	g.tokens = &doorkeeper{
+		Token: tokencache.New(review, false, ttl, refusal), known: review.acquaintances,
+		places: quota.NewQueues(placesPerPeer),
+	}
 	g.rights = &rights{
-		reviews: authorization.SubjectAccessReviews(), ttl: ttl, refusal: refusal, answers: cache.NewLRUExpireCache(remembered),
+		reviews: authorization.SubjectAccessReviews(), ttl: ttl, refusal: refusal,
+		answers: cache.NewLRUExpireCache(remembered),
 	}
 
 	return nil
@@ -160,9 +167,11 @@ func (g *Guard) admit(ctx context.Context, method string) (user.Info, error) {
 	return who, err
 }
 
-// Stream authorizes a stream. It knows who the caller is before it reads anything. It checks each request of the stream. If many answers
-// follow one request, it also checks before each answer.
-func (g *Guard) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// Stream authorizes a stream. It knows who the caller is before it reads anything. It checks each request of the
+// stream. If many answers follow one request, it also checks before each answer.
+func (g *Guard) Stream(
+	srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
+) error {
 	who, err := g.admit(stream.Context(), info.FullMethod)
 	if err != nil {
 		return err
@@ -266,8 +275,8 @@ const (
 // remembered is the maximum number of cached answers. The least recently used answer is evicted first.
 const remembered = 4096
 
-// rights finds out whether a user may query a ring. Equal questions at the same time share one request, because all watchers of a ring
-// receive a change at the same moment, and many of them are the same user.
+// rights finds out whether a user may query a ring. Equal questions at the same time share one request, because all
+// watchers of a ring receive a change at the same moment, and many of them are the same user.
 type rights struct {
 	reviews      authorizationclient.SubjectAccessReviewInterface
 	ttl, refusal time.Duration
@@ -275,7 +284,8 @@ type rights struct {
 	flights      singleflight.Group
 }
 
-// may reports whether the user may query the ring, or all rings if the name is empty. An error means that the result is unknown.
+// may reports whether the user may query the ring, or all rings if the name is empty. An error means that the result is
+// unknown.
 func (r *rights) may(ctx context.Context, who user.Info, ring string) (bool, error) {
 	spec := authorizationv1.SubjectAccessReviewSpec{
 		User: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: map[string]authorizationv1.ExtraValue{},
@@ -298,7 +308,8 @@ func (r *rights) may(ctx context.Context, who user.Info, ring string) (bool, err
 	}
 
 	flight := r.flights.DoChan(string(key), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout()) // other callers may still wait for it when ctx ends
+		// other callers may still wait for it when ctx ends
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout())
 		defer cancel()
 
 		review, err := r.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
@@ -336,11 +347,13 @@ const (
 // viewerRole is the ClusterRole in deploy/base/ringquery that grants access to all rings.
 const viewerRole = "clusterring:diagnostics-viewer"
 
-// unauthenticated returns the error for a caller that was not authenticated, and why. Problems that are nil are ignored.
+// unauthenticated returns the error for a caller that was not authenticated, and why. Problems that are nil are
+// ignored.
 func (g *Guard) unauthenticated(problems ...error) error {
 	wanted := "send a token that the API server accepts"
 	if len(g.Options.Audiences) > 0 {
-		wanted = fmt.Sprintf("send a token for the audience %q (kubectl create token NAME --audience %[1]s)", g.Options.Audiences[0])
+		wanted = fmt.Sprintf("send a token for the audience %q (kubectl create token NAME --audience %[1]s)",
+			g.Options.Audiences[0])
 	}
 
 	wanted += `, as metadata "authorization: Bearer <token>"`
@@ -368,9 +381,11 @@ func (g *Guard) denied(user, ring string) error {
 		user, verb, resource, subresource, what, verb, resource, subresource, v1alpha1.GroupVersion.Group,
 		viewerRole, verb, object, subresource)
 
-	return g.status(codes.PermissionDenied, message, &errdetails.ErrorInfo{Reason: reasonDenied, Metadata: map[string]string{
-		"user": user, "verb": verb, "group": v1alpha1.GroupVersion.Group, "resource": resource, "subresource": subresource, "name": ring,
-	}})
+	return g.status(codes.PermissionDenied, message, &errdetails.ErrorInfo{Reason: reasonDenied,
+		Metadata: map[string]string{
+			"user": user, "verb": verb, "group": v1alpha1.GroupVersion.Group, "resource": resource, "subresource": subresource,
+			"name": ring,
+		}})
 }
 
 // unknown returns the error for a failed request to the API server. The cause is logged and kept from the caller.

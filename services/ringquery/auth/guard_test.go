@@ -38,9 +38,11 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
-// The library creates its queue before it reads the file with the CA certificates, and leaks the queue if there is no file.
+// The library creates its queue before it reads the file with the CA certificates, and leaks the queue if there is no
+// file.
 func TestMain(m *testing.M) {
-	os.Exit(localplane.Main(m, v1alpha1.AddToScheme, goleak.IgnoreTopFunction("k8s.io/client-go/util/workqueue.(*delayingType[...]).waitingLoop")))
+	os.Exit(localplane.Main(m, v1alpha1.AddToScheme,
+		goleak.IgnoreTopFunction("k8s.io/client-go/util/workqueue.(*delayingType[...]).waitingLoop")))
 }
 
 // Tests wait at most this long for a condition, and check it this often.

@@ -51,8 +51,11 @@ type reviewer struct {
 	audiences      []string
 }
 
-// AuthenticateToken returns the user of the token. ok is false if the token is not valid. An error means that the result is unknown.
-func (r *reviewer) AuthenticateToken(ctx context.Context, token string) (who *authenticator.Response, ok bool, err error) {
+// AuthenticateToken returns the user of the token. ok is false if the token is not valid. An error means that the
+// result is unknown.
+func (r *reviewer) AuthenticateToken(
+	ctx context.Context, token string,
+) (who *authenticator.Response, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout())
 	defer cancel()
 
@@ -85,16 +88,17 @@ func (r *reviewer) AuthenticateToken(ctx context.Context, token string) (who *au
 	}}, true, nil
 }
 
-// meant reports whether a token is valid for one of the requested audiences. An API server that does not support audiences returns
-// none, so the token does not count as valid for ours.
+// meant reports whether a token is valid for one of the requested audiences. An API server that does not support
+// audiences returns none, so the token does not count as valid for ours.
 func (r *reviewer) meant(audiences []string) bool {
-	return len(r.audiences) == 0 || slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(r.audiences, a) })
+	return len(r.audiences) == 0 || slices.ContainsFunc(audiences,
+		func(a string) bool { return slices.Contains(r.audiences, a) })
 }
 
 // certificates returns the authenticator of client certificates, by the CA certificates in the file.
 //
-// TLS only requests a certificate. Each call verifies it, because a connection can outlive certificates and CAs, and because a caller
-// with an expired certificate should get an error that says so.
+// TLS only requests a certificate. Each call verifies it, because a connection can outlive certificates and CAs, and
+// because a caller with an expired certificate should get an error that says so.
 func certificates(file *dynamiccertificates.DynamicFileCAContent, clk clock.PassiveClock) authenticator.Request {
 	return group.NewAuthenticatedGroupAdder(x509request.NewDynamic(func() (x509.VerifyOptions, bool) {
 		options, ok := file.VerifyOptions()
@@ -104,7 +108,8 @@ func certificates(file *dynamiccertificates.DynamicFileCAContent, clk clock.Pass
 	}, x509request.CommonNameUserConversion))
 }
 
-// identify returns the user of a call: by the certificate, or else by the token, as Kubernetes does. The error is a status.
+// identify returns the user of a call: by the certificate, or else by the token, as Kubernetes does. The error is a
+// status.
 func (g *Guard) identify(ctx context.Context) (user.Info, error) {
 	var problems []error
 
@@ -174,8 +179,9 @@ const (
 	acquainted = time.Hour
 )
 
-// doorkeeper lets tokens that were valid pass at once, and others only as far as there are places for unknown tokens of their address.
-// A flood of wrong tokens thus delays neither callers who are known, nor callers who come from elsewhere.
+// doorkeeper lets tokens that were valid pass at once, and others only as far as there are places for unknown tokens of
+// their address. A flood of wrong tokens thus delays neither callers who are known, nor callers who come from
+// elsewhere.
 type doorkeeper struct {
 	authenticator.Token
 
@@ -191,7 +197,8 @@ func (d *doorkeeper) AuthenticateToken(ctx context.Context, token string) (*auth
 
 		leave, err := d.places.Enter(waiting, address(ctx))
 		if err != nil {
-			return nil, false, fmt.Errorf("too many unknown tokens from %s are being reviewed: %w", quota.Host(address(ctx)), err)
+			return nil, false, fmt.Errorf("too many unknown tokens from %s are being reviewed: %w", quota.Host(address(ctx)),
+				err)
 		}
 		defer leave()
 	}

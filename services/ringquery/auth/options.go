@@ -42,14 +42,20 @@ type Options struct {
 // AddFlags registers the flags with their defaults.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.flags = fs
-	fs.StringVar(&o.Mode, "authentication", ModeKubernetes, "`mode`: kubernetes (the API server authenticates users, who need permission to get clusterrings/diagnostics) or none (everybody who reaches the address gets answers)")
-	fs.StringVar(&o.ClientCAFile, "client-ca-file", "", "PEM `file` with the CA certificates of clients; the common name of a client certificate is the user, and its organizations are the groups; read again when it changes. By default, only tokens are accepted")
-	fs.StringSliceVar(&o.Audiences, "token-audience", []string{audience}, "`audience` for which a token must be valid; may be repeated. An empty value is the audience of the API server: whoever takes over this service can use such tokens there")
-	fs.DurationVar(&o.TTL, "access-cache-ttl", time.Minute, "`time` for which answers of the API server about tokens and permissions are cached, refusals for at most 5s; 0 disables the cache")
+	fs.StringVar(&o.Mode, "authentication", ModeKubernetes, "`mode`: kubernetes (the API server authenticates users, who "+
+		"need permission to get clusterrings/diagnostics) or none (everybody who reaches the address gets answers)")
+	fs.StringVar(&o.ClientCAFile, "client-ca-file", "", "PEM `file` with the CA certificates of clients; the common name "+
+		"of a client certificate is the user, and its organizations are the groups; read again when it changes. By default, "+
+		"only tokens are accepted")
+	fs.StringSliceVar(&o.Audiences, "token-audience", []string{audience},
+		"`audience` for which a token must be valid; may be repeated. An empty value is the audience of the API server: "+
+			"whoever takes over this service can use such tokens there")
+	fs.DurationVar(&o.TTL, "access-cache-ttl", time.Minute, "`time` for which answers of the API server about tokens and "+
+		"permissions are cached, refusals for at most 5s; 0 disables the cache")
 }
 
-// Validate returns all errors in the flags, or nil. plaintext is true if the server has no TLS, and address is where it listens:
-// tokens must not travel over a network in the clear.
+// Validate returns all errors in the flags, or nil. plaintext is true if the server has no TLS, and address is where it
+// listens: tokens must not travel over a network in the clear.
 func (o *Options) Validate(plaintext bool, address string) error {
 	var errs []error
 

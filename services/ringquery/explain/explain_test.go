@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,10 +46,13 @@ func (r *Ring) ownerName() string {
 	return r.Owner.Meta.Name
 }
 
-// between returns the controllers of ConfigMaps between the object and its owner. One has no controller, and one may not be read.
+// between returns the controllers of ConfigMaps between the object and its owner. One has no controller, and one may
+// not be read.
 type between struct{ owner string }
 
-func (b between) ControllerOf(_ context.Context, of resources.Owner) (controller *metav1.OwnerReference, found bool, err error) {
+func (b between) ControllerOf(
+	_ context.Context, of resources.Owner,
+) (controller *metav1.OwnerReference, found bool, err error) {
 	switch of.Name {
 	case "between":
 		owner := &Object{Meta: &metav1.PartialObjectMetadata{}}
@@ -77,328 +81,271 @@ func (b between) LabelsOf(_ context.Context, of resources.Owner) (labels resourc
 // tenant is the label that is the key in some cases.
 const tenant = "example.com/tenant"
 
+// example is a case: the labels of the object, and what is different otherwise.
+type example struct {
+	labels map[string]string
+	change func(r *Ring, o *Object, f *Facts)
+}
+
+// facts changes the facts about an object in one ring.
+func (e example) facts(f *Facts) {
+	f.Object.Meta.Labels = maps.Clone(e.labels)
+	if e.change != nil {
+		e.change(&f.Rings[0], &f.Object, f)
+	}
+}
+
 // unwatched is what the rebalancer reports of a namespace that no shard watches.
 var unwatched = condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonNamespacesNotWatched,
 	"nobody works on objects in the namespaces default")
 
 // mains are the cases of main objects; each begins with shard-a and shard-b, and an object that belongs to shard-b.
-var mains = map[string]func(r *Ring, o *Object, f *Facts){
-	"assigned": func(_ *Ring, o *Object, _ *Facts) { o.Meta.Labels = at("shard-b") },
-	"assigned, while others are on their way": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
-		r.says(condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonMoving, "0 objects without a shard, 7 at another shard, 3 asked for"))
-	},
-	"assigned, while a resource is missing": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
-		r.says(condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonResourcesMissing, "the API server does not serve ships; is the CustomResourceDefinition installed?"))
-	},
-	"namespace not selected, while others are on their way": func(r *Ring, _ *Object, _ *Facts) {
+var mains = map[string]example{
+	"assigned": {at("shard-b"), nil},
+	"assigned, while others are on their way": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
+		r.fails(v1alpha1.ConditionAssigned, v1alpha1.ReasonMoving,
+			"0 objects without a shard, 7 at another shard, 3 asked for")
+	}},
+	"assigned, while a resource is missing": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
+		r.fails(v1alpha1.ConditionAssigned, v1alpha1.ReasonResourcesMissing,
+			"the API server does not serve ships; is the CustomResourceDefinition installed?")
+	}},
+	"namespace not selected, while others are on their way": {nil, func(r *Ring, _ *Object, _ *Facts) {
 		r.Coverage = rings.NotCovered
-		r.says(condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonMoving, "7 at another shard"))
-	},
-	"assigned, after what follows it": func(_ *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
-		o.Meta.Annotations = map[string]string{contract.HandoverAnnotation("example"): `{"secrets":"1212","configmaps":"1300"}`}
-	},
-	"assigned, in a slot": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
-		r.Status.Holders = []v1alpha1.ShardHolder{{Shard: "shard-a", Pod: "operator-8f-1"}, {Shard: "shard-b", Pod: "operator-8f-2"}}
-	},
-	"unassigned": func(_ *Ring, _ *Object, _ *Facts) {},
-	"unassigned, empty label": func(_ *Ring, o *Object, _ *Facts) {
+		r.fails(v1alpha1.ConditionAssigned, v1alpha1.ReasonMoving, "7 at another shard")
+	}},
+	"assigned, after what follows it": {at("shard-b"), func(_ *Ring, o *Object, _ *Facts) {
+		o.Meta.Annotations =
+			map[string]string{contract.HandoverAnnotation("example"): `{"secrets":"1212","configmaps":"1300"}`}
+	}},
+	"assigned, in a slot": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
+		r.Status.Holders = []v1alpha1.ShardHolder{{Shard: "shard-a", Pod: "operator-8f-1"},
+			{Shard: "shard-b", Pod: "operator-8f-2"}}
+	}},
+	"unassigned": {nil, nil},
+	"unassigned, empty label": {nil, func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = map[string]string{contract.ShardLabel("example"): ""}
-	},
-	"unassigned, just created": func(_ *Ring, o *Object, _ *Facts) {
+	}},
+	"unassigned, just created": {nil, func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.CreationTimestamp = metav1.NewTime(now.Add(-2 * time.Second))
-	},
-	"unassigned, rebalancer and webhook in trouble": func(r *Ring, _ *Object, _ *Facts) {
-		r.says(condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonAssignmentFailed, "websites.example.dev is forbidden"))
-		r.says(condition(v1alpha1.ConditionWebhookRegistered, metav1.ConditionFalse, v1alpha1.ReasonRegistrationFailed, "no such Secret"))
-		r.says(condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonReconciliationFailed, "Assigned is False"))
-	},
-	"assigned, fenced": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
+	}},
+	"unassigned, rebalancer and webhook in trouble": {nil, func(r *Ring, _ *Object, _ *Facts) {
+		r.fails(v1alpha1.ConditionAssigned, v1alpha1.ReasonAssignmentFailed, "websites.example.dev is forbidden")
+		r.fails(v1alpha1.ConditionWebhookRegistered, v1alpha1.ReasonRegistrationFailed, "no such Secret")
+		r.fails(v1alpha1.ConditionReady, v1alpha1.ReasonReconciliationFailed, "Assigned is False")
+	}},
+	"assigned, fenced": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.says(condition(v1alpha1.ConditionFenced, metav1.ConditionTrue, v1alpha1.ReasonFenceEnforced, "refused"))
-	},
-	"assigned, audited": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
-		r.says(condition(v1alpha1.ConditionFenced, metav1.ConditionFalse, v1alpha1.ReasonFenceAudited, "writes are reported"))
-	},
-	"assigned, fence in trouble": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
-		r.says(condition(v1alpha1.ConditionFenced, metav1.ConditionFalse, v1alpha1.ReasonFenceFailed, "the policy does not exist"))
-		r.says(condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonReconciliationFailed, "Fenced is False"))
-	},
-	"unassigned, rebalancer never seen": func(r *Ring, _ *Object, _ *Facts) { r.Status.Conditions = nil },
-	"unassigned, ring not ready for another reason": func(r *Ring, _ *Object, _ *Facts) {
+	}},
+	"assigned, audited": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
+		r.fails(v1alpha1.ConditionFenced, v1alpha1.ReasonFenceAudited, "writes are reported")
+	}},
+	"assigned, fence in trouble": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
+		r.fails(v1alpha1.ConditionFenced, v1alpha1.ReasonFenceFailed, "the policy does not exist")
+		r.fails(v1alpha1.ConditionReady, v1alpha1.ReasonReconciliationFailed, "Fenced is False")
+	}},
+	"unassigned, rebalancer never seen": {nil, func(r *Ring, _ *Object, _ *Facts) { r.Status.Conditions = nil }},
+	"unassigned, ring not ready for another reason": {nil, func(r *Ring, _ *Object, _ *Facts) {
 		r.says(condition(v1alpha1.ConditionReady, metav1.ConditionUnknown, "SomethingNew", ""))
-	},
-	"no shard": func(r *Ring, _ *Object, _ *Facts) { r.has() },
-	"no shard available": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
+	}},
+	"no shard": {nil, func(r *Ring, _ *Object, _ *Facts) { r.has() }},
+	"no shard available": {at("shard-a"), func(r *Ring, _ *Object, f *Facts) {
 		twice := alive("shard-c")
 		twice.namespace = "other"
 		foreign := taken("shard-d")
 		foreign.holder = "somebody"
-		r.has(taken("shard-a"), released("shard-b"), alive("shard-c"), twice, foreign, released("shard-e"), released("shard-f"))
-	},
-	"shard released": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
-		r.has(released("shard-a"), alive("shard-b"))
-	},
-	"shard taken, drain label": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = drained(at("shard-a"))
+		r.has(taken("shard-a"), released("shard-b"), alive("shard-c"), twice, foreign, released("shard-e"),
+			released("shard-f"))
+	}},
+	"shard released": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) { r.has(released("shard-a"), alive("shard-b")) }},
+	"shard taken, drain label": {drained(at("shard-a")), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(taken("shard-a"), alive("shard-b"))
-	},
-	"shard held by somebody else": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
+	}},
+	"shard held by somebody else": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		foreign := taken("shard-a")
 		foreign.holder = "somebody"
 		r.has(foreign, alive("shard-b"))
-	},
-	"shard without a Lease": func(_ *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-x")
+	}},
+	"shard without a Lease": {at("shard-x"), func(_ *Ring, o *Object, _ *Facts) {
 		o.wrote("kubectl-label", contract.ShardLabel("example"), 10*time.Minute)
-	},
-	"shard without a Lease, label from the rebalancer": func(_ *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-x")
+	}},
+	"shard without a Lease, label from the rebalancer": {at("shard-x"), func(_ *Ring, o *Object, _ *Facts) {
 		o.wrote("rebalancer", contract.ShardLabel("example"), 10*time.Minute)
-	},
-	"shard held twice": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
+	}},
+	"shard held twice": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		twice := alive("shard-a")
 		twice.namespace = "other"
 		r.has(alive("shard-a"), twice, alive("shard-b"))
-	},
-	"shard expired": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
+	}},
+	"shard expired": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(alive("shard-a"), silent("shard-b", 18*time.Second))
-	},
-	"shard expired, as the lease monitor says": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
+	}},
+	"shard expired, as the lease monitor says": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(alive("shard-a"), holding{"ctl", "shard-b", "shard-b", lease.Expired, 3 * time.Second, true, false, ""})
-	},
-	"shard expired, as the lease monitor says no more": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
+	}},
+	"shard expired, as the lease monitor says no more": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(alive("shard-a"), holding{"ctl", "shard-b", "shard-b", lease.Expired, 3 * time.Second, false, false, ""})
-	},
-	"shard uncertain": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
+	}},
+	"shard uncertain": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(alive("shard-a"), silent("shard-b", 31*time.Second))
-	},
-	"shard uncertain, lease monitor does nothing": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
+	}},
+	"shard uncertain, lease monitor does nothing": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(alive("shard-a"), silent("shard-b", 10*time.Minute+5*time.Second))
-	},
-	"shard uncertain, lease monitor cannot take its Lease": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
+	}},
+	"shard uncertain, lease monitor cannot take its Lease": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(alive("shard-a"), silent("shard-b", 10*time.Minute))
-		r.says(condition(v1alpha1.ConditionShardsAvailable, metav1.ConditionFalse, v1alpha1.ReasonLeasesNotTaken, "shard ctl/shard-b: refused"))
-		r.says(condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonReconciliationFailed,
-			"ShardsAvailable is False (LeasesNotTaken): shard ctl/shard-b: refused"))
-	},
-	"drain pending": func(_ *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = drained(at("shard-a"))
+		r.fails(v1alpha1.ConditionShardsAvailable, v1alpha1.ReasonLeasesNotTaken, "shard ctl/shard-b: refused")
+		r.fails(v1alpha1.ConditionReady, v1alpha1.ReasonReconciliationFailed,
+			"ShardsAvailable is False (LeasesNotTaken): shard ctl/shard-b: refused")
+	}},
+	"drain pending": {drained(at("shard-a")), func(_ *Ring, o *Object, _ *Facts) {
 		o.wrote("rebalancer", contract.DrainLabel("example"), 10*time.Second)
-	},
-	"drain pending, since when is not known": func(_ *Ring, o *Object, _ *Facts) { o.Meta.Labels = drained(at("shard-a")) },
-	"drain pending, to a shard that is no longer the one": func(_ *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = drained(at("shard-a"))
+	}},
+	"drain pending, since when is not known": {drained(at("shard-a")), nil},
+	"drain pending, to a shard that is no longer the one": {drained(at("shard-a")), func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels[contract.DrainLabel("example")] = "shard-c"
 		o.wrote("rebalancer", contract.DrainLabel("example"), 10*time.Second)
-	},
-	"drain late": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = drained(at("shard-a"))
+	}},
+	"drain late": {drained(at("shard-a")), func(r *Ring, o *Object, _ *Facts) {
 		o.wrote("rebalancer", contract.DrainLabel("example"), time.Minute)
-		r.says(condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonDrainsLate, "1 were not given up in time"))
-	},
-	"drain unwanted": func(_ *Ring, o *Object, _ *Facts) { o.Meta.Labels = drained(at("shard-b")) },
-	"misplaced, rebalancer on its way": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
-		r.says(condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonMoving, "5 at another shard"))
-	},
-	"misplaced, after the rebalancer has looked": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
+		r.fails(v1alpha1.ConditionAssigned, v1alpha1.ReasonDrainsLate, "1 were not given up in time")
+	}},
+	"drain unwanted": {drained(at("shard-b")), nil},
+	"misplaced, rebalancer on its way": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
+		r.fails(v1alpha1.ConditionAssigned, v1alpha1.ReasonMoving, "5 at another shard")
+	}},
+	"misplaced, after the rebalancer has looked": {at("shard-a"), func(r *Ring, o *Object, _ *Facts) {
 		o.wrote("kubectl-edit", contract.ShardLabel("example"), 10*time.Minute)
 		r.isSettled()
-	},
-	"at another shard, paused": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
+	}},
+	"at another shard, paused": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.Spec.Paused = true
 		r.has(alive("shard-a"), alive("shard-b"))
-	},
-	"misplaced, shard expired": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
+	}},
+	"misplaced, shard expired": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(silent("shard-a", 20*time.Second), alive("shard-b"))
-	},
-	"misplaced, shard stops": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
+	}},
+	"misplaced, shard stops": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(stopping("shard-a"), alive("shard-b"))
-	},
-	"misplaced, shard stands by": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
+	}},
+	"misplaced, shard stands by": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.Spec.ActiveShards = new(int32(1))
 		r.has(alive("shard-a"), alive("shard-b"))
-	},
-	"drain pending, shard stops": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = drained(at("shard-a"))
+	}},
+	"drain pending, shard stops": {drained(at("shard-a")), func(r *Ring, o *Object, _ *Facts) {
 		o.wrote("rebalancer", contract.DrainLabel("example"), time.Second)
 		r.has(stopping("shard-a"), alive("shard-b"))
-	},
-	"the only shard stops": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
-		r.has(stopping("shard-a"))
-	},
-	"namespace not selected": func(r *Ring, _ *Object, f *Facts) {
+	}},
+	"the only shard stops": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) { r.has(stopping("shard-a")) }},
+	"namespace not selected": {nil, func(r *Ring, _ *Object, f *Facts) {
 		r.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}
 		r.Coverage = rings.NotCovered
 		f.NamespaceLabels["team"] = "red"
-	},
-	"namespace not selected, by default": func(r *Ring, _ *Object, f *Facts) {
+	}},
+	"namespace not selected, by default": {nil, func(r *Ring, _ *Object, f *Facts) {
 		r.Coverage, f.NamespaceLabels = rings.NotCovered, nil
-	},
-	"namespace not selected any more": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
+	}},
+	"namespace not selected any more": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.Coverage = rings.NotCovered
-	},
-	"namespace unknown": func(r *Ring, o *Object, f *Facts) {
-		o.Meta.Labels = at("shard-b")
+	}},
+	"namespace unknown": {at("shard-b"), func(r *Ring, _ *Object, f *Facts) {
 		r.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}
 		r.Coverage, f.NamespaceLabels = rings.Unknown, nil
-	},
-	"ring deleting": func(r *Ring, _ *Object, _ *Facts) { r.isDeleted() },
-	"ring deleting, draining": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"ring deleting": {nil, func(r *Ring, _ *Object, _ *Facts) { r.isDeleted() }},
+	"ring deleting, draining": {drained(at("shard-a")), func(r *Ring, o *Object, _ *Facts) {
 		r.isDeleted()
 
-		o.Meta.Labels = drained(at("shard-a"))
 		o.wrote("rebalancer", contract.DrainLabel("example"), 3*time.Minute)
-	},
-	"ring deleting, shard dead": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"ring deleting, shard dead": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.isDeleted()
 
-		o.Meta.Labels = at("shard-a")
 		r.has(released("shard-a"))
-	},
-	"ring deleting, shard held twice": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"ring deleting, shard held twice": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.isDeleted()
 
-		o.Meta.Labels = at("shard-a")
 		twice := alive("shard-a")
 		twice.namespace = "other"
 		r.has(alive("shard-a"), twice)
-	},
-	"ring deleting, drain label alone": func(r *Ring, o *Object, _ *Facts) {
-		r.isDeleted()
-
-		o.Meta.Labels = drained(noLabels())
-	},
-	"resource left": func(r *Ring, o *Object, _ *Facts) {
-		r.Leaving = true
-		o.Meta.Labels = at("shard-a")
-	},
-	"stray label": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"ring deleting, drain label alone": {drained(noLabels()), func(r *Ring, _ *Object, _ *Facts) { r.isDeleted() }},
+	"resource left":                    {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) { r.Leaving = true }},
+	"stray label": {at("shard-a"), func(r *Ring, o *Object, _ *Facts) {
 		r.Role = ""
-		o.Meta.Labels = at("shard-a")
 		o.wrote("kubectl-label", contract.ShardLabel("example"), 10*time.Minute)
-	},
-	"stray drain label": func(r *Ring, o *Object, _ *Facts) {
-		r.Role = ""
-		o.Meta.Labels = drained(noLabels())
-	},
-	"label of an unknown ring": func(_ *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
+	}},
+	"stray drain label": {drained(noLabels()), func(r *Ring, _ *Object, _ *Facts) { r.Role = "" }},
+	"label of an unknown ring": {at("shard-b"), func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels[contract.ShardLabel("old")] = "shard-0"
-	},
-	"deleting": func(_ *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
+	}},
+	"deleting": {at("shard-b"), func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.DeletionTimestamp = new(metav1.NewTime(now.Add(-time.Hour)))
 		o.Meta.Finalizers = []string{"example.dev/cleanup", "foregroundDeletion"}
-	},
-	"forbidden":           func(_ *Ring, o *Object, _ *Facts) { o.Meta = nil },
-	"forbidden, no shard": func(r *Ring, o *Object, _ *Facts) { o.Meta = nil; r.has() },
-	"forbidden, namespace not selected": func(r *Ring, o *Object, f *Facts) {
+	}},
+	"forbidden":           {nil, func(_ *Ring, o *Object, _ *Facts) { o.Meta = nil }},
+	"forbidden, no shard": {nil, func(r *Ring, o *Object, _ *Facts) { o.Meta = nil; r.has() }},
+	"forbidden, namespace not selected": {nil, func(r *Ring, o *Object, f *Facts) {
 		o.Meta, r.Coverage, f.NamespaceLabels = nil, rings.NotCovered, nil
-	},
-	"two rings": func(_ *Ring, o *Object, f *Facts) {
-		o.Meta.Labels = at("shard-b")
-
+	}},
+	"two rings": {at("shard-b"), func(_ *Ring, _ *Object, f *Facts) {
 		f.Rings = append(f.Rings, ringOf("other", alive("shard-z")))
 		f.Known = keysOf("example", "other")
-	},
-	"keyed by namespace": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"keyed by namespace": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace})
-
-		o.Meta.Labels = at("shard-a")
-	},
-	"keyed by label": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"keyed by label": {at("shard-b"), func(r *Ring, o *Object, _ *Facts) {
 		r.keyed(byTenant)
 
-		o.Meta.Labels = at("shard-b")
 		metav1.SetMetaDataLabel(&o.Meta.ObjectMeta, tenant, r.tenantOf("shard-b"))
-	},
-	"keyed by label, draining to the shard of another label": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"keyed by label, draining to the shard of another label": {drained(at("shard-a")), func(r *Ring, o *Object, _ *Facts) {
 		r.keyed(byTenant)
 
-		o.Meta.Labels = drained(at("shard-a"))
 		metav1.SetMetaDataLabel(&o.Meta.ObjectMeta, tenant, r.tenantOf("shard-b"))
-	},
-	"keyed by a label that it lacks": func(r *Ring, o *Object, _ *Facts) {
-		r.keyed(byTenant)
-
-		o.Meta.Labels = at("shard-b")
-	},
-	"keyed by label, forbidden": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"keyed by a label that it lacks": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) { r.keyed(byTenant) }},
+	"keyed by label, forbidden": {nil, func(r *Ring, o *Object, _ *Facts) {
 		r.keyed(byTenant)
 
 		o.Meta = nil
-	},
-	"selected": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"selected": {at("shard-b"), func(r *Ring, o *Object, _ *Facts) {
 		r.selecting()
 
-		o.Meta.Labels = at("shard-b")
 		metav1.SetMetaDataLabel(&o.Meta.ObjectMeta, tenant, "ours")
-	},
-	"not selected": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"not selected": {nil, func(r *Ring, o *Object, _ *Facts) {
 		r.selecting()
 		metav1.SetMetaDataLabel(&o.Meta.ObjectMeta, tenant, "theirs")
-	},
-	"not selected any more": func(r *Ring, o *Object, _ *Facts) {
-		r.selecting()
-
-		o.Meta.Labels = at("shard-a")
-	},
-	"selected or not, forbidden": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"not selected any more": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) { r.selecting() }},
+	"selected or not, forbidden": {nil, func(r *Ring, o *Object, _ *Facts) {
 		r.selecting()
 
 		o.Meta = nil
-	},
-	"not watched, without a shard": func(r *Ring, _ *Object, _ *Facts) {
+	}},
+	"not watched, without a shard": {nil, func(r *Ring, _ *Object, _ *Facts) {
 		r.has(watching("shard-a", "team-a,team-b"), watching("shard-b", "team-b"))
 		r.says(unwatched)
-	},
-	"not watched, with a shard": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"not watched, with a shard": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(watching("shard-a", "team-a"), watching("shard-b", "team-a"))
 		r.says(unwatched)
-
-		o.Meta.Labels = at("shard-b")
-	},
-	"not watched by its shard": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"not watched by its shard": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(watching("shard-a", "team-a"), alive("shard-b"))
-
-		o.Meta.Labels = at("shard-a")
-	},
-	"watched by its shard only": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"watched by its shard only": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(watching("shard-a", "default"), watching("shard-b", "team-b"))
 		r.says(unwatched)
-
-		o.Meta.Labels = at("shard-a")
-	},
-	"not watched, ring in deletion": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"not watched, ring in deletion": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(watching("shard-a", "team-a"))
 		r.DeletionTimestamp = new(metav1.NewTime(now))
-
-		o.Meta.Labels = at("shard-a")
-	},
+	}},
 }
 
 // noLabels returns no labels.
@@ -408,121 +355,95 @@ func (r *Ring) isDeleted() {
 	r.DeletionTimestamp = new(metav1.NewTime(now.Add(-5 * time.Minute)))
 }
 
-// children are the cases of controlled objects; each begins with shard-a and shard-b, and a ConfigMap whose owner belongs to, and
-// is at, shard-b.
-var children = map[string]func(r *Ring, o *Object, f *Facts){
-	"child assigned": func(_ *Ring, o *Object, _ *Facts) { o.Meta.Labels = at("shard-b") },
-	"child unassigned": func(_ *Ring, _ *Object, _ *Facts) {
-	},
-	"child elsewhere": func(_ *Ring, o *Object, _ *Facts) { o.Meta.Labels = at("shard-a") },
-	"child of a draining owner": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
+// children are the cases of controlled objects; each begins with shard-a and shard-b, and a ConfigMap whose owner
+// belongs to, and is at, shard-b.
+var children = map[string]example{
+	"child assigned":   {at("shard-b"), nil},
+	"child unassigned": {nil, nil},
+	"child elsewhere":  {at("shard-a"), nil},
+	"child of a draining owner": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.Owner.Meta.Labels = drained(at("shard-a"))
-	},
-	"child at another shard than its draining owner": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
+	}},
+	"child at another shard than its draining owner": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.Owner.Meta.Labels = drained(at("shard-a"))
-	},
-	"child at the next shard of its draining owner at a dead shard": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
+	}},
+	"child at the next shard of its draining owner at a dead shard": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.Owner.Meta.Labels = drained(at("shard-x"))
-	},
-	"child of an unassigned owner": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
-		r.Owner.Meta.Labels = nil
-	},
-	"child unassigned of an unassigned owner": func(r *Ring, _ *Object, _ *Facts) { r.Owner.Meta.Labels = nil },
-	"child just created of an unassigned owner": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"child of an unassigned owner":            {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) { r.Owner.Meta.Labels = nil }},
+	"child unassigned of an unassigned owner": {nil, func(r *Ring, _ *Object, _ *Facts) { r.Owner.Meta.Labels = nil }},
+	"child just created of an unassigned owner": {nil, func(r *Ring, o *Object, _ *Facts) {
 		r.Owner.Meta.Labels = nil
 		o.Meta.CreationTimestamp = metav1.NewTime(now.Add(-time.Second))
-	},
-	"child and owner at a dead shard": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-x")
+	}},
+	"child and owner at a dead shard": {at("shard-x"), func(r *Ring, _ *Object, _ *Facts) {
 		r.Owner.Meta.Labels = at("shard-x")
-	},
-	"child at a dead shard": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-c")
+	}},
+	"child at a dead shard": {at("shard-c"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(alive("shard-a"), alive("shard-b"), released("shard-c"))
-	},
-	"child of a gone owner": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-a")
-		r.Owner = Owner{Found: Missing}
-	},
-	"child unassigned of a gone owner": func(r *Ring, _ *Object, _ *Facts) { r.Owner = Owner{Found: Missing} },
-	"child of a replaced owner": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
-		r.Owner.Meta.UID = "another"
-	},
-	"child of a forbidden owner": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
+	}},
+	"child of a gone owner":            {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) { r.Owner = Owner{Found: Missing} }},
+	"child unassigned of a gone owner": {nil, func(r *Ring, _ *Object, _ *Facts) { r.Owner = Owner{Found: Missing} }},
+	"child of a replaced owner":        {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) { r.Owner.Meta.UID = "another" }},
+	"child of a forbidden owner": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.Owner = Owner{Found: Forbidden}
-	},
-	"child of nobody": func(_ *Ring, o *Object, _ *Facts) { o.Meta.OwnerReferences = nil },
-	"child of a Pod":  func(_ *Ring, o *Object, _ *Facts) { o.controlledBy(pod, "web-0") },
-	"grandchild": func(_ *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
-		o.controlledBy(configMap, "between")
-	},
-	"grandchild of a draining owner": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
+	}},
+	"child of nobody": {nil, func(_ *Ring, o *Object, _ *Facts) { o.Meta.OwnerReferences = nil }},
+	"child of a Pod":  {nil, func(_ *Ring, o *Object, _ *Facts) { o.controlledBy(pod, "web-0") }},
+	"grandchild":      {at("shard-b"), func(_ *Ring, o *Object, _ *Facts) { o.controlledBy(configMap, "between") }},
+	"grandchild of a draining owner": {at("shard-b"), func(r *Ring, o *Object, _ *Facts) {
 		o.controlledBy(configMap, "between")
 
 		r.Owner.Meta.Labels = drained(at("shard-b"))
-	},
-	"child of a ConfigMap that follows nobody": func(_ *Ring, o *Object, _ *Facts) { o.controlledBy(configMap, "alone") },
-	"child of a ConfigMap that may not be read": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"child of a ConfigMap that follows nobody": {nil, func(_ *Ring, o *Object, _ *Facts) {
+		o.controlledBy(configMap, "alone")
+	}},
+	"child of a ConfigMap that may not be read": {nil, func(r *Ring, o *Object, _ *Facts) {
 		o.controlledBy(configMap, "unread")
 
 		r.Unread = "ConfigMap unread"
-	},
-	"child of nobody, labelled": func(_ *Ring, o *Object, _ *Facts) {
-		o.Meta.OwnerReferences = nil
-		o.Meta.Labels = at("shard-a")
-	},
-	"child in a deleting ring": func(r *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = at("shard-b")
-		r.isDeleted()
-	},
-	"child forbidden": func(_ *Ring, o *Object, _ *Facts) { o.Meta = nil },
-	"child keyed by the label of its owner": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"child of nobody, labelled": {at("shard-a"), func(_ *Ring, o *Object, _ *Facts) { o.Meta.OwnerReferences = nil }},
+	"child in a deleting ring":  {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) { r.isDeleted() }},
+	"child forbidden":           {nil, func(_ *Ring, o *Object, _ *Facts) { o.Meta = nil }},
+	"child keyed by the label of its owner": {at("shard-b"), func(r *Ring, o *Object, _ *Facts) {
 		r.keyed(byTenant)
 
-		o.Meta.Labels = at("shard-b")
 		r.Kin = kinOf(*r, *o)
-	},
-	"child of an owner that is not selected": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"child of an owner that is not selected": {nil, func(r *Ring, o *Object, _ *Facts) {
 		r.selecting()
 
 		r.Owner.Meta.Labels = nil
 		r.Kin = kinOf(*r, *o)
-	},
-	"child of an owner that is not selected any more": func(r *Ring, o *Object, _ *Facts) {
+	}},
+	"child of an owner that is not selected any more": {at("shard-b"), func(r *Ring, o *Object, _ *Facts) {
 		r.selecting()
 
-		o.Meta.Labels = at("shard-b")
 		r.Kin = kinOf(*r, *o)
-	},
+	}},
 }
 
 // cases returns the facts of each case.
 func cases() map[string]*Facts {
 	all := map[string]*Facts{}
 
-	for name, change := range mains {
+	for name, e := range mains {
 		r := ringOf("example", alive("shard-a"), alive("shard-b"))
 		f := about(r, anObject(website, r.named("shard-b"), nil))
-		change(&f.Rings[0], &f.Object, f)
+		e.facts(f)
 		all[name] = f
 	}
 
-	for name, change := range children {
+	for name, e := range children {
 		r := ringOf("example", alive("shard-a"), alive("shard-b"))
 		r.Role = resources.Controlled
 		r.Owner = Owner{Found: Read, Meta: metaOf(r.named("shard-b"), at("shard-b"))}
 		o := anObject(configMap, "settings", nil)
 		o.controlledBy(website, r.Owner.Meta.Name)
 		f := about(r, o)
-		change(&f.Rings[0], &f.Object, f)
+		e.facts(f)
 		f.Rings[0].Kin = kinOf(f.Rings[0], f.Object)
 		all[name] = f
 	}
@@ -531,8 +452,10 @@ func cases() map[string]*Facts {
 	all["not listed"] = &Facts{Now: now, Object: anObject(pod, "web", nil), Known: keysOf("example", "other")}
 	controlled := anObject(pod, "web", nil)
 	controlled.controlledBy(website, "web-0")
-	all["not listed, but its controller is"] = &Facts{Now: now, Object: controlled, Known: keysOf("example"), Controlling: []string{"example"}}
-	all["not listed, forbidden"] = &Facts{Now: now, Object: Object{Resource: resourceOf(pod), Namespace: "default", Name: "web"}, Known: keysOf("example")}
+	all["not listed, but its controller is"] = &Facts{Now: now, Object: controlled, Known: keysOf("example"),
+		Controlling: []string{"example"}}
+	all["not listed, forbidden"] = &Facts{Now: now, Object: Object{Resource: resourceOf(pod), Namespace: "default",
+		Name: "web"}, Known: keysOf("example")}
 
 	return all
 }
@@ -570,7 +493,8 @@ func TestExplanations(t *testing.T) {
 		e := Explain(f)
 		require.NotEmpty(t, e.GetFindings(), name)
 		require.Len(t, e.GetRings(), len(f.Rings), name)
-		require.True(t, slices.IsSortedFunc(e.GetFindings(), func(a, b *pb.Finding) int { return int(b.GetSeverity()) - int(a.GetSeverity()) }), name)
+		require.True(t, slices.IsSortedFunc(e.GetFindings(),
+			func(a, b *pb.Finding) int { return int(b.GetSeverity()) - int(a.GetSeverity()) }), name)
 
 		for _, finding := range e.GetFindings() {
 			require.NotEmpty(t, finding.GetMessage(), name)
@@ -586,7 +510,8 @@ func TestExplanations(t *testing.T) {
 
 		for _, r := range e.GetRings() {
 			require.Equal(t, r.GetNextActor() == "", r.GetNext() == Nothing, "%s: somebody does what is done", name)
-			require.False(t, e.GetHealthy() && r.GetAssignment() != nil && r.GetNext() != Nothing && r.GetNext() != Assign && r.GetNext() != FollowOwner, name)
+			require.False(t, e.GetHealthy() && r.GetAssignment() != nil && r.GetNext() != Nothing && r.GetNext() != Assign &&
+				r.GetNext() != FollowOwner, name)
 		}
 	}
 }

@@ -421,6 +421,7 @@ func (c *ringCase) fence() bool {
 	default:
 		c.say(Warning, "NOT_FENCED", "%s", c.quote("The assigner reports", fence)+" Until this is fixed, shards can write "+
 			"this object if they are not on its label.")
+
 		return true
 	}
 

@@ -92,7 +92,8 @@ func ringOf(name string, leases ...holding) Ring {
 	declared := &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{
-			Group: website.Group, Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
+			Group: website.Group, Resource: "websites",
+			ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
 		}}},
 		Status: v1alpha1.ClusterRingStatus{Conditions: []metav1.Condition{
 			condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReconciliationSucceeded, ""),
@@ -102,7 +103,8 @@ func ringOf(name string, leases ...holding) Ring {
 	}
 
 	r := Ring{
-		Ring: rings.Ring{ClusterRing: declared, Keys: declared.LabelKeys(), Resources: resources.Resolve(mapper(), declared.Spec)},
+		Ring: rings.Ring{ClusterRing: declared, Keys: declared.LabelKeys(),
+			Resources: resources.Resolve(mapper(), declared.Spec)},
 		Role: resources.Main, Coverage: rings.Covered,
 	}
 	r.has(leases...)
@@ -121,6 +123,11 @@ func (r *Ring) says(c metav1.Condition) {
 	meta.SetStatusCondition(&r.Status.Conditions, c)
 }
 
+// fails adds a condition that is False.
+func (r *Ring) fails(kind, reason, message string) {
+	r.says(condition(kind, metav1.ConditionFalse, reason, message))
+}
+
 // isSettled records that the rebalancer has found every object in place.
 func (r *Ring) isSettled() {
 	r.Status.Assignment = &v1alpha1.AssignmentStatus{Fingerprint: r.View.Fingerprint()}
@@ -134,14 +141,16 @@ func (r *Ring) has(leases ...holding) {
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: h.namespace, Name: h.name, Labels: map[string]string{contract.LabelClusterRing: r.Name},
 			},
-			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(h.holder), LeaseDurationSeconds: new(int32(15)), RenewTime: new(metav1.NewMicroTime(now))},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(h.holder), LeaseDurationSeconds: new(int32(15)),
+				RenewTime: new(metav1.NewMicroTime(now))},
 		})
 		if h.stops {
 			metav1.SetMetaDataAnnotation(&all[len(all)-1].ObjectMeta, contract.AnnotationStopping, contract.OfferValue(now))
 		}
 
 		if h.watches != "" {
-			metav1.SetMetaDataAnnotation(&all[len(all)-1].ObjectMeta, contract.AnnotationNamespaces, h.watches+"/"+contract.OfferValue(now))
+			metav1.SetMetaDataAnnotation(&all[len(all)-1].ObjectMeta, contract.AnnotationNamespaces,
+				h.watches+"/"+contract.OfferValue(now))
 		}
 	}
 
@@ -174,7 +183,8 @@ func anObject(kind schema.GroupVersionKind, name string, marks map[string]string
 
 func metaOf(name string, marks map[string]string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "default", Name: name, UID: "uid-of-object", Labels: marks, CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
+		Namespace: "default", Name: name, UID: "uid-of-object", Labels: marks,
+		CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
 	}}
 }
 
@@ -248,15 +258,17 @@ func ringText(r *pb.RingExplanation) string {
 	a := r.GetAssignment()
 	shard := cmp.Or(a.GetShard(), r.GetActualShard().GetName())
 
-	text := fmt.Sprintf("ring %s: role %q, covered %t, state %q, shard %q, desired %q", r.GetRing(), word(r.GetRole(), "ROLE_"), r.GetCovered(),
-		word(a.GetState(), "ASSIGNMENT_STATE_"), shard, r.GetLocation().GetShard())
+	text := fmt.Sprintf("ring %s: role %q, covered %t, state %q, shard %q, desired %q", r.GetRing(),
+		word(r.GetRole(), "ROLE_"), r.GetCovered(), word(a.GetState(), "ASSIGNMENT_STATE_"), shard,
+		r.GetLocation().GetShard())
 	if a.GetDrainTime() != nil {
 		text += ", drain since " + a.GetDrainTime().AsTime().Format(time.TimeOnly)
 	}
 
 	if o := r.GetOwner(); o != nil {
 		text += fmt.Sprintf("\n  owner %s %s/%s: %s, shard %q, draining %t", o.GetResource(), o.GetNamespace(), o.GetName(),
-			map[pb.Found]string{pb.Found_FOUND_YES: "found", pb.Found_FOUND_NO: "missing", pb.Found_FOUND_FORBIDDEN: "forbidden"}[o.GetFound()],
+			map[pb.Found]string{pb.Found_FOUND_YES: "found", pb.Found_FOUND_NO: "missing",
+				pb.Found_FOUND_FORBIDDEN: "forbidden"}[o.GetFound()],
 			o.GetShard(), o.GetDraining())
 	}
 
@@ -284,7 +296,8 @@ func kinOf(r Ring, o Object) *resources.Kin {
 		return nil
 	}
 
-	kin, ok, err := r.Resources.KinOf(context.Background(), resources.Subject{Resource: o.Resource, Role: resources.Controlled, Object: o.Meta}, between{r.ownerName()})
+	kin, ok, err := r.Resources.KinOf(context.Background(), resources.Subject{Resource: o.Resource,
+		Role: resources.Controlled, Object: o.Meta}, between{r.ownerName()})
 	if !ok || err != nil {
 		return nil
 	}
@@ -320,7 +333,8 @@ var verbs = map[plan.Verb][]pb.NextStep{
 	plan.AwaitShard:           {AwaitShard},
 }
 
-// TestNextIsWhatTheRebalancerDoes compares the next step with the plan for every state of labels, shards, ring, and owner.
+// TestNextIsWhatTheRebalancerDoes compares the next step with the plan for every state of labels, shards, ring, and
+// owner.
 func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
 	shards := []string{"", "shard-a", "shard-b", "shard-dead", "shard-gone"}
 	leases := []holding{alive("shard-a"), alive("shard-b"), released("shard-dead")}

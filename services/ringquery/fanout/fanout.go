@@ -1,7 +1,7 @@
 // Package fanout delivers the current state of a topic to any number of readers, each at its own pace.
 //
-// When a topic changes, a [Hub] reads its state once for all readers. It keeps no queues: a slow reader gets the latest state, and its
-// revision counts the changes that the reader has missed.
+// When a topic changes, a [Hub] reads its state once for all readers. It keeps no queues: a slow reader gets the latest
+// state, and its revision counts the changes that the reader has missed.
 package fanout
 
 import (
@@ -13,8 +13,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// fresh is the maximum age of a state that is delivered again without a change. A state can contain values that change without a
-// notification, such as ages.
+// fresh is the maximum age of a state that is delivered again without a change. A state can contain values that change
+// without a notification, such as ages.
 const fresh = time.Second
 
 // Hub delivers the states of topics. Create it with [NewHub]. It is safe for concurrent use.
@@ -55,15 +55,17 @@ type snapshot[T any] struct {
 	at       time.Time
 }
 
-// NewHub returns a hub. It reads states with read, and delivers a state only if it is not the same as the previous one. An error of read
-// ends the readers that wait for it. The context of read is that of a reader, but does not end with it.
+// NewHub returns a hub. It reads states with read, and delivers a state only if it is not the same as the previous one.
+// An error of read ends the readers that wait for it. The context of read is that of a reader, but does not end with
+// it.
 func NewHub[T any](
 	read func(ctx context.Context, name string) (T, error), same func(a, b T) bool, clk clock.PassiveClock,
 ) *Hub[T] {
 	return &Hub[T]{read: read, same: same, clock: clk, topics: map[string]*topic[T]{}}
 }
 
-// Changed notifies the readers of the topic that its state may have changed. Call it after the change. It does not block.
+// Changed notifies the readers of the topic that its state may have changed. Call it after the change. It does not
+// block.
 func (h *Hub[T]) Changed(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,8 +112,8 @@ type State[T any] struct {
 	Revision int64
 }
 
-// Next returns the current state. The first call returns immediately. Each further call waits until the state differs from the previous
-// one. It fails if ctx ends, or if the state cannot be read.
+// Next returns the current state. The first call returns immediately. Each further call waits until the state differs
+// from the previous one. It fails if ctx ends, or if the state cannot be read.
 func (r *Reader[T]) Next(ctx context.Context) (State[T], error) {
 	for {
 		if err := ctx.Err(); err != nil {

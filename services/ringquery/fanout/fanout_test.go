@@ -241,7 +241,8 @@ func TestEveryReaderGetsTheLastState(t *testing.T) {
 			last := fanout.State[int64]{Value: -1, Revision: -1}
 			for last.Value < writers*changes {
 				s, err := r.Next(t.Context())
-				if !assert.NoError(t, err) || !assert.Greater(t, s.Revision, last.Revision) || !assert.Greater(t, s.Value, last.Value) {
+				if !assert.NoError(t, err) || !assert.Greater(t, s.Revision, last.Revision) ||
+					!assert.Greater(t, s.Value, last.Value) {
 					return
 				}
 

@@ -53,8 +53,8 @@ func (k Key) Message() *pb.PartitionKey {
 	return &pb.PartitionKey{Group: k.Group, Kind: k.Kind, Namespace: k.Namespace, Name: k.Name, Type: k.Type()}
 }
 
-// Locate returns the shard of a partition key, how it was derived, and the n shards that would be next. The role and the
-// coverage (never NotCovered) are those of the object.
+// Locate returns the shard of a partition key, how it was derived, and the n shards that would be next. The role and
+// the coverage (never NotCovered) are those of the object.
 func (r Ring) Locate(role resources.Role, coverage Coverage, k Key, n int) *pb.Location {
 	table, hash := r.View.TableIn(k.In), k.Hash()
 	partition := table.Partition(hash)
@@ -76,7 +76,8 @@ func (r Ring) Locate(role resources.Role, coverage Coverage, k Key, n int) *pb.L
 	return location
 }
 
-// Short names of the states of an object in a ring. The API documents them. An object whose state is None is neither covered nor labelled.
+// Short names of the states of an object in a ring. The API documents them. An object whose state is None is neither
+// covered nor labelled.
 const (
 	None       = pb.AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED
 	Assigned   = pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED
@@ -87,7 +88,8 @@ const (
 	Foreign    = pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN
 )
 
-// StateOf returns the state of an object in the ring. Package plan defines the terms. For a controlled object, it considers only the desired shard of the object, not the owner.
+// StateOf returns the state of an object in the ring. Package plan defines the terms. For a controlled object, it
+// considers only the desired shard of the object, not the owner.
 func StateOf(r plan.Ring, o plan.Object) pb.AssignmentState {
 	switch {
 	case !o.Labels():
@@ -107,11 +109,13 @@ func StateOf(r plan.Ring, o plan.Object) pb.AssignmentState {
 	}
 }
 
-// Assignment returns where an object is, given the facts in o. The owner is the main object that it follows. Nil: there is none.
+// Assignment returns where an object is, given the facts in o. The owner is the main object that it follows. Nil: there
+// is none.
 func (r Ring) Assignment(o plan.Object, obj metav1.Object, owner *resources.Owner) *pb.Assignment {
 	in := (resources.Kin{Owner: owner}).In(obj.GetNamespace())
 	a := &pb.Assignment{
-		Namespace: obj.GetNamespace(), Name: obj.GetName(), Shard: o.Shard, DesiredShard: o.Desired, State: StateOf(r.View.In(in), o),
+		Namespace: obj.GetNamespace(), Name: obj.GetName(), Shard: o.Shard, DesiredShard: o.Desired,
+		State: StateOf(r.View.In(in), o),
 	}
 
 	if since, ok := DrainTime(r.Keys, obj); ok {
@@ -125,8 +129,8 @@ func (r Ring) Assignment(o plan.Object, obj metav1.Object, owner *resources.Owne
 	return a
 }
 
-// Labels returns Shard, Labelled, and Draining of a [plan.Object], from the labels of an object in the ring with these keys. The
-// caller sets the other fields. With the zero value of the keys, the object has no label of the ring.
+// Labels returns Shard, Labelled, and Draining of a [plan.Object], from the labels of an object in the ring with these
+// keys. The caller sets the other fields. With the zero value of the keys, the object has no label of the ring.
 func Labels(ring contract.LabelKeys, labels map[string]string) plan.Object {
 	shard, labelled := labels[ring.Shard]
 	_, draining := labels[ring.Drain]
@@ -134,9 +138,9 @@ func Labels(ring contract.LabelKeys, labels map[string]string) plan.Object {
 	return plan.Object{Shard: shard, Labelled: labelled, Draining: draining}
 }
 
-// DrainTime returns since when the object has the drain label of the ring, by the clock of the API server. This is the earliest
-// time at which a manager of the label last wrote to the object. ok is false if the object does not have the label, or if its managed
-// fields do not contain it.
+// DrainTime returns since when the object has the drain label of the ring, by the clock of the API server. This is the
+// earliest time at which a manager of the label last wrote to the object. ok is false if the object does not have the
+// label, or if its managed fields do not contain it.
 func DrainTime(ring contract.LabelKeys, obj metav1.Object) (at time.Time, ok bool) {
 	for _, when := range writers(ring.Drain, obj) {
 		if !ok || when.Before(at) {
@@ -147,8 +151,8 @@ func DrainTime(ring contract.LabelKeys, obj metav1.Object) (at time.Time, ok boo
 	return at, ok
 }
 
-// Writer returns the manager of a label of the object, and when it last wrote to the object. If there are several, it returns the
-// latest. ok is false if the object does not have the label, or if its managed fields do not contain it.
+// Writer returns the manager of a label of the object, and when it last wrote to the object. If there are several, it
+// returns the latest. ok is false if the object does not have the label, or if its managed fields do not contain it.
 func Writer(label string, obj metav1.Object) (manager string, at time.Time, ok bool) {
 	for who, when := range writers(label, obj) {
 		if !ok || when.After(at) {
@@ -178,5 +182,6 @@ func writers(label string, obj metav1.Object) iter.Seq2[string, time.Time] {
 func manages(fields *metav1.FieldsV1, label string) bool {
 	set := &fieldpath.Set{}
 
-	return fields != nil && set.FromJSON(fields.GetRawReader()) == nil && set.Has(fieldpath.MakePathOrDie("metadata", "labels", label))
+	return fields != nil && set.FromJSON(fields.GetRawReader()) == nil &&
+		set.Has(fieldpath.MakePathOrDie("metadata", "labels", label))
 }

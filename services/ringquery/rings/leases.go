@@ -50,7 +50,8 @@ func NewLeases(clk clock.PassiveClock) *Leases {
 	return &Leases{clock: clk, seen: map[types.NamespacedName]seenLease{}}
 }
 
-// Of returns the labelled state of a Lease (empty: there is none) and its age. The age of an unknown Lease is at least zero.
+// Of returns the labelled state of a Lease (empty: there is none) and its age. The age of an unknown Lease is at least
+// zero.
 func (l *Leases) Of(id types.NamespacedName) (lease.State, Age) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -103,10 +104,12 @@ func (l *Leases) remove(id types.NamespacedName) {
 	l.observer.Forget(id)
 }
 
-// Follow keeps the record up to date. It calls changed with the name of each ring that has changed, or of which the labelled state of a
-// shard has changed. membership.Index reports changes of the members. Follow does not block. synced reports whether all initial objects
-// have been seen.
-func (l *Leases) Follow(ctx context.Context, informers cache.Informers, changed func(ring string)) (synced func() bool, err error) {
+// Follow keeps the record up to date. It calls changed with the name of each ring that has changed, or of which the
+// labelled state of a shard has changed. membership.Index reports changes of the members. Follow does not block. synced
+// reports whether all initial objects have been seen.
+func (l *Leases) Follow(
+	ctx context.Context, informers cache.Informers, changed func(ring string),
+) (synced func() bool, err error) {
 	var watched []toolscache.ResourceEventHandlerRegistration
 
 	for obj, handler := range map[client.Object]toolscache.ResourceEventHandler{
@@ -126,7 +129,8 @@ func (l *Leases) Follow(ctx context.Context, informers cache.Informers, changed 
 	}
 
 	return func() bool {
-		return !slices.ContainsFunc(watched, func(r toolscache.ResourceEventHandlerRegistration) bool { return !r.HasSynced() })
+		return !slices.ContainsFunc(watched,
+			func(r toolscache.ResourceEventHandlerRegistration) bool { return !r.HasSynced() })
 	}, nil
 }
 
@@ -156,5 +160,6 @@ func ringHandler(changed func(ring string)) toolscache.ResourceEventHandler {
 		}
 	}
 
-	return toolscache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, obj any) { tell(obj) }, DeleteFunc: tell}
+	return toolscache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, obj any) { tell(obj) },
+		DeleteFunc: tell}
 }

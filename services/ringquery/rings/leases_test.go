@@ -89,8 +89,9 @@ func TestLeasesThatSeemOverdueAreConfirmed(t *testing.T) {
 
 	shard := func(age time.Duration) *pb.Shard {
 		return &pb.Shard{
-			Namespace: l.Namespace, Name: "a", Holder: "a", LeaseDuration: durationpb.New(15 * time.Second), RenewalAge: durationpb.New(age),
-			State: pb.ShardState_SHARD_STATE_EXPIRED,
+			Namespace: l.Namespace, Name: "a", Holder: "a", LeaseDuration: durationpb.New(15 * time.Second),
+			RenewalAge: durationpb.New(age),
+			State:      pb.ShardState_SHARD_STATE_EXPIRED,
 		}
 	}
 	confirmed := func(s *pb.Shard, name string) (time.Duration, bool) {
@@ -109,10 +110,12 @@ func TestLeasesThatSeemOverdueAreConfirmed(t *testing.T) {
 		state   pb.ShardState
 	}{
 		{"it is as it was seen", "", shard(time.Minute), "a", time.Minute, false, pb.ShardState_SHARD_STATE_EXPIRED},
-		{"it was renewed, which this server has not seen", "ready", shard(time.Minute), "a", 0, true, pb.ShardState_SHARD_STATE_READY},
+		{"it was renewed, which this server has not seen", "ready", shard(time.Minute), "a", 0, true,
+			pb.ShardState_SHARD_STATE_READY},
 		{"it is not overdue", "", shard(15 * time.Second), "a", 15 * time.Second, false, pb.ShardState_SHARD_STATE_EXPIRED},
 		{"of another shard", "", shard(time.Minute), "b", time.Minute, false, pb.ShardState_SHARD_STATE_EXPIRED},
-		{"the lease monitor has written", "uncertain", shard(time.Minute), "a", time.Minute, false, pb.ShardState_SHARD_STATE_UNCERTAIN},
+		{"the lease monitor has written", "uncertain", shard(time.Minute), "a", time.Minute, false,
+			pb.ShardState_SHARD_STATE_UNCERTAIN},
 	} {
 		if tc.written != "" {
 			l.Labels = map[string]string{contract.LabelState: tc.written}

@@ -27,18 +27,20 @@ import (
 // Namespaces is the resource of namespaces.
 var Namespaces = corev1.SchemeGroupVersion.WithResource("namespaces")
 
-// Objects reads the metadata of objects from the API server, with the rights of one client. Each call is one request for the latest state.
-// Nothing is cached or watched, so that the service costs nothing without queries, and answers are up to date. It is safe for concurrent
-// use; create it with [NewObjects].
+// Objects reads the metadata of objects from the API server, with the rights of one client. Each call is one request
+// for the latest state. Nothing is cached or watched, so that the service costs nothing without queries, and answers
+// are up to date. It is safe for concurrent use; create it with [NewObjects].
 type Objects struct {
 	client metadata.Interface
 	turns  *semaphore.Weighted
 }
 
-// maxLists is how many answers read lists at a time. Each has a page of at most 8 MiB, which needs up to five times as much memory.
+// maxLists is how many answers read lists at a time. Each has a page of at most 8 MiB, which needs up to five times as
+// much memory.
 const maxLists = 2
 
-// Turn waits until an answer can read lists, and returns how to let the next one do so. It fails with the error of the context.
+// Turn waits until an answer can read lists, and returns how to let the next one do so. It fails with the error of the
+// context.
 func (o *Objects) Turn(ctx context.Context) (end func(), err error) {
 	if err := o.turns.Acquire(ctx, 1); err != nil {
 		return nil, fmt.Errorf("wait for other lists: %w", err)
@@ -59,18 +61,22 @@ func NewObjects(config *rest.Config, client *http.Client) (*Objects, error) {
 
 // Get reads one object, with its managed fields. The namespace of a cluster-scoped object is empty. It fails with
 // [ErrNotFound], [ErrNotServed], [ErrForbidden], [ErrUnavailable] or the error of the context.
-func (o *Objects) Get(ctx context.Context, gvr schema.GroupVersionResource, id types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+func (o *Objects) Get(
+	ctx context.Context, gvr schema.GroupVersionResource, id types.NamespacedName,
+) (*metav1.PartialObjectMetadata, error) {
 	object, err := o.client.Resource(gvr).Namespace(id.Namespace).Get(ctx, id.Name, metav1.GetOptions{})
 	if err != nil {
-		return nil, classify(ctx, "read "+Reference{Group: gvr.Group, Resource: gvr.Resource, Namespace: id.Namespace, Name: id.Name}.String(), err)
+		return nil, classify(ctx, "read "+Reference{Group: gvr.Group, Resource: gvr.Resource, Namespace: id.Namespace,
+			Name: id.Name}.String(), err)
 	}
 
 	return object, nil
 }
 
-// List reads one page of objects with their managed fields, all as they were at one time, in the order of namespaces, then names. Without
-// a namespace, it lists all namespaces. The page has at most 8 MiB, so it can have fewer objects than the limit. It fails with [ErrExpired] if the list began too
-// long ago to continue (begin again), and with [ErrRejected], [ErrNotServed], [ErrForbidden], [ErrUnavailable] or the error of the context.
+// List reads one page of objects with their managed fields, all as they were at one time, in the order of namespaces,
+// then names. Without a namespace, it lists all namespaces. The page has at most 8 MiB, so it can have fewer objects
+// than the limit. It fails with [ErrExpired] if the list began too long ago to continue (begin again), and with
+// [ErrRejected], [ErrNotServed], [ErrForbidden], [ErrUnavailable] or the error of the context.
 func (o *Objects) List(
 	ctx context.Context, gvr schema.GroupVersionResource, namespace string, options metav1.ListOptions,
 ) (*metav1.PartialObjectMetadataList, error) {
@@ -90,10 +96,12 @@ func (o *Objects) List(
 // listSize is the page size of lists that are not part of an answer.
 const listSize = 500
 
-// Pages calls yield with each page of a list of the objects that the selector selects. If the list expires, it continues at the same
-// position in the current state, so that it does not miss objects that exist all the time. It fails as [Objects.List] or yield does.
+// Pages calls yield with each page of a list of the objects that the selector selects. If the list expires, it
+// continues at the same position in the current state, so that it does not miss objects that exist all the time. It
+// fails as [Objects.List] or yield does.
 func (o *Objects) Pages(
-	ctx context.Context, gvr schema.GroupVersionResource, selector string, yield func([]metav1.PartialObjectMetadata) error,
+	ctx context.Context, gvr schema.GroupVersionResource, selector string,
+	yield func([]metav1.PartialObjectMetadata) error,
 ) error {
 	options := metav1.ListOptions{LabelSelector: selector, Limit: listSize}
 
@@ -116,7 +124,8 @@ func (o *Objects) Pages(
 			return nil
 		}
 
-		options.Continue, options.Limit = page.Continue, min(2*max(int64(len(page.Items)), 1), listSize) // after a page that was too large, small ones
+		// after a page that was too large, small ones
+		options.Continue, options.Limit = page.Continue, min(2*max(int64(len(page.Items)), 1), listSize)
 	}
 }
 
@@ -135,11 +144,13 @@ const between = 1000
 
 // Ancestors returns a finder of the objects that others follow. Its cache is for one answer.
 func (o *Objects) Ancestors() resources.Ancestors {
-	return resources.NewBook(resources.BookOptions{Read: o.Get, Size: between, Remember: time.Hour, Clock: clock.RealClock{}})
+	return resources.NewBook(resources.BookOptions{
+		Read: o.Get, Size: between, Remember: time.Hour, Clock: clock.RealClock{},
+	})
 }
 
-// The ways in which a request to the API server fails. An error wraps exactly one of these and the error of the API server, or the error of
-// the context if the context has ended.
+// The ways in which a request to the API server fails. An error wraps exactly one of these and the error of the API
+// server, or the error of the context if the context has ended.
 var (
 	// ErrForbidden: the service may not read this.
 	ErrForbidden = errors.New("not allowed")
@@ -182,7 +193,8 @@ func way(err error) error {
 	}
 }
 
-// Errors of answers, except those of the caller's context and internal errors. An error wraps one of these and adds details.
+// Errors of answers, except those of the caller's context and internal errors. An error wraps one of these and adds
+// details.
 var (
 	// ErrInvalid: the question is not valid. The error is an [InvalidError].
 	ErrInvalid = errors.New("invalid question")
@@ -192,7 +204,8 @@ var (
 	ErrNotAdded = errors.New("not sharded")
 	// ErrOwnerNeeded: the object follows its owner, and the question does not name the owner.
 	ErrOwnerNeeded = errors.New("owner needed")
-	// ErrLabelsNeeded: the key of the object, or of its owner, is a label, or the ring selects objects by labels, the object does not exist, and the question contains no labels.
+	// ErrLabelsNeeded: the key of the object, or of its owner, is a label, or the ring selects objects by labels, the
+	// object does not exist, and the question contains no labels.
 	ErrLabelsNeeded = errors.New("labels needed")
 	// ErrNotReadable: the answer requires objects that the server may not read.
 	ErrNotReadable = errors.New("not readable")
@@ -200,8 +213,8 @@ var (
 	ErrNotReady = errors.New("not ready")
 )
 
-// InvalidError describes what is wrong with a question, with at least one entry. A field is its path in the request, such as
-// "object.namespace". The description states what is wrong and what would be right. It wraps [ErrInvalid].
+// InvalidError describes what is wrong with a question, with at least one entry. A field is its path in the request,
+// such as "object.namespace". The description states what is wrong and what would be right. It wraps [ErrInvalid].
 type InvalidError []*errdetails.BadRequest_FieldViolation
 
 // Invalid returns an [InvalidError] about one field.

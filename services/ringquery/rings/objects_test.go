@@ -64,22 +64,25 @@ func TestFailures(t *testing.T) {
 	}
 
 	for name, c := range map[string]struct{ err, want error }{
-		"get what is not there":        {get(admin, configMaps), ErrNotFound},
-		"get what is not served":       {get(admin, unknown), ErrNotServed},
-		"get what is forbidden":        {get(somebody, secrets), ErrForbidden},
-		"get without credentials":      {get(unknownCaller, secrets), ErrForbidden},
-		"get from nobody":              {get(nowhere, configMaps), ErrUnavailable},
-		"list what is not served":      {list(admin, unknown, metav1.ListOptions{}), ErrNotServed},
-		"list what is forbidden":       {list(somebody, secrets, metav1.ListOptions{}), ErrForbidden},
-		"list what cannot be listed":   {list(admin, schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"}, metav1.ListOptions{}), ErrNotServed},
-		"list with a forged token":     {list(admin, configMaps, metav1.ListOptions{Limit: 1, Continue: "forged"}), ErrRejected},
+		"get what is not there":   {get(admin, configMaps), ErrNotFound},
+		"get what is not served":  {get(admin, unknown), ErrNotServed},
+		"get what is forbidden":   {get(somebody, secrets), ErrForbidden},
+		"get without credentials": {get(unknownCaller, secrets), ErrForbidden},
+		"get from nobody":         {get(nowhere, configMaps), ErrUnavailable},
+		"list what is not served": {list(admin, unknown, metav1.ListOptions{}), ErrNotServed},
+		"list what is forbidden":  {list(somebody, secrets, metav1.ListOptions{}), ErrForbidden},
+		"list what cannot be listed": {list(admin, schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1",
+			Resource: "subjectaccessreviews"}, metav1.ListOptions{}), ErrNotServed},
+		"list with a forged token": {list(admin, configMaps, metav1.ListOptions{Limit: 1, Continue: "forged"}),
+			ErrRejected},
 		"list with a strange selector": {list(admin, configMaps, metav1.ListOptions{LabelSelector: "??"}), ErrRejected},
 		"list from nobody":             {list(nowhere, configMaps, metav1.ListOptions{}), ErrUnavailable},
 	} {
 		require.ErrorIs(t, c.err, c.want, name)
 
 		for _, other := range []error{ErrForbidden, ErrNotFound, ErrNotServed, ErrExpired, ErrRejected, ErrUnavailable} {
-			require.Equal(t, c.want == other, errors.Is(c.err, other), "%s: %v", name, c.err) //nolint:errorlint // the sentinels themselves
+			is := c.want == other //nolint:errorlint // the sentinels themselves
+			require.Equal(t, is, errors.Is(c.err, other), "%s: %v", name, c.err)
 		}
 	}
 
@@ -102,7 +105,8 @@ func TestWays(t *testing.T) {
 		{apierrors.NewInternalError(errors.New("no etcd")), ErrUnavailable},
 		{apierrors.NewTimeoutError("slow", 1), ErrUnavailable},
 		{apierrors.NewNotFound(gr, "a"), ErrNotFound},
-		{apierrors.NewGenericServerResponse(http.StatusNotFound, "get", gr, "a", "404 page not found", 0, true), ErrNotServed},
+		{apierrors.NewGenericServerResponse(http.StatusNotFound, "get", gr, "a", "404 page not found", 0, true),
+			ErrNotServed},
 	} {
 		require.ErrorIs(t, classify(t.Context(), "read", c.err), c.want, c.err)
 		require.ErrorIs(t, classify(t.Context(), "read", c.err), c.err, "the API server's own stays known")

@@ -1,8 +1,9 @@
-// Package rings provides the facts for answers: the ClusterRings, their available shards, the states of their Leases, their resources, the
-// owners of keys, and where objects are.
+// Package rings provides the facts for answers: the ClusterRings, their available shards, the states of their Leases,
+// their resources, the owners of keys, and where objects are.
 //
-// It reads ClusterRings and Leases from a cache, and the metadata of objects from the API server. Shards, partition keys, and owners come
-// from the packages that the assigner and the rebalancer use, so that answers match their decisions. It writes nothing.
+// It reads ClusterRings and Leases from a cache, and the metadata of objects from the API server. Shards, partition
+// keys, and owners come from the packages that the assigner and the rebalancer use, so that answers match their
+// decisions. It writes nothing.
 package rings
 
 import (
@@ -101,9 +102,12 @@ func (r *Rings) All(ctx context.Context) ([]Ring, error) {
 	return all, nil
 }
 
-// ring returns the state of a ring whose label the holder uses, if that is not empty. The ClusterRing belongs to the cache.
+// ring returns the state of a ring whose label the holder uses, if that is not empty. The ClusterRing belongs to the
+// cache.
 func (r *Rings) ring(declared *v1alpha1.ClusterRing, holder string) Ring {
-	ring := Ring{ClusterRing: declared, Holder: holder, View: r.Index.ViewOf(declared), Resources: r.Known.Resolve(declared.Spec)}
+	ring := Ring{
+		ClusterRing: declared, Holder: holder, View: r.Index.ViewOf(declared), Resources: r.Known.Resolve(declared.Spec),
+	}
 	if holder == "" {
 		ring.Keys = declared.LabelKeys()
 	}
@@ -111,14 +115,15 @@ func (r *Rings) ring(declared *v1alpha1.ClusterRing, holder string) Ring {
 	return ring
 }
 
-// CheckActive returns an error that wraps [ErrNotAdded] if the ring assigns nothing, because it is being deleted or because another ring uses
-// its label.
+// CheckActive returns an error that wraps [ErrNotAdded] if the ring assigns nothing, because it is being deleted or
+// because another ring uses its label.
 func (r Ring) CheckActive() error {
 	switch {
 	case !r.DeletionTimestamp.IsZero():
 		return fmt.Errorf("%w: ring %s is being deleted and assigns nothing", ErrNotAdded, r.Name)
 	case r.Holder != "":
-		return fmt.Errorf("%w: ring %s assigns nothing: %s", ErrNotAdded, r.Name, clusterring.LabelInUse(r.ClusterRing, r.Holder))
+		return fmt.Errorf("%w: ring %s assigns nothing: %s", ErrNotAdded, r.Name,
+			clusterring.LabelInUse(r.ClusterRing, r.Holder))
 	}
 
 	return nil
@@ -140,13 +145,15 @@ func (r *Rings) Shards(ring Ring) []*pb.Shard {
 	return shards
 }
 
-// Confirm looks at the Leases of that name among the shards of [Rings.Shards] that seem to be overdue. After an outage of the API server, and after
-// this process stood still, its watch can be behind for a minute. It takes the present state from the label of the lease monitor. If the Lease has
-// changed, and that state is no worse than ready, its age is not known, and becomes at least zero. This costs a request for each such Lease. If the
-// API server does not answer, the shards stay as they are.
+// Confirm looks at the Leases of that name among the shards of [Rings.Shards] that seem to be overdue. After an outage
+// of the API server, and after this process stood still, its watch can be behind for a minute. It takes the present
+// state from the label of the lease monitor. If the Lease has changed, and that state is no worse than ready, its age
+// is not known, and becomes at least zero. This costs a request for each such Lease. If the API server does not answer,
+// the shards stay as they are.
 func (r *Rings) Confirm(ctx context.Context, shards []*pb.Shard, name string) {
 	for _, s := range shards {
-		if s.GetName() != name || s.GetHolder() != name || s.GetRenewalAge().AsDuration() <= s.GetLeaseDuration().AsDuration() {
+		if s.GetName() != name || s.GetHolder() != name ||
+			s.GetRenewalAge().AsDuration() <= s.GetLeaseDuration().AsDuration() {
 			continue
 		}
 
@@ -166,8 +173,8 @@ func (r *Rings) Confirm(ctx context.Context, shards []*pb.Shard, name string) {
 	}
 }
 
-// Shard returns a shard of the ring as in the API. The state is the label that the lease monitor last wrote. Empty: there is none. The age
-// is how long ago the Lease was renewed.
+// Shard returns a shard of the ring as in the API. The state is the label that the lease monitor last wrote. Empty:
+// there is none. The age is how long ago the Lease was renewed.
 func (r Ring) Shard(m membership.Shard, state lease.State, age Age) *pb.Shard {
 	partitions := 0
 	if m.Available {
@@ -312,7 +319,8 @@ func (r Ring) Find(ref Reference) (resources.Resource, resources.Role, error) {
 		}
 	}
 
-	return resources.Resource{}, "", fmt.Errorf("%w: ring %s does not list %s; it lists %s", ErrNotAdded, r.Name, ref.TypeName(), r.Listed())
+	return resources.Resource{}, "", fmt.Errorf("%w: ring %s does not list %s; it lists %s", ErrNotAdded, r.Name,
+		ref.TypeName(), r.Listed())
 }
 
 // Lookup returns the resource of the set to which the reference belongs.
@@ -346,15 +354,18 @@ func (r Ring) Listed() string {
 // Coverage reports whether a ring shards objects in a namespace.
 type Coverage = pb.NamespaceCoverage
 
-// Short names of the values. The API documents them, but for NotCovered: it never has to name a ring that does not shard the objects.
+// Short names of the values. The API documents them, but for NotCovered: it never has to name a ring that does not
+// shard the objects.
 const (
 	NotCovered = pb.NamespaceCoverage_NAMESPACE_COVERAGE_UNSPECIFIED
 	Covered    = pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED
-	Unknown    = pb.NamespaceCoverage_NAMESPACE_COVERAGE_UNKNOWN // it depends on labels of the namespace that have not been read
+	// it depends on labels of the namespace that have not been read
+	Unknown = pb.NamespaceCoverage_NAMESPACE_COVERAGE_UNKNOWN
 )
 
-// Covers reports whether the ring covers the namespace (empty: cluster-scoped objects) with these labels. If they are nil, it reports what
-// follows from the name of the namespace: the API server adds the name to every namespace as a label.
+// Covers reports whether the ring covers the namespace (empty: cluster-scoped objects) with these labels. If they are
+// nil, it reports what follows from the name of the namespace: the API server adds the name to every namespace as a
+// label.
 func (r Ring) Covers(namespace string, has map[string]string) Coverage {
 	if namespace == "" {
 		return Covered
@@ -402,8 +413,8 @@ func (r Ring) CheckSelector() error {
 	return nil
 }
 
-// Selector returns the selector of the namespaces that the ring covers, in the form of kubectl's --selector. Empty: all namespaces. If the
-// selector is not valid, it returns the error.
+// Selector returns the selector of the namespaces that the ring covers, in the form of kubectl's --selector. Empty: all
+// namespaces. If the selector is not valid, it returns the error.
 func (r Ring) Selector() string {
 	selector, err := r.namespaces()
 	if err != nil {
@@ -417,8 +428,8 @@ func (r Ring) namespaces() (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(r.Spec.EffectiveNamespaceSelector()) //nolint:wrapcheck // it says what is wrong
 }
 
-// Resource returns the resource of the reference, whether or not a ring lists it. It sends no requests. It fails with [ErrNotServed], or
-// with [ErrUnavailable] if it is not known whether the resource is served.
+// Resource returns the resource of the reference, whether or not a ring lists it. It sends no requests. It fails with
+// [ErrNotServed], or with [ErrUnavailable] if it is not known whether the resource is served.
 func (r *Rings) Resource(ref Reference) (found resources.Resource, err error) {
 	if ref.Kind != "" {
 		found, err = r.Known.OfKind(ref.groupKind())
@@ -434,7 +445,8 @@ func (r *Rings) Resource(ref Reference) (found resources.Resource, err error) {
 	case !ok:
 		err = fmt.Errorf("%w: find %s: %w", ErrUnavailable, ref.TypeName(), err)
 	case absent.Suggestion != "":
-		err = fmt.Errorf("%w: the API server does not serve %s; did you mean %s?", ErrNotServed, ref.TypeName(), absent.Suggestion)
+		err = fmt.Errorf("%w: the API server does not serve %s; did you mean %s?", ErrNotServed, ref.TypeName(),
+			absent.Suggestion)
 	default:
 		err = fmt.Errorf("%w: the API server does not serve %s", ErrNotServed, ref.TypeName())
 	}

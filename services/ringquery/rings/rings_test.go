@@ -59,7 +59,8 @@ func TestStates(t *testing.T) {
 
 			for _, controlled := range []bool{false, true} {
 				o := plan.Object{
-					Labelled: c.labelled, Belongs: c.belongs, Shard: c.shard, Desired: c.desired, Draining: draining, Controlled: controlled,
+					Labelled: c.labelled, Belongs: c.belongs, Shard: c.shard, Desired: c.desired, Draining: draining,
+					Controlled: controlled,
 				}
 				require.Equal(t, want, StateOf(shards, o), "%+v", o)
 			}
@@ -85,15 +86,18 @@ func TestDrainTime(t *testing.T) {
 		fields []metav1.ManagedFieldsEntry
 		want   *metav1.Time
 	}{
-		"not draining":         {nil, []metav1.ManagedFieldsEntry{entry(at(1), ours)}, nil},
-		"no managed fields":    {labels, nil, nil},
-		"another's label":      {labels, []metav1.ManagedFieldsEntry{entry(at(1), others)}, nil},
-		"one manager":          {labels, []metav1.ManagedFieldsEntry{entry(at(1), others), entry(at(2), ours), entry(at(3), `{}`)}, at(2)},
-		"the first of several": {labels, []metav1.ManagedFieldsEntry{entry(at(4), ours), entry(at(2), ours), entry(at(3), ours)}, at(2)},
-		"no time":              {labels, []metav1.ManagedFieldsEntry{entry(nil, ours)}, nil},
-		"nonsense":             {labels, []metav1.ManagedFieldsEntry{entry(at(1), `[`), {Time: at(1)}}, nil},
+		"not draining":      {nil, []metav1.ManagedFieldsEntry{entry(at(1), ours)}, nil},
+		"no managed fields": {labels, nil, nil},
+		"another's label":   {labels, []metav1.ManagedFieldsEntry{entry(at(1), others)}, nil},
+		"one manager": {labels, []metav1.ManagedFieldsEntry{entry(at(1), others), entry(at(2), ours),
+			entry(at(3), `{}`)}, at(2)},
+		"the first of several": {labels, []metav1.ManagedFieldsEntry{entry(at(4), ours), entry(at(2), ours),
+			entry(at(3), ours)}, at(2)},
+		"no time":  {labels, []metav1.ManagedFieldsEntry{entry(nil, ours)}, nil},
+		"nonsense": {labels, []metav1.ManagedFieldsEntry{entry(at(1), `[`), {Time: at(1)}}, nil},
 	} {
-		got, ok := DrainTime(contract.LabelKeysOf("example", ""), &metav1.ObjectMeta{Labels: c.labels, ManagedFields: c.fields})
+		got, ok := DrainTime(contract.LabelKeysOf("example", ""), &metav1.ObjectMeta{Labels: c.labels,
+			ManagedFields: c.fields})
 		require.Equal(t, c.want != nil, ok, name)
 
 		if c.want != nil {
@@ -102,7 +106,8 @@ func TestDrainTime(t *testing.T) {
 	}
 }
 
-// TestNextShardsOwnTheKeyIfThoseBeforeThemFail compares the next shards with the owners in rings without the shards before them.
+// TestNextShardsOwnTheKeyIfThoseBeforeThemFail compares the next shards with the owners in rings without the shards
+// before them.
 func TestNextShardsOwnTheKeyIfThoseBeforeThemFail(t *testing.T) {
 	for _, shards := range []int{0, 1, 2, 5, 17} {
 		var leases []*coordinationv1.Lease
@@ -151,15 +156,22 @@ func TestCoverageIsOnlyWhatTheNameTells(t *testing.T) {
 		want     Coverage
 		text     string
 	}{
-		"default":             {nil, Covered, "kubernetes.io/metadata.name notin (kube-node-lease,kube-public,kube-system,sharding-system)"},
-		"everything":          {&metav1.LabelSelector{}, Covered, ""},
-		"this one":            {selector(byName(metav1.LabelSelectorOpIn, "ns")), Covered, "kubernetes.io/metadata.name in (ns)"},
-		"others":              {selector(byName(metav1.LabelSelectorOpIn, "other")), NotCovered, "kubernetes.io/metadata.name in (other)"},
-		"not this one":        {selector(byName(metav1.LabelSelectorOpNotIn, "ns")), NotCovered, "kubernetes.io/metadata.name notin (ns)"},
-		"a label":             {selector(byTeam), Unknown, "team"},
-		"this one, a label":   {selector(byName(metav1.LabelSelectorOpIn, "ns"), byTeam), Unknown, "kubernetes.io/metadata.name in (ns),team"},
-		"a label, not this":   {selector(byTeam, byName(metav1.LabelSelectorOpNotIn, "ns")), NotCovered, "kubernetes.io/metadata.name notin (ns),team"},
-		"nonsense in the API": {selector(byName("Sometimes", "ns")), Unknown, `invalid: "Sometimes" is not a valid label selector operator`},
+		"default": {nil, Covered, "kubernetes.io/metadata.name notin " +
+			"(kube-node-lease,kube-public,kube-system,sharding-system)"},
+		"everything": {&metav1.LabelSelector{}, Covered, ""},
+		"this one": {selector(byName(metav1.LabelSelectorOpIn, "ns")), Covered,
+			"kubernetes.io/metadata.name in (ns)"},
+		"others": {selector(byName(metav1.LabelSelectorOpIn, "other")), NotCovered,
+			"kubernetes.io/metadata.name in (other)"},
+		"not this one": {selector(byName(metav1.LabelSelectorOpNotIn, "ns")), NotCovered,
+			"kubernetes.io/metadata.name notin (ns)"},
+		"a label": {selector(byTeam), Unknown, "team"},
+		"this one, a label": {selector(byName(metav1.LabelSelectorOpIn, "ns"), byTeam), Unknown,
+			"kubernetes.io/metadata.name in (ns),team"},
+		"a label, not this": {selector(byTeam, byName(metav1.LabelSelectorOpNotIn, "ns")), NotCovered,
+			"kubernetes.io/metadata.name notin (ns),team"},
+		"nonsense in the API": {selector(byName("Sometimes", "ns")), Unknown,
+			`invalid: "Sometimes" is not a valid label selector operator`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ring := Ring{ClusterRing: &v1alpha1.ClusterRing{Spec: v1alpha1.ClusterRingSpec{NamespaceSelector: c.selector}}}

@@ -18,7 +18,8 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 )
 
-// flood opens a stream on which the server sends until its buffer is full. It returns when the first message has arrived.
+// flood opens a stream on which the server sends until its buffer is full. It returns when the first message has
+// arrived.
 func flood(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error) {
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, flooding)
 	if err != nil {
@@ -150,7 +151,8 @@ func TestStreamsWithoutPermissionTakeNoPlaces(t *testing.T) {
 	guard := func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		return handler(srv, &guardedStream{stream, waiting})
 	}
-	f := start(t, func(f *fixture) { f.Stream = []grpc.StreamServerInterceptor{guard} }, "--plaintext", "--grpc-max-total-streams=2")
+	f := start(t, func(f *fixture) { f.Stream = []grpc.StreamServerInterceptor{guard} }, "--plaintext",
+		"--grpc-max-total-streams=2")
 	conn, permitted := f.connect(), withHeader(t.Context(), "permitted")
 
 	for range 2 {

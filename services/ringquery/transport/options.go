@@ -1,5 +1,5 @@
-// Package transport serves gRPC: listening, TLS, limits, health, reflection, metrics, logs, and graceful shutdown. It does not
-// depend on the services that it serves.
+// Package transport serves gRPC: listening, TLS, limits, health, reflection, metrics, logs, and graceful shutdown. It
+// does not depend on the services that it serves.
 package transport
 
 import (
@@ -43,8 +43,8 @@ type Options struct {
 	CallTimeout time.Duration
 	// MaxConnectionAge is the age of a connection at which the client is asked to reconnect. Zero: never.
 	MaxConnectionAge time.Duration
-	// KeepaliveTime is how long a connection can be silent before the server pings the client. KeepaliveTimeout is how long
-	// the client has to answer.
+	// KeepaliveTime is how long a connection can be silent before the server pings the client. KeepaliveTimeout is how
+	// long the client has to answer.
 	KeepaliveTime, KeepaliveTimeout time.Duration
 
 	// flags is the flag set of AddFlags. It knows which flags were set.
@@ -66,24 +66,26 @@ const (
 	handshakeTimeout = 10 * time.Second
 	// ageGrace is how long calls can continue after the maximum age of their connection.
 	ageGrace = time.Minute
-	// firstRequestTime is how long a stream can wait for its first request: as long as a connection lives by default, because questions can
-	// come from a pipe or a person.
+	// firstRequestTime is how long a stream can wait for its first request: as long as a connection lives by default,
+	// because questions can come from a pipe or a person.
 	firstRequestTime = 10 * time.Minute
-	// maxOpenStreams is the maximum number of streams that watch health, and of those of reflection: they need no permission.
+	// maxOpenStreams is the maximum number of streams that watch health, and of those of reflection: they need no
+	// permission.
 	maxOpenStreams = 128
 	// maxHeaderBytes is the maximum size of the headers of a call.
 	maxHeaderBytes = 16 << 10
-	// maxUnreadBytes is how much of a call the server takes before it knows the caller and reads the request. gRPC knows no less.
+	// maxUnreadBytes is how much of a call the server takes before it knows the caller and reads the request. gRPC knows
+	// no less.
 	maxUnreadBytes = 64 << 10
 	// maxIdle is how long a connection can live without calls. A call whose headers do not end is none.
 	maxIdle = time.Minute
 	// maxConnections and maxConnectionsEach are the maximum numbers of connections, in all and from one address.
 	maxConnections, maxConnectionsEach = 1000, 250
-	// maxUndecided and maxUndecidedEach are the maximum numbers of calls whose caller or first request is not permitted yet, in all and
-	// from one address.
+	// maxUndecided and maxUndecidedEach are the maximum numbers of calls whose caller or first request is not permitted
+	// yet, in all and from one address.
 	maxUndecided, maxUndecidedEach = 384, 192
-	// maxRequests and maxRequestsEach are the maximum numbers of unary calls whose requests are read and answered at a time, in all and
-	// from one address. Others wait.
+	// maxRequests and maxRequestsEach are the maximum numbers of unary calls whose requests are read and answered at a
+	// time, in all and from one address. Others wait.
 	maxRequests, maxRequestsEach = 64, 16
 	// maxFields is the maximum number of fields of a request. The largest has 3 lists of 1,000 entries.
 	maxFields = 4000
@@ -93,20 +95,31 @@ const (
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.BindAddress, "grpc-bind-address", ":8090", "`address` that serves gRPC")
 	o.flags = fs
-	fs.StringVar(&o.CAMode, "ca-mode", CASecret, "source of the certificate: secret (created and rotated by the service itself) or file")
+	fs.StringVar(&o.CAMode, "ca-mode", CASecret, "source of the certificate: secret (created and rotated by the service "+
+		"itself) or file")
 	o.Secret.AddFlags(fs, "ringquery-tls")
-	fs.StringVar(&o.CAConfigMap, "ca-config-map", "ringquery-ca", "`name` of the ConfigMap in --namespace that publishes the CA certificates under ca.crt, so that clients can verify the server; for --ca-mode secret")
-	fs.StringSliceVar(&o.Hosts, "tls-host", nil, "further `names` and addresses in the certificate, in addition to ringquery.NAMESPACE.svc; for --ca-mode secret")
-	fs.StringVar(&o.CertFile, "tls-cert-file", "", "PEM `file` with the server's certificate, followed by those of its issuers; read again when it changes; for --ca-mode file")
-	fs.StringVar(&o.KeyFile, "tls-private-key-file", "", "PEM `file` with the private key of --tls-cert-file; read again when it changes; for --ca-mode file")
+	fs.StringVar(&o.CAConfigMap, "ca-config-map", "ringquery-ca",
+		"`name` of the ConfigMap in --namespace that publishes the CA certificates under ca.crt, so that clients can verify "+
+			"the server; for --ca-mode secret")
+	fs.StringSliceVar(&o.Hosts, "tls-host", nil, "further `names` and addresses in the certificate, in addition to "+
+		"ringquery.NAMESPACE.svc; for --ca-mode secret")
+	fs.StringVar(&o.CertFile, "tls-cert-file", "", "PEM `file` with the server's certificate, followed by those of its "+
+		"issuers; read again when it changes; for --ca-mode file")
+	fs.StringVar(&o.KeyFile, "tls-private-key-file", "", "PEM `file` with the private key of --tls-cert-file; read again "+
+		"when it changes; for --ca-mode file")
 	fs.BoolVar(&o.Plaintext, "plaintext", false, "serve without TLS, for a machine or a network where that is acceptable")
 	fs.IntVar(&o.MaxRequestBytes, "grpc-max-request-bytes", 320<<10, "maximum size of a request, in `bytes`")
-	fs.Uint32Var(&o.MaxStreams, "grpc-max-concurrent-streams", 128, "maximum number of concurrent `calls` per connection; more calls wait in the client")
-	fs.IntVar(&o.MaxTotalStreams, "grpc-max-total-streams", 2000, "maximum number of concurrent `streams`, such as those of WatchRing, on all connections; more are refused")
+	fs.Uint32Var(&o.MaxStreams, "grpc-max-concurrent-streams", 128,
+		"maximum number of concurrent `calls` per connection; more calls wait in the client")
+	fs.IntVar(&o.MaxTotalStreams, "grpc-max-total-streams", 2000,
+		"maximum number of concurrent `streams`, such as those of WatchRing, on all connections; more are refused")
 	fs.DurationVar(&o.CallTimeout, "grpc-call-timeout", 30*time.Second, "maximum `time` of a unary call")
-	fs.DurationVar(&o.MaxConnectionAge, "grpc-max-connection-age", 10*time.Minute, "`time` after which a client is asked to reconnect, so that new replicas get their share; 0 for never")
-	fs.DurationVar(&o.KeepaliveTime, "grpc-keepalive-time", time.Minute, "`time` of silence after which the server pings the client")
-	fs.DurationVar(&o.KeepaliveTimeout, "grpc-keepalive-timeout", 20*time.Second, "`time` in which the client has to answer the ping")
+	fs.DurationVar(&o.MaxConnectionAge, "grpc-max-connection-age", 10*time.Minute,
+		"`time` after which a client is asked to reconnect, so that new replicas get their share; 0 for never")
+	fs.DurationVar(&o.KeepaliveTime, "grpc-keepalive-time", time.Minute,
+		"`time` of silence after which the server pings the client")
+	fs.DurationVar(&o.KeepaliveTimeout, "grpc-keepalive-timeout", 20*time.Second,
+		"`time` in which the client has to answer the ping")
 }
 
 // Validate returns all errors in the flags, or nil. It does not read the files.
@@ -127,9 +140,11 @@ func (o *Options) Validate() error {
 	check(o.MaxStreams >= 1, "--grpc-max-concurrent-streams must be at least 1")
 	check(o.MaxTotalStreams >= 1, "--grpc-max-total-streams must be at least 1, not %d", o.MaxTotalStreams)
 	check(o.CallTimeout >= 10*time.Millisecond, "--grpc-call-timeout must be at least 10ms, not %s", o.CallTimeout)
-	check(o.MaxConnectionAge == 0 || o.MaxConnectionAge >= time.Second, "--grpc-max-connection-age must be 0 or at least 1s, not %s", o.MaxConnectionAge)
+	check(o.MaxConnectionAge == 0 || o.MaxConnectionAge >= time.Second,
+		"--grpc-max-connection-age must be 0 or at least 1s, not %s", o.MaxConnectionAge)
 	check(o.KeepaliveTime >= time.Second && o.KeepaliveTimeout >= time.Second,
-		"--grpc-keepalive-time (%s) and --grpc-keepalive-timeout (%s) must be at least 1s", o.KeepaliveTime, o.KeepaliveTimeout)
+		"--grpc-keepalive-time (%s) and --grpc-keepalive-timeout (%s) must be at least 1s", o.KeepaliveTime,
+		o.KeepaliveTimeout)
 
 	return errors.Join(errs...)
 }
@@ -137,7 +152,8 @@ func (o *Options) Validate() error {
 // tlsFlags maps the flags about the certificate to the value of --ca-mode that they require. Empty: any.
 var tlsFlags = map[string]string{
 	"ca-mode": "", "tls-cert-file": CAFile, "tls-private-key-file": CAFile,
-	"tls-secret": CASecret, "tls-ca-lifetime": CASecret, "tls-cert-lifetime": CASecret, "tls-host": CASecret, "ca-config-map": CASecret,
+	"tls-secret": CASecret, "tls-ca-lifetime": CASecret, "tls-cert-lifetime": CASecret, "tls-host": CASecret,
+	"ca-config-map": CASecret,
 }
 
 // validateTLS checks that the flags about the certificate do not conflict.
@@ -180,7 +196,8 @@ func (o *Options) validateSecret() error {
 
 	for _, host := range o.Hosts {
 		if msgs := validation.IsDNS1123Subdomain(host); len(msgs) > 0 && net.ParseIP(host) == nil {
-			errs = append(errs, fmt.Errorf("--tls-host %q is neither a DNS name nor an IP address: %s", host, strings.Join(msgs, "; ")))
+			errs = append(errs, fmt.Errorf("--tls-host %q is neither a DNS name nor an IP address: %s", host,
+				strings.Join(msgs, "; ")))
 		}
 	}
 

@@ -27,7 +27,8 @@ type decided struct{}
 func (d *door) enter(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	give, ok := d.undecided.Take(client(ctx), 1)
 	if !ok {
-		return nil, status.Error(codes.ResourceExhausted, "the server has too many new calls: try again later, or ask another server")
+		return nil, status.Error(codes.ResourceExhausted, "the server has too many new calls: try again later, or ask "+
+			"another server")
 	}
 
 	give = sync.OnceFunc(give)
@@ -45,8 +46,9 @@ func client(ctx context.Context) string {
 	return ""
 }
 
-// places limits the number of unary calls and of streams on all connections, and from each address. Streams of health, which needs no
-// authentication, and of reflection, which needs no permission, have limits of their own, so that they cannot displace other streams.
+// places limits the number of unary calls and of streams on all connections, and from each address. Streams of health,
+// which needs no authentication, and of reflection, which needs no permission, have limits of their own, so that they
+// cannot displace other streams.
 type places struct {
 	requests                *semaphore.Weighted
 	queues                  *quota.Queues
@@ -64,14 +66,17 @@ func newPool(limit int) *pool { return &pool{quota.New(int64(limit), int64(limit
 
 func newPlaces(limit int) *places {
 	return &places{
-		semaphore.NewWeighted(maxRequests), quota.NewQueues(maxRequestsEach), newPool(limit), newPool(maxOpenStreams), newPool(maxOpenStreams),
+		semaphore.NewWeighted(maxRequests), quota.NewQueues(maxRequestsEach), newPool(limit), newPool(maxOpenStreams),
+		newPool(maxOpenStreams),
 	}
 }
 
-// intercept lets a unary call wait for its turn, and rejects a stream if there is no place for it. A stream that requires permission takes its
-// place when its first request is permitted. Otherwise, callers without permission could take all places by streams on which they send
-// nothing.
-func (p *places) intercept(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// intercept lets a unary call wait for its turn, and rejects a stream if there is no place for it. A stream that
+// requires permission takes its place when its first request is permitted. Otherwise, callers without permission could
+// take all places by streams on which they send nothing.
+func (p *places) intercept(
+	srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
+) error {
 	if isUnary(info) {
 		leave, err := p.wait(stream.Context())
 		if err != nil {
@@ -157,7 +162,8 @@ func (s *placedStream) enter() error {
 
 	leave, ok := s.pool.Take(client(s.Context()), 1)
 	if !ok {
-		return status.Errorf(codes.ResourceExhausted, "the server has %d such streams, or too many from your address, and accepts no more: end some, or ask another server", s.pool.limit)
+		return status.Errorf(codes.ResourceExhausted, "the server has %d such streams, or too many from your address, and "+
+			"accepts no more: end some, or ask another server", s.pool.limit)
 	}
 
 	s.leave = leave

@@ -39,11 +39,12 @@ const flushTime = 2 * time.Second
 //
 // # Invariants
 //
-//  1. It listens from the start, so that clients see that they have to wait: health is NOT_SERVING until the service is ready.
+//  1. It listens from the start, so that clients see that they have to wait: health is NOT_SERVING until the service is
+//     ready.
 //  2. As soon as the service is asked to stop, health is NOT_SERVING. The server still answers calls.
-//  3. When the service stops, running calls can finish until the drain time is over. Until then, everything that they need keeps
-//     running. Streams could run forever, so they end immediately with UNAVAILABLE. A client that does not read does not delay the
-//     shutdown.
+//  3. When the service stops, running calls can finish until the drain time is over. Until then, everything that they
+//     need keeps running. Streams could run forever, so they end immediately with UNAVAILABLE. A client that does not
+//     read does not delay the shutdown.
 type Server struct {
 	// Options are validated.
 	Options Options
@@ -55,7 +56,8 @@ type Server struct {
 	ClientCertificates bool
 	// Register registers the service on the server.
 	Register func(grpc.ServiceRegistrar)
-	// Stream authorizes each call, also unary ones, before its request is read. It runs after metrics, logs, and the deadline.
+	// Stream authorizes each call, also unary ones, before its request is read. It runs after metrics, logs, and the
+	// deadline.
 	Stream []grpc.StreamServerInterceptor
 	// Ready returns nil while the service is ready.
 	Ready func() error
@@ -78,7 +80,8 @@ type Server struct {
 	published   func(*http.Request) error
 }
 
-// SetupWithManager lets the manager run the server. It reads the files of the certificate, so that a mistake is reported immediately.
+// SetupWithManager lets the manager run the server. It reads the files of the certificate, so that a mistake is
+// reported immediately.
 func (s *Server) SetupWithManager(mgr manager.Manager) error {
 	creds, err := s.credentials(mgr)
 	if err != nil {
@@ -240,8 +243,9 @@ func (s *Server) stop() {
 	<-done
 }
 
-// awaitCalls waits until the server is done, or no call has run for the flush time, at most until the drain time is over. A client that
-// does not read holds up the server, and calls still arrive on connections whose clients have not read yet that the server stops.
+// awaitCalls waits until the server is done, or no call has run for the flush time, at most until the drain time is
+// over. A client that does not read holds up the server, and calls still arrive on connections whose clients have not
+// read yet that the server stops.
 func (s *Server) awaitCalls(done <-chan struct{}, over <-chan time.Time) {
 	ticker := s.Clock.NewTicker(flushTime)
 	defer ticker.Stop()
@@ -291,8 +295,8 @@ func (r *serving) GetCache() cache.Cache { return r.cache }
 // Start implements manager.Runnable.
 func (r *serving) Start(ctx context.Context) error { return r.serve(ctx) }
 
-// setUpCertificate sets up the source of the serving certificate. The manager keeps it up to date, and, if the certificate is in a Secret,
-// also the ConfigMap for clients.
+// setUpCertificate sets up the source of the serving certificate. The manager keeps it up to date, and, if the
+// certificate is in a Secret, also the ConfigMap for clients.
 func (s *Server) setUpCertificate(mgr manager.Manager) error {
 	if s.Options.CAMode == CAFile {
 		files, err := certs.NewFiles(s.Options.CertFile, s.Options.KeyFile, "", s.Clock)
@@ -326,8 +330,8 @@ func (s *Server) setUpCertificate(mgr manager.Manager) error {
 	return authorities.SetupWithManager(mgr)
 }
 
-// CertificateReady is a part of readiness. It returns nil if clients can verify the certificate now, or if the server uses no TLS. It is
-// safe for concurrent use after SetupWithManager.
+// CertificateReady is a part of readiness. It returns nil if clients can verify the certificate now, or if the server
+// uses no TLS. It is safe for concurrent use after SetupWithManager.
 func (s *Server) CertificateReady(r *http.Request) error {
 	if s.certificate == nil {
 		return nil

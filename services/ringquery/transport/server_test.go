@@ -193,7 +193,8 @@ var eager = grpc.WithConnectParams(grpc.ConnectParams{
 	Backoff: backoff.Config{BaseDelay: interval, MaxDelay: interval}, MinConnectTimeout: patience,
 })
 
-// testService has a unary method that waits, panics, or returns, depending on the request, and a stream that sends until it ends.
+// testService has a unary method that waits, panics, or returns, depending on the request, and a stream that sends
+// until it ends.
 type testService struct {
 	called, finish chan struct{}
 	sent           atomic.Int64
@@ -244,7 +245,9 @@ func (s *testService) register(r grpc.ServiceRegistrar) {
 		HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{{
 			MethodName: "Echo",
-			Handler: func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+			Handler: func(
+				srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor,
+			) (any, error) {
 				req := &wrapperspb.StringValue{}
 				if err := decode(req); err != nil {
 					return nil, err

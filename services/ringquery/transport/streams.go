@@ -24,16 +24,18 @@ import (
 // calls counts and times the calls to all servers of the process.
 var calls = sync.OnceValue(func() *grpcprom.ServerMetrics {
 	m := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(
-		grpcprom.WithHistogramBuckets([]float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}),
+		grpcprom.WithHistogramBuckets([]float64{
+			0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
+		}),
 	))
 	metrics.Registry.MustRegister(m)
 
 	return m
 })
 
-// interceptors returns the interceptors of every call. Metrics and logs come first, so that they record what the client receives. Then
-// come recovery, so that a panic ends only one call, the limits, and authorization. Places come last: a stream takes one only when
-// a request of it is permitted. All calls are streams for them; see [streamed].
+// interceptors returns the interceptors of every call. Metrics and logs come first, so that they record what the client
+// receives. Then come recovery, so that a panic ends only one call, the limits, and authorization. Places come last: a
+// stream takes one only when a request of it is permitted. All calls are streams for them; see [streamed].
 func (s *Server) interceptors() []grpc.StreamServerInterceptor {
 	log := s.Log
 	logger := logging.LoggerFunc(func(_ context.Context, _ logging.Level, msg string, fields ...any) {
@@ -64,14 +66,16 @@ func count(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handl
 		return calls().StreamServerInterceptor()(srv, stream, info, handler)
 	}
 
-	_, err := calls().UnaryServerInterceptor()(stream.Context(), nil, &grpc.UnaryServerInfo{Server: srv, FullMethod: info.FullMethod},
+	_, err := calls().UnaryServerInterceptor()(stream.Context(), nil,
+		&grpc.UnaryServerInfo{Server: srv, FullMethod: info.FullMethod},
 		func(context.Context, any) (any, error) { return nil, handler(srv, stream) })
 
 	return err
 }
 
-// streamed registers services so that the interceptors of streams run for unary methods, too. gRPC reads and decodes the request of a unary
-// method before its interceptors run, and that of a stream only when an interceptor or the handler asks for it. Clients see no difference.
+// streamed registers services so that the interceptors of streams run for unary methods, too. gRPC reads and decodes
+// the request of a unary method before its interceptors run, and that of a stream only when an interceptor or the
+// handler asks for it. Clients see no difference.
 type streamed struct {
 	grpc.ServiceRegistrar
 
@@ -85,7 +89,9 @@ func (s streamed) RegisterService(desc *grpc.ServiceDesc, impl any) {
 
 	for _, method := range desc.Methods {
 		all.Streams = append(all.Streams, grpc.StreamDesc{
-			StreamName: method.MethodName, Handler: s.handler(method, &grpc.StreamServerInfo{FullMethod: "/" + desc.ServiceName + "/" + method.MethodName}),
+			StreamName: method.MethodName, Handler: s.handler(method, &grpc.StreamServerInfo{
+				FullMethod: "/" + desc.ServiceName + "/" + method.MethodName,
+			}),
 		})
 	}
 
@@ -122,11 +128,13 @@ func isUnary(info *grpc.StreamServerInfo) bool { return !info.IsClientStream && 
 // errStopping ends the streams of clients when the server stops.
 var errStopping = status.Error(codes.Unavailable, "the server is about to stop: connect to another server")
 
-// errSilent ends a stream without a request. The code is not DEADLINE_EXCEEDED, which clients take for the end of their own time.
-var errSilent = status.Errorf(codes.Unavailable, "the stream had no request for %s: open it again when there is one", firstRequestTime)
+// errSilent ends a stream without a request. The code is not DEADLINE_EXCEEDED, which clients take for the end of their
+// own time.
+var errSilent = status.Errorf(codes.Unavailable, "the stream had no request for %s: open it again when there is one",
+	firstRequestTime)
 
-// streams ends all streams when the server stops, so that a watching client does not delay the shutdown. It also ends streams without a
-// request, because only a request shows whether the caller may have the stream.
+// streams ends all streams when the server stops, so that a watching client does not delay the shutdown. It also ends
+// streams without a request, because only a request shows whether the caller may have the stream.
 type streams struct {
 	clock    clock.Clock
 	timeout  time.Duration   // of unary calls
@@ -139,9 +147,11 @@ func (s *streams) init(c clock.Clock, timeout time.Duration) {
 	s.stopping, s.end = context.WithCancel(context.Background())
 }
 
-// intercept gives a stream a context that ends when the server stops, and a unary call one that ends in time. A client can set a shorter
-// deadline.
-func (s *streams) intercept(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// intercept gives a stream a context that ends when the server stops, and a unary call one that ends in time. A client
+// can set a shorter deadline.
+func (s *streams) intercept(
+	srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
+) error {
 	if isUnary(info) {
 		ctx, cancel := context.WithTimeout(stream.Context(), s.timeout)
 		defer cancel()
@@ -213,7 +223,8 @@ func (s *endingStream) await(do func(any) error, m any, late <-chan time.Time) e
 	}
 }
 
-// codec does not decode messages with many fields. In a request, an empty entry of a list has 2 bytes, and in memory 100.
+// codec does not decode messages with many fields. In a request, an empty entry of a list has 2 bytes, and in memory
+// 100.
 type codec struct{ encoding.CodecV2 }
 
 // Unmarshal implements encoding.CodecV2.

@@ -46,7 +46,8 @@ func files(t *testing.T, pair certtest.Pair) (flags []string, change func(certte
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	pair.Write(t, cert, key)
 
-	return []string{"--ca-mode=file", "--tls-cert-file=" + cert, "--tls-private-key-file=" + key}, func(p certtest.Pair) { p.Write(t, cert, key) }
+	return []string{"--ca-mode=file", "--tls-cert-file=" + cert, "--tls-private-key-file=" + key},
+		func(p certtest.Pair) { p.Write(t, cert, key) }
 }
 
 // watch opens a stream, and returns a function that receives the next message.
@@ -64,7 +65,8 @@ func (f *fixture) watch(creds credentials.TransportCredentials) func() healthpb.
 	}
 }
 
-// testReload replaces the certificate while a stream is open. New connections get the new certificate, and the stream continues.
+// testReload replaces the certificate while a stream is open. New connections get the new certificate, and the stream
+// continues.
 func (f *fixture) testReload(trusted *certtest.Authority, change func()) {
 	f.t.Helper()
 
