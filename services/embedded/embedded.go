@@ -111,12 +111,12 @@ func addTo(mgr manager.Manager, o Options) error {
 			"spec.shardNamespaces", ring.Spec.ShardNamespaces, "namespace", o.Namespace)
 	}
 
-	if !managers.add(mgr) {
+	if _, has := managers.LoadOrStore(mgr, nil); has {
 		return errors.New("the manager already has an embedded sharder: call AddTo once")
 	}
 
-	if err := mgr.Add(&runnable{embedding: e, log: log, clock: clock.RealClock{}, ended: func() { managers.remove(mgr) }}); err != nil {
-		managers.remove(mgr)
+	if err := mgr.Add(&runnable{embedding: e, log: log, clock: clock.RealClock{}, ended: func() { managers.Delete(mgr) }}); err != nil {
+		managers.Delete(mgr)
 		return fmt.Errorf("add it to the manager: %w", err)
 	}
 
@@ -172,9 +172,9 @@ func (r *runnable) Start(ctx context.Context) error {
 	defer r.ended()
 
 	pauses := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 6, Cap: 30 * time.Second}
+	next := pauses.DelayWithReset(r.clock, time.Minute)
 
 	for {
-		begun := r.clock.Now()
 		err := r.embedding.Run(ctx)
 
 		if ctx.Err() != nil {
@@ -185,11 +185,7 @@ func (r *runnable) Start(ctx context.Context) error {
 			return nil
 		}
 
-		if r.clock.Since(begun) > time.Minute {
-			pauses.Duration, pauses.Steps = time.Second, 6
-		}
-
-		pause := pauses.Step()
+		pause := next()
 		r.log.Error(err, "The sharder has stopped; this process will stand for election again", "after", pause.String())
 
 		select {
@@ -201,33 +197,4 @@ func (r *runnable) Start(ctx context.Context) error {
 }
 
 // managers are those that have a sharder.
-var managers registry
-
-type registry struct {
-	mu sync.Mutex
-	of map[manager.Manager]bool
-}
-
-func (r *registry) add(mgr manager.Manager) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	if r.of[mgr] {
-		return false
-	}
-
-	if r.of == nil {
-		r.of = map[manager.Manager]bool{}
-	}
-
-	r.of[mgr] = true
-
-	return true
-}
-
-func (r *registry) remove(mgr manager.Manager) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	delete(r.of, mgr)
-}
+var managers sync.Map

@@ -8,7 +8,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/config"
@@ -22,7 +21,6 @@ import (
 type running struct {
 	service  Service
 	options  *Options
-	flags    *pflag.FlagSet
 	log      logr.Logger
 	clock    clock.WithTickerAndDelayedExecution
 	manager  manager.Manager
@@ -57,20 +55,20 @@ func run(ctx context.Context, s Service, o *Options, cmd *cobra.Command) error {
 		return err
 	}
 
-	r := &running{service: s, options: o, flags: cmd.Flags(), log: log, clock: clock.RealClock{}, draining: newLatch()}
+	r := &running{service: s, options: o, log: log, clock: clock.RealClock{}, draining: newLatch()}
 
 	// The manager outlives ctx by the shutdown delay, so it has a context of its own, with our logger.
 	managerCtx, stop := context.WithCancel(ctrllog.IntoContext(context.WithoutCancel(ctx), log))
 	defer stop()
 
 	if err := r.prepare(managerCtx, restConfig); err != nil {
-		return explainListen(r.flags, err)
+		return err
 	}
 	recordBuild(s.Name)
 	log.Info("Starting", "version", versionLine(), "server", restConfig.Host)
 
 	if err := r.supervise(ctx, managerCtx, stop); err != nil {
-		return explainListen(r.flags, err)
+		return err
 	}
 	log.Info("Stopped")
 

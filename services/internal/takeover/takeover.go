@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -86,7 +87,7 @@ type Guard struct {
 	clock  clock.PassiveClock
 	began  time.Time
 
-	together gate // held during a live read of all shards
+	together *semaphore.Weighted // held during a live read of all shards
 
 	mu      sync.Mutex
 	longest time.Duration
@@ -95,7 +96,7 @@ type Guard struct {
 }
 
 type shard struct {
-	reading gate // held during a live read of this shard, so that only one runs at a time
+	reading *semaphore.Weighted // held during a live read of this shard, so that only one runs at a time
 
 	// Guard.mu guards the rest.
 	stranger    bool // whether no Lease of the name was ever seen
@@ -135,7 +136,7 @@ type sighting struct {
 func New(ring string, reader client.Reader, clk clock.PassiveClock) *Guard {
 	return &Guard{
 		ring: ring, reader: reader, clock: clk, began: clk.Now(),
-		longest: lease.DefaultDuration, shards: map[string]*shard{}, together: newGate(),
+		longest: lease.DefaultDuration, shards: map[string]*shard{}, together: semaphore.NewWeighted(1),
 	}
 }
 
@@ -195,7 +196,7 @@ func (g *Guard) shard(name string) *shard {
 		g.forgetStrangers()
 
 		known = &shard{
-			stranger: true, held: true, duration: g.longest, vanished: g.began, reading: newGate(),
+			stranger: true, held: true, duration: g.longest, vanished: g.began, reading: semaphore.NewWeighted(1),
 			holders: map[string]holder{nowhere: {duration: g.longest, vanished: g.began}},
 		}
 		g.shards[name] = known
@@ -214,14 +215,14 @@ func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
 	case q.good:
 		return q.last, nil
 	case q.old:
-		if err := q.reading.enter(ctx); err != nil {
+		if err := q.reading.Acquire(ctx, 1); err != nil {
 			return Verdict{}, fmt.Errorf("wait for the Lease of shard %s: %w", name, err)
 		}
-	case !q.reading.tryEnter():
+	case !q.reading.TryAcquire(1):
 		return q.last, nil
 	}
 
-	defer q.reading.leave()
+	defer q.reading.Release(1)
 
 	if v, ok := g.answered(q); ok { // the read that this query waited for
 		return v, nil
@@ -246,8 +247,8 @@ type question struct {
 	good, old bool
 	// many is true if so many shards are asked about that they are read together.
 	many bool
-	// reading is the gate to hold during a read.
-	reading gate
+	// reading is to be held during a read.
+	reading *semaphore.Weighted
 }
 
 func (g *Guard) ask(name string) question {
@@ -486,4 +487,61 @@ func (s *shard) absent(now time.Time) (wait time.Duration) {
 	}
 
 	return wait
+}
+
+// manyStrangers is the number of names without a Lease that are remembered, although they had none since the guard started. Users may label
+// objects with any name. Forgetting such a name loses nothing.
+const manyStrangers = 256
+
+// forgetStrangers drops the names that never had a Lease, if there are too many. The caller holds g.mu.
+func (g *Guard) forgetStrangers() {
+	if len(g.shards) < manyStrangers {
+		return
+	}
+
+	n := 0
+
+	for _, s := range g.shards {
+		if s.stranger {
+			n++
+		}
+	}
+
+	if n >= manyStrangers {
+		maps.DeleteFunc(g.shards, func(_ string, s *shard) bool { return s.stranger })
+	}
+}
+
+// check panics if what the guard remembers contradicts its invariants. The caller holds mu.
+func (g *Guard) check() {
+	if !g.pace.Due(len(g.shards)) {
+		return
+	}
+
+	for name, s := range g.shards {
+		s.check(name)
+	}
+}
+
+func (s *shard) check(name string) {
+	v := s.verdict
+
+	switch {
+	case s.allowedTill.After(s.read.began.Add(s.read.trusted())):
+		invariants.Violated("1: the answer for shard %s is trusted for %s", name, s.allowedTill.Sub(s.read.began))
+	case s.allowedTill.After(v.Until), !v.Allowed && !s.allowedTill.IsZero():
+		invariants.Violated("4: objects of shard %s may be taken until %s, and it may work from %s on", name, s.allowedTill, v.Until)
+	case !s.read.began.IsZero() && !v.Allowed && v.RetryAfter <= 0:
+		invariants.Violated("5: nobody asks again about shard %s", name)
+	}
+
+	for namespace, h := range s.holders {
+		if h.vanished.IsZero() && !s.held {
+			invariants.Violated("2: the Lease of shard %s in %q is held, and the shard holds none", name, namespace)
+		}
+	}
+
+	if s.held && len(s.holders) == 0 {
+		invariants.Violated("2: shard %s holds a Lease of which nothing is known", name)
+	}
 }
