@@ -21,8 +21,8 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
-// TestElectedProcessShardsTheRing: with the rights of deploy/example-embedded alone, new objects get a shard, the objects of a shard that is
-// silent move to the others, and the ring's status tells.
+// TestElectedProcessShardsTheRing: with the rights of deploy/example-embedded alone, new objects get a shard, the
+// objects of a shard that is silent move to the others, and the ring's status tells.
 func TestElectedProcessShardsTheRing(t *testing.T) {
 	w := newWorld(t, localplane.Shared(t))
 	w.join("a")
@@ -61,13 +61,16 @@ func TestOptionsAreValidated(t *testing.T) {
 		change func(*Options)
 		want   string
 	}{
-		"no ring":           {func(o *Options) { o.Ring = "" }, "ring: set its name"},
-		"another ring":      {func(o *Options) { o.Ring = "other" }, "check the name, and grant get, list, watch, and patch on this ring"},
-		"no namespace":      {func(o *Options) { o.Namespace = "" }, "namespace: set it, outside of a Pod it is not known"},
-		"bad namespace":     {func(o *Options) { o.Namespace = "a/b" }, `namespace "a/b" is no namespace name`},
-		"parts of a second": {func(o *Options) { o.LeaseDuration = 1500 * time.Millisecond }, "lease duration must be whole seconds"},
-		"deadline too long": {func(o *Options) { o.RenewDeadline = time.Minute }, "lease duration (4s) must be greater than renew deadline (1m0s)"},
-		"negative retry":    {func(o *Options) { o.RetryPeriod = -1 }, "retry period must be greater than 0"},
+		"no ring": {func(o *Options) { o.Ring = "" }, "ring: set its name"},
+		"another ring": {func(o *Options) { o.Ring = "other" },
+			"check the name, and grant get, list, watch, and patch on this ring"},
+		"no namespace":  {func(o *Options) { o.Namespace = "" }, "namespace: set it, outside of a Pod it is not known"},
+		"bad namespace": {func(o *Options) { o.Namespace = "a/b" }, `namespace "a/b" is no namespace name`},
+		"parts of a second": {func(o *Options) { o.LeaseDuration = 1500 * time.Millisecond },
+			"lease duration must be whole seconds"},
+		"deadline too long": {func(o *Options) { o.RenewDeadline = time.Minute },
+			"lease duration (4s) must be greater than renew deadline (1m0s)"},
+		"negative retry": {func(o *Options) { o.RetryPeriod = -1 }, "retry period must be greater than 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := w.options()
@@ -89,7 +92,8 @@ func TestNamespaceIsThatOfThePod(t *testing.T) {
 	o, err := Options{Ring: "r"}.complete(func(string) ([]byte, error) { return []byte("here\n"), nil })
 	require.NoError(t, err)
 	require.Equal(t, "here", o.Namespace)
-	require.Equal(t, []time.Duration{15 * time.Second, 10 * time.Second, 2 * time.Second}, []time.Duration{o.LeaseDuration, o.RenewDeadline, o.RetryPeriod})
+	require.Equal(t, []time.Duration{15 * time.Second, 10 * time.Second, 2 * time.Second},
+		[]time.Duration{o.LeaseDuration, o.RenewDeadline, o.RetryPeriod})
 
 	_, err = Options{Ring: "r"}.complete(func(string) ([]byte, error) { return nil, errors.Join(os.ErrNotExist) })
 	require.ErrorContains(t, err, "outside of a Pod")
@@ -141,7 +145,8 @@ func TestStandsByForServices(t *testing.T) {
 	w.waitAt("site", "a")
 }
 
-// TestShardsDoNotChangeTheirRing: the API server refuses a shard with the rights of deploy/example-embedded all that its sharder does not write.
+// TestShardsDoNotChangeTheirRing: the API server refuses a shard with the rights of deploy/example-embedded all that
+// its sharder does not write.
 func TestShardsDoNotChangeTheirRing(t *testing.T) {
 	plane, err := localplane.Start(localplane.Options{Knows: v1alpha1.AddToScheme})
 	require.NoError(t, err)

@@ -59,7 +59,8 @@ func (w *world) services() {
 
 	for name, cmd := range commands {
 		cmd.SetArgs([]string{
-			"--kubeconfig=" + w.plane.ServiceKubeconfig(w, name), "--metrics-bind-address=0", "--health-probe-bind-address=0", "--log-format=text",
+			"--kubeconfig=" + w.plane.ServiceKubeconfig(w,
+				name), "--metrics-bind-address=0", "--health-probe-bind-address=0", "--log-format=text",
 		})
 		cmd.SetOut(io.Discard)
 		cmd.SetErr(w.Output())
@@ -105,7 +106,8 @@ type write struct {
 	object, by, then string
 }
 
-// end returns who held the ring from which resource version on, and the writes of labels by sharders, up to the given last versions.
+// end returns who held the ring from which resource version on, and the writes of labels by sharders, up to the given
+// last versions.
 func (h *history) end(lastRing, lastObject int64) (holders []write, writes []write) {
 	h.Helper()
 
@@ -171,8 +173,9 @@ func managerOf(u *unstructured.Unstructured) string {
 	return ""
 }
 
-// TestRingPassesBetweenSharders: services and embedded sharders run all the time, while spec.sharder changes again and again, and objects are created
-// and lose their shard all the time. Every label is written by the ring's holder, and each time, the other one becomes it.
+// TestRingPassesBetweenSharders: services and embedded sharders run all the time, while spec.sharder changes again and
+// again, and objects are created and lose their shard all the time. Every label is written by the ring's holder, and
+// each time, the other one becomes it.
 func TestRingPassesBetweenSharders(t *testing.T) {
 	w := newWorld(t, localplane.Shared(t), func(r *v1alpha1.ClusterRing) { r.Spec.Sharder = v1alpha1.SharderServices })
 	h := w.record()
@@ -184,7 +187,8 @@ func TestRingPassesBetweenSharders(t *testing.T) {
 	own := namespace + "/" + contract.SharderLeaseName(ringName)
 	created := 0
 
-	for round, to := range []v1alpha1.SharderMode{"", v1alpha1.SharderEmbedded, v1alpha1.SharderServices, v1alpha1.SharderEmbedded, v1alpha1.SharderServices} {
+	for round, to := range []v1alpha1.SharderMode{"", v1alpha1.SharderEmbedded, v1alpha1.SharderServices,
+		v1alpha1.SharderEmbedded, v1alpha1.SharderServices} {
 		if to != "" {
 			w.setSharder(to)
 		}
@@ -203,7 +207,8 @@ func TestRingPassesBetweenSharders(t *testing.T) {
 			ring := w.ring()
 			value, said := ring.Annotations[contract.AnnotationSharder]
 
-			return said == (to == v1alpha1.SharderEmbedded) && (!said || value == own) && meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
+			return said == (to == v1alpha1.SharderEmbedded) && (!said || value == own) &&
+				meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
 		}, patience, interval, "round %d: %+v", round, w.ring())
 	}
 
@@ -254,8 +259,10 @@ func TestServicesTakeTheRingOfDeadShards(t *testing.T) {
 	w.join("a")
 
 	now := metav1.NowMicro()
-	elected := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: contract.SharderLeaseName(ringName)}}
-	elected.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("gone"), LeaseDurationSeconds: new(int32(3)), RenewTime: &now, AcquireTime: &now}
+	elected := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+		Name: contract.SharderLeaseName(ringName)}}
+	elected.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("gone"), LeaseDurationSeconds: new(int32(3)),
+		RenewTime: &now, AcquireTime: &now}
 	require.NoError(t, w.client.Create(t.Context(), elected))
 
 	w.create("site")
@@ -264,14 +271,16 @@ func TestServicesTakeTheRingOfDeadShards(t *testing.T) {
 	require.NotContains(t, w.ring().Annotations, contract.AnnotationSharder)
 }
 
-// TestRingWaitsForServicesThatAreGone: an embedded sharder cannot know that the services no longer run. An administrator says so.
+// TestRingWaitsForServicesThatAreGone: an embedded sharder cannot know that the services no longer run. An
+// administrator says so.
 func TestRingWaitsForServicesThatAreGone(t *testing.T) {
 	w := newWorld(t, localplane.Shared(t), func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
 	w.join("a")
 	w.create("site")
 	w.start(w.options())
 
-	require.Eventually(t, func() bool { return w.ring().Status.Shards == 1 }, patience, interval, "the Leases are monitored")
+	require.Eventually(t, func() bool { return w.ring().Status.Shards == 1 }, patience, interval,
+		"the Leases are monitored")
 	require.Empty(t, w.shardOf("site"))
 
 	nobody := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+contract.AnnotationSharder+`":"`+contract.SharderNobody+`"}}}`))
@@ -294,9 +303,10 @@ func TestDeletedRingStaysWithItsSharder(t *testing.T) {
 	}, patience, interval)
 }
 
-// TestLabelsOfTheRingAreNotTheOperators puts a ring over an operator that clones the labels of its objects into a StatefulSet, with its selector and
-// templates, and into a Deployment, and that writes whole label maps. Neither the ring nor a fourth shard changes a template or causes an update that
-// the API server refuses, and at rest nothing is written.
+// TestLabelsOfTheRingAreNotTheOperators puts a ring over an operator that clones the labels of its objects into a
+// StatefulSet, with its selector and templates, and into a Deployment, and that writes whole label maps. Neither the
+// ring nor a fourth shard changes a template or causes an update that the API server refuses, and at rest nothing is
+// written.
 func TestLabelsOfTheRingAreNotTheOperators(t *testing.T) {
 	for name, needed := range map[string][]string{
 		"services":            {lab.LeaseMonitor, lab.Rebalancer, lab.Assigner},
@@ -369,12 +379,14 @@ func newOperator(t *testing.T) *operator {
 	t.Helper()
 
 	plane := localplane.Shared(t)
-	o := &operator{T: t, plane: plane, config: rest.CopyConfig(plane.Config), namespace: plane.Namespace(t), done: map[string]reconciled{}}
+	o := &operator{T: t, plane: plane, config: rest.CopyConfig(plane.Config), namespace: plane.Namespace(t),
+		done: map[string]reconciled{}}
 	o.ring, o.config.QPS = o.namespace, -1
 
 	for i := range existing {
 		require.NoError(t, plane.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Namespace: o.namespace, Name: fmt.Sprint("object-", i), Labels: map[string]string{"example.com/name": strconv.Itoa(i)},
+			Namespace: o.namespace, Name: fmt.Sprint("object-",
+				i), Labels: map[string]string{"example.com/name": strconv.Itoa(i)},
 			Annotations: map[string]string{touchKey: "0"},
 		}}))
 	}
@@ -386,10 +398,13 @@ func newOperator(t *testing.T) *operator {
 func (o *operator) declare(embedded bool) {
 	o.Helper()
 	require.NoError(o, o.plane.Client.Create(o.Context(), &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: o.ring, Labels: map[string]string{contract.LabelAggregateToRebalancer: "true", contract.LabelAggregateToAssigner: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Name: o.ring, Labels: map[string]string{contract.LabelAggregateToRebalancer: "true",
+			contract.LabelAggregateToAssigner: "true"}},
 		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: []string{"get", "list", "watch", "patch"}},
-			{APIGroups: []string{"apps"}, Resources: []string{"statefulsets", "deployments"}, Verbs: []string{"get", "list", "watch", "patch"}},
+			{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"},
+				Verbs: []string{"get", "list", "watch", "patch"}},
+			{APIGroups: []string{"apps"}, Resources: []string{"statefulsets", "deployments"},
+				Verbs: []string{"get", "list", "watch", "patch"}},
 		},
 	}))
 	require.NoError(o, o.plane.Aggregate(o.Context()))
@@ -423,7 +438,8 @@ func (o *operator) services(needed ...string) {
 	var specs []lab.Spec
 
 	for _, name := range needed {
-		build := exec.CommandContext(o.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(bin, name), "./services/"+name+"/cmd/"+name)
+		build := exec.CommandContext(o.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(bin, name),
+			"./services/"+name+"/cmd/"+name)
 		build.Dir, build.Stderr = localplane.Root(), os.Stderr
 		require.NoError(o, build.Run())
 
@@ -439,7 +455,8 @@ func (o *operator) services(needed ...string) {
 // options are those of the manager, which no ring changes.
 func (o *operator) options() ctrl.Options {
 	return ctrl.Options{
-		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 4},
+		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true),
+			MaxConcurrentReconciles: 4},
 		Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{o.namespace: {}}},
 	}
 }
@@ -523,7 +540,8 @@ func (c *cloner) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return reconcile.Result{}, err
 }
 
-// ensure clones the labels of the ConfigMap into what runs, and writes those of the Secret, and of the ConfigMap itself, as a whole.
+// ensure clones the labels of the ConfigMap into what runs, and writes those of the Secret, and of the ConfigMap
+// itself, as a whole.
 func (c *cloner) ensure(ctx context.Context, cm *corev1.ConfigMap) error {
 	of := metav1.ObjectMeta{Namespace: cm.Namespace, Name: cm.Name}
 	template := func(t *corev1.PodTemplateSpec) {
@@ -538,10 +556,11 @@ func (c *cloner) ensure(ctx context.Context, cm *corev1.ConfigMap) error {
 		template(&set.Spec.Template)
 
 		if len(set.Spec.VolumeClaimTemplates) == 0 {
-			set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
-				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-				Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-			}}}
+			set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"},
+				Spec: corev1.PersistentVolumeClaimSpec{
+					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+					Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+				}}}
 		}
 
 		set.Spec.VolumeClaimTemplates[0].Labels = maps.Clone(cm.Labels)
@@ -612,14 +631,15 @@ func (o *operator) complete() func() bool {
 	}
 }
 
-// spread returns a condition: each of the shards has objects, each ConfigMap and what it controls is at one of them, and that shard has reconciled it as
-// it is.
+// spread returns a condition: each of the shards has objects, each ConfigMap and what it controls is at one of them,
+// and that shard has reconciled it as it is.
 func (o *operator) spread(shards ...string) func() bool {
 	return func() bool {
 		ring := &v1alpha1.ClusterRing{}
 		require.NoError(o, o.plane.Client.Get(o.Context(), client.ObjectKey{Name: o.ring}, ring))
 
-		if int(ring.Status.AvailableShards) != len(shards) || !meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned) {
+		if int(ring.Status.AvailableShards) != len(shards) || !meta.IsStatusConditionTrue(ring.Status.Conditions,
+			v1alpha1.ConditionAssigned) {
 			return false
 		}
 
@@ -631,7 +651,8 @@ func (o *operator) spread(shards ...string) func() bool {
 		for _, list := range o.lists() {
 			for _, obj := range items(o, list) {
 				shard, name := obj.GetLabels()[contract.ShardLabel(o.ring)], obj.GetName()
-				if _, drains := obj.GetLabels()[contract.DrainLabel(o.ring)]; drains || shard == "" || at[name] != "" && at[name] != shard {
+				if _, drains := obj.GetLabels()[contract.DrainLabel(o.ring)]; drains || shard == "" || at[name] != "" &&
+					at[name] != shard {
 					return false
 				}
 
@@ -656,7 +677,8 @@ func (o *operator) spread(shards ...string) func() bool {
 func (o *operator) lists() []client.ObjectList {
 	o.Helper()
 
-	lists := []client.ObjectList{&corev1.ConfigMapList{}, &corev1.SecretList{}, &appsv1.StatefulSetList{}, &appsv1.DeploymentList{}}
+	lists := []client.ObjectList{&corev1.ConfigMapList{}, &corev1.SecretList{}, &appsv1.StatefulSetList{},
+		&appsv1.DeploymentList{}}
 	for _, list := range lists {
 		require.NoError(o, o.plane.Client.List(o.Context(), list, client.InNamespace(o.namespace)))
 	}
@@ -731,8 +753,8 @@ const (
 	tenant   = "example.com/tenant"
 )
 
-// TestLabelAndKeysOfTheRing: with a label of its own, a ring is sharded once its shards have the permission to write the label; objects with one key
-// are at one shard; and without a webhook, a change of the key is found, too.
+// TestLabelAndKeysOfTheRing: with a label of its own, a ring is sharded once its shards have the permission to write
+// the label; objects with one key are at one shard; and without a webhook, a change of the key is found, too.
 func TestLabelAndKeysOfTheRing(t *testing.T) {
 	w := newWorld(t, localplane.Shared(t), func(ring *v1alpha1.ClusterRing) {
 		ring.Spec.ShardLabel = ownLabel
@@ -740,7 +762,8 @@ func TestLabelAndKeysOfTheRing(t *testing.T) {
 	})
 
 	for _, name := range []string{"a", "b", "c"} {
-		s := &leasetest.Shard{Client: w.client, Ring: ringName, Namespace: namespace, Name: name, Duration: longest, ShardLabel: ownLabel}
+		s := &leasetest.Shard{Client: w.client, Ring: ringName, Namespace: namespace, Name: name, Duration: longest,
+			ShardLabel: ownLabel}
 		require.NoError(t, s.Acquire(t.Context()))
 	}
 

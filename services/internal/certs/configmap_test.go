@@ -32,7 +32,8 @@ func newReplica(t *testing.T, namespace string, clk *clocktesting.FakePassiveClo
 	t.Helper()
 
 	api := localplane.Shared(t).Client
-	secret := &Secret{Client: api, Name: types.NamespacedName{Namespace: namespace, Name: "tls"}, Policy: policy, Clock: clk}
+	secret := &Secret{Client: api, Name: types.NamespacedName{Namespace: namespace, Name: "tls"}, Policy: policy,
+		Clock: clk}
 
 	return &replica{Secret: secret, t: t, configMap: &ConfigMap{
 		Client: api, Live: api, Name: types.NamespacedName{Namespace: namespace, Name: "ca"}, Secret: secret,
@@ -190,7 +191,8 @@ type interrupted struct {
 	after func()
 }
 
-func (i *interrupted) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+func (i *interrupted) Get(ctx context.Context, key client.ObjectKey, into client.Object,
+	options ...client.GetOption) error {
 	err := i.Reader.Get(ctx, key, into, options...)
 	i.once.Do(i.after)
 
@@ -230,7 +232,8 @@ func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) 
 func TestBundleFile(t *testing.T) {
 	dir := t.TempDir()
 	m := fresh(t, policy, birth)
-	certFile, keyFile, bundleFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")
+	certFile, keyFile, bundleFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir,
+		"ca.crt")
 	require.NoError(t, os.WriteFile(certFile, m.data()[corev1.TLSCertKey], 0o600))
 	require.NoError(t, os.WriteFile(keyFile, m.data()[corev1.TLSPrivateKeyKey], 0o600))
 	require.NoError(t, os.WriteFile(bundleFile, m.bundlePEM(), 0o600))

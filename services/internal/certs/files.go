@@ -27,8 +27,8 @@ type Files struct {
 
 var _ Source = (*Files)(nil)
 
-// NewFiles reads the serving certificate with its private key and, unless bundlePath is empty, the bundle. All files are PEM. It
-// returns an error that names the file that is missing or unusable.
+// NewFiles reads the serving certificate with its private key and, unless bundlePath is empty, the bundle. All files
+// are PEM. It returns an error that names the file that is missing or unusable.
 func NewFiles(certPath, keyPath, bundlePath string, clk clock.WithTicker) (*Files, error) {
 	for _, path := range []string{certPath, keyPath} {
 		if _, err := os.Stat(path); err != nil {
@@ -93,8 +93,8 @@ func (f *Files) Ready(*http.Request) error { return nil }
 // bundleInterval is how often the file of a bundle is checked. A mounted Secret takes longer than that to change.
 const bundleInterval = 10 * time.Second
 
-// BundleFile is a PEM file with CA certificates that is read again periodically. It is a manager.Runnable for every replica, and
-// safe for concurrent use. Create it with [NewBundleFile].
+// BundleFile is a PEM file with CA certificates that is read again periodically. It is a manager.Runnable for every
+// replica, and safe for concurrent use. Create it with [NewBundleFile].
 type BundleFile struct {
 	path    string
 	clock   clock.WithTicker
@@ -102,9 +102,9 @@ type BundleFile struct {
 	pem     atomic.Pointer[[]byte]
 }
 
-// NewBundleFile reads the file. It returns an error that names the file if the file is missing or contains no certificates. After
-// [BundleFile.Start], changed is called with the content whenever it has changed. If the file becomes unusable, the error is
-// logged and the content remains as it was.
+// NewBundleFile reads the file. It returns an error that names the file if the file is missing or contains no
+// certificates. After [BundleFile.Start], changed is called with the content whenever it has changed. If the file
+// becomes unusable, the error is logged and the content remains as it was.
 func NewBundleFile(path string, clk clock.WithTicker, changed func(pem []byte)) (*BundleFile, error) {
 	b := &BundleFile{path: path, clock: clk, changed: changed}
 	if _, err := b.read(); err != nil {

@@ -26,8 +26,8 @@ const backdate = time.Hour
 type Policy struct {
 	// Service is the name of the service in the certificates; no decision depends on it.
 	Service string
-	// CALifetime is the time from the creation of a CA to its expiry. It must be at least three times CertLifetime, so that no
-	// serving certificate outlives its CA.
+	// CALifetime is the time from the creation of a CA to its expiry. It must be at least three times CertLifetime, so
+	// that no serving certificate outlives its CA.
 	CALifetime time.Duration
 	// CertLifetime is the same for serving certificates.
 	CertLifetime time.Duration
@@ -61,10 +61,10 @@ type Decision struct {
 
 // Next decides about the material at a given time.
 //
-// A CA or a serving certificate is replaced when a third of its lifetime is left. A new CA is first published in the bundle of
-// trusted CAs, and signs only [Policy.Overlap] later. By then, every client has the new bundle, so a served certificate is always
-// trusted by all clients. A certificate that would expire before that, for example after an increase of lifetimes, is replaced
-// when a tenth of its lifetime is left.
+// A CA or a serving certificate is replaced when a third of its lifetime is left. A new CA is first published in the
+// bundle of trusted CAs, and signs only [Policy.Overlap] later. By then, every client has the new bundle, so a served
+// certificate is always trusted by all clients. A certificate that would expire before that, for example after an
+// increase of lifetimes, is replaced when a tenth of its lifetime is left.
 func (p Policy) Next(now time.Time, m Material) Decision {
 	if why := p.unusableCA(now, m); why != "" {
 		return Decision{Action: RotateCA, Reason: why}
@@ -150,8 +150,8 @@ func (p Policy) apply(now time.Time, m Material, d Decision) (Material, error) {
 	}
 }
 
-// rotate creates a new CA. The CA that signed the serving certificate stays trusted while the certificate is served and until the
-// next rotation, because replicas do not all switch at the same moment.
+// rotate creates a new CA. The CA that signed the serving certificate stays trusted while the certificate is served and
+// until the next rotation, because replicas do not all switch at the same moment.
 func (p Policy) rotate(now time.Time, m Material) (Material, error) {
 	key, keyPEM, err := newKey()
 	if err != nil {
@@ -222,8 +222,8 @@ func (p Policy) issue(now time.Time, m Material) (Material, error) {
 	return parse(m.data()), nil
 }
 
-// hosts returns the names of the next serving certificate: ours, and those of the current certificate if ours are new. During an
-// update, replicas with the old and the new configuration must not replace each other's certificate.
+// hosts returns the names of the next serving certificate: ours, and those of the current certificate if ours are new.
+// During an update, replicas with the old and the new configuration must not replace each other's certificate.
 func (p Policy) hosts(m Material) []string {
 	hosts := slices.Clone(p.Hosts)
 
@@ -286,8 +286,8 @@ func sign(template, parent *x509.Certificate, public *ecdsa.PublicKey, signer an
 	return c, nil
 }
 
-// Keys of the Secret's data, in addition to those of every TLS Secret. The Secret also contains the private key of the CA,
-// because any replica may have to sign. Whoever can read it can also read the serving key.
+// Keys of the Secret's data, in addition to those of every TLS Secret. The Secret also contains the private key of the
+// CA, because any replica may have to sign. Whoever can read it can also read the serving key.
 const (
 	keyBundle = "ca.crt"
 	keyCAKey  = "ca.key"

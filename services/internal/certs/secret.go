@@ -1,25 +1,26 @@
 // Package certs maintains the serving certificate of a service, and the CA certificates that clients verify it with.
 //
-// [Secret] creates both itself: every replica reads one Secret, serves its certificate, and creates or replaces what is missing or
-// old. [Policy.Next], a pure function, decides what to do. Writes depend on the Secret's resourceVersion: if several replicas see
-// the same need, one succeeds, and the others use its result. No replica waits for a leader: a fresh installation is ready as soon
-// as its first replica has written the Secret. [Files] reads both from files that somebody else maintains. [ConfigMap] publishes
-// the CA certificates to clients that read them in the cluster.
+// [Secret] creates both itself: every replica reads one Secret, serves its certificate, and creates or replaces what is
+// missing or old. [Policy.Next], a pure function, decides what to do. Writes depend on the Secret's resourceVersion: if
+// several replicas see the same need, one succeeds, and the others use its result. No replica waits for a leader: a
+// fresh installation is ready as soon as its first replica has written the Secret. [Files] reads both from files that
+// somebody else maintains. [ConfigMap] publishes the CA certificates to clients that read them in the cluster.
 //
 // # Invariants
 //
 //  1. A certificate is served only after it has been in the Secret, and after its CA has been in the bundle for
 //     [Policy.Overlap], unless no other certificate works.
 //  2. The CA of a served certificate stays in the bundle.
-//  3. A Secret that is deleted or corrupted is replaced in the same gradual way, as long as one replica remembers it. To
-//     request a rotation, delete the Secret.
+//  3. A Secret that is deleted or corrupted is replaced in the same gradual way, as long as one replica remembers it.
+//     To request a rotation, delete the Secret.
 //  4. A ConfigMap never gets a bundle that is older than its current one, whichever replica writes it.
 //
 // # Rejected alternative
 //
-// github.com/open-policy-agent/cert-controller also maintains such a Secret. However, it serves from files, and so waits until the
-// kubelet refreshes a mounted Secret. It injects the CA into a fixed list of webhook configurations, but ours come and go with
-// rings. It replaces a CA immediately, without a time in which both are trusted, so calls fail in between.
+// github.com/open-policy-agent/cert-controller also maintains such a Secret. However, it serves from files, and so
+// waits until the kubelet refreshes a mounted Secret. It injects the CA into a fixed list of webhook configurations,
+// but ours come and go with rings. It replaces a CA immediately, without a time in which both are trusted, so calls
+// fail in between.
 package certs
 
 import (
@@ -144,7 +145,8 @@ func (s *Secret) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		return reconcile.Result{}, err
 	}
 
-	log.FromContext(ctx).Info("Certificates renewed", "secret", s.Name.String(), "action", string(d.Action), "reason", d.Reason)
+	log.FromContext(ctx).Info("Certificates renewed", "secret", s.Name.String(), "action", string(d.Action), "reason",
+		d.Reason)
 	s.load(ctx, m)
 
 	return reconcile.Result{RequeueAfter: staleRetry}, nil
@@ -279,15 +281,16 @@ func (o *SecretOptions) Validate() error {
 	}
 
 	if o.CertLifetime <= 0 || o.CALifetime < 3*o.CertLifetime {
-		errs = append(errs, fmt.Errorf("--tls-ca-lifetime (%s) must be at least three times --tls-cert-lifetime (%s), and both greater than 0",
+		errs = append(errs, fmt.Errorf("--tls-ca-lifetime (%s) must be at least three times --tls-cert-lifetime (%s), and "+
+			"both greater than 0",
 			o.CALifetime, o.CertLifetime))
 	}
 
 	return errors.Join(errs...)
 }
 
-// Policy returns the policy for the service's certificates with these hosts. A new CA is published for an hour before it signs,
-// or for a tenth of a certificate's lifetime if that is less.
+// Policy returns the policy for the service's certificates with these hosts. A new CA is published for an hour before
+// it signs, or for a tenth of a certificate's lifetime if that is less.
 func (o *SecretOptions) Policy(service string, hosts ...string) Policy {
 	return Policy{
 		Service:      service,
@@ -311,8 +314,8 @@ type maintainer struct {
 	subscribe func(look func())
 }
 
-// setup adds the controller to the manager. It runs in every replica, and once at the start: without the object, there would be
-// no event to start with.
+// setup adds the controller to the manager. It runs in every replica, and once at the start: without the object, there
+// would be no event to start with.
 func (m maintainer) setup(mgr manager.Manager, r reconcile.Reconciler) error {
 	begin := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		look := func() { queue.Add(reconcile.Request{NamespacedName: m.name}) }
@@ -330,7 +333,8 @@ func (m maintainer) setup(mgr manager.Manager, r reconcile.Reconciler) error {
 		WatchesRawSource(source.Func(begin)).
 		WithOptions(controller.Options{
 			NeedLeaderElection: new(false),
-			RateLimiter:        workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](staleRetry, 10*time.Second),
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](staleRetry,
+				10*time.Second),
 		}).
 		Complete(r)
 	if err != nil {

@@ -124,8 +124,10 @@ func TestRules(t *testing.T) {
 		{"a Namespace by its name", byName, namespace, named("", "team-a"), "/Namespace//team-a", true},
 		{"no namespace", byNamespace, cluster, named("", "c1"), "example.com/Cluster//c1", false},
 		{"a label", byTenant, deployment, named("team-a", "web", tenant, "acme"), "example.com//tenant/acme", true},
-		{"another kind with it, elsewhere", byTenant, secret, named("team-b", "token", tenant, "acme"), "example.com//tenant/acme", true},
-		{"a cluster-scoped kind with it", byTenant, cluster, named("", "c1", tenant, "acme"), "example.com//tenant/acme", true},
+		{"another kind with it, elsewhere", byTenant, secret, named("team-b", "token", tenant, "acme"),
+			"example.com//tenant/acme", true},
+		{"a cluster-scoped kind with it", byTenant, cluster, named("", "c1", tenant, "acme"), "example.com//tenant/acme",
+			true},
 		{"a label without a prefix", byApp, secret, named("team-b", "token", "app", "Web_1.x"), "//app/Web_1.x", true},
 		{"no label", byTenant, secret, named("team-b", "token", "tenant", "acme"), "/Secret/team-b/token", false},
 		{"an empty label", byTenant, secret, named("team-b", "token", tenant, ""), "/Secret/team-b/token", false},
@@ -180,8 +182,8 @@ func ExampleRule_Of() {
 	// Output: example.com//tenant/acme 1428501070 true
 }
 
-// With SHA-256 instead of the hash, the fullest of 3 shards has 1.020 times the mean of 8,200 objects, averaged over many such
-// series: 1.01 comes from the table, the rest from chance. The hash must be as good for names that count up.
+// With SHA-256 instead of the hash, the fullest of 3 shards has 1.020 times the mean of 8,200 objects, averaged over
+// many such series: 1.01 comes from the table, the rest from chance. The hash must be as good for names that count up.
 func TestSequentialNamesSpreadEvenly(t *testing.T) {
 	const objects, shards, series = 8200, 3, 40
 
@@ -209,7 +211,8 @@ func TestSequentialNamesSpreadEvenly(t *testing.T) {
 	require.Less(t, worst, 1.07)
 }
 
-// Objects are distributed over 1,024 equal parts of the hash space; chi-squared per degree of freedom is 1.00 ± 0.045 by chance.
+// Objects are distributed over 1,024 equal parts of the hash space; chi-squared per degree of freedom is 1.00 ± 0.045
+// by chance.
 func TestHashSpacePartsAreUsedEvenly(t *testing.T) {
 	const objects, parts = 65536, 1024
 
@@ -218,7 +221,10 @@ func TestHashSpacePartsAreUsedEvenly(t *testing.T) {
 		"padded": func(i int) key.Key {
 			return key.Key{Group: "apps", Kind: "Deployment", Name: fmt.Sprintf("web-%08d", i)}
 		},
-		"hexadecimal": func(i int) key.Key { return key.Key{Kind: "Pod", Namespace: "default", Name: fmt.Sprintf("job-%x", i)} },
+		"hexadecimal": func(i int) key.Key {
+			return key.Key{Kind: "Pod", Namespace: "default",
+				Name: fmt.Sprintf("job-%x", i)}
+		},
 		"namespaces": func(i int) key.Key {
 			return key.Key{Kind: "Secret", Namespace: fmt.Sprintf("team-%d", i), Name: "token"}
 		},

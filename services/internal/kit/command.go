@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// NewCommand returns the command of a service. Run it with [Main], or with ExecuteContext in tests: cancelling the context has
-// the effect of a signal. Several commands may run in one process.
+// NewCommand returns the command of a service. Run it with [Main], or with ExecuteContext in tests: cancelling the
+// context has the effect of a signal. Several commands may run in one process.
 func NewCommand(s Service) *cobra.Command {
 	o := &Options{}
 	hint := func(err error) error {
@@ -81,8 +81,9 @@ func validate(s Service, o *Options, cmd *cobra.Command) error {
 	return s.Validate()
 }
 
-// Main runs the command until it ends or the process gets SIGINT or SIGTERM. It returns the exit code: 0 after a graceful stop,
-// or 1 after an error, which it prints to stderr as one line. A second signal ends the process immediately.
+// Main runs the command until it ends or the process gets SIGINT or SIGTERM. It returns the exit code: 0 after a
+// graceful stop, or 1 after an error, which it prints to stderr as one line. A second signal ends the process
+// immediately.
 func Main(cmd *cobra.Command) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

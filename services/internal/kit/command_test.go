@@ -99,7 +99,8 @@ func TestHelpAndVersion(t *testing.T) {
 	code, stdout, _ := runMain(s, "--help")
 	require.Equal(t, 0, code)
 
-	for _, want := range []string{"The query service answers.", "ringquery --kubeconfig", "--health-probe-bind-address address", "--shutdown-delay time"} {
+	for _, want := range []string{"The query service answers.", "ringquery --kubeconfig",
+		"--health-probe-bind-address address", "--shutdown-delay time"} {
 		require.Contains(t, stdout, want)
 	}
 	require.NotContains(t, stdout, "leader-elect", "a service without leader election has no flags for it")
@@ -121,11 +122,13 @@ func TestTakenPort(t *testing.T) {
 		fs.StringVar(&webhook, "webhook-bind-address", "", "a service's own server")
 	}}
 
-	for _, flag := range []string{"health-probe-bind-address", "metrics-bind-address", "pprof-bind-address", "webhook-bind-address"} {
+	for _, flag := range []string{"health-probe-bind-address", "metrics-bind-address", "pprof-bind-address",
+		"webhook-bind-address"} {
 		args := []string{"--health-probe-bind-address=0", "--metrics-bind-address=0", "--" + flag + "=" + taken}
 		code, _, stderr := runMain(s, args...)
 		require.Equal(t, 1, code)
-		require.Equal(t, fmt.Sprintf("error: cannot listen on %s (--%s): address already in use; choose another address or stop what uses it\n", taken, flag), stderr)
+		require.Equal(t, fmt.Sprintf("error: cannot listen on %s (--%s): address already in use; choose another address "+
+			"or stop what uses it\n", taken, flag), stderr)
 	}
 }
 
@@ -138,7 +141,8 @@ func TestMissingCRD(t *testing.T) {
 	code, _, stderr := runMain(kit.Service{Name: service, Setup: nothing},
 		"--kubeconfig="+bare.Kubeconfig(), "--metrics-bind-address=0", "--health-probe-bind-address=0")
 	require.Equal(t, 1, code)
-	require.Equal(t, "error: the API server at "+strings.TrimSuffix(bare.Config.Host, "/")+" does not serve clusterrings.sharding.timebertt.dev/v1alpha1; apply deploy/base/crd first\n", stderr)
+	require.Equal(t, "error: the API server at "+strings.TrimSuffix(bare.Config.Host,
+		"/")+" does not serve clusterrings.sharding.timebertt.dev/v1alpha1; apply deploy/base/crd first\n", stderr)
 }
 
 func TestRejectedCredentials(t *testing.T) {
@@ -155,13 +159,18 @@ func TestRejectedCredentials(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, clientcmd.WriteToFile(*config, path))
 
-	code, _, stderr := runMain(kit.Service{Name: service, Setup: nothing}, "--kubeconfig="+path, "--metrics-bind-address=0", "--health-probe-bind-address=0")
+	code, _, stderr := runMain(kit.Service{Name: service, Setup: nothing}, "--kubeconfig="+path,
+		"--metrics-bind-address=0", "--health-probe-bind-address=0")
 	require.Equal(t, 1, code)
-	require.Contains(t, stderr, "does not accept the credentials; check that the token or certificate in --kubeconfig is valid")
+	require.Contains(t, stderr, "does not accept the credentials; check that the token or certificate in --kubeconfig "+
+		"is valid")
 }
 
 func TestSetupFails(t *testing.T) {
-	s := kit.Service{Name: service, Setup: func(context.Context, *kit.Runtime) error { return errors.New("no certificate in /tls") }}
+	s := kit.Service{Name: service, Setup: func(context.Context,
+		*kit.Runtime) error {
+		return errors.New("no certificate in /tls")
+	}}
 	i := start(t, s, kubeconfig(t))
 	require.EqualError(t, i.wait(t), "set up leasemonitor: no certificate in /tls")
 }
@@ -190,7 +199,8 @@ func TestSignals(t *testing.T) {
 	require.EqualError(t, <-ended, "signal: interrupt")
 }
 
-// TestStopsWhileCachesAreNotFilled: a service that waits for rights ends when it is told to, without waiting any longer.
+// TestStopsWhileCachesAreNotFilled: a service that waits for rights ends when it is told to, without waiting any
+// longer.
 func TestStopsWhileCachesAreNotFilled(t *testing.T) {
 	plane := localplane.Shared(t)
 	namespace := plane.Namespace(t)
@@ -228,7 +238,8 @@ func startProcess(t *testing.T, args ...string) *childProcess {
 // waitStatus waits until /readyz answers with the status.
 func (p *childProcess) waitStatus(t *testing.T, status int) {
 	t.Helper()
-	require.Eventually(t, func() bool { code, _ := get("http://" + p.health + "/readyz"); return code == status }, soon, tick, "%s", p.out)
+	require.Eventually(t, func() bool { code, _ := get("http://" + p.health + "/readyz"); return code == status }, soon,
+		tick, "%s", p.out)
 }
 
 // writeKubeconfig returns the path of a kubeconfig that names the server and nothing else.

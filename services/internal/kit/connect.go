@@ -114,12 +114,15 @@ func explainAPIError(err error, host, gv string) error {
 	case apierrors.IsNotFound(err):
 		return errMissingCRD(host, gv)
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("the API server at %s does not accept the credentials; check that the token or certificate in --kubeconfig is valid: %w", host, err)
+		return fmt.Errorf("the API server at %s does not accept the credentials; check that the token or certificate in "+
+			"--kubeconfig is valid: %w", host, err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("the API server at %s does not allow discovery; check the permissions of the service account: %w", host, err)
+		return fmt.Errorf("the API server at %s does not allow discovery; check the permissions of the service account: %w",
+			host, err)
 	}
 
-	return fmt.Errorf("cannot reach the Kubernetes API server at %s: %w; check --kubeconfig and that the server runs", host, rootCause(err))
+	return fmt.Errorf("cannot reach the Kubernetes API server at %s: %w; check --kubeconfig and that the server runs",
+		host, rootCause(err))
 }
 
 // rootCause drops the layers of net/http and net that repeat the URL and the addresses.

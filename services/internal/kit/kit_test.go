@@ -67,12 +67,14 @@ type instance struct {
 func start(t *testing.T, s kit.Service, args ...string) *instance {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	i := &instance{health: localplane.FreeAddress(t), metrics: localplane.FreeAddress(t), out: &output.Buffer{}, cancel: cancel, done: make(chan error, 1)}
+	i := &instance{health: localplane.FreeAddress(t), metrics: localplane.FreeAddress(t), out: &output.Buffer{},
+		cancel: cancel, done: make(chan error, 1)}
 	cmd := kit.NewCommand(s)
 	cmd.SetOut(i.out)
 	cmd.SetErr(i.out)
 
-	cmd.SetArgs(append([]string{"--health-probe-bind-address=" + i.health, "--metrics-bind-address=" + i.metrics}, args...))
+	cmd.SetArgs(append([]string{"--health-probe-bind-address=" + i.health, "--metrics-bind-address=" + i.metrics},
+		args...))
 	go func() { i.done <- cmd.ExecuteContext(ctx) }()
 	t.Cleanup(cancel)
 
@@ -310,7 +312,8 @@ func TestFailingRunnableStopsTheService(t *testing.T) {
 // TestHandOver: the next leader works as soon as, and not before, the last worker of the former has returned.
 func TestHandOver(t *testing.T) {
 	dropLeaderLease(t)
-	slow := []string{kubeconfig(t), "--leader-elect-lease-duration=1h", "--leader-elect-retry-period=100ms", "--leader-elect-renew-deadline=30s"}
+	slow := []string{kubeconfig(t), "--leader-elect-lease-duration=1h", "--leader-elect-retry-period=100ms",
+		"--leader-elect-renew-deadline=30s"}
 	first, second := newWorker(t), newWorker(t)
 	leader := start(t, first.service(), slow...)
 	receive(t, first.working, "first leader")
@@ -345,7 +348,8 @@ func TestStuckWorkerKeepsTheLease(t *testing.T) {
 	w := newWorker(t)
 	i := start(t, w.service(), kubeconfig(t), "--shutdown-grace=100ms")
 	receive(t, w.working, "leader")
-	require.EqualError(t, i.stop(t), "work still runs 100ms after the stop began (--shutdown-grace); exiting without releasing the leader Lease")
+	require.EqualError(t, i.stop(t), "work still runs 100ms after the stop began (--shutdown-grace); exiting without "+
+		"releasing the leader Lease")
 	require.NotEmpty(t, leaderLease(t))
 
 	w.letGo() // a process would have ended by now; here its goroutines live on and clean up
@@ -383,7 +387,8 @@ func getLeaderLease(t *testing.T) *coordinationv1.Lease {
 	t.Helper()
 
 	lease := &coordinationv1.Lease{}
-	require.NoError(t, localplane.Shared(t).Client.Get(t.Context(), client.ObjectKey{Namespace: "sharding-system", Name: service}, lease))
+	require.NoError(t, localplane.Shared(t).Client.Get(t.Context(), client.ObjectKey{Namespace: "sharding-system",
+		Name: service}, lease))
 
 	return lease
 }

@@ -22,11 +22,12 @@ var errStillWorking = errors.New("the leader Lease is kept, because this process
 
 // leadership is the leader Lease as the manager's elector sees it, made safe in two ways that the elector is not:
 //
-//   - The elector releases the Lease at the end of every term, also when it failed to renew in time, while the controllers
-//     still run. leadership lets a release pass only once the workers are gone.
-//   - The elector notices a loss late: it goes on trying for its renew deadline after another process took the Lease, and
-//     then waits for the release before it tells anybody, possibly for longer than the Lease lasts. leadership reports the
-//     loss when it sees another holder, and before the Lease can have expired since the last renewal was sent.
+//   - The elector releases the Lease at the end of every term, also when it failed to renew in time, while the
+//     controllers still run. leadership lets a release pass only once the workers are gone.
+//   - The elector notices a loss late: it goes on trying for its renew deadline after another process took the Lease,
+//     and then waits for the release before it tells anybody, possibly for longer than the Lease lasts. leadership
+//     reports the loss when it sees another holder, and before the Lease can have expired since the last renewal was
+//     sent.
 type leadership struct {
 	resourcelock.Interface
 	workersGone *latch
@@ -101,7 +102,8 @@ func (l *leadership) Update(ctx context.Context, record resourcelock.LeaderElect
 	return err //nolint:wrapcheck // the elector asks for the API's own errors
 }
 
-// holds reports whether this process may act as the leader now. A process that was suspended may ask before the timer of its term has fired.
+// holds reports whether this process may act as the leader now. A process that was suspended may ask before the timer
+// of its term has fired.
 func (l *leadership) holds() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,8 +161,9 @@ func (l *leadership) endTerm() {
 // errNotLeader refuses a write.
 var errNotLeader = errors.New("refused to write: this process does not hold the leader Lease")
 
-// gate lets requests that write pass only while this process may act as the leader. A service of its own ends its process when it loses the
-// leader Lease, which stops whatever still runs. One inside another program cannot, so its writes stop here.
+// gate lets requests that write pass only while this process may act as the leader. A service of its own ends its
+// process when it loses the leader Lease, which stops whatever still runs. One inside another program cannot, so its
+// writes stop here.
 type gate struct {
 	http.RoundTripper
 	leader *leadership
@@ -191,7 +194,8 @@ func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.RoundTripper.RoundTrip(r) //nolint:wrapcheck // the client asks for the error of its transport
 }
 
-// phases learns from the manager how far it has come, by runnables that do nothing but are started and stopped in order.
+// phases learns from the manager how far it has come, by runnables that do nothing but are started and stopped in
+// order.
 type phases struct {
 	// started closes when the caches are filled.
 	started *latch
@@ -201,8 +205,8 @@ type phases struct {
 	workersGone *latch
 }
 
-// addPhases registers the marks. The manager stops its groups one after the other and waits for each: runnables of every
-// replica, then those of the leader (controllers), then caches, webhooks and HTTP servers.
+// addPhases registers the marks. The manager stops its groups one after the other and waits for each: runnables of
+// every replica, then those of the leader (controllers), then caches, webhooks and HTTP servers.
 func addPhases(mgr manager.Manager, workersGone *latch) (*phases, error) {
 	p := &phases{started: newLatch(), stopping: newLatch(), workersGone: workersGone}
 	if err := mgr.Add(everyReplica{p}); err != nil {

@@ -51,7 +51,8 @@ func newTestLeadership() (*leadership, *lock) {
 	fake := testclock.NewFakeClock(time.Unix(0, 0))
 	server := &lock{clock: fake}
 
-	return &leadership{Interface: server, workersGone: newLatch(), clock: fake, term: 13 * time.Second, lost: make(chan error, 1)}, server
+	return &leadership{Interface: server, workersGone: newLatch(), clock: fake, term: 13 * time.Second,
+		lost: make(chan error, 1)}, server
 }
 
 var held = resourcelock.LeaderElectionRecord{HolderIdentity: "me"}
@@ -67,7 +68,8 @@ func TestTermCountsFromTheRequest(t *testing.T) {
 	require.Empty(t, l.lost)
 	server.clock.Step(time.Millisecond)
 	require.Len(t, l.lost, 1)
-	require.EqualError(t, <-l.lost, "lost the leader Lease ns/service: it could not be renewed for 13s; exiting immediately, so that no two instances work")
+	require.EqualError(t, <-l.lost, "lost the leader Lease ns/service: it could not be renewed for 13s; exiting "+
+		"immediately, so that no two instances work")
 }
 
 // TestFailedRenewalsEndTheTerm: the elector may go on trying; the term ends.
@@ -123,8 +125,8 @@ func TestOtherHolder(t *testing.T) {
 // asleep is a clock whose timers never fire, as in a process that was suspended and has just been resumed.
 type asleep struct{ *testclock.FakeClock }
 
-// TestNoWriteAfterTheTerm: reads always pass. Writes pass from the first renewal until the term is over, whether the timer of the term has fired or not,
-// and until the Lease is released or seen at another holder.
+// TestNoWriteAfterTheTerm: reads always pass. Writes pass from the first renewal until the term is over, whether the
+// timer of the term has fired or not, and until the Lease is released or seen at another holder.
 func TestNoWriteAfterTheTerm(t *testing.T) {
 	var reached atomic.Int32
 

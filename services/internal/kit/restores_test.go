@@ -82,7 +82,8 @@ func TestRestores(t *testing.T) {
 
 func TestChanged(t *testing.T) {
 	entry := func(manager string, second int64, fields string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Manager: manager, Time: new(metav1.Unix(second, 0)), FieldsV1: metav1.NewFieldsV1(fields)}
+		return metav1.ManagedFieldsEntry{Manager: manager, Time: new(metav1.Unix(second, 0)),
+			FieldsV1: metav1.NewFieldsV1(fields)}
 	}
 	have := &corev1.Pod{Spec: corev1.PodSpec{
 		NodeName: "n", Containers: []corev1.Container{{Name: "a", Image: "theirs"}, {Name: "b", Image: "same"}, {Name: "c"}},

@@ -215,10 +215,11 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 	return r.await(done, lost)
 }
 
-// drain reports not ready and goes on serving for the shutdown delay. It returns true, with the reason, when the service
-// ended before that time was over.
+// drain reports not ready and goes on serving for the shutdown delay. It returns true, with the reason, when the
+// service ended before that time was over.
 func (r *running) drain(done, lost <-chan error) (bool, error) {
-	r.log.Info("Stopping: no longer ready", "delay", r.options.ShutdownDelay.String(), "grace", r.options.ShutdownGrace.String())
+	r.log.Info("Stopping: no longer ready", "delay", r.options.ShutdownDelay.String(), "grace",
+		r.options.ShutdownGrace.String())
 	r.draining.close()
 
 	if !r.phases.started.closed() {
@@ -256,7 +257,8 @@ func (r *running) await(done, lost <-chan error) error {
 	case err := <-lost:
 		return err
 	case <-grace.C():
-		return fmt.Errorf("work still runs %s after the stop began (--shutdown-grace); exiting without releasing the leader Lease", r.options.ShutdownGrace)
+		return fmt.Errorf("work still runs %s after the stop began (--shutdown-grace); exiting without releasing the "+
+			"leader Lease", r.options.ShutdownGrace)
 	}
 }
 

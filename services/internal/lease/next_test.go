@@ -48,9 +48,11 @@ func TestNextAtTheEdges(t *testing.T) {
 	}
 }
 
-// The kubelet's word counts at any age, whatever has happened to other shards, and only for a Lease that the shard holds.
+// The kubelet's word counts at any age, whatever has happened to other shards, and only for a Lease that the shard
+// holds.
 func TestNextBelievesTheKubelet(t *testing.T) {
-	s := lease.Snapshot{Shard: shard, Record: lease.Record{Holder: shard, Duration: time.Minute}, Ended: true, Together: true}
+	s := lease.Snapshot{Shard: shard, Record: lease.Record{Holder: shard, Duration: time.Minute}, Ended: true,
+		Together: true}
 	require.Equal(t, lease.Decision{State: lease.Uncertain, Action: lease.Acquire}, lease.Next(s, 0))
 
 	s.Holder = ""
@@ -72,7 +74,8 @@ func TestNextProperties(t *testing.T) {
 			Transitions: rapid.Int32().Draw(t, "transitions"),
 		}}
 		age := time.Duration(rapid.Int64Range(0, 3*int64(s.Duration)).Draw(t, "age"))
-		s.Deleting, s.Moving, s.Together = rapid.Bool().Draw(t, "deleting"), rapid.Bool().Draw(t, "moving"), rapid.Bool().Draw(t, "together")
+		s.Deleting, s.Moving, s.Together = rapid.Bool().Draw(t, "deleting"), rapid.Bool().Draw(t,
+			"moving"), rapid.Bool().Draw(t, "together")
 		s.Ended = rapid.Bool().Draw(t, "ended")
 		s.Kept = time.Duration(rapid.Int64Range(0, 25*int64(s.Duration)).Draw(t, "kept"))
 		d := lease.Next(s, age)
@@ -87,7 +90,8 @@ func TestNextProperties(t *testing.T) {
 		if d.Action == lease.Renew {
 			require.True(t, d.State == lease.Dead && s.Moving && s.Holder == "shardlease-controller" && s.Kept < 10*s.Duration)
 		}
-		require.Equal(t, d.Action == lease.None && !ending, d.CheckAfter > 0, "either there is something to do or something to wait for")
+		require.Equal(t, d.Action == lease.None && !ending, d.CheckAfter > 0,
+			"either there is something to do or something to wait for")
 
 		if d.CheckAfter > 0 {
 			same := func(a, b lease.Decision) bool { return a.State == b.State && a.Action == b.Action }
@@ -106,8 +110,8 @@ func TestStatesOnTheWire(t *testing.T) {
 	require.False(t, lease.State("").Available())
 }
 
-// Whatever a Lease contains, there is a decision about it, and the API server accepts what is written to take it: its validation
-// requires a positive duration and transitions that are not negative.
+// Whatever a Lease contains, there is a decision about it, and the API server accepts what is written to take it: its
+// validation requires a positive duration and transitions that are not negative.
 func FuzzNext(f *testing.F) {
 	f.Add(shard, int32(15), int32(0), int64(0), int64(time.Hour), uint8(0))
 	f.Add("", int32(math.MaxInt32), int32(math.MaxInt32), int64(math.MinInt64), int64(math.MaxInt64), uint8(255))

@@ -105,7 +105,8 @@ func TestTogether(t *testing.T) {
 	const d = 10 * time.Second
 
 	held := func(age time.Duration) lease.Observed {
-		return lease.Observed{Snapshot: lease.Snapshot{Shard: shard, Record: lease.Record{Holder: shard, Duration: d}}, Age: age}
+		return lease.Observed{Snapshot: lease.Snapshot{Shard: shard, Record: lease.Record{Holder: shard, Duration: d}},
+			Age: age}
 	}
 	taken := func(kept time.Duration) lease.Observed {
 		return lease.Observed{Snapshot: lease.Snapshot{
@@ -157,7 +158,8 @@ func TestObserverMeasuresSinceTheRecordChanged(t *testing.T) {
 	record := lease.Record{Holder: shard}
 	require.Zero(t, o.Observe(here, record, now))
 	require.Equal(t, 5*time.Second, o.Observe(here, record, now.Add(5*time.Second)))
-	require.Zero(t, o.Observe(there, record, now.Add(6*time.Second)), "the same name in another namespace is another Lease")
+	require.Zero(t, o.Observe(there, record, now.Add(6*time.Second)),
+		"the same name in another namespace is another Lease")
 	require.Equal(t, 7*time.Second, o.Observe(here, record, now.Add(7*time.Second)))
 
 	record.Transitions++
@@ -175,7 +177,8 @@ func TestObserverNeverMeasuresLessThanNothing(t *testing.T) {
 	record := lease.Record{Holder: shard}
 	require.Zero(t, o.Observe(here, record, monday.Time))
 	require.Zero(t, o.Observe(here, record, monday.Add(-time.Hour)))
-	require.Equal(t, time.Second, o.Observe(here, record, monday.Add(time.Second)), "going back must not start the age anew")
+	require.Equal(t, time.Second, o.Observe(here, record, monday.Add(time.Second)),
+		"going back must not start the age anew")
 }
 
 func TestObserverIsSafeForConcurrentUse(t *testing.T) {

@@ -80,7 +80,8 @@ func Source(of toolscache.ListerWatcher) toolscache.ListerWatcher {
 }
 
 // inPages reads all pages and returns one list of slim Leases.
-func inPages(opts metav1.ListOptions, read func(metav1.ListOptions) (*coordinationv1.LeaseList, error)) (*coordinationv1.LeaseList, error) {
+func inPages(opts metav1.ListOptions, read func(metav1.ListOptions) (*coordinationv1.LeaseList,
+	error)) (*coordinationv1.LeaseList, error) {
 	all := &coordinationv1.LeaseList{}
 
 	for opts.Limit = mostPerPage; ; {

@@ -327,13 +327,14 @@ func BenchmarkViewAfterChange(b *testing.B) {
 	}
 }
 
-// Hostile Leases beside a shard: whatever they contain, every available name belongs to one Lease and can be a label value, and
-// Leases in a namespace that does not count change nothing.
+// Hostile Leases beside a shard: whatever they contain, every available name belongs to one Lease and can be a label
+// value, and Leases in a namespace that does not count change nothing.
 func FuzzHostileLeases(f *testing.F) {
 	f.Add("ns", "a", "a", int32(15), "tenant", "a", "a", int32(1<<31-1))
 	f.Add("ns", "", "", int32(-1), "tenant", "-", "-", int32(0))
 
-	f.Fuzz(func(t *testing.T, namespace1, name1, holder1 string, seconds1 int32, namespace2, name2, holder2 string, seconds2 int32) {
+	f.Fuzz(func(t *testing.T, namespace1, name1, holder1 string, seconds1 int32, namespace2, name2, holder2 string,
+		seconds2 int32) {
 		hostile := []*coordinationv1.Lease{
 			leaseWith(namespace1, name1, holder1, seconds1), leaseWith(namespace2, name2, holder2, seconds2),
 		}
@@ -369,7 +370,8 @@ func FuzzHostileLeases(f *testing.F) {
 
 func leaseWith(namespace, name, holder string, seconds int32) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{contract.LabelClusterRing: "r"}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+			Labels: map[string]string{contract.LabelClusterRing: "r"}},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds},
 	}
 }

@@ -61,8 +61,9 @@ func TestAvailability(t *testing.T) {
 			available: []string{"a", "c"},
 		},
 		{
-			name:      "Leases of other rings and of none",
-			leases:    []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("other", "ns/b", "b"), leaseOf("", "ns/c", "c"), {}},
+			name: "Leases of other rings and of none",
+			leases: []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("other", "ns/b", "b"),
+				leaseOf("", "ns/c", "c"), {}},
 			available: []string{"a"},
 		},
 		{
@@ -151,7 +152,8 @@ func TestHoldOffsAreSeen(t *testing.T) {
 	}
 
 	leases := []*coordinationv1.Lease{
-		announces("n/a", "a"), leaseOf("r", "m/b", "gone"), announces("n/b", "b"), leaseOf("r", "n/c", "c"), announces("n/d", ""),
+		announces("n/a", "a"), leaseOf("r", "m/b", "gone"), announces("n/b", "b"), leaseOf("r", "n/c", "c"), announces("n/d",
+			""),
 	}
 	v := membership.NewView("r", leases, nil)
 
@@ -229,7 +231,8 @@ func TestShardsAreCapped(t *testing.T) {
 
 	const limit = ": the ring has 2000 shards with older Leases, which is the limit: use several rings, " +
 		"or set spec.shardNamespaces if these Leases are not those of shards"
-	require.Equal(t, []string{"shard ns/a-flood-0" + limit, "shard ns/a-flood-2" + limit, "shard ns/a-flood-3" + limit}, view.Problems())
+	require.Equal(t, []string{"shard ns/a-flood-0" + limit, "shard ns/a-flood-2" + limit, "shard ns/a-flood-3" + limit},
+		view.Problems())
 
 	index.Delete(types.NamespacedName{Namespace: "ns", Name: "shard-00000"})
 	require.True(t, index.View("r").Available("a-flood-2"), "the next one, of two of the same age")
@@ -255,7 +258,8 @@ func stops(l *coordinationv1.Lease, renewed time.Time) *coordinationv1.Lease {
 	return l
 }
 
-// A shard that stops works, but gets no objects. Whether a renewal is that of a process that stops is in the renewal itself.
+// A shard that stops works, but gets no objects. Whether a renewal is that of a process that stops is in the renewal
+// itself.
 func TestShardThatStops(t *testing.T) {
 	renewed := time.Unix(1_800_000_000, 0)
 	old := stops(leaseOf("r", "ns/c", "c"), renewed)
@@ -287,22 +291,26 @@ func TestShardsMustFollowTheLabelOfTheirRing(t *testing.T) {
 
 		return l
 	}
-	leases := []*coordinationv1.Lease{says("default", ""), says("other", other), says("right", label), says("long", label+strings.Repeat("x", 1000))}
+	leases := []*coordinationv1.Lease{says("default", ""), says("other", other), says("right", label),
+		says("long", label+strings.Repeat("x", 1000))}
 
 	ring := &v1alpha1.ClusterRing{}
 	ring.Name = "r"
 
 	view := membership.RulesOf(ring).View("r", leases, nil)
 	require.Equal(t, []string{"default"}, view.WorkingShards())
-	require.Contains(t, view.Problems()[1], "shard n/other: the shard selects its objects by the label "+other+", but the ring has no spec.shardLabel")
+	require.Contains(t, view.Problems()[1],
+		"shard n/other: the shard selects its objects by the label "+other+", but the ring has no spec.shardLabel")
 
 	ring.Spec.ShardLabel = label
 	view = membership.RulesOf(ring).View("r", leases, nil)
 	require.Equal(t, []string{"right"}, view.AvailableShards())
 	require.Equal(t, []string{"right"}, view.WorkingShards())
 	require.Len(t, view.Problems(), 3)
-	require.Contains(t, view.Problems()[0], "shard n/default: the shard does not announce by which label it selects its objects, and spec.shardLabel of the ring is "+label)
-	require.Contains(t, view.Problems()[2], "shard n/other: the shard selects its objects by the label "+other+", but spec.shardLabel of the ring is "+label)
+	require.Contains(t, view.Problems()[0], "shard n/default: the shard does not announce by which label it selects "+
+		"its objects, and spec.shardLabel of the ring is "+label)
+	require.Contains(t, view.Problems()[2],
+		"shard n/other: the shard selects its objects by the label "+other+", but spec.shardLabel of the ring is "+label)
 	require.Less(t, len(view.Problems()[1]), 1000, "what a Lease says is not passed on at any length")
 
 	// An index notices a change of the ring and of a Lease.
@@ -340,7 +348,8 @@ func TestLeasesElsewhereDoNotCount(t *testing.T) {
 
 func TestIndexFollowsTheNamespacesThatCount(t *testing.T) {
 	ring := func(namespaces ...string) *v1alpha1.ClusterRing {
-		return &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: v1alpha1.ClusterRingSpec{ShardNamespaces: namespaces}}
+		return &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r"},
+			Spec: v1alpha1.ClusterRingSpec{ShardNamespaces: namespaces}}
 	}
 
 	x, changes := watched()
@@ -387,7 +396,8 @@ func TestAnyLeasesElsewhereMakeNoDifference(t *testing.T) {
 		}
 
 		want := membership.NewView("r", one, nil)
-		for _, got := range []*membership.View{x.View("r"), membership.Rules{Namespaces: membership.Namespaces{"one"}}.View("r", leases, nil)} {
+		for _, got := range []*membership.View{x.View("r"),
+			membership.Rules{Namespaces: membership.Namespaces{"one"}}.View("r", leases, nil)} {
 			require.True(t, slices.Equal(want.Shards(), got.Shards()))
 			require.Equal(t, want.AvailableShards(), got.AvailableShards())
 			require.Equal(t, want.Problems(), got.Problems())
@@ -404,9 +414,11 @@ func in(pod string, l *coordinationv1.Lease) *coordinationv1.Lease {
 
 func TestRunBy(t *testing.T) {
 	v := membership.Rules{Namespaces: membership.Namespaces{"ns", "more"}}.View("r", []*coordinationv1.Lease{
-		leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/released", ""), leaseOf("r", "ns/taken", contract.LeaseControllerIdentity),
+		leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/released", ""), leaseOf("r", "ns/taken",
+			contract.LeaseControllerIdentity),
 		leaseOf("r", "elsewhere/x", "x"), leaseOf("other", "ns/y", "y"),
-		leaseOf("r", "ns/once", "once"), leaseOf("r", "more/once", ""), leaseOf("r", "ns/twice", "twice"), leaseOf("r", "more/twice", "twice"),
+		leaseOf("r", "ns/once", "once"), leaseOf("r", "more/once", ""), leaseOf("r", "ns/twice", "twice"), leaseOf("r",
+			"more/twice", "twice"),
 		in("pod-0", leaseOf("r", "ns/slot-0", "slot-0")), in("pod-1", leaseOf("r", "ns/slot-1", "")),
 		in("pod-2", leaseOf("r", "ns/slot-2", "slot-2")), in("pod-2", leaseOf("r", "ns/slot-3", "slot-3")),
 		stops(leaseOf("r", "ns/stops", "stops"), time.Unix(1_800_000_000, 0)),
@@ -467,14 +479,17 @@ func TestActiveShards(t *testing.T) {
 		available       []string
 		standby, worked int
 	}{
-		{name: "all", leases: []*coordinationv1.Lease{takenAt("a", 0, 0), takenAt("b", 1, 1)}, available: []string{"a", "b"}, worked: 2},
+		{name: "all", leases: []*coordinationv1.Lease{takenAt("a", 0, 0), takenAt("b", 1, 1)}, available: []string{"a", "b"},
+			worked: 2},
 		{
 			name: "those that have held their Leases for longest", active: 2,
-			leases:    []*coordinationv1.Lease{takenAt("a", 0, 3*time.Second), takenAt("b", 0, time.Second), takenAt("c", 0, 2*time.Second)},
+			leases: []*coordinationv1.Lease{takenAt("a", 0, 3*time.Second), takenAt("b", 0, time.Second),
+				takenAt("c", 0, 2*time.Second)},
 			available: []string{"b", "c"}, standby: 1, worked: 3,
 		},
 		{
-			name: "fewer than there may be", active: 3, leases: []*coordinationv1.Lease{takenAt("a", 0, 0)}, available: []string{"a"}, worked: 1,
+			name: "fewer than there may be", active: 3, leases: []*coordinationv1.Lease{takenAt("a", 0,
+				0)}, available: []string{"a"}, worked: 1,
 		},
 		{
 			name: "a shard whose clock is behind has not taken its Lease before it was created", active: 1,
@@ -516,7 +531,8 @@ func TestRingsChooseDifferentActiveShards(t *testing.T) {
 	require.Greater(t, len(chosen), 1)
 }
 
-// A shard that joins changes nothing while enough others are available, and a shard that is lost is replaced by exactly one other.
+// A shard that joins changes nothing while enough others are available, and a shard that is lost is replaced by exactly
+// one other.
 func TestActiveShardsStayActive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching("[a-z]{1,3}"), 2, 12, rapid.ID).Draw(t, "names")
@@ -537,7 +553,8 @@ func TestActiveShardsStayActive(t *testing.T) {
 		require.Equal(t, before, rules.View("r", joined, nil).AvailableShards())
 
 		lost := rapid.SampledFrom(before).Draw(t, "lost")
-		after := rules.View("r", slices.DeleteFunc(joined, func(l *coordinationv1.Lease) bool { return l.Name == lost }), nil).AvailableShards()
+		after := rules.View("r", slices.DeleteFunc(joined, func(l *coordinationv1.Lease) bool { return l.Name == lost }),
+			nil).AvailableShards()
 		require.Len(t, after, active)
 
 		replaced := slices.DeleteFunc(slices.Clone(after), func(name string) bool { return slices.Contains(before, name) })
@@ -548,7 +565,8 @@ func TestActiveShardsStayActive(t *testing.T) {
 
 // What would be, if other shards were there.
 func TestActivate(t *testing.T) {
-	leases := []*coordinationv1.Lease{takenAt("a", 0, 3*time.Second), takenAt("b", 0, time.Second), takenAt("c", 0, 2*time.Second)}
+	leases := []*coordinationv1.Lease{takenAt("a", 0, 3*time.Second), takenAt("b", 0, time.Second),
+		takenAt("c", 0, 2*time.Second)}
 	v := membership.Rules{Active: 2}.View("r", leases, nil)
 
 	require.Equal(t, []string{"b", "c"}, v.Activate([]string{"a", "b", "c"}))

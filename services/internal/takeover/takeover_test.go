@@ -61,7 +61,8 @@ func (w *world) released() *leasetest.Shard {
 	return a
 }
 
-// many creates the Leases of n shards, of which the first ones are held and the others released, and returns their names.
+// many creates the Leases of n shards, of which the first ones are held and the others released, and returns their
+// names.
 func (w *world) many(n, held int) (names []string) {
 	w.Helper()
 
@@ -384,7 +385,8 @@ func TestOneReadServesConcurrentQuestions(t *testing.T) {
 	require.Equal(t, 1, counter.lists)
 }
 
-// When a third of a thousand shards has died, a read per shard would send thousands of requests per second to the API server.
+// When a third of a thousand shards has died, a read per shard would send thousands of requests per second to the API
+// server.
 func TestOneReadServesManyShards(t *testing.T) {
 	w := newWorld(t)
 	counted := &countingReader{Reader: w.plane.Client}
@@ -487,7 +489,8 @@ func TestShardThatGoesOnHoldingItsLeaseIsAskedAboutMoreAndMoreSeldom(t *testing.
 	require.Equal(t, s, w.ask("a").RetryAfter, "it begins anew")
 }
 
-// A shard beyond the limit of a ring is not available, but it may have objects from the time before. It gives them up itself.
+// A shard beyond the limit of a ring is not available, but it may have objects from the time before. It gives them up
+// itself.
 func TestShardBeyondTheLimitKeepsItsObjects(t *testing.T) {
 	w := newWorld(t)
 	a := w.shard()
@@ -549,8 +552,9 @@ func TestShardsAreReadOneByOneWhileTheReadOfAllIsSlow(t *testing.T) {
 	require.Equal(t, tooLate+1, late.all, "another attempt to read all")
 }
 
-// When a third of a thousand shards has died, a busy API server takes long to list all Leases. If each shard were then read by itself, the API
-// server would scan a thousand Leases hundreds of times per second, and become slower and slower.
+// When a third of a thousand shards has died, a busy API server takes long to list all Leases. If each shard were then
+// read by itself, the API server would scan a thousand Leases hundreds of times per second, and become slower and
+// slower.
 func TestSlowReadsOfAllShardsServeForLonger(t *testing.T) {
 	w := newWorld(t)
 	counted := &countingReader{Reader: w.plane.Client}

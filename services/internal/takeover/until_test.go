@@ -265,7 +265,8 @@ func TestWaitIsBounded(t *testing.T) {
 	require.Equal(t, 5*time.Minute, w.ask("a").RetryAfter)
 }
 
-// A Lease that does not exist cannot be kept from a shard: objects of a shard that is long gone move however slow admission is.
+// A Lease that does not exist cannot be kept from a shard: objects of a shard that is long gone move however slow
+// admission is.
 func TestShardThatIsLongGoneIsNotExpectedBack(t *testing.T) {
 	w := newWorld(t)
 
@@ -311,7 +312,8 @@ func TestObjectsThatTheirShardDoesNotWatch(t *testing.T) {
 
 	v := in("other")
 	require.True(t, v.Allowed)
-	require.Equal(t, 1500*time.Millisecond, v.Until.Sub(w.clock.Now()), "another process may take the Lease now, and work after the hold-off")
+	require.Equal(t, 1500*time.Millisecond, v.Until.Sub(w.clock.Now()),
+		"another process may take the Lease now, and work after the hold-off")
 	require.False(t, in("mine").Allowed)
 	require.False(t, in("too").Allowed)
 	require.False(t, w.ask("a").Allowed, "not for all objects")
