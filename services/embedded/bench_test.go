@@ -16,8 +16,9 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
-// BenchmarkAssignment measures the time from when a create of an object returns to the user until a watch shows its shard: what an embedded sharder
-// adds to the time of the webhook's assignment, which is in the create. It does so for a ring with controlled resources, and for one without.
+// BenchmarkAssignment measures the time from when a create of an object returns to the user until a watch shows its
+// shard: what an embedded sharder adds to the time of the webhook's assignment, which is in the create. It does so for
+// a ring with controlled resources, and for one without.
 func BenchmarkAssignment(b *testing.B) {
 	b.Run("controlled", func(b *testing.B) { benchmark(b, func(*v1alpha1.ClusterRing) {}) })
 	b.Run("alone", func(b *testing.B) {
@@ -43,7 +44,8 @@ func benchmark(b *testing.B, change func(*v1alpha1.ClusterRing)) {
 
 	assigned := func(name string) {
 		for e := range events.ResultChan() {
-			if u, ok := e.Object.(*unstructured.Unstructured); ok && u.GetName() == name && u.GetLabels()[contract.ShardLabel(ringName)] != "" {
+			if u, ok := e.Object.(*unstructured.Unstructured); ok && u.GetName() == name &&
+				u.GetLabels()[contract.ShardLabel(ringName)] != "" {
 				return
 			}
 		}

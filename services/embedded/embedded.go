@@ -1,15 +1,17 @@
-// Package embedded lets the shards of a ring do without services of their own: they elect one of themselves, and the elected one also runs the
-// sharder of the ring.
+// Package embedded lets the shards of a ring do without services of their own: they elect one of themselves, and the
+// elected one also runs the sharder of the ring.
 //
 //	err := embedded.AddTo(mgr, embedded.Options{Ring: "example"}) // mgr is that of shard.NewManager
 //
-// The sharder is what the services leasemonitor and rebalancer run, for this one ring. There is no webhook: new objects are created without a
-// shard, and the sharder assigns them when its watch reports them. It reads and writes with the rights of the program, which needs more rights than
-// a shard: see docs/embedded.md. The ring is a ClusterRing with spec.sharder Embedded.
+// The sharder is what the services leasemonitor and rebalancer run, for this one ring. There is no webhook: new objects
+// are created without a shard, and the sharder assigns them when its watch reports them. It reads and writes with the
+// rights of the program, which needs more rights than a shard: see docs/embedded.md. The ring is a ClusterRing with
+// spec.sharder Embedded.
 //
 // # Guarantees
 //
-//  1. What is guaranteed for objects of a ring holds as with the services, except that an object is created without a shard.
+//  1. What is guaranteed for objects of a ring holds as with the services, except that an object is created without a
+//     shard.
 //  2. At most one sharder works on a ring, be it embedded or the services, also while spec.sharder changes.
 //  3. A process that is no longer elected sends no write of the sharder any more. Its own work as a shard goes on.
 package embedded
@@ -48,27 +50,30 @@ const (
 type Options struct {
 	// Ring is the name of the ring. Required.
 	Ring string
-	// Namespace is where the shards of the ring hold their Leases, and where the Lease of the election is. Default: the namespace of the Pod;
-	// required outside a cluster.
+	// Namespace is where the shards of the ring hold their Leases, and where the Lease of the election is. Default: the
+	// namespace of the Pod; required outside a cluster.
 	Namespace string
 
-	// LeaseDuration is how long the other shards wait after the elected one has vanished, in whole seconds. Default: 15 seconds.
+	// LeaseDuration is how long the other shards wait after the elected one has vanished, in whole seconds. Default: 15
+	// seconds.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long the elected shard tries to renew its Lease. It may write until it has not renewed it for this time, or for
-	// LeaseDuration less RetryPeriod if that is longer. Must be less than LeaseDuration. Default: two thirds of LeaseDuration.
+	// RenewDeadline is how long the elected shard tries to renew its Lease. It may write until it has not renewed it for
+	// this time, or for LeaseDuration less RetryPeriod if that is longer. Must be less than LeaseDuration. Default: two
+	// thirds of LeaseDuration.
 	RenewDeadline time.Duration
-	// RetryPeriod is the time between attempts to acquire or renew the Lease. Must be less than RenewDeadline / 1.2. Default: two fifteenths of
-	// LeaseDuration.
+	// RetryPeriod is the time between attempts to acquire or renew the Lease. Must be less than RenewDeadline / 1.2.
+	// Default: two fifteenths of LeaseDuration.
 	RetryPeriod time.Duration
 }
 
-// AddTo adds the sharder of the ring to a manager, which is usually that of a shard, but need not be. It starts with the manager, in every process
-// that calls AddTo, stands for election, and works while it is elected. Call it once, before the manager starts. The manager needs no leader
-// election for it, no scheme, and no cache: the sharder has its own.
+// AddTo adds the sharder of the ring to a manager, which is usually that of a shard, but need not be. It starts with
+// the manager, in every process that calls AddTo, stands for election, and works while it is elected. Call it once,
+// before the manager starts. The manager needs no leader election for it, no scheme, and no cache: the sharder has its
+// own.
 //
 // AddTo makes a few requests, for 10 seconds at most. It returns an error if the options are invalid, if the ring does
-// not exist, or if the manager already has a sharder. A ring whose spec.sharder is not Embedded is no error: the sharder
-// then stands by until that changes, so that the program can be rolled out first.
+// not exist, or if the manager already has a sharder. A ring whose spec.sharder is not Embedded is no error: the
+// sharder then stands by until that changes, so that the program can be rolled out first.
 func AddTo(mgr manager.Manager, o Options) error {
 	if err := addTo(mgr, o); err != nil {
 		return fmt.Errorf("add the embedded sharder of ring %q: %w", o.Ring, err)
@@ -107,16 +112,18 @@ func addTo(mgr manager.Manager, o Options) error {
 	}
 
 	if !self.Wanted(ring) {
-		log.Info("Another sharder than this one is to work on the ring: standing by", "spec.sharder", cmp.Or(ring.Spec.Sharder, v1alpha1.SharderServices),
+		log.Info("Another sharder than this one is to work on the ring: standing by", "spec.sharder",
+			cmp.Or(ring.Spec.Sharder, v1alpha1.SharderServices),
 			"spec.shardNamespaces", ring.Spec.ShardNamespaces, "namespace", o.Namespace)
 	}
 
-	if !managers.add(mgr) {
+	if _, has := managers.LoadOrStore(mgr, nil); has {
 		return errors.New("the manager already has an embedded sharder: call AddTo once")
 	}
 
-	if err := mgr.Add(&runnable{embedding: e, log: log, clock: clock.RealClock{}, ended: func() { managers.remove(mgr) }}); err != nil {
-		managers.remove(mgr)
+	if err := mgr.Add(&runnable{embedding: e, log: log, clock: clock.RealClock{},
+		ended: func() { managers.Delete(mgr) }}); err != nil {
+		managers.Delete(mgr)
 		return fmt.Errorf("add it to the manager: %w", err)
 	}
 
@@ -163,18 +170,19 @@ type runnable struct {
 	ended     func()
 }
 
-// NeedLeaderElection makes the manager start it in every process, whether that holds its Lease as a shard or not: a ring whose shards all wait
-// for their Leases needs a sharder, too.
+// NeedLeaderElection makes the manager start it in every process, whether that holds its Lease as a shard or not: a
+// ring whose shards all wait for their Leases needs a sharder, too.
 func (*runnable) NeedLeaderElection() bool { return false }
 
-// Start runs until ctx ends. A sharder that fails does not end the program, which is a shard besides, and may be elected again.
+// Start runs until ctx ends. A sharder that fails does not end the program, which is a shard besides, and may be
+// elected again.
 func (r *runnable) Start(ctx context.Context) error {
 	defer r.ended()
 
 	pauses := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 6, Cap: 30 * time.Second}
+	next := pauses.DelayWithReset(r.clock, time.Minute)
 
 	for {
-		begun := r.clock.Now()
 		err := r.embedding.Run(ctx)
 
 		if ctx.Err() != nil {
@@ -185,11 +193,7 @@ func (r *runnable) Start(ctx context.Context) error {
 			return nil
 		}
 
-		if r.clock.Since(begun) > time.Minute {
-			pauses.Duration, pauses.Steps = time.Second, 6
-		}
-
-		pause := pauses.Step()
+		pause := next()
 		r.log.Error(err, "The sharder has stopped; this process will stand for election again", "after", pause.String())
 
 		select {
@@ -201,33 +205,4 @@ func (r *runnable) Start(ctx context.Context) error {
 }
 
 // managers are those that have a sharder.
-var managers registry
-
-type registry struct {
-	mu sync.Mutex
-	of map[manager.Manager]bool
-}
-
-func (r *registry) add(mgr manager.Manager) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	if r.of[mgr] {
-		return false
-	}
-
-	if r.of == nil {
-		r.of = map[manager.Manager]bool{}
-	}
-
-	r.of[mgr] = true
-
-	return true
-}
-
-func (r *registry) remove(mgr manager.Manager) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	delete(r.of, mgr)
-}
+var managers sync.Map

@@ -55,10 +55,12 @@ type world struct {
 	objects string
 }
 
-// newWorld installs the example on the control plane, with its ring, after the given changes to the ring. The ring lasts until the test ends.
+// newWorld installs the example on the control plane, with its ring, after the given changes to the ring. The ring
+// lasts until the test ends.
 func newWorld(t testing.TB, plane *localplane.Plane, change ...func(*v1alpha1.ClusterRing)) *world {
 	t.Helper()
-	require.NoError(t, plane.Install(t.Context(), "deploy/example/crd", "deploy/example/namespace.yaml", "deploy/example/rbac.yaml",
+	require.NoError(t, plane.Install(t.Context(), "deploy/example/crd", "deploy/example/namespace.yaml",
+		"deploy/example/rbac.yaml",
 		"deploy/example/services-rbac.yaml", "deploy/example-embedded/rbac.yaml"))
 
 	w := &world{TB: t, plane: plane, client: plane.Client, objects: plane.Namespace(t)}
@@ -131,7 +133,8 @@ func (w *world) testing() *testing.T {
 
 // options are those of short elections.
 func (w *world) options() Options {
-	return Options{Ring: ringName, Namespace: namespace, LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 500 * time.Millisecond}
+	return Options{Ring: ringName, Namespace: namespace, LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second,
+		RetryPeriod: 500 * time.Millisecond}
 }
 
 // start starts a program with an embedded sharder, which ends with the test.
@@ -206,7 +209,8 @@ func (w *world) shardOf(name string) string {
 // waitAt waits until the Website is at one of the shards.
 func (w *world) waitAt(name string, shards ...string) {
 	w.Helper()
-	require.Eventually(w, func() bool { return slices.Contains(shards, w.shardOf(name)) }, patience, interval, "%s never came to %v", name, shards)
+	require.Eventually(w, func() bool { return slices.Contains(shards, w.shardOf(name)) }, patience, interval,
+		"%s never came to %v", name, shards)
 }
 
 // ring reads the ring.

@@ -1,9 +1,10 @@
 // Package leasemonitor is the service that detects failed shards.
 //
-// It reads ClusterRings and the Leases that carry a ring's label, and decides with package lease. It writes the state of each Lease
-// on it, takes over the Lease of a shard that has stopped renewing, deletes a Lease that nobody holds any more, and reports in each
-// ring's status how many shards it has. It tells the admission policies what they must know of rings. Only one replica writes at a
-// time. The others watch, so that they know the age of every Lease when they take over.
+// It reads ClusterRings and the Leases that carry a ring's label, and decides with package lease. It writes the state
+// of each Lease on it, takes over the Lease of a shard that has stopped renewing, deletes a Lease that nobody holds any
+// more, and reports in each ring's status how many shards it has. It tells the admission policies what they must know
+// of rings. Only one replica writes at a time. The others watch, so that they know the age of every Lease when they
+// take over.
 package leasemonitor
 
 import (

@@ -76,7 +76,8 @@ func newWorld(t *testing.T) *world {
 func (w *world) join(name string, duration time.Duration) (shard *leasetest.Shard, crash func()) {
 	w.t.Helper()
 
-	shard = &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: duration, PodUID: w.uids[name]}
+	shard = &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: duration,
+		PodUID: w.uids[name]}
 	require.NoError(w.t, shard.Acquire(w.t.Context()))
 
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -137,7 +138,8 @@ func (w *world) watchStates(name string) (states func() []string) {
 
 	c, err := client.NewWithWatch(w.plane.Config, client.Options{Scheme: w.plane.Client.Scheme()})
 	require.NoError(w.t, err)
-	watch, err := c.Watch(w.t.Context(), &coordinationv1.LeaseList{}, client.InNamespace(w.ns), client.MatchingFields{"metadata.name": name})
+	watch, err := c.Watch(w.t.Context(), &coordinationv1.LeaseList{}, client.InNamespace(w.ns),
+		client.MatchingFields{"metadata.name": name})
 	require.NoError(w.t, err)
 
 	done := make(chan []string, 1)
@@ -162,7 +164,8 @@ func (w *world) watchStates(name string) (states func() []string) {
 	return func() []string {
 		defer watch.Stop()
 
-		require.Eventually(w.t, func() bool { return len(done) > 0 }, patience, interval, "the watch has not seen the Lease dead")
+		require.Eventually(w.t, func() bool { return len(done) > 0 }, patience, interval,
+			"the watch has not seen the Lease dead")
 
 		return <-done
 	}
@@ -178,7 +181,8 @@ func TestServiceUnderItsOwnRights(t *testing.T) {
 	require.NoError(t, w.plane.Client.Create(t.Context(), other))
 
 	metrics, health := localplane.FreeAddress(t), localplane.FreeAddress(t)
-	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", metrics, "--health-probe-bind-address", health)
+	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", metrics,
+		"--health-probe-bind-address", health)
 
 	w.waitShards(0, 0)
 	_, crash := w.join("crashes", 4*time.Second)
@@ -189,7 +193,8 @@ func TestServiceUnderItsOwnRights(t *testing.T) {
 	require.Equal(t, http.StatusOK, get(t, "http://"+health+"/readyz").code)
 
 	// The Lease of a ring that does not exist yet has no event when that is created.
-	early := &leasetest.Shard{Client: w.plane.Client, Ring: "later-" + w.ns, Namespace: w.ns, Name: "early", Duration: time.Hour}
+	early := &leasetest.Shard{Client: w.plane.Client, Ring: "later-" + w.ns, Namespace: w.ns, Name: "early",
+		Duration: time.Hour}
 	require.NoError(t, early.Acquire(t.Context()))
 	require.NoError(t, w.plane.Client.Create(t.Context(), &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: early.Ring},
@@ -227,8 +232,8 @@ func (w *world) hasEvent(reason string) bool {
 	})
 }
 
-// TestStandbyKnowsTheAges lets a shard fall silent, replaces the leader halfway, and sees the next leader take the Lease
-// when it is due by the time that both have measured: not earlier, and not after another full wait.
+// TestStandbyKnowsTheAges lets a shard fall silent, replaces the leader halfway, and sees the next leader take the
+// Lease when it is due by the time that both have measured: not earlier, and not after another full wait.
 func TestStandbyKnowsTheAges(t *testing.T) {
 	const d = 100 * time.Second
 
@@ -245,7 +250,8 @@ func TestStandbyKnowsTheAges(t *testing.T) {
 
 	// From here on the time of the test passes in small steps, while both look at the API server.
 	step := func() { pass(first, second) }
-	require.Eventually(t, func() bool { step(); return w.lease("silent").Labels[contract.LabelState] == "expired" }, patience, interval)
+	require.Eventually(t, func() bool { step(); return w.lease("silent").Labels[contract.LabelState] == "expired" },
+		patience, interval)
 	require.Less(t, clock.Since(start), 3*d/2, "the first leader was late")
 
 	first.stop()
@@ -312,7 +318,8 @@ func startInstance(t *testing.T, plane *localplane.Plane, clock *testclock.FakeC
 	ctx, cancel := context.WithCancel(t.Context())
 	i := &instance{
 		t: t, manager: mgr, clock: clock, line: line, cancel: cancel, done: make(chan error, 1),
-		runtime: &kit.Runtime{Manager: mgr, Options: &kit.Options{Namespace: contract.SystemNamespace}, Log: logr.Discard(), Clock: clock},
+		runtime: &kit.Runtime{Manager: mgr, Options: &kit.Options{Namespace: contract.SystemNamespace}, Log: logr.Discard(),
+			Clock: clock},
 	}
 
 	require.NoError(t, setup(ctx, i.runtime, &options{}))
@@ -423,11 +430,13 @@ func TestColumns(t *testing.T) {
 	require.NoError(t, w.plane.Client.Update(t.Context(), ring))
 
 	others := clusterring.StatusWriter{Client: w.plane.Client, Owner: "others", Clock: clock.RealClock{}}
-	require.NoError(t, others.Write(t.Context(), ring, clusterring.StatusPart{ShardLabel: ring.LabelKeys().Shard, Conditions: []metav1.Condition{
-		{Type: v1alpha1.ConditionWebhookRegistered, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonRegistered},
-		{Type: v1alpha1.ConditionFenced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonFenceAudited},
-		{Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMoving, Message: "3 objects move"},
-	}}))
+	require.NoError(t, others.Write(t.Context(), ring, clusterring.StatusPart{ShardLabel: ring.LabelKeys().Shard,
+		Conditions: []metav1.Condition{
+			{Type: v1alpha1.ConditionWebhookRegistered, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonRegistered},
+			{Type: v1alpha1.ConditionFenced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonFenceAudited},
+			{Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMoving,
+				Message: "3 objects move"},
+		}}))
 
 	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
 		"--health-probe-bind-address", localplane.FreeAddress(t))
@@ -439,7 +448,8 @@ func TestColumns(t *testing.T) {
 	require.Len(t, always, 5)
 	require.Equal(t, []column{
 		{"Sharder", "Services"}, {"Active", 2.0}, {"Shard Label", ring.LabelKeys().Shard},
-		{"Webhook", v1alpha1.ReasonRegistered}, {"Fence", v1alpha1.ReasonFenceAudited}, {"Assigned", v1alpha1.ReasonMoving}, {"Message", "3 objects move"},
+		{"Webhook", v1alpha1.ReasonRegistered}, {"Fence", v1alpha1.ReasonFenceAudited}, {"Assigned",
+			v1alpha1.ReasonMoving}, {"Message", "3 objects move"},
 	}, wide)
 	require.NoError(t, stop())
 }
@@ -494,8 +504,8 @@ func (w *world) ends(p *corev1.Pod) {
 	require.NoError(w.t, w.plane.Client.Status().Update(w.t.Context(), p))
 }
 
-// TestServiceBelievesTheKubelet runs the command with --pods. It is granted the namespace of the shards only after it has started, and takes
-// a Lease that would count for minutes.
+// TestServiceBelievesTheKubelet runs the command with --pods. It is granted the namespace of the shards only after it
+// has started, and takes a Lease that would count for minutes.
 func TestServiceBelievesTheKubelet(t *testing.T) {
 	const d = 5 * time.Minute
 
@@ -524,7 +534,8 @@ func TestServiceBelievesTheKubelet(t *testing.T) {
 	require.NoError(t, stop())
 }
 
-// TestRingsWithOneLabel: only the older ring is Ready and has a fence, until it is gone. Shards that follow another label are reported.
+// TestRingsWithOneLabel: only the older ring is Ready and has a fence, until it is gone. Shards that follow another
+// label are reported.
 func TestRingsWithOneLabel(t *testing.T) {
 	w := newWorld(t)
 	label := w.ns + ".example.com/shard"
@@ -533,8 +544,10 @@ func TestRingsWithOneLabel(t *testing.T) {
 		ring := &v1alpha1.ClusterRing{
 			ObjectMeta: metav1.ObjectMeta{Name: name + "-" + w.ns},
 			Spec: v1alpha1.ClusterRingSpec{
-				ShardLabel: label, ShardNames: []string{"blue", "green"}, Resources: []v1alpha1.RingResource{{Resource: "configmaps"}},
-				Fence: &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce, ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: w.ns, Name: "controller"}}},
+				ShardLabel: label, ShardNames: []string{"blue",
+					"green"}, Resources: []v1alpha1.RingResource{{Resource: "configmaps"}},
+				Fence: &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce,
+					ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: w.ns, Name: "controller"}}},
 			},
 		}
 		require.NoError(t, w.plane.Client.Create(t.Context(), ring))
@@ -545,7 +558,8 @@ func TestRingsWithOneLabel(t *testing.T) {
 
 	for name, announced := range map[string]string{"right": label, "wrong": ""} {
 		for _, ring := range []string{older.Name, younger.Name} {
-			shard := &leasetest.Shard{Client: w.plane.Client, Ring: ring, Namespace: w.ns, Name: name + "-of-" + ring, ShardLabel: announced}
+			shard := &leasetest.Shard{Client: w.plane.Client, Ring: ring, Namespace: w.ns, Name: name + "-of-" + ring,
+				ShardLabel: announced}
 			require.NoError(t, shard.Acquire(t.Context()))
 		}
 	}
@@ -575,19 +589,23 @@ func TestRingsWithOneLabel(t *testing.T) {
 	is(older, v1alpha1.ConditionReady, v1alpha1.ReasonReconciliationSucceeded)
 	require.Contains(t, is(older, v1alpha1.ConditionShardsAvailable, v1alpha1.ReasonShardsIgnored),
 		"1 of 2 shards available; shard "+w.ns+"/wrong-of-"+older.Name+": the shard does not announce by which label it selects its objects, and spec.shardLabel of the ring is "+label)
-	require.Contains(t, is(younger, v1alpha1.ConditionReady, v1alpha1.ReasonShardLabelInUse), "ring "+older.Name+", which is older, uses the same spec.shardLabel "+label)
+	require.Contains(t, is(younger, v1alpha1.ConditionReady, v1alpha1.ReasonShardLabelInUse),
+		"ring "+older.Name+", which is older, uses the same spec.shardLabel "+label)
 
-	require.Eventually(t, func() bool { return data(contract.FenceName(older.Name))["label"] == label }, patience, interval)
+	require.Eventually(t, func() bool { return data(contract.FenceName(older.Name))["label"] == label }, patience,
+		interval)
 	require.Eventually(t, func() bool {
 		shards := w.described()
 		return shards["label."+younger.Name] == label && shards["names."+older.Name] == "blue\ngreen"
 	}, patience, interval, "the policy about Leases knows every ring")
 	require.NotContains(t, w.described(), "label."+w.ring)
-	require.Empty(t, data(contract.FenceName(younger.Name)), "a fence of the younger ring would be about the labels of the older one")
+	require.Empty(t, data(contract.FenceName(younger.Name)),
+		"a fence of the younger ring would be about the labels of the older one")
 
 	require.NoError(t, w.plane.Client.Delete(t.Context(), older))
 	is(younger, v1alpha1.ConditionReady, v1alpha1.ReasonReconciliationSucceeded)
-	require.Eventually(t, func() bool { return data(contract.FenceName(younger.Name))["label"] == label }, patience, interval)
+	require.Eventually(t, func() bool { return data(contract.FenceName(younger.Name))["label"] == label }, patience,
+		interval)
 
 	require.NoError(t, w.plane.Client.Delete(t.Context(), younger))
 	require.NoError(t, stop())

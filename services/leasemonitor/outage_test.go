@@ -26,7 +26,8 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 )
 
-// line is how an instance reaches the API server. It can be cut, which leaves requests without an answer until it is mended.
+// line is how an instance reaches the API server. It can be cut, which leaves requests without an answer until it is
+// mended.
 type line struct {
 	mu      sync.Mutex
 	mended  chan struct{} // closed while it is not cut
@@ -203,8 +204,8 @@ func TestOutageCostsNoShardItsLease(t *testing.T) {
 	}
 }
 
-// refuseWrites has the API server refuse all writes of Leases but their deletion, because of a webhook that nobody serves, until the function that it
-// returns is called. Both wait until the API server does so.
+// refuseWrites has the API server refuse all writes of Leases but their deletion, because of a webhook that nobody
+// serves, until the function that it returns is called. Both wait until the API server does so.
 func (w *world) refuseWrites() (allow func()) {
 	w.t.Helper()
 
@@ -247,8 +248,8 @@ func (w *world) refuseWrites() (allow func()) {
 	}
 }
 
-// Reads go on while Leases cannot be written for three minutes, so that no shard can renew. Nobody loses its Lease to the leader, nor to a
-// replica that has looked on or has begun in between, and leads afterwards.
+// Reads go on while Leases cannot be written for three minutes, so that no shard can renew. Nobody loses its Lease to
+// the leader, nor to a replica that has looked on or has begun in between, and leads afterwards.
 func TestNoLeaseIsTakenAfterWritesHaveFailed(t *testing.T) {
 	const d = 30 * time.Second
 
@@ -331,8 +332,8 @@ func TestNoLeaseIsTakenAfterWritesHaveFailed(t *testing.T) {
 // refusal is what the API server says.
 const refusal = "nobody takes this Lease"
 
-// refuseTakeOver has the API server refuse every other holder of the Lease, until the function that it returns is called.
-// Both wait until the API server does so.
+// refuseTakeOver has the API server refuse every other holder of the Lease, until the function that it returns is
+// called. Both wait until the API server does so.
 func (w *world) refuseTakeOver(shard string) (allow func()) {
 	w.t.Helper()
 
@@ -430,7 +431,8 @@ func TestRingTellsOfLeaseThatCannotBeTaken(t *testing.T) {
 		return available.Status == metav1.ConditionFalse && ready.Status == metav1.ConditionFalse
 	}, patience, interval, "the ring never told")
 	require.Equal(t, v1alpha1.ReasonLeasesNotTaken, available.Reason)
-	require.Contains(t, available.Message, fmt.Sprintf("2 of 2 shards available; shard %s/dies has not renewed its Lease since 2026-01-02T03:04:", w.ns))
+	require.Contains(t, available.Message, fmt.Sprintf("2 of 2 shards available; shard %s/dies has not renewed its "+
+		"Lease since 2026-01-02T03:04:", w.ns))
 	require.Contains(t, available.Message, refusal)
 	problem, _, _ := strings.Cut(available.Message, "; Leases in all namespaces count")
 	require.Contains(t, ready.Message, problem)
@@ -443,7 +445,8 @@ func TestRingTellsOfLeaseThatCannotBeTaken(t *testing.T) {
 	}, patience, interval, "the Lease was never taken")
 	require.Eventually(t, func() bool { // at first it may count the Lease as its cache still has it
 		available, ready = w.conditions()
-		return strings.HasPrefix(available.Message, "1 of 2 shards available, 1 without their Lease; Leases in all namespaces count")
+		return strings.HasPrefix(available.Message,
+			"1 of 2 shards available, 1 without their Lease; Leases in all namespaces count")
 	}, patience, interval, "the ring tells what is over")
 	require.Equal(t, v1alpha1.ReasonShardsAvailable, available.Reason)
 	require.Equal(t, metav1.ConditionTrue, available.Status)

@@ -55,7 +55,8 @@ func TestParameterOfAFence(t *testing.T) {
 		require.Eventually(t, func() bool {
 			got, r := parameter(), ring()
 
-			return got.Labels[contract.LabelClusterRing] == w.ring && len(got.OwnerReferences) == 1 && got.OwnerReferences[0].UID == r.UID &&
+			return got.Labels[contract.LabelClusterRing] == w.ring && len(got.OwnerReferences) == 1 &&
+				got.OwnerReferences[0].UID == r.UID &&
 				maps.Equal(got.Data, clusterring.FenceParameter(r, holders).Data)
 		}, patience, interval, because)
 	}
@@ -64,7 +65,8 @@ func TestParameterOfAFence(t *testing.T) {
 	require.Empty(t, parameter().Name, "a ring without a fence needs none")
 
 	update(func(r *v1alpha1.ClusterRing) {
-		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce, ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: w.ns, Name: "controller"}}}
+		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce,
+			ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: w.ns, Name: "controller"}}}
 	})
 	right("it is created")
 
@@ -98,22 +100,26 @@ func TestParameterOfAFence(t *testing.T) {
 
 	update(func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
 	require.NoError(t, w.plane.Client.Delete(t.Context(), ring()))
-	require.Eventually(t, func() bool { return parameter().Data["deleting"] == "true" }, patience, interval, "a ring that is being deleted keeps it")
+	require.Eventually(t, func() bool { return parameter().Data["deleting"] == "true" }, patience, interval,
+		"a ring that is being deleted keeps it")
 
 	update(func(r *v1alpha1.ClusterRing) { r.Spec.Fence = nil })
-	require.Eventually(t, func() bool { return parameter().Name == "" }, patience, interval, "a ring whose fence is gone needs none")
+	require.Eventually(t, func() bool { return parameter().Name == "" }, patience, interval,
+		"a ring whose fence is gone needs none")
 	update(func(r *v1alpha1.ClusterRing) { r.Finalizers = nil })
 	require.NoError(t, stop())
 }
 
-// TestStatusDoesNotChangeAFence: whoever writes the status of a ring does not decide who may write its objects. The Leases say which Pod runs which shard.
+// TestStatusDoesNotChangeAFence: whoever writes the status of a ring does not decide who may write its objects. The
+// Leases say which Pod runs which shard.
 func TestStatusDoesNotChangeAFence(t *testing.T) {
 	w := newWorld(t)
 	c := w.plane.Client
 	ring := &v1alpha1.ClusterRing{}
 	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: w.ring}, ring))
 
-	ring.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce, ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: w.ns, Name: "controller"}}}
+	ring.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce,
+		ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: w.ns, Name: "controller"}}}
 	require.NoError(t, c.Update(t.Context(), ring))
 
 	ring.Status.Holders = []v1alpha1.ShardHolder{{Shard: "slot-0", Pod: "thief"}, {Shard: "slot-1", Pod: "thief"}}
@@ -131,7 +137,8 @@ func TestStatusDoesNotChangeAFence(t *testing.T) {
 
 	parameter := &v1alpha1.PolicyParameter{}
 	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: contract.FenceName(w.ring)}, parameter))
-	require.Equal(t, clusterring.FenceParameter(ring, []v1alpha1.ShardHolder{{Shard: "slot-0", Pod: "pod-x"}}).Data, parameter.Data)
+	require.Equal(t, clusterring.FenceParameter(ring, []v1alpha1.ShardHolder{{Shard: "slot-0", Pod: "pod-x"}}).Data,
+		parameter.Data)
 }
 
 // TestParameterOfADeletedRing removes what the garbage collector cannot, because the ring's kind may be gone.
@@ -145,7 +152,8 @@ func TestParameterOfADeletedRing(t *testing.T) {
 		"--health-probe-bind-address", localplane.FreeAddress(t))
 
 	require.Eventually(t, func() bool {
-		return apierrors.IsNotFound(w.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(left), &v1alpha1.PolicyParameter{}))
+		return apierrors.IsNotFound(w.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(left),
+			&v1alpha1.PolicyParameter{}))
 	}, patience, interval)
 	require.NoError(t, stop())
 }
@@ -182,9 +190,11 @@ func TestParameterAboutShards(t *testing.T) {
 	says("one\ntwo", "true", "shards may have tokens without a Pod")
 
 	update(func(r *v1alpha1.ClusterRing) {
-		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceAudit, ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: "one", Name: "c"}}}
+		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceAudit,
+			ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: "one", Name: "c"}}}
 	})
-	require.Eventually(t, func() bool { return w.described()["accounts."+w.ring] == "system:serviceaccount:one:c" }, patience, interval)
+	require.Eventually(t, func() bool { return w.described()["accounts."+w.ring] == "system:serviceaccount:one:c" },
+		patience, interval)
 
 	require.Eventually(t, func() bool { return len(w.pages()) == 1 }, patience, interval)
 
@@ -214,10 +224,14 @@ func (w *world) pages() []v1alpha1.PolicyParameter {
 	all := &v1alpha1.PolicyParameterList{}
 	require.NoError(w.t, w.plane.Client.List(w.t.Context(), all))
 
-	return slices.DeleteFunc(all.Items, func(m v1alpha1.PolicyParameter) bool { return !strings.HasPrefix(m.Name, contract.ShardsParameter) })
+	return slices.DeleteFunc(all.Items, func(m v1alpha1.PolicyParameter) bool {
+		return !strings.HasPrefix(m.Name,
+			contract.ShardsParameter)
+	})
 }
 
-// described returns what the parameters say if all of them agree about each ring. While they are replaced, they may not.
+// described returns what the parameters say if all of them agree about each ring. While they are replaced, they may
+// not.
 func (w *world) described() map[string]string {
 	w.t.Helper()
 
@@ -260,7 +274,8 @@ func TestManyLargeRings(t *testing.T) {
 		all = map[string]bool{}
 
 		for key := range w.described() {
-			if ring, is := strings.CutPrefix(key, "namespaces."); is && (ring == w.ring || ring == "gone" || strings.HasPrefix(ring, w.ns)) {
+			if ring, is := strings.CutPrefix(key, "namespaces."); is && (ring == w.ring || ring == "gone" ||
+				strings.HasPrefix(ring, w.ns)) {
 				all[ring] = true
 			}
 		}
@@ -269,7 +284,8 @@ func TestManyLargeRings(t *testing.T) {
 	}
 
 	require.Eventually(t, func() bool {
-		return len(known()) == count+1 && apierrors.IsNotFound(w.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(former), &v1alpha1.PolicyParameter{}))
+		return len(known()) == count+1 && apierrors.IsNotFound(w.plane.Client.Get(t.Context(),
+			client.ObjectKeyFromObject(former), &v1alpha1.PolicyParameter{}))
 	}, patience, interval, "the parameters contain every ring, and the one of the former version is gone")
 	require.NotContains(t, known(), "gone")
 
@@ -286,18 +302,22 @@ func TestManyLargeRings(t *testing.T) {
 		require.NoError(t, w.plane.Client.Delete(t.Context(), r))
 	}
 
-	require.NoError(t, w.plane.Client.Delete(t.Context(), &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: w.ring}}))
-	require.Eventually(t, func() bool { return len(known()) == 0 && len(w.pages()) < 2 }, patience, interval, "rings that are gone leave nothing")
+	require.NoError(t, w.plane.Client.Delete(t.Context(),
+		&v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: w.ring}}))
+	require.Eventually(t, func() bool { return len(known()) == 0 && len(w.pages()) < 2 }, patience, interval,
+		"rings that are gone leave nothing")
 	require.NoError(t, stop())
 }
 
 // largest is a ring of which the policies must know as much as the API allows.
 func largest(ns string, number int) *v1alpha1.ClusterRing {
 	long := func(i int) string { return strings.Repeat("x", 58) + fmt.Sprintf("%05d", i) }
-	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%s-%02d", ns, strings.Repeat("n", 63-len(ns)-4), number)}}
+	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%s-%02d", ns,
+		strings.Repeat("n", 63-len(ns)-4), number)}}
 	ring.Annotations = map[string]string{contract.AnnotationUnboundShards: "true"}
 	ring.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmaps"}}
-	ring.Spec.ShardLabel = strings.Join([]string{strings.Repeat("d", 63), strings.Repeat("e", 63), strings.Repeat("f", 63), ns, "com"}, ".") +
+	ring.Spec.ShardLabel = strings.Join([]string{strings.Repeat("d", 63), strings.Repeat("e", 63),
+		strings.Repeat("f", 63), ns, "com"}, ".") +
 		"/" + strings.Repeat("k", 50) + fmt.Sprintf("%04d", number)
 	ring.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceAudit}
 
@@ -318,7 +338,8 @@ func largest(ns string, number int) *v1alpha1.ClusterRing {
 	return ring
 }
 
-// TestPagesAreBounded: no parameter is too large for the API server, and every name is within the limits of exactly one.
+// TestPagesAreBounded: no parameter is too large for the API server, and every name is within the limits of exactly
+// one.
 func TestPagesAreBounded(t *testing.T) {
 	for what, count := range map[string]int{"large": 1000, "small": 20_000} {
 		t.Run(what, func(t *testing.T) {

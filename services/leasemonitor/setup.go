@@ -21,8 +21,8 @@ import (
 	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
 )
 
-// Embed adds what the service does to the manager of another program, for the ring of the given sharder alone. Admission policies are none of its
-// concern: they need rights beyond the ring's.
+// Embed adds what the service does to the manager of another program, for the ring of the given sharder alone.
+// Admission policies are none of its concern: they need rights beyond the ring's.
 func Embed(ctx context.Context, rt *kit.Runtime, self clusterring.Identity) error {
 	return setup(ctx, rt, &options{sharder: self})
 }
@@ -62,7 +62,8 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 	})
 
 	c := rt.Manager.GetClient()
-	if err := rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages, EachShard: o.shardMetrics}); err != nil {
+	if err := rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages,
+		EachShard: o.shardMetrics}); err != nil {
 		return fmt.Errorf("add the census of shards: %w", err)
 	}
 
@@ -88,7 +89,8 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 	}
 
 	rings := &ringstatus.Reconciler{
-		Client: c, Status: clusterring.StatusWriter{Client: c, Owner: name, Clock: rt.Clock}, NotTaken: notTaken, Sharder: o.sharder,
+		Client: c, Status: clusterring.StatusWriter{Client: c, Owner: name,
+			Clock: rt.Clock}, NotTaken: notTaken, Sharder: o.sharder,
 	}
 	if err := rings.SetupWithManager(rt.Manager); err != nil {
 		return err

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// ConfigMap publishes the bundle of a [Secret] to clients, under the key ca.crt of a ConfigMap: unlike the Secret, everybody may
-// read it. Every replica may maintain it. Its exported fields must be set before use.
+// ConfigMap publishes the bundle of a [Secret] to clients, under the key ca.crt of a ConfigMap: unlike the Secret,
+// everybody may read it. Every replica may maintain it. Its exported fields must be set before use.
 type ConfigMap struct {
 	// Client writes the ConfigMap, and reads it from a cache that contains nothing else.
 	Client client.Client
@@ -40,8 +40,8 @@ func (c *ConfigMap) SetupWithManager(mgr manager.Manager) error {
 	}.setup(mgr, c)
 }
 
-// Ready is a readiness check: it fails until the ConfigMap has contained the bundle once. A ConfigMap that is lost later is
-// restored, and does not affect readiness.
+// Ready is a readiness check: it fails until the ConfigMap has contained the bundle once. A ConfigMap that is lost
+// later is restored, and does not affect readiness.
 func (c *ConfigMap) Ready(*http.Request) error {
 	if !c.published.Load() {
 		return fmt.Errorf("the CA certificates have not been written to ConfigMap %s yet", c.Name)
@@ -78,9 +78,9 @@ func (c *ConfigMap) Reconcile(ctx context.Context, req reconcile.Request) (recon
 // errLost means that the Secret is about to be restored.
 var errLost = errors.New("the Secret contains nothing usable")
 
-// publish writes the current bundle of the Secret to the ConfigMap. The caches of replicas differ in age, so replicas could undo
-// each other's writes. However, the Secret is read after the version of the ConfigMap that is replaced: if another replica has
-// written a newer bundle by then, either this read returns it, or this write fails.
+// publish writes the current bundle of the Secret to the ConfigMap. The caches of replicas differ in age, so replicas
+// could undo each other's writes. However, the Secret is read after the version of the ConfigMap that is replaced: if
+// another replica has written a newer bundle by then, either this read returns it, or this write fails.
 func (c *ConfigMap) publish(ctx context.Context) error {
 	found, err := c.read(ctx, c.Live)
 	if err != nil {

@@ -2,6 +2,8 @@ package certs
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -9,10 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/cert"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
@@ -28,7 +32,8 @@ func newReplica(t *testing.T, namespace string, clk *clocktesting.FakePassiveClo
 	t.Helper()
 
 	api := localplane.Shared(t).Client
-	secret := &Secret{Client: api, Name: types.NamespacedName{Namespace: namespace, Name: "tls"}, Policy: policy, Clock: clk}
+	secret := &Secret{Client: api, Name: types.NamespacedName{Namespace: namespace, Name: "tls"}, Policy: policy,
+		Clock: clk}
 
 	return &replica{Secret: secret, t: t, configMap: &ConfigMap{
 		Client: api, Live: api, Name: types.NamespacedName{Namespace: namespace, Name: "ca"}, Secret: secret,
@@ -186,7 +191,8 @@ type interrupted struct {
 	after func()
 }
 
-func (i *interrupted) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+func (i *interrupted) Get(ctx context.Context, key client.ObjectKey, into client.Object,
+	options ...client.GetOption) error {
 	err := i.Reader.Get(ctx, key, into, options...)
 	i.once.Do(i.after)
 
@@ -218,4 +224,59 @@ func TestNothingIsPublishedOfALostSecret(t *testing.T) {
 	r.lookAtSecret()
 	r.lookAtConfigMap()
 	require.Equal(t, string(r.Bundle()), r.published().Data[keyBundle])
+}
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) }
+
+// TestBundleFile: a changed bundle is used, and a corrupted bundle is not.
+func TestBundleFile(t *testing.T) {
+	dir := t.TempDir()
+	m := fresh(t, policy, birth)
+	certFile, keyFile, bundleFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir,
+		"ca.crt")
+	require.NoError(t, os.WriteFile(certFile, m.data()[corev1.TLSCertKey], 0o600))
+	require.NoError(t, os.WriteFile(keyFile, m.data()[corev1.TLSPrivateKeyKey], 0o600))
+	require.NoError(t, os.WriteFile(bundleFile, m.bundlePEM(), 0o600))
+
+	clk := clocktesting.NewFakeClock(birth)
+	f, err := NewFiles(certFile, keyFile, bundleFile, clk)
+	require.NoError(t, err)
+	require.Equal(t, m.bundlePEM(), f.Bundle())
+	require.NoError(t, f.Ready(nil))
+
+	changes := make(chan struct{}, 10)
+	f.Subscribe(func() { changes <- struct{}{} })
+
+	ctx, cancel := context.WithCancel(t.Context())
+
+	done := make(chan error, 2)
+	go func() { done <- f.bundle.Start(ctx) }()
+	go func() { done <- f.certificate.Start(ctx) }()
+
+	defer func() {
+		cancel()
+		require.NoError(t, <-done)
+		require.NoError(t, <-done)
+	}()
+
+	look := func() {
+		require.Eventually(t, clk.HasWaiters, 30*time.Second, time.Millisecond)
+		clk.Step(bundleInterval)
+	}
+
+	require.NoError(t, os.WriteFile(bundleFile, []byte("destroyed"), 0o600))
+	look()
+
+	other := fresh(t, policy, birth)
+	both := append(m.bundlePEM(), other.bundlePEM()...)
+	require.NoError(t, os.WriteFile(bundleFile, both, 0o600))
+	look()
+
+	require.Eventually(t, func() bool { return len(changes) > 0 }, 30*time.Second, time.Millisecond)
+	require.Equal(t, both, f.Bundle())
+	require.Len(t, changes, 1, "and nothing else was told")
+
+	parsed, err := cert.ParseCertsPEM(f.Bundle())
+	require.NoError(t, err)
+	require.Len(t, parsed, 2)
 }

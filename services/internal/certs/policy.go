@@ -1,9 +1,22 @@
 package certs
 
 import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"math/big"
+	"net"
 	"slices"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 )
 
 // backdate is how long before its creation a certificate is valid, for peers whose clocks are behind.
@@ -13,8 +26,8 @@ const backdate = time.Hour
 type Policy struct {
 	// Service is the name of the service in the certificates; no decision depends on it.
 	Service string
-	// CALifetime is the time from the creation of a CA to its expiry. It must be at least three times CertLifetime, so that no
-	// serving certificate outlives its CA.
+	// CALifetime is the time from the creation of a CA to its expiry. It must be at least three times CertLifetime, so
+	// that no serving certificate outlives its CA.
 	CALifetime time.Duration
 	// CertLifetime is the same for serving certificates.
 	CertLifetime time.Duration
@@ -48,10 +61,10 @@ type Decision struct {
 
 // Next decides about the material at a given time.
 //
-// A CA or a serving certificate is replaced when a third of its lifetime is left. A new CA is first published in the bundle of
-// trusted CAs, and signs only [Policy.Overlap] later. By then, every client has the new bundle, so a served certificate is always
-// trusted by all clients. A certificate that would expire before that, for example after an increase of lifetimes, is replaced
-// when a tenth of its lifetime is left.
+// A CA or a serving certificate is replaced when a third of its lifetime is left. A new CA is first published in the
+// bundle of trusted CAs, and signs only [Policy.Overlap] later. By then, every client has the new bundle, so a served
+// certificate is always trusted by all clients. A certificate that would expire before that, for example after an
+// increase of lifetimes, is replaced when a tenth of its lifetime is left.
 func (p Policy) Next(now time.Time, m Material) Decision {
 	if why := p.unusableCA(now, m); why != "" {
 		return Decision{Action: RotateCA, Reason: why}
@@ -121,3 +134,241 @@ func (p Policy) unusableCert(now time.Time, m Material) string {
 func born(c *x509.Certificate) time.Time { return c.NotBefore.Add(backdate) }
 
 func signedBy(c, ca *x509.Certificate) bool { return c.CheckSignatureFrom(ca) == nil }
+
+// organization is the organization in all certificates.
+const organization = "clusterring"
+
+// apply carries out the decision and returns the new material; m is not changed.
+func (p Policy) apply(now time.Time, m Material, d Decision) (Material, error) {
+	switch d.Action {
+	case RotateCA:
+		return p.rotate(now, m)
+	case Issue:
+		return p.issue(now, m)
+	default:
+		return m, nil
+	}
+}
+
+// rotate creates a new CA. The CA that signed the serving certificate stays trusted while the certificate is served and
+// until the next rotation, because replicas do not all switch at the same moment.
+func (p Policy) rotate(now time.Time, m Material) (Material, error) {
+	key, keyPEM, err := newKey()
+	if err != nil {
+		return m, err
+	}
+
+	template := p.template(now, p.CALifetime)
+	template.Subject.CommonName = p.commonName() + " CA"
+	template.IsCA = true
+	template.BasicConstraintsValid = true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
+
+	ca, err := sign(template, template, &key.PublicKey, key)
+	if err != nil {
+		return m, err
+	}
+
+	serves := p.unusableCert(now, m) == ""
+	m.Bundle = slices.DeleteFunc(slices.Clone(m.Bundle), func(c *x509.Certificate) bool {
+		return !serves || !signedBy(m.Cert, c)
+	})
+	m.Bundle = slices.Insert(m.Bundle, 0, ca)
+	m.CA, m.caKey = ca, keyPEM
+
+	if serves {
+		return m, nil
+	}
+
+	return p.issue(now, m)
+}
+
+// issue creates a new serving certificate.
+func (p Policy) issue(now time.Time, m Material) (Material, error) {
+	signer, err := m.signer()
+	if err != nil {
+		return m, err
+	}
+
+	key, keyPEM, err := newKey()
+	if err != nil {
+		return m, err
+	}
+
+	template := p.template(now, p.CertLifetime)
+	template.Subject.CommonName = p.commonName()
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+
+	if m.CA.NotAfter.Before(template.NotAfter) {
+		template.NotAfter = m.CA.NotAfter
+	}
+
+	for _, h := range p.hosts(m) {
+		if ip := net.ParseIP(h); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, h)
+		}
+	}
+
+	c, err := sign(template, m.CA, &key.PublicKey, signer)
+	if err != nil {
+		return m, err
+	}
+
+	m.certPEM, m.keyPEM = encodeCerts(c), keyPEM
+
+	return parse(m.data()), nil
+}
+
+// hosts returns the names of the next serving certificate: ours, and those of the current certificate if ours are new.
+// During an update, replicas with the old and the new configuration must not replace each other's certificate.
+func (p Policy) hosts(m Material) []string {
+	hosts := slices.Clone(p.Hosts)
+
+	if m.Cert == nil || !slices.ContainsFunc(p.Hosts, func(h string) bool { return m.Cert.VerifyHostname(h) != nil }) {
+		return hosts
+	}
+
+	hosts = append(hosts, m.Cert.DNSNames...)
+	for _, ip := range m.Cert.IPAddresses {
+		hosts = append(hosts, ip.String())
+	}
+
+	slices.Sort(hosts)
+
+	return slices.Compact(hosts)
+}
+
+func (p Policy) commonName() string { return organization + " " + p.Service }
+
+func (p Policy) template(now time.Time, lifetime time.Duration) *x509.Certificate {
+	return &x509.Certificate{
+		Subject:   pkix.Name{Organization: []string{organization}},
+		NotBefore: now.Add(-backdate),
+		NotAfter:  now.Add(lifetime),
+	}
+}
+
+func newKey() (*ecdsa.PrivateKey, []byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("create a private key: %w", err)
+	}
+
+	pem, err := keyutil.MarshalPrivateKeyToPEM(key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode a private key: %w", err)
+	}
+
+	return key, pem, nil
+}
+
+func sign(template, parent *x509.Certificate, public *ecdsa.PublicKey, signer any) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("create a serial number: %w", err)
+	}
+
+	template.SerialNumber = serial
+
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, signer)
+	if err != nil {
+		return nil, fmt.Errorf("sign a certificate: %w", err)
+	}
+
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("parse the new certificate: %w", err)
+	}
+
+	return c, nil
+}
+
+// Keys of the Secret's data, in addition to those of every TLS Secret. The Secret also contains the private key of the
+// CA, because any replica may have to sign. Whoever can read it can also read the serving key.
+const (
+	keyBundle = "ca.crt"
+	keyCAKey  = "ca.key"
+)
+
+// Material is the content of the Secret. Certificates and keys come in pairs: one without the other counts as missing.
+type Material struct {
+	// Bundle are the CA certificates that clients must trust.
+	Bundle []*x509.Certificate
+	// CA is the CA certificate that signs; nil if there is none with its key.
+	CA *x509.Certificate
+	// Cert is the serving certificate; nil if there is none with its key.
+	Cert *x509.Certificate
+
+	caKey []byte
+	pair  tls.Certificate
+	// certPEM and keyPEM are the source of pair.
+	certPEM, keyPEM []byte
+}
+
+// parse reads what is usable of a Secret's data. It omits everything else, and the policy requests a new one.
+func parse(data map[string][]byte) Material {
+	var m Material
+
+	if bundle, err := cert.ParseCertsPEM(data[keyBundle]); err == nil {
+		m.Bundle = bundle
+	}
+
+	for _, ca := range m.Bundle {
+		if _, err := tls.X509KeyPair(encodeCerts(ca), data[keyCAKey]); err == nil && ca.IsCA {
+			m.CA, m.caKey = ca, data[keyCAKey]
+			break
+		}
+	}
+
+	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
+	if err == nil {
+		m.Cert, m.pair = pair.Leaf, pair
+		m.certPEM, m.keyPEM = data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey]
+	}
+
+	return m
+}
+
+// data returns the data that parse reads.
+func (m Material) data() map[string][]byte {
+	return map[string][]byte{
+		keyBundle:               m.bundlePEM(),
+		keyCAKey:                m.caKey,
+		corev1.TLSCertKey:       m.certPEM,
+		corev1.TLSPrivateKeyKey: m.keyPEM,
+	}
+}
+
+func (m Material) bundlePEM() []byte { return encodeCerts(m.Bundle...) }
+
+// withoutCAKey returns the material that is served after the Secret was lost.
+func (m Material) withoutCAKey() Material {
+	m.CA, m.caKey = nil, nil
+
+	return m
+}
+
+func encodeCerts(certs ...*x509.Certificate) []byte {
+	var b bytes.Buffer
+
+	for _, c := range certs {
+		if pem, err := cert.EncodeCertificates(c); err == nil {
+			b.Write(pem)
+		}
+	}
+
+	return b.Bytes()
+}
+
+// signer returns the private key of the CA.
+func (m Material) signer() (any, error) {
+	key, err := keyutil.ParsePrivateKeyPEM(m.caKey)
+	if err != nil {
+		return nil, fmt.Errorf("read the private key of the CA: %w", err)
+	}
+
+	return key, nil
+}

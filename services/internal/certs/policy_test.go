@@ -18,7 +18,8 @@ const (
 
 var (
 	birth  = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	policy = Policy{Service: "assigner", CALifetime: caLife, CertLifetime: certLife, Overlap: overlap, Hosts: []string{"assigner.sharding-system.svc", "127.0.0.1"}}
+	policy = Policy{Service: "assigner", CALifetime: caLife, CertLifetime: certLife, Overlap: overlap,
+		Hosts: []string{"assigner.sharding-system.svc", "127.0.0.1"}}
 )
 
 // fresh is the material of a new installation.
@@ -54,7 +55,8 @@ func trusts(now time.Time, bundle Material, served Material) error {
 		roots.AddCert(ca)
 	}
 
-	_, err := served.Cert.Verify(x509.VerifyOptions{DNSName: "assigner.sharding-system.svc", Roots: roots, CurrentTime: now})
+	_, err := served.Cert.Verify(x509.VerifyOptions{DNSName: "assigner.sharding-system.svc", Roots: roots,
+		CurrentTime: now})
 
 	return err
 }
@@ -96,11 +98,14 @@ func TestNext(t *testing.T) {
 		{"authority grows old", policy, good, 200 * day, RotateCA, 0},
 		{"authority expired", policy, good, 301 * day, RotateCA, 0},
 		{"no key of the authority", policy, data(func(d map[string][]byte) { delete(d, keyCAKey) }), 0, RotateCA, 0},
-		{"the key of another authority", policy, data(func(d map[string][]byte) { d[keyCAKey] = d[corev1.TLSPrivateKeyKey] }), 0, RotateCA, 0},
+		{"the key of another authority", policy,
+			data(func(d map[string][]byte) { d[keyCAKey] = d[corev1.TLSPrivateKeyKey] }), 0, RotateCA, 0},
 		{"no authority", policy, data(func(d map[string][]byte) { delete(d, keyBundle) }), 0, RotateCA, 0},
-		{"garbage", policy, parse(map[string][]byte{keyBundle: []byte("x"), keyCAKey: []byte("y"), corev1.TLSCertKey: {0}}), 0, RotateCA, 0},
+		{"garbage", policy, parse(map[string][]byte{keyBundle: []byte("x"), keyCAKey: []byte("y"), corev1.TLSCertKey: {0}}),
+			0, RotateCA, 0},
 		{"no certificate", policy, data(func(d map[string][]byte) { delete(d, corev1.TLSCertKey) }), 0, Issue, 0},
-		{"the key of another certificate", policy, data(func(d map[string][]byte) { d[corev1.TLSPrivateKeyKey] = d[keyCAKey] }), 0, Issue, 0},
+		{"the key of another certificate", policy,
+			data(func(d map[string][]byte) { d[corev1.TLSPrivateKeyKey] = d[keyCAKey] }), 0, Issue, 0},
 		{"the certificate of another authority", policy, data(func(d map[string][]byte) {
 			other := fresh(t, policy, birth).data()
 			d[corev1.TLSCertKey], d[corev1.TLSPrivateKeyKey] = other[corev1.TLSCertKey], other[corev1.TLSPrivateKeyKey]
@@ -120,8 +125,8 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestYears simulates ten years, in which clients learn about a bundle half an hour late. They must trust the served certificate
-// at all times.
+// TestYears simulates ten years, in which clients learn about a bundle half an hour late. They must trust the served
+// certificate at all times.
 func TestYears(t *testing.T) {
 	m := fresh(t, policy, birth)
 
@@ -189,8 +194,8 @@ func TestHostsAgree(t *testing.T) {
 	require.Error(t, m.Cert.VerifyHostname("127.0.0.1"), "names that nobody asks for go with the next certificate")
 }
 
-// TestLongerLifetimes: a certificate with a short lifetime is replaced before it expires, although a new CA must be published for
-// longer.
+// TestLongerLifetimes: a certificate with a short lifetime is replaced before it expires, although a new CA must be
+// published for longer.
 func TestLongerLifetimes(t *testing.T) {
 	short := policy
 	short.CertLifetime, short.CALifetime, short.Overlap = time.Minute, 3*time.Minute, 6*time.Second

@@ -1,25 +1,95 @@
+// Package certs maintains the serving certificate of a service, and the CA certificates that clients verify it with.
+//
+// [Secret] creates both itself: every replica reads one Secret, serves its certificate, and creates or replaces what is
+// missing or old. [Policy.Next], a pure function, decides what to do. Writes depend on the Secret's resourceVersion: if
+// several replicas see the same need, one succeeds, and the others use its result. No replica waits for a leader: a
+// fresh installation is ready as soon as its first replica has written the Secret. [Files] reads both from files that
+// somebody else maintains. [ConfigMap] publishes the CA certificates to clients that read them in the cluster.
+//
+// # Invariants
+//
+//  1. A certificate is served only after it has been in the Secret, and after its CA has been in the bundle for
+//     [Policy.Overlap], unless no other certificate works.
+//  2. The CA of a served certificate stays in the bundle.
+//  3. A Secret that is deleted or corrupted is replaced in the same gradual way, as long as one replica remembers it.
+//     To request a rotation, delete the Secret.
+//  4. A ConfigMap never gets a bundle that is older than its current one, whichever replica writes it.
+//
+// # Rejected alternative
+//
+// github.com/open-policy-agent/cert-controller also maintains such a Secret. However, it serves from files, and so
+// waits until the kubelet refreshes a mounted Secret. It injects the CA into a fixed list of webhook configurations,
+// but ours come and go with rings. It replaces a CA immediately, without a time in which both are trusted, so calls
+// fail in between.
 package certs
 
 import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 )
+
+// Source provides the serving certificate and the bundle of CA certificates. It is safe for concurrent use.
+type Source interface {
+	// SetupWithManager adds the controllers that keep the source up to date to the manager. They run in every replica.
+	SetupWithManager(mgr manager.Manager) error
+	// GetCertificate returns the current serving certificate, for tls.Config. It fails while there is none.
+	GetCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error)
+	// Bundle returns the PEM of the trusted CA certificates; nil if they are not known (yet).
+	Bundle() []byte
+	// Subscribe registers a function that is called when the bundle has changed.
+	Subscribe(changed func())
+	// Ready is a readiness check: it fails while there is no certificate to serve.
+	Ready(r *http.Request) error
+}
+
+// subscribers are notified of changes. The zero value is ready to use.
+type subscribers struct {
+	mu    sync.Mutex
+	calls []func()
+}
+
+// Subscribe registers a function that is called, without a lock held, when the bundle has changed.
+func (s *subscribers) Subscribe(changed func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.calls = append(s.calls, changed)
+}
+
+func (s *subscribers) notify() {
+	s.mu.Lock()
+	calls := slices.Clone(s.calls)
+	s.mu.Unlock()
+
+	for _, call := range calls {
+		call()
+	}
+}
 
 // Secret is a [Source] that maintains a Secret. Its exported fields must be set before use.
 type Secret struct {
@@ -75,7 +145,8 @@ func (s *Secret) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		return reconcile.Result{}, err
 	}
 
-	log.FromContext(ctx).Info("Certificates renewed", "secret", s.Name.String(), "action", string(d.Action), "reason", d.Reason)
+	log.FromContext(ctx).Info("Certificates renewed", "secret", s.Name.String(), "action", string(d.Action), "reason",
+		d.Reason)
 	s.load(ctx, m)
 
 	return reconcile.Result{RequeueAfter: staleRetry}, nil
@@ -181,4 +252,94 @@ func (s *Secret) Ready(*http.Request) error {
 
 func (s *Secret) missing() error {
 	return fmt.Errorf("Secret %s has not been read or created yet", s.Name)
+}
+
+// maxOverlap is how long a new CA is published before it signs, unless certificates live too short a time for that.
+const maxOverlap = time.Hour
+
+// SecretOptions are the flags of a service that creates its certificates itself.
+type SecretOptions struct {
+	// Name is the name of the Secret.
+	Name string
+	// CALifetime and CertLifetime are the fields of [Policy].
+	CALifetime, CertLifetime time.Duration
+}
+
+// AddFlags registers the flags with their defaults; name is the default of --tls-secret.
+func (o *SecretOptions) AddFlags(fs *pflag.FlagSet, name string) {
+	fs.StringVar(&o.Name, "tls-secret", name, "`name` of the Secret in --namespace that contains the CA and the certificate; for --ca-mode secret")
+	fs.DurationVar(&o.CALifetime, "tls-ca-lifetime", 365*24*time.Hour, "`time` until a CA expires; for --ca-mode secret")
+	fs.DurationVar(&o.CertLifetime, "tls-cert-lifetime", 90*24*time.Hour, "`time` until a serving certificate expires, at most a third of --tls-ca-lifetime; for --ca-mode secret")
+}
+
+// Validate returns everything that is wrong with the flags, or nil.
+func (o *SecretOptions) Validate() error {
+	var errs []error
+
+	for _, msg := range validation.IsDNS1123Subdomain(o.Name) {
+		errs = append(errs, fmt.Errorf("--tls-secret %q is no name of a Secret: %s", o.Name, msg))
+	}
+
+	if o.CertLifetime <= 0 || o.CALifetime < 3*o.CertLifetime {
+		errs = append(errs, fmt.Errorf("--tls-ca-lifetime (%s) must be at least three times --tls-cert-lifetime (%s), and "+
+			"both greater than 0",
+			o.CALifetime, o.CertLifetime))
+	}
+
+	return errors.Join(errs...)
+}
+
+// Policy returns the policy for the service's certificates with these hosts. A new CA is published for an hour before
+// it signs, or for a tenth of a certificate's lifetime if that is less.
+func (o *SecretOptions) Policy(service string, hosts ...string) Policy {
+	return Policy{
+		Service:      service,
+		CALifetime:   o.CALifetime,
+		CertLifetime: o.CertLifetime,
+		Overlap:      min(maxOverlap, o.CertLifetime/10),
+		Hosts:        hosts,
+	}
+}
+
+// staleRetry is how long to wait for the cache after somebody else has written the object first.
+const staleRetry = 100 * time.Millisecond
+
+// maintainer is a controller of one object, which may not exist yet.
+type maintainer struct {
+	// controller is the name of the controller, kind and name identify the object, and obj is any object of the kind.
+	controller, kind string
+	name             types.NamespacedName
+	obj              client.Object
+	// subscribe receives a function that triggers the controller; nil if the object's events are sufficient.
+	subscribe func(look func())
+}
+
+// setup adds the controller to the manager. It runs in every replica, and once at the start: without the object, there
+// would be no event to start with.
+func (m maintainer) setup(mgr manager.Manager, r reconcile.Reconciler) error {
+	begin := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		look := func() { queue.Add(reconcile.Request{NamespacedName: m.name}) }
+		if m.subscribe != nil {
+			m.subscribe(look)
+		}
+		look()
+
+		return nil
+	}
+
+	err := builder.ControllerManagedBy(mgr).
+		Named(m.controller).
+		For(m.obj).
+		WatchesRawSource(source.Func(begin)).
+		WithOptions(controller.Options{
+			NeedLeaderElection: new(false),
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](staleRetry,
+				10*time.Second),
+		}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("maintain %s %s: %w", m.kind, m.name, err)
+	}
+
+	return nil
 }

@@ -1,6 +1,7 @@
 // Package invariants reports whether types check their invariants, which the build tag "invariants" turns on.
 //
-// A type with state numbers its invariants in its doc, and has a method check that panics if one does not hold. What changes the state calls it:
+// A type with state numbers its invariants in its doc, and has a method check that panics if one does not hold. What
+// changes the state calls it:
 //
 //	if invariants.Enabled {
 //		defer t.check()

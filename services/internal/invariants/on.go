@@ -5,8 +5,8 @@ package invariants
 // Enabled reports whether types check their invariants.
 const Enabled = true
 
-// Pace spaces out the checks of a state whose check takes longer the more there is, so that a change does not cost more and more. The zero
-// value is ready to use.
+// Pace spaces out the checks of a state whose check takes longer the more there is, so that a change does not cost more
+// and more. The zero value is ready to use.
 type Pace struct{ changes int }
 
 // unpaced is up to how many parts a state is checked after each change.

@@ -3,7 +3,9 @@ package key
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -15,8 +17,8 @@ const Prime = 1<<31 - 1
 
 const (
 	// alphabet contains the characters of names, namespaces, kinds, and groups, the slash between them, and the few other
-	// characters in names of some kinds (RBAC). The value of a character is its index plus one; all other characters have the
-	// value 0. All characters are ASCII, so an index in bytes is an index in code points.
+	// characters in names of some kinds (RBAC). The value of a character is its index plus one; all other characters have
+	// the value 0. All characters are ASCII, so an index in bytes is an index in code points.
 	alphabet = "abcdefghijklmnopqrstuvwxyz0123456789-./" + "ABCDEFGHIJKLMNOPQRSTUVWXYZ" + ":_"
 
 	// positions is the number of multipliers. The longest key of a custom resource has 253 (group) + 63 (kind) + 63
@@ -53,15 +55,15 @@ var (
 	finalOffset      = constant("multiply then") // B
 )
 
-// constant derives a number in [1, Prime) from seed and a label: the first 8 bytes, read as a big-endian number, of sha256(seed +
-// "/" + label), modulo Prime - 1, plus 1.
+// constant derives a number in [1, Prime) from seed and a label: the first 8 bytes, read as a big-endian number, of
+// sha256(seed + "/" + label), modulo Prime - 1, plus 1.
 func constant(label string) uint64 {
 	sum := sha256.Sum256([]byte(seed + "/" + label))
 	return binary.BigEndian.Uint64(sum[:8])%(Prime-1) + 1
 }
 
-// Hash returns the key's place in the hash space: the hash of [Key.String] as described in the package documentation. It accepts
-// any strings, allocates nothing, and returns the same number in every process and version.
+// Hash returns the key's place in the hash space: the hash of [Key.String] as described in the package documentation.
+// It accepts any strings, allocates nothing, and returns the same number in every process and version.
 func (k Key) Hash() Hash {
 	var s sum
 	s.add(k.Group)
@@ -117,4 +119,31 @@ func (s *sum) hash() Hash {
 func fifthPower(x uint64) uint64 {
 	square := x * x % Prime
 	return square * square % Prime * x % Prime
+}
+
+// CELExpression returns a Kubernetes CEL expression of type int that computes [Key.Hash]. The arguments are CEL
+// expressions of type string for the parts of the key, for example "request.kind.group" or "object.metadata.name".
+//
+// It is rendered from the same constants that Go uses. It needs libraries that every API server has had since
+// Kubernetes 1.33 (two-variable comprehensions), and evaluates each argument once. Lists of one element and map replace
+// the local variables that CEL does not have.
+func CELExpression(group, kind, namespace, name string) string {
+	var m strings.Builder
+
+	for i, n := range multipliers {
+		if i > 0 {
+			m.WriteByte(',')
+		}
+		fmt.Fprint(&m, n)
+	}
+
+	chars := fmt.Sprintf("((%s) + '/' + (%s) + '/' + (%s) + '/' + (%s)).split('')", group, kind, namespace, name)
+	total := fmt.Sprintf("[[%s]].map(m, chars.transformList(i, c, ('%s'.indexOf(c) + 1) * m[i %% %d]).sum())[0]",
+		m.String(), alphabet, positions)
+
+	return fmt.Sprintf("[%[1]s]"+
+		".map(chars, (%[2]s + size(chars) * %[3]d + %[4]d) %% %[7]d)"+
+		".map(x, [x * x %% %[7]d].map(square, square * square %% %[7]d * x %% %[7]d)[0])"+
+		".map(y, (y * %[5]d + %[6]d) %% %[7]d)[0]",
+		chars, total, lengthMultiplier, offset, finalMultiplier, finalOffset, Prime)
 }

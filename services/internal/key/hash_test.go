@@ -43,7 +43,8 @@ func TestWorkedExample(t *testing.T) {
 // longestKey has the maximum number of characters in each part that an API server admits for a custom resource.
 func longestKey() Key {
 	subdomain := strings.Repeat("custom-resource-", 16)[:253]
-	return Key{Group: subdomain, Kind: strings.Repeat("Kind", 16)[:63], Namespace: strings.Repeat("team-", 13)[:63], Name: subdomain}
+	return Key{Group: subdomain, Kind: strings.Repeat("Kind", 16)[:63], Namespace: strings.Repeat("team-", 13)[:63],
+		Name: subdomain}
 }
 
 // linear is a literal implementation of step 2 of the package documentation.
@@ -133,7 +134,8 @@ func TestAlphabet(t *testing.T) {
 }
 
 func TestHashAllocatesNothing(t *testing.T) {
-	for _, k := range []Key{{}, {Group: "apps", Kind: "Deployment", Namespace: "default", Name: "web"}, longestKey(), {Name: "名前\xff"}} {
+	for _, k := range []Key{{}, {Group: "apps", Kind: "Deployment", Namespace: "default", Name: "web"}, longestKey(),
+		{Name: "名前\xff"}} {
 		require.Zero(t, testing.AllocsPerRun(100, func() { _ = k.Hash() }), "allocations for %q", k)
 	}
 }

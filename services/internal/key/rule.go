@@ -10,8 +10,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// Rule determines which objects of a main resource have the same key. It is comparable; the zero value gives every object the key of
-// its name.
+// Rule determines which objects of a main resource have the same key. It is comparable; the zero value gives every
+// object the key of its name.
 type Rule struct {
 	// Namespace gives all objects of a namespace one key.
 	Namespace bool
@@ -48,18 +48,20 @@ func (r Rule) String() string {
 	return "the name"
 }
 
-// Of returns the key of a main object. found is false if the object lacks what the rule asks for: the label, or a value of it, or the
-// namespace. Such an object has the key of its name, so that it belongs to exactly one shard all the same.
+// Of returns the key of a main object. found is false if the object lacks what the rule asks for: the label, or a value
+// of it, or the namespace. Such an object has the key of its name, so that it belongs to exactly one shard all the
+// same.
 //
-//   - By the namespace, the key is that of the Namespace object, which is cluster-scoped: /Namespace//team-a. So the objects of all
-//     resources in a namespace have the same key, and the Namespace itself has it by its name.
-//   - By a label, the key has no kind, unlike that of any object. The other parts are the prefix of the label's key, its name, and the
-//     value: example.com//tenant/acme.
+//   - By the namespace, the key is that of the Namespace object, which is cluster-scoped: /Namespace//team-a. So the
+//     objects of all resources in a namespace have the same key, and the Namespace itself has it by its name.
+//   - By a label, the key has no kind, unlike that of any object. The other parts are the prefix of the label's key,
+//     its name, and the value: example.com//tenant/acme.
 func (r Rule) Of(gk schema.GroupKind, obj metav1.Object) (k Key, found bool) {
 	return r.OfParts(OfObject(gk, obj), obj.GetLabels()[r.Label])
 }
 
-// OfParts is like [Rule.Of] for an object with the key byName and this value of the rule's label. The value is ignored by other rules.
+// OfParts is like [Rule.Of] for an object with the key byName and this value of the rule's label. The value is ignored
+// by other rules.
 func (r Rule) OfParts(byName Key, value string) (k Key, found bool) {
 	switch {
 	case r.Namespace && byName.Namespace != "":
@@ -101,8 +103,8 @@ func (k Key) Label() (label, value string, ok bool) {
 	return k.Group + "/" + k.Namespace, k.Name, true
 }
 
-// CELExpression returns an expression like [CELExpression], for the key that [Rule.Of] gives an object of this kind. object is a CEL
-// expression for it, such as "object". namespaced tells whether the kind is.
+// CELExpression returns an expression like [CELExpression], for the key that [Rule.Of] gives an object of this kind.
+// object is a CEL expression for it, such as "object". namespaced tells whether the kind is.
 func (r Rule) CELExpression(gk schema.GroupKind, namespaced bool, object string) string {
 	group, kind, name := strconv.Quote(gk.Group), strconv.Quote(gk.Kind), "("+object+").metadata.name"
 

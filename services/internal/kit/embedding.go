@@ -25,20 +25,23 @@ import (
 )
 
 const (
-	// embeddedQPS and embeddedBurst limit the requests of an embedded service, as the defaults of the flags do for one of its own.
+	// embeddedQPS and embeddedBurst limit the requests of an embedded service, as the defaults of the flags do for one of
+	// its own.
 	embeddedQPS, embeddedBurst = 100, 200
 	// embeddedGrace is unused while embedded services end only when their workers have ended; it must be positive.
 	embeddedGrace = 30 * time.Second
 )
 
-// Embedding describes services that run inside another program, for one ring, with the rights of that program. Any number of processes
-// may run them. One works, and the others stand by. All fields are required.
+// Embedding describes services that run inside another program, for one ring, with the rights of that program. Any
+// number of processes may run them. One works, and the others stand by. All fields are required.
 //
 // # Invariants
 //
-//  1. No request that writes leaves this process unless it holds the leader Lease, and its term has not ended. The program goes on without
-//     the services when the Lease is lost, and nothing of theirs may go on with it. The only exception is [Runtime.Ungated].
-//  2. Nothing is read but the ring, the Leases of the ring in one namespace, and what Setup reads beyond the manager's cache.
+//  1. No request that writes leaves this process unless it holds the leader Lease, and its term has not ended. The
+//     program goes on without the services when the Lease is lost, and nothing of theirs may go on with it. The only
+//     exception is [Runtime.Ungated].
+//  2. Nothing is read but the ring, the Leases of the ring in one namespace, and what Setup reads beyond the manager's
+//     cache.
 //  3. Nothing of the process is changed: no logger, no handler of signals, no server.
 type Embedding struct {
 	// Name is that of the leader Lease, and the user agent.
@@ -68,8 +71,8 @@ func (e *Embedding) options() *Options {
 	}
 }
 
-// Run runs the services until ctx ends, and then returns nil, or until they fail or the leader Lease is lost, which it returns as an error. When it
-// returns, nothing of them runs any more. It may be called again.
+// Run runs the services until ctx ends, and then returns nil, or until they fail or the leader Lease is lost, which it
+// returns as an error. When it returns, nothing of them runs any more. It may be called again.
 func (e *Embedding) Run(ctx context.Context) error {
 	config := rest.CopyConfig(e.Config)
 	config.QPS, config.Burst, config.RateLimiter = embeddedQPS, embeddedBurst, nil
@@ -91,8 +94,8 @@ func (e *Embedding) Run(ctx context.Context) error {
 	return r.serve(ctx, managerCtx, stop)
 }
 
-// serve runs the manager until ctx ends, something fails, or the leader Lease is lost, and waits until nothing runs any more. The gate
-// refuses all writes from the moment at which the Lease is lost.
+// serve runs the manager until ctx ends, something fails, or the leader Lease is lost, and waits until nothing runs any
+// more. The gate refuses all writes from the moment at which the Lease is lost.
 func (r *running) serve(ctx, managerCtx context.Context, stop context.CancelFunc) error {
 	defer r.draining.close()
 
@@ -110,7 +113,8 @@ func (r *running) serve(ctx, managerCtx context.Context, stop context.CancelFunc
 		if !r.phases.started.closed() {
 			stop()
 
-			return nil // as in drain: the manager cannot be stopped while it waits for its caches, and the shard must not wait for that
+			// as in drain: the manager cannot be stopped while it waits for its caches, and the shard must not wait for that
+			return nil
 		}
 	}
 
@@ -133,7 +137,8 @@ func (e *Embedding) restrict(config *rest.Config, o *manager.Options, leader *le
 			Label:      labels.SelectorFromSet(labels.Set{contract.LabelClusterRing: e.Ring}),
 			Transform:  leases.Slim,
 		},
-		&v1alpha1.ClusterRing{}: {Field: fields.OneTermEqualSelector("metadata.name", e.Ring), Transform: selectNamespaces(nil)},
+		&v1alpha1.ClusterRing{}: {Field: fields.OneTermEqualSelector("metadata.name", e.Ring),
+			Transform: selectNamespaces(nil)},
 	}
 
 	return gated(config, leader)
@@ -178,7 +183,8 @@ func (e *Embedding) Check(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 		return nil, fmt.Errorf("ClusterRing %s does not exist: create it, with spec.sharder %s",
 			e.Ring, v1alpha1.SharderEmbedded)
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("read ClusterRing %s: %w; check the name, and grant get, list, watch, and patch on this ring, "+
+		return nil, fmt.Errorf("read ClusterRing %s: %w; check the name, and grant get, list, watch, and patch on this "+
+			"ring, "+
 			"as deploy/example-embedded does", e.Ring, err)
 	case err != nil:
 		return nil, fmt.Errorf("read ClusterRing %s: %w", e.Ring, err)

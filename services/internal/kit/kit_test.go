@@ -13,6 +13,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -61,12 +67,14 @@ type instance struct {
 func start(t *testing.T, s kit.Service, args ...string) *instance {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	i := &instance{health: localplane.FreeAddress(t), metrics: localplane.FreeAddress(t), out: &output.Buffer{}, cancel: cancel, done: make(chan error, 1)}
+	i := &instance{health: localplane.FreeAddress(t), metrics: localplane.FreeAddress(t), out: &output.Buffer{},
+		cancel: cancel, done: make(chan error, 1)}
 	cmd := kit.NewCommand(s)
 	cmd.SetOut(i.out)
 	cmd.SetErr(i.out)
 
-	cmd.SetArgs(append([]string{"--health-probe-bind-address=" + i.health, "--metrics-bind-address=" + i.metrics}, args...))
+	cmd.SetArgs(append([]string{"--health-probe-bind-address=" + i.health, "--metrics-bind-address=" + i.metrics},
+		args...))
 	go func() { i.done <- cmd.ExecuteContext(ctx) }()
 	t.Cleanup(cancel)
 
@@ -189,4 +197,239 @@ func (w *worker) service() kit.Service {
 			return nil
 		}))
 	}}
+}
+
+// TestNotReadyBeforeCachesAreFilled runs a service that may not read Leases yet.
+func TestNotReadyBeforeCachesAreFilled(t *testing.T) {
+	p := localplane.Shared(t)
+	account := metav1.ObjectMeta{Namespace: p.Namespace(t), Name: "newcomer"}
+	require.NoError(t, p.Client.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: account}))
+	path, err := p.ServiceAccountKubeconfig(t.Context(), account.Namespace, account.Name)
+	require.NoError(t, err)
+
+	i := start(t, kit.Service{Name: service, Setup: watch}, "--kubeconfig="+path)
+	require.Eventually(t, func() bool {
+		code, body := get("http://" + i.health + "/readyz?verbose")
+		if code == 0 {
+			return false
+		}
+		require.Equal(t, http.StatusInternalServerError, code)
+		require.Contains(t, body, "[-]caches failed")
+		require.Contains(t, body, "[-]shard-leases failed")
+		require.Contains(t, body, "[+]draining ok")
+
+		return true
+	}, soon, tick)
+
+	code, _ := get("http://" + i.health + "/healthz")
+	require.Equal(t, http.StatusOK, code, "it lives")
+
+	require.NoError(t, p.Client.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: account.Namespace},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "clusterring:ringquery"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: account.Namespace, Name: account.Name}},
+	}))
+	i.waitReady(t)
+	require.NoError(t, i.stop(t))
+}
+
+// TestReadyAsksTheService: the service's own checks count.
+func TestReadyAsksTheService(t *testing.T) {
+	fail := make(chan struct{})
+	runtime := make(chan *kit.Runtime, 1)
+	s := kit.Service{Name: service, Setup: func(_ context.Context, rt *kit.Runtime) error {
+		runtime <- rt
+		rt.AddReady("certificate", func(*http.Request) error {
+			select {
+			case <-fail:
+				return errors.New("expired")
+			default:
+				return nil
+			}
+		})
+
+		return nil
+	}}
+	i := start(t, s, kubeconfig(t))
+	i.waitReady(t)
+	rt := receive(t, runtime, "setup")
+	require.NoError(t, rt.Ready())
+	require.Panics(t, func() { rt.AddReady("late", nil) }, "nobody would ask")
+	close(fail)
+	require.EqualError(t, rt.Ready(), "certificate: expired")
+
+	code, body := get("http://" + i.health + "/readyz")
+	require.Equal(t, http.StatusInternalServerError, code)
+	require.Contains(t, body, "[-]certificate failed")
+	require.NoError(t, i.stop(t))
+}
+
+// TestNotReadyWhileDraining: once told to stop, a service is not ready, but goes on serving for the shutdown delay.
+func TestNotReadyWhileDraining(t *testing.T) {
+	draining := make(chan (<-chan struct{}), 1)
+	finish := make(chan struct{})
+	s := kit.Service{Name: service, LeaderElection: true, Setup: func(_ context.Context, rt *kit.Runtime) error {
+		draining <- rt.Draining()
+
+		return rt.Manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
+			select {
+			case <-finish:
+				return errors.New("enough")
+			case <-ctx.Done():
+				return errors.New("stopped although the delay is not over")
+			}
+		}))
+	}}
+	i := start(t, s, kubeconfig(t), "--leader-elect=false", "--shutdown-delay=1h")
+	i.waitReady(t)
+	told := receive(t, draining, "setup")
+	require.Empty(t, told)
+
+	i.cancel()
+	receive(t, told, "draining")
+
+	code, body := get("http://" + i.health + "/readyz")
+	require.Equal(t, http.StatusInternalServerError, code)
+	require.Contains(t, body, "[-]draining failed")
+
+	code, _ = get("http://" + i.metrics + "/metrics")
+	require.Equal(t, http.StatusOK, code, "still serving")
+	require.False(t, i.ended())
+
+	close(finish)
+	require.EqualError(t, i.wait(t), "run leasemonitor: enough")
+}
+
+// TestFailingRunnableStopsTheService: nothing goes on half alive.
+func TestFailingRunnableStopsTheService(t *testing.T) {
+	s := kit.Service{Name: service, Setup: func(_ context.Context, rt *kit.Runtime) error {
+		return rt.Manager.Add(manager.RunnableFunc(func(context.Context) error { return errors.New("disk on fire") }))
+	}}
+	i := start(t, s, kubeconfig(t))
+	require.EqualError(t, i.wait(t), "run leasemonitor: disk on fire")
+}
+
+// TestHandOver: the next leader works as soon as, and not before, the last worker of the former has returned.
+func TestHandOver(t *testing.T) {
+	dropLeaderLease(t)
+	slow := []string{kubeconfig(t), "--leader-elect-lease-duration=1h", "--leader-elect-retry-period=100ms",
+		"--leader-elect-renew-deadline=30s"}
+	first, second := newWorker(t), newWorker(t)
+	leader := start(t, first.service(), slow...)
+	receive(t, first.working, "first leader")
+	standby := start(t, second.service(), slow...)
+	standby.waitReady(t)
+	require.NotEmpty(t, leaderLease(t))
+
+	leader.cancel()
+	receive(t, first.told, "stop of the worker")
+
+	code, _ := get("http://" + leader.health + "/readyz")
+	require.Equal(t, http.StatusInternalServerError, code)
+	holder := leaderLease(t)
+	require.NotEmpty(t, holder, "the Lease is held while a worker runs")
+	require.False(t, leader.ended())
+	require.Empty(t, second.working)
+
+	first.letGo()
+	require.NoError(t, leader.wait(t))
+	receive(t, second.working, "second leader, long before the Lease expires")
+	require.NotEqual(t, holder, leaderLease(t))
+	require.NotContains(t, leader.out.String(), `"level":"error"`)
+
+	second.letGo()
+	require.NoError(t, standby.stop(t))
+	require.Empty(t, leaderLease(t), "released")
+}
+
+// TestStuckWorkerKeepsTheLease: a process that cannot stop in time ends without handing its Lease over.
+func TestStuckWorkerKeepsTheLease(t *testing.T) {
+	dropLeaderLease(t)
+	w := newWorker(t)
+	i := start(t, w.service(), kubeconfig(t), "--shutdown-grace=100ms")
+	receive(t, w.working, "leader")
+	require.EqualError(t, i.stop(t), "work still runs 100ms after the stop began (--shutdown-grace); exiting without "+
+		"releasing the leader Lease")
+	require.NotEmpty(t, leaderLease(t))
+
+	w.letGo() // a process would have ended by now; here its goroutines live on and clean up
+	require.Eventually(t, func() bool { return leaderLease(t) == "" }, soon, tick)
+}
+
+// TestLostLeadership: when somebody else holds the Lease, the process ends at once, and leaves the Lease alone.
+func TestLostLeadership(t *testing.T) {
+	dropLeaderLease(t)
+	p := localplane.Shared(t)
+	w := newWorker(t)
+	i := start(t, w.service(), kubeconfig(t), "--leader-elect-retry-period=100ms")
+	receive(t, w.working, "leader")
+	require.Eventually(t, func() bool {
+		lease := getLeaderLease(t)
+		lease.Spec.HolderIdentity = new("usurper")
+		lease.Spec.LeaseDurationSeconds = ptr.To[int32](1)
+
+		return p.Client.Update(t.Context(), lease) == nil
+	}, soon, tick)
+	require.EqualError(t, i.wait(t), `lost the leader Lease sharding-system/leasemonitor: "usurper" holds it now; exiting immediately, so that no two instances work`)
+	require.Equal(t, "usurper", leaderLease(t))
+	w.letGo()
+}
+
+// dropLeaderLease makes a test independent of how another ended.
+func dropLeaderLease(t *testing.T) {
+	t.Helper()
+
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "sharding-system", Name: service}}
+	require.NoError(t, client.IgnoreNotFound(localplane.Shared(t).Client.Delete(t.Context(), lease)))
+}
+
+func getLeaderLease(t *testing.T) *coordinationv1.Lease {
+	t.Helper()
+
+	lease := &coordinationv1.Lease{}
+	require.NoError(t, localplane.Shared(t).Client.Get(t.Context(), client.ObjectKey{Namespace: "sharding-system",
+		Name: service}, lease))
+
+	return lease
+}
+
+// leaderLease returns the holder.
+func leaderLease(t *testing.T) string {
+	t.Helper()
+	return ptr.Deref(getLeaderLease(t).Spec.HolderIdentity, "")
+}
+
+func TestMetricsAndProfiles(t *testing.T) {
+	pprof := localplane.FreeAddress(t)
+	i := start(t, kit.Service{Name: service, Setup: nothing}, kubeconfig(t), "--pprof-bind-address="+pprof)
+	i.waitReady(t)
+	code, body := get("http://" + i.metrics + "/metrics")
+	require.Equal(t, http.StatusOK, code)
+	require.Regexp(t, `(?m)^clusterring_build_info\{commit="[^"]*",go_version="go1\.[^"]+",service="leasemonitor",version="dev"\} 1$`, body)
+
+	code, _ = get("http://" + pprof + "/debug/pprof/cmdline")
+	require.Equal(t, http.StatusOK, code)
+	require.NoError(t, i.stop(t))
+}
+
+func TestRetriesAreCappedAndSpreadOut(t *testing.T) {
+	limiter := kit.RateLimiter[string]()
+	require.LessOrEqual(t, limiter.When("a"), 5*time.Millisecond)
+
+	for failing := time.Duration(0); failing < 10*time.Minute; {
+		failing += limiter.When("a")
+	}
+
+	pauses := map[time.Duration]bool{}
+
+	for range 10 {
+		pause := limiter.When("a")
+		require.LessOrEqual(t, pause, 30*time.Second)
+		require.GreaterOrEqual(t, pause, 24*time.Second)
+		pauses[pause] = true
+	}
+	require.Greater(t, len(pauses), 1, "what failed together is tried together")
+
+	limiter.Forget("a")
+	require.LessOrEqual(t, limiter.When("a"), 5*time.Millisecond)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"sync"
 	"time"
@@ -12,6 +13,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
 // errStillWorking refuses a release of the leader Lease.
@@ -19,11 +22,12 @@ var errStillWorking = errors.New("the leader Lease is kept, because this process
 
 // leadership is the leader Lease as the manager's elector sees it, made safe in two ways that the elector is not:
 //
-//   - The elector releases the Lease at the end of every term, also when it failed to renew in time, while the controllers
-//     still run. leadership lets a release pass only once the workers are gone.
-//   - The elector notices a loss late: it goes on trying for its renew deadline after another process took the Lease, and
-//     then waits for the release before it tells anybody, possibly for longer than the Lease lasts. leadership reports the
-//     loss when it sees another holder, and before the Lease can have expired since the last renewal was sent.
+//   - The elector releases the Lease at the end of every term, also when it failed to renew in time, while the
+//     controllers still run. leadership lets a release pass only once the workers are gone.
+//   - The elector notices a loss late: it goes on trying for its renew deadline after another process took the Lease,
+//     and then waits for the release before it tells anybody, possibly for longer than the Lease lasts. leadership
+//     reports the loss when it sees another holder, and before the Lease can have expired since the last renewal was
+//     sent.
 type leadership struct {
 	resourcelock.Interface
 	workersGone *latch
@@ -98,7 +102,8 @@ func (l *leadership) Update(ctx context.Context, record resourcelock.LeaderElect
 	return err //nolint:wrapcheck // the elector asks for the API's own errors
 }
 
-// holds reports whether this process may act as the leader now. A process that was suspended may ask before the timer of its term has fired.
+// holds reports whether this process may act as the leader now. A process that was suspended may ask before the timer
+// of its term has fired.
 func (l *leadership) holds() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,5 +155,114 @@ func (l *leadership) endTerm() {
 	l.leads = false // for a timer that has just fired
 	if l.expiry != nil {
 		l.expiry.Stop()
+	}
+}
+
+// errNotLeader refuses a write.
+var errNotLeader = errors.New("refused to write: this process does not hold the leader Lease")
+
+// gate lets requests that write pass only while this process may act as the leader. A service of its own ends its
+// process when it loses the leader Lease, which stops whatever still runs. One inside another program cannot, so its
+// writes stop here.
+type gate struct {
+	http.RoundTripper
+	leader *leadership
+}
+
+// gated returns a config whose clients write only while this process may act as the leader.
+func gated(config *rest.Config, leader *leadership) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return gate{next, leader} })
+
+	return config
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+	default:
+		if !g.leader.holds() {
+			if r.Body != nil {
+				_ = r.Body.Close() // as http.RoundTripper demands, also with an error
+			}
+
+			return nil, fmt.Errorf("%s %s: %w", r.Method, r.URL.Path, errNotLeader)
+		}
+	}
+
+	return g.RoundTripper.RoundTrip(r) //nolint:wrapcheck // the client asks for the error of its transport
+}
+
+// phases learns from the manager how far it has come, by runnables that do nothing but are started and stopped in
+// order.
+type phases struct {
+	// started closes when the caches are filled.
+	started *latch
+	// stopping closes when the manager begins to stop, whether it was told to or something failed.
+	stopping *latch
+	// workersGone closes when the last controller has returned.
+	workersGone *latch
+}
+
+// addPhases registers the marks. The manager stops its groups one after the other and waits for each: runnables of
+// every replica, then those of the leader (controllers), then caches, webhooks and HTTP servers.
+func addPhases(mgr manager.Manager, workersGone *latch) (*phases, error) {
+	p := &phases{started: newLatch(), stopping: newLatch(), workersGone: workersGone}
+	if err := mgr.Add(everyReplica{p}); err != nil {
+		return nil, err //nolint:wrapcheck // the caller says what it was doing
+	}
+
+	if err := mgr.Add(amongCaches{p, mgr.GetCache()}); err != nil {
+		return nil, err //nolint:wrapcheck // the caller says what it was doing
+	}
+
+	return p, nil
+}
+
+// everyReplica belongs to the first group that is stopped, and is started once the caches have synced.
+type everyReplica struct{ *phases }
+
+func (everyReplica) NeedLeaderElection() bool { return false }
+
+func (m everyReplica) Start(ctx context.Context) error {
+	m.started.close()
+	<-ctx.Done()
+	m.stopping.close()
+
+	return nil
+}
+
+// amongCaches belongs, by having a cache, to the group that is stopped after the controllers have returned.
+type amongCaches struct {
+	*phases
+	cache cache.Cache
+}
+
+func (m amongCaches) GetCache() cache.Cache { return m.cache }
+
+func (m amongCaches) Start(ctx context.Context) error {
+	<-ctx.Done()
+	m.workersGone.close()
+
+	return nil
+}
+
+// latch is a channel that may be closed more than once, by anybody.
+type latch struct {
+	once sync.Once
+	ch   chan struct{}
+}
+
+func newLatch() *latch { return &latch{ch: make(chan struct{})} }
+
+func (l *latch) close() { l.once.Do(func() { close(l.ch) }) }
+
+func (l *latch) closed() bool {
+	select {
+	case <-l.ch:
+		return true
+	default:
+		return false
 	}
 }

@@ -1,13 +1,22 @@
 package kit
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
+	"github.com/go-logr/zapr"
 	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
@@ -18,21 +27,24 @@ type Options struct {
 	Kubeconfig string
 	// Namespace contains the service's own objects: its leader Lease and its Secrets.
 	Namespace string
-	// DefaultNamespaceSelector selects the namespaces of rings without a selector of their own; empty for the default of the API.
+	// DefaultNamespaceSelector selects the namespaces of rings without a selector of their own; empty for the default of
+	// the API.
 	DefaultNamespaceSelector string
 	// MetricsBindAddress, HealthProbeBindAddress, and PprofBindAddress are host:port; "0" or empty turns the server off.
 	MetricsBindAddress, HealthProbeBindAddress, PprofBindAddress string
 	// LogLevel is debug, info, or error; LogFormat is json or text.
 	LogLevel, LogFormat string
-	// KubeAPIQPS is the sustained number of requests per second to the API server, and KubeAPIBurst is the limit of a burst.
+	// KubeAPIQPS is the sustained number of requests per second to the API server, and KubeAPIBurst is the limit of a
+	// burst.
 	KubeAPIQPS   float32
 	KubeAPIBurst int
 	// LeaderElect is always false in services without leader election.
 	LeaderElect bool
-	// LeaderElectLeaseDuration is how long other replicas wait after a leader has vanished, LeaderElectRenewDeadline is how long
-	// a leader tries to renew before it gives up, and LeaderElectRetryPeriod is the pause between attempts.
+	// LeaderElectLeaseDuration is how long other replicas wait after a leader has vanished, LeaderElectRenewDeadline is
+	// how long a leader tries to renew before it gives up, and LeaderElectRetryPeriod is the pause between attempts.
 	LeaderElectLeaseDuration, LeaderElectRenewDeadline, LeaderElectRetryPeriod time.Duration
-	// ShutdownDelay is the time between reporting not ready and ceasing to serve. ShutdownGrace limits the shutdown after that.
+	// ShutdownDelay is the time between reporting not ready and ceasing to serve. ShutdownGrace limits the shutdown after
+	// that.
 	ShutdownDelay, ShutdownGrace time.Duration
 }
 
@@ -59,7 +71,8 @@ func (o *Options) addFlags(fs *pflag.FlagSet, leaderElection bool) {
 	if !leaderElection {
 		return
 	}
-	fs.BoolVar(&o.LeaderElect, "leader-elect", true, "let only one replica work at a time; turn off only if there is one replica")
+	fs.BoolVar(&o.LeaderElect, "leader-elect", true,
+		"let only one replica work at a time; turn off only if there is one replica")
 	fs.DurationVar(&o.LeaderElectLeaseDuration, "leader-elect-lease-duration", 15*time.Second, "`time` after which another replica may replace a leader that has vanished")
 	fs.DurationVar(&o.LeaderElectRenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "`time` that a leader tries to renew before it gives up and exits")
 	fs.DurationVar(&o.LeaderElectRetryPeriod, "leader-elect-retry-period", 2*time.Second, "`time` between attempts to acquire or renew the leader Lease")
@@ -119,7 +132,8 @@ func (o *Options) validateEmbedded() error {
 	}
 
 	if err := o.validateLeaderElection(); err != nil {
-		names := strings.NewReplacer("--leader-elect-lease-duration", "lease duration", "--leader-elect-renew-deadline", "renew deadline",
+		names := strings.NewReplacer("--leader-elect-lease-duration", "lease duration", "--leader-elect-renew-deadline",
+			"renew deadline",
 			"--leader-elect-retry-period", "retry period")
 		errs = append(errs, errors.New(names.Replace(err.Error())))
 	}
@@ -136,10 +150,106 @@ func (o *Options) validateLeaderElection() error {
 	case lease < time.Second || lease%time.Second != 0:
 		return fmt.Errorf("--leader-elect-lease-duration must be whole seconds, at least 1s, not %s", lease)
 	case renew <= retry*6/5:
-		return fmt.Errorf("--leader-elect-renew-deadline (%s) must be greater than 1.2 times --leader-elect-retry-period (%s)", renew, retry)
+		return fmt.Errorf("--leader-elect-renew-deadline (%s) must be greater than 1.2 times --leader-elect-retry-period "+
+			"(%s)", renew, retry)
 	case lease <= renew:
-		return fmt.Errorf("--leader-elect-lease-duration (%s) must be greater than --leader-elect-renew-deadline (%s)", lease, renew)
+		return fmt.Errorf("--leader-elect-lease-duration (%s) must be greater than --leader-elect-renew-deadline (%s)",
+			lease, renew)
 	}
+
+	return nil
+}
+
+const (
+	formatJSON = "json"
+	formatText = "text"
+)
+
+// parseLevel translates the value of --log-level.
+func parseLevel(level string) (zapcore.Level, error) {
+	switch level {
+	case "debug":
+		return zapcore.DebugLevel, nil
+	case "info":
+		return zapcore.InfoLevel, nil
+	case "error":
+		return zapcore.ErrorLevel, nil
+	}
+
+	return 0, fmt.Errorf("--log-level must be debug, info, or error, not %q", level)
+}
+
+// newLogger returns a logger that writes to out. Options must be valid.
+func newLogger(o *Options, name string, out io.Writer) (logr.Logger, error) {
+	level, err := parseLevel(o.LogLevel)
+	if err != nil {
+		return logr.Logger{}, err
+	}
+
+	encoding := zap.NewProductionEncoderConfig()
+	encoding.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+
+	encoder := zapcore.NewJSONEncoder(encoding)
+	if o.LogFormat == formatText {
+		encoding.EncodeLevel = zapcore.CapitalLevelEncoder
+		encoder = zapcore.NewConsoleEncoder(encoding)
+	}
+
+	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(out)), level)
+
+	return zapr.NewLogger(zap.New(quietStop{core})).WithName(name), nil
+}
+
+// quietStop drops the errors that libraries log on a graceful stop, where nothing is wrong: the manager finds that it
+// has lost the Lease that it has just released, and the elector that a renewal was cancelled. A real loss ends the
+// command with an error, and is not logged this way.
+type quietStop struct{ zapcore.Core }
+
+func (q quietStop) With(fields []zapcore.Field) zapcore.Core { return quietStop{q.Core.With(fields)} }
+
+func (q quietStop) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if !q.Enabled(e.Level) {
+		return ce
+	}
+
+	return ce.AddCore(e, q)
+}
+
+func (q quietStop) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	for _, f := range fields {
+		if err, ok := f.Interface.(error); ok && isGracefulStop(e, err) {
+			return nil
+		}
+	}
+
+	return q.Core.Write(e, fields) //nolint:wrapcheck // a Core is a pass-through, its errors are zap's own
+}
+
+func isGracefulStop(e zapcore.Entry, err error) bool {
+	if strings.HasSuffix(e.LoggerName, ".leaderelection") {
+		return errors.Is(err, context.Canceled)
+	}
+
+	return strings.HasPrefix(e.Message, "error received after stop sequence was engaged") &&
+		err.Error() == "leader election lost"
+}
+
+// ownsProcess marks the context of a command that is all that its process does, as under [Main].
+type ownsProcess struct{}
+
+// setGlobalLoggers hands the logger to the libraries that log without being given one. It does nothing in a process
+// that is not the command's own: klog does not allow it while anything uses a client.
+func setGlobalLoggers(ctx context.Context, o *Options) error {
+	if ctx.Value(ownsProcess{}) == nil {
+		return nil
+	}
+
+	log, err := newLogger(o, "client", os.Stderr)
+	if err != nil {
+		return err
+	}
+	klog.SetLoggerWithOptions(log, klog.ContextualLogger(true))
+	ctrllog.SetLogger(log)
 
 	return nil
 }

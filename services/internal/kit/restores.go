@@ -3,6 +3,7 @@ package kit
 import (
 	"errors"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -60,8 +61,9 @@ func Sooner(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// Restores paces how often a service restores objects that others change: another controller may insist on its change as a service does. Objects are
-// told apart by name. It remembers each as long as the process runs. It is safe for concurrent use for different objects.
+// Restores paces how often a service restores objects that others change: another controller may insist on its change
+// as a service does. Objects are told apart by name. It remembers each as long as the process runs. It is safe for
+// concurrent use for different objects.
 type Restores struct {
 	clock clock.PassiveClock
 	pause workqueue.TypedRateLimiter[string]
@@ -87,8 +89,9 @@ func NewRestores(clk clock.PassiveClock) *Restores {
 	}
 }
 
-// Write calls write, which brings the named object into the wanted state, and returns its error. If the last write wanted the same, others have changed
-// the object, as what says: then Write returns a [ContestedError] instead, unless the pause is over. A state that differs from the last one is written at once.
+// Write calls write, which brings the named object into the wanted state, and returns its error. If the last write
+// wanted the same, others have changed the object, as what says: then Write returns a [ContestedError] instead, unless
+// the pause is over. A state that differs from the last one is written at once.
 func (r *Restores) Write(name string, wanted any, what string, write func() error) error {
 	r.mu.Lock()
 	last := r.last[name]
@@ -137,8 +140,8 @@ func (r *Restores) Same(name string, wanted any) bool {
 	return exists && equality.Semantic.DeepEqual(last.wanted, wanted)
 }
 
-// Lately returns what others changed when the object was last restored, if that has happened more than once, and for how long this is worth a report.
-// It returns "" if there is nothing to report.
+// Lately returns what others changed when the object was last restored, if that has happened more than once, and for
+// how long this is worth a report. It returns "" if there is nothing to report.
 func (r *Restores) Lately(name string) (what string, until time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,8 +161,8 @@ func WithManagers(o cache.ByObject) cache.ByObject {
 	return o
 }
 
-// Changed says in which fields an object differs from what it should be, and which field managers other than self have written these fields last, as far
-// as managedFields tell. Both are for people.
+// Changed says in which fields an object differs from what it should be, and which field managers other than self have
+// written these fields last, as far as managedFields tell. Both are for people.
 func Changed(have, want client.Object, kind, self string) (who, what string) {
 	h, errHave := runtime.DefaultUnstructuredConverter.ToUnstructured(have)
 	w, errWant := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
@@ -185,7 +188,8 @@ func Changed(have, want client.Object, kind, self string) (who, what string) {
 
 func sorted(all []string) []string { return slices.Compact(slices.Sorted(slices.Values(all))) }
 
-// differences returns the paths of the fields that differ. Elements of lists are told apart by their names, if they have names.
+// differences returns the paths of the fields that differ. Elements of lists are told apart by their names, if they
+// have names.
 func differences(path string, have, want any) []string {
 	h, hOK := byName(have)
 	w, wOK := byName(want)
@@ -237,8 +241,8 @@ func byName(value any) (map[string]any, bool) {
 	return out, true
 }
 
-// lastManager returns the field manager, other than self, that has written the field at the path last, or else a field around it. Managers own
-// selectors and lists as a whole.
+// lastManager returns the field manager, other than self, that has written the field at the path last, or else a field
+// around it. Managers own selectors and lists as a whole.
 func lastManager(obj client.Object, path, self string) string {
 	segments := strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' || r == ']' })
 
@@ -260,4 +264,31 @@ func lastManager(obj client.Object, path, self string) string {
 	}
 
 	return ""
+}
+
+const (
+	// firstRetry and lastRetry bound the pause before something that failed is tried again. It doubles from try to try.
+	firstRetry = 5 * time.Millisecond
+	lastRetry  = 30 * time.Second
+	// retryJitter is by how much a pause may be shorter, as a part of it, so that what failed together is not tried
+	// together.
+	retryJitter = 0.2
+)
+
+// RateLimiter returns a rate limiter for the retries of a controller. Pauses start at 5 ms and double up to 30 s; each
+// is shortened at random by up to a fifth. (The default of controller-runtime goes up to 1,000 s.) Each controller
+// needs its own rate limiter. It is safe for concurrent use.
+func RateLimiter[T comparable]() workqueue.TypedRateLimiter[T] {
+	return jittered[T]{workqueue.NewTypedItemExponentialFailureRateLimiter[T](firstRetry, lastRetry)}
+}
+
+// jittered shortens the pauses of another limiter.
+type jittered[T comparable] struct {
+	workqueue.TypedRateLimiter[T]
+}
+
+// When implements workqueue.TypedRateLimiter.
+func (j jittered[T]) When(item T) time.Duration {
+	pause := j.TypedRateLimiter.When(item)
+	return pause - time.Duration(rand.Float64()*retryJitter*float64(pause)) //nolint:gosec // chance, no secret
 }

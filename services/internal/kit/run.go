@@ -8,7 +8,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/config"
@@ -22,7 +21,6 @@ import (
 type running struct {
 	service  Service
 	options  *Options
-	flags    *pflag.FlagSet
 	log      logr.Logger
 	clock    clock.WithTickerAndDelayedExecution
 	manager  manager.Manager
@@ -57,20 +55,20 @@ func run(ctx context.Context, s Service, o *Options, cmd *cobra.Command) error {
 		return err
 	}
 
-	r := &running{service: s, options: o, flags: cmd.Flags(), log: log, clock: clock.RealClock{}, draining: newLatch()}
+	r := &running{service: s, options: o, log: log, clock: clock.RealClock{}, draining: newLatch()}
 
 	// The manager outlives ctx by the shutdown delay, so it has a context of its own, with our logger.
 	managerCtx, stop := context.WithCancel(ctrllog.IntoContext(context.WithoutCancel(ctx), log))
 	defer stop()
 
 	if err := r.prepare(managerCtx, restConfig); err != nil {
-		return explainListen(r.flags, err)
+		return err
 	}
 	recordBuild(s.Name)
 	log.Info("Starting", "version", versionLine(), "server", restConfig.Host)
 
 	if err := r.supervise(ctx, managerCtx, stop); err != nil {
-		return explainListen(r.flags, err)
+		return err
 	}
 	log.Info("Stopped")
 
@@ -217,10 +215,11 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 	return r.await(done, lost)
 }
 
-// drain reports not ready and goes on serving for the shutdown delay. It returns true, with the reason, when the service
-// ended before that time was over.
+// drain reports not ready and goes on serving for the shutdown delay. It returns true, with the reason, when the
+// service ended before that time was over.
 func (r *running) drain(done, lost <-chan error) (bool, error) {
-	r.log.Info("Stopping: no longer ready", "delay", r.options.ShutdownDelay.String(), "grace", r.options.ShutdownGrace.String())
+	r.log.Info("Stopping: no longer ready", "delay", r.options.ShutdownDelay.String(), "grace",
+		r.options.ShutdownGrace.String())
 	r.draining.close()
 
 	if !r.phases.started.closed() {
@@ -258,7 +257,8 @@ func (r *running) await(done, lost <-chan error) error {
 	case err := <-lost:
 		return err
 	case <-grace.C():
-		return fmt.Errorf("work still runs %s after the stop began (--shutdown-grace); exiting without releasing the leader Lease", r.options.ShutdownGrace)
+		return fmt.Errorf("work still runs %s after the stop began (--shutdown-grace); exiting without releasing the "+
+			"leader Lease", r.options.ShutdownGrace)
 	}
 }
 

@@ -1,3 +1,26 @@
+// Package kit gives every service the same startup, serving, health reporting, and shutdown.
+//
+// A service describes itself with a [Service]. [NewCommand] turns it into a command with help, validated flags, a
+// connection to the API server, structured logs, metrics, probes, and leader election. [Main] runs the command and
+// handles the signals of the operating system.
+//
+// # What always holds
+//
+//  1. A mistake of the operator (flag, kubeconfig, unreachable server, missing CRD, port in use) results in one line on
+//     stderr that says what to do, and in exit code 1. Until then, nothing has been served or written.
+//  2. /readyz passes only while the caches are filled, the service's own checks pass, and the service was not told to
+//     stop.
+//  3. The leader Lease is released only after the last worker of this process has ended. If workers are stuck, or
+//     leadership is lost while they work, the process ends without touching the Lease, and the next leader waits for it
+//     to expire.
+//  4. Every stop is bounded by --shutdown-delay plus --shutdown-grace. A second signal ends the process immediately.
+//
+// # Start and stop
+//
+// Start: flags, ports, API server, CRD, Setup, caches, then leader election, then controllers.
+//
+// Stop: report not ready (Draining closes), wait --shutdown-delay so that load balancers react while requests are still
+// served, stop controllers and then caches, webhooks, and HTTP servers, release the leader Lease, exit.
 package kit
 
 import (
@@ -19,21 +42,22 @@ import (
 type Service struct {
 	// Name is the name of the binary, and therefore of the leader Lease, the user agent, and the field manager.
 	Name string
-	// Short, Long, and Example are the help texts: one line; what the service reads, decides, and writes; and commands to copy.
+	// Short, Long, and Example are the help texts: one line; what the service reads, decides, and writes; and commands to
+	// copy.
 	Short, Long, Example string
-	// LeaderElection lets at most one replica run the controllers, and adds the --leader-elect flags. Runnables that must run in
-	// every replica (a webhook, a server) return false from NeedLeaderElection().
+	// LeaderElection lets at most one replica run the controllers, and adds the --leader-elect flags. Runnables that must
+	// run in every replica (a webhook, a server) return false from NeedLeaderElection().
 	LeaderElection bool
-	// AddFlags adds the service's own flags. A flag whose name ends in "bind-address" is a listening address: before anything
-	// starts, its value is validated, and the address must be free.
+	// AddFlags adds the service's own flags. A flag whose name ends in "bind-address" is a listening address: before
+	// anything starts, its value is validated, and the address must be free.
 	AddFlags func(flags *pflag.FlagSet)
 	// Validate checks the service's own flags after they are parsed. Its error is shown with a hint to --help.
 	Validate func() error
-	// Configure may change the manager's options, for example what is cached. It gets the validated common flags, and cannot change how the
-	// service stops.
+	// Configure may change the manager's options, for example what is cached. It gets the validated common flags, and
+	// cannot change how the service stops.
 	Configure func(common *Options, options *manager.Options)
-	// Setup adds the service's controllers, servers, and checks to rt.Manager. It runs once, before the caches start. An error
-	// ends the command. ctx ends when the manager is told to stop, which is --shutdown-delay after Draining.
+	// Setup adds the service's controllers, servers, and checks to rt.Manager. It runs once, before the caches start. An
+	// error ends the command. ctx ends when the manager is told to stop, which is --shutdown-delay after Draining.
 	Setup func(ctx context.Context, rt *Runtime) error
 }
 
@@ -54,10 +78,12 @@ type Runtime struct {
 	embedding *Embedding
 }
 
-// Embedded reports whether the service runs inside another program, for one ring. Everything that the manager reads is then restricted to it.
+// Embedded reports whether the service runs inside another program, for one ring. Everything that the manager reads is
+// then restricted to it.
 func (rt *Runtime) Embedded() bool { return rt.embedding != nil }
 
-// Ungated returns how to reach the API server for requests that a process may send which does not lead. They must decide nothing.
+// Ungated returns how to reach the API server for requests that a process may send which does not lead. They must
+// decide nothing.
 func (rt *Runtime) Ungated() *rest.Config {
 	if rt.embedding == nil {
 		return rt.Manager.GetConfig()
@@ -90,12 +116,12 @@ type namedCheck struct {
 	check healthz.Checker
 }
 
-// Draining returns a channel that closes as soon as the service is told to stop. From then on, /readyz fails, while requests are
-// still served for --shutdown-delay. It is safe for concurrent use.
+// Draining returns a channel that closes as soon as the service is told to stop. From then on, /readyz fails, while
+// requests are still served for --shutdown-delay. It is safe for concurrent use.
 func (rt *Runtime) Draining() <-chan struct{} { return rt.draining }
 
-// AddReady adds a check to /readyz. The name appears in /readyz?verbose. Call it in Setup. It panics after the service has
-// started, because a check that is never called would make readiness misleading.
+// AddReady adds a check to /readyz. The name appears in /readyz?verbose. Call it in Setup. It panics after the service
+// has started, because a check that is never called would make readiness misleading.
 func (rt *Runtime) AddReady(name string, check healthz.Checker) {
 	if err := rt.Manager.AddReadyzCheck(name, check); err != nil {
 		panic(fmt.Sprintf("kit: readiness check %q was added after Setup: %v", name, err))
@@ -104,8 +130,8 @@ func (rt *Runtime) AddReady(name string, check healthz.Checker) {
 	rt.checks = append(rt.checks, namedCheck{name, check})
 }
 
-// Ready returns nil exactly while /readyz passes, and otherwise the reason why it does not. It serves health protocols other than
-// HTTP. Call it after Setup. It is then safe for concurrent use.
+// Ready returns nil exactly while /readyz passes, and otherwise the reason why it does not. It serves health protocols
+// other than HTTP. Call it after Setup. It is then safe for concurrent use.
 func (rt *Runtime) Ready() error {
 	for _, c := range rt.checks {
 		if err := c.check(&http.Request{}); err != nil {

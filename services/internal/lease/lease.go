@@ -1,8 +1,8 @@
-// Package lease decides, from a shard's Lease and the time since it changed, whether the shard is alive, what it may own, and
-// what to do with the Lease.
+// Package lease decides, from a shard's Lease and the time since it changed, whether the shard is alive, what it may
+// own, and what to do with the Lease.
 //
-// A shard holds the Lease of its own name and renews it as in leader election. D is the duration of the Lease, and age is the
-// time that this process has measured since it last saw the Lease change:
+// A shard holds the Lease of its own name and renews it as in leader election. D is the duration of the Lease, and age
+// is the time that this process has measured since it last saw the Lease change:
 //
 //	state      holder         age            available  action
 //	ready      the shard      below D        yes        none
@@ -11,31 +11,35 @@
 //	dead       anybody else   below D + 1m   no         none
 //	orphaned   anybody else   D + 1m or more no         delete the Lease
 //
-// A shard whose Lease says that it stops gets no objects, and is otherwise judged like any other: see package membership.
+// A shard whose Lease says that it stops gets no objects, and is otherwise judged like any other: see package
+// membership.
 //
-// There are three exceptions. If the kubelet has reported that the process which last renewed the Lease cannot run any more, the shard is
-// uncertain at any age, and its Lease is taken. If most shards of a ring fall silent at the same time, their Leases are taken after 3D. While
-// objects of a dead shard still have to move, its Lease is kept from it: a Lease that was taken is renewed every D/2 until 20×D
-// have passed, and a Lease that was released is taken.
+// There are three exceptions. If the kubelet has reported that the process which last renewed the Lease cannot run any
+// more, the shard is uncertain at any age, and its Lease is taken. If most shards of a ring fall silent at the same
+// time, their Leases are taken after 3D. While objects of a dead shard still have to move, its Lease is kept from it: a
+// Lease that was taken is renewed every D/2 until 20×D have passed, and a Lease that was released is taken.
 //
 // # Invariants
 //
-//  1. Whether a shard is available depends only on the holder, and on whether the Lease says that the shard stops. Whoever reads the same Leases knows the same available shards,
-//     without a clock.
+//  1. Whether a shard is available depends only on the holder, and on whether the Lease says that the shard stops.
+//     Whoever reads the same Leases knows the same available shards, without a clock.
 //
-//  2. No clock of another machine matters. The times in a Lease are only compared with each other for changes, never with a
-//     local time: a shard whose clock is years off stays alive while its Lease keeps changing.
+//  2. No clock of another machine matters. The times in a Lease are only compared with each other for changes, never
+//     with a local time: a shard whose clock is years off stays alive while its Lease keeps changing.
 //
-//  3. A shard is declared dead only by taking its Lease. A shard that has lost its Lease cannot renew it. If the shard renews
-//     first, it wins against the taker, because the API server accepts only one of two updates of the same version.
+//  3. A shard is declared dead only by taking its Lease. A shard that has lost its Lease cannot renew it. If the shard
+//     renews first, it wins against the taker, because the API server accepts only one of two updates of the same
+//     version.
 //
-//  4. Only time counts in which the observer could have seen a renewal, and in which shards could have written it. After an
-//     outage of the API server or of its storage, or after the observer was frozen, every age restarts at zero. See [Sight].
+//  4. Only time counts in which the observer could have seen a renewal, and in which shards could have written it.
+//     After an outage of the API server or of its storage, or after the observer was frozen, every age restarts at
+//     zero. See [Sight].
 //
 //  5. A Lease that is being deleted is judged like any other, except that its deletion is not repeated.
 //
-// The age is lost when the process restarts, and is zero when the process first sees a Lease. Therefore, a restart can make a
-// shard look younger, and let a failed shard live up to 2D longer, but it never takes a Lease from a shard that renews it.
+// The age is lost when the process restarts, and is zero when the process first sees a Lease. Therefore, a restart can
+// make a shard look younger, and let a failed shard live up to 2D longer, but it never takes a Lease from a shard that
+// renews it.
 //
 // The package receives Leases and returns decisions. It sends no requests and has no clock.
 package lease
@@ -58,17 +62,18 @@ const (
 	// DefaultDuration is the duration of a Lease that specifies none, or none above zero.
 	DefaultDuration = 15 * time.Second
 
-	// MaxDuration is the longest duration that counts; a longer one is treated as this one. A mistaken value then delays the loss
-	// of a shard by two days, not by a lifetime. The limit is not lower, because the contract lets a shard live for 2D for any D.
-	// Waiters for such a Lease limit their wait themselves.
+	// MaxDuration is the longest duration that counts; a longer one is treated as this one. A mistaken value then delays
+	// the loss of a shard by two days, not by a lifetime. The limit is not lower, because the contract lets a shard live
+	// for 2D for any D. Waiters for such a Lease limit their wait themselves.
 	MaxDuration = 24 * time.Hour
 
 	// OrphanedAfter is how long a Lease that its shard does not hold must have been expired before it is deleted.
 	OrphanedAfter = time.Minute
 )
 
-// Record contains what a renewal of a Lease changes, and what decisions are based on. It does not contain labels and other
-// metadata: a write that only labels a Lease is no sign of life. The zero value is the record of a Lease that nobody holds.
+// Record contains what a renewal of a Lease changes, and what decisions are based on. It does not contain labels and
+// other metadata: a write that only labels a Lease is no sign of life. The zero value is the record of a Lease that
+// nobody holds.
 type Record struct {
 	// Holder is the identity of the holder; empty if nobody holds the Lease.
 	Holder string
@@ -83,8 +88,8 @@ type Record struct {
 // maxHolder is how many bytes of a holder's identity are used. The identity of a shard is its name, which is shorter.
 const maxHolder = 256
 
-// RecordOf returns the record of a Lease. Absent fields are zero, except the duration: it is between 1 s and MaxDuration, and
-// DefaultDuration if it is absent or not positive. Of a holder, it contains at most 256 bytes.
+// RecordOf returns the record of a Lease. Absent fields are zero, except the duration: it is between 1 s and
+// MaxDuration, and DefaultDuration if it is absent or not positive. Of a holder, it contains at most 256 bytes.
 func RecordOf(l *coordinationv1.Lease) Record {
 	return Record{
 		Holder:      holder(l.Spec.HolderIdentity),
@@ -104,8 +109,8 @@ func holder(identity *string) string {
 	return strings.Clone(name[:maxHolder]) // the rest may be large
 }
 
-// Slim returns a copy of a Lease that contains only what the services use. Whoever may write Leases could otherwise fill the
-// memory of caches. The copy must not be written to the API server: this would remove the rest.
+// Slim returns a copy of a Lease that contains only what the services use. Whoever may write Leases could otherwise
+// fill the memory of caches. The copy must not be written to the API server: this would remove the rest.
 func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 	slim := &coordinationv1.Lease{
 		TypeMeta: l.TypeMeta,
@@ -123,8 +128,10 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 	}
 
 	for _, annotation := range []struct{ key, value string }{
-		{contract.AnnotationPod, Pod(l)}, {contract.AnnotationStopping, stopping(l)}, {contract.AnnotationHoldOff, holdOff(l)}, {contract.AnnotationPodUID, podUIDValue(l)},
-		{contract.AnnotationShardLabel, ShardLabel(l)}, {contract.AnnotationSlots, slots(l)}, {contract.AnnotationNamespaces, namespacesValue(l)},
+		{contract.AnnotationPod, Pod(l)}, {contract.AnnotationStopping, stopping(l)}, {contract.AnnotationHoldOff,
+			holdOff(l)}, {contract.AnnotationPodUID, podUIDValue(l)},
+		{contract.AnnotationShardLabel, ShardLabel(l)}, {contract.AnnotationSlots, slots(l)}, {contract.AnnotationNamespaces,
+			namespacesValue(l)},
 	} {
 		if annotation.value != "" {
 			metav1.SetMetaDataAnnotation(&slim.ObjectMeta, annotation.key, annotation.value)
@@ -140,10 +147,12 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 	return slim
 }
 
-// maxSlots is how many bytes of names of slots are kept. A standby that says more waits for any slot, as far as the services know.
+// maxSlots is how many bytes of names of slots are kept. A standby that says more waits for any slot, as far as the
+// services know.
 const maxSlots = 512
 
-// slots returns which slots the Pod of a standby's Lease would take, as it is written; "" for another Lease, or if it is long.
+// slots returns which slots the Pod of a standby's Lease would take, as it is written; "" for another Lease, or if it
+// is long.
 func slots(l *coordinationv1.Lease) string {
 	value := l.Annotations[contract.AnnotationSlots]
 	if _, standby := l.Labels[contract.LabelStandby]; !standby || len(value) > maxSlots {
@@ -169,8 +178,8 @@ func holdOff(l *coordinationv1.Lease) string {
 	return strings.Clone(text)
 }
 
-// Pod returns the name of the Pod that runs the shard, if the Lease says that it differs from the name of the shard; otherwise "". A
-// value that cannot be the name of a Pod counts as none.
+// Pod returns the name of the Pod that runs the shard, if the Lease says that it differs from the name of the shard;
+// otherwise "". A value that cannot be the name of a Pod counts as none.
 func Pod(l *coordinationv1.Lease) string {
 	pod := l.Annotations[contract.AnnotationPod]
 	if pod == l.Name || len(validation.IsDNS1123Subdomain(pod)) > 0 {
@@ -183,16 +192,17 @@ func Pod(l *coordinationv1.Lease) string {
 // maxShardLabel is the maximum length of the key of a label: a domain, a slash, and a name.
 const maxShardLabel = validation.DNS1123SubdomainMaxLength + 1 + validation.LabelValueMaxLength
 
-// ShardLabel returns the key of the label by which the shard selects its objects, as its Lease announces it; empty if it announces none. It is
-// cut to the maximum length of a key.
+// ShardLabel returns the key of the label by which the shard selects its objects, as its Lease announces it; empty if
+// it announces none. It is cut to the maximum length of a key.
 func ShardLabel(l *coordinationv1.Lease) string {
 	label := l.Annotations[contract.AnnotationShardLabel]
 
 	return strings.Clone(label[:min(len(label), maxShardLabel)])
 }
 
-// Namespaces returns the namespaces in which the shard watches its objects, as its Lease announces them, separated by commas; empty for all. Names that
-// were written with another renewTime are those of a predecessor, so they count as none.
+// Namespaces returns the namespaces in which the shard watches its objects, as its Lease announces them, separated by
+// commas; empty for all. Names that were written with another renewTime are those of a predecessor, so they count as
+// none.
 func Namespaces(l *coordinationv1.Lease) string {
 	return strings.Clone(contract.Namespaces(l.Annotations, timeOf(l.Spec.RenewTime)))
 }
@@ -219,8 +229,8 @@ func stopping(l *coordinationv1.Lease) string {
 	return ""
 }
 
-// PodUID returns the uid of the Pod whose process has written the Lease's renewTime, if the Lease says it; otherwise "". A uid that was
-// written with another renewTime is that of a predecessor, so it counts as none.
+// PodUID returns the uid of the Pod whose process has written the Lease's renewTime, if the Lease says it; otherwise
+// "". A uid that was written with another renewTime is that of a predecessor, so it counts as none.
 func PodUID(l *coordinationv1.Lease) types.UID {
 	uid := contract.PodUID(l.Annotations, timeOf(l.Spec.RenewTime))
 	if len(uid) > maxUID {
@@ -265,23 +275,24 @@ func (r Record) duration() time.Duration {
 	return r.Duration
 }
 
-// Equal reports whether no renewal happened between the two records. Times are equal if they are the same instant, in any time
-// zone.
+// Equal reports whether no renewal happened between the two records. Times are equal if they are the same instant, in
+// any time zone.
 func (r Record) Equal(other Record) bool {
 	return r.Holder == other.Holder && r.Duration == other.Duration && r.Transitions == other.Transitions &&
 		r.AcquireTime.Equal(other.AcquireTime) && r.RenewTime.Equal(other.RenewTime)
 }
 
-// HeldBy reports whether the shard with the given name holds the Lease. Its availability depends on nothing else. The identity
-// that takes Leases belongs to no shard, even if a Lease has that name.
+// HeldBy reports whether the shard with the given name holds the Lease. Its availability depends on nothing else. The
+// identity that takes Leases belongs to no shard, even if a Lease has that name.
 func (r Record) HeldBy(shard string) bool {
 	return r.Holder != "" && r.Holder == shard && r.Holder != contract.LeaseControllerIdentity
 }
 
-// Acquired returns an update of the Lease that takes it from its shard: the lease controller holds it for twice the duration d,
-// it is acquired and renewed now, and transitions grows by one. A number of transitions that cannot grow restarts, because the
-// shard must see a change to know when it can come back. The argument is not changed. The result keeps its resourceVersion, so
-// the update fails if the shard has renewed in the meantime. The time now is informational; no decision uses it.
+// Acquired returns an update of the Lease that takes it from its shard: the lease controller holds it for twice the
+// duration d, it is acquired and renewed now, and transitions grows by one. A number of transitions that cannot grow
+// restarts, because the shard must see a change to know when it can come back. The argument is not changed. The result
+// keeps its resourceVersion, so the update fails if the shard has renewed in the meantime. The time now is
+// informational; no decision uses it.
 func Acquired(l *coordinationv1.Lease, d time.Duration, now time.Time) *coordinationv1.Lease {
 	taken := l.DeepCopy()
 	at := metav1.NewMicroTime(now)
@@ -299,9 +310,9 @@ func Acquired(l *coordinationv1.Lease, d time.Duration, now time.Time) *coordina
 	return taken
 }
 
-// TakenFor returns the duration D to take a Lease with: its own duration if its shard holds it. A released Lease does not contain
-// it (client-go writes 1 s). In this case, TakenFor returns the shard's own duration, as far as it is known, and at most
-// DefaultDuration, because a shard that comes back waits for twice as long.
+// TakenFor returns the duration D to take a Lease with: its own duration if its shard holds it. A released Lease does
+// not contain it (client-go writes 1 s). In this case, TakenFor returns the shard's own duration, as far as it is
+// known, and at most DefaultDuration, because a shard that comes back waits for twice as long.
 func TakenFor(s Snapshot, own time.Duration) time.Duration {
 	if s.HeldBy(s.Shard) {
 		return s.duration()
@@ -314,8 +325,8 @@ func TakenFor(s Snapshot, own time.Duration) time.Duration {
 	return min(own, DefaultDuration)
 }
 
-// Renewed returns an update of a Lease that was taken from its shard, which keeps it from the shard for longer. The argument is
-// not changed, and neither are fields other than renewTime.
+// Renewed returns an update of a Lease that was taken from its shard, which keeps it from the shard for longer. The
+// argument is not changed, and neither are fields other than renewTime.
 func Renewed(l *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	kept := l.DeepCopy()
 	at := metav1.NewMicroTime(now)

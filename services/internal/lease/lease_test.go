@@ -21,7 +21,8 @@ var (
 
 func held() *coordinationv1.Lease {
 	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: shard, ResourceVersion: "7", Labels: map[string]string{"a": "b"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: shard, ResourceVersion: "7",
+			Labels: map[string]string{"a": "b"}},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity:       new(shard),
 			LeaseDurationSeconds: new(int32(20)),
@@ -99,7 +100,8 @@ func TestHeldBy(t *testing.T) {
 	require.False(t, lease.Record{}.HeldBy(""), "nobody is no shard")
 
 	taker := contract.LeaseControllerIdentity
-	require.False(t, lease.Record{Holder: taker}.HeldBy(taker), "a Lease that was taken would look alive if it had the taker's name")
+	require.False(t, lease.Record{Holder: taker}.HeldBy(taker),
+		"a Lease that was taken would look alive if it had the taker's name")
 }
 
 func TestAcquired(t *testing.T) {

@@ -38,12 +38,12 @@ const (
 )
 
 const (
-	// ReleasedFor is how long a Lease that its shard has released stays untouched before it is taken, while objects of the shard
-	// still have to move. A shard that restarts quickly takes it back before.
+	// ReleasedFor is how long a Lease that its shard has released stays untouched before it is taken, while objects of the
+	// shard still have to move. A shard that restarts quickly takes it back before.
 	ReleasedFor = 3 * time.Second
 
-	// keptFor limits, in units of D, how long a Lease is kept from its shard after it was taken, so that a shard comes back even
-	// if its objects cannot move.
+	// keptFor limits, in units of D, how long a Lease is kept from its shard after it was taken, so that a shard comes
+	// back even if its objects cannot move.
 	keptFor = 20
 )
 
@@ -52,9 +52,11 @@ type Snapshot struct {
 	// Shard is the name of the Lease, and therefore of the shard.
 	Shard string
 	Record
-	// Ended is true if the kubelet has reported that the process which wrote this record cannot run any more; see [PodUID].
+	// Ended is true if the kubelet has reported that the process which wrote this record cannot run any more; see
+	// [PodUID].
 	Ended bool
-	// Deleting is true if the Lease is being deleted and only finalizers keep it. It is no sign of death: the holder may renew.
+	// Deleting is true if the Lease is being deleted and only finalizers keep it. It is no sign of death: the holder may
+	// renew.
 	Deleting bool
 	// Moving is true if objects of the shard still have to move to others, without asking the shard.
 	Moving bool
@@ -70,13 +72,13 @@ type Decision struct {
 	State State
 	// Action is what to do now.
 	Action Action
-	// CheckAfter is the time until the decision changes if the Lease does not change. It is zero if there is nothing to wait for:
-	// there is an action, or the Lease is being deleted and only its end is left.
+	// CheckAfter is the time until the decision changes if the Lease does not change. It is zero if there is nothing to
+	// wait for: there is an action, or the Lease is being deleted and only its end is left.
 	CheckAfter time.Duration
 }
 
-// Next decides about a shard. The age is the time that the caller has measured since the record last changed, as [Observer] does.
-// A negative age counts as zero.
+// Next decides about a shard. The age is the time that the caller has measured since the record last changed, as
+// [Observer] does. A negative age counts as zero.
 func Next(s Snapshot, age time.Duration) Decision {
 	age = max(age, 0)
 	if s.HeldBy(s.Shard) {
@@ -142,8 +144,8 @@ func (s Snapshot) keep() (after time.Duration, action Action) {
 	return 0, None
 }
 
-// Abandoned reports whether the Lease of a ring that does not exist is to be deleted. The age is that of [Next]. This is as late as if the ring
-// existed: a Lease that its shard holds is first due to be taken after 2D, for 2D.
+// Abandoned reports whether the Lease of a ring that does not exist is to be deleted. The age is that of [Next]. This
+// is as late as if the ring existed: a Lease that its shard holds is first due to be taken after 2D, for 2D.
 func Abandoned(s Snapshot, age time.Duration) bool {
 	due := s.duration() + OrphanedAfter
 	if s.HeldBy(s.Shard) {
@@ -159,9 +161,9 @@ type Observed struct {
 	Age time.Duration
 }
 
-// Together reports whether more than half of a ring's shards, and at least two, seem to die at the same time, given all Leases of
-// the ring: they have been silent for D, or their Leases were taken less than D ago. Another cause is then as likely, and their
-// Leases are taken D later than that of a single shard. Together also returns the numbers.
+// Together reports whether more than half of a ring's shards, and at least two, seem to die at the same time, given all
+// Leases of the ring: they have been silent for D, or their Leases were taken less than D ago. Another cause is then as
+// likely, and their Leases are taken D later than that of a single shard. Together also returns the numbers.
 func Together(shards []Observed) (silent, of int, together bool) {
 	for i := range shards {
 		s := &shards[i]

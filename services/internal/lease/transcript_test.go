@@ -19,8 +19,8 @@ import (
 
 const shard = "web-0"
 
-// TestTranscripts plays each file in testdata: at a given time, an event happens to the Lease of shard web-0, and then an
-// observer looks at it. The test compares the result with the rest of the line. The events are:
+// TestTranscripts plays each file in testdata: at a given time, an event happens to the Lease of shard web-0, and then
+// an observer looks at it. The test compares the result with the rest of the line. The events are:
 //
 //	hold               the shard acquires or renews its Lease, with the duration and clock that it has
 //	release            the shard gives its Lease up

@@ -20,8 +20,8 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
-// TestWhatHappensWhileNobodyWatchesIsNoticed: a watch whose history the API server no longer has is followed by another list,
-// and the index forgets the Leases that are not in it.
+// TestWhatHappensWhileNobodyWatchesIsNoticed: a watch whose history the API server no longer has is followed by another
+// list, and the index forgets the Leases that are not in it.
 func TestWhatHappensWhileNobodyWatchesIsNoticed(t *testing.T) {
 	p := localplane.Shared(t)
 	ns, ring := p.Namespace(t), "relisted"
@@ -40,7 +40,8 @@ func TestWhatHappensWhileNobodyWatchesIsNoticed(t *testing.T) {
 
 	var watches atomic.Int32
 
-	c := interceptor.NewClient(live, interceptor.Funcs{Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList,
+	c := interceptor.NewClient(live, interceptor.Funcs{Watch: func(ctx context.Context, c client.WithWatch,
+		list client.ObjectList,
 		opts ...client.ListOption,
 	) (watch.Interface, error) {
 		w, err := c.Watch(ctx, list, opts...)
@@ -65,12 +66,15 @@ func TestWhatHappensWhileNobodyWatchesIsNoticed(t *testing.T) {
 	close(late)
 
 	available := func() []string { return index.View(ring).AvailableShards() }
-	require.Eventually(t, func() bool { return len(available()) == 2 && available()[0] == "comes" }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(available()) == 2 && available()[0] == "comes" }, 20*time.Second,
+		10*time.Millisecond)
 	require.Equal(t, []string{"comes", "stays"}, available())
 
 	require.NoError(t, stays.Release(t.Context()))
-	require.Eventually(t, func() bool { return len(available()) == 1 }, 20*time.Second, 10*time.Millisecond, "the new watch tells")
-	require.NoError(t, live.Delete(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "stays"}}))
+	require.Eventually(t, func() bool { return len(available()) == 1 }, 20*time.Second, 10*time.Millisecond,
+		"the new watch tells")
+	require.NoError(t, live.Delete(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns,
+		Name: "stays"}}))
 	require.Eventually(t, func() bool { return len(index.View(ring).Shards()) == 1 }, 20*time.Second, 10*time.Millisecond)
 	cancel()
 	require.NoError(t, <-ended)
@@ -101,7 +105,8 @@ func deaf(w watch.Interface, late <-chan struct{}) watch.Interface {
 	return watch.NewProxyWatcher(events)
 }
 
-// TestLeasesAreListedWhereTheyCannotBeStreamed: API servers before Kubernetes 1.32 do not begin a watch with the current state.
+// TestLeasesAreListedWhereTheyCannotBeStreamed: API servers before Kubernetes 1.32 do not begin a watch with the
+// current state.
 func TestLeasesAreListedWhereTheyCannotBeStreamed(t *testing.T) {
 	p := localplane.Shared(t)
 	ns, ring := p.Namespace(t), "listed"
@@ -114,7 +119,8 @@ func TestLeasesAreListedWhereTheyCannotBeStreamed(t *testing.T) {
 	var lists atomic.Int32
 
 	c := interceptor.NewClient(live, interceptor.Funcs{
-		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList,
+			opts ...client.ListOption) (watch.Interface, error) {
 			var o client.ListOptions
 			if o.ApplyOptions(opts); o.Raw.SendInitialEvents != nil {
 				return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil)
@@ -142,7 +148,8 @@ func TestLeasesAreListedWhereTheyCannotBeStreamed(t *testing.T) {
 	require.NotZero(t, lists.Load())
 
 	require.NoError(t, a.Release(t.Context()))
-	require.Eventually(t, func() bool { return len(index.View(ring).AvailableShards()) == 0 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(index.View(ring).AvailableShards()) == 0 }, 20*time.Second,
+		10*time.Millisecond)
 	cancel()
 	require.NoError(t, <-ended)
 }

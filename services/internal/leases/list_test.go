@@ -144,7 +144,8 @@ func TestLargeLeasesAreReadInParts(t *testing.T) {
 	namespace, names := flood(t)
 
 	c, read := bounded(t)
-	all, err := leases.Read(t.Context(), c, client.InNamespace(namespace), client.MatchingLabels{contract.LabelClusterRing: ring})
+	all, err := leases.Read(t.Context(), c, client.InNamespace(namespace),
+		client.MatchingLabels{contract.LabelClusterRing: ring})
 	require.NoError(t, err)
 	read.check(t, all, names)
 
@@ -153,11 +154,16 @@ func TestLargeLeasesAreReadInParts(t *testing.T) {
 	source := leases.Source(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			var list coordinationv1.LeaseList
-			return &list, c.List(ctx, &list, &client.ListOptions{Namespace: namespace, Limit: opts.Limit, Continue: opts.Continue, Raw: &opts})
+			return &list, c.List(ctx, &list, &client.ListOptions{Namespace: namespace, Limit: opts.Limit,
+				Continue: opts.Continue, Raw: &opts})
 		},
-		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return watch.NewEmptyWatch(), nil },
+		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface,
+			error) {
+			return watch.NewEmptyWatch(), nil
+		},
 	})
-	list, err := toolscache.ToListerWithContext(source).ListWithContext(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	list, err := toolscache.ToListerWithContext(source).ListWithContext(t.Context(),
+		metav1.ListOptions{ResourceVersion: "0"})
 	require.NoError(t, err)
 	read.check(t, list.(*coordinationv1.LeaseList).Items, names)
 

@@ -22,8 +22,8 @@ const ringsKept = 128
 
 // Index keeps the current view of every ring. It is safe for concurrent use; create it with [NewIndex].
 //
-// A renewal, which is nearly every event, costs a comparison. Any other change of a Lease drops the view of its ring, and the
-// next call of [Index.View] creates a new one: a burst of changes costs one view.
+// A renewal, which is nearly every event, costs a comparison. Any other change of a Lease drops the view of its ring,
+// and the next call of [Index.View] creates a new one: a burst of changes costs one view.
 type Index struct {
 	cache *hashring.Cache
 	pace  invariants.Pace
@@ -91,8 +91,8 @@ func NewIndex() *Index {
 	}
 }
 
-// Upsert records the current state of a Lease. If the Lease has no ring label, it is forgotten. If its label has changed, it
-// moves from its old ring to the new one. The index neither keeps nor changes the Lease.
+// Upsert records the current state of a Lease. If the Lease has no ring label, it is forgotten. If its label has
+// changed, it moves from its old ring to the new one. The index neither keeps nor changes the Lease.
 func (x *Index) Upsert(l *coordinationv1.Lease) {
 	// Strings that thousands of Leases share are stored once.
 	id := types.NamespacedName{Namespace: unique.Make(l.Namespace).Value(), Name: l.Name}
@@ -110,15 +110,16 @@ func (x *Index) Upsert(l *coordinationv1.Lease) {
 	x.notify(x.put(id, ring, now))
 }
 
-// ViewOf returns the current view of a ring, with the rules of its spec. View returns the same until ViewOf or Rule is called again.
+// ViewOf returns the current view of a ring, with the rules of its spec. View returns the same until ViewOf or Rule is
+// called again.
 func (x *Index) ViewOf(ring *v1alpha1.ClusterRing) *View {
 	x.Rule(ring.Name, RulesOf(ring))
 
 	return x.View(ring.Name)
 }
 
-// Rule sets the rules of a ring. Call it with none for a ring that is gone. Leases in namespaces that do not count are kept, and count as soon as
-// their namespace does.
+// Rule sets the rules of a ring. Call it with none for a ring that is gone. Leases in namespaces that do not count are
+// kept, and count as soon as their namespace does.
 func (x *Index) Rule(ring string, rules Rules) {
 	if x.rule(ring, rules) {
 		x.notify([]string{ring})
@@ -165,8 +166,8 @@ func (x *Index) Delete(id types.NamespacedName) {
 	}
 }
 
-// Retain forgets every Lease for which keep returns false: after a list of all Leases, those that it does not contain. keep is
-// called with a lock held and must not call the index.
+// Retain forgets every Lease for which keep returns false: after a list of all Leases, those that it does not contain.
+// keep is called with a lock held and must not call the index.
 func (x *Index) Retain(keep func(id types.NamespacedName) bool) {
 	changed := map[string]bool{}
 	x.mu.Lock()
@@ -205,9 +206,10 @@ func (x *Index) View(ringName string) *View {
 	return x.refresh(ringName)
 }
 
-// Subscribe registers a function that is called with the name of every ring whose view has changed. It is called after the
-// change, so View returns the new view or a newer one. It runs on the goroutine that reported the Lease, without a lock held, and
-// should return quickly. Calls may be concurrent, and several calls may see the same view. A renewal causes no call.
+// Subscribe registers a function that is called with the name of every ring whose view has changed. It is called after
+// the change, so View returns the new view or a newer one. It runs on the goroutine that reported the Lease, without a
+// lock held, and should return quickly. Calls may be concurrent, and several calls may see the same view. A renewal
+// causes no call.
 func (x *Index) Subscribe(changed func(ring string)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -285,8 +287,8 @@ func (x *Index) changed() {
 	}
 }
 
-// Batch calls a function that reports many Leases. Subscribers are notified of each changed ring once, when the function has
-// returned, so that no views and tables are created for the sets in between.
+// Batch calls a function that reports many Leases. Subscribers are notified of each changed ring once, when the
+// function has returned, so that no views and tables are created for the sets in between.
 func (x *Index) Batch(report func()) {
 	x.mu.Lock()
 	x.batches++
@@ -335,4 +337,61 @@ func (x *Index) toTell(rings []string) []func(ring string) {
 	}
 
 	return nil
+}
+
+// check panics if an invariant of the index does not hold. The caller holds mu.
+func (x *Index) check() {
+	if !x.pace.Due(len(x.leases)) {
+		return
+	}
+
+	n := 0
+
+	for ring, m := range x.rings {
+		n += len(m.leases)
+
+		if len(m.leases) == 0 {
+			invariants.Violated("1: ring %s is kept without a Lease", ring)
+		}
+
+		for id := range m.leases {
+			if x.leases[id] != ring {
+				invariants.Violated("1: Lease %s is one of ring %s, and of ring %q", id, ring, x.leases[id])
+			}
+		}
+
+		m.checkView(ring)
+	}
+
+	if n != len(x.leases) {
+		invariants.Violated("1: %d Leases are those of no ring", len(x.leases)-n)
+	}
+
+	if x.batches < 0 || x.batches == 0 && len(x.batched) > 0 {
+		invariants.Violated("3: %d batches are under way, and %d rings wait for their end", x.batches, len(x.batched))
+	}
+}
+
+// checkView checks invariant 2.
+func (m *members) checkView(ring string) {
+	if m.view == nil {
+		return
+	}
+
+	if m.view.ringName != ring || len(m.view.shards)+m.view.ignored != len(m.leases) {
+		invariants.Violated("2: the view of ring %s is that of ring %s, with %d Leases instead of %d", ring, m.view.ringName,
+			len(m.view.shards), len(m.leases))
+	}
+
+	same := func(s Shard) bool {
+		f, ok := m.leases[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}]
+
+		s.Available, s.Standby, s.Problem = false, false, "" // judge and standBy have added them
+
+		return ok && f.shard(types.NamespacedName{Namespace: s.Namespace, Name: s.Name}) == s
+	}
+
+	if i := slices.IndexFunc(m.view.shards, func(s Shard) bool { return !same(s) }); i >= 0 {
+		invariants.Violated("2: the view of ring %s has a Lease %s that is not so", ring, m.view.shards[i].Name)
+	}
 }

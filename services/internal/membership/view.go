@@ -1,19 +1,21 @@
-// Package membership determines which shards a ring has, and which of them are available, from the Leases that carry the ring's
-// label.
+// Package membership determines which shards a ring has, and which of them are available, from the Leases that carry
+// the ring's label.
 //
-// A shard is available exactly if the Lease is held under its own name and does not say that the shard stops, the name is a valid
-// label value, no Lease of the same name is held for the same ring in another namespace, the Lease announces the ring's shard label if that
-// is not the default, and fewer than [MaxShards] such Leases are older. Availability depends only on the holders and the ages of the Leases
-// and on what they say about stopping and the label, not on a clock, a state label, or the order of events. Therefore, every replica of every service that has seen the same Leases assigns an object to
-// the same owner.
+// A shard is available exactly if the Lease is held under its own name and does not say that the shard stops, the name
+// is a valid label value, no Lease of the same name is held for the same ring in another namespace, the Lease announces
+// the ring's shard label if that is not the default, and fewer than [MaxShards] such Leases are older. Availability
+// depends only on the holders and the ages of the Leases and on what they say about stopping and the label, not on a
+// clock, a state label, or the order of events. Therefore, every replica of every service that has seen the same Leases
+// assigns an object to the same owner.
 //
-// A shard whose Lease announces namespaces is available for the objects there only: see [View.OwnerIn]. What belongs to no shard stays without one.
+// A shard whose Lease announces namespaces is available for the objects there only: see [View.OwnerIn]. What belongs to
+// no shard stays without one.
 //
-// A shard that would be available, and whose Lease says that it stops, works until its objects are drained: see [View.Works]. So does a shard
-// that stands by, because the ring has enough active shards: see [Rules].Active.
+// A shard that would be available, and whose Lease says that it stops, works until its objects are drained: see
+// [View.Works]. So does a shard that stands by, because the ring has enough active shards: see [Rules].Active.
 //
-// [View] is this knowledge at one moment and never changes. [Index] keeps the current view of every ring while Leases come and
-// go. The package receives Leases and answers queries; it watches nothing itself.
+// [View] is this knowledge at one moment and never changes. [Index] keeps the current view of every ring while Leases
+// come and go. The package receives Leases and answers queries; it watches nothing itself.
 package membership
 
 import (
@@ -52,17 +54,23 @@ type Shard struct {
 	Created int64
 	// Duration is the duration of the Lease as returned by [lease.RecordOf].
 	Duration time.Duration
-	// Stopping reports whether the shard holds its Lease, and says in it that it was told to stop: it works until its objects are drained.
+	// Stopping reports whether the shard holds its Lease, and says in it that it was told to stop: it works until its
+	// objects are drained.
 	Stopping bool
-	// Acquired is when its holder took the Lease, by the holder's clock, in microseconds since 1970; 0 if the Lease does not say so.
+	// Acquired is when its holder took the Lease, by the holder's clock, in microseconds since 1970; 0 if the Lease does
+	// not say so.
 	Acquired int64
-	// Standby reports whether the shard could own objects, but the ring has enough active shards: it works until its objects are drained.
+	// Standby reports whether the shard could own objects, but the ring has enough active shards: it works until its
+	// objects are drained.
 	Standby bool
-	// Pod is the name of the Pod that runs the shard, if the Lease says that it differs from the name of the shard; otherwise empty.
+	// Pod is the name of the Pod that runs the shard, if the Lease says that it differs from the name of the shard;
+	// otherwise empty.
 	Pod string
-	// Label is the key of the shard label by which the shard selects its objects, if its Lease announces one; empty for the default.
+	// Label is the key of the shard label by which the shard selects its objects, if its Lease announces one; empty for
+	// the default.
 	Label string
-	// Watches are the namespaces in which the shard watches its objects, separated by commas, if its Lease announces some; empty for all.
+	// Watches are the namespaces in which the shard watches its objects, separated by commas, if its Lease announces some;
+	// empty for all.
 	Watches string
 	// HoldsOff reports whether the Lease announces a hold-off.
 	HoldsOff bool
@@ -101,7 +109,8 @@ func (n Namespaces) Count(namespace string) bool {
 	return v1alpha1.ClusterRingSpec{ShardNamespaces: n}.CountsShardsIn(namespace)
 }
 
-// Rules are what the spec of a ring says about its shards. The zero value: Leases in all namespaces count, and all available shards are active.
+// Rules are what the spec of a ring says about its shards. The zero value: Leases in all namespaces count, and all
+// available shards are active.
 type Rules struct {
 	// Namespaces are the namespaces whose Leases count.
 	Namespaces Namespaces
@@ -109,8 +118,8 @@ type Rules struct {
 	Active int
 	// Paused lets objects stay where they are: see [View.Place].
 	Paused bool
-	// Label is the key of the shard label, as in [v1alpha1.ClusterRingSpec].ShardLabel; empty for the default. A shard whose Lease announces
-	// another one would not see its objects, so it is not available.
+	// Label is the key of the shard label, as in [v1alpha1.ClusterRingSpec].ShardLabel; empty for the default. A shard
+	// whose Lease announces another one would not see its objects, so it is not available.
 	Label string
 }
 
@@ -133,9 +142,9 @@ func NewView(ringName string, leases []*coordinationv1.Lease, rings *hashring.Ca
 	return Rules{}.View(ringName, leases, rings)
 }
 
-// View returns the view of the ring with the given name. It ignores Leases that do not carry the ring's label, and those in
-// namespaces that do not count. It keeps none of the Leases. The table is taken from rings when it is first needed. If rings is
-// nil, it is built for this view alone.
+// View returns the view of the ring with the given name. It ignores Leases that do not carry the ring's label, and
+// those in namespaces that do not count. It keeps none of the Leases. The table is taken from rings when it is first
+// needed. If rings is nil, it is built for this view alone.
 func (r Rules) View(ringName string, leases []*coordinationv1.Lease, rings *hashring.Cache) *View {
 	var shards []Shard
 
@@ -220,12 +229,14 @@ func acquired(l *coordinationv1.Lease) int64 {
 	return l.Spec.AcquireTime.UnixMicro()
 }
 
-// MaxShards is how many shards of a ring may be available. A table for this number takes 0.1 s to build, in every replica of
-// every service, and its shards renew their Leases some 400 times per second with the default durations; a ring should stay below.
+// MaxShards is how many shards of a ring may be available. A table for this number takes 0.1 s to build, in every
+// replica of every service, and its shards renew their Leases some 400 times per second with the default durations; a
+// ring should stay below.
 //
-// The shards with the oldest Leases are available. Like everything else, this depends only on the set of Leases, and whoever creates
-// more of them takes no objects from the shards that were there before. A shard that exceeds the limit is treated like any other that
-// holds its Lease and is not available: nothing is assigned to it, and nothing is taken from it without its acknowledgement.
+// The shards with the oldest Leases are available. Like everything else, this depends only on the set of Leases, and
+// whoever creates more of them takes no objects from the shards that were there before. A shard that exceeds the limit
+// is treated like any other that holds its Lease and is not available: nothing is assigned to it, and nothing is taken
+// from it without its acknowledgement.
 const MaxShards = 2000
 
 var tooMany = fmt.Sprintf("the ring has %d shards with older Leases, which is the limit: use several rings, "+
@@ -251,8 +262,8 @@ func judge(shards []Shard, label string) {
 	refuse(shards, candidates)
 }
 
-// refuse makes the shards with the youngest Leases unavailable that exceed the limit. Of Leases of the same age, the order of the
-// names decides.
+// refuse makes the shards with the youngest Leases unavailable that exceed the limit. Of Leases of the same age, the
+// order of the names decides.
 func refuse(shards []Shard, candidates int) {
 	if candidates <= MaxShards {
 		return
@@ -277,9 +288,10 @@ func candidatesOf(shards []Shard) (all []*Shard) {
 	return all
 }
 
-// standBy lets all shards but the given number of active ones stand by; 0 lets none. The shards that have held their Leases for longest are
-// active. Otherwise, a hash decides, so that several rings of the same processes do not all choose the same one. The time at which a Lease was
-// taken comes from the clock of the shard, which can at most choose another shard: a Lease was not taken before the API server has created it.
+// standBy lets all shards but the given number of active ones stand by; 0 lets none. The shards that have held their
+// Leases for longest are active. Otherwise, a hash decides, so that several rings of the same processes do not all
+// choose the same one. The time at which a Lease was taken comes from the clock of the shard, which can at most choose
+// another shard: a Lease was not taken before the API server has created it.
 func standBy(ringName string, active int, shards []Shard) {
 	if active <= 0 {
 		return
@@ -333,8 +345,8 @@ func judgeName(shards []Shard, label string) (available bool) {
 	return available
 }
 
-// problem explains why the shard, which holds its Lease, is not available, or returns nothing if it is. The namespaces are all
-// namespaces in which the name is held.
+// problem explains why the shard, which holds its Lease, is not available, or returns nothing if it is. The namespaces
+// are all namespaces in which the name is held.
 func problem(s Shard, namespaces []string) string {
 	if errs := validation.IsValidLabelValue(s.Name); s.Name == "" || len(errs) > 0 {
 		return fmt.Sprintf("the name cannot be the value of a label (%s): start the shard under a name that can",
@@ -357,12 +369,15 @@ func mislabelled(s Shard, label string) string {
 	case s.Label == label:
 		return ""
 	case label == "":
-		return fmt.Sprintf("the shard selects its objects by the label %s, but the ring has no spec.shardLabel: start the shard without one", s.Label)
+		return fmt.Sprintf("the shard selects its objects by the label %s, but the ring has no spec.shardLabel: start the "+
+			"shard without one", s.Label)
 	case s.Label == "":
-		return fmt.Sprintf("the shard does not announce by which label it selects its objects, and spec.shardLabel of the ring is %s: %s", label, remedy)
+		return fmt.Sprintf("the shard does not announce by which label it selects its objects, and spec.shardLabel of the "+
+			"ring is %s: %s", label, remedy)
 	}
 
-	return fmt.Sprintf("the shard selects its objects by the label %s, but spec.shardLabel of the ring is %s: %s", s.Label, label, remedy)
+	return fmt.Sprintf("the shard selects its objects by the label %s, but spec.shardLabel of the ring is %s: %s",
+		s.Label, label, remedy)
 }
 
 // RingName returns the name of the ClusterRing.
@@ -383,15 +398,15 @@ func (v *View) Available(shard string) bool {
 	return ok
 }
 
-// Works reports whether the shard may work on objects: it is available, or was told to stop, or stands by. The latter two work until their objects
-// are drained. Objects leave a shard that works only when it has released them.
+// Works reports whether the shard may work on objects: it is available, or was told to stop, or stands by. The latter
+// two work until their objects are drained. Objects leave a shard that works only when it has released them.
 func (v *View) Works(shard string) bool {
 	_, ok := slices.BinarySearch(v.working, shard)
 	return ok
 }
 
-// HoldsOff reports whether the shard has a Lease, held or not, that announces a hold-off; if it has several, whether all do. Such
-// a shard also compares its caches with the handover annotation before it works on an object.
+// HoldsOff reports whether the shard has a Lease, held or not, that announces a hold-off; if it has several, whether
+// all do. Such a shard also compares its caches with the handover annotation before it works on an object.
 func (v *View) HoldsOff(shard string) (does bool) {
 	named := func(s Shard, name string) int { return cmp.Compare(s.Name, name) }
 
@@ -417,8 +432,8 @@ func (v *View) StandbyShards() (names []string) {
 	return names
 }
 
-// Activate returns the shards that would be available if those with the given names could be, and no others, in the order of the names. Shards
-// that the ring does not have would have taken their Leases last.
+// Activate returns the shards that would be available if those with the given names could be, and no others, in the
+// order of the names. Shards that the ring does not have would have taken their Leases last.
 func (v *View) Activate(names []string) (active []string) {
 	shards := make([]Shard, len(names))
 	for i, name := range names {
@@ -448,18 +463,19 @@ func (v *View) Stops() bool {
 // AvailableShards returns the names of all shards that may own objects, sorted. The caller owns the slice.
 func (v *View) AvailableShards() []string { return slices.Clone(v.available) }
 
-// Owner returns the available shard that owns the key of a cluster-scoped object; see [View.OwnerIn] for others. ok is false if no shard is available.
+// Owner returns the available shard that owns the key of a cluster-scoped object; see [View.OwnerIn] for others. ok is
+// false if no shard is available.
 func (v *View) Owner(k key.Key) (shard string, ok bool) { return v.Table().Owner(k.Hash()) }
 
 // Table returns the table of the available shards. The first call for a set of shards builds it.
 func (v *View) Table() *hashring.Table { return v.table() }
 
-// Fingerprint returns the fingerprint of the tables: it is equal for equal sets of available shards that watch the same namespaces. It does not build the table: while many
-// shards come and go, most views are only compared.
+// Fingerprint returns the fingerprint of the tables: it is equal for equal sets of available shards that watch the same
+// namespaces. It does not build the table: while many shards come and go, most views are only compared.
 func (v *View) Fingerprint() string { return v.fingerprint() }
 
-// Problems returns a message for every shard that has a problem. Each message begins with namespace/name, and messages are in the
-// order of the shards.
+// Problems returns a message for every shard that has a problem. Each message begins with namespace/name, and messages
+// are in the order of the shards.
 func (v *View) Problems() []string {
 	var problems []string
 

@@ -13,8 +13,10 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -59,8 +61,9 @@ func TestAvailability(t *testing.T) {
 			available: []string{"a", "c"},
 		},
 		{
-			name:      "Leases of other rings and of none",
-			leases:    []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("other", "ns/b", "b"), leaseOf("", "ns/c", "c"), {}},
+			name: "Leases of other rings and of none",
+			leases: []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("other", "ns/b", "b"),
+				leaseOf("", "ns/c", "c"), {}},
 			available: []string{"a"},
 		},
 		{
@@ -149,7 +152,8 @@ func TestHoldOffsAreSeen(t *testing.T) {
 	}
 
 	leases := []*coordinationv1.Lease{
-		announces("n/a", "a"), leaseOf("r", "m/b", "gone"), announces("n/b", "b"), leaseOf("r", "n/c", "c"), announces("n/d", ""),
+		announces("n/a", "a"), leaseOf("r", "m/b", "gone"), announces("n/b", "b"), leaseOf("r", "n/c", "c"), announces("n/d",
+			""),
 	}
 	v := membership.NewView("r", leases, nil)
 
@@ -227,7 +231,8 @@ func TestShardsAreCapped(t *testing.T) {
 
 	const limit = ": the ring has 2000 shards with older Leases, which is the limit: use several rings, " +
 		"or set spec.shardNamespaces if these Leases are not those of shards"
-	require.Equal(t, []string{"shard ns/a-flood-0" + limit, "shard ns/a-flood-2" + limit, "shard ns/a-flood-3" + limit}, view.Problems())
+	require.Equal(t, []string{"shard ns/a-flood-0" + limit, "shard ns/a-flood-2" + limit, "shard ns/a-flood-3" + limit},
+		view.Problems())
 
 	index.Delete(types.NamespacedName{Namespace: "ns", Name: "shard-00000"})
 	require.True(t, index.View("r").Available("a-flood-2"), "the next one, of two of the same age")
@@ -253,7 +258,8 @@ func stops(l *coordinationv1.Lease, renewed time.Time) *coordinationv1.Lease {
 	return l
 }
 
-// A shard that stops works, but gets no objects. Whether a renewal is that of a process that stops is in the renewal itself.
+// A shard that stops works, but gets no objects. Whether a renewal is that of a process that stops is in the renewal
+// itself.
 func TestShardThatStops(t *testing.T) {
 	renewed := time.Unix(1_800_000_000, 0)
 	old := stops(leaseOf("r", "ns/c", "c"), renewed)
@@ -271,4 +277,326 @@ func TestShardThatStops(t *testing.T) {
 	require.False(t, view.Works("released"))
 	require.False(t, view.Works("twice"))
 	require.Len(t, view.Problems(), 2, "of twice")
+}
+
+// TestShardsMustFollowTheLabelOfTheirRing: a shard that would not see its objects gets none.
+func TestShardsMustFollowTheLabelOfTheirRing(t *testing.T) {
+	const label, other = "cloudapi.team-orca.dev/shard", "example.com/other"
+
+	says := func(name, label string) *coordinationv1.Lease {
+		l := leaseOf("r", "n/"+name, name)
+		if label != "" {
+			l.Annotations = map[string]string{contract.AnnotationShardLabel: label}
+		}
+
+		return l
+	}
+	leases := []*coordinationv1.Lease{says("default", ""), says("other", other), says("right", label),
+		says("long", label+strings.Repeat("x", 1000))}
+
+	ring := &v1alpha1.ClusterRing{}
+	ring.Name = "r"
+
+	view := membership.RulesOf(ring).View("r", leases, nil)
+	require.Equal(t, []string{"default"}, view.WorkingShards())
+	require.Contains(t, view.Problems()[1],
+		"shard n/other: the shard selects its objects by the label "+other+", but the ring has no spec.shardLabel")
+
+	ring.Spec.ShardLabel = label
+	view = membership.RulesOf(ring).View("r", leases, nil)
+	require.Equal(t, []string{"right"}, view.AvailableShards())
+	require.Equal(t, []string{"right"}, view.WorkingShards())
+	require.Len(t, view.Problems(), 3)
+	require.Contains(t, view.Problems()[0], "shard n/default: the shard does not announce by which label it selects "+
+		"its objects, and spec.shardLabel of the ring is "+label)
+	require.Contains(t, view.Problems()[2],
+		"shard n/other: the shard selects its objects by the label "+other+", but spec.shardLabel of the ring is "+label)
+	require.Less(t, len(view.Problems()[1]), 1000, "what a Lease says is not passed on at any length")
+
+	// An index notices a change of the ring and of a Lease.
+	x := membership.NewIndex()
+	for _, l := range leases {
+		x.Upsert(l)
+	}
+
+	require.Equal(t, []string{"right"}, x.ViewOf(ring).AvailableShards())
+	require.False(t, membership.SameShard(says("other", other), says("other", label)))
+	x.Upsert(says("other", label))
+	require.Equal(t, []string{"other", "right"}, x.ViewOf(ring).AvailableShards())
+
+	ring.Spec.ShardLabel = ""
+	require.Equal(t, []string{"default"}, x.ViewOf(ring).AvailableShards())
+}
+
+// A tenant can neither add a shard nor make one unavailable if the tenant's namespace does not count.
+func TestLeasesElsewhereDoNotCount(t *testing.T) {
+	leases := []*coordinationv1.Lease{
+		leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/b", "b"),
+		leaseOf("r", "tenant/a", "a"), leaseOf("r", "tenant/c", "c"),
+	}
+
+	v := membership.NewView("r", leases, nil)
+	require.Equal(t, []string{"b", "c"}, v.AvailableShards(), "everybody can do that if all namespaces count")
+	require.Zero(t, v.Ignored())
+
+	v = membership.Rules{Namespaces: membership.Namespaces{"ns", "more"}}.View("r", leases, nil)
+	require.Equal(t, []string{"a", "b"}, v.AvailableShards())
+	require.Len(t, v.Shards(), 2)
+	require.Empty(t, v.Problems())
+	require.Equal(t, 2, v.Ignored())
+}
+
+func TestIndexFollowsTheNamespacesThatCount(t *testing.T) {
+	ring := func(namespaces ...string) *v1alpha1.ClusterRing {
+		return &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r"},
+			Spec: v1alpha1.ClusterRingSpec{ShardNamespaces: namespaces}}
+	}
+
+	x, changes := watched()
+	require.Empty(t, x.ViewOf(ring("ns")).Shards())
+	x.Upsert(leaseOf("r", "ns/a", "a"))
+	x.Upsert(leaseOf("r", "tenant/b", "b"))
+	x.Upsert(leaseOf("s", "tenant/c", "c"))
+	changes()
+
+	require.Equal(t, []string{"a"}, x.View("r").AvailableShards())
+	require.Equal(t, []string{"c"}, x.View("s").AvailableShards(), "another ring")
+	require.Same(t, x.View("r"), x.ViewOf(ring("ns")))
+	require.Empty(t, changes())
+
+	require.Equal(t, []string{"a", "b"}, x.ViewOf(ring("ns", "tenant")).AvailableShards())
+	require.Equal(t, []string{"r"}, changes())
+
+	x.Rule("r", membership.Rules{Namespaces: membership.Namespaces{"tenant"}})
+	require.Equal(t, []string{"b"}, x.View("r").AvailableShards())
+	x.Rule("r", membership.Rules{})
+	require.Equal(t, []string{"a", "b"}, x.View("r").AvailableShards())
+}
+
+// What the Leases elsewhere are makes no difference.
+func TestAnyLeasesElsewhereMakeNoDifference(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		all := events().Draw(t, "leases")
+		last := map[string]*coordinationv1.Lease{}
+
+		x := membership.NewIndex()
+		x.Rule("r", membership.Rules{Namespaces: membership.Namespaces{"one"}})
+
+		for _, l := range all {
+			apply(x, l)
+			last[l.Namespace+"/"+l.Name] = l
+		}
+
+		var one, leases []*coordinationv1.Lease
+		for _, l := range last {
+			leases = append(leases, l)
+			if l.Namespace == "one" {
+				one = append(one, l)
+			}
+		}
+
+		want := membership.NewView("r", one, nil)
+		for _, got := range []*membership.View{x.View("r"),
+			membership.Rules{Namespaces: membership.Namespaces{"one"}}.View("r", leases, nil)} {
+			require.True(t, slices.Equal(want.Shards(), got.Shards()))
+			require.Equal(t, want.AvailableShards(), got.AvailableShards())
+			require.Equal(t, want.Problems(), got.Problems())
+		}
+	})
+}
+
+// in is the Lease with the Pod in its annotation.
+func in(pod string, l *coordinationv1.Lease) *coordinationv1.Lease {
+	l.Annotations = map[string]string{contract.AnnotationPod: pod}
+
+	return l
+}
+
+func TestRunBy(t *testing.T) {
+	v := membership.Rules{Namespaces: membership.Namespaces{"ns", "more"}}.View("r", []*coordinationv1.Lease{
+		leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/released", ""), leaseOf("r", "ns/taken",
+			contract.LeaseControllerIdentity),
+		leaseOf("r", "elsewhere/x", "x"), leaseOf("other", "ns/y", "y"),
+		leaseOf("r", "ns/once", "once"), leaseOf("r", "more/once", ""), leaseOf("r", "ns/twice", "twice"), leaseOf("r",
+			"more/twice", "twice"),
+		in("pod-0", leaseOf("r", "ns/slot-0", "slot-0")), in("pod-1", leaseOf("r", "ns/slot-1", "")),
+		in("pod-2", leaseOf("r", "ns/slot-2", "slot-2")), in("pod-2", leaseOf("r", "ns/slot-3", "slot-3")),
+		stops(leaseOf("r", "ns/stops", "stops"), time.Unix(1_800_000_000, 0)),
+	}, nil)
+
+	for pod, want := range map[string]string{
+		"ns/a": "a", "more/a": "", "ns/released": "", "ns/taken": "", "elsewhere/x": "", "ns/y": "", "ns/nobody": "", "": "",
+		"ns/once": "once", "more/once": "", "ns/twice": "", "more/twice": "",
+		"ns/pod-0": "slot-0", "ns/slot-0": "", "more/pod-0": "", "ns/pod-1": "", "ns/pod-2": "", "ns/slot-2": "",
+		"ns/stops": "",
+	} {
+		got, ok := v.RunBy(name(pod))
+		require.Equal(t, want != "", ok, pod)
+
+		if ok {
+			require.Equal(t, want, got)
+		}
+	}
+}
+
+// The next Pod of a slot is known as soon as the Lease names it.
+func TestSlotThatAnotherPodTakes(t *testing.T) {
+	x, changes := watched()
+	x.Upsert(in("pod-0", leaseOf("r", "ns/slot", "slot")))
+	changes()
+
+	before := x.View("r")
+	x.Upsert(in("pod-1", leaseOf("r", "ns/slot", "slot")))
+	require.Equal(t, []string{"r"}, changes())
+	require.Equal(t, before.Fingerprint(), x.View("r").Fingerprint())
+
+	_, was := x.View("r").RunBy(name("ns/pod-0"))
+	_, is := x.View("r").RunBy(name("ns/pod-1"))
+	require.False(t, was)
+	require.True(t, is)
+}
+
+var begin = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// takenAt returns the Lease of a shard, created and taken so long after the beginning.
+func takenAt(name string, created, taken time.Duration) *coordinationv1.Lease {
+	l := leaseOf("r", "ns/"+name, name)
+	l.CreationTimestamp = metav1.NewTime(begin.Add(created))
+	l.Spec.AcquireTime = &metav1.MicroTime{Time: begin.Add(taken)}
+
+	return l
+}
+
+func TestActiveShards(t *testing.T) {
+	stopping := takenAt("a", 0, 0)
+	stopping.Spec.RenewTime = &metav1.MicroTime{Time: begin}
+	metav1.SetMetaDataAnnotation(&stopping.ObjectMeta, contract.AnnotationStopping, contract.OfferValue(begin))
+
+	for _, tc := range []struct {
+		name            string
+		active          int
+		leases          []*coordinationv1.Lease
+		available       []string
+		standby, worked int
+	}{
+		{name: "all", leases: []*coordinationv1.Lease{takenAt("a", 0, 0), takenAt("b", 1, 1)}, available: []string{"a", "b"},
+			worked: 2},
+		{
+			name: "those that have held their Leases for longest", active: 2,
+			leases: []*coordinationv1.Lease{takenAt("a", 0, 3*time.Second), takenAt("b", 0, time.Second),
+				takenAt("c", 0, 2*time.Second)},
+			available: []string{"b", "c"}, standby: 1, worked: 3,
+		},
+		{
+			name: "fewer than there may be", active: 3, leases: []*coordinationv1.Lease{takenAt("a", 0,
+				0)}, available: []string{"a"}, worked: 1,
+		},
+		{
+			name: "a shard whose clock is behind has not taken its Lease before it was created", active: 1,
+			leases:    []*coordinationv1.Lease{takenAt("a", 0, time.Second), takenAt("b", time.Minute, -time.Hour)},
+			available: []string{"a"}, standby: 1, worked: 2,
+		},
+		{
+			name: "a standby replaces a shard that stops, which works until its objects are drained", active: 1,
+			leases:    []*coordinationv1.Lease{stopping, takenAt("b", 0, time.Second), takenAt("c", 0, 2*time.Second)},
+			available: []string{"b"}, standby: 1, worked: 3,
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := membership.Rules{Active: tc.active}.View("r", tc.leases, nil)
+			require.Equal(t, tc.available, v.AvailableShards())
+			require.Len(t, v.StandbyShards(), tc.standby)
+			require.Len(t, v.WorkingShards(), tc.worked)
+			require.Empty(t, v.Problems())
+		})
+	}
+}
+
+// Rings with the same shards do not all choose the same ones.
+func TestRingsChooseDifferentActiveShards(t *testing.T) {
+	chosen := map[string]bool{}
+
+	for _, ring := range []string{"one", "two", "three", "four", "five", "six"} {
+		var leases []*coordinationv1.Lease
+
+		for _, name := range []string{"a", "b", "c"} {
+			l := takenAt(name, 0, 0)
+			l.Labels[contract.LabelClusterRing] = ring
+			leases = append(leases, l)
+		}
+
+		chosen[membership.Rules{Active: 1}.View(ring, leases, nil).AvailableShards()[0]] = true
+	}
+
+	require.Greater(t, len(chosen), 1)
+}
+
+// A shard that joins changes nothing while enough others are available, and a shard that is lost is replaced by exactly
+// one other.
+func TestActiveShardsStayActive(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		names := rapid.SliceOfNDistinct(rapid.StringMatching("[a-z]{1,3}"), 2, 12, rapid.ID).Draw(t, "names")
+		active := rapid.IntRange(1, len(names)).Draw(t, "active")
+
+		var leases []*coordinationv1.Lease
+
+		for i, name := range names {
+			at := time.Duration(rapid.IntRange(0, i).Draw(t, "taken")) * time.Second
+			leases = append(leases, takenAt(name, 0, at))
+		}
+
+		rules := membership.Rules{Active: active}
+		before := rules.View("r", leases, nil).AvailableShards()
+		require.Len(t, before, active)
+
+		joined := append(slices.Clone(leases), takenAt("joins", time.Hour, time.Hour))
+		require.Equal(t, before, rules.View("r", joined, nil).AvailableShards())
+
+		lost := rapid.SampledFrom(before).Draw(t, "lost")
+		after := rules.View("r", slices.DeleteFunc(joined, func(l *coordinationv1.Lease) bool { return l.Name == lost }),
+			nil).AvailableShards()
+		require.Len(t, after, active)
+
+		replaced := slices.DeleteFunc(slices.Clone(after), func(name string) bool { return slices.Contains(before, name) })
+		require.Len(t, replaced, 1)
+		require.NotContains(t, after, lost)
+	})
+}
+
+// What would be, if other shards were there.
+func TestActivate(t *testing.T) {
+	leases := []*coordinationv1.Lease{takenAt("a", 0, 3*time.Second), takenAt("b", 0, time.Second),
+		takenAt("c", 0, 2*time.Second)}
+	v := membership.Rules{Active: 2}.View("r", leases, nil)
+
+	require.Equal(t, []string{"b", "c"}, v.Activate([]string{"a", "b", "c"}))
+	require.Equal(t, []string{"b", "c"}, v.Activate([]string{"new", "b", "c"}), "it would join last")
+	require.Equal(t, []string{"a", "b"}, v.Activate([]string{"a", "b"}), "the standby replaces c")
+	require.Equal(t, []string{"a", "new"}, v.Activate([]string{"a", "new"}))
+	require.Equal(t, []string{"a", "b", "c"}, membership.NewView("r", leases, nil).Activate([]string{"a", "b", "c"}))
+}
+
+// An index follows the number of active shards.
+func TestIndexFollowsActiveShards(t *testing.T) {
+	x, changes := watched()
+	x.Upsert(takenAt("a", 0, 0))
+	x.Upsert(takenAt("b", 0, time.Second))
+	changes()
+
+	x.Rule("r", membership.Rules{Active: 1})
+	require.Equal(t, []string{"r"}, changes())
+	require.Equal(t, []string{"a"}, x.View("r").AvailableShards())
+	require.True(t, x.View("r").Works("b"))
+
+	renewed := takenAt("a", 0, 0)
+	renewed.Spec.RenewTime = &metav1.MicroTime{Time: begin.Add(time.Minute)}
+	view := x.View("r")
+	x.Upsert(renewed)
+	require.Same(t, view, x.View("r"), "a renewal changes nothing")
+
+	x.Upsert(takenAt("a", 0, time.Minute)) // it was lost, and came back
+	require.Equal(t, []string{"b"}, x.View("r").AvailableShards(), "the objects stay where they are")
+
+	x.Rule("r", membership.Rules{})
+	require.Equal(t, []string{"a", "b"}, x.View("r").AvailableShards())
 }

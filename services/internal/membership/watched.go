@@ -1,12 +1,14 @@
 package membership
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/hashring"
@@ -21,7 +23,8 @@ type scopes struct {
 	others func() *hashring.Table
 }
 
-// scope determines the scopes of a view that is otherwise complete. Tables are taken from build when they are first needed.
+// scope determines the scopes of a view that is otherwise complete. Tables are taken from build when they are first
+// needed.
 func (v *View) scope(build func([]string) *hashring.Table) {
 	all := scopes{only: map[string]sets.Set[string]{}, tables: map[string]func() *hashring.Table{}}
 
@@ -53,8 +56,8 @@ func (v *View) scope(build func([]string) *hashring.Table) {
 	v.scopes = &all
 }
 
-// names returns what the fingerprint is about: the available shards, the namespaces of working shards that do not watch all, and whether planned moves are
-// paused. No shard has a name with a slash.
+// names returns what the fingerprint is about: the available shards, the namespaces of working shards that do not watch
+// all, and whether planned moves are paused. No shard has a name with a slash.
 func (v *View) names() []string {
 	names := slices.Clone(v.available)
 	if v.rules.Paused {
@@ -73,8 +76,8 @@ func (v *View) names() []string {
 // Restricted reports whether a shard works that does not watch all namespaces.
 func (v *View) Restricted() bool { return v.scopes != nil }
 
-// Watches reports whether the shard, if it works, watches the ring's resources in the namespace. All shards watch cluster-scoped objects, whose
-// namespace is empty.
+// Watches reports whether the shard, if it works, watches the ring's resources in the namespace. All shards watch
+// cluster-scoped objects, whose namespace is empty.
 func (v *View) Watches(shard, namespace string) bool {
 	if v.scopes == nil || namespace == "" {
 		return true
@@ -90,7 +93,8 @@ func (v *View) Watched(namespace string) bool {
 	return slices.ContainsFunc(v.available, func(shard string) bool { return v.Watches(shard, namespace) })
 }
 
-// TableIn returns the table of the available shards that watch the namespace, as for [View.Watches]. The first call for a set of shards builds it.
+// TableIn returns the table of the available shards that watch the namespace, as for [View.Watches]. The first call for
+// a set of shards builds it.
 func (v *View) TableIn(namespace string) *hashring.Table {
 	if v.scopes == nil || namespace == "" {
 		return v.Table()
@@ -103,14 +107,14 @@ func (v *View) TableIn(namespace string) *hashring.Table {
 	return v.scopes.others()
 }
 
-// OwnerIn returns the available shard that owns the key of an object in the namespace, or of one that follows an object there. ok is false if no shard
-// is available that watches the namespace.
+// OwnerIn returns the available shard that owns the key of an object in the namespace, or of one that follows an object
+// there. ok is false if no shard is available that watches the namespace.
 func (v *View) OwnerIn(namespace string, k key.Key) (shard string, ok bool) {
 	return v.TableIn(namespace).Owner(k.Hash())
 }
 
-// Place returns the shard that an object belongs to. This is [View.OwnerIn], unless planned moves are paused: then, an object stays at its shard if that
-// is available or stands by, and watches the namespace.
+// Place returns the shard that an object belongs to. This is [View.OwnerIn], unless planned moves are paused: then, an
+// object stays at its shard if that is available or stands by, and watches the namespace.
 func (v *View) Place(namespace string, k key.Key, shard string) (belongs string, ok bool) {
 	if v.rules.Paused && v.Watches(shard, namespace) && (v.Available(shard) || slices.Contains(v.StandbyShards(), shard)) {
 		return shard, true
@@ -136,8 +140,8 @@ func (s Space) Works(shard string) bool {
 	return s.view.Works(shard) && s.view.Watches(shard, s.namespace)
 }
 
-// Restrictions says which working shards watch which namespaces only: one text for each set of namespaces, sorted, and not more than a few. Each
-// names a few of either.
+// Restrictions says which working shards watch which namespaces only: one text for each set of namespaces, sorted, and
+// not more than a few. Each names a few of either.
 func (v *View) Restrictions() (texts []string) {
 	if v.scopes == nil {
 		return nil
@@ -151,7 +155,8 @@ func (v *View) Restrictions() (texts []string) {
 	}
 
 	for _, of := range slices.Sorted(maps.Keys(shards)) {
-		if texts = append(texts, fmt.Sprintf("shards that watch only the namespaces %s: %s", of, Few(shards[of]))); len(texts) == few {
+		if texts = append(texts, fmt.Sprintf("shards that watch only the namespaces %s: %s", of,
+			Few(shards[of]))); len(texts) == few {
 			break
 		}
 	}
@@ -169,4 +174,35 @@ func Few(names []string) string {
 	}
 
 	return strings.Join(names, ", ")
+}
+
+// RunBy returns the available shard that the Pod runs: a shard is named like its Pod, or its Lease names the Pod. The
+// Lease is in the namespace of the Pod. ok is false if the Pod runs no available shard, or several that work. The first
+// call for a view builds an index.
+func (v *View) RunBy(pod types.NamespacedName) (shard string, ok bool) {
+	shard = v.byPod()[pod]
+
+	return shard, shard != "" && v.Available(shard)
+}
+
+// pods returns the working shards by the Pods that run them.
+func (v *View) pods() map[types.NamespacedName]string {
+	all := make(map[types.NamespacedName]string, len(v.working))
+
+	for _, s := range v.shards {
+		if s.Holder != s.Name || !v.Works(s.Name) { // of several Leases with one name, that of the shard that works is held
+			continue
+		}
+
+		pod := types.NamespacedName{Namespace: s.Namespace, Name: cmp.Or(s.Pod, s.Name)}
+
+		shard := s.Name
+		if _, several := all[pod]; several {
+			shard = ""
+		}
+
+		all[pod] = shard
+	}
+
+	return all
 }

@@ -31,7 +31,8 @@ func watching(name string, namespaces ...string) *coordinationv1.Lease {
 
 func TestObjectsGoToShardsThatWatchTheirNamespace(t *testing.T) {
 	all := NewView("ring", []*coordinationv1.Lease{watching("all"), watching("also")}, nil)
-	v := NewView("ring", []*coordinationv1.Lease{watching("a", "a"), watching("ab", "a", "b"), watching("all"), watching("also")}, nil)
+	v := NewView("ring", []*coordinationv1.Lease{watching("a", "a"), watching("ab", "a", "b"), watching("all"),
+		watching("also")}, nil)
 	require.False(t, all.Restricted())
 	require.True(t, v.Restricted())
 
@@ -57,11 +58,13 @@ func TestObjectsGoToShardsThatWatchTheirNamespace(t *testing.T) {
 }
 
 func TestNobodyWatches(t *testing.T) {
-	v := NewView("ring", []*coordinationv1.Lease{watching("x", "a", "b"), watching("y", "a", "b"), watching("z", "c")}, hashring.NewCache(2))
+	v := NewView("ring", []*coordinationv1.Lease{watching("x", "a", "b"), watching("y", "a", "b"), watching("z", "c")},
+		hashring.NewCache(2))
 	_, ok := v.OwnerIn("other", key.Key{Namespace: "other", Name: "n"})
 	require.False(t, ok)
 	require.False(t, v.Watched("other"))
-	require.Equal(t, []string{"shards that watch only the namespaces a, b: x, y", "shards that watch only the namespaces c: z"}, v.Restrictions())
+	require.Equal(t, []string{"shards that watch only the namespaces a, b: x, y",
+		"shards that watch only the namespaces c: z"}, v.Restrictions())
 
 	many := make([]string, 300)
 	for i := range many {
@@ -76,7 +79,8 @@ func TestNobodyWatches(t *testing.T) {
 func TestFingerprintOfNamespaces(t *testing.T) {
 	of := func(leases ...*coordinationv1.Lease) string { return NewView("ring", leases, nil).Fingerprint() }
 	seen := map[string]bool{
-		of(watching("x"), watching("y")): true, of(watching("x", "a"), watching("y")): true, of(watching("x", "a", "b"), watching("y")): true,
+		of(watching("x"), watching("y")): true, of(watching("x", "a"), watching("y")): true, of(watching("x", "a", "b"),
+			watching("y")): true,
 		of(watching("x"), watching("y", "a")): true,
 	}
 	require.Len(t, seen, 4)
@@ -106,6 +110,7 @@ func TestNamespacesOfAPredecessorDoNotCount(t *testing.T) {
 	require.False(t, SameShard(watching("x", "a"), renewed))
 
 	long := watching("x", "a")
-	long.Annotations[contract.AnnotationNamespaces] = strings.Repeat("a", 5000) + "/" + contract.OfferValue(long.Spec.RenewTime.Time)
+	long.Annotations[contract.AnnotationNamespaces] = strings.Repeat("a",
+		5000) + "/" + contract.OfferValue(long.Spec.RenewTime.Time)
 	require.False(t, NewView("ring", []*coordinationv1.Lease{long}, nil).Restricted())
 }

@@ -20,8 +20,11 @@ func TestCorruptGuardPanics(t *testing.T) {
 		},
 		"2: a Lease is held by a shard of none": func(s *shard) { s.held, s.holders = false, map[string]holder{"n": {}} },
 		"2: a shard holds an unknown Lease":     func(s *shard) { s.holders = nil },
-		"4: objects are taken for too long":     func(s *shard) { s.read, s.allowedTill = span{now, now}, now.Add(time.Millisecond) },
-		"5: nobody asks again":                  func(s *shard) { s.read = span{now, now} },
+		"4: objects are taken for too long": func(s *shard) {
+			s.read, s.allowedTill = span{now, now},
+				now.Add(time.Millisecond)
+		},
+		"5: nobody asks again": func(s *shard) { s.read = span{now, now} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := New("ring", nil, testclock.NewFakePassiveClock(now))

@@ -1,8 +1,11 @@
 package takeover
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -58,7 +61,8 @@ func (w *world) released() *leasetest.Shard {
 	return a
 }
 
-// many creates the Leases of n shards, of which the first ones are held and the others released, and returns their names.
+// many creates the Leases of n shards, of which the first ones are held and the others released, and returns their
+// names.
 func (w *world) many(n, held int) (names []string) {
 	w.Helper()
 
@@ -381,7 +385,8 @@ func TestOneReadServesConcurrentQuestions(t *testing.T) {
 	require.Equal(t, 1, counter.lists)
 }
 
-// When a third of a thousand shards has died, a read per shard would send thousands of requests per second to the API server.
+// When a third of a thousand shards has died, a read per shard would send thousands of requests per second to the API
+// server.
 func TestOneReadServesManyShards(t *testing.T) {
 	w := newWorld(t)
 	counted := &countingReader{Reader: w.plane.Client}
@@ -482,4 +487,313 @@ func TestShardThatGoesOnHoldingItsLeaseIsAskedAboutMoreAndMoreSeldom(t *testing.
 	require.NoError(t, a.Acquire(t.Context()))
 	w.step(time.Minute)
 	require.Equal(t, s, w.ask("a").RetryAfter, "it begins anew")
+}
+
+// A shard beyond the limit of a ring is not available, but it may have objects from the time before. It gives them up
+// itself.
+func TestShardBeyondTheLimitKeepsItsObjects(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+	require.NoError(t, a.Acquire(t.Context()))
+
+	var list coordinationv1.LeaseList
+	require.NoError(t, w.plane.Client.List(t.Context(), &list, client.InNamespace(w.ns)))
+	require.Len(t, list.Items, 1)
+
+	leases := []*coordinationv1.Lease{&list.Items[0]}
+
+	for i := range membership.MaxShards {
+		older := list.Items[0].DeepCopy()
+		older.Name = fmt.Sprintf("older-%d", i)
+		older.Spec.HolderIdentity = &older.Name
+		older.CreationTimestamp.Time = older.CreationTimestamp.Add(-time.Hour)
+		leases = append(leases, older)
+	}
+
+	view := membership.Rules{Namespaces: w.from}.View(w.ring, leases, nil)
+	require.False(t, view.Available("a"))
+	require.Empty(t, w.guard.Observe(view), "it has not released its Lease")
+	require.False(t, w.ask("a").Allowed)
+	w.step(longestWait + time.Minute)
+	w.guard.Observe(view)
+	require.False(t, w.ask("a").Allowed)
+}
+
+// The Leases of a ring may be so large that what a read of all shards allows is over when it ends.
+func TestShardsAreReadOneByOneWhileTheReadOfAllIsSlow(t *testing.T) {
+	w := newWorld(t)
+	late := &lateReader{Reader: w.plane.Client, late: func() { w.step(silentHoldOff) }}
+	w.guard = New(w.ring, late, w.clock)
+
+	names := w.many(2*few, 0)
+
+	w.observe()
+
+	for range 4 {
+		for _, name := range names {
+			w.ask(name)
+		}
+	}
+
+	require.Equal(t, tooLate, late.all, "after that, each shard by itself")
+
+	for _, name := range names {
+		require.True(t, w.ask(name).Allowed, name)
+	}
+
+	w.step(slowly)
+
+	for range 2 {
+		for _, name := range names {
+			w.ask(name)
+		}
+	}
+
+	require.Equal(t, tooLate+1, late.all, "another attempt to read all")
+}
+
+// When a third of a thousand shards has died, a busy API server takes long to list all Leases. If each shard were then
+// read by itself, the API server would scan a thousand Leases hundreds of times per second, and become slower and
+// slower.
+func TestSlowReadsOfAllShardsServeForLonger(t *testing.T) {
+	w := newWorld(t)
+	counted := &countingReader{Reader: w.plane.Client}
+	late := &lateReader{Reader: counted, late: func() { w.step(2 * trust) }}
+	w.guard = New(w.ring, late, w.clock)
+
+	names := w.dead(2 * few)
+
+	w.observe()
+
+	reads := func() int {
+		t.Helper()
+
+		before := counted.lists
+
+		for _, name := range names {
+			require.True(t, w.ask(name).Allowed, name)
+		}
+
+		return counted.lists - before
+	}
+
+	require.Equal(t, few+1, reads(), "a few by themselves, the others together")
+
+	w.step(2*trust - 1)
+	require.Zero(t, reads(), "the answer is good for twice as long as the read took")
+	w.step(1)
+	require.Equal(t, 1, reads(), "and then renewed for all together")
+	require.Equal(t, 2, late.all)
+}
+
+// dead creates the Leases of n shards, which have been taken, and returns their names.
+func (w *world) dead(n int) (names []string) {
+	w.Helper()
+
+	for i := range n {
+		s := w.shard()
+		s.Name = fmt.Sprintf("dead-%d", i)
+		names = append(names, s.Name)
+
+		require.NoError(w, s.Acquire(w.Context()))
+		w.says(s, "10s")
+		w.take(s)
+	}
+
+	return names
+}
+
+// A read of all shards may take so long that it fails, or that only those can use it who have waited for it.
+func TestReadsOfAllShardsThatTakeTooLongAreGivenUp(t *testing.T) {
+	for name, err := range map[string]error{"they end": nil, "they fail": context.DeadlineExceeded} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			late := &lateReader{Reader: w.plane.Client, late: func() { w.step(longestTrust) }, err: err}
+			w.guard = New(w.ring, late, w.clock)
+
+			names := w.dead(2 * few)
+
+			w.observe()
+
+			for range 2 * tooLate {
+				for _, name := range names {
+					if _, got := w.guard.MayTake(t.Context(), name); got != nil {
+						require.ErrorIs(t, got, err)
+					}
+				}
+			}
+
+			require.Equal(t, tooLate, late.all, "after that, each shard by itself")
+		})
+	}
+}
+
+// Whoever has waited for a read can use what it allows, even if it is too old for those who ask later.
+func TestShardsAreReadTogetherAsLongAsThatAllowsSomething(t *testing.T) {
+	w := newWorld(t)
+	late := &lateReader{Reader: w.plane.Client, late: func() { w.step(silentHoldOff - 1) }}
+	w.guard = New(w.ring, late, w.clock)
+
+	names := w.many(2*few, 0)
+
+	w.observe()
+
+	const rounds = 2 * tooLate
+
+	for range rounds {
+		for _, name := range names {
+			require.True(t, w.ask(name).Allowed, name)
+		}
+	}
+
+	require.GreaterOrEqual(t, late.all, rounds)
+}
+
+func TestAnswerOfASlowReadIsUsedForSecondsOnly(t *testing.T) {
+	begins := time.Unix(1_000_000_000, 0)
+	for took, want := range map[time.Duration]time.Duration{
+		0: trust, trust / atRead: trust, trust: 4 * trust, time.Minute: 5 * time.Second,
+	} {
+		require.Equal(t, want, span{begins, begins.Add(took)}.trusted(), took)
+	}
+}
+
+// A Lease in a namespace that does not count keeps no object from moving, whatever it says.
+func TestLeaseThatDoesNotCountHoldsNothing(t *testing.T) {
+	for what, many := range map[string]bool{"one shard is read": false, "all shards are read": true} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.from = []string{w.ns}
+			a, namesake := w.shard(), w.shard()
+			namesake.Namespace, namesake.Duration = w.plane.Namespace(t), 24*time.Hour
+
+			require.NoError(t, a.Acquire(t.Context()))
+			require.NoError(t, a.Release(t.Context()))
+			require.NoError(t, namesake.Acquire(t.Context()))
+			w.observe()
+
+			if many {
+				for _, other := range []string{"b", "c", "d", "e", "f"} {
+					w.ask(other)
+				}
+			}
+
+			require.True(t, w.ask("a").Allowed)
+
+			require.NoError(t, a.Acquire(t.Context()))
+			w.step(trust)
+			require.False(t, w.ask("a").Allowed, "the one that counts is held")
+		})
+	}
+}
+
+// The process of a shard whose namespace no longer counts may still work, like one whose Lease was deleted.
+func TestShardOfANamespaceThatNoLongerCountsKeepsItsObjectsForAWhile(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+
+	w.from = []string{"elsewhere"}
+	w.observe()
+	w.keeps()
+}
+
+// Users may label objects with names that no shard ever had, as many as they like.
+func TestMadeUpNamesAreForgotten(t *testing.T) {
+	w := newWorld(t)
+	a := w.released()
+
+	w.observe()
+	w.step(30 * time.Second)
+
+	for i := range 3 * manyStrangers {
+		require.True(t, w.ask(fmt.Sprint("made-up-", i)).Allowed)
+		require.LessOrEqual(t, len(w.guard.shards), manyStrangers+1)
+	}
+
+	require.Contains(t, w.guard.shards, a.Name, "it has a Lease")
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+	require.NoError(t, a.Delete(t.Context()))
+	w.step(time.Second)
+	require.False(t, w.ask(a.Name).Allowed)
+}
+
+// A query is answered even if its name is forgotten while it waits.
+func TestNameThatIsForgottenMeanwhileIsAnswered(t *testing.T) {
+	w := newWorld(t)
+	w.step(time.Minute)
+
+	for i := range few + 1 {
+		w.ask(fmt.Sprint("stranger-", i))
+	}
+
+	q := w.guard.ask("forgotten")
+	require.True(t, q.many)
+	delete(w.guard.shards, "forgotten")
+
+	v, err := w.guard.readAll(t.Context(), q)
+	require.NoError(t, err)
+	require.True(t, v.Allowed)
+}
+
+// countingReader counts the lists that go to the API server.
+type countingReader struct {
+	client.Reader
+
+	mu    sync.Mutex
+	lists int
+	one   bool // whether the last one was of a single shard
+}
+
+func (c *countingReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	c.mu.Lock()
+	c.lists++
+	c.one = ofOne(opts)
+	c.mu.Unlock()
+
+	return c.Reader.List(ctx, list, opts...)
+}
+
+// ofOne reports whether a list is of a single shard.
+func ofOne(opts []client.ListOption) bool {
+	return slices.ContainsFunc(opts, func(o client.ListOption) bool { _, ok := o.(client.MatchingFields); return ok })
+}
+
+// slowReader reports when a list begins, and then waits.
+type slowReader struct {
+	client.Reader
+
+	begins, goOn chan struct{}
+}
+
+func (s *slowReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	s.begins <- struct{}{}
+	<-s.goOn
+
+	return s.Reader.List(ctx, list, opts...)
+}
+
+// lateReader calls late after each list of all shards, which fails if there is an error.
+type lateReader struct {
+	client.Reader
+
+	late func()
+	err  error
+	all  int
+}
+
+func (l *lateReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	err := l.Reader.List(ctx, list, opts...)
+
+	if !ofOne(opts) {
+		l.all++
+		l.late()
+
+		err = errors.Join(err, l.err)
+	}
+
+	return err
 }

@@ -1,10 +1,15 @@
 package takeover
 
 import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
@@ -15,33 +20,33 @@ const (
 	silentHoldOff = time.Second
 	// longestHoldOff limits the hold-off that is trusted.
 	longestHoldOff = time.Minute
-	// margin is the part of an announced hold-off that is reserved for writes to reach the shard's caches, and for an abandoned
-	// write that is executed nevertheless.
+	// margin is the part of an announced hold-off that is reserved for writes to reach the shard's caches, and for an
+	// abandoned write that is executed nevertheless.
 	margin = 500 * time.Millisecond
 )
 
-// The following rules determine until when a shard whose process does not hold the Lease certainly does not work. "now" is when
-// the live read began:
+// The following rules determine until when a shard whose process does not hold the Lease certainly does not work. "now"
+// is when the live read began:
 //
 //  U1  A process that takes a free Lease, or creates one, does so after the read, and works after the hold-off:
 //      until now + hold-off.
 //  U2  A shard that finds its Lease held by the lease monitor takes it only after it has seen it unchanged for its
-//      leaseDurationSeconds, 2D. It cannot have seen the Lease before it was written. If the Lease was certainly written after
-//      a moment: until that moment + 2D + hold-off. A shard that announces no hold-off may use a library that waits for its
-//      own duration instead: D.
+//      leaseDurationSeconds, 2D. It cannot have seen the Lease before it was written. If the Lease was certainly
+//      written after a moment: until that moment + 2D + hold-off. A shard that announces no hold-off may use a library
+//      that waits for its own duration instead: D.
 //  U3  If two live reads differ, and the first ended before the second began, the Lease was certainly written after the
-//      beginning of the first read. A cache proves nothing, because it may be arbitrarily late. No time in a Lease is used,
-//      because it comes from another clock. The time that U2 allows therefore starts with the first visible renewal by the
-//      lease monitor.
+//      beginning of the first read. A cache proves nothing, because it may be arbitrarily late. No time in a Lease is
+//      used, because it comes from another clock. The time that U2 allows therefore starts with the first visible
+//      renewal by the lease monitor.
 //  U4  Half a second of an announced hold-off is reserved, and at most a minute of it is trusted.
-//  U5  If a shard has had no Lease for the time that a live process would have needed to recreate it, the shard is assumed not
-//      to come back at this moment: until now + 30 s. There is no Lease that the lease monitor could keep from it, and where
-//      admission is slower than a hold-off, its objects would otherwise never move. This is a bet, the only one here: a process
-//      that comes back under an old name after so long, within those seconds, and lists its objects before such a write is
-//      done, works on the object of that write until its watch shows the write.
+//  U5  If a shard has had no Lease for the time that a live process would have needed to recreate it, the shard is
+//      assumed not to come back at this moment: until now + 30 s. There is no Lease that the lease monitor could keep
+//      from it, and where admission is slower than a hold-off, its objects would otherwise never move. This is a bet,
+//      the only one here: a process that comes back under an old name after so long, within those seconds, and lists
+//      its objects before such a write is done, works on the object of that write until its watch shows the write.
 //
-// These rules assume that clocks run at the same speed, that only the lease monitor deletes a Lease that it holds (which is
-// later), and that a process that waits less than the Lease's annotation announces corrects the annotation.
+// These rules assume that clocks run at the same speed, that only the lease monitor deletes a Lease that it holds
+// (which is later), and that a process that waits less than the Lease's annotation announces corrects the annotation.
 
 // longGone is how long U5 allows: no write takes longer than the maximum timeout of a webhook.
 const longGone = 30 * time.Second
@@ -146,4 +151,34 @@ func holdOff(l *coordinationv1.Lease) (wait time.Duration, says bool) {
 	}
 
 	return max(min(said, longestHoldOff)-margin, 0), true
+}
+
+// MayTakeIn is like [Guard.MayTake] for objects in a namespace that the shard does not watch, although it works. Each
+// call reads its Lease: if it is held, and says so, no process works on these objects, by another rule:
+//
+//	U6  A process that announces namespaces works nowhere else. Another one of the name announces others, or none, in the write by which it takes the Lease,
+//	    which is after the read, and works after the hold-off: until now + hold-off. A renewal by a process that knows neither makes the announcement void.
+func (g *Guard) MayTakeIn(ctx context.Context, name, namespace string) (Verdict, error) {
+	began := g.clock.Now()
+
+	leases, err := g.list(ctx, client.MatchingFields{"metadata.name": name})
+	if err != nil {
+		return Verdict{}, fmt.Errorf("read the Lease of shard %s: %w", name, err)
+	}
+
+	g.mu.Lock()
+	leases = g.counted(leases)
+	g.mu.Unlock()
+
+	if len(leases) == 1 && lease.RecordOf(&leases[0]).HeldBy(name) {
+		wait, says := holdOff(&leases[0])
+		only := lease.Namespaces(&leases[0])
+
+		if until := began.Add(wait); says && only != "" && !slices.Contains(strings.Split(only, ","), namespace) &&
+			until.After(g.clock.Now()) {
+			return Verdict{Allowed: true, Until: until}, nil
+		}
+	}
+
+	return g.MayTake(ctx, name)
 }

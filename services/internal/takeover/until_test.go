@@ -3,11 +3,14 @@ package takeover
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -262,7 +265,8 @@ func TestWaitIsBounded(t *testing.T) {
 	require.Equal(t, 5*time.Minute, w.ask("a").RetryAfter)
 }
 
-// A Lease that does not exist cannot be kept from a shard: objects of a shard that is long gone move however slow admission is.
+// A Lease that does not exist cannot be kept from a shard: objects of a shard that is long gone move however slow
+// admission is.
 func TestShardThatIsLongGoneIsNotExpectedBack(t *testing.T) {
 	w := newWorld(t)
 
@@ -284,4 +288,85 @@ func TestShardWhoseLeaseWasJustDeletedMayComeBack(t *testing.T) {
 	require.Equal(t, silentHoldOff, w.left(), "it held its Lease a moment ago")
 	w.step(longestWait)
 	require.Equal(t, longGone, w.left())
+}
+
+// A shard that holds its Lease keeps what it watches. Nothing but its Lease, as it is now, says what it does not watch.
+func TestObjectsThatTheirShardDoesNotWatch(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+	in := func(namespace string) Verdict {
+		t.Helper()
+
+		v, err := w.guard.MayTakeIn(t.Context(), "a", namespace)
+		require.NoError(t, err)
+
+		return v
+	}
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+	require.False(t, in("other").Allowed, "it watches all")
+
+	a.Namespaces = []string{"mine", "too"}
+	require.NoError(t, a.Renew(t.Context()))
+
+	v := in("other")
+	require.True(t, v.Allowed)
+	require.Equal(t, 1500*time.Millisecond, v.Until.Sub(w.clock.Now()),
+		"another process may take the Lease now, and work after the hold-off")
+	require.False(t, in("mine").Allowed)
+	require.False(t, in("too").Allowed)
+	require.False(t, w.ask("a").Allowed, "not for all objects")
+
+	w.says(a, "100ms")
+	require.False(t, in("other").Allowed, "the hold-off is too short for a write")
+
+	w.edit(a, func(l *coordinationv1.Lease) {
+		l.Annotations[contract.AnnotationHoldOff] = "2s"
+		l.Spec.RenewTime = &metav1.MicroTime{Time: l.Spec.RenewTime.Add(time.Second)}
+	})
+	require.False(t, in("other").Allowed, "a process that does not know the annotation has renewed the Lease")
+
+	require.NoError(t, a.Release(t.Context()))
+	require.True(t, in("other").Allowed)
+	require.True(t, in("mine").Allowed, "like any released Lease")
+}
+
+// silentReader does not answer.
+type silentReader struct{ client.Reader }
+
+func (silentReader) List(ctx context.Context, _ client.ObjectList, _ ...client.ListOption) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// A caller that shares the read of another waits no longer than its context allows.
+func TestNobodyWaitsForTheReadOfAnotherBeyondItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New("ring", silentReader{}, clock.RealClock{})
+
+		reads, end := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+
+		go func() {
+			defer close(ended)
+
+			_, err := g.MayTake(reads, "a")
+			assert.ErrorIs(t, err, context.Canceled)
+		}()
+
+		synctest.Wait()
+
+		began := time.Now() //nolint:forbidigo // of the bubble
+
+		waits, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+
+		_, err := g.MayTake(waits, "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(began)) //nolint:forbidigo // of the bubble
+
+		end()
+		<-ended
+	})
 }

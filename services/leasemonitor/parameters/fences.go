@@ -1,5 +1,5 @@
-// Package parameters tells the admission policies what they must know of rings. It keeps a PolicyParameter for the fence of each ring, and one,
-// or a few, of all rings for the policies about Leases of shards and about webhooks.
+// Package parameters tells the admission policies what they must know of rings. It keeps a PolicyParameter for the
+// fence of each ring, and one, or a few, of all rings for the policies about Leases of shards and about webhooks.
 package parameters
 
 import (
@@ -38,8 +38,8 @@ type Writer struct {
 	Restores *kit.Restores
 }
 
-// write creates or restores a parameter. It removes whatever others have added to the data, which a policy would believe. Others are recognized by what
-// was written before by the same key.
+// write creates or restores a parameter. It removes whatever others have added to the data, which a policy would
+// believe. Others are recognized by what was written before by the same key.
 func (w Writer) write(ctx context.Context, key string, want *v1alpha1.PolicyParameter) error {
 	have := &v1alpha1.PolicyParameter{}
 
@@ -63,7 +63,8 @@ func (w Writer) write(ctx context.Context, key string, want *v1alpha1.PolicyPara
 		return nil
 	}
 
-	return w.Restores.Write(key, want, "somebody keeps changing PolicyParameter "+want.Name, func() error { // the assigner reports it
+	// the assigner reports it
+	return w.Restores.Write(key, want, "somebody keeps changing PolicyParameter "+want.Name, func() error {
 		put := func() error { return w.Client.Update(ctx, next) }
 		if create {
 			put = func() error { return w.Client.Create(ctx, next) }
@@ -79,7 +80,8 @@ func (w Writer) write(ctx context.Context, key string, want *v1alpha1.PolicyPara
 	})
 }
 
-// remove deletes the parameter of the ring's fence, if there is one. A ring with the same suffix may have one of this name.
+// remove deletes the parameter of the ring's fence, if there is one. A ring with the same suffix may have one of this
+// name.
 func (w Writer) remove(ctx context.Context, ring string) error {
 	have := &v1alpha1.PolicyParameter{}
 	name := contract.FenceName(ring)
@@ -118,7 +120,8 @@ func (w Writer) delete(ctx context.Context, have *v1alpha1.PolicyParameter) erro
 // Fences writes the parameter of each ring's fence. The assigner binds the policy of fences to it.
 type Fences struct{ Writer }
 
-// Reconcile implements [reconcile.Reconciler]. It returns errors of the API server. A conflict is an error, too: the cache is behind.
+// Reconcile implements [reconcile.Reconciler]. It returns errors of the API server. A conflict is an error, too: the
+// cache is behind.
 func (r *Fences) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 
@@ -146,7 +149,8 @@ func (r *Fences) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return kit.Later(r.write(ctx, want.Name, want))
 }
 
-// parameter returns the parameter that the fence of the ring needs; nil if it needs none. Which Pods run the shards follows from the Leases.
+// parameter returns the parameter that the fence of the ring needs; nil if it needs none. Which Pods run the shards
+// follows from the Leases.
 func (r *Fences) parameter(ctx context.Context, ring *v1alpha1.ClusterRing) (*v1alpha1.PolicyParameter, error) {
 	if ring.Spec.FenceMode() == v1alpha1.FenceOff {
 		return nil, nil //nolint:nilnil // it needs none
@@ -161,17 +165,20 @@ func (r *Fences) parameter(ctx context.Context, ring *v1alpha1.ClusterRing) (*v1
 		return nil, err
 	}
 
-	return clusterring.FenceParameter(ring, clusterring.ShardHolders(membership.RulesOf(ring).View(ring.Name, leases, nil), leases)), nil
+	return clusterring.FenceParameter(ring, clusterring.ShardHolders(membership.RulesOf(ring).View(ring.Name, leases,
+		nil), leases)), nil
 }
 
-// SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, for every ring whose fence may need
-// another parameter, whenever its Leases change otherwise than by a renewal, and for every parameter that changes.
+// SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, for every ring
+// whose fence may need another parameter, whenever its Leases change otherwise than by a renewal, and for every
+// parameter that changes.
 func (r *Fences) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("fences").
 		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(fenceChanged)).
 		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
-		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel), builder.WithPredicates(ringstatus.ShardChanged)).
+		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel),
+			builder.WithPredicates(ringstatus.ShardChanged)).
 		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(r)

@@ -36,39 +36,43 @@ const (
 	prefixNames      = "names."      // of rings with spec.shardNames: these, one per line
 	prefixLabel      = "label."      // of rings with spec.shardLabel: it
 	prefixEmbedded   = "embedded."   // of rings whose shards elect the sharder
-	prefixAccounts   = "accounts."   // of rings with a fence: the user names of the service accounts of shards, one per line
+	// of rings with a fence: the user names of the service accounts of shards, one per line
+	prefixAccounts = "accounts."
 )
 
-// The keys of the parameter about itself: it contains all rings whose names are not less than the one, and less than the other. Absent, there is no such limit.
+// The keys of the parameter about itself: it contains all rings whose names are not less than the one, and less than
+// the other. Absent, there is no such limit.
 const (
 	keyFrom = "from"
 	keyTo   = "to"
 )
 
-// maxPage is how many bytes a parameter has at most, in keys and values. The largest ring has 76 KB. The API server also stores which keys the lease
-// monitor has written, and accepts objects of 1.5 MiB.
+// maxPage is how many bytes a parameter has at most, in keys and values. The largest ring has 76 KB. The API server
+// also stores which keys the lease monitor has written, and accepts objects of 1.5 MiB.
 const maxPage = 256 << 10
 
-// Shards writes the parameters of the policies that decide who may write the Leases of shards, and that webhooks are only those of rings:
-// deploy/base/guard/shard-leases.yaml and services.yaml. Nearly always, there is one parameter: a page of all rings.
+// Shards writes the parameters of the policies that decide who may write the Leases of shards, and that webhooks are
+// only those of rings: deploy/base/guard/shard-leases.yaml and services.yaml. Nearly always, there is one parameter: a
+// page of all rings.
 //
 // # Invariants
 //
 //  1. A ring that has been described, and still exists, is in a parameter at every moment.
-//  2. Every name is within the limits of a parameter, and every parameter contains all rings within its limits. Therefore, a policy that is evaluated
-//     for each parameter refuses the name of a ring that does not exist.
+//  2. Every name is within the limits of a parameter, and every parameter contains all rings within its limits.
+//     Therefore, a policy that is evaluated for each parameter refuses the name of a ring that does not exist.
 //  3. No parameter is larger than [maxPage], however many rings there are.
 //
-// The name of a parameter follows from its content, so nothing is updated: new parameters are created before old ones are deleted.
+// The name of a parameter follows from its content, so nothing is updated: new parameters are created before old ones
+// are deleted.
 //
 // # Rejected alternative
 //
-// With a parameter for each ring, a renewal of a Lease costs the API server 45 µs for each ring, because a policy is evaluated for every parameter. It costs
-// 7 µs for each ring in one parameter.
+// With a parameter for each ring, a renewal of a Lease costs the API server 45 µs for each ring, because a policy is
+// evaluated for every parameter. It costs 7 µs for each ring in one parameter.
 type Shards struct{ Writer }
 
-// Reconcile implements [reconcile.Reconciler]. It is about all rings, whatever the request. It returns errors of the API server.
-// A conflict is an error, too: the cache is behind.
+// Reconcile implements [reconcile.Reconciler]. It is about all rings, whatever the request. It returns errors of the
+// API server. A conflict is an error, too: the cache is behind.
 func (r *Shards) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	rings := &v1alpha1.ClusterRingList{}
 	if err := r.Client.List(ctx, rings, client.UnsafeDisableDeepCopy); err != nil {
@@ -109,8 +113,8 @@ func (r *Shards) removeOthers(ctx context.Context, wanted map[string]bool) error
 	return nil
 }
 
-// aboutShards reports whether an object has the name of a parameter about shards: one that follows from its content, or that of the only one of
-// former versions.
+// aboutShards reports whether an object has the name of a parameter about shards: one that follows from its content, or
+// that of the only one of former versions.
 func aboutShards(obj client.Object) bool {
 	return strings.HasPrefix(obj.GetName(), contract.ShardsParameter)
 }
@@ -197,8 +201,8 @@ func digest(data map[string]string) string {
 	return hex.EncodeToString(hash.Sum(nil)[:8])
 }
 
-// SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, when a ring or a parameter about shards changes,
-// and once at the beginning if there is either.
+// SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, when a ring or
+// a parameter about shards changes, and once at the beginning if there is either.
 func (r *Shards) SetupWithManager(mgr manager.Manager) error {
 	one := func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: contract.ShardsParameter}}}

@@ -1,15 +1,16 @@
 // Package pods learns from the kubelet which shards cannot run any more.
 //
-// It watches the Pods in the namespaces of shards, and remembers the uids of those that have ended: see [Ended]. A Lease says which Pod
-// wrote it (lease.PodUID), so the Lease of such a Pod can be taken without waiting until it expires.
+// It watches the Pods in the namespaces of shards, and remembers the uids of those that have ended: see [Ended]. A
+// Lease says which Pod wrote it (lease.PodUID), so the Lease of such a Pod can be taken without waiting until it
+// expires.
 //
 // # Invariants
 //
-//  1. A uid is remembered only if the kubelet has reported that the Pod has ended, and that is final. So it does not matter how old the
-//     report is, or whether another Pod has the same name by now.
+//  1. A uid is remembered only if the kubelet has reported that the Pod has ended, and that is final. So it does not
+//     matter how old the report is, or whether another Pod has the same name by now.
 //  2. No clock of another machine matters, and no order of events between Pods and Leases.
-//  3. What is not known costs time, not safety: then the Lease expires. This holds while Pods cannot be watched, for Pods that disappeared
-//     while no replica led, and for rings that name no namespaces of shards.
+//  3. What is not known costs time, not safety: then the Lease expires. This holds while Pods cannot be watched, for
+//     Pods that disappeared while no replica led, and for rings that name no namespaces of shards.
 //
 // The API server sends only Pods that have ended, so Pods that run cost nothing.
 package pods
@@ -47,7 +48,8 @@ import (
 )
 
 const (
-	// remembered is how long the uid of a Pod that has disappeared is known. The cache of Leases needs less to show what the Pod has written.
+	// remembered is how long the uid of a Pod that has disappeared is known. The cache of Leases needs less to show what
+	// the Pod has written.
 	remembered = 10 * time.Minute
 	// maxRemembered limits the number of such Pods. Those that nobody has asked about for longest are forgotten first.
 	maxRemembered = 10_000
@@ -55,7 +57,8 @@ const (
 	buffered = 1024
 )
 
-// Watch watches Pods while the replica leads. Create it with [New], and add it to a manager. Its methods are safe for concurrent use.
+// Watch watches Pods while the replica leads. Create it with [New], and add it to a manager. Its methods are safe for
+// concurrent use.
 type Watch struct {
 	pods  kubernetes.Interface
 	reads client.Reader
@@ -69,8 +72,8 @@ type Watch struct {
 	gone    *utilcache.LRUExpireCache // by uid
 }
 
-// New returns a watch of the Pods in the namespaces that rings name for their shards. The reader reads ClusterRings and Leases from a cache;
-// the informer is that of ClusterRings.
+// New returns a watch of the Pods in the namespaces that rings name for their shards. The reader reads ClusterRings and
+// Leases from a cache; the informer is that of ClusterRings.
 func New(pods kubernetes.Interface, reads client.Reader, rings cache.Informer, clk clock.PassiveClock) *Watch {
 	return &Watch{
 		pods: pods, reads: reads, rings: rings,
@@ -191,7 +194,8 @@ func (w *Watch) watch(ctx context.Context, namespace string) {
 			errs.Inc()
 
 			if apierrors.IsForbidden(err) {
-				log.Error(err, "Cannot watch the Pods of a namespace with shards: shards that crash there are given up only when their Leases expire. "+
+				log.Error(err, "Cannot watch the Pods of a namespace with shards: shards that crash there are given up only "+
+					"when their Leases expire. "+
 					"Bind ClusterRole clusterring:leasemonitor-pods to service account leasemonitor of namespace "+contract.SystemNamespace+" in that namespace")
 
 				return
@@ -230,8 +234,9 @@ func (w *Watch) watch(ctx context.Context, namespace string) {
 	}
 }
 
-// listWatch lists and watches Pods. API servers that do not stream lists ignore the limit of a list from their cache, and whoever may create Pods
-// could then fill the memory: such a list is read from etcd, page by page, and each page is made small at once.
+// listWatch lists and watches Pods. API servers that do not stream lists ignore the limit of a list from their cache,
+// and whoever may create Pods could then fill the memory: such a list is read from etcd, page by page, and each page is
+// made small at once.
 func (w *Watch) listWatch(namespace, selector string) *toolscache.ListWatch {
 	pods := w.pods.CoreV1().Pods(namespace)
 
@@ -272,11 +277,13 @@ func slim(obj any) (any, error) {
 
 // essence returns what identifies a Pod, and what [Ended] needs to return the same.
 func essence(p *corev1.Pod) *corev1.Pod {
-	small := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}}
+	small := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID,
+		ResourceVersion: p.ResourceVersion}}
 	if Ended(p) {
 		small.Status = corev1.PodStatus{
-			Phase:             p.Status.Phase,
-			Conditions:        []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse, Reason: podFailed}},
+			Phase: p.Status.Phase,
+			Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse,
+				Reason: podFailed}},
 			ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}},
 		}
 	}
@@ -310,7 +317,8 @@ func (w *Watch) saw(ctx context.Context, obj any) {
 
 	leases := &coordinationv1.LeaseList{}
 	if err := w.reads.List(ctx, leases, client.InNamespace(p.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		ctrllog.FromContext(ctx).Error(err, "Cannot list the Leases of a Pod that has ended: they are looked at when they expire", "namespace", p.Namespace, "pod", p.Name)
+		ctrllog.FromContext(ctx).Error(err, "Cannot list the Leases of a Pod that has ended: they are looked at when they "+
+			"expire", "namespace", p.Namespace, "pod", p.Name)
 		return
 	}
 
@@ -350,25 +358,29 @@ func (w *Watch) lost(obj any) {
 }
 
 const (
-	// unknownContainer is the reason with which the kubelet reports a container that it could not find. restarting is the reason with which it
-	// reports any container of a Pod whose containers it restarts together, also one that it could not find.
+	// unknownContainer is the reason with which the kubelet reports a container that it could not find. restarting is the
+	// reason with which it reports any container of a Pod whose containers it restarts together, also one that it could
+	// not find.
 	unknownContainer, restarting = "ContainerStatusUnknown", "RestartingAllContainers"
 	// notFound is what virtual nodes report of a container that their provider does not list.
 	notFound = "NotFound"
-	// podFailed and podCompleted are the reasons of the condition ContainersReady with which the kubelet reports a terminal phase.
+	// podFailed and podCompleted are the reasons of the condition ContainersReady with which the kubelet reports a
+	// terminal phase.
 	podFailed, podCompleted = "PodFailed", "PodCompleted"
 )
 
 // Ended reports whether the kubelet has reported that no process of the Pod runs, or will ever run again:
 //
-//   - The phase is Failed or Succeeded. The kubelet starts no container of such a Pod, not even after a restart of the node.
-//   - The condition ContainersReady gives that as its reason, so it is the kubelet that reports the phase. The garbage collector of Pods, which
-//     declares Pods failed whose nodes cannot be reached, leaves the condition as it is.
-//   - Every container has terminated, and was seen to: the kubelet also reports containers as terminated that it could not find.
+//   - The phase is Failed or Succeeded. The kubelet starts no container of such a Pod, not even after a restart of the
+//     node.
+//   - The condition ContainersReady gives that as its reason, so it is the kubelet that reports the phase. The garbage
+//     collector of Pods, which declares Pods failed whose nodes cannot be reached, leaves the condition as it is.
+//   - Every container has terminated, and was seen to: the kubelet also reports containers as terminated that it could
+//     not find.
 //
-// Not enough are: a deletion timestamp, because a container that has just crashed may be restarted until the kubelet sees the deletion; the
-// disappearance of the Pod, because a deletion without a grace period does not wait for the kubelet; and a node that is not ready. A container
-// that restarts in place does not end its Pod.
+// Not enough are: a deletion timestamp, because a container that has just crashed may be restarted until the kubelet
+// sees the deletion; the disappearance of the Pod, because a deletion without a grace period does not wait for the
+// kubelet; and a node that is not ready. A container that restarts in place does not end its Pod.
 //
 // Since Kubernetes 1.27, the kubelet reports the phase also of Pods that are deleted, before they disappear.
 func Ended(p *corev1.Pod) bool {
@@ -377,7 +389,8 @@ func Ended(p *corev1.Pod) bool {
 	}
 
 	if !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.ContainersReady && c.Status == corev1.ConditionFalse && (c.Reason == podFailed || c.Reason == podCompleted)
+		return c.Type == corev1.ContainersReady && c.Status == corev1.ConditionFalse &&
+			(c.Reason == podFailed || c.Reason == podCompleted)
 	}) {
 		return false
 	}
@@ -387,9 +400,11 @@ func Ended(p *corev1.Pod) bool {
 		return false
 	}
 
-	for _, statuses := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses, p.Status.EphemeralContainerStatuses} {
+	for _, statuses := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses,
+		p.Status.EphemeralContainerStatuses} {
 		for i := range statuses {
-			if end := statuses[i].State.Terminated; end == nil || slices.Contains([]string{unknownContainer, restarting, notFound}, end.Reason) {
+			if end := statuses[i].State.Terminated; end == nil || slices.Contains([]string{unknownContainer, restarting,
+				notFound}, end.Reason) {
 				return false
 			}
 		}

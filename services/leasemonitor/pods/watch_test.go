@@ -185,7 +185,8 @@ func TestWatchPassesOnTheLeases(t *testing.T) {
 	c.reports(p, corev1.PodFailed, terminated)
 
 	require.Eventually(t, func() bool { return len(c.watch.Leases()) == 1 }, patience, interval)
-	require.Equal(t, types.NamespacedName{Namespace: c.ns, Name: "shard-0"}, client.ObjectKeyFromObject((<-c.watch.Leases()).Object))
+	require.Equal(t, types.NamespacedName{Namespace: c.ns, Name: "shard-0"},
+		client.ObjectKeyFromObject((<-c.watch.Leases()).Object))
 	c.seesAll()
 	require.Empty(t, c.watch.Leases())
 }
@@ -241,11 +242,13 @@ func TestWatchForgetsPodsThatDisappearedLongAgo(t *testing.T) {
 
 var (
 	terminated = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Error"}}
-	notSeen    = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "ContainerStatusUnknown"}}
-	together   = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "RestartingAllContainers"}}
-	notListed  = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: -137, Reason: "NotFound"}}
-	running    = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
-	waiting    = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+	notSeen    = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137,
+		Reason: "ContainerStatusUnknown"}}
+	together = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137,
+		Reason: "RestartingAllContainers"}}
+	notListed = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: -137, Reason: "NotFound"}}
+	running   = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	waiting   = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
 )
 
 // status is what the kubelet reports of a Pod with these containers.
@@ -270,7 +273,8 @@ func declared(s corev1.PodStatus) corev1.PodStatus {
 }
 
 func disrupted(s corev1.PodStatus, reason string) corev1.PodStatus {
-	s.Conditions = append(s.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason})
+	s.Conditions = append(s.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+		Reason: reason})
 
 	return s
 }
@@ -292,20 +296,22 @@ func TestEnded(t *testing.T) {
 		status corev1.PodStatus
 		want   bool
 	}{
-		"failed":                         {status(corev1.PodFailed, terminated), true},
-		"succeeded":                      {status(corev1.PodSucceeded, terminated), true},
-		"two containers":                 {status(corev1.PodFailed, terminated, terminated), true},
-		"with a sidecar":                 {withInit(status(corev1.PodFailed, terminated), terminated), true},
-		"evicted by the kubelet":         {disrupted(status(corev1.PodFailed, terminated), "TerminationByKubelet"), true},
-		"evicted by a request":           {disrupted(status(corev1.PodFailed, terminated), "EvictionByEvictionAPI"), true},
-		"runs":                           {status(corev1.PodRunning, running), false},
-		"restarts in place":              {status(corev1.PodRunning, terminated), false},
-		"waits for its restart":          {status(corev1.PodRunning, waiting), false},
-		"not known":                      {status(corev1.PodUnknown, terminated), false},
-		"failed by others":               {declared(status(corev1.PodRunning, running)), false},
-		"declared failed after a crash":  {declared(status(corev1.PodRunning, terminated)), false},
-		"and the node is gone":           {disrupted(declared(status(corev1.PodRunning, terminated)), "DeletionByPodGC"), false},
-		"no condition":                   {corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{State: terminated}}}, false},
+		"failed":                        {status(corev1.PodFailed, terminated), true},
+		"succeeded":                     {status(corev1.PodSucceeded, terminated), true},
+		"two containers":                {status(corev1.PodFailed, terminated, terminated), true},
+		"with a sidecar":                {withInit(status(corev1.PodFailed, terminated), terminated), true},
+		"evicted by the kubelet":        {disrupted(status(corev1.PodFailed, terminated), "TerminationByKubelet"), true},
+		"evicted by a request":          {disrupted(status(corev1.PodFailed, terminated), "EvictionByEvictionAPI"), true},
+		"runs":                          {status(corev1.PodRunning, running), false},
+		"restarts in place":             {status(corev1.PodRunning, terminated), false},
+		"waits for its restart":         {status(corev1.PodRunning, waiting), false},
+		"not known":                     {status(corev1.PodUnknown, terminated), false},
+		"failed by others":              {declared(status(corev1.PodRunning, running)), false},
+		"declared failed after a crash": {declared(status(corev1.PodRunning, terminated)), false},
+		"and the node is gone": {disrupted(declared(status(corev1.PodRunning, terminated)), "DeletionByPodGC"),
+			false},
+		"no condition": {corev1.PodStatus{Phase: corev1.PodFailed,
+			ContainerStatuses: []corev1.ContainerStatus{{State: terminated}}}, false},
 		"one of two runs":                {status(corev1.PodFailed, terminated, running), false},
 		"the sidecar runs":               {withInit(status(corev1.PodFailed, terminated), running), false},
 		"a debugger runs":                {withDebugger(status(corev1.PodFailed, terminated), running), false},

@@ -1,8 +1,8 @@
 // Package ringstatus reports in a ring's status which shards it has, and whether the ring as a whole does its job.
 //
 // It reads the ClusterRing and the Leases that carry its name. It writes the lease monitor's part of the status:
-// observedGeneration, shards, availableShards, holders, and the conditions ShardsAvailable and Ready. Ready summarizes the conditions of all
-// services.
+// observedGeneration, shards, availableShards, holders, and the conditions ShardsAvailable and Ready. Ready summarizes
+// the conditions of all services.
 package ringstatus
 
 import (
@@ -23,10 +23,11 @@ import (
 // maxProblems is the number of problems that a message names, so that it stays readable.
 const maxProblems = 3
 
-// Of returns the lease monitor's part of the ring's status, for a view of its Leases. The conditions of other services come from the
-// ring. notTaken contains a message about each Lease that cannot be taken over. holder is the ring that uses the label of this one; empty if there is
-// none. Of changes no argument.
-func Of(ring *v1alpha1.ClusterRing, leases []*coordinationv1.Lease, notTaken []string, holder string) clusterring.StatusPart {
+// Of returns the lease monitor's part of the ring's status, for a view of its Leases. The conditions of other services
+// come from the ring. notTaken contains a message about each Lease that cannot be taken over. holder is the ring that
+// uses the label of this one; empty if there is none. Of changes no argument.
+func Of(ring *v1alpha1.ClusterRing, leases []*coordinationv1.Lease, notTaken []string,
+	holder string) clusterring.StatusPart {
 	view := membership.RulesOf(ring).View(ring.Name, leases, nil)
 	shards, available := int32(len(view.Shards())), int32(len(view.AvailableShards()))
 	shardsAvailable := shardsAvailable(view, notTaken)
@@ -51,8 +52,8 @@ func Of(ring *v1alpha1.ClusterRing, leases []*coordinationv1.Lease, notTaken []s
 // maxHolders is how many holders the status lists. Only people read them.
 const maxHolders = 256
 
-// shardsAvailable reports whether there is a shard to assign objects to, which Leases are held in vain, and which of them are
-// held by shards that are dead.
+// shardsAvailable reports whether there is a shard to assign objects to, which Leases are held in vain, and which of
+// them are held by shards that are dead.
 func shardsAvailable(view *membership.View, notTaken []string) metav1.Condition {
 	c := metav1.Condition{
 		Type:    v1alpha1.ConditionShardsAvailable,
@@ -87,10 +88,12 @@ func count(view *membership.View) string {
 
 	switch n := view.Ignored(); {
 	case shards == 0 && n > 0:
-		return fmt.Sprintf("no shard has joined: spec.shardNamespaces does not list the namespaces of the %d Leases with the label %s=%s",
+		return fmt.Sprintf("no shard has joined: spec.shardNamespaces does not list the namespaces of the %d Leases with "+
+			"the label %s=%s",
 			n, contract.LabelClusterRing, view.RingName())
 	case shards == 0:
-		return fmt.Sprintf("no shard has joined: there is no Lease with the label %s=%s", contract.LabelClusterRing, view.RingName())
+		return fmt.Sprintf("no shard has joined: there is no Lease with the label %s=%s", contract.LabelClusterRing,
+			view.RingName())
 	}
 
 	message := fmt.Sprintf("%d of %d shards available", available, shards)
@@ -131,8 +134,8 @@ func counted(view *membership.View) string {
 	return message
 }
 
-// ready sums up: the ring does its job unless some condition says that it does not. Objects on the move are no fault, and
-// neither is a service that has not spoken yet.
+// ready sums up: the ring does its job unless some condition says that it does not. Objects on the move are no fault,
+// and neither is a service that has not spoken yet.
 func ready(ring *v1alpha1.ClusterRing, shardsAvailable metav1.Condition) metav1.Condition {
 	var faults []string
 
@@ -164,7 +167,8 @@ func ready(ring *v1alpha1.ClusterRing, shardsAvailable metav1.Condition) metav1.
 	}
 }
 
-// harmless reports whether a condition that is False means only that work is under way, or what the ring's spec asks for.
+// harmless reports whether a condition that is False means only that work is under way, or what the ring's spec asks
+// for.
 func harmless(c *metav1.Condition) bool {
 	return c.Type == v1alpha1.ConditionAssigned && c.Reason == v1alpha1.ReasonMoving ||
 		c.Type == v1alpha1.ConditionWebhookRegistered && c.Reason == v1alpha1.ReasonEmbedded ||

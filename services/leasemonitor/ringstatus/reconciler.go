@@ -65,14 +65,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, err
 }
 
-// SetupWithManager adds a controller to the manager that calls the reconciler for every ring that changes, and whenever the Leases of
-// its shards change otherwise than by a renewal or NotTaken says something else of them, while this replica leads.
+// SetupWithManager adds a controller to the manager that calls the reconciler for every ring that changes, and whenever
+// the Leases of its shards change otherwise than by a renewal or NotTaken says something else of them, while this
+// replica leads.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("ringstatus").
 		For(&v1alpha1.ClusterRing{}).
 		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
-		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel), builder.WithPredicates(ShardChanged)).
+		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel),
+			builder.WithPredicates(ShardChanged)).
 		WatchesRawSource(clusterring.Source(r.Client, func(_ context.Context, one func(ring string), _ func()) error {
 			r.NotTaken.Subscribe(one)
 			return nil

@@ -53,7 +53,8 @@ func newFixture(t *testing.T) *fixture {
 	clock := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	f := &fixture{
 		Reconciler: &ringstatus.Reconciler{
-			Client: own, Status: clusterring.StatusWriter{Client: own, Owner: "leasemonitor", Clock: clock}, NotTaken: &shardlease.NotTaken{},
+			Client: own, Status: clusterring.StatusWriter{Client: own, Owner: "leasemonitor",
+				Clock: clock}, NotTaken: &shardlease.NotTaken{},
 		},
 		t: t, clock: clock, plane: plane, ns: plane.Namespace(t),
 	}
@@ -115,7 +116,8 @@ func TestStatusFollowsTheShards(t *testing.T) {
 	ring = f.look()
 	require.EqualValues(t, 2, ring.Status.Shards)
 	require.EqualValues(t, 1, ring.Status.AvailableShards)
-	require.True(t, since.Equal(&meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionReady).LastTransitionTime),
+	require.True(t, since.Equal(&meta.FindStatusCondition(ring.Status.Conditions,
+		v1alpha1.ConditionReady).LastTransitionTime),
 		"the message changed, not the status")
 }
 
@@ -138,7 +140,8 @@ func TestReadySumsUpWhatOtherServicesSay(t *testing.T) {
 	require.Equal(t, metav1.ConditionFalse, ready.Status)
 	require.Equal(t, v1alpha1.ReasonReconciliationFailed, ready.Reason)
 	require.Equal(t, "WebhookRegistered is False (RegistrationFailed): as the assigner says", ready.Message)
-	require.True(t, meta.IsStatusConditionFalse(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered), "others' conditions stay")
+	require.True(t, meta.IsStatusConditionFalse(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered),
+		"others' conditions stay")
 
 	say(metav1.ConditionTrue, v1alpha1.ReasonRegistered)
 	require.True(t, meta.IsStatusConditionTrue(f.look().Status.Conditions, v1alpha1.ConditionReady))
@@ -212,27 +215,34 @@ func TestConditions(t *testing.T) {
 		{name: "no shard has joined"},
 		{name: "three shards", leases: three},
 		{name: "one of three has stopped", leases: []*coordinationv1.Lease{three[0], three[1], free("default", "c")}},
-		{name: "one of three stops", leases: []*coordinationv1.Lease{three[0], stopping("default", "b"), free("default", "c")}},
+		{name: "one of three stops", leases: []*coordinationv1.Lease{three[0], stopping("default", "b"),
+			free("default", "c")}},
 		{name: "the only one stops", leases: []*coordinationv1.Lease{stopping("default", "a")}},
 		{name: "all have stopped", leases: []*coordinationv1.Lease{free("default", "a"), free("default", "b")}},
 		{name: "one name in two namespaces", leases: []*coordinationv1.Lease{three[0], held("one", "b"), held("two", "b")}},
-		{name: "a name that is no label value", leases: []*coordinationv1.Lease{three[0], held("default", strings.Repeat("long-", 13)+"name")}},
+		{name: "a name that is no label value", leases: []*coordinationv1.Lease{three[0],
+			held("default", strings.Repeat("long-", 13)+"name")}},
 		{name: "only names that are no label values", leases: many()},
 		{name: "a Lease cannot be taken over", leases: three, notTaken: []string{"shard default/b is stuck"}},
-		{name: "many Leases cannot be taken over, one more is ignored", leases: append(many()[:1], three...), notTaken: []string{
-			"shard default/a is stuck", "shard default/b is stuck", "shard default/c is stuck", "shard default/d is stuck",
-		}},
-		{name: "the Lease of a shard that is ignored cannot be taken over", leases: many()[:1], notTaken: []string{"shard default/x is stuck"}},
+		{name: "many Leases cannot be taken over, one more is ignored", leases: append(many()[:1], three...),
+			notTaken: []string{
+				"shard default/a is stuck", "shard default/b is stuck", "shard default/c is stuck", "shard default/d is stuck",
+			}},
+		{name: "the Lease of a shard that is ignored cannot be taken over", leases: many()[:1],
+			notTaken: []string{"shard default/x is stuck"}},
 		{name: "objects move", leases: three, others: []metav1.Condition{
 			condition(v1alpha1.ConditionWebhookRegistered, metav1.ConditionTrue, v1alpha1.ReasonRegistered, "registered"),
 			condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonMoving, "3 objects move"),
 		}},
 		{name: "drains are late", leases: three, others: []metav1.Condition{
-			condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonDrainsLate, "shard b has not given up configmaps default/x for 5m"),
+			condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonDrainsLate,
+				"shard b has not given up configmaps default/x for 5m"),
 		}},
 		{name: "a resource is missing", leases: three, others: []metav1.Condition{
-			condition(v1alpha1.ConditionWebhookRegistered, metav1.ConditionFalse, v1alpha1.ReasonResourcesMissing, "the API server does not serve foos.example.com"),
-			condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonResourcesMissing, "the API server does not serve foos.example.com"),
+			condition(v1alpha1.ConditionWebhookRegistered, metav1.ConditionFalse, v1alpha1.ReasonResourcesMissing,
+				"the API server does not serve foos.example.com"),
+			condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonResourcesMissing,
+				"the API server does not serve foos.example.com"),
 		}},
 		{name: "others do not know", leases: three, others: []metav1.Condition{
 			condition(v1alpha1.ConditionWebhookRegistered, metav1.ConditionUnknown, "Unknown", "?"),
@@ -246,9 +256,11 @@ func TestConditions(t *testing.T) {
 			condition(v1alpha1.ConditionFenced, metav1.ConditionFalse, v1alpha1.ReasonFenceAudited, "writes are reported"),
 		}},
 		{name: "the fence is missing", leases: three, others: []metav1.Condition{
-			condition(v1alpha1.ConditionFenced, metav1.ConditionFalse, v1alpha1.ReasonFenceFailed, "policy fence.sharding.timebertt.dev does not exist"),
+			condition(v1alpha1.ConditionFenced, metav1.ConditionFalse, v1alpha1.ReasonFenceFailed,
+				"policy fence.sharding.timebertt.dev does not exist"),
 		}},
-		{name: "a tenant holds Leases elsewhere", leases: append([]*coordinationv1.Lease{held("tenant", "a"), held("tenant", "d")}, three...), from: []string{"default"}},
+		{name: "a tenant holds Leases elsewhere", leases: append([]*coordinationv1.Lease{held("tenant", "a"),
+			held("tenant", "d")}, three...), from: []string{"default"}},
 		{name: "several namespaces count", leases: three, from: []string{"default", "more"}},
 		{name: "more Leases than a ring has shards", leases: flood(), from: []string{"default"}},
 		{name: "an older ring has the same label", holder: "older"},
@@ -263,7 +275,8 @@ func TestConditions(t *testing.T) {
 		part := ringstatus.Of(ring, c.leases, c.notTaken, c.holder)
 
 		require.Empty(t, part.Holders)
-		fmt.Fprintf(&table, "# %s\nobservedGeneration=%d shards=%d availableShards=%d\n", c.name, *part.ObservedGeneration, *part.Shards, *part.AvailableShards)
+		fmt.Fprintf(&table, "# %s\nobservedGeneration=%d shards=%d availableShards=%d\n", c.name, *part.ObservedGeneration,
+			*part.Shards, *part.AvailableShards)
 
 		for _, got := range part.Conditions {
 			fmt.Fprintf(&table, "%s=%s (%s) %s\n", got.Type, got.Status, got.Reason, got.Message)
@@ -286,7 +299,8 @@ func TestHolders(t *testing.T) {
 	part := ringstatus.Of(ring, []*coordinationv1.Lease{
 		at(held("default", "slot-1"), "x-b"), at(stopping("default", "slot-0"), "x-a"),
 		at(held("default", "same"), "same"), held("default", "silent"), at(held("default", "wrong"), "Not A Pod"),
-		at(free("default", "left"), "x-c"), at(held("tenant", "slot-2"), "x-d"), at(held("tenant", "slot-1"), "x-e"), at(free("more", "slot-0"), "x-f"),
+		at(free("default", "left"), "x-c"), at(held("tenant", "slot-2"), "x-d"), at(held("tenant", "slot-1"),
+			"x-e"), at(free("more", "slot-0"), "x-f"),
 		at(held("default", "twice"), "x-g"), at(held("more", "twice"), "x-h"),
 	}, nil, "")
 	require.Equal(t, []v1alpha1.ShardHolder{{Shard: "slot-0", Pod: "x-a"}, {Shard: "slot-1", Pod: "x-b"}}, part.Holders)

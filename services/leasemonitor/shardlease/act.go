@@ -149,7 +149,8 @@ func (r *Reconciler) offer(ctx context.Context, judged *judgement) (time.Duratio
 		return lookAgainAfter, err
 	}
 
-	ctrllog.FromContext(ctx).Info("Offered the slot of a Pod that has ended to the Pods that wait for one", "pod", lease.Pod(l))
+	ctrllog.FromContext(ctx).Info("Offered the slot of a Pod that has ended to the Pods that wait for one", "pod",
+		lease.Pod(l))
 	r.offers.set(id, next)
 
 	return offerFor, nil

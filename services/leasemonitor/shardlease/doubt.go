@@ -48,9 +48,9 @@ func (p *perLease[V]) forget(id types.NamespacedName) {
 	delete(p.of, id)
 }
 
-// doubt is why a Lease would have been taken, in which ring, if most of the ring's shards had not fallen silent at once.
-// A Lease stays in doubt until it changes, also if other shards come back before: those that are a little slower get the
-// time, too.
+// doubt is why a Lease would have been taken, in which ring, if most of the ring's shards had not fallen silent at
+// once. A Lease stays in doubt until it changes, also if other shards come back before: those that are a little slower
+// get the time, too.
 type doubt struct {
 	ring   string
 	record lease.Record

@@ -34,15 +34,15 @@ var (
 		"Leases of shards, by ring and state. The ring is \"unknown\" if no ring has that name. Reported by the replica that leads.", []string{"ring", "state"}, nil)
 )
 
-// Collectors returns the metrics of the package for the registry of the service. [Census] registers its own while it counts.
+// Collectors returns the metrics of the package for the registry of the service. [Census] registers its own while it
+// counts.
 func Collectors() []prometheus.Collector { return []prometheus.Collector{takeovers, collections} }
 
 // scrapeTimeout bounds reading the cache for one scrape.
 const scrapeTimeout = 5 * time.Second
 
-// Census counts the shards by ring and state whenever metrics are read. Add it to a manager: it counts only in the replica that
-// leads, so that sums over replicas are correct. All fields are required, except
-// EachShard.
+// Census counts the shards by ring and state whenever metrics are read. Add it to a manager: it counts only in the
+// replica that leads, so that sums over replicas are correct. All fields are required, except EachShard.
 type Census struct {
 	// Leases reads Leases of shards, and ClusterRings, from a cache.
 	Leases client.Reader
@@ -141,21 +141,25 @@ func (c *Census) state(l *coordinationv1.Lease) lease.State {
 	return lease.Next(lease.Snapshot{Shard: l.Name, Record: record}, age).State
 }
 
-// The metrics of rings and shards have the names that kubernetes-controller-sharding gives them, so that its dashboards and alerts work. There are a
-// few series per shard and ring, and none per object.
+// The metrics of rings and shards have the names that kubernetes-controller-sharding gives them, so that its dashboards
+// and alerts work. There are a few series per shard and ring, and none per object.
 var (
 	ringLabels  = []string{"clusterring", "uid"}
 	shardLabels = []string{"namespace", "shard", "clusterring"}
 
-	ringGeneration = prometheus.NewDesc("controller_sharding_clusterring_metadata_generation", "The generation of a ClusterRing.", ringLabels, nil)
-	ringObserved   = prometheus.NewDesc("controller_sharding_clusterring_observed_generation",
+	ringGeneration = prometheus.NewDesc("controller_sharding_clusterring_metadata_generation",
+		"The generation of a ClusterRing.", ringLabels, nil)
+	ringObserved = prometheus.NewDesc("controller_sharding_clusterring_observed_generation",
 		"The generation of a ClusterRing that the services have last observed.", ringLabels, nil)
-	ringShards    = prometheus.NewDesc("controller_sharding_clusterring_status_shards", "The number of shards of a ClusterRing.", ringLabels, nil)
+	ringShards = prometheus.NewDesc("controller_sharding_clusterring_status_shards",
+		"The number of shards of a ClusterRing.", ringLabels, nil)
 	ringAvailable = prometheus.NewDesc("controller_sharding_clusterring_status_available_shards",
 		"The number of shards of a ClusterRing that objects are assigned to.", ringLabels, nil)
-	shardInfo = prometheus.NewDesc("controller_sharding_shard_info", "Information about a shard: the uid of its Lease. The value is 1.",
+	shardInfo = prometheus.NewDesc("controller_sharding_shard_info",
+		"Information about a shard: the uid of its Lease. The value is 1.",
 		slices.Concat(shardLabels, []string{"uid"}), nil)
-	shardState = prometheus.NewDesc("controller_sharding_shard_state", "The state of a shard: 1 for the present state, 0 for the others.",
+	shardState = prometheus.NewDesc("controller_sharding_shard_state",
+		"The state of a shard: 1 for the present state, 0 for the others.",
 		slices.Concat(shardLabels, []string{"state"}), nil)
 
 	exported = []*prometheus.Desc{ringGeneration, ringObserved, ringShards, ringAvailable, shardInfo, shardState}
@@ -178,7 +182,8 @@ func exportRing(out chan<- prometheus.Metric, ring *v1alpha1.ClusterRing) {
 func exportShard(out chan<- prometheus.Metric, l *coordinationv1.Lease, state lease.State) {
 	labels := []string{l.Namespace, l.Name, l.Labels[contract.LabelClusterRing]}
 
-	out <- prometheus.MustNewConstMetric(shardInfo, prometheus.GaugeValue, 1, append(slices.Clone(labels), string(l.UID))...)
+	out <- prometheus.MustNewConstMetric(shardInfo, prometheus.GaugeValue, 1,
+		append(slices.Clone(labels), string(l.UID))...)
 
 	for _, s := range states {
 		value := 0.0
@@ -186,6 +191,7 @@ func exportShard(out chan<- prometheus.Metric, l *coordinationv1.Lease, state le
 			value = 1
 		}
 
-		out <- prometheus.MustNewConstMetric(shardState, prometheus.GaugeValue, value, append(slices.Clone(labels), string(s))...)
+		out <- prometheus.MustNewConstMetric(shardState, prometheus.GaugeValue, value,
+			append(slices.Clone(labels), string(s))...)
 	}
 }

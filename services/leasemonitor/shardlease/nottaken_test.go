@@ -66,8 +66,8 @@ func (m *monitor) try(since time.Duration) error {
 // told returns what people are told of the shard's ring.
 func (m *monitor) told() []string { return m.NotTaken.Of(m.shard.Ring) }
 
-// refused makes a monitor with a silent shard and an API server that refuses requests. It returns when the Lease is due to
-// be taken over, and the rings that people were told to look at.
+// refused makes a monitor with a silent shard and an API server that refuses requests. It returns when the Lease is due
+// to be taken over, and the rings that people were told to look at.
 func refused(t *testing.T, how refusing) (m *monitor, api *refusing, due time.Duration, calls *[]string) {
 	t.Helper()
 
@@ -88,7 +88,8 @@ func refused(t *testing.T, how refusing) (m *monitor, api *refusing, due time.Du
 	return m, &how, 2*d + time.Second, calls
 }
 
-var errRefused = apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "shard-0", errors.New("a policy says no"))
+var errRefused = apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "shard-0",
+	errors.New("a policy says no"))
 
 // Whatever keeps a Lease from being taken over is told, after a moment, and until it is over.
 func TestLeaseThatCannotBeTakenIsTold(t *testing.T) {
@@ -107,7 +108,8 @@ func TestLeaseThatCannotBeTakenIsTold(t *testing.T) {
 			require.Empty(t, m.told(), "it may pass by itself")
 			require.ErrorIs(t, m.try(due+time.Second), errRefused)
 			require.Len(t, m.told(), 1)
-			require.Contains(t, m.told()[0], "shard "+m.id().String()+" has not renewed its Lease since 2026-01-02T03:04:05Z and its objects wait, "+
+			require.Contains(t, m.told()[0], "shard "+m.id().String()+" has not renewed its Lease since 2026-01-02T03:04:05Z "+
+				"and its objects wait, "+
 				"because the Lease cannot be taken over: "+tc.what)
 			require.Contains(t, m.told()[0], "a policy says no")
 
@@ -174,12 +176,14 @@ func TestNothingIsToldOfLeaseThatIsRenewedOrGone(t *testing.T) {
 
 			another := m.NotTaken.Of("another-" + m.shard.Namespace)
 			require.Len(t, *calls, 2+len(another))
-			require.Len(t, another, map[string]int{"of another ring": 1}[name], "each ring tells of its own, at once if it was late before")
+			require.Len(t, another, map[string]int{"of another ring": 1}[name],
+				"each ring tells of its own, at once if it was late before")
 		})
 	}
 }
 
-// inOne lists in one namespace, so that a test leaves the Leases of others alone. After each list, something may happen.
+// inOne lists in one namespace, so that a test leaves the Leases of others alone. After each list, something may
+// happen.
 type inOne struct {
 	client.Reader
 
@@ -194,7 +198,8 @@ func (r inOne) List(ctx context.Context, list client.ObjectList, opts ...client.
 	return err
 }
 
-// sweepThen deletes the Leases in the shard's namespace that are due, and returns how many requests wrote. Something happens in between.
+// sweepThen deletes the Leases in the shard's namespace that are due, and returns how many requests wrote. Something
+// happens in between.
 func (m *monitor) sweepThen(meanwhile, beforeDelete func()) (writes int) {
 	m.t.Helper()
 
@@ -328,12 +333,14 @@ clusterring_shards{ring="`+ring+`",state="ready"} 1
 
 	// By default, whoever creates Leases adds no series.
 	byDefault := &shardlease.Census{Leases: m.Client, Clock: m.clock, Ages: m.Ages}
-	require.Zero(t, testutil.CollectAndCount(ofRing{byDefault, ring}, "controller_sharding_shard_info", "controller_sharding_shard_state"))
+	require.Zero(t, testutil.CollectAndCount(ofRing{byDefault, ring}, "controller_sharding_shard_info",
+		"controller_sharding_shard_state"))
 
 	// A Lease that does not count is no shard.
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"shardNamespaces":["elsewhere"]}}`))
 	require.NoError(t, m.admin.Patch(t.Context(), of, patch))
-	require.Zero(t, testutil.CollectAndCount(ofRing{census, ring}, "controller_sharding_shard_info", "controller_sharding_shard_state"))
+	require.Zero(t, testutil.CollectAndCount(ofRing{census, ring}, "controller_sharding_shard_info",
+		"controller_sharding_shard_state"))
 }
 
 // ofRing leaves out the metrics of other tests' rings.

@@ -1,21 +1,22 @@
 // Package shardlease keeps the Lease of every shard in line with the state of the shard.
 //
-// It reads the Leases that carry a ring's label, measures how long each has not changed, and asks [lease.Next] for a decision. It
-// writes the state label, takes over the Lease of a failed shard, and deletes a Lease that nobody holds any more. While the ring's
-// status reports that objects of a dead shard still have to move, it keeps the Lease from the shard.
+// It reads the Leases that carry a ring's label, measures how long each has not changed, and asks [lease.Next] for a
+// decision. It writes the state label, takes over the Lease of a failed shard, and deletes a Lease that nobody holds
+// any more. While the ring's status reports that objects of a dead shard still have to move, it keeps the Lease from
+// the shard.
 //
 // # Invariants
 //
-//  1. A Lease is taken or deleted only if, at that moment and on the API server, it is the Lease that was judged: a late cache
-//     delays, but never decides.
+//  1. A Lease is taken or deleted only if, at that moment and on the API server, it is the Lease that was judged: a
+//     late cache delays, but never decides.
 //  2. The age of a Lease is what this replica has measured itself. Every replica measures, even while it does not lead.
 //     Therefore, after a change of leader, nothing is taken too early, and no wait starts again.
 //     A shard whose Pod has ended, as the kubelet says, needs no age.
 //  3. Only time counts in which this replica could see that Leases can be written; see [Heartbeat].
-//  4. If most shards of a ring fall silent at the same time, a Lease is taken only after it has been read live twice, D apart,
-//     and found silent both times.
-//  5. A write that comes too late (conflict, not found) is not an error: somebody else was first, and the watch shows the new
-//     state.
+//  4. If most shards of a ring fall silent at the same time, a Lease is taken only after it has been read live twice, D
+//     apart, and found silent both times.
+//  5. A write that comes too late (conflict, not found) is not an error: somebody else was first, and the watch shows
+//     the new state.
 //  6. No shard waits for Leases of rings that do not exist; see [Strays].
 package shardlease
 
@@ -55,14 +56,15 @@ const lookAgainAfter = time.Second
 
 // Pods knows which Pods have ended.
 type Pods interface {
-	// Ended reports whether the kubelet has reported that no process of the Pod with this uid can run any more. It is false for the empty uid.
+	// Ended reports whether the kubelet has reported that no process of the Pod with this uid can run any more. It is
+	// false for the empty uid.
 	Ended(uid types.UID) bool
 	// Leases returns a channel of Leases whose Pods have ended.
 	Leases() <-chan event.TypedGenericEvent[*coordinationv1.Lease]
 }
 
-// Reconciler reads one Lease, decides about it, and acts. All exported fields but Pods are required. It may work on different Leases
-// concurrently.
+// Reconciler reads one Lease, decides about it, and acts. All exported fields but Pods are required. It may work on
+// different Leases concurrently.
 type Reconciler struct {
 	// Client writes, and reads from a cache.
 	Client client.Client
@@ -78,8 +80,9 @@ type Reconciler struct {
 	NotTaken *NotTaken
 	// Pods knows which Pods have ended; nil if nobody watches Pods.
 	Pods Pods
-	// Sharder is whose rings' Leases are kept; see [Strays] for those of rings that do not exist. Two monitors may work on one Lease, while
-	// a ring passes from one sharder to another: each takes only what it has itself seen silent for long enough, and only the first one succeeds.
+	// Sharder is whose rings' Leases are kept; see [Strays] for those of rings that do not exist. Two monitors may work on
+	// one Lease, while a ring passes from one sharder to another: each takes only what it has itself seen silent for long
+	// enough, and only the first one succeeds.
 	Sharder clusterring.Identity
 
 	doubts perLease[doubt]
@@ -210,8 +213,8 @@ func (r *Reconciler) judge(ctx context.Context, reader client.Reader, id types.N
 	return judged, nil
 }
 
-// judgeLive does what judge does with the Lease as it is on the API server now, and looks at the shard's companions before it
-// is given up.
+// judgeLive does what judge does with the Lease as it is on the API server now, and looks at the shard's companions
+// before it is given up.
 func (r *Reconciler) judgeLive(ctx context.Context, id types.NamespacedName) (*judgement, error) {
 	judged, err := r.judge(ctx, r.Live, id)
 	if err != nil || judged.State != lease.Uncertain || judged.snapshot.Ended {
@@ -255,13 +258,15 @@ func lostShards(ring *v1alpha1.ClusterRing) []string {
 // workers is the number of Leases that are worked on at once: one slow write must not keep other failed shards waiting.
 const workers = 5
 
-// SetupWithManager adds a controller to the manager that calls the reconciler for every Lease of a ring in the manager's cache, for those of
-// shards that a ring's status begins to name as lost or whose Pods have ended, and for those of a ring that is created or deleted or whose shard
-// namespaces change, while this replica leads. The clock is what the controller waits by.
+// SetupWithManager adds a controller to the manager that calls the reconciler for every Lease of a ring in the
+// manager's cache, for those of shards that a ring's status begins to name as lost or whose Pods have ended, and for
+// those of a ring that is created or deleted or whose shard namespaces change, while this replica leads. The clock is
+// what the controller waits by.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker) error {
 	b := builder.ControllerManagedBy(mgr)
 	if r.Pods != nil {
-		b.WatchesRawSource(source.TypedChannel(r.Pods.Leases(), &handler.TypedEnqueueRequestForObject[*coordinationv1.Lease]{}))
+		b.WatchesRawSource(source.TypedChannel(r.Pods.Leases(),
+			&handler.TypedEnqueueRequestForObject[*coordinationv1.Lease]{}))
 	}
 
 	ofRings := predicate.NewPredicateFuncs(r.ringExists)
@@ -300,7 +305,8 @@ var counting = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	after, also := e.ObjectNew.(*v1alpha1.ClusterRing)
 
 	return !ok || !also || before.Spec.Sharder != after.Spec.Sharder ||
-		!slices.Equal(before.Spec.ShardNamespaces, after.Spec.ShardNamespaces) || !slices.Equal(lostShards(before), lostShards(after))
+		!slices.Equal(before.Spec.ShardNamespaces, after.Spec.ShardNamespaces) ||
+		!slices.Equal(lostShards(before), lostShards(after))
 }}
 
 // leasesOf returns requests for all Leases of a ring.

@@ -218,8 +218,8 @@ func TestLabelIsWrittenOnlyIfItIsWrong(t *testing.T) {
 	}
 }
 
-// A Lease in a namespace that does not count is not a shard's, and is left alone until its namespace counts. So is one of
-// no ring.
+// A Lease in a namespace that does not count is not a shard's, and is left alone until its namespace counts. So is one
+// of no ring.
 func TestLeaseInANamespaceThatDoesNotCountIsLeftAlone(t *testing.T) {
 	m := newMonitor(t)
 	ring := m.ring()
@@ -404,7 +404,8 @@ func TestLifeOfAShard(t *testing.T) {
 	m := newMonitor(t)
 
 	var transcript strings.Builder
-	fmt.Fprintf(&transcript, "%-14s %-18s %-10s %-24s %-4s %-5s %s\n", "time", "event", "state", "holder", "D", "moves", "look again after")
+	fmt.Fprintf(&transcript, "%-14s %-18s %-10s %-24s %-4s %-5s %s\n", "time", "event", "state", "holder", "D", "moves",
+		"look again after")
 
 	at := func(since time.Duration, event string, act func() error) {
 		t.Helper()
@@ -593,7 +594,8 @@ func TestTheLeaseOfAPodThatHasEndedIsTaken(t *testing.T) {
 	require.EqualValues(t, 20, *m.lease().Spec.LeaseDurationSeconds)
 	m.look()
 	require.Equal(t, "dead", m.state())
-	require.Contains(t, <-m.events.Events, "ShardEnded The kubelet has reported that the Pod of shard "+m.id().String()+" has ended, 0s after its last renewal")
+	require.Contains(t, <-m.events.Events, "ShardEnded The kubelet has reported that the Pod of shard "+
+		""+m.id().String()+" has ended, 0s after its last renewal")
 	require.Error(t, m.shard.Renew(t.Context()), "a process that runs in spite of that sees that it has lost the Lease")
 }
 

@@ -18,8 +18,9 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
-// Observe records in ages when each Lease of the informer was last seen to change. It does so until the informer stops, in
-// leading and other replicas. The returned function reports whether all Leases that existed at the start have been recorded.
+// Observe records in ages when each Lease of the informer was last seen to change. It does so until the informer stops,
+// in leading and other replicas. The returned function reports whether all Leases that existed at the start have been
+// recorded.
 func Observe(informer cache.Informer, ages *lease.Observer, clk clock.PassiveClock) (synced func() bool, err error) {
 	seen := func(obj any) {
 		if l, ok := obj.(*coordinationv1.Lease); ok {
@@ -50,12 +51,12 @@ const (
 	beatTimeout = 2 * time.Second
 )
 
-// Heartbeat looks every other second whether Leases can be written, or every second if there are Leases shorter than 10 s. It tells
-// [lease.Sight] when shards could renew and renewals could be seen, which a silent watch does not.
+// Heartbeat looks every other second whether Leases can be written, or every second if there are Leases shorter than 10
+// s. It tells [lease.Sight] when shards could renew and renewals could be seen, which a silent watch does not.
 //
-// All replicas share one Lease, which belongs to no shard. A look reads it, and writes it if nobody has since the last look. This is the total
-// cost for all rings and shards: a read per replica, and a write. A read alone shows nothing: with etcd out of space, or a webhook on
-// Leases that does not answer, reads go on. All fields are required.
+// All replicas share one Lease, which belongs to no shard. A look reads it, and writes it if nobody has since the last
+// look. This is the total cost for all rings and shards: a read per replica, and a write. A read alone shows nothing:
+// with etcd out of space, or a webhook on Leases that does not answer, reads go on. All fields are required.
 type Heartbeat struct {
 	// Client reads from and writes to the API server, whether this replica leads or not. No rate limit may delay it.
 	Client client.Client

@@ -80,7 +80,8 @@ func (m *monitor) lookAtAll(shards []*leasetest.Shard) {
 	m.t.Helper()
 
 	for _, s := range shards {
-		_, err := m.Reconcile(m.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}})
+		_, err := m.Reconcile(m.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: s.Namespace,
+			Name: s.Name}})
 		require.NoError(m.t, err)
 	}
 }
@@ -108,7 +109,8 @@ func TestMostShardsSilentAtOnceGetAnotherLook(t *testing.T) {
 	m.lookAtAll(shards)
 	m.lookAtAll(shards)
 	require.Equal(t, []string{"shard-0", "shard-1", "shard-2"}, m.holders(shards))
-	require.Equal(t, "Warning ManyShardsSilent 3 of 3 shards have stopped renewing their Leases at the same time, which may have another cause: "+
+	require.Equal(t, "Warning ManyShardsSilent 3 of 3 shards have stopped renewing their Leases at the same time, "+
+		"which may have another cause: "+
 		"taking the Leases of shards that stay silent for another lease duration", <-m.events.Events)
 	require.Empty(t, m.events.Events, "once is enough")
 
@@ -171,23 +173,27 @@ func (a *answers) written(obj client.Object) error {
 
 func TestHeartbeat(t *testing.T) {
 	resource := schema.GroupResource{Resource: "leases"}
-	notFound, conflict := apierrors.NewNotFound(resource, "heartbeat"), apierrors.NewConflict(resource, "heartbeat", errors.New("changed"))
+	notFound, conflict := apierrors.NewNotFound(resource, "heartbeat"), apierrors.NewConflict(resource, "heartbeat",
+		errors.New("changed"))
 
 	for name, tc := range map[string]struct {
 		answers *answers
 		sees    bool
 	}{
-		"there is a Lease":        {&answers{}, true},
-		"there is none":           {&answers{get: notFound}, true},
-		"another one is faster":   {&answers{write: conflict}, true},
-		"another one makes it":    {&answers{get: notFound, write: apierrors.NewAlreadyExists(resource, "heartbeat")}, true},
-		"others write":            {&answers{others: true}, true},
-		"the answer is slow":      {&answers{takes: time.Second}, true},
-		"the API server fails":    {&answers{get: apierrors.NewInternalError(errors.New("etcd"))}, false},
-		"nobody answers":          {&answers{get: context.DeadlineExceeded, takes: 2 * time.Second}, false},
-		"it cannot be written":    {&answers{write: apierrors.NewInternalError(errors.New("etcdserver: mvcc: database space exceeded"))}, false},
-		"it cannot be made":       {&answers{get: notFound, write: apierrors.NewInternalError(errors.New("no endpoints available"))}, false},
-		"it may not be written":   {&answers{write: apierrors.NewForbidden(resource, "heartbeat", errors.New("read-only"))}, false},
+		"there is a Lease":      {&answers{}, true},
+		"there is none":         {&answers{get: notFound}, true},
+		"another one is faster": {&answers{write: conflict}, true},
+		"another one makes it":  {&answers{get: notFound, write: apierrors.NewAlreadyExists(resource, "heartbeat")}, true},
+		"others write":          {&answers{others: true}, true},
+		"the answer is slow":    {&answers{takes: time.Second}, true},
+		"the API server fails":  {&answers{get: apierrors.NewInternalError(errors.New("etcd"))}, false},
+		"nobody answers":        {&answers{get: context.DeadlineExceeded, takes: 2 * time.Second}, false},
+		"it cannot be written": {&answers{write: apierrors.NewInternalError(errors.New("etcdserver: mvcc: database " +
+			"space exceeded"))}, false},
+		"it cannot be made": {&answers{get: notFound,
+			write: apierrors.NewInternalError(errors.New("no endpoints available"))}, false},
+		"it may not be written": {&answers{write: apierrors.NewForbidden(resource, "heartbeat", errors.New("read-only"))},
+			false},
 		"it is gone at the write": {&answers{write: notFound}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -21,8 +21,9 @@ import (
 // sweepEvery is the time between two searches for Leases to delete.
 const sweepEvery = 10 * time.Second
 
-// Strays deletes the Leases of rings that do not exist, one after the other, when nobody has renewed them for long. Nothing else is written about
-// them: anybody who may create a Lease can make up a ring. Add it to a manager: it runs in the replica that leads. All fields are required.
+// Strays deletes the Leases of rings that do not exist, one after the other, when nobody has renewed them for long.
+// Nothing else is written about them: anybody who may create a Lease can make up a ring. Add it to a manager: it runs
+// in the replica that leads. All fields are required.
 type Strays struct {
 	// Cache has all Leases of shards, and all rings.
 	Cache client.Reader
@@ -47,7 +48,8 @@ func (s *Strays) Start(ctx context.Context) error {
 // Sweep deletes all Leases that are due, and returns the first error.
 func (s *Strays) Sweep(ctx context.Context) error {
 	leases := &coordinationv1.LeaseList{}
-	if err := s.Cache.List(ctx, leases, client.HasLabels{contract.LabelClusterRing}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := s.Cache.List(ctx, leases, client.HasLabels{contract.LabelClusterRing},
+		client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list Leases: %w", err)
 	}
 
@@ -81,8 +83,8 @@ func (s *Strays) due(ctx context.Context, l *coordinationv1.Lease) bool {
 	return lease.Abandoned(lease.Snapshot{Shard: l.Name, Record: record, Deleting: !l.DeletionTimestamp.IsZero()}, age)
 }
 
-// delete deletes a Lease that is still due, unless it has changed since the cache saw it. Nobody may delete a Lease that
-// its shard holds, so it is first taken.
+// delete deletes a Lease that is still due, unless it has changed since the cache saw it. Nobody may delete a Lease
+// that its shard holds, so it is first taken.
 func (s *Strays) delete(ctx context.Context, id types.NamespacedName) error {
 	l := &coordinationv1.Lease{}
 	if ok, err := did(ctx, "read", id, s.Cache.Get(ctx, id, l)); !ok || !s.due(ctx, l) {
@@ -103,7 +105,8 @@ func (s *Strays) delete(ctx context.Context, id types.NamespacedName) error {
 	}
 
 	collections.WithLabelValues(unknown).Inc()
-	ctrllog.FromContext(ctx).V(1).Info("Deleted a Lease of a ring that does not exist", "lease", id, "ring", l.Labels[contract.LabelClusterRing])
+	ctrllog.FromContext(ctx).V(1).Info("Deleted a Lease of a ring that does not exist", "lease", id, "ring",
+		l.Labels[contract.LabelClusterRing])
 
 	return nil
 }
