@@ -29,7 +29,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -57,11 +56,8 @@ type endpoints struct {
 	all     sync.WaitGroup
 }
 
-// operatorWebhook registers a webhook that admits each update of a ConfigMap in the ring's namespace, with the given
-// number of endpoints.
-func (w *testRing) operatorWebhook(of int64) *endpoints {
-	w.Helper()
-
+// reviews serves a webhook that allows everything. answer completes each of its answers.
+func (w *testRing) reviews(answer func(*admissionv1.AdmissionResponse)) *httptest.Server {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		review := admissionv1.AdmissionReview{}
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
@@ -71,9 +67,62 @@ func (w *testRing) operatorWebhook(of int64) *endpoints {
 
 		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
 		review.Request = nil
+
+		answer(review.Response)
+
 		_ = json.NewEncoder(rw).Encode(review)
 	}))
 	w.Cleanup(server.Close)
+
+	return server
+}
+
+func certificateOf(server *httptest.Server) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+}
+
+// updatesOf returns the rules of a webhook that is called for updates of a resource.
+func updatesOf(group, resource string) []admissionregistrationv1.RuleWithOperations {
+	return []admissionregistrationv1.RuleWithOperations{{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
+		Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{group}, APIVersions: []string{"*"}, Resources: []string{resource},
+		},
+	}}
+}
+
+// validate registers a webhook that has to admit each update of a ConfigMap in the ring's namespace, until the test
+// ends or callOff is called.
+func (w *testRing) validate(name string, at admissionregistrationv1.WebhookClientConfig) (callOff func()) {
+	w.Helper()
+
+	config := &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name:                    name,
+			ClientConfig:            at,
+			AdmissionReviewVersions: []string{"v1"},
+			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
+			FailurePolicy:           new(admissionregistrationv1.Fail),
+			TimeoutSeconds:          new(int32(10)),
+			NamespaceSelector:       w.Ring.Spec.NamespaceSelector,
+			Rules:                   updatesOf("", "configmaps"),
+		}},
+	}
+	require.NoError(w, w.Client.Create(w.Context(), config))
+
+	callOff = func() { require.NoError(w, client.IgnoreNotFound(w.Client.Delete(context.Background(), config))) }
+	w.Cleanup(callOff)
+
+	return callOff
+}
+
+// operatorWebhook registers a webhook that admits each update of a ConfigMap in the ring's namespace, with the given
+// number of endpoints.
+func (w *testRing) operatorWebhook(of int64) *endpoints {
+	w.Helper()
+
+	server := w.reviews(func(*admissionv1.AdmissionResponse) {})
 
 	listener, err := (&net.ListenConfig{}).Listen(w.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(w, err)
@@ -89,28 +138,9 @@ func (w *testRing) operatorWebhook(of int64) *endpoints {
 		e.all.Wait()
 	})
 
-	config := &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name:                    "operator.example.clusterring.dev",
-			AdmissionReviewVersions: []string{"v1"},
-			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-			FailurePolicy:           ptr.To(admissionregistrationv1.Fail),
-			TimeoutSeconds:          new(int32(10)),
-			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"ring": w.Namespace}},
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{
-				URL:      new("https://" + listener.Addr().String() + "/validate"),
-				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
-			},
-			Rules: []admissionregistrationv1.RuleWithOperations{{
-				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
-				Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"*"},
-					Resources: []string{"configmaps"}},
-			}},
-		}},
-	}
-	require.NoError(w, w.Client.Create(w.Context(), config))
-	w.Cleanup(func() { _ = w.Client.Delete(context.Background(), config) })
+	w.validate("operator.example.clusterring.dev", admissionregistrationv1.WebhookClientConfig{
+		URL: new("https://" + listener.Addr().String() + "/validate"), CABundle: certificateOf(server),
+	})
 
 	return e
 }
@@ -165,6 +195,24 @@ func (e *endpoints) carry(conn net.Conn, endpoint int64) {
 	}
 }
 
+// newQuickRing returns a ring of two main resources, for a test that writes as fast as it can.
+func newQuickRing(t *testing.T) *testRing {
+	t.Helper()
+
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmaps"}, {Resource: "secrets"}}
+	})
+	config := rest.CopyConfig(w.Plane.Config)
+	config.QPS = -1
+
+	var err error
+
+	w.Client, err = client.New(config, client.Options{Scheme: w.Client.Scheme()})
+	require.NoError(t, err)
+
+	return w
+}
+
 // operator is a ring of an operator that serves a webhook for its ConfigMaps. It has the shards a and b.
 type operator struct {
 	*testRing
@@ -177,17 +225,7 @@ type operator struct {
 func newOperator(t *testing.T, objects int) *operator {
 	t.Helper()
 
-	w := &operator{testRing: newTestRing(t, func(r *v1alpha1.ClusterRing) {
-		r.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmaps"}, {Resource: "secrets"}}
-	})}
-
-	config := rest.CopyConfig(w.Plane.Config)
-	config.QPS = -1
-
-	var err error
-
-	w.Client, err = client.New(config, client.Options{Scheme: w.Client.Scheme()})
-	require.NoError(t, err)
+	w := &operator{testRing: newQuickRing(t)}
 	w.Join("a", "b")
 
 	for _, name := range w.NamesOf("b", objects) {
@@ -316,17 +354,7 @@ func TestOperatorsWebhookWithoutEndpoints(t *testing.T) {
 func hangingRing(t *testing.T) *testRing {
 	t.Helper()
 
-	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
-		r.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmaps"}, {Resource: "secrets"}}
-	})
-
-	config := rest.CopyConfig(w.Plane.Config)
-	config.QPS = -1
-
-	var err error
-
-	w.Client, err = client.New(config, client.Options{Scheme: w.Client.Scheme()})
-	require.NoError(t, err)
+	w := newQuickRing(t)
 
 	w.Join("a")
 	w.operatorWebhook(1).dead.Store(1)
@@ -414,26 +442,7 @@ func (w *testRing) refuseUpdates() (callOff func()) {
 	w.Helper()
 
 	nowhere := "https://127.0.0.1:1/"
-	hook := &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name:                    "away.example.clusterring.dev",
-			ClientConfig:            admissionregistrationv1.WebhookClientConfig{URL: &nowhere},
-			AdmissionReviewVersions: []string{"v1"},
-			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
-			FailurePolicy:           new(admissionregistrationv1.Fail),
-			NamespaceSelector:       w.Ring.Spec.NamespaceSelector,
-			Rules: []admissionregistrationv1.RuleWithOperations{{
-				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
-				Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
-					Resources: []string{"configmaps"}},
-			}},
-		}},
-	}
-	require.NoError(w, w.Client.Create(w.Context(), hook))
-
-	callOff = func() { require.NoError(w, client.IgnoreNotFound(w.Client.Delete(context.Background(), hook))) }
-	w.Cleanup(callOff)
+	callOff = w.validate("away.example.clusterring.dev", admissionregistrationv1.WebhookClientConfig{URL: &nowhere})
 
 	probe := w.Main("probe", "")
 	require.Eventually(w, func() bool {
@@ -594,38 +603,22 @@ func (w *testRing) defaulter(probe *unstructured.Unstructured, field, value stri
 
 	var writes atomic.Int64
 
-	server := httptest.NewTLSServer(http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
-		var review admissionv1.AdmissionReview
-		if err := json.NewDecoder(in.Body).Decode(&review); err != nil {
-			http.Error(out, err.Error(), http.StatusBadRequest)
-			return
-		}
-
-		review.Response = &admissionv1.AdmissionResponse{
-			UID: review.Request.UID, Allowed: true, PatchType: new(admissionv1.PatchTypeJSONPatch), Patch: fmt.Appendf(nil,
-				`[{"op":"add","path":"/spec/%s","value":%s},{"op":"add","path":"/metadata/annotations/example.org~1writes","value":"%d"}]`,
-				field, value, writes.Add(1)),
-		}
-		review.Request = nil
-		_ = json.NewEncoder(out).Encode(review)
-	}))
-	w.Cleanup(server.Close)
-
+	server := w.reviews(func(r *admissionv1.AdmissionResponse) {
+		r.PatchType, r.Patch = new(admissionv1.PatchTypeJSONPatch), fmt.Appendf(nil, `[
+			{"op":"add","path":"/spec/%s","value":%s},
+			{"op":"add","path":"/metadata/annotations/example.org~1writes","value":"%d"}
+		]`, field, value, writes.Add(1))
+	})
 	config := &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Ring.Name},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
 			Name: "defaulter.mutated.example.com", AdmissionReviewVersions: []string{"v1"},
 			SideEffects: new(admissionregistrationv1.SideEffectClassNone),
 			ClientConfig: admissionregistrationv1.WebhookClientConfig{
-				URL: new(server.URL), CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
-					Bytes: server.Certificate().Raw}),
+				URL: new(server.URL), CABundle: certificateOf(server),
 			},
 			NamespaceSelector: w.Ring.Spec.NamespaceSelector,
-			Rules: []admissionregistrationv1.RuleWithOperations{{
-				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
-				Rule: admissionregistrationv1.Rule{APIGroups: []string{gadgets.Group}, APIVersions: []string{"*"},
-					Resources: []string{"gadgets"}},
-			}},
+			Rules:             updatesOf(gadgets.Group, "gadgets"),
 		}},
 	}
 	require.NoError(w, w.Client.Create(w.Context(), config))
