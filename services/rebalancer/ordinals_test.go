@@ -338,8 +338,9 @@ func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 		return ordinal.AddClaims(t.Context(), mgr, kinds)
 	}
 
-	// Labels that an earlier ring has left are those of nobody's ordinal.
-	for i := range 8 {
+	// Labels that an earlier ring has left are those of nobody's ordinal. Of so many objects, surely not all belong to
+	// ordinal 1.
+	for i := range 32 {
 		w.Main(fmt.Sprint("left-", i), "web-1")
 	}
 
