@@ -1,8 +1,8 @@
 // Package rebalancer is the service that keeps every object at the shard to which it belongs.
 //
-// It reads Leases, ClusterRings, namespaces and the metadata of sharded objects. It decides which objects have no shard, are
-// at a lost shard, or are at another shard than the ring assigns them to. It writes their shard and drain labels, and the
-// condition Assigned of each ring. One replica works. The others stand by.
+// It reads Leases, ClusterRings, namespaces and the metadata of sharded objects. It decides which objects have no
+// shard, are at a lost shard, or are at another shard than the ring assigns them to. It writes their shard and drain
+// labels, and the condition Assigned of each ring. One replica works. The others stand by.
 package rebalancer
 
 import (

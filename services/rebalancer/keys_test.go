@@ -1,13 +1,14 @@
 package rebalancer
 
 import (
-	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	networkingv1 "k8s.io/api/networking/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,11 +22,13 @@ import (
 
 const tenant = "example.org/tenant"
 
-// withKey gives the ConfigMaps of the ring a key, and shards IngressClasses with the same key, which are cluster-scoped.
+// withKey gives the ConfigMaps of the ring a key, and shards IngressClasses with the same key, which are
+// cluster-scoped.
 func withKey(k v1alpha1.ObjectKey) func(*v1alpha1.ClusterRing) {
 	return func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources[0].Key = &k
-		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "networking.k8s.io", Resource: "ingressclasses", Key: &k})
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "networking.k8s.io",
+			Resource: "ingressclasses", Key: &k})
 	}
 }
 
@@ -43,19 +46,6 @@ func (w *testRing) tenantOf(shard string) string {
 	w.Fatalf("shard %s owns no tenant", shard)
 
 	return ""
-}
-
-// keyedClass creates an IngressClass, which lasts until the test ends.
-func (w *testRing) keyedClass(name string, labels map[string]string) *networkingv1.IngressClass {
-	w.Helper()
-
-	c := &networkingv1.IngressClass{
-		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace + "-" + name, Labels: labels}, Spec: networkingv1.IngressClassSpec{Controller: "example.com/test"},
-	}
-	require.NoError(w, w.Client.Create(w.Context(), c))
-	w.Cleanup(func() { _ = w.Client.Delete(context.Background(), c) })
-
-	return c
 }
 
 // relabel changes labels of an object; an empty value removes one.
@@ -98,14 +88,14 @@ func TestObjectsOfOneLabelAreAtOneShard(t *testing.T) {
 	w.Join("a", "b", "c")
 	w.start()
 
-	ofB := map[string]string{tenant: w.tenantOf("b")}
+	ofB := w.tenantOf("b")
 
 	var together []client.Object
 
 	for i := range 5 {
 		cm := w.Main(fmt.Sprint("one-", i), "")
-		w.relabel(cm, tenant, ofB[tenant])
-		together = append(together, w.keyedClass(fmt.Sprint(i), ofB))
+		w.relabel(cm, tenant, ofB)
+		together = append(together, w.class(fmt.Sprint(w.Namespace, "-", i), map[string]string{tenant: ofB}))
 	}
 
 	w.Eventually(ringtest.Placed{Shard: "b"}, together...)
@@ -160,9 +150,7 @@ func TestChangeOfTheLabelThatAdmissionMissed(t *testing.T) {
 	w.relabel(owner, tenant, w.tenantOf("a"))
 	child := w.Child(owner, "")
 	w.Eventually(ringtest.Placed{Shard: "b"}, child)
-	w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, owner)
-	w.Acknowledge(owner)
-	w.Eventually(ringtest.Placed{Shard: "a"}, owner, child)
+	w.handOver("b", "a", owner, child)
 
 	w.relabel(other, tenant, w.tenantOf("a"))
 	w.Join("c") // a change of the shards leads to a pass
@@ -182,11 +170,13 @@ func TestObjectsWithoutTheLabelAreReported(t *testing.T) {
 
 	c := w.keysFound(v1alpha1.ReasonLabelsMissing)
 	require.Equal(t, metav1.ConditionFalse, c.Status)
-	require.Contains(t, c.Message, "1 objects of configmaps lack the label example.org/tenant, such as configmaps "+w.Namespace+"/bare;")
+	require.Contains(t, c.Message,
+		"1 objects of configmaps lack the label example.org/tenant, such as configmaps "+w.Namespace+"/bare;")
 	w.AtRest()
 }
 
-// The key of a namespace is that of the Namespace object. Cluster-scoped objects have no namespace, and the ring says so.
+// The key of a namespace is that of the Namespace object. Cluster-scoped objects have no namespace, and the ring says
+// so.
 func TestObjectsOfOneNamespaceAreAtOneShard(t *testing.T) {
 	w := newTestRing(t, withKey(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}))
 	w.Join("a", "b", "c")
@@ -199,11 +189,12 @@ func TestObjectsOfOneNamespaceAreAtOneShard(t *testing.T) {
 		w.Eventually(ringtest.Placed{Shard: want}, cm, w.Child(cm, ""))
 	}
 
-	class := w.keyedClass("by-name", nil)
+	class := w.class(w.Namespace, nil)
 	byName, _ := w.View().Owner(key.Key{Group: "networking.k8s.io", Kind: "IngressClass", Name: class.Name})
 	w.Eventually(ringtest.Placed{Shard: byName}, class)
 
-	require.Contains(t, w.keysFound(v1alpha1.ReasonNotNamespaced).Message, "the key of ingressclasses.networking.k8s.io is the namespace, but they are cluster-scoped")
+	require.Contains(t, w.keysFound(v1alpha1.ReasonNotNamespaced).Message,
+		"the key of ingressclasses.networking.k8s.io is the namespace, but they are cluster-scoped")
 }
 
 // A change of the key in the ring moves objects, with drains. The ring has not converged until they have moved.
@@ -226,9 +217,8 @@ func TestChangeOfTheKeyMoves(t *testing.T) {
 		s.Resources[0].Key = &v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}
 	})
 	w.Eventually(ringtest.Placed{Shard: other, Drain: true}, moves)
-	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
-	require.Empty(t, w.Ring.Status.Assignment.Fingerprint, "the ring has not converged")
-	require.Equal(t, v1alpha1.KeyNamespace, w.Ring.Status.Assignment.Resources[0].Key.Type)
+	require.Empty(t, w.assignment().Fingerprint, "the ring has not converged")
+	require.Equal(t, v1alpha1.KeyNamespace, w.assignment().Resources[0].Key.Type)
 
 	w.Acknowledge(moves)
 	w.Eventually(ringtest.Placed{Shard: byNamespace}, moves, child)
@@ -237,41 +227,225 @@ func TestChangeOfTheKeyMoves(t *testing.T) {
 	w.keysFound(v1alpha1.ReasonAllKeysFound)
 
 	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources[0].Key = nil })
-	w.Eventually(ringtest.Placed{Shard: byNamespace, Drain: true}, moves)
-	w.Acknowledge(moves)
-	w.Eventually(ringtest.Placed{Shard: other}, moves, child)
+	w.handOver(byNamespace, other, moves, child)
 	w.AtRest()
 	require.Nil(t, meta.FindStatusCondition(w.Ring.Status.Conditions, v1alpha1.ConditionKeysFound))
 }
 
-// The API server refuses keys that mean nothing.
-func TestKeysAreValidated(t *testing.T) {
+// The API server refuses keys and selectors that mean nothing, and labels of ClusterRing itself.
+func TestRingsAreValidated(t *testing.T) {
 	w := newTestRing(t)
+	patch := func(spec string) error {
+		return w.Client.Patch(t.Context(), w.Ring.DeepCopy(),
+			client.RawPatch(types.MergePatchType, []byte(`{"spec":`+spec+`}`)))
+	}
+	withKey := func(key string) error { return patch(`{"resources":[{"resource":"configmaps","key":` + key + `}]}`) }
 
-	for spec, message := range map[string]string{
-		`{"type":"Label"}`:                                                "a key of type Label needs the key of the label",
-		`{"type":"Name","label":"a"}`:                                     "no other key has one",
-		`{"type":"Namespace","label":"a"}`:                                "no other key has one",
-		`{"type":"Uid"}`:                                                  "supported values",
-		`{"label":"a"}`:                                                   "type: Required value",
-		`{"type":"Label","label":"a b"}`:                                  "the key of a label is a name",
-		`{"type":"Label","label":"a/b/c"}`:                                "the key of a label is a name",
-		`{"type":"Label","label":"-a"}`:                                   "the key of a label is a name",
-		`{"type":"Label","label":"A.com/b"}`:                              "the key of a label is a name",
-		`{"type":"Label","label":"` + tooLong + `"}`:                      "the key of a label is a name",
-		`{"type":"Label","label":"` + contract.ShardLabel("other") + `"}`: "labels of ClusterRing itself",
-		`{"type":"Label","label":"` + contract.LabelClusterRing + `"}`:    "labels of ClusterRing itself",
+	for key, message := range map[string]string{
+		`{"type":"Label"}`:                 "a key of type Label needs the key of the label",
+		`{"type":"Name","label":"a"}`:      "no other key has one",
+		`{"type":"Namespace","label":"a"}`: "no other key has one",
+		`{"type":"Uid"}`:                   "supported values",
+		`{"label":"a"}`:                    "type: Required value",
 	} {
-		err := w.Client.Patch(t.Context(), w.Ring.DeepCopy(), client.RawPatch(types.MergePatchType,
-			[]byte(`{"spec":{"resources":[{"resource":"configmaps","key":`+spec+`}]}}`)))
-		require.ErrorContains(t, err, message, spec)
+		require.ErrorContains(t, withKey(key), message, key)
 	}
 
-	for _, label := range []string{"a", "tenant", "example.com/tenant", "kubernetes.io/metadata.name", "a-b.c/A_b.1"} {
-		require.NoError(t, w.Client.Patch(t.Context(), w.Ring, client.RawPatch(types.MergePatchType,
-			[]byte(`{"spec":{"resources":[{"resource":"configmaps","key":{"type":"Label","label":"`+label+`"}}]}}`))), label)
+	for message, names := range map[string][]string{
+		"the key of a label is a name": {"a b", "a/b/c", "-a", "A.com/b", strings.Repeat("a", 64)},
+		"labels of ClusterRing itself": {contract.ShardLabel("other"), contract.LabelClusterRing},
+	} {
+		for _, name := range names {
+			require.ErrorContains(t, withKey(`{"type":"Label","label":"`+name+`"}`), message, name)
+		}
+	}
+
+	for _, name := range []string{"a", "tenant", "example.com/tenant", "kubernetes.io/metadata.name", "a-b.c/A_b.1"} {
+		require.NoError(t, withKey(`{"type":"Label","label":"`+name+`"}`), name)
+	}
+
+	many := `"a0":""`
+	for i := range 16 { // more requirements than the assigner may register
+		many += fmt.Sprintf(`,"l%d":""`, i)
+	}
+
+	for _, selector := range []string{
+		`{"matchLabels":{"` + w.Ring.LabelKeys().Shard + `":"a"}}`,
+		`{"matchExpressions":[{"key":"` + w.Ring.LabelKeys().Drain + `","operator":"DoesNotExist"}]}`,
+		`{"matchExpressions":[{"key":"a","operator":"Gt","values":["1"]}]}`,
+		`{"matchExpressions":[{"key":"a","operator":"In"}]}`,
+		`{"matchLabels":{` + many + `}}`,
+	} {
+		require.True(t, apierrors.IsInvalid(patch(`{"objectSelector":`+selector+`}`)), selector)
 	}
 }
 
-// tooLong is the name of a label that is too long.
-const tooLong = "a23456789-123456789-123456789-123456789-123456789-123456789-1234"
+const operatedBy = "example.org/operator"
+
+// selecting lets the ring shard the main objects of one operator.
+func selecting(value string) func(*v1alpha1.ClusterRing) {
+	return func(r *v1alpha1.ClusterRing) {
+		r.Spec.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{operatedBy: value}}
+	}
+}
+
+// of creates a ConfigMap of an operator at a shard; with "" it is unassigned.
+func (w *testRing) of(value, name, shard string) *corev1.ConfigMap {
+	w.Helper()
+
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name,
+		Labels: map[string]string{operatedBy: value}}}
+	if shard != "" {
+		cm.Labels[w.Ring.LabelKeys().Shard] = shard
+	}
+
+	require.NoError(w, w.Client.Create(w.Context(), cm))
+
+	return cm
+}
+
+func TestOnlySelectedObjectsGetShards(t *testing.T) {
+	w := newTestRing(t, selecting("ours"))
+	w.Join("a")
+
+	theirs, bare := w.of("theirs", "theirs", ""), w.Main("bare", "")
+	foreign := []client.Object{theirs, bare, w.Child(theirs, ""), w.Child(bare, "")}
+	before := w.Versions(foreign...)
+
+	w.start()
+
+	ours := w.of("ours", "ours", "")
+	w.Eventually(ringtest.Placed{Shard: "a"}, ours, w.Child(ours, ""))
+
+	later := w.of("theirs", "later", "")
+	foreign = append(foreign, later, w.Child(later, ""))
+	before = append(before, w.Versions(foreign[4:]...)...)
+
+	w.AtRest()
+	require.Equal(t, before, w.Versions(foreign...), "the ring does not touch what it does not select")
+}
+
+// TestObjectThatLeavesTheSelection: its shard releases it first, and its children lose their labels after it, although
+// something else drains for ever.
+func TestObjectThatLeavesTheSelection(t *testing.T) {
+	w := newTestRing(t, selecting("ours"))
+	w.Join("a", "b")
+
+	leaving := w.of("ours", w.NamesOf("a", 1)[0], "a")
+	child := w.Child(leaving, "a")
+	stuck := w.of("ours", w.NamesOf("b", 1)[0], "b")
+
+	w.start()
+	w.AtRest()
+	w.relabel(stuck, operatedBy, "theirs")
+	w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, stuck)
+
+	w.relabel(leaving, operatedBy, "theirs")
+	w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, leaving)
+	require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(child), "the child should wait for its owner")
+
+	w.Acknowledge(leaving)
+	w.Eventually(ringtest.Placed{}, leaving, child) // long before the next audit
+	// It comes back while its shard is asked to release it.
+	w.relabel(stuck, operatedBy, "ours")
+	w.Eventually(ringtest.Placed{Shard: "b"}, stuck)
+	w.AtRest()
+}
+
+// TestObjectThatComesIntoTheSelection: nothing has reported its children when they were not part of the ring.
+func TestObjectThatComesIntoTheSelection(t *testing.T) {
+	w := newTestRing(t, selecting("ours"))
+	w.Join("a")
+	w.start()
+
+	owner := w.of("theirs", "coming", "")
+	child := w.Child(owner, "")
+	known := w.of("ours", "known", "")
+	w.Eventually(ringtest.Placed{Shard: "a"}, known, w.Child(known, ""))
+	w.AtRest()
+	require.Equal(t, ringtest.Placed{}, w.Placed(child))
+
+	w.relabel(owner, operatedBy, "ours")
+	w.Eventually(ringtest.Placed{Shard: "a"}, owner)
+	require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(child), "children go first")
+
+	w.relabel(owner, operatedBy, "")
+	w.handOver("a", "", owner, child)
+	w.AtRest()
+}
+
+func TestSelectorThatChanges(t *testing.T) {
+	w := newTestRing(t, selecting("ours"))
+	w.Join("a")
+	w.start()
+
+	ours, theirs := w.of("ours", "ours", ""), w.of("theirs", "theirs", "")
+	child, other := w.Child(ours, ""), w.Child(theirs, "")
+	w.Eventually(ringtest.Placed{Shard: "a"}, ours, child)
+	w.AtRest()
+
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.ObjectSelector.MatchLabels[operatedBy] = "theirs" })
+	w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, ours)
+	w.Eventually(ringtest.Placed{Shard: "a"}, other, theirs)
+	require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(child))
+	w.Acknowledge(ours)
+	w.Eventually(ringtest.Placed{}, ours, child)
+	w.AtRest()
+
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.ObjectSelector = &metav1.LabelSelector{} })
+	w.Eventually(ringtest.Placed{Shard: "a"}, ours, child, theirs, other, w.Main("bare", ""))
+	w.AtRest()
+
+	w.edit(func(s *v1alpha1.ClusterRingSpec) {
+		s.ObjectSelector.MatchLabels = map[string]string{"not a label": "x"}
+	})
+	w.says(v1alpha1.ReasonAssignmentFailed, "spec.objectSelector")
+	require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(ours), "an invalid selector changes nothing")
+}
+
+// TestUnselectedObjectsOfLostShards finds them at a start, and when the shard is lost.
+func TestUnselectedObjectsOfLostShards(t *testing.T) {
+	w := newTestRing(t, selecting("ours"))
+	w.Join("a", "b", "gone")
+	w.release("gone")
+
+	early := w.of("theirs", "early", "gone")
+	earlyChild := w.Child(early, "gone")
+
+	stop := w.start()
+	w.Eventually(ringtest.Placed{}, early, earlyChild)
+	w.AtRest()
+	stop()
+
+	late := w.of("theirs", "late", "b")
+	lateChild := w.Child(late, "b")
+
+	w.start()
+	w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, late)
+	w.release("b")
+	w.Eventually(ringtest.Placed{}, late, lateChild)
+	w.AtRest()
+}
+
+// TestTwoRingsShareAKind: two operators side by side. An object that changes its operator is released by one before the
+// other's shard label is all it has.
+func TestTwoRingsShareAKind(t *testing.T) {
+	w := newTestRing(t, selecting("ours"))
+	w.Join("a")
+	w.start()
+
+	other := newTestRing(t, selecting("theirs"), func(r *v1alpha1.ClusterRing) {
+		r.Spec.NamespaceSelector = w.Ring.Spec.NamespaceSelector.DeepCopy()
+	})
+	other.Join("z")
+
+	ours, theirs := w.of("ours", "ours", ""), w.of("theirs", "theirs", "")
+	w.Eventually(ringtest.Placed{Shard: "a"}, ours)
+	other.Eventually(ringtest.Placed{Shard: "z"}, theirs)
+	require.Equal(t, ringtest.Placed{}, w.Placed(theirs))
+	require.Equal(t, ringtest.Placed{}, other.Placed(ours))
+
+	w.relabel(ours, operatedBy, "theirs")
+	w.handOver("a", "", ours)
+	other.Eventually(ringtest.Placed{Shard: "z"}, ours)
+}

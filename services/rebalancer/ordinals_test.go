@@ -42,7 +42,8 @@ const (
 	byRing                             // a shard
 )
 
-// workers are the Pods of a StatefulSet, and a record of what they do. ConfigMaps and the Secrets that they control are reconciled by two controllers.
+// workers are the Pods of a StatefulSet, and a record of what they do. ConfigMaps and the Secrets that they control are
+// reconciled by two controllers.
 type workers struct {
 	*testRing
 
@@ -71,7 +72,8 @@ func newWorkers(w *testRing, replicas int32) *workers {
 		},
 	}))
 
-	return &workers{testRing: w, replicas: replicas, pods: map[int]func() error{}, inside: map[string]map[string]bool{}, done: map[string][]string{}}
+	return &workers{testRing: w, replicas: replicas, pods: map[int]func() error{}, inside: map[string]map[string]bool{},
+		done: map[string][]string{}}
 }
 
 // run runs the version in the Pod with this ordinal, after it has stopped what ran there.
@@ -113,7 +115,8 @@ func (w *workers) run(number int, v controllerVersion) {
 	w.Cleanup(func() { _ = w.pods[number]() })
 }
 
-// byOrdinal is a controller that shares objects by a hash of their names, as operators do without a library. All replicas work.
+// byOrdinal is a controller that shares objects by a hash of their names, as operators do without a library. All
+// replicas work.
 func (w *workers) byOrdinal(kube *rest.Config, number int, options manager.Options) manager.Manager {
 	w.Helper()
 
@@ -128,7 +131,8 @@ func (w *workers) byOrdinal(kube *rest.Config, number int, options manager.Optio
 	})
 
 	for _, obj := range []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}} {
-		require.NoError(w, ctrl.NewControllerManagedBy(mgr).Named(fmt.Sprintf("%T", obj)).For(obj, builder.WithPredicates(mine)).
+		require.NoError(w, ctrl.NewControllerManagedBy(mgr).Named(fmt.Sprintf("%T", obj)).
+			For(obj, builder.WithPredicates(mine)).
 			Complete(w.reconciler("web-"+strconv.Itoa(number), mgr.GetClient(), obj)))
 	}
 
@@ -157,7 +161,8 @@ func (w *workers) asShard(kube *rest.Config, number int, v controllerVersion, op
 
 	if v == claiming {
 		require.NoError(w, ordinal.AddClaims(w.Context(), mgr, ordinal.Claims{
-			Main: []client.Object{&corev1.ConfigMap{}}, Controlled: []client.Object{&corev1.Secret{}}, Namespaces: []string{w.Namespace},
+			Main: []client.Object{&corev1.ConfigMap{}}, Controlled: []client.Object{&corev1.Secret{}},
+			Namespaces: []string{w.Namespace},
 		}))
 	}
 
@@ -249,7 +254,8 @@ func (w *workers) touchAll(all []client.Object, value string) map[string]string 
 	return by
 }
 
-// From ordinals to a ring, and Pod by Pod, each object always has one worker, except while its Pod restarts or while it moves, and never two.
+// From ordinals to a ring, and Pod by Pod, each object always has one worker, except while its Pod restarts or while it
+// moves, and never two.
 func TestFromOrdinalsToARing(t *testing.T) {
 	ring := newTestRing(t)
 	require.NoError(t, ring.Client.Delete(t.Context(), ring.Ring)) // it comes later
@@ -318,7 +324,8 @@ func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 	kube := rest.CopyConfig(w.Plane.Config)
 
 	add := func(number int, change ...func(*shard.Options, *ordinal.Claims)) error {
-		ofShard := shard.Options{Ring: w.Ring.Name, Name: "web-" + strconv.Itoa(number), Namespace: w.Namespace, Kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{})}}
+		ofShard := shard.Options{Ring: w.Ring.Name, Name: "web-" + strconv.Itoa(number), Namespace: w.Namespace,
+			Kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{})}}
 		kinds := ordinal.Claims{Main: []client.Object{&corev1.ConfigMap{}}, Namespaces: []string{w.Namespace}}
 
 		for _, c := range change {
@@ -331,12 +338,13 @@ func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 		return ordinal.AddClaims(t.Context(), mgr, kinds)
 	}
 
-	// Labels that an earlier ring has left are those of nobody's ordinal.
-	for i := range 8 {
+	// Labels that an earlier ring has left are those of nobody's ordinal. Of so many objects, surely not all belong to
+	// ordinal 1.
+	for i := range 32 {
 		w.Main(fmt.Sprint("left-", i), "web-1")
 	}
 
-	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
+	w.delete()
 	require.ErrorContains(t, add(1), "and does not belong to ordinal 1. If an earlier ring has left the label, remove it")
 	require.NoError(t, w.Client.DeleteAllOf(t.Context(), &corev1.ConfigMap{}, client.InNamespace(w.Namespace)))
 	require.NoError(t, add(1))
@@ -350,8 +358,10 @@ func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 	w.Join("web-0")
 	require.NoError(t, add(1))
 
-	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Claims) { s.Name = "web" }), `the name "web" contains no ordinal`)
-	require.ErrorContains(t, add(1, func(_ *shard.Options, k *ordinal.Claims) { k.Main = nil }), "name at least one main kind")
+	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Claims) { s.Name = "web" }),
+		`the name "web" contains no ordinal`)
+	require.ErrorContains(t, add(1, func(_ *shard.Options, k *ordinal.Claims) { k.Main = nil }),
+		"name at least one main kind")
 	require.ErrorContains(t, add(1, func(_ *shard.Options, k *ordinal.Claims) {
 		k.Main = []client.Object{&v1alpha1.ClusterRing{}}
 	}), "determine the kind of")

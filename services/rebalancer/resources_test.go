@@ -2,44 +2,46 @@ package rebalancer
 
 import (
 	"context"
+	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/util/retry"
-	"k8s.io/utils/clock"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/clusterring"
+	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
 const changing = "changing.example.clusterring.dev"
 
-// noticed is longer than the 15 seconds within which the rebalancer has to notice that the API server's resources have changed.
-const noticed = time.Minute
-
 func definitionNamed(name string) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1",
+		Kind: "CustomResourceDefinition"})
 	u.SetName(name)
 
 	return u
 }
 
-// changelings returns a CustomResourceDefinition with both versions. The given versions are served, and the first of them is
-// stored.
+// changelings returns a CustomResourceDefinition with both versions. The given versions are served, and the first of
+// them is stored.
 func changelings(scope string, served ...string) *unstructured.Unstructured {
 	u := definitionNamed("changelings." + changing)
 
@@ -53,7 +55,8 @@ func changelings(scope string, served ...string) *unstructured.Unstructured {
 
 	u.Object["spec"] = map[string]any{
 		"group": changing, "scope": scope, "versions": versions,
-		"names": map[string]any{"kind": "Changeling", "listKind": "ChangelingList", "plural": "changelings", "singular": "changeling"},
+		"names": map[string]any{"kind": "Changeling", "listKind": "ChangelingList", "plural": "changelings",
+			"singular": "changeling"},
 	}
 
 	return u
@@ -84,22 +87,9 @@ func (w *testRing) define(definition *unstructured.Unstructured, anew bool) {
 	}, time.Minute, 20*time.Millisecond)
 }
 
-// edit changes the ring's spec, even if others write to the ring at the same time.
-func (w *testRing) edit(change func(*v1alpha1.ClusterRingSpec)) {
-	w.Helper()
-	require.NoError(w, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		if err := w.Client.Get(w.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring); err != nil {
-			return err
-		}
-
-		change(&w.Ring.Spec)
-
-		return w.Client.Update(w.Context(), w.Ring)
-	}))
-}
-
 func (w *testRing) undefine() {
-	require.NoError(w, client.IgnoreNotFound(w.Client.Delete(context.Background(), definitionNamed("changelings."+changing))))
+	require.NoError(w, client.IgnoreNotFound(w.Client.Delete(context.Background(),
+		definitionNamed("changelings."+changing))))
 }
 
 // changeling creates a changeling in a version as soon as that version is served.
@@ -168,15 +158,13 @@ func TestResourceThatGoesToAnotherVersion(t *testing.T) {
 	for _, name := range []string{"before", "after"} {
 		u := w.changelingNamed("v1beta1", name)
 		w.drained(u)
-		require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
-		require.Contains(t, w.Ring.Status.Assignment.Resources, v1alpha1.AssignedResource{Group: changing, Resource: "changelings"},
+		require.Contains(t, w.assignment().Resources, v1alpha1.AssignedResource{Group: changing, Resource: "changelings"},
 			"it should be served in another version, and not be gone")
 		w.Acknowledge(u)
 	}
 
 	require.Eventually(t, func() bool {
-		require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
-		return len(w.Ring.Status.Assignment.Resources) == 1
+		return len(w.assignment().Resources) == 1
 	}, noticed, 20*time.Millisecond)
 }
 
@@ -216,7 +204,8 @@ func TestResourceThatChangesItsScope(t *testing.T) {
 
 func TestTypoIsRepaired(t *testing.T) {
 	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
-		r.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmap", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secret"}}}}
+		r.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmap",
+			ControlledResources: []v1alpha1.ControlledResource{{Resource: "secret"}}}}
 	})
 	w.Join("a")
 
@@ -225,12 +214,13 @@ func TestTypoIsRepaired(t *testing.T) {
 
 	w.start()
 
-	c := w.Assigned(v1alpha1.ReasonResourcesMissing)
-	require.Contains(t, c.Message, "configmap (did you mean configmaps?), secret (did you mean secrets?)")
-	require.Empty(t, w.Ring.Status.Assignment.Resources, "a resource that was never served carries no labels")
+	w.says(v1alpha1.ReasonResourcesMissing, "configmap (did you mean configmaps?), secret (did you mean secrets?)")
+	require.Empty(t, w.assignment().Resources, "a resource that was never served carries no labels")
+	require.Empty(t, w.assignment().Fingerprint)
 
 	w.edit(func(s *v1alpha1.ClusterRingSpec) {
-		s.Resources = []v1alpha1.RingResource{{Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}}}}
+		s.Resources = []v1alpha1.RingResource{{Resource: "configmaps",
+			ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}}}}
 	})
 	w.Eventually(ringtest.Placed{Shard: "a"}, cm, child)
 	w.Assigned(v1alpha1.ReasonAllAssigned)
@@ -241,28 +231,26 @@ func TestTypoIsRepaired(t *testing.T) {
 	}}, w.Ring.Status.Assignment.Resources)
 }
 
-// TestTypoThatIsRemembered covers a typo that an earlier version has written into the status.
+// An earlier version may have written a typo, or a resource that cannot be sharded, into the status.
 func TestTypoThatIsRemembered(t *testing.T) {
 	w := newTestRing(t)
 	w.Join("a")
-	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+	w.assignment()
 
-	earlier := clusterring.StatusWriter{Client: w.Client, Owner: name, Clock: clock.RealClock{}}
-	require.NoError(t, earlier.Write(t.Context(), w.Ring, clusterring.StatusPart{
-		Assignment: &v1alpha1.AssignmentStatus{Resources: []v1alpha1.AssignedResource{{Resource: "configmap"}}},
-	}))
+	earlier := clusterring.StatusWriter{Client: w.Client, Owner: name, Clock: realTime}
+	require.NoError(t, earlier.Write(t.Context(), w.Ring, clusterring.StatusPart{Assignment: &v1alpha1.AssignmentStatus{
+		Resources: []v1alpha1.AssignedResource{{Resource: "configmap"}, {Resource: "componentstatuses"},
+			{Resource: "configmaps"}},
+	}}))
 	w.start()
 	w.Assigned(v1alpha1.ReasonAllAssigned)
 	w.AtRest()
-	require.Len(t, w.Ring.Status.Assignment.Resources, 1)
-	require.Equal(t, "configmaps", w.Ring.Status.Assignment.Resources[0].Resource)
-}
 
-func (w *testRing) gone() {
-	w.Helper()
-	require.Eventually(w, func() bool {
-		return apierrors.IsNotFound(w.Client.Get(w.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
-	}, noticed, 20*time.Millisecond, "the ring should disappear: %+v", w.Ring.Status)
+	all := w.assignment().Resources
+	require.Len(t, all, 1)
+	require.Equal(t, "configmaps", all[0].Resource)
+	w.delete()
+	w.gone()
 }
 
 func TestDeletedRingWithTypo(t *testing.T) {
@@ -276,13 +264,13 @@ func TestDeletedRingWithTypo(t *testing.T) {
 	w.start()
 	w.Assigned(v1alpha1.ReasonResourcesMissing)
 	w.Eventually(ringtest.Placed{Shard: "a"}, cm)
-	require.NoError(t, w.Shards["a"].Release(t.Context()))
-	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
+	w.release("a")
+	w.delete()
 	w.gone()
 	w.Eventually(ringtest.Placed{}, cm)
 }
 
-// TestDeletedRingSaysWhatItWaitsFor verifies that the condition and an event report what the ring waits for.
+// The condition and an event report what a deleted ring waits for.
 func TestDeletedRingSaysWhatItWaitsFor(t *testing.T) {
 	w := newTestRing(t)
 	w.Join("hung")
@@ -291,74 +279,38 @@ func TestDeletedRingSaysWhatItWaitsFor(t *testing.T) {
 
 	w.start("--drain-timeout=1s")
 	w.AtRest()
-	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
+	w.delete()
 
-	says := func(reason string) {
-		t.Helper()
-
-		var c metav1.Condition
-
-		require.Eventually(t, func() bool {
-			c = w.Assigned(v1alpha1.ReasonDeleting)
-
-			return strings.Contains(c.Message, reason)
-		}, noticed, 20*time.Millisecond, "the ring should report %s, but reports %s", reason, &c)
-
-		require.Eventually(t, func() bool {
-			var list eventsv1.EventList
-			require.NoError(t, w.Client.List(t.Context(), &list))
-
-			return slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
-				return e.Regarding.Name == w.Ring.Name && e.Reason == v1alpha1.ReasonDeleting && strings.Contains(e.Note, reason)
-			})
-		}, noticed, 50*time.Millisecond, "an event should report %s", reason)
+	for _, text := range []string{
+		"1 were not released in time, such as configmaps " + w.Namespace + "/held at shard hung",
+		"1 draining (1 configmaps); shards were asked to release 1 at shard hung, ",
+	} {
+		w.says(v1alpha1.ReasonDeleting, text)
+		w.announces(v1alpha1.ReasonDeleting, text)
 	}
-	says("1 were not released in time, such as configmaps " + w.Namespace + "/held at shard hung")
-	says("1 draining (1 configmaps); shards were asked to release 1 at shard hung, ")
 
-	require.Eventually(t, func() bool { return w.Placed(cm).Drain }, noticed, 20*time.Millisecond)
-	w.Acknowledge(cm)
+	w.handOver("hung", "", cm)
 	w.gone()
 }
 
-// TestDeletedRingThatMayNotRead verifies that the ring waits for a missing permission, and reports it.
-func TestDeletedRingThatMayNotRead(t *testing.T) {
-	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
-		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "discovery.k8s.io", Resource: "endpointslices"})
-	})
-	w.start()
-	w.Assigned(v1alpha1.ReasonAssignmentFailed)
-	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
-
-	require.Eventually(t, func() bool {
-		c := w.Assigned(v1alpha1.ReasonDeleting)
-
-		return strings.Contains(c.Message, "endpointslices.discovery.k8s.io") && strings.Contains(c.Message, "grant get, list, watch and patch")
-	}, noticed, 20*time.Millisecond)
-}
-
-// TestDeletedRingThatMayNotWrite verifies the same of the permission to write: the message names an object, the permission, and what helps.
+// The ring waits only for the resources that keep it. The message names an object, the permission, and what helps.
 func TestDeletedRingThatMayNotWrite(t *testing.T) {
 	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
-		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Resource: "limitranges"})
+		r.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmaps"}, {Resource: "limitranges"}}
 	})
 	w.Join("a")
 
-	limits := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "kept", Labels: w.Labels("a")}}
-	require.NoError(t, w.Client.Create(t.Context(), limits))
+	limits := w.limits("a")
+
 	w.start()
 	w.AtRest()
-	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
-
-	c := &metav1.Condition{}
-
+	w.delete()
+	w.says(v1alpha1.ReasonDeleting,
+		"(1 limitranges); requests for 1 have failed for seconds, such as limitranges "+w.Namespace+"/kept: ",
+		`cannot patch resource "limitranges"`, "(1 of limitranges, since ", "grant get, list, watch and patch")
 	require.Eventually(t, func() bool {
-		*c = w.Assigned(v1alpha1.ReasonDeleting)
-
-		return strings.Contains(c.Message, `cannot patch resource "limitranges"`) &&
-			strings.Contains(c.Message, "grant get, list, watch and patch")
-	}, noticed, 20*time.Millisecond, "the ring reports %+v", c)
-	require.Contains(t, c.Message, "(1 limitranges); requests for 1 have failed for seconds, such as limitranges "+w.Namespace+"/kept: ")
+		return w.recorded("configmaps") == nil && w.recorded("limitranges") != nil
+	}, noticed, 20*time.Millisecond, "no ConfigMap has a label")
 
 	limits.Labels = nil
 	require.NoError(t, w.Client.Update(t.Context(), limits))
@@ -377,7 +329,8 @@ func TestRingStoredWithInvalidSelector(t *testing.T) {
 	lax := definition.DeepCopy()
 	versions, _, err := unstructured.NestedSlice(lax.Object, "spec", "versions")
 	require.NoError(t, err)
-	unstructured.RemoveNestedField(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec", "properties", //nolint:forcetypeassert // it is one
+	unstructured.RemoveNestedField(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec",
+		"properties", //nolint:forcetypeassert // it is one
 		"namespaceSelector", "properties", "matchLabels", "additionalProperties", "pattern")
 	require.NoError(t, unstructured.SetNestedSlice(lax.Object, versions, "spec", "versions"))
 	w.specify(lax)
@@ -402,11 +355,10 @@ func TestRingStoredWithInvalidSelector(t *testing.T) {
 
 	w.start()
 
-	c := w.Assigned(v1alpha1.ReasonAssignmentFailed)
-	require.Contains(t, c.Message, "spec.namespaceSelector")
+	w.says(v1alpha1.ReasonAssignmentFailed, "spec.namespaceSelector")
 	require.Equal(t, ringtest.Placed{Shard: "nobody"}, w.Placed(cm), "no object should be released because of that")
 
-	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
+	w.delete()
 	w.gone()
 	w.Eventually(ringtest.Placed{}, cm, child)
 }
@@ -438,10 +390,9 @@ func TestManyResourcesThatLeave(t *testing.T) {
 	remembers := func(n int) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
-			a := w.Ring.Status.Assignment
+			all := w.assignment().Resources
 
-			return a != nil && len(a.Resources) == 1 && len(a.Resources[0].ControlledResources) == n
+			return len(all) == 1 && len(all[0].ControlledResources) == n
 		}, noticed, 20*time.Millisecond, "the ring should remember %d resources: %+v", n, &w.Ring.Status)
 	}
 	remembers(32)
@@ -461,7 +412,8 @@ func (w *testRing) servedResources() []v1alpha1.ControlledResource {
 	require.NoError(w, err)
 
 	others := []string{ // those that the rebalancer may read, and those that a ring cannot shard
-		"", "coordination.k8s.io", v1alpha1.GroupVersion.Group, "admissionregistration.k8s.io", "events.k8s.io", "rbac.authorization.k8s.io",
+		"", "coordination.k8s.io", v1alpha1.GroupVersion.Group, "admissionregistration.k8s.io",
+		"events.k8s.io", "rbac.authorization.k8s.io",
 	}
 
 	var all []v1alpha1.ControlledResource
@@ -479,4 +431,287 @@ func (w *testRing) servedResources() []v1alpha1.ControlledResource {
 	}
 
 	return all
+}
+
+// limits creates a LimitRange at a shard, which the rebalancer of the tests may not write.
+func (w *testRing) limits(shard string) *corev1.LimitRange {
+	w.Helper()
+
+	limits := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "kept",
+		Labels: w.Labels(shard)}}
+	require.NoError(w, w.Client.Create(w.Context(), limits))
+
+	return limits
+}
+
+// recorded returns what the status says about a main resource; nil if it says nothing.
+func (w *testRing) recorded(resource string) *v1alpha1.AssignedResource {
+	w.Helper()
+
+	all := w.assignment().Resources
+	if i := slices.IndexFunc(all, func(r v1alpha1.AssignedResource) bool { return r.Resource == resource }); i >= 0 {
+		return &all[i]
+	}
+
+	return nil
+}
+
+// Whatever keeps objects of one resource from their places, the status says of another one that its objects are there.
+func TestBadResourceKeepsNoOtherFromConverging(t *testing.T) {
+	for what, tc := range map[string]struct {
+		others    []v1alpha1.RingResource
+		prepare   func(w *testRing)
+		good, bad string
+	}{
+		"writes are refused": {
+			prepare: func(w *testRing) { w.limits("gone") },
+			good:    "configmaps", bad: "limitranges",
+		},
+		"a drain is late": {
+			prepare: func(w *testRing) { w.Main(w.NamesOf("a", 1)[0], "b") },
+			good:    "limitranges", bad: "configmaps",
+		},
+		"lists are refused": {
+			others:  []v1alpha1.RingResource{{Group: "discovery.k8s.io", Resource: "endpointslices"}},
+			prepare: func(*testRing) {},
+			good:    "configmaps", bad: "endpointslices",
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+				r.Spec.Resources = append([]v1alpha1.RingResource{{Resource: "configmaps"}, {Resource: "limitranges"}},
+					tc.others...)
+			})
+			w.Join("a", "b")
+			tc.prepare(w)
+			w.start("--drain-timeout=1s")
+
+			settled := func() {
+				t.Helper()
+
+				require.Eventually(t, func() bool {
+					r := w.recorded(tc.good)
+
+					return r != nil && r.Fingerprint == w.View().Fingerprint()
+				}, noticed, 20*time.Millisecond, "objects of %s are in their places: %+v", tc.good, w.Ring.Status.Assignment)
+				require.Empty(t, w.recorded(tc.bad).Fingerprint)
+				require.Empty(t, w.Ring.Status.Assignment.Fingerprint)
+			}
+			settled()
+			w.Join("c")
+			settled()
+		})
+	}
+}
+
+var counted = regexp.MustCompile(`(?m)^apiserver_request_total{.*resource="componentstatuses".*} (\S+)$`)
+
+// asked returns how many requests for componentstatuses the API server has answered.
+func (w *testRing) asked() (n int) {
+	w.Helper()
+
+	c, err := kubernetes.NewForConfig(w.Plane.Config)
+	require.NoError(w, err)
+
+	body, err := c.RESTClient().Get().AbsPath("/metrics").DoRaw(w.Context())
+	require.NoError(w, err)
+
+	for _, m := range counted.FindAllStringSubmatch(string(body), -1) {
+		requests, err := strconv.ParseFloat(m[1], 64)
+		require.NoError(w, err)
+
+		n += int(requests)
+	}
+
+	return n
+}
+
+// A resource that cannot be watched and patched is reported, costs nothing, and leaves with the ring's spec, or with
+// the ring.
+func TestResourceWithoutVerbs(t *testing.T) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Resource: "componentstatuses"})
+	})
+	w.Join("a")
+
+	before := w.asked()
+
+	w.start()
+	require.Contains(t, w.Assigned(v1alpha1.ReasonResourcesMissing).Message,
+		"componentstatuses cannot be sharded, because the API server serves it without the verbs patch, watch")
+	w.Eventually(ringtest.Placed{Shard: "a"}, w.Main("other", ""))
+	require.Equal(t, before, w.asked(), "nobody should ask for what is known")
+
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources = s.Resources[:1] })
+	w.Assigned(v1alpha1.ReasonAllAssigned)
+	w.AtRest()
+
+	w.edit(func(s *v1alpha1.ClusterRingSpec) {
+		s.Resources = append(s.Resources, v1alpha1.RingResource{Resource: "componentstatuses"})
+	})
+	w.Assigned(v1alpha1.ReasonResourcesMissing)
+	w.release("a")
+	w.delete()
+	w.gone()
+	require.Equal(t, before, w.asked())
+}
+
+// The API accepts rings with 256 kinds, and the rebalancer works on all that are served.
+func TestManyKinds(t *testing.T) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+		for i := len(r.Spec.Resources); i < 256; i++ {
+			r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "kinds.example.com",
+				Resource: fmt.Sprint("kind", i)})
+		}
+	})
+	w.Join("a")
+	w.start()
+
+	main := w.Main("main", "")
+	w.Eventually(ringtest.Placed{Shard: "a"}, main, w.Child(main, ""))
+	w.Assigned(v1alpha1.ReasonResourcesMissing)
+}
+
+// A resource that several main resources list as controlled is one resource of the ring.
+func TestControlledByTwo(t *testing.T) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{
+			Group: "networking.k8s.io", Resource: "ingressclasses", ControlledResources: r.Spec.Resources[0].ControlledResources,
+		})
+	})
+	w.Join("a")
+	w.start()
+
+	class := w.class(w.Namespace, nil)
+	of := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "of-class"}}
+	require.NoError(t, controllerutil.SetControllerReference(class, of, w.Client.Scheme()))
+	require.NoError(t, w.Client.Create(t.Context(), of))
+
+	main := w.Main("main", "")
+	w.Eventually(ringtest.Placed{Shard: "a"}, class, of, main, w.Child(main, ""))
+	w.AtRest()
+
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources[0].ControlledResources = nil })
+	w.AtRest()
+	require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(of))
+}
+
+// Users may label objects with names that no shard ever had. The status does not name them: nobody has to keep a Lease
+// from them.
+func TestMadeUpShards(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a", "b")
+
+	dead := w.Main(w.NamesOf("a", 1)[0], "b")
+
+	for i := range 30 {
+		w.Main(fmt.Sprint("made-up-", i), fmt.Sprint("made-up-", i))
+	}
+
+	w.release("b")
+	w.start()
+
+	said := sets.New[string]()
+
+	require.Eventually(t, func() bool {
+		require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+
+		s := w.Ring.Status.Assignment
+		if s == nil {
+			return false
+		}
+
+		said.Insert(s.LostShards...)
+
+		return s.Unassigned >= 30
+	}, 30*time.Second, time.Millisecond)
+	w.Eventually(ringtest.Placed{Shard: "a"}, dead)
+	require.Empty(t, said.Delete("b").UnsortedList())
+}
+
+const travellers = "versions.example.clusterring.dev"
+
+// traveller is an object in both of its versions, and a Secret that it controls.
+func (w *testRing) traveller(name string) (all []client.Object) {
+	for _, version := range []string{"v1alpha1", "v1"} {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(schema.GroupVersionKind{Group: travellers, Version: version, Kind: "Traveller"})
+		u.SetNamespace(w.Namespace)
+		u.SetName(name)
+
+		all = append(all, u)
+	}
+
+	return append(all, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "of-" + name}})
+}
+
+// In a ring with several resources, one is served in two versions: an object is the same in both, has one key, and
+// moves only when its shard changes.
+func TestResourceOfSeveralVersions(t *testing.T) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: travellers, Resource: "travellers"})
+	})
+	require.NoError(t, w.Plane.Install(t.Context(), "services/rebalancer/testdata/travellers.yaml"))
+	w.Join("a", "b", "c")
+
+	owner := func(name string) string {
+		shard, ok := w.View().Owner(key.Key{Group: travellers, Kind: "Traveller", Namespace: w.Namespace, Name: name})
+		require.True(t, ok)
+
+		return shard
+	}
+	all, at := map[string][]client.Object{}, map[string]string{}
+
+	for i := range 24 { // enough that some belong to each shard
+		name := fmt.Sprint("traveller-", i)
+		objs := w.traveller(name)
+		all[name], at[name] = objs, owner(name)
+		require.NoError(t, w.Client.Create(t.Context(), objs[i%2]))
+		require.NoError(t, controllerutil.SetControllerReference(objs[i%2], objs[2], w.Client.Scheme()))
+		require.NoError(t, w.Client.Create(t.Context(), objs[2]))
+	}
+
+	w.start()
+
+	// A shard leaves, and its objects move. It comes back and gets them back. Nobody writes the others.
+	var staying []client.Object
+
+	for name, objs := range all {
+		w.Eventually(ringtest.Placed{Shard: at[name]}, objs...)
+
+		if at[name] != "c" {
+			staying = append(staying, objs...)
+		}
+	}
+
+	w.AtRest()
+
+	versions := w.Versions(staying...)
+
+	w.release("c")
+
+	for name, objs := range all {
+		w.Eventually(ringtest.Placed{Shard: owner(name)}, objs...)
+	}
+
+	w.AtRest()
+	require.Equal(t, versions, w.Versions(staying...))
+
+	before := map[string]string{}
+	for name := range all {
+		before[name] = owner(name)
+	}
+
+	w.Join("c")
+
+	for name, objs := range all {
+		if at[name] == "c" { // the shard may know the object in either version
+			w.Eventually(ringtest.Placed{Shard: before[name], Drain: true}, objs[:2]...)
+			w.handOver(before[name], "c", objs[1], objs[2])
+			w.Eventually(ringtest.Placed{Shard: "c"}, objs[0])
+		}
+	}
+
+	w.AtRest()
+	require.Equal(t, versions, w.Versions(staying...))
 }

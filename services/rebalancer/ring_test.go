@@ -3,12 +3,18 @@ package rebalancer
 import (
 	"context"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -20,7 +26,8 @@ import (
 
 // controller-runtime leaves a goroutine for a watch of metadata that ends while there is an event.
 func TestMain(m *testing.M) {
-	os.Exit(localplane.Main(m, v1alpha1.AddToScheme, goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop")))
+	os.Exit(localplane.Main(m, v1alpha1.AddToScheme,
+		goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop")))
 }
 
 // clusterRings is what a ring is.
@@ -47,6 +54,12 @@ func newTestRing(t *testing.T, change ...func(*v1alpha1.ClusterRing)) *testRing 
 	t.Helper()
 
 	return &testRing{ringtest.New(t, clusterRings, change...)}
+}
+
+// withClasses adds IngressClasses to the ring, which are cluster-scoped.
+func withClasses(r *v1alpha1.ClusterRing) {
+	r.Spec.Resources = append(r.Spec.Resources,
+		v1alpha1.RingResource{Group: "networking.k8s.io", Resource: "ingressclasses"})
 }
 
 // View returns the view of the ring's current Leases.
@@ -80,15 +93,14 @@ func (w *testRing) ownerIn(view *membership.View) func(name string) string {
 	}
 }
 
-// Converged waits until the status of the ring reports that every object is at its shard among those of the fingerprint.
+// Converged waits until the status of the ring reports that every object is at its shard among those of the
+// fingerprint.
 func (w *testRing) Converged(fingerprint string) {
 	w.Helper()
 
 	require.Eventually(w, func() bool {
-		require.NoError(w, w.Client.Get(w.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
-
-		return w.Ring.Status.Assignment != nil && w.Ring.Status.Assignment.Fingerprint == fingerprint
-	}, 30*time.Second, 20*time.Millisecond, "the ring should converge: %+v", w.Ring.Status)
+		return w.assignment().Fingerprint == fingerprint
+	}, 30*time.Second, 20*time.Millisecond, "the ring should converge: %+v", &w.Ring.Status)
 }
 
 // AtRest waits until the ring has converged for the current shards.
@@ -125,4 +137,92 @@ func (w *testRing) start(args ...string) (stop func()) {
 	w.Cleanup(stop)
 
 	return stop
+}
+
+// noticed is longer than the 15 seconds within which the rebalancer has to notice that the API server's resources have
+// changed.
+const noticed = time.Minute
+
+// says waits until the condition Assigned has the reason, and a message that contains the texts.
+func (w *testRing) says(reason string, texts ...string) string {
+	w.Helper()
+
+	message := ""
+
+	require.Eventually(w, func() bool {
+		message = w.Assigned(reason).Message
+
+		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(message, text) })
+	}, noticed, 20*time.Millisecond, "Assigned should be %s and say %q; last: %s", reason, texts, &message)
+
+	return message
+}
+
+// announces waits until an event of the ring has the reason and contains the text.
+func (w *testRing) announces(reason, text string) {
+	w.Helper()
+	require.Eventually(w, func() bool {
+		var list eventsv1.EventList
+		require.NoError(w, w.Client.List(w.Context(), &list))
+
+		return slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
+			return e.Regarding.Name == w.Ring.Name && e.Reason == reason && strings.Contains(e.Note, text)
+		})
+	}, noticed, 50*time.Millisecond, "an event should report %s: %s", reason, text)
+}
+
+// assignment reads the ring, and returns what its status says about the objects; empty if it says nothing.
+func (w *testRing) assignment() v1alpha1.AssignmentStatus {
+	w.Helper()
+	require.NoError(w, w.Client.Get(w.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+
+	return ptr.Deref(w.Ring.Status.Assignment, v1alpha1.AssignmentStatus{})
+}
+
+// edit changes the ring's spec, even if others write to the ring at the same time.
+func (w *testRing) edit(change func(*v1alpha1.ClusterRingSpec)) {
+	w.Helper()
+	require.NoError(w, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if err := w.Client.Get(w.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring); err != nil {
+			return err
+		}
+
+		change(&w.Ring.Spec)
+
+		return w.Client.Update(w.Context(), w.Ring)
+	}))
+}
+
+// release makes a shard release its Lease.
+func (w *testRing) release(shard string) {
+	w.Helper()
+	require.NoError(w, w.Shards[shard].Release(w.Context()))
+}
+
+// handOver waits until a main object is drained, acknowledges that, and waits until the object, and what follows it, is
+// at the next shard; with "", at none.
+func (w *testRing) handOver(from, to string, main client.Object, followers ...client.Object) {
+	w.Helper()
+	w.Eventually(ringtest.Placed{Shard: from, Drain: true}, main)
+
+	for _, f := range followers {
+		require.Equal(w, ringtest.Placed{Shard: from}, w.Placed(f), "it should wait for its owner")
+	}
+
+	w.Acknowledge(main)
+	w.Eventually(ringtest.Placed{Shard: to}, append(followers, main)...)
+}
+
+// delete deletes the ring.
+func (w *testRing) delete() {
+	w.Helper()
+	require.NoError(w, w.Client.Delete(w.Context(), w.Ring))
+}
+
+// gone waits until the ring no longer exists.
+func (w *testRing) gone() {
+	w.Helper()
+	require.Eventually(w, func() bool {
+		return apierrors.IsNotFound(w.Client.Get(w.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+	}, noticed, 20*time.Millisecond, "the ring should disappear: %+v", &w.Ring.Status)
 }

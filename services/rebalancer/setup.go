@@ -19,7 +19,8 @@ import (
 
 func init() { metrics.Registry.MustRegister(engine.Collectors()...) }
 
-// Embed adds what the service does to the manager of another program, for the ring of the given sharder alone, with the service's default limits.
+// Embed adds what the service does to the manager of another program, for the ring of the given sharder alone, with the
+// service's default limits.
 func Embed(ctx context.Context, rt *kit.Runtime, self clusterring.Identity) error {
 	o := newOptions()
 	o.sharder = self

@@ -22,7 +22,8 @@ func labelledBy(label string) func(*v1alpha1.ClusterRing) {
 	return func(r *v1alpha1.ClusterRing) { r.Spec.ShardLabel = label }
 }
 
-// TestMovesByTheLabelOfTheRing: objects are assigned, drained with what follows them, taken from a lost shard, and released at the end.
+// TestMovesByTheLabelOfTheRing: objects are assigned, drained with what follows them, taken from a lost shard, and
+// released at the end.
 func TestMovesByTheLabelOfTheRing(t *testing.T) {
 	const label = "own.example.com/shard"
 
@@ -52,18 +53,18 @@ func TestMovesByTheLabelOfTheRing(t *testing.T) {
 	require.Contains(t, owner.Annotations, label+"-handover")
 	w.AtRest()
 
-	require.NoError(t, w.Shards["a"].Release(t.Context()))
+	w.release("a")
 	w.Eventually(ringtest.Placed{Shard: "b"}, owner, child, fresh, stranger)
 	w.AtRest()
 
-	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
+	w.delete()
 
 	for _, cm := range []*corev1.ConfigMap{owner, fresh, stranger} {
 		w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, cm)
 		w.Acknowledge(cm)
 	}
 
-	require.Eventually(t, w.isGone, 20*time.Second, 10*time.Millisecond, "the ring should be gone")
+	w.gone()
 	w.Placed(owner)
 	require.Empty(t, owner.Labels)
 	w.Placed(stranger)
@@ -86,9 +87,11 @@ func TestMissingPermissionForTheLabel(t *testing.T) {
 	require.Equal(t, ringtest.Placed{}, w.Placed(fresh))
 
 	role := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace, Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace,
+			Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
 		Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels}, ResourceNames: []string{label}, Verbs: []string{"write"},
+			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels},
+			ResourceNames: []string{label}, Verbs: []string{"write"},
 		}},
 	}
 	require.NoError(t, w.Client.Create(t.Context(), role))
@@ -97,7 +100,8 @@ func TestMissingPermissionForTheLabel(t *testing.T) {
 	w.Eventually(ringtest.Placed{Shard: "a"}, fresh)
 }
 
-// TestYoungerRingLeavesTheLabelsOfTheOlder: whatever happens to the younger ring, the labels are those of the older one, until that is gone.
+// TestYoungerRingLeavesTheLabelsOfTheOlder: whatever happens to the younger ring, the labels are those of the older
+// one, until that is gone.
 func TestYoungerRingLeavesTheLabelsOfTheOlder(t *testing.T) {
 	const label = "shared.example.com/shard"
 
@@ -106,7 +110,8 @@ func TestYoungerRingLeavesTheLabelsOfTheOlder(t *testing.T) {
 	object := w.Main("object", "")
 
 	younger := newTestRing(t, labelledBy(label), func(r *v1alpha1.ClusterRing) {
-		r.Name, r.Spec.NamespaceSelector = "z-"+w.Ring.Name, w.Ring.Spec.NamespaceSelector // of rings of the same second, the name decides
+		r.Spec.NamespaceSelector = w.Ring.Spec.NamespaceSelector
+		r.Name = "z-" + w.Ring.Name // of rings of the same second, the name decides
 	})
 	younger.Join("y")
 
@@ -120,21 +125,24 @@ func TestYoungerRingLeavesTheLabelsOfTheOlder(t *testing.T) {
 	require.Empty(t, younger.Ring.Finalizers)
 
 	// It is deleted as if it had once been alone.
-	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":["`+contract.FinalizerRebalancer+`"]}}`))
+	patch := client.RawPatch("application/merge-patch+json",
+		[]byte(`{"metadata":{"finalizers":["`+contract.FinalizerRebalancer+`"]}}`))
 	require.NoError(t, w.Client.Patch(t.Context(), younger.Ring, patch))
 
 	versions := w.Versions(object)
 
 	require.NoError(t, w.Client.Delete(t.Context(), younger.Ring))
-	require.Eventually(t, younger.isGone, 20*time.Second, 10*time.Millisecond, "the younger ring should be gone")
+	younger.gone()
 	require.Equal(t, versions, w.Versions(object), "the label is that of the older ring")
 
 	// Another one gets the label when the older one is gone, and not before.
-	next := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "z-next-" + w.Ring.Name}, Spec: *younger.Ring.Spec.DeepCopy()}
+	next := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "z-next-" + w.Ring.Name},
+		Spec: *younger.Ring.Spec.DeepCopy()}
 	require.NoError(t, w.Client.Create(t.Context(), next))
 	younger.Ring = next
 	t.Cleanup(func() {
-		require.NoError(t, w.Client.Patch(context.WithoutCancel(t.Context()), next, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
+		require.NoError(t, w.Client.Patch(context.WithoutCancel(t.Context()), next,
+			client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
 		require.NoError(t, client.IgnoreNotFound(w.Client.Delete(context.WithoutCancel(t.Context()), next)))
 	})
 
@@ -142,13 +150,14 @@ func TestYoungerRingLeavesTheLabelsOfTheOlder(t *testing.T) {
 	require.NoError(t, younger.Shards["next"].Acquire(t.Context()))
 	younger.Assigned(v1alpha1.ReasonShardLabelInUse)
 
-	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
+	w.delete()
 	w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, object)
 	younger.Assigned(v1alpha1.ReasonShardLabelInUse)
 	w.Acknowledge(object)
-	require.Eventually(t, w.isGone, 20*time.Second, 10*time.Millisecond, "the older ring should be gone")
+	w.gone()
 
-	require.Eventually(t, func() bool { return younger.Placed(object) == ringtest.Placed{Shard: "next"} }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return younger.Placed(object) == ringtest.Placed{Shard: "next"} }, 20*time.Second,
+		10*time.Millisecond)
 	younger.Assigned(v1alpha1.ReasonAllAssigned)
 }
 
@@ -174,4 +183,31 @@ func TestEngineEndsWhenAnOlderRingAppears(t *testing.T) {
 	object := refused.Main("object", "")
 	free.Assigned(v1alpha1.ReasonAllAssigned)
 	require.Equal(t, ringtest.Placed{}, refused.Placed(object))
+}
+
+// TestCollidingRings: two names with the same label, which somebody has searched. The younger ring moves nothing.
+func TestCollidingRings(t *testing.T) {
+	const prefix = "colliding-rings-of-a-very-long-name-abcdef-"
+
+	const first, second = prefix + "27184", prefix + "727"
+
+	require.Equal(t, contract.ShardLabel(first), contract.ShardLabel(second))
+
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) { r.Name = first })
+	w.Join("a")
+	object := w.Main("object", "")
+	w.start()
+	w.Eventually(ringtest.Placed{Shard: "a"}, object)
+	w.AtRest()
+
+	younger := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+		r.Name, r.Spec.NamespaceSelector = second, w.Ring.Spec.NamespaceSelector
+	})
+	younger.Join("y")
+
+	c := younger.Assigned(v1alpha1.ReasonShardLabelInUse)
+	require.Contains(t, c.Message, "ring "+first+", which is older, has the same suffix")
+	require.Empty(t, younger.Ring.Finalizers)
+	w.AtRest()
+	require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(object))
 }

@@ -40,7 +40,7 @@ const (
 	move     = "rebalancer/move/move.go"
 	placing  = "rebalancer/placement/placement.go"
 	guard    = "internal/takeover/takeover.go"
-	pauses   = "rebalancer/feed/pauses.go"
+	pauses   = "rebalancer/feed/stream.go"
 	wiring   = "rebalancer/engine/engine.go"
 	resolver = "internal/resources/resolver.go"
 	snapshot = "internal/resources/snapshot.go"
@@ -50,7 +50,7 @@ const (
 	plan     = "internal/plan/plan.go"
 	sight    = "internal/lease/sight.go"
 	gone     = "internal/resources/book.go"
-	listing  = "rebalancer/feed/list.go"
+	listing  = "rebalancer/feed/stream.go"
 	seeks    = "rebalancer/engine/followers.go"
 	kin      = "rebalancer/work/family.go"
 	finds    = "rebalancer/work/followers.go"
@@ -122,7 +122,7 @@ var mutations = []mutation{
 	{name: "an old sight of an owner forgets what follows it", edits: []replacement{{table, "\tt.reached(o)\n\n\te, known := t.entries[o.ID]\n", "\tt.reached(o)\n\n\te, known := t.entries[o.ID]\n\tif known && e.family != nil && e.object.Shard == \"\" {\n\t\tt.disband(e.family)\n\t}\n"}}},
 	{name: "an owner that is served in another version is somebody else", edits: []replacement{{state, "return ok && r.GVR == id.GVR && r.N", "return ok && r.N"}}},
 	{name: "a shard works by what it saw before it lost its Lease", edits: []replacement{{modelled, "\tp.cache = nil\n\tp.settle()\n", "\tstale := p.cache\n\tp.cache = nil\n\tp.settle()\n\n\tif len(stale) > 0 {\n\t\tp.cache = stale\n\t}\n"}, {modelled, "\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n", "\tif p.cache == nil {\n\t\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\t}\n\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n\tp.settle()\n"}}},
-	{name: "a shard that stops and has stopped is taken for one that stops", edits: []replacement{{placing, " && slices.Equal(t.View.WorkingShards(), o.View.WorkingShards())\n", "\n"}, {placing, "\t\"slices\"\n", ""}}, from: 500},
+	{name: "a shard that stops and has stopped is taken for one that stops", edits: []replacement{{placing, " &&\n\t\tslices.Equal(t.View.WorkingShards(), o.View.WorkingShards())\n", "\n"}}, from: 500},
 	{name: "admission does not see that the key of an object changes", edits: []replacement{{decides, "answer.Drain = next", "_ = next"}}},
 	{name: "a change of the keys of a ring is no change", edits: []replacement{{"internal/resources/resources.go", "return slices.Equal(s.main, o.main) &&", "return slices.EqualFunc(s.main, o.main, func(a, b Resource) bool { return a.GVR == b.GVR && a.Kind == b.Kind && a.Namespaced == b.Namespaced && a.Controls == b.Controls }) &&"}}},
 	{name: "what follows an object that comes into the selection of a ring is not looked for", edits: []replacement{{seeks, "if s.e.Target().Set.Selector() != \"\" {", "if s.e.Target().Set.Selector() == \"none\" {"}}, from: 250},

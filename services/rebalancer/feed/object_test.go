@@ -2,21 +2,29 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
@@ -133,7 +141,8 @@ func TestPagesHoldOnePageAtATime(t *testing.T) {
 	scope := Scope{GVR: configMaps, Namespace: w.ns, Selector: "of=many"}
 	version, err := NewClient(server, keys).pages(t.Context(), scope, func(Object) error {
 		n++
-		require.LessOrEqual(t, server.items, (n+PageSize-1)/PageSize*PageSize, "the next page should come when this one is over")
+		require.LessOrEqual(t, server.items, (n+PageSize-1)/PageSize*PageSize,
+			"the next page should come when this one is over")
 
 		return nil
 	})
@@ -165,36 +174,273 @@ func (l *listed) List(
 
 // Pages grow in long lists, because each page costs the API server more than its objects.
 func TestPagesGrow(t *testing.T) {
-	p := &pages{left: 7}
-	_, err := NewClient(p, keys).pages(t.Context(), Scope{GVR: configMaps}, func(Object) error { return nil })
+	l := &lists{more: 6}
+	_, err := NewClient(l, keys).pages(t.Context(), Scope{GVR: configMaps}, func(Object) error { return nil })
 	require.NoError(t, err)
-	require.Equal(t, []int64{PageSize, PageSize, PageSize, PageSize, PageSize, largePage, largePage}, p.asked)
+	require.Equal(t, []int64{PageSize, PageSize, PageSize, PageSize, PageSize, largePage, largePage}, l.limits)
 }
 
-// pages is an API server with the given number of pages left, whatever their size.
-type pages struct {
+// lists is an API server that lists "a" and "b" in each page, and streams the events of a test.
+type lists struct {
 	Server
 
-	left  int
-	asked []int64
+	refuse  error
+	events  chan watch.Event
+	stopped bool
+	asked   []string
+	limits  []int64
+	// more is how many pages follow the next one.
+	more int
 }
 
-func (p *pages) List(_ context.Context, _ schema.GroupVersionResource, _ string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
-	list := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
-	if p.asked = append(p.asked, o.Limit); len(p.asked) < p.left {
-		list.Continue = strconv.Itoa(len(p.asked))
+func (l *lists) ResultChan() <-chan watch.Event { return l.events }
+func (l *lists) Stop()                          { l.stopped = true }
+
+func (l *lists) Watch(
+	_ context.Context, _ schema.GroupVersionResource, _ string, opts metav1.ListOptions,
+) (watch.Interface, error) {
+	l.asked = append(l.asked, "stream")
+
+	if opts.SendInitialEvents == nil || !*opts.SendInitialEvents || !opts.AllowWatchBookmarks ||
+		opts.ResourceVersionMatch != metav1.ResourceVersionMatchNotOlderThan {
+		return nil, errors.New("not a streaming list")
+	}
+
+	return l, l.refuse
+}
+
+func (l *lists) List(
+	_ context.Context, _ schema.GroupVersionResource, _ string, opts metav1.ListOptions,
+) (*metav1.PartialObjectMetadataList, error) {
+	l.asked, l.limits = append(l.asked, "page"), append(l.limits, opts.Limit)
+	list := &metav1.PartialObjectMetadataList{
+		ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: []metav1.PartialObjectMetadata{*named("a"), *named("b")},
+	}
+
+	if l.more > 0 {
+		list.Continue = strconv.Itoa(l.more)
+		l.more--
 	}
 
 	return list, nil
 }
 
-func TestPagesEndWithTheErrorOfTheReader(t *testing.T) {
-	w := newNamespace(t)
-	w.create("a", nil)
+func named(name string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "5"}}
+}
 
-	_, err := w.c.pages(t.Context(), Scope{GVR: configMaps, Namespace: w.ns}, func(Object) error { return context.Canceled })
+func event(kind watch.EventType, name string) watch.Event {
+	return watch.Event{Type: kind, Object: named(name)}
+}
+
+func endOfList() watch.Event {
+	m := named("")
+	m.ResourceVersion = "9"
+	m.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+
+	return watch.Event{Type: watch.Bookmark, Object: m}
+}
+
+// status is an error event of a watch.
+func status(err *apierrors.StatusError) watch.Event {
+	return watch.Event{Type: watch.Error, Object: new(err.Status())}
+}
+
+func TestAll(t *testing.T) {
+	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil)
+	refused := apierrors.NewForbidden(configMaps.GroupResource(), "", errors.New("no"))
+	added := func(names ...string) (all []watch.Event) {
+		for _, name := range names {
+			all = append(all, event(watch.Added, name))
+		}
+
+		return all
+	}
+
+	for what, tc := range map[string]struct {
+		refuse error
+		events []watch.Event
+		ends   bool          // whether the stream ends after the events
+		slow   time.Duration // how long yield takes
+		want   []string
+		err    string
+		asked  []string
+	}{
+		"as a stream": {
+			events: append(added("a", "b"), event(watch.Bookmark, ""), event(watch.Modified, "a"), event(watch.Deleted, "b"),
+				endOfList()),
+			want: []string{"a", "b", "a"}, asked: []string{"stream"},
+		},
+		"of nothing":            {events: []watch.Event{endOfList()}, asked: []string{"stream"}},
+		"in pages: not allowed": {refuse: invalid, want: []string{"a", "b"}, asked: []string{"stream", "page"}},
+		"in pages: not known": {refuse: apierrors.NewBadRequest("?"), want: []string{"a", "b"},
+			asked: []string{"stream", "page"}},
+		"in pages: no watches": {refuse: apierrors.NewMethodNotSupported(configMaps.GroupResource(), "watch"),
+			want: []string{"a", "b"}, asked: []string{"stream", "page"}},
+		"in pages: never over": {events: added("a"), want: []string{"a", "a", "b"}, asked: []string{"stream", "page"}},
+		"refused":              {refuse: refused, err: "list configmaps: " + refused.Error(), asked: []string{"stream"}},
+		"in pages: ended early": {events: added("a"), ends: true, want: []string{"a", "a", "b"},
+			asked: []string{"stream", "page"}},
+		"an error in the middle": {events: append(added("a"), status(refused)), want: []string{"a"},
+			err: "list configmaps: " + refused.Error(), asked: []string{"stream"}},
+		"taken slowly": {events: append(added("a", "b", "c", "d", "e", "f", "g"), endOfList()), slow: 2 * stalled,
+			want: []string{"a", "b", "c", "d", "e", "f", "g"}, asked: []string{"stream"}},
+		"an end that is no mark": {events: append(added("a"), event(watch.Bookmark, "")), want: []string{"a", "a", "b"},
+			asked: []string{"stream", "page"}},
+		"something else comes by": {events: []watch.Event{{Type: watch.Added, Object: &metav1.Status{}}, endOfList()},
+			asked: []string{"stream"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := &lists{refuse: tc.refuse, events: make(chan watch.Event, len(tc.events))}
+				for _, e := range tc.events {
+					server.events <- e
+				}
+
+				if tc.ends {
+					close(server.events)
+				}
+
+				var got []string
+
+				version, err := NewClient(server, keys).All(t.Context(), clock.RealClock{}, Scope{GVR: configMaps},
+					func(o Object) error {
+						got = append(got, o.Name)
+						clock.RealClock{}.Sleep(tc.slow)
+
+						return nil
+					})
+
+				require.Equal(t, tc.want, got)
+				require.Equal(t, tc.asked, server.asked)
+				require.Equal(t, tc.refuse == nil, server.stopped, "an open watch should be stopped")
+
+				if tc.err != "" {
+					require.EqualError(t, err, tc.err)
+					return
+				}
+
+				require.NoError(t, err)
+				require.Equal(t, "9", version)
+			})
+		})
+	}
+}
+
+func TestAllEndsWithTheErrorOfTheReader(t *testing.T) {
+	enough := errors.New("enough")
+
+	for _, refuse := range []error{nil, apierrors.NewBadRequest("?")} {
+		server := &lists{refuse: refuse, events: make(chan watch.Event, 3)}
+		server.events <- event(watch.Added, "a")
+		server.events <- event(watch.Added, "b")
+		server.events <- endOfList()
+
+		n := 0
+		_, err := NewClient(server, keys).All(t.Context(), clock.RealClock{}, Scope{GVR: configMaps}, func(Object) error {
+			n++
+			return enough
+		})
+		require.ErrorIs(t, err, enough)
+		require.Equal(t, 1, n)
+		require.Equal(t, refuse == nil, server.stopped)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	server := &lists{events: make(chan watch.Event)}
+	_, err := NewClient(server, keys).All(ctx, clock.RealClock{}, Scope{GVR: configMaps}, nil)
 	require.ErrorIs(t, err, context.Canceled)
+	require.True(t, server.stopped)
+}
 
-	_, err = w.c.pages(t.Context(), Scope{GVR: configMaps, Selector: "not a selector"}, nil)
-	require.True(t, apierrors.IsBadRequest(err), "%v", err)
+// noPages is an API server that must not receive requests for pages.
+type noPages struct{ Server }
+
+func (noPages) List(
+	context.Context, schema.GroupVersionResource, string, metav1.ListOptions,
+) (*metav1.PartialObjectMetadataList, error) {
+	return nil, errors.New("request for a page")
+}
+
+// streams checks that the real API server streams the given number of objects, and that a watch can continue from
+// there.
+func (w *namespace) streams(scope Scope, n int) {
+	w.Helper()
+
+	c := NewClient(noPages{w.c.server}, keys)
+
+	var names []string
+
+	version, err := c.All(w.Context(), clock.RealClock{}, scope, func(o Object) error {
+		names = append(names, o.Name)
+		return nil
+	})
+	require.NoError(w, err)
+	slices.Sort(names)
+	require.Len(w, slices.Compact(names), n)
+
+	later, err := NewStream(c, scope, nil, nil).open(w.Context(), version)
+	require.NoError(w, err)
+
+	defer later.Stop()
+
+	w.create("later", map[string]string{"of": "many"})
+
+	first := <-later.ResultChan()
+	require.Equal(w, watch.Added, first.Type)
+	require.Equal(w, "later",
+		first.Object.(*metav1.PartialObjectMetadata).Name) //nolint:forcetypeassert // otherwise the test fails
+}
+
+// The number of requests per second is limited, except for a burst at the beginning.
+func TestRequestsPerSecondAreBounded(t *testing.T) {
+	plane := localplane.Shared(t)
+
+	httpClient, err := rest.HTTPClientFor(plane.Config)
+	require.NoError(t, err)
+	api, err := Connect(plane.Config, httpClient, Bounds{PerSecond: 50, AtOnce: 20})
+	require.NoError(t, err)
+
+	wall := clock.RealClock{}
+	began := wall.Now()
+
+	var all errgroup.Group
+	for range 150 {
+		all.Go(func() error {
+			_, err := api.Get(t.Context(), ID{GVR: configMaps, Namespace: "default", Name: "kube-root-ca.crt"})
+			if resources.IsGone(err) {
+				err = nil
+			}
+
+			return err
+		})
+	}
+
+	require.NoError(t, all.Wait())
+	require.GreaterOrEqual(t, wall.Since(began), 900*time.Millisecond)
+}
+
+func TestPausesGrowToTheirBoundAndAreSpread(t *testing.T) {
+	p, same, other := Attempts("one"), Attempts("one"), Attempts("two")
+
+	differ := 0
+
+	for i := range 40 {
+		least := min(200*time.Millisecond<<min(i, 20), 30*time.Second)
+		d := p.Next()
+		require.GreaterOrEqual(t, d, least)
+		require.LessOrEqual(t, d, least*6/5)
+		require.Equal(t, d, same.Next(), "pauses should be reproducible")
+
+		if other.Next() != d {
+			differ++
+		}
+	}
+
+	require.Greater(t, differ, 30)
+
+	p.Reset()
+	require.Less(t, p.Next(), 250*time.Millisecond)
 }

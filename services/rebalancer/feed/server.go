@@ -27,9 +27,13 @@ type Server interface {
 	// Get reads one object from the API server's storage.
 	Get(ctx context.Context, id ID) (*metav1.PartialObjectMetadata, error)
 	// List lists objects in one namespace; "" means all namespaces.
-	List(ctx context.Context, gvr schema.GroupVersionResource, namespace string, opts metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
+	List(
+		ctx context.Context, gvr schema.GroupVersionResource, namespace string, opts metav1.ListOptions,
+	) (*metav1.PartialObjectMetadataList, error)
 	// Watch watches objects in one namespace; "" means all namespaces.
-	Watch(ctx context.Context, gvr schema.GroupVersionResource, namespace string, opts metav1.ListOptions) (watch.Interface, error)
+	Watch(
+		ctx context.Context, gvr schema.GroupVersionResource, namespace string, opts metav1.ListOptions,
+	) (watch.Interface, error)
 	// Patch sends a JSON merge patch and returns the patched object. With a manager, it applies body instead: the whole
 	// configuration of the manager, which takes its fields from other managers.
 	Patch(ctx context.Context, id ID, body []byte, manager string) (*metav1.PartialObjectMetadata, error)

@@ -1,15 +1,22 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"math"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
+
+	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
 const (
@@ -46,12 +53,12 @@ type Sink interface {
 // Invariants:
 //
 //  1. Present reports every object that matches when a list begins, or that matches later, if the stream can be read.
-//  2. While the stream cannot be read, the last call was Failed with an error. While a list is missing, the last call was
-//     Begin.
+//  2. While the stream cannot be read, the last call was Failed with an error. While a list is missing, the last call
+//     was Begin.
 //  3. A watch that delivers nothing, not even a bookmark, is not trusted for longer than silence.
-//  4. A new selector takes effect without a list. Present reports the objects that come to match it after the last event
-//     of the old one. It does not report objects that already match the new selector and did not match the old one: the
-//     caller of Select knows and lists them.
+//  4. A new selector takes effect without a list. Present reports the objects that come to match it after the last
+//     event of the old one. It does not report objects that already match the new selector and did not match the old
+//     one: the caller of Select knows and lists them.
 type Stream struct {
 	client *Client
 	sink   Sink
@@ -67,7 +74,8 @@ type Stream struct {
 
 // NewStream returns a stream of the objects of a scope. Run it once.
 func NewStream(c *Client, scope Scope, sink Sink, clk clock.Clock) *Stream {
-	return &Stream{client: c, sink: sink, clock: clk, scope: scope, selected: make(chan string, 1), again: make(chan struct{}, 1)}
+	return &Stream{client: c, sink: sink, clock: clk, scope: scope, selected: make(chan string, 1),
+		again: make(chan struct{}, 1)}
 }
 
 // Select sets another label selector. It returns immediately. Only one goroutine may call it.
@@ -176,7 +184,8 @@ func (s *Stream) well() {
 		return
 	}
 
-	s.sink.Failed(fmt.Errorf("watch %s: again and again, the watch ends within %s; find out what ends it between the rebalancer and the API server",
+	s.sink.Failed(fmt.Errorf("watch %s: again and again, the watch ends within %s; "+
+		"find out what ends it between the rebalancer and the API server",
 		s.scope.GVR.GroupResource(), calm))
 }
 
@@ -253,7 +262,8 @@ func (s *Stream) open(ctx context.Context, version string) (watch.Interface, err
 // history reports whether the API server cannot continue from a resource version: the version is too old, or newer than
 // all existing versions, as after a restore of the storage.
 func history(err error) bool {
-	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
+		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
 // event passes on one event, and returns the version from which to continue.
@@ -286,3 +296,168 @@ func (s *Stream) event(ctx context.Context, version string, event watch.Event) (
 
 	return m.ResourceVersion, nil
 }
+
+const (
+	// PageSize is the number of objects in one page of a list. With 2 to 5 KiB of metadata per object, a page has 2 to
+	// 5 MiB.
+	PageSize = 1000
+	// largePage is the size of further pages of a list after smallPages pages. To answer a page, an API server collects
+	// everything that is left to list: a million objects in pages of 1,000 cost it 70 s of CPU, and in large pages a
+	// fifth of that.
+	largePage  = 5 * PageSize
+	smallPages = 5
+)
+
+// stalled is how long a streaming list may deliver nothing. An API server that does not know streaming lists delivers
+// only changes, and never ends the list.
+const stalled = 30 * time.Second
+
+// errNoStream reports that the API server does not serve a list as a stream, or ended the stream early.
+var errNoStream = errors.New("the API server does not serve streaming lists")
+
+// Scope selects what to list or watch.
+type Scope struct {
+	GVR schema.GroupVersionResource
+	// Namespace restricts the scope to one namespace; empty means all namespaces.
+	Namespace string
+	// Selector is a label selector; empty selects everything.
+	Selector string
+	// Fields is a field selector; empty selects everything.
+	Fields string
+}
+
+func (s Scope) options() metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: s.Selector, FieldSelector: s.Fields}
+}
+
+// All passes the objects that match a scope to yield, one after another, and returns the resource version from which a
+// watch can continue. It ends with the error of yield or of the API server. An object that changes meanwhile may be
+// passed more than once.
+//
+// The API server sends the objects as a stream. Its cost per object does not depend on their number
+// (https://kep.k8s.io/3157). All uses pages if the API server does not serve streams, or ends the stream early. It does
+// the latter if more is written meanwhile than it keeps for one watcher; the next stream would also end early.
+func (c *Client) All(
+	ctx context.Context, clk clock.Clock, scope Scope, yield func(Object) error,
+) (resourceVersion string, err error) {
+	version, err := c.streamed(ctx, clk, scope, yield)
+	if !errors.Is(err, errNoStream) {
+		return version, err
+	}
+
+	return c.pages(ctx, scope, yield)
+}
+
+func (c *Client) streamed(ctx context.Context, clk clock.Clock, scope Scope, yield func(Object) error) (string, error) {
+	opts := scope.options()
+	opts.AllowWatchBookmarks = true
+	opts.SendInitialEvents = new(true)
+	opts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+
+	w, err := c.server.Watch(ctx, scope.GVR, scope.Namespace, opts)
+
+	switch {
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsMethodNotSupported(err):
+		return "", errNoStream // an otherwise invalid request also fails in pages
+	case err != nil:
+		return "", fmt.Errorf("list %s: %w", scope.GVR.GroupResource(), err)
+	}
+
+	defer w.Stop()
+
+	silent := clk.NewTimer(stalled)
+	defer silent.Stop()
+
+	for {
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err() //nolint:wrapcheck // the caller's own
+		case <-silent.C():
+			return "", errNoStream
+		case event, open := <-w.ResultChan():
+			m, ok := event.Object.(*metav1.PartialObjectMetadata)
+
+			switch {
+			case !open:
+				return "", errNoStream
+			case event.Type == watch.Error:
+				return "", fmt.Errorf("list %s: %w", scope.GVR.GroupResource(), apierrors.FromObject(event.Object))
+			case !ok:
+			case event.Type == watch.Bookmark && m.Annotations[metav1.InitialEventsAnnotationKey] == "true":
+				return m.ResourceVersion, nil
+			case event.Type == watch.Added, event.Type == watch.Modified:
+				if err := yield(c.Object(scope.GVR, m)); err != nil {
+					return "", err
+				}
+			}
+
+			silent.Reset(stalled) // yield may have taken some time
+		}
+	}
+}
+
+// pages does the same as [Client.All] in pages, of which it holds one at a time. They come from the storage: a list at
+// resource version 0 would come in one piece.
+//
+// If the API server has compacted the list before the last page, the list continues from the same place at a newer
+// version. pages then returns the version of the first page, so that a watch sees all changes since.
+func (c *Client) pages(ctx context.Context, scope Scope, yield func(Object) error) (resourceVersion string, err error) {
+	opts := scope.options()
+
+	for n := 0; ; n++ {
+		if opts.Limit = PageSize; n >= smallPages {
+			opts.Limit = largePage
+		}
+
+		list, err := c.server.List(ctx, scope.GVR, scope.Namespace, opts)
+
+		switch next := resources.Continuation(err); {
+		case next != "" && next != opts.Continue:
+			opts.Continue = next
+			continue
+		case err != nil:
+			return "", fmt.Errorf("list %s: %w", scope.GVR.GroupResource(), err)
+		}
+
+		resourceVersion = cmp.Or(resourceVersion, list.ResourceVersion)
+
+		for i := range list.Items {
+			if err := yield(c.Object(scope.GVR, &list.Items[i])); err != nil {
+				return "", err
+			}
+		}
+
+		if list.Continue == "" {
+			return resourceVersion, nil
+		}
+
+		opts.Continue = list.Continue
+	}
+}
+
+// Pauses are the pauses between attempts. Each is twice as long as the previous one, up to a maximum. All are up to a
+// fifth longer, which depends on a name: sources that fail together do not retry together, but a run can be repeated
+// exactly. Only one goroutine may use Pauses. The zero value has pauses of 0; create them with [NewPauses].
+type Pauses struct{ all, left wait.Backoff }
+
+// NewPauses returns the pauses for a name, from the first to the longest.
+func NewPauses(name string, first, longest time.Duration) Pauses {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name)) // never fails
+	spread := 1 + float64(h.Sum64()%1000)/5000
+	all := wait.Backoff{
+		Duration: time.Duration(spread * float64(first)), Cap: time.Duration(spread * float64(longest)),
+		Factor: 2, Steps: math.MaxInt,
+	}
+
+	return Pauses{all, all}
+}
+
+// Next returns the next pause.
+func (p *Pauses) Next() time.Duration { return p.left.Step() }
+
+// Reset restarts with the first pause.
+func (p *Pauses) Reset() { p.left = p.all }
+
+// Attempts returns the pauses between attempts of the named source at the API server: 0.2 s to 30 s.
+func Attempts(name string) Pauses { return NewPauses(name, 200*time.Millisecond, 30*time.Second) }

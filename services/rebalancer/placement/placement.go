@@ -40,7 +40,8 @@ type Lookup struct {
 }
 
 // ErrKeyUnread is the error for an object for which [Target.Unread] is true. Read it again.
-var ErrKeyUnread = errors.New("the object was read before the key of its resource, or the object selector of the ring, has changed")
+var ErrKeyUnread = errors.New(
+	"the object was read before the key of its resource, or the object selector of the ring, has changed")
 
 // Target is the desired state of a ring. It is immutable and safe for concurrent use.
 type Target struct {
@@ -60,7 +61,8 @@ type Target struct {
 
 // Same reports whether both targets are equivalent. A nil target is equivalent only to nil.
 func (t *Target) Same(o *Target) bool {
-	return t.Covers(o) && t.View.Fingerprint() == o.View.Fingerprint() && slices.Equal(t.View.WorkingShards(), o.View.WorkingShards())
+	return t.Covers(o) && t.View.Fingerprint() == o.View.Fingerprint() &&
+		slices.Equal(t.View.WorkingShards(), o.View.WorkingShards())
 }
 
 // Covers reports whether both targets are about the same objects. A nil target covers only the same as nil.
@@ -236,7 +238,9 @@ func subject(r resources.Resource, role resources.Role, o feed.Object) resources
 }
 
 // covers reports whether the ring covers objects of the resource in the namespace.
-func (t *Target) covers(ctx context.Context, namespaces Namespaces, r resources.Resource, namespace string) (bool, error) {
+func (t *Target) covers(
+	ctx context.Context, namespaces Namespaces, r resources.Resource, namespace string,
+) (bool, error) {
 	if t.Leaving[r.GroupResource()] {
 		return false, nil
 	}

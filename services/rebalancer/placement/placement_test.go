@@ -28,14 +28,24 @@ func TestNarrow(t *testing.T) {
 		want    Narrowing
 		fields  string
 	}{
-		"nothing is known":        {want: Narrowing{}},
-		"all but the system's":    {covered: map[string]bool{"a": true, "b": true, "kube-system": false}, want: Narrowing{Except: []string{"kube-system"}}, fields: "metadata.namespace!=kube-system"},
-		"one of many":             {covered: map[string]bool{"a": true, "b": false, "c": false}, want: Narrowing{Single: true, Only: []string{"a"}}},
-		"none":                    {covered: map[string]bool{"b": false}, want: Narrowing{Single: true}},
-		"another one is left":     {before: Narrowing{Except: []string{"b"}}, covered: map[string]bool{"a": true, "d": true, "b": false, "c": false}, want: Narrowing{Except: []string{"b"}}, fields: "metadata.namespace!=b"},
-		"one that was left":       {before: Narrowing{Except: []string{"b"}}, covered: map[string]bool{"a": true, "b": true, "c": false}, want: Narrowing{Except: []string{"c"}}, fields: "metadata.namespace!=c"},
-		"one that is no more":     {before: Narrowing{Except: []string{"b", "x"}}, covered: map[string]bool{"a": true, "b": false}, want: Narrowing{Except: []string{"b", "x"}}, fields: "metadata.namespace!=b,metadata.namespace!=x"},
-		"one more that it covers": {before: Narrowing{Single: true, Only: []string{"a"}}, covered: map[string]bool{"a": true, "b": true, "c": false, "d": false, "e": false}, want: Narrowing{Single: true, Only: []string{"a", "b"}}},
+		"nothing is known": {want: Narrowing{}},
+		"all but the system's": {covered: map[string]bool{"a": true, "b": true, "kube-system": false},
+			want: Narrowing{Except: []string{"kube-system"}}, fields: "metadata.namespace!=kube-system"},
+		"one of many": {covered: map[string]bool{"a": true, "b": false, "c": false},
+			want: Narrowing{Single: true, Only: []string{"a"}}},
+		"none": {covered: map[string]bool{"b": false}, want: Narrowing{Single: true}},
+		"another one is left": {before: Narrowing{Except: []string{"b"}},
+			covered: map[string]bool{"a": true, "d": true, "b": false,
+				"c": false}, want: Narrowing{Except: []string{"b"}}, fields: "metadata.namespace!=b"},
+		"one that was left": {before: Narrowing{Except: []string{"b"}},
+			covered: map[string]bool{"a": true, "b": true,
+				"c": false}, want: Narrowing{Except: []string{"c"}}, fields: "metadata.namespace!=c"},
+		"one that is no more": {before: Narrowing{Except: []string{"b", "x"}},
+			covered: map[string]bool{"a": true, "b": false}, want: Narrowing{Except: []string{"b",
+				"x"}}, fields: "metadata.namespace!=b,metadata.namespace!=x"},
+		"one more that it covers": {before: Narrowing{Single: true, Only: []string{"a"}},
+			covered: map[string]bool{"a": true, "b": true, "c": false, "d": false, "e": false}, want: Narrowing{Single: true,
+				Only: []string{"a", "b"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Narrow(tc.before, tc.covered)
@@ -76,10 +86,13 @@ func TestScopeOf(t *testing.T) {
 		want    []v1alpha1.RingResource
 		leaving []string
 	}{
-		"as it is":          {ring: ring([]v1alpha1.RingResource{mainly("a", "c")}, kept("a", "c")), want: []v1alpha1.RingResource{mainly("a", "c")}},
-		"deleted":           {ring: deleted, want: []v1alpha1.RingResource{mainly("a", "c")}, leaving: []string{"a", "c"}},
-		"a main one leaves": {ring: ring([]v1alpha1.RingResource{mainly("b")}, kept("a", "c")), want: []v1alpha1.RingResource{mainly("b"), mainly("a", "c")}, leaving: []string{"a", "c"}},
-		"a child's leaves":  {ring: ring([]v1alpha1.RingResource{mainly("a")}, kept("a", "c")), want: []v1alpha1.RingResource{mainly("a", "c")}, leaving: []string{"c"}},
+		"as it is": {ring: ring([]v1alpha1.RingResource{mainly("a", "c")}, kept("a", "c")),
+			want: []v1alpha1.RingResource{mainly("a", "c")}},
+		"deleted": {ring: deleted, want: []v1alpha1.RingResource{mainly("a", "c")}, leaving: []string{"a", "c"}},
+		"a main one leaves": {ring: ring([]v1alpha1.RingResource{mainly("b")}, kept("a", "c")),
+			want: []v1alpha1.RingResource{mainly("b"), mainly("a", "c")}, leaving: []string{"a", "c"}},
+		"a child's leaves": {ring: ring([]v1alpha1.RingResource{mainly("a")}, kept("a", "c")),
+			want: []v1alpha1.RingResource{mainly("a", "c")}, leaving: []string{"c"}},
 		"a child's is taken over": {
 			ring: ring([]v1alpha1.RingResource{mainly("b", "c")}, kept("a", "c")),
 			want: []v1alpha1.RingResource{mainly("b", "c"), mainly("a")}, leaving: []string{"a"},
@@ -88,7 +101,8 @@ func TestScopeOf(t *testing.T) {
 			ring: ring([]v1alpha1.RingResource{mainly("b", "a"), mainly("a")}, kept("a")),
 			want: []v1alpha1.RingResource{mainly("b", "a"), mainly("a")},
 		},
-		"a controlled one is to be main": {ring: ring([]v1alpha1.RingResource{mainly("c")}, kept("c", "c")), want: []v1alpha1.RingResource{mainly("c")}},
+		"a controlled one is to be main": {ring: ring([]v1alpha1.RingResource{mainly("c")}, kept("c", "c")),
+			want: []v1alpha1.RingResource{mainly("c")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := tc.ring.DeepCopy()
@@ -128,13 +142,21 @@ func TestRemember(t *testing.T) {
 		spec           []v1alpha1.RingResource
 		recorded, want []v1alpha1.AssignedResource
 	}{
-		"as it is":                      {spec: []v1alpha1.RingResource{mainly("as", "bs")}, recorded: []v1alpha1.AssignedResource{kept("as", "bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
-		"what has left":                 {spec: []v1alpha1.RingResource{mainly("as")}, recorded: []v1alpha1.AssignedResource{kept("as", "bs"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
-		"a typo":                        {spec: []v1alpha1.RingResource{mainly("as"), mainly("typo")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
-		"is not served now":             {spec: []v1alpha1.RingResource{mainly("as", "away")}, recorded: []v1alpha1.AssignedResource{kept("as", "away")}, want: []v1alpha1.AssignedResource{kept("as", "away")}},
-		"leaves, and is away":           {spec: []v1alpha1.RingResource{mainly("as")}, recorded: []v1alpha1.AssignedResource{kept("away", "bs"), kept("cs", "gone")}, want: []v1alpha1.AssignedResource{kept("as"), kept("away")}},
-		"is controlled now":             {spec: []v1alpha1.RingResource{mainly("as", "bs")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
-		"is controlled now, and a typo": {spec: []v1alpha1.RingResource{mainly("as", "bs"), mainly("typo")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
+		"as it is": {spec: []v1alpha1.RingResource{mainly("as", "bs")},
+			recorded: []v1alpha1.AssignedResource{kept("as", "bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
+		"what has left": {spec: []v1alpha1.RingResource{mainly("as")},
+			recorded: []v1alpha1.AssignedResource{kept("as", "bs"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
+		"a typo": {spec: []v1alpha1.RingResource{mainly("as"), mainly("typo")},
+			recorded: []v1alpha1.AssignedResource{kept("as"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
+		"is not served now": {spec: []v1alpha1.RingResource{mainly("as", "away")},
+			recorded: []v1alpha1.AssignedResource{kept("as", "away")}, want: []v1alpha1.AssignedResource{kept("as", "away")}},
+		"leaves, and is away": {spec: []v1alpha1.RingResource{mainly("as")},
+			recorded: []v1alpha1.AssignedResource{kept("away", "bs"),
+				kept("cs", "gone")}, want: []v1alpha1.AssignedResource{kept("as"), kept("away")}},
+		"is controlled now": {spec: []v1alpha1.RingResource{mainly("as", "bs")},
+			recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
+		"is controlled now, and a typo": {spec: []v1alpha1.RingResource{mainly("as", "bs"), mainly("typo")},
+			recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := ring(tc.spec, tc.recorded...)

@@ -11,9 +11,9 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// ScopeOf returns the resources that may carry labels of a ring: those of its spec, and those that its status remembers,
-// because they have left the spec. The leaving ones are the latter; all if the ring is being deleted. It does not change
-// the ring.
+// ScopeOf returns the resources that may carry labels of a ring: those of its spec, and those that its status
+// remembers, because they have left the spec. The leaving ones are the latter; all if the ring is being deleted. It
+// does not change the ring.
 func ScopeOf(ring *v1alpha1.ClusterRing) (spec v1alpha1.ClusterRingSpec, leaving map[schema.GroupResource]bool) {
 	spec, leaving = *ring.Spec.DeepCopy(), map[schema.GroupResource]bool{}
 	present := resources.Named(spec.Resources)

@@ -204,7 +204,8 @@ func (s *stepped) assignment() v1alpha1.AssignmentStatus {
 func oldCopies(old *atomic.Pointer[v1alpha1.ClusterRing]) func(
 	context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption,
 ) error {
-	return func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	return func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object,
+		opts ...client.GetOption) error {
 		ring, ok := obj.(*v1alpha1.ClusterRing)
 		if o := old.Load(); ok && o != nil {
 			o.DeepCopyInto(ring)
@@ -228,8 +229,8 @@ func unwritable(broken *atomic.Bool) interceptor.Funcs {
 	}}
 }
 
-// While status.assignment.fingerprint matches the current shards, the assigner assigns children to the shards of their owners'
-// keys. The fingerprint must therefore be removed before the first owner is drained.
+// While status.assignment.fingerprint matches the current shards, the assigner assigns children to the shards of their
+// owners' keys. The fingerprint must therefore be removed before the first owner is drained.
 func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
 	for what, change := range map[string]func(*fixture){
 		"shards": func(w *fixture) { w.Join("b") },
@@ -285,8 +286,8 @@ func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
 	}
 }
 
-// An assigner may act on a change of the shards that the engine has never seen, because the status could not be written until the shards had
-// changed back.
+// An assigner may act on a change of the shards that the engine has never seen, because the status could not be written
+// until the shards had changed back.
 func TestChangeThatWasNotSetIsLookedInto(t *testing.T) {
 	w := ringtest.New(t, clusterRings)
 	w.Join("a", "b")
@@ -520,7 +521,8 @@ func TestNamespacesThatAreMadeAnewAreSeen(t *testing.T) {
 	require.Empty(t, s.fleet.narrowed(namespace))
 }
 
-// A namespace whose label flaps does not keep the ring in passes. The first change counts at once, and so does one after a calm hour.
+// A namespace whose label flaps does not keep the ring in passes. The first change counts at once, and so does one
+// after a calm hour.
 func TestNamespaceThatFlaps(t *testing.T) {
 	w := ringtest.New(t, clusterRings)
 	s := newStepped(w, interceptor.Funcs{})

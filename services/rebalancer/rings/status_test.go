@@ -52,8 +52,8 @@ func isLate(s *work.Summary) {
 	}}
 }
 
-// The message says how many objects are left, what keeps them, and what helps. For a ring that is being deleted, it says
-// all of that; for another one, what comes first.
+// The message says how many objects are left, what keeps them, and what helps. For a ring that is being deleted, it
+// says all of that; for another one, what comes first.
 func TestConditionAssigned(t *testing.T) {
 	const (
 		looks = "looking for objects that are out of place"
@@ -63,10 +63,10 @@ func TestConditionAssigned(t *testing.T) {
 			`sharding.timebertt.dev/aggregate-to-rebalancer: "true"`
 		fails = "requests for 3 have failed for seconds, such as pods x/a: forbidden: User (3 of pods, since " +
 			"1970-01-01T00:00:00Z)" + grant
-		asked = "shards were asked to release 7 at shard d, 3 at shard b, 1 at shard a, and 1 more, and do so when they have " +
-			"finished their work on them; "
-		deaf = "shard b has acknowledged no drain of pods since 1970-01-01T00:00:00Z (12 objects): it may run no controller " +
-			"for them, or may not patch them; it is asked for one more at a time; 1 were not released in time, such as pods " +
+		asked = "shards were asked to release 7 at shard d, 3 at shard b, 1 at shard a, and 1 more, and do so when they " +
+			"have finished their work on them; "
+		deaf = "shard b has acknowledged no drain of pods since 1970-01-01T00:00:00Z (12 objects): it may run no " +
+			"controller for them, or may not patch them; it is asked for one more at a time; 1 were not released in time, such as pods " +
 			"x/y at shard a: find out why that shard still works on it, or stop the shard"
 		hangs = "writes of as have not been answered since 00:00:00: no answer; 1 objects wait; " +
 			"writes of bs have not been answered since 00:00:00: no answer; 1 objects wait; " +
@@ -87,10 +87,12 @@ func TestConditionAssigned(t *testing.T) {
 		{situation{Report: misplaced(isFailing)}, failed, moves + fails, moves + fails, failed},
 		{situation{Report: misplaced(isHanging)}, failed, moves + hangs, moves + hangs + "; " + fails, failed + " " + failed},
 		{situation{Report: misplaced(isLate)}, drains, moves + asked + deaf, moves + asked + deaf, drains},
-		{situation{Report: unreadable}, failed, "forbidden: User; b; c; and 2 more" + grant, "forbidden: User; b; c; and 2 more" + grant, failed},
+		{situation{Report: unreadable}, failed, "forbidden: User; b; c; and 2 more" + grant,
+			"forbidden: User; b; c; and 2 more" + grant, failed},
 		{situation{missing: "x is missing"}, missing, "x is missing", "x is missing", missing},
 		{situation{unwatched: "x is unwatched"}, v1alpha1.ReasonNamespacesNotWatched, "x is unwatched", looks, ""},
-		{situation{invalid: errors.New("no")}, "", "no (it selects nothing, so that all labels are removed)", "no (it selects nothing, so that all labels are removed)", ""},
+		{situation{invalid: errors.New("no")}, "", "no (it selects nothing, so that all labels are removed)",
+			"no (it selects nothing, so that all labels are removed)", ""},
 	} {
 		tc.is.shards, tc.is.since = 1, map[string]time.Time{"pods": time.Unix(0, 0)}
 		c, event := assigned(tc.is)
@@ -99,7 +101,8 @@ func TestConditionAssigned(t *testing.T) {
 
 		tc.is.shards, tc.is.deleting = 0, true
 		c, event = assigned(tc.is)
-		require.Equal(t, []string{v1alpha1.ReasonDeleting, "the ring is being deleted: " + tc.deleted}, []string{c.Reason, c.Message})
+		require.Equal(t, []string{v1alpha1.ReasonDeleting, "the ring is being deleted: " + tc.deleted},
+			[]string{c.Reason, c.Message})
 		require.Equal(t, tc.event, strings.TrimSpace(event))
 	}
 

@@ -1,0 +1,555 @@
+package rebalancer
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/tools/testkit/leasetest"
+	"github.com/clusterring/clusterring/tools/testkit/ringtest"
+)
+
+// latecomers is a resource that the API server does not always serve.
+var latecomers = schema.GroupVersionKind{Group: "late.example.clusterring.dev", Version: "v1", Kind: "Latecomer"}
+
+func TestAssignsWhatAdmissionMissed(t *testing.T) {
+	w := newTestRing(t, withClasses)
+	w.Join("a", "b")
+
+	before := w.Main("before", "")
+	beforeChild := w.Child(before, "")
+
+	w.start()
+	w.Eventually(ringtest.Placed{Shard: w.Owner("before")}, before, beforeChild)
+
+	after := w.Main("after", "")
+	afterChild := w.Child(after, "")
+	w.Eventually(ringtest.Placed{Shard: w.Owner("after")}, after, afterChild)
+
+	class := w.class(w.Namespace, nil)
+	require.Eventually(t, func() bool { return w.Placed(class).Shard != "" }, 20*time.Second, 10*time.Millisecond,
+		"cluster-scoped objects should be assigned too")
+}
+
+func TestLeavesForeignObjectsAlone(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a")
+
+	elsewhere := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.Plane.Namespace(t), Name: "elsewhere"}}
+	loner := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "loner"}}
+	other := ringtest.Foreign(w.Namespace, "foreign")
+	labelled := ringtest.Foreign(w.Namespace, "labelled")
+	labelled.Labels = w.Labels("a")
+
+	for _, obj := range []client.Object{elsewhere, loner, other, labelled} {
+		require.NoError(t, w.Client.Create(t.Context(), obj))
+	}
+
+	versions := w.Versions(elsewhere, other, loner)
+
+	w.start()
+	w.Eventually(ringtest.Placed{}, labelled) // its label is the ring's
+	// This object is written after the others, to the same resources: when it has a shard, the others have been seen.
+	last := w.Main("last", "")
+	w.Eventually(ringtest.Placed{Shard: "a"}, last, w.Child(last, ""))
+	w.AtRest()
+	require.Equal(t, versions, w.Versions(elsewhere, other, loner))
+}
+
+func TestChildGoesWhereItsOwnerIs(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a", "b")
+
+	// The owner is on its way from b to a: b has not released it.
+	name := w.NamesOf("a", 1)[0]
+	owner := w.Main(name, "b")
+
+	w.start()
+	w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, owner)
+
+	child := w.Child(owner, "")
+	w.Eventually(ringtest.Placed{Shard: "b"}, child)
+
+	w.Acknowledge(owner)
+	w.Eventually(ringtest.Placed{Shard: "a"}, owner, child)
+}
+
+func TestMovesObjectsOfDeadShard(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a", "b", "c")
+
+	var moving, staying []client.Object
+
+	for _, name := range w.NamesOf("c", 20) {
+		cm := w.Main(name, "c")
+		moving = append(moving, cm, w.Child(cm, "c"))
+	}
+
+	for _, shard := range []string{"a", "b"} {
+		for _, name := range w.NamesOf(shard, 10) {
+			cm := w.Main(name, shard)
+			staying = append(staying, cm, w.Child(cm, shard))
+		}
+	}
+
+	w.start()
+	w.AtRest()
+
+	versions := w.Versions(staying...)
+
+	w.release("c")
+
+	for _, o := range moving { // a child has the name of its owner
+		w.Eventually(ringtest.Placed{Shard: w.Owner(o.GetName())}, o)
+	}
+
+	w.AtRest()
+	require.Equal(t, versions, w.Versions(staying...), "no object of a live shard should be written")
+}
+
+// A drain ends when the shard of the object dies, which frees it, or when the next one does, so that nobody wants it.
+func TestDrainEndsWithAShard(t *testing.T) {
+	for _, dies := range []string{"b", "a"} {
+		w := newTestRing(t)
+		w.Join("a", "b")
+
+		cm := w.Main(w.NamesOf("a", 1)[0], "b")
+
+		w.start()
+		w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, cm)
+		w.release(dies)
+		w.Eventually(ringtest.Placed{Shard: map[string]string{"a": "b", "b": "a"}[dies]}, cm)
+	}
+}
+
+// If somebody deletes a Lease, this proves nothing about the shard's process, which will recreate the Lease.
+func TestDeletedLeaseTakesNothingFromLiveShard(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a", "b")
+
+	cm := w.Main(w.NamesOf("b", 1)[0], "b")
+	child := w.Child(cm, "b")
+
+	w.start()
+	w.AtRest()
+
+	versions := w.Versions(cm, child)
+
+	require.NoError(t, w.Shards["b"].Delete(t.Context()))
+
+	w.says(v1alpha1.ReasonMoving,
+		"configmaps "+w.Namespace+"/"+cm.Name+": the Lease of shard b was deleted, and its process may still work")
+
+	w.Join("b")
+	w.AtRest()
+	require.Equal(t, versions, w.Versions(cm, child))
+}
+
+func TestDeletedLeaseOfDeadShardFreesItsObjects(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a")
+
+	w.Shards["b"] = w.Shard("b", time.Second)
+	w.Join("b")
+
+	cm := w.Main(w.NamesOf("b", 1)[0], "b")
+
+	w.start()
+	w.AtRest()
+	require.NoError(t, w.Shards["b"].Delete(t.Context()))
+	w.Eventually(ringtest.Placed{Shard: "a"}, cm)
+}
+
+func TestJoinDrainsWithinLimitsAndChildrenFollow(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a")
+
+	var all []*corev1.ConfigMap
+
+	children := map[string]*corev1.Secret{}
+
+	for _, name := range w.NamesOf("a", 40) {
+		cm := w.Main(name, "a")
+		all = append(all, cm)
+		children[name] = w.Child(cm, "a")
+	}
+
+	w.start("--max-drains-per-shard=3")
+	w.AtRest()
+	w.Join("b")
+
+	moving := map[string]*corev1.ConfigMap{}
+
+	for _, cm := range all {
+		if w.Owner(cm.Name) == "b" {
+			moving[cm.Name] = cm
+		}
+	}
+
+	require.Greater(t, len(moving), 6)
+
+	for moved := 0; moved < len(moving); {
+		asked := 0
+
+		for _, cm := range moving {
+			if p := w.Placed(cm); p.Drain {
+				require.Equal(t, "a", p.Shard)
+				require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(children[cm.Name]),
+					"no child should move before its owner is released")
+
+				asked++
+			}
+		}
+
+		require.LessOrEqual(t, asked, 3, "more drains in flight than allowed")
+
+		for _, cm := range moving {
+			if w.Placed(cm).Drain {
+				w.Acknowledge(cm)
+				w.Eventually(ringtest.Placed{Shard: "b"}, cm, children[cm.Name])
+
+				moved++
+			}
+		}
+	}
+
+	w.AtRest()
+
+	for _, cm := range all {
+		w.Eventually(ringtest.Placed{Shard: w.Owner(cm.Name)}, cm, children[cm.Name])
+	}
+}
+
+func TestDeletedRingLeavesNoLabel(t *testing.T) {
+	w := newTestRing(t, selecting("ours"))
+	w.Join("a", "b", "gone")
+	w.release("gone")
+
+	alive := w.of("ours", w.NamesOf("a", 1)[0], "a")
+	aliveChild := w.Child(alive, "a")
+	dead := w.of("ours", "dead", "gone")
+	deadChild := w.Child(dead, "gone")
+	left := w.of("ours", w.NamesOf("b", 1)[0], "b")
+
+	w.start()
+	w.AtRest()
+	w.relabel(left, operatedBy, "theirs")
+	w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, left)
+	w.delete()
+
+	w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, alive)
+	w.Eventually(ringtest.Placed{Shard: w.Owner("dead"), Drain: true}, dead) // it had been assigned to a live shard first
+	require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(aliveChild), "the child should wait for its owner")
+
+	for _, obj := range []client.Object{dead, alive, left} {
+		w.Placed(obj)
+		w.Acknowledge(obj)
+	}
+
+	w.Eventually(ringtest.Placed{}, alive, aliveChild, dead, deadChild, left)
+	w.gone()
+}
+
+// latecomer makes the API server serve the latecomers, and creates one.
+func (w *testRing) latecomer() *unstructured.Unstructured {
+	w.Helper()
+	require.NoError(w, w.Plane.Install(w.Context(), "services/rebalancer/testdata/latecomers.yaml"))
+
+	late := &unstructured.Unstructured{}
+	late.SetGroupVersionKind(latecomers)
+	late.SetNamespace(w.Namespace)
+	late.SetName("late")
+	require.NoError(w, w.Client.Create(w.Context(), late))
+
+	return late
+}
+
+// A ring and its resource are deleted at the same time, as when a controller and its API are removed. Objects that no
+// longer exist cannot be acknowledged.
+func TestDeletedRingWhoseResourceGoesToo(t *testing.T) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: latecomers.Group, Resource: "latecomers"})
+	})
+	w.Join("a")
+
+	late := w.latecomer()
+
+	w.start()
+	w.Eventually(ringtest.Placed{Shard: "a"}, late)
+	w.AtRest()
+	w.delete()
+	w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, late)
+	require.NoError(t, w.Client.Delete(t.Context(), definitionNamed("latecomers."+latecomers.Group)))
+	w.gone()
+}
+
+func TestNamespaceThatLeaves(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a")
+
+	cm := w.Main("leaving", "a")
+	child := w.Child(cm, "a")
+
+	w.start()
+	w.AtRest()
+	w.LabelNamespace(nil)
+	w.handOver("a", "", cm, child)
+
+	w.LabelNamespace(map[string]string{"ring": w.Namespace})
+	w.Eventually(ringtest.Placed{Shard: "a"}, cm, child)
+}
+
+func TestResourceThatLeaves(t *testing.T) {
+	w := newTestRing(t, withClasses)
+	w.Join("a")
+
+	cm := w.Main("leaving", "a")
+	child := w.Child(cm, "a")
+
+	stop := w.start()
+	w.AtRest()
+	stop()
+
+	// No rebalancer runs now: the ring's status remembers which labels have to be removed.
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources = s.Resources[1:] })
+	w.start()
+	w.handOver("a", "", cm, child)
+	require.Eventually(t, func() bool {
+		all := w.assignment().Resources
+
+		return len(all) == 1 && all[0].Resource == "ingressclasses"
+	}, noticed, 20*time.Millisecond)
+}
+
+func TestControlledResourceThatLeavesAlone(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a")
+
+	cm := w.Main("staying", "a")
+	child := w.Child(cm, "a")
+
+	w.start()
+	w.AtRest()
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources[0].ControlledResources = nil })
+	w.Eventually(ringtest.Placed{}, child)
+	w.Eventually(ringtest.Placed{Shard: "a"}, cm)
+}
+
+func TestMissingResourceIsReportedAndWorksOnceItAppears(t *testing.T) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: latecomers.Group, Resource: "latecomers"})
+	})
+	w.Join("a")
+	w.start()
+	w.says(v1alpha1.ReasonResourcesMissing, "latecomers.late.example.clusterring.dev")
+	w.Eventually(ringtest.Placed{Shard: "a"}, w.Main("other", ""))
+
+	w.Eventually(ringtest.Placed{Shard: "a"}, w.latecomer())
+	w.Assigned(v1alpha1.ReasonAllAssigned)
+}
+
+// A resource that the rebalancer may not read stops no other, and keeps a deleted ring. The status says what to grant.
+func TestForbiddenResourceIsReportedAndStopsNoOther(t *testing.T) {
+	const resource, helps = "endpointslices.discovery.k8s.io", "grant get, list, watch and patch"
+
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append([]v1alpha1.RingResource{{Group: "discovery.k8s.io", Resource: "endpointslices"}},
+			r.Spec.Resources...)
+	})
+	w.Join("a")
+	w.start()
+	w.says(v1alpha1.ReasonAssignmentFailed, resource, helps)
+
+	main := w.Main("main", "")
+	w.Eventually(ringtest.Placed{Shard: "a"}, main, w.Child(main, ""))
+	w.delete()
+	w.says(v1alpha1.ReasonDeleting, resource, helps)
+}
+
+func TestRestartFindsWhatHappenedMeanwhile(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a", "b")
+
+	stop := w.start()
+	w.AtRest()
+	stop()
+
+	misplaced, unassigned := w.Main(w.NamesOf("a", 1)[0], "b"), w.Main("unassigned", "")
+
+	w.start()
+	w.Eventually(ringtest.Placed{Shard: w.Owner("unassigned")}, unassigned)
+	w.handOver("b", "a", misplaced)
+}
+
+// class creates a cluster-scoped main object with these labels.
+func (w *testRing) class(name string, labels map[string]string) *networkingv1.IngressClass {
+	w.Helper()
+
+	c := &networkingv1.IngressClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Spec:       networkingv1.IngressClassSpec{Controller: "example.com/test"},
+	}
+	require.NoError(w, w.Client.Create(w.Context(), c))
+	w.Cleanup(func() { _ = w.Client.Delete(context.Background(), c) })
+
+	return c
+}
+
+func TestClusterScopedObjectsMove(t *testing.T) {
+	w := newTestRing(t, withClasses)
+	// A name that belongs to b when b has joined.
+	w.Join("a", "b")
+
+	name := ""
+
+	for i := 0; name == ""; i++ {
+		candidate := fmt.Sprintf("%s-%d", w.Namespace, i)
+
+		k := key.Key{Group: "networking.k8s.io", Kind: "IngressClass", Name: candidate}
+		if shard, _ := w.View().Owner(k); shard == "b" {
+			name = candidate
+		}
+	}
+
+	w.release("b")
+
+	c := w.class(name, w.Labels("a"))
+
+	w.start()
+	w.AtRest()
+	w.Join("b")
+	w.handOver("a", "b", c)
+
+	w.release("b")
+	w.Eventually(ringtest.Placed{Shard: "a"}, c)
+}
+
+// Two processes that hold Leases of the same name would both consider the label theirs.
+func TestNamesakesGetNothingAndLoseNothing(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a", "b")
+
+	cm := w.Main(w.NamesOf("b", 1)[0], "b")
+	fresh := w.NamesOf("a", 1)[0]
+
+	w.start()
+	w.AtRest()
+
+	versions := w.Versions(cm)
+	namesake := &leasetest.Shard{Client: w.Client, Ring: w.Ring.Name, Namespace: w.Plane.Namespace(t), Name: "b"}
+	w.Shards["namesake"] = namesake // so that it is cleaned up
+	require.NoError(t, namesake.Acquire(t.Context()))
+
+	w.says(v1alpha1.ReasonMoving, "shard b holds its Lease")
+
+	w.Eventually(ringtest.Placed{Shard: "a"}, w.Main(fresh, ""))
+	require.Equal(t, versions, w.Versions(cm))
+
+	require.NoError(t, namesake.Release(t.Context()))
+	w.AtRest()
+	require.Equal(t, versions, w.Versions(cm))
+}
+
+func TestLeaseNameThatIsNoLabelValueIsPassedOver(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a", strings.Repeat("x", 64))
+	w.start()
+
+	for _, name := range []string{"one", "two", "three", "four"} {
+		w.Eventually(ringtest.Placed{Shard: "a"}, w.Main(name, ""))
+	}
+}
+
+func TestWithoutShardsNothingIsWritten(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a")
+
+	unassigned := w.Main("unassigned", "")
+	assigned := w.Main("assigned", "a")
+	child := w.Child(assigned, "a")
+
+	w.release("a")
+
+	versions := w.Versions(unassigned, assigned, child)
+
+	w.start()
+	c := w.Assigned(v1alpha1.ReasonNoShards)
+	require.Equal(t, metav1.ConditionFalse, c.Status)
+	w.AtRest()
+	require.Equal(t, versions, w.Versions(unassigned, assigned, child))
+
+	w.Join("b")
+	w.Eventually(ringtest.Placed{Shard: "b"}, unassigned, assigned, child)
+}
+
+// A new object may carry the label of a shard that no longer exists: it was restored from a backup, or copied.
+func TestLabelOfGoneShardIsCorrectedAtOnce(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a", "gone")
+	w.start()
+	w.AtRest()
+	w.release("gone")
+	w.AtRest() // the release has been seen
+	require.NoError(t, w.Shards["gone"].Delete(t.Context()))
+	w.AtRest()
+
+	restored := w.Main("restored", "gone")
+	w.Eventually(ringtest.Placed{Shard: "a"}, restored, w.Child(restored, "gone"))
+}
+
+func TestObjectsThatVanishMidMoveHinderNobody(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a", "b")
+
+	var all []*corev1.ConfigMap
+	for _, name := range w.NamesOf("b", 40) {
+		all = append(all, w.Main(name, "b"))
+	}
+
+	w.start("--concurrent-writes=1")
+	w.AtRest()
+	w.release("b")
+
+	for i, cm := range all {
+		if i%2 == 0 {
+			require.NoError(t, w.Client.Delete(t.Context(), cm))
+		} else {
+			w.Eventually(ringtest.Placed{Shard: "a"}, cm)
+		}
+	}
+
+	w.Assigned(v1alpha1.ReasonAllAssigned)
+}
+
+// A leader that stops ends its work immediately, whatever is in progress.
+func TestStopsWithMovesInFlight(t *testing.T) {
+	w := newTestRing(t)
+	w.Join("a", "b")
+
+	for _, name := range w.NamesOf("a", 5) {
+		w.Main(name, "b")
+	}
+
+	held := w.Main("held", "b")
+	stop := w.start("--max-drains-per-shard=1", "--shutdown-grace=15s") // a slower stop is an error
+	require.Eventually(t, func() bool {
+		require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+		return w.Ring.Status.Assignment != nil && w.Ring.Status.Assignment.Draining == 1
+	}, 20*time.Second, 20*time.Millisecond)
+	require.NoError(t, w.Shards["b"].Delete(t.Context())) // objects wait until it is confirmed that their shard is gone
+	w.says(v1alpha1.ReasonMoving, "cannot move yet")
+	stop()
+	require.Equal(t, "b", w.Placed(held).Shard)
+}
