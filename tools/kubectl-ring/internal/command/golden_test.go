@@ -39,7 +39,7 @@ func TestTranscripts(t *testing.T) {
 			{line: "list too much"}, {line: "list --nonsense"},
 		},
 		"get": {
-			{line: "get example"}, {line: "get example -o wide"}, {line: "get example --no-headers"}, {line: "get"}, {line: "get leaving"}, {line: "get released"},
+			{line: "get example"}, {line: "get example -o wide"}, {line: "get example --no-headers"}, {line: "get"}, {line: "get leaving"}, {line: "get released"}, {line: "get inactive"},
 			{line: "get tenants"}, {line: "get tenants --count-objects=false"}, {line: "get tenants --no-headers"},
 			{line: "get example -o name"}, {line: "get example -o json"}, {line: "get -o yaml"},
 		},

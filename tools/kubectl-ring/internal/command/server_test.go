@@ -181,6 +181,8 @@ func (s *server) GetRing(_ context.Context, req *pb.GetRingRequest) (*pb.GetRing
 			Type: "Assigned", Status: "False", Reason: "Deleting", LastTransitionTime: ago(time.Minute),
 			Message: "the ring is being deleted: objects with its labels, as far as is known: 2 (2 websites.example.clusterring.dev)",
 		}}}}, nil
+	case "inactive":
+		return inactive(), nil
 	case "secret":
 		return nil, refuse(codes.PermissionDenied, `user "eve" may not get clusterrings/diagnostics "secret"`, reason("PERMISSION_DENIED"))
 	case "private":
@@ -190,6 +192,25 @@ func (s *server) GetRing(_ context.Context, req *pb.GetRingRequest) (*pb.GetRing
 	default:
 		return nil, refuse(codes.NotFound, "there is no ring "+req.GetName(), reason("RING_NOT_FOUND"))
 	}
+}
+
+// inactive returns a ring with one active shard, beside one that takes over if that is lost, one that stops, and shards
+// that have stopped by themselves or were lost.
+func inactive() *pb.GetRingResponse {
+	const ready, dead, orphaned = pb.ShardState_SHARD_STATE_READY, pb.ShardState_SHARD_STATE_DEAD, pb.ShardState_SHARD_STATE_ORPHANED
+
+	ring := ringExample()
+	ring.Name, ring.Conditions, ring.Shards, ring.AvailableShards = "inactive", nil, 7, 1
+	res := &pb.GetRingResponse{Ring: ring, Shards: []*pb.Shard{
+		{Name: "active", Holder: "active", State: ready, Available: true, Partitions: 16384, Share: 1},
+		{Name: "inactive", Holder: "inactive", State: ready, Standby: true},
+		{Name: "stops", Holder: "stops", State: ready, Stopping: true},
+		{Name: "stopped", State: dead}, {Name: "stopped-long-ago", State: orphaned},
+		{Name: "lost", Holder: "shardlease-controller", State: dead},
+		{Name: "lost-long-ago", Holder: "shardlease-controller", State: orphaned},
+	}}
+
+	return res
 }
 
 // tenants returns a ring whose objects belong together by a label.

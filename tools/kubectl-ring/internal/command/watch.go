@@ -334,7 +334,7 @@ func whyNot(shard *pb.Shard) string {
 	case shard.GetProblem() != "":
 		return shard.GetProblem()
 	case shard.GetStandby():
-		return "it stands by: enough other shards are active"
+		return "it is inactive: enough other shards are active"
 	case shard.GetStopping():
 		return "it stops when its objects are drained"
 	case shard.GetHolder() == "":

@@ -22,7 +22,6 @@ const (
 	ReadyPath = "/readyz"
 
 	headerTimeout = 10 * time.Second
-	stopTimeout   = 5 * time.Second
 )
 
 // Options configure the webhook.
@@ -51,20 +50,11 @@ func Serve(ctx context.Context, o Options) error {
 	mux.HandleFunc(ReadyPath, func(http.ResponseWriter, *http.Request) {})
 	mux.Handle("/", handler)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
-	stopped := make(chan error, 1)
 
-	defer context.AfterFunc(ctx, func() {
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-		defer cancel()
-		stopped <- server.Shutdown(limited)
-	})()
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 
 	if err := server.ServeTLS(listener, o.CertFile, o.KeyFile); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the webhook: %w", err)
-	}
-
-	if err := <-stopped; err != nil {
-		return fmt.Errorf("stop the webhook: %w", err)
 	}
 
 	return nil

@@ -13,7 +13,6 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/clusterring/clusterring/tools/load/internal/result"
-	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 // bench returns a bench with a clock that stands still, and what it shows.
@@ -124,7 +123,7 @@ func TestPlan(t *testing.T) {
 			return func() error { profiled += "end "; return nil }
 		},
 	}
-	with := Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))}
+	with := Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))}
 
 	rows, _, err := p.Do(t.Context(), with)
 	require.EqualError(t, err, "two: broken")
@@ -151,7 +150,7 @@ func TestPlanRefusesRowsThatSayNothing(t *testing.T) {
 		return nil
 	}}}}
 	p := &Plan{Measurements: []Measurement{empty}, Progress: &bytes.Buffer{}}
-	_, _, err := p.Do(t.Context(), Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	_, _, err := p.Do(t.Context(), Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.ErrorContains(t, err, `empty: row "e" has no value`)
 	require.ErrorContains(t, err, `row "x" is not announced`)
 	require.ErrorContains(t, err, `series "y" is not announced`)
@@ -165,7 +164,7 @@ func TestPlanEndsWhenInterrupted(t *testing.T) {
 		return ctx.Err()
 	}}}}
 	p := &Plan{Measurements: []Measurement{first, measurement("never", nil, "n")}, Progress: &bytes.Buffer{}}
-	rows, _, err := p.Do(ctx, Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	rows, _, err := p.Do(ctx, Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.ErrorIs(t, err, interrupted)
 	require.Empty(t, rows)
 }
@@ -190,14 +189,14 @@ func TestReport(t *testing.T) {
 		},
 	}}}
 	p := &Plan{Measurements: []Measurement{m}, Only: regexp.MustCompile("^r"), Progress: &bytes.Buffer{}}
-	rows, series, err := p.Do(t.Context(), Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	rows, series, err := p.Do(t.Context(), Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.NoError(t, err)
 	require.Equal(t, []result.Row{
 		{
 			ID: "r-ratio", Unit: "ms", Values: []float64{2}, FloorTitle: "half", Floor: []float64{1}, Judge: result.JudgeRatio,
-			Target: result.Target{Bound: result.AtMost, Value: 2, Unit: "×"},
+			Target: result.Target{Bound: result.AtMost, Value: 2},
 		},
-		{ID: "r-value", Unit: "ms", Values: []float64{4}, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtLeast, Value: 4, Unit: "ms"}},
+		{ID: "r-value", Unit: "ms", Values: []float64{4}, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtLeast, Value: 4}},
 	}, rows)
 	require.Equal(t, []result.Series{{ID: "r-series", Points: []result.Point{
 		{X: 10, Values: []float64{10, 10}, Floor: []float64{1, 1}}, {X: 20, Values: []float64{20}, Floor: []float64{1}},

@@ -103,7 +103,7 @@ func (c *crew) addPod(ctx context.Context, name string) (types.UID, error) {
 	}
 
 	pod := &corev1.Pod{}
-	if err := c.bench.System.Client.Get(ctx, client.ObjectKey{Namespace: c.fleet.Ring.Namespace, Name: name}, pod); err != nil {
+	if err := c.bench.Local.Client.Get(ctx, client.ObjectKey{Namespace: c.fleet.Ring.Namespace, Name: name}, pod); err != nil {
 		return "", fmt.Errorf("read Pod %s: %w", name, err)
 	}
 
@@ -113,7 +113,7 @@ func (c *crew) addPod(ctx context.Context, name string) (types.UID, error) {
 func (c *crew) record(ctx context.Context) error {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 
-	recorder, err := record.Start(ctx, c.bench.System.Config, record.Options{Labels: record.Labels{Shard: contract.ShardLabel(c.fleet.Ring.Name), Drain: contract.DrainLabel(c.fleet.Ring.Name)}, Objects: []record.Objects{
+	recorder, err := record.Start(ctx, c.bench.Local.Config, record.Options{Labels: record.Labels{Shard: contract.ShardLabel(c.fleet.Ring.Name), Drain: contract.DrainLabel(c.fleet.Ring.Name)}, Objects: []record.Objects{
 		{Kind: check.Website, Namespace: c.fleet.Ring.Namespace}, {Kind: check.ConfigMap, Namespace: c.fleet.Ring.Namespace},
 	}})
 	if err != nil {

@@ -2,10 +2,15 @@
 package render
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 )
@@ -141,3 +146,23 @@ func Bar(fraction float64, width int) string {
 
 // Percent formats a fraction in percent, with one digit after the decimal point.
 func Percent(fraction float64) string { return fmt.Sprintf("%.1f%%", fraction*100) }
+
+// stable includes every field except absent messages, so that scripts find false, 0, and "" in their fields.
+var stable = protojson.MarshalOptions{EmitDefaultValues: true}
+
+// JSON returns a message as protojson, with the field names of the API in lowerCamelCase. It is compact, because protojson varies its white
+// space on purpose.
+func JSON(message proto.Message) ([]byte, error) {
+	var b bytes.Buffer
+
+	loose, err := stable.Marshal(message)
+	if err == nil {
+		err = json.Compact(&b, loose)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("write the answer: %w", err)
+	}
+
+	return b.Bytes(), nil
+}
