@@ -81,7 +81,8 @@ func (o *output) parse() error {
 
 	o.template = jsonpath.New("output").AllowMissingKeys(true)
 	if err := o.template.Parse(text); text == "" || err != nil {
-		return failure.New("write it as in jsonpath='{.ring.name}', with the fields that -o json prints", "--output: %q is not a template: %w",
+		return failure.New("write it as in jsonpath='{.ring.name}', with the fields that -o json prints",
+			"--output: %q is not a template: %w",
 			text, cmp.Or(err, errors.New("it is empty")))
 	}
 
@@ -190,8 +191,8 @@ func (o *output) table(columns []string, wide ...string) *render.Table {
 // paint returns the text in the style if colours are enabled.
 func (a *app) paint(style render.Style, text string) string { return style.Paint(text, a.colour) }
 
-// word formats the value of an enum for people: SHARD_STATE_READY is "ready". An unknown value is formatted as its number. The
-// unspecified value is empty.
+// word formats the value of an enum for people: SHARD_STATE_READY is "ready". An unknown value is formatted as its
+// number. The unspecified value is empty.
 func word(value interface{ String() string }, prefix string) string {
 	name, ok := strings.CutPrefix(value.String(), prefix+"_")
 	if !ok {
@@ -229,7 +230,8 @@ func shardState(shard *pb.Shard) render.Cell {
 		return styled("stopping")
 	}
 
-	if s := shard.GetState(); shard.GetHolder() == "" && (s == pb.ShardState_SHARD_STATE_DEAD || s == pb.ShardState_SHARD_STATE_ORPHANED) {
+	if s := shard.GetState(); shard.GetHolder() == "" &&
+		(s == pb.ShardState_SHARD_STATE_DEAD || s == pb.ShardState_SHARD_STATE_ORPHANED) {
 		return styled("released")
 	}
 
@@ -242,7 +244,8 @@ func assignmentState(state pb.AssignmentState) render.Cell {
 
 // styles are those of words; others are plain.
 var styles = map[string]render.Style{
-	"ready": render.Good, "inactive": render.Good, "stopping": render.Warn, "expired": render.Warn, "uncertain": render.Warn, "dead": render.Bad, "orphaned": render.Bad,
+	"ready": render.Good, "inactive": render.Good, "stopping": render.Warn, "expired": render.Warn,
+	"uncertain": render.Warn, "dead": render.Bad, "orphaned": render.Bad,
 	"assigned": render.Good, "misplaced": render.Warn, "draining": render.Warn,
 	"dead shard": render.Bad, "unassigned": render.Bad, "foreign": render.Bad,
 	"unknown": render.Warn,

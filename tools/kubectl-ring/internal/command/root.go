@@ -179,7 +179,8 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return failure.New("see "+cmd.CommandPath()+" --help", "%w", err)
 	})
-	root.AddCommand(a.list(), a.get(), a.locate(), a.explain(), a.assignments(), a.simulate(), a.watch(), a.advise(), a.version(), a.completion())
+	root.AddCommand(a.list(), a.get(), a.locate(), a.explain(), a.assignments(), a.simulate(), a.watch(), a.advise(),
+		a.version(), a.completion())
 
 	for _, cmd := range root.Commands() {
 		cmd.DisableFlagsInUseLine = true
@@ -188,11 +189,14 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// environment sets flags that are not on the command line from variables of the environment. No variable turns off the verification of the server.
+// environment sets flags that are not on the command line from variables of the environment. No variable turns off the
+// verification of the server.
 func (a *app) environment(cmd *cobra.Command) error {
 	flags := cmd.Flags()
 
-	for _, name := range []string{"endpoint", "service-namespace", "service-account", "plaintext", "ca-file", "server-name"} {
+	for _, name := range []string{
+		"endpoint", "service-namespace", "service-account", "plaintext", "ca-file", "server-name",
+	} {
 		variable := "KUBECTL_RING_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 
 		value := a.Getenv(variable)
@@ -232,7 +236,8 @@ func (a *app) config() (*rest.Config, error) {
 
 	config, err := a.kube.ToRESTConfig()
 	if err != nil {
-		return nil, failure.New("check --kubeconfig, KUBECONFIG, --context, --cluster and --user", "read the kubeconfig: %w", err)
+		return nil, failure.New("check --kubeconfig, KUBECONFIG, --context, --cluster and --user", "read the kubeconfig: %w",
+			err)
 	}
 
 	return config, nil
@@ -322,8 +327,9 @@ func oneOf(flag, value string, known []string) error {
 	return failure.New("use one of "+strings.Join(known, ", "), "%s: there is no %q", flag, value)
 }
 
-// Version is the released version of this build. Set it with
-// -ldflags "-X github.com/clusterring/clusterring/tools/kubectl-ring/internal/command.Version=v1.2.3". Empty: the version from go install.
+// Version is the released version of this build. Set it with -ldflags "-X
+// github.com/clusterring/clusterring/tools/kubectl-ring/internal/command.Version=v1.2.3". Empty: the version from go
+// install.
 var Version = ""
 
 func init() {
@@ -344,8 +350,9 @@ func versionText() string {
 
 func (a *app) version() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Show the version of this program", Args: arguments(0, 0), ValidArgsFunction: cobra.NoFileCompletions,
-		Run: func(*cobra.Command, []string) { fmt.Fprint(a.Out, versionText()) },
+		Use: "version", Short: "Show the version of this program", Args: arguments(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		Run:               func(*cobra.Command, []string) { fmt.Fprint(a.Out, versionText()) },
 	}
 }
 
@@ -385,7 +392,9 @@ func complete(cmd *cobra.Command, flag string, completion cobra.CompletionFunc) 
 }
 
 // suggest asks the server for completions. If that fails, there are none, and shells that can show a hint show why.
-func (a *app) suggest(cmd *cobra.Command, words func(context.Context, *asker) ([]string, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (a *app) suggest(
+	cmd *cobra.Command, words func(context.Context, *asker) ([]string, error),
+) ([]cobra.Completion, cobra.ShellCompDirective) {
 	// The context of the command is not set during completion.
 	ctx, cancel := context.WithTimeout(cmd.Root().Context(), patience)
 	defer cancel()
@@ -416,7 +425,9 @@ func (a *app) suggest(cmd *cobra.Command, words func(context.Context, *asker) ([
 }
 
 // suggestOf asks the server for completions from the state of a ring.
-func (a *app) suggestOf(cmd *cobra.Command, ring string, words func(*pb.GetRingResponse) []string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (a *app) suggestOf(
+	cmd *cobra.Command, ring string, words func(*pb.GetRingResponse) []string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
 		res, err := s.GetRing(ctx, &pb.GetRingRequest{Name: ring})
 		return words(res), err
@@ -436,7 +447,9 @@ func (a *app) completeRing(cmd *cobra.Command, args []string, _ string) ([]cobra
 }
 
 // completeRingThenResource completes with names of rings, then with the resources of the ring.
-func (a *app) completeRingThenResource(cmd *cobra.Command, args []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (a *app) completeRingThenResource(
+	cmd *cobra.Command, args []string, toComplete string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
 	switch len(args) {
 	case 0:
 		return a.completeRing(cmd, args, toComplete)
@@ -471,7 +484,9 @@ func resourceNames(rings ...*pb.Ring) []string {
 }
 
 // completeShardOfArgument completes a flag with the shards of the ring that is the first argument.
-func (a *app) completeShardOfArgument(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (a *app) completeShardOfArgument(
+	cmd *cobra.Command, args []string, _ string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -480,7 +495,9 @@ func (a *app) completeShardOfArgument(cmd *cobra.Command, args []string, _ strin
 }
 
 // completeType completes TYPE/ with the resources of all rings. The server does not know the names of objects.
-func (a *app) completeType(cmd *cobra.Command, _ []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (a *app) completeType(
+	cmd *cobra.Command, _ []string, toComplete string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if strings.Contains(toComplete, "/") {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

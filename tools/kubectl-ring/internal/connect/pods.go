@@ -85,7 +85,8 @@ func FindPod(ctx context.Context, client typedcorev1.PodsGetter, service *corev1
 	}
 
 	if len(service.Spec.Selector) == 0 {
-		return Target{}, failure.New("name a server with --endpoint", "Service %s/%s selects no pods", service.Namespace, service.Name)
+		return Target{}, failure.New("name a server with --endpoint", "Service %s/%s selects no pods", service.Namespace,
+			service.Name)
 	}
 
 	selector := labels.SelectorFromSet(service.Spec.Selector).String()
@@ -167,14 +168,15 @@ func containerPort(pod *corev1.Pod, port *corev1.ServicePort) (int32, error) {
 		}
 	}
 
-	return 0, failure.New("name the container's port so", "pod %s/%s has no port named %s", pod.Namespace, pod.Name, port.TargetPort.StrVal)
+	return 0, failure.New("name the container's port so", "pod %s/%s has no port named %s", pod.Namespace, pod.Name,
+		port.TargetPort.StrVal)
 }
 
 // Tunnel returns a connection to a port of a pod. It stops when ctx ends. The connection outlives ctx.
 type Tunnel func(ctx context.Context, target Target) (net.Conn, error)
 
-// NewTunnel returns a tunnel through the API server, as in kubectl port-forward: SPDY over a websocket, or plain SPDY if the API server or
-// a proxy does not support that.
+// NewTunnel returns a tunnel through the API server, as in kubectl port-forward: SPDY over a websocket, or plain SPDY
+// if the API server or a proxy does not support that.
 func NewTunnel(config *rest.Config) Tunnel {
 	return func(ctx context.Context, target Target) (net.Conn, error) { return tunnel(ctx, config, target) }
 }
@@ -217,7 +219,8 @@ func dialerTo(config *rest.Config, target Target) (httpstream.Dialer, error) {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
 
-	address := client.RESTClient().Post().Resource("pods").Namespace(target.Namespace).Name(target.Pod).SubResource("portforward").URL()
+	address := client.RESTClient().Post().Resource("pods").Namespace(target.Namespace).Name(target.Pod).
+		SubResource("portforward").URL()
 
 	transport, upgrader, err := spdy.RoundTripperFor(config)
 	if err != nil {

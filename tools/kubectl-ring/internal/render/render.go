@@ -49,8 +49,8 @@ func (s Style) Paint(text string, colour bool) string {
 // gap separates columns.
 const gap = 3
 
-// Table aligns rows in columns. Flush writes the rows. Columns keep their widths after a flush and only grow, so that a long list
-// can be written in parts. A table is not safe for concurrent use.
+// Table aligns rows in columns. Flush writes the rows. Columns keep their widths after a flush and only grow, so that a
+// long list can be written in parts. A table is not safe for concurrent use.
 type Table struct {
 	// W receives the rows.
 	W io.Writer
@@ -127,7 +127,8 @@ func (t *Table) Flush() error {
 // blocks are the eighths of a character, from zero to seven.
 var blocks = []rune(" ▏▎▍▌▋▊▉")
 
-// Bar draws a fraction from 0 to 1 as a bar. The bar for 1 is width characters long. Any fraction above zero is visible.
+// Bar draws a fraction from 0 to 1 as a bar. The bar for 1 is width characters long. Any fraction above zero is
+// visible.
 func Bar(fraction float64, width int) string {
 	fraction = min(max(fraction, 0), 1)
 
@@ -150,8 +151,8 @@ func Percent(fraction float64) string { return fmt.Sprintf("%.1f%%", fraction*10
 // stable includes every field except absent messages, so that scripts find false, 0, and "" in their fields.
 var stable = protojson.MarshalOptions{EmitDefaultValues: true}
 
-// JSON returns a message as protojson, with the field names of the API in lowerCamelCase. It is compact, because protojson varies its white
-// space on purpose.
+// JSON returns a message as protojson, with the field names of the API in lowerCamelCase. It is compact, because
+// protojson varies its white space on purpose.
 func JSON(message proto.Message) ([]byte, error) {
 	var b bytes.Buffer
 

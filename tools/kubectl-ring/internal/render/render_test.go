@@ -43,8 +43,8 @@ func TestTableGrows(t *testing.T) {
 	require.Equal(t, 4, strings.Count(out.String(), "\n"))
 }
 
-// Whatever names and messages contain, a terminal gets one line for each row, and no character that it obeys: no control character of
-// any kind, and none that reorders or hides what follows.
+// Whatever names and messages contain, a terminal gets one line for each row, and no character that it obeys: no
+// control character of any kind, and none that reorders or hides what follows.
 func FuzzTerminal(f *testing.F) {
 	f.Add("name", "a message")
 	f.Add("\x1b]0;title\x07", "\x1b[2J\r\n\t\v\f\x00\x7f")

@@ -96,9 +96,11 @@ The exit code is 1 if a measurement fails.`,
 	flags.StringVar(&r.only, "only", "", "`regexp` that selects rows and series by their ids (default all)")
 	flags.IntVar(&r.rounds, "rounds", 0, "`number` of rounds of each measurement (default 3 at scale small, else 5)")
 	flags.StringVar(&r.out, "out", filepath.Join("dist", "load"), "`directory` of the report")
-	flags.BoolVar(&r.profile, "profile", false, "also write CPU and heap profiles of the services and the API server for each measurement")
+	flags.BoolVar(&r.profile, "profile", false, "also write CPU and heap profiles of the services and the API server "+
+		"for each measurement")
 	flags.StringVar(&r.binDir, "bin-dir", "bin", "`directory` with the binaries that make build builds")
-	flags.StringVar(&r.assets, "assets", "", "`directory` with etcd and kube-apiserver (default: $KUBEBUILDER_ASSETS, else those of make control-plane, built if necessary)")
+	flags.StringVar(&r.assets, "assets", "", "`directory` with etcd and kube-apiserver (default: $KUBEBUILDER_ASSETS, "+
+		"else those of make control-plane, built if necessary)")
 
 	return c
 }
@@ -203,7 +205,9 @@ func (r *runner) measure(ctx context.Context) (rows []result.Row, series []resul
 		}
 	}
 
-	b.Local, err = target.Start(ctx, target.Options{BinDir: r.binDir, Assets: r.assets, Profile: r.profile, Progress: r.plan.Progress})
+	b.Local, err = target.Start(ctx, target.Options{
+		BinDir: r.binDir, Assets: r.assets, Profile: r.profile, Progress: r.plan.Progress,
+	})
 	if b.Local != nil {
 		defer func() {
 			fmt.Fprintln(r.plan.Progress, "==> stopping everything")

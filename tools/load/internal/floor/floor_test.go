@@ -31,7 +31,8 @@ func TestHandler(t *testing.T) {
 		`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u1","object":{"metadata":{"name":"x"}}}}`)))
 	require.Equal(t, http.StatusOK, answer.Code)
 	require.JSONEq(t, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"u1","allowed":true,"patchType":"JSONPatch",`+
-		`"patch":"W3sib3AiOiJhZGQiLCJwYXRoIjoiL21ldGFkYXRhL2xhYmVscyIsInZhbHVlIjp7ImV4YW1wbGUuY29tL3NoYXJkIjoiYSJ9fV0="}}`, answer.Body.String())
+		`"patch":"W3sib3AiOiJhZGQiLCJwYXRoIjoiL21ldGFkYXRhL2xhYmVscyIsInZhbHVlIjp7ImV4YW1wbGUuY29tL3NoYXJkIjoiYSJ9fV0="}}`,
+		answer.Body.String())
 
 	for _, body := range []string{"", "{}"} {
 		answer = httptest.NewRecorder()
@@ -49,13 +50,17 @@ func TestServe(t *testing.T) {
 
 	done := make(chan error, 1)
 	go func() {
-		done <- floor.Serve(ctx, floor.Options{Address: free[0], CertFile: certificate.CertFile, KeyFile: certificate.KeyFile, Label: "l", Value: "v"})
+		done <- floor.Serve(ctx, floor.Options{
+			Address: free[0], CertFile: certificate.CertFile, KeyFile: certificate.KeyFile, Label: "l", Value: "v",
+		})
 	}()
 
 	authorities := x509.NewCertPool()
 	require.True(t, authorities.AppendCertsFromPEM(certificate.CA))
 
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
+	}
 	defer transport.CloseIdleConnections()
 
 	client := &http.Client{Transport: transport}
@@ -64,7 +69,8 @@ func TestServe(t *testing.T) {
 		return err == nil && response.Body.Close() == nil && response.StatusCode == http.StatusOK
 	}, 20*time.Second, 10*time.Millisecond)
 
-	response, err := client.Post("https://"+free[0]+"/webhook", "application/json", bytes.NewReader([]byte(`{"request":{"uid":"u"}}`)))
+	response, err := client.Post("https://"+free[0]+"/webhook", "application/json",
+		bytes.NewReader([]byte(`{"request":{"uid":"u"}}`)))
 	require.NoError(t, err)
 	body, err := io.ReadAll(response.Body)
 	require.NoError(t, err)

@@ -1,5 +1,5 @@
-// Package floor is a minimal admission webhook: it decodes a review from the API server, and answers with a patch that adds a constant
-// label. The cost of a real webhook beyond this floor is the cost of its own work.
+// Package floor is a minimal admission webhook: it decodes a review from the API server, and answers with a patch that
+// adds a constant label. The cost of a real webhook beyond this floor is the cost of its own work.
 package floor
 
 import (
@@ -49,7 +49,9 @@ func Serve(ctx context.Context, o Options) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc(ReadyPath, func(http.ResponseWriter, *http.Request) {})
 	mux.Handle("/", handler)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+	server := &http.Server{
+		Handler: mux, ReadHeaderTimeout: headerTimeout, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+	}
 
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 
@@ -62,7 +64,9 @@ func Serve(ctx context.Context, o Options) error {
 
 // Handler answers reviews. It decodes and encodes the Kubernetes types with encoding/json, as most webhooks do.
 func Handler(label, value string) (http.Handler, error) {
-	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/metadata/labels", "value": map[string]string{label: value}}})
+	patch, err := json.Marshal([]map[string]any{{
+		"op": "add", "path": "/metadata/labels", "value": map[string]string{label: value},
+	}})
 	if err != nil {
 		return nil, fmt.Errorf("encode the patch: %w", err)
 	}

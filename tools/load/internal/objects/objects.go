@@ -1,5 +1,5 @@
-// Package objects creates, patches, deletes, and counts objects in bulk. On this machine it costs little more than HTTP: bodies are
-// bytes, responses are not decoded, and only the concurrency limits the rate.
+// Package objects creates, patches, deletes, and counts objects in bulk. On this machine it costs little more than
+// HTTP: bodies are bytes, responses are not decoded, and only the concurrency limits the rate.
 package objects
 
 import (
@@ -29,8 +29,8 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
-// TurnLabel is the label that measurements change to cause a write without a consequence. The rebalancer may write it: to its admission
-// policy it is a drain label, but of no ring.
+// TurnLabel is the label that measurements change to cause a write without a consequence. The rebalancer may write it:
+// to its admission policy it is a drain label, but of no ring.
 const TurnLabel = contract.LabelDrainPrefix + "load-turn"
 
 const (
@@ -41,7 +41,8 @@ const (
 	maxAnswer = 64 << 10
 )
 
-// Client sends requests to an API server over several HTTP/2 connections. Create it with [New]; it is safe for concurrent use.
+// Client sends requests to an API server over several HTTP/2 connections. Create it with [New]; it is safe for
+// concurrent use.
 type Client struct {
 	// Metadata reads decoded metadata over one of the connections.
 	Metadata metadata.Interface
@@ -52,8 +53,8 @@ type Client struct {
 	next       atomic.Uint64
 }
 
-// New returns a client with the given number of connections. Each connection carries at most 250 concurrent requests, so
-// the maximum concurrency is connections × 250. Call Close when the client is no longer needed.
+// New returns a client with the given number of connections. Each connection carries at most 250 concurrent requests,
+// so the maximum concurrency is connections × 250. Call Close when the client is no longer needed.
 func New(config *rest.Config, connections int) (*Client, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
@@ -107,8 +108,8 @@ type Request struct {
 	Accept string
 }
 
-// Do sends a request and copies the response into answer, or discards it if answer is nil. Errors of the API server are an
-// [apierrors.APIStatus], so that functions such as apierrors.IsNotFound work.
+// Do sends a request and copies the response into answer, or discards it if answer is nil. Errors of the API server are
+// an [apierrors.APIStatus], so that functions such as apierrors.IsNotFound work.
 func (c *Client) Do(ctx context.Context, r Request, answer io.Writer) error {
 	request, err := http.NewRequestWithContext(ctx, r.Method, c.base+r.Path, bytes.NewReader(r.Body))
 	if err != nil {
@@ -172,9 +173,13 @@ type Kind struct {
 // The kinds that measurements create.
 var (
 	ConfigMaps = Kind{schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "ConfigMap"}
-	Websites   = Kind{schema.GroupVersionResource{Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "websites"}, "Website"}
-	Pods       = Kind{schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "Pod"}
-	Leases     = Kind{schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, "Lease"}
+	Websites   = Kind{schema.GroupVersionResource{
+		Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "websites",
+	}, "Website"}
+	Pods   = Kind{schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "Pod"}
+	Leases = Kind{
+		schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, "Lease",
+	}
 )
 
 // Deployments are the main resource of rings without main objects.
@@ -255,7 +260,8 @@ func (c *Client) Create(ctx context.Context, b Batch) error {
 	})
 }
 
-// DryRun creates the first object of the batch with a dry run, which calls admission webhooks, and returns its metadata.
+// DryRun creates the first object of the batch with a dry run, which calls admission webhooks, and returns its
+// metadata.
 func (c *Client) DryRun(ctx context.Context, b Batch) (*metav1.PartialObjectMetadata, error) {
 	body, err := b.Body(0)
 	if err != nil {
@@ -263,7 +269,9 @@ func (c *Client) DryRun(ctx context.Context, b Batch) (*metav1.PartialObjectMeta
 	}
 
 	var answer bytes.Buffer
-	if err := c.Do(ctx, Request{Method: http.MethodPost, Path: b.Kind.Path(b.Namespace, "") + "?dryRun=" + metav1.DryRunAll, Body: body}, &answer); err != nil {
+	if err := c.Do(ctx, Request{
+		Method: http.MethodPost, Path: b.Kind.Path(b.Namespace, "") + "?dryRun=" + metav1.DryRunAll, Body: body,
+	}, &answer); err != nil {
 		return nil, err
 	}
 
@@ -289,7 +297,8 @@ func (c *Client) MergePatch(ctx context.Context, path string, patch any) error {
 		return fmt.Errorf("encode a patch of %s: %w", path, err)
 	}
 
-	return c.Do(ctx, Request{Method: http.MethodPatch, Path: path, ContentType: string(types.MergePatchType), Body: body}, nil)
+	return c.Do(ctx, Request{Method: http.MethodPatch, Path: path, ContentType: string(types.MergePatchType), Body: body},
+		nil)
 }
 
 // Delete deletes the objects of a batch. It ignores objects that are already gone.
@@ -348,8 +357,8 @@ func (c *Client) List(ctx context.Context, s Selection) ([]metav1.PartialObjectM
 	}
 }
 
-// Each calls do with 0 to n-1, with at most the given concurrency. After the first error, it starts no further calls, and
-// returns the error.
+// Each calls do with 0 to n-1, with at most the given concurrency. After the first error, it starts no further calls,
+// and returns the error.
 func Each(ctx context.Context, n, concurrency int, do func(ctx context.Context, i int) error) error {
 	group, each := errgroup.WithContext(ctx)
 	group.SetLimit(concurrency)
@@ -381,9 +390,11 @@ type Watch struct {
 	err       error
 }
 
-// Watch calls see for each selected object, as an added one, and then for each change, one call at a time. A broken watch resumes where it
-// has ended. Call Stop on the result.
-func (c *Client) Watch(ctx context.Context, see func(event watch.EventType, of Kind, o *metav1.PartialObjectMetadata), what ...Selection) (*Watch, error) {
+// Watch calls see for each selected object, as an added one, and then for each change, one call at a time. A broken
+// watch resumes where it has ended. Call Stop on the result.
+func (c *Client) Watch(
+	ctx context.Context, see func(event watch.EventType, of Kind, o *metav1.PartialObjectMetadata), what ...Selection,
+) (*Watch, error) {
 	w := &Watch{}
 	ctx, w.cancel = context.WithCancel(ctx)
 
@@ -424,10 +435,11 @@ func (w *Watch) update(change func()) {
 	}
 }
 
-// Until waits until the condition holds. The condition is called after each event, never at the same time as see. The text what describes
-// it in the error.
+// Until waits until the condition holds. The condition is called after each event, never at the same time as see. The
+// text what describes it in the error.
 func (w *Watch) Until(ctx context.Context, what string, condition func() bool) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("wait until %s: it has taken more than %s", what, patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, patience,
+		fmt.Errorf("wait until %s: it has taken more than %s", what, patience))
 	defer cancel()
 
 	done := make(chan struct{})

@@ -50,8 +50,9 @@ var themes = []struct {
 }{{ground, "#0F172A"}, {ink, "#CBD5E1"}, {lines, "#283548"}, {blue, "#60A5FA"}, {band, "#1E3A6E"}, {brown, "#FBBF24"}}
 
 // picture returns the plot of a series as SVG: a line through the medians, a band from the lowest to the highest round,
-// and a dashed line for the floor. It follows the light or dark theme of its reader. The result does not depend on the order of the points. Points without a value are omitted. It returns
-// an error if no point remains, or if a figure is negative or not finite.
+// and a dashed line for the floor. It follows the light or dark theme of its reader. The result does not depend on the
+// order of the points. Points without a value are omitted. It returns an error if no point remains, or if a figure is
+// negative or not finite.
 func picture(s *result.Series) (string, error) {
 	points := slices.DeleteFunc(slices.Clone(s.Points), func(p result.Point) bool { return len(p.Values) == 0 })
 	slices.SortStableFunc(points, func(a, b result.Point) int { return cmp.Compare(a.X, b.X) })
@@ -66,7 +67,8 @@ func picture(s *result.Series) (string, error) {
 		}
 
 		m, l, h := result.Spread(p.Values)
-		median, low, high = append(median, plotter.XY{X: p.X, Y: m}), append(low, plotter.XY{X: p.X, Y: l}), append(high, plotter.XY{X: p.X, Y: h})
+		median, low, high = append(median, plotter.XY{X: p.X, Y: m}), append(low, plotter.XY{X: p.X, Y: l}),
+			append(high, plotter.XY{X: p.X, Y: h})
 
 		if f, _, _ := result.Spread(p.Floor); !math.IsNaN(f) {
 			floor = append(floor, plotter.XY{X: p.X, Y: f})
@@ -135,8 +137,8 @@ func empty(title string) *plot.Plot {
 	return p
 }
 
-// horizontal makes the axis logarithmic, because what a cost grows with does so by factors. Its ticks are where something was measured, from
-// the right, since the largest has the most to say.
+// horizontal makes the axis logarithmic, because what a cost grows with does so by factors. Its ticks are where
+// something was measured, from the right, since the largest has the most to say.
 func horizontal(p *plot.Plot, points []result.Point) {
 	first := slices.IndexFunc(points, func(p result.Point) bool { return p.X > 0 })
 	p.X.Min, p.X.Max = points[0].X, points[len(points)-1].X
@@ -168,8 +170,8 @@ func horizontal(p *plot.Plot, points []result.Point) {
 	p.X.Tick.Marker = ticks
 }
 
-// vertical begins at zero, so that heights can be compared; at 1 for ratios above it, of which 1 is the ideal. Only what differs by large
-// factors is drawn logarithmically.
+// vertical begins at zero, so that heights can be compared; at 1 for ratios above it, of which 1 is the ideal. Only
+// what differs by large factors is drawn logarithmically.
 func vertical(p *plot.Plot, values plotter.XYs, unit string) {
 	_, _, lowest, most := plotter.XYRange(values)
 	p.Y.Min, p.Y.Max = 0, most
@@ -238,8 +240,8 @@ func wrapped(title string) string {
 	return b.String()
 }
 
-// svg draws a plot. Fixed colors become variables, which the style of the picture sets for both themes. The title is for
-// those who cannot see it.
+// svg draws a plot. Fixed colors become variables, which the style of the picture sets for both themes. The title is
+// for those who cannot see it.
 func svg(title string, p *plot.Plot) string {
 	canvas := vgsvg.New(width, height)
 	whole := draw.New(canvas)

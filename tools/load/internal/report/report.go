@@ -1,5 +1,5 @@
-// Package report renders the results of a run: as a Markdown page, as a table for terminals, as JSON, and as plots. The caller writes the
-// files.
+// Package report renders the results of a run: as a Markdown page, as a table for terminals, as JSON, and as plots. The
+// caller writes the files.
 package report
 
 import (
@@ -23,8 +23,8 @@ const (
 	Data = "report.json"
 )
 
-// Files returns all files of a report by name, for one directory. It returns an error if a series cannot be drawn or the report cannot be
-// encoded as JSON.
+// Files returns all files of a report by name, for one directory. It returns an error if a series cannot be drawn or
+// the report cannot be encoded as JSON.
 func Files(r *result.Report) (map[string][]byte, error) {
 	files, err := Pictures(r)
 	if err != nil {
@@ -86,13 +86,16 @@ art is the result of other software in the same measurement. CPU is the CPU time
 func results(r *result.Report) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s.\n\n", about(r))
-	b.WriteString("| measurement | floor | prior art | target | result: median (range) | met |\n|---|---|---|---|---|---|\n")
+	b.WriteString("| measurement | floor | prior art | target | result: median (range) | met " +
+		"|\n|---|---|---|---|---|---|\n")
 
 	notes := notesOf(r)
 	for i := range r.Rows {
 		row := lineOf(&r.Rows[i])
 
-		cells := []string{row.title + marks(notes, r.Rows[i].Notes), row.floor(), row.priorArt, row.target, row.result(), row.met}
+		cells := []string{
+			row.title + marks(notes, r.Rows[i].Notes), row.floor(), row.priorArt, row.target, row.result(), row.met,
+		}
 		for i := range cells {
 			cells[i] = strings.NewReplacer("|", `\|`, "\n", " ").Replace(cells[i])
 		}
@@ -143,7 +146,8 @@ func plots(r *result.Report, dir string) string {
 	links := make([]string, 0, len(r.Series))
 	for i := range r.Series {
 		s := &r.Series[i]
-		links = append(links, fmt.Sprintf("![%s](%s%s)\n", strings.NewReplacer("[", "(", "]", ")").Replace(s.Title), dir, pictureOf(s)))
+		links = append(links, fmt.Sprintf("![%s](%s%s)\n", strings.NewReplacer("[", "(", "]", ")").Replace(s.Title), dir,
+			pictureOf(s)))
 	}
 
 	return strings.Join(links, "\n")
@@ -174,12 +178,14 @@ func about(r *result.Report) string {
 	}
 
 	return fmt.Sprintf("%s on %s, at scale %s, in %s, on %s",
-		begin, r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Scale, time.Duration(r.Took*float64(time.Second)).Round(time.Second), strings.Join(machine, ", "))
+		begin, r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Scale,
+		time.Duration(r.Took*float64(time.Second)).Round(time.Second), strings.Join(machine, ", "))
 }
 
-// Splice replaces two parts of a Markdown page: the part between the lines "<!-- results -->" and "<!-- end of results -->" with the table
-// of the report, and the part between "<!-- plots -->" and "<!-- end of plots -->" with links to the files of [Pictures]. pictures is their
-// directory relative to the page. It returns an error unless the page has exactly one of each of these lines, in this order.
+// Splice replaces two parts of a Markdown page: the part between the lines "<!-- results -->" and "<!-- end of results
+// -->" with the table of the report, and the part between "<!-- plots -->" and "<!-- end of plots -->" with links to
+// the files of [Pictures]. pictures is their directory relative to the page. It returns an error unless the page has
+// exactly one of each of these lines, in this order.
 func Splice(page string, r *result.Report, pictures string) (string, error) {
 	if pictures != "" && !strings.HasSuffix(pictures, "/") {
 		pictures += "/"
@@ -200,7 +206,8 @@ func between(page, name, text string) (string, error) {
 
 	_, after, closed := strings.Cut(rest, end)
 	if !ok || !closed || strings.Count(page, begin) != 1 || strings.Count(page, end) != 1 {
-		return "", fmt.Errorf("the page must have one line %q and, after it, one line %q", strings.TrimSpace(begin), strings.TrimSpace(end))
+		return "", fmt.Errorf("the page must have one line %q and, after it, one line %q", strings.TrimSpace(begin),
+			strings.TrimSpace(end))
 	}
 
 	return before + begin + text + end + after, nil
@@ -332,7 +339,8 @@ func orNothing(text string) string {
 	return text
 }
 
-// Print writes the table for a terminal, with one line per row. Lines of missed targets begin with "!". Errors are those of out.
+// Print writes the table for a terminal, with one line per row. Lines of missed targets begin with "!". Errors are
+// those of out.
 func Print(out io.Writer, r *result.Report) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, " \tMEASUREMENT\tRESULT\tRANGE\tTARGET\tPRIOR ART\tMEASURED\tFLOOR")
@@ -345,7 +353,8 @@ func Print(out io.Writer, r *result.Report) error {
 		if !row.Met() {
 			mark = "!"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", mark, l.title, l.median, orNothing(l.spread), l.target, l.priorArt, orNothing(l.measured),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", mark, l.title, l.median, orNothing(l.spread), l.target, l.priorArt,
+			orNothing(l.measured),
 			orNothing(l.floorMedian))
 	}
 

@@ -1,6 +1,6 @@
-// Package result defines the results of a run: rows with a value, a floor, and a target, and series that show how a cost
-// grows. It encodes and decodes them as JSON, and formats their numbers for people: with significant digits only, commas
-// between thousands, and units.
+// Package result defines the results of a run: rows with a value, a floor, and a target, and series that show how a
+// cost grows. It encodes and decodes them as JSON, and formats their numbers for people: with significant digits only,
+// commas between thousands, and units.
 package result
 
 import (
@@ -143,8 +143,8 @@ func Column[T any](list []T, figure func(T) float64) []float64 {
 	return figures
 }
 
-// Ratios returns value / floor, round by round. Where both are zero it is 1, where only the floor is, it is infinite. Rounds
-// without a floor are left out.
+// Ratios returns value / floor, round by round. Where both are zero it is 1, where only the floor is, it is infinite.
+// Rounds without a floor are left out.
 func Ratios(values, floor []float64) []float64 {
 	ratios := make([]float64, 0, len(values))
 	for i := range min(len(values), len(floor)) {
@@ -168,7 +168,8 @@ func (r *Row) Result() (median, low, high float64) {
 	return Spread(r.Values)
 }
 
-// Met reports whether the median keeps the target. It is true for a row without a target, and false for a row without a result.
+// Met reports whether the median keeps the target. It is true for a row without a target, and false for a row without a
+// result.
 func (r *Row) Met() bool {
 	median, _, _ := r.Result()
 	switch r.Target.Bound {
@@ -185,7 +186,9 @@ func (r *Row) Met() bool {
 func (r *Row) Check() error {
 	known := r.Judge == JudgeValue || r.Judge == JudgeRatio
 
-	finite := !slices.ContainsFunc(slices.Concat(r.Values, r.Floor), func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
+	finite := !slices.ContainsFunc(slices.Concat(r.Values, r.Floor), func(v float64) bool {
+		return math.IsNaN(v) || math.IsInf(v, 0)
+	})
 	switch {
 	case len(r.Values) == 0:
 		return fmt.Errorf("row %q has no value", r.ID)
@@ -222,8 +225,8 @@ func (r *Report) Write(out io.Writer) error {
 	return nil
 }
 
-// Number formats a number with about three digits ("1.05", "12.3"), and integers with all their digits ("1,234"). NaN is "–", infinity
-// is "∞".
+// Number formats a number with about three digits ("1.05", "12.3"), and integers with all their digits ("1,234"). NaN
+// is "–", infinity is "∞".
 func Number(v float64) string {
 	switch magnitude := math.Abs(v); {
 	case math.IsNaN(v):

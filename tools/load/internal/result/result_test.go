@@ -36,13 +36,19 @@ func TestMet(t *testing.T) {
 		row Row
 		met bool
 	}{
-		"at most, below":      {Row{Judge: JudgeValue, Values: []float64{1}, Target: Target{Bound: AtMost, Value: 2}}, true},
-		"at most, equal":      {Row{Judge: JudgeValue, Values: []float64{2}, Target: Target{Bound: AtMost, Value: 2}}, true},
-		"at most, above":      {Row{Judge: JudgeValue, Values: []float64{3}, Target: Target{Bound: AtMost, Value: 2}}, false},
-		"at least, below":     {Row{Judge: JudgeValue, Values: []float64{1}, Target: Target{Bound: AtLeast, Value: 2}}, false},
-		"at least, equal":     {Row{Judge: JudgeValue, Values: []float64{2}, Target: Target{Bound: AtLeast, Value: 2}}, true},
-		"the median counts":   {Row{Judge: JudgeValue, Values: []float64{1, 1, 9}, Target: Target{Bound: AtMost, Value: 2}}, true},
-		"the ratio counts":    {Row{Judge: JudgeRatio, Values: []float64{9}, Floor: []float64{9}, Target: Target{Bound: AtMost, Value: 2}}, true},
+		"at most, below": {Row{Judge: JudgeValue, Values: []float64{1}, Target: Target{Bound: AtMost, Value: 2}}, true},
+		"at most, equal": {Row{Judge: JudgeValue, Values: []float64{2}, Target: Target{Bound: AtMost, Value: 2}}, true},
+		"at most, above": {Row{Judge: JudgeValue, Values: []float64{3}, Target: Target{Bound: AtMost, Value: 2}}, false},
+		"at least, below": {
+			Row{Judge: JudgeValue, Values: []float64{1}, Target: Target{Bound: AtLeast, Value: 2}}, false,
+		},
+		"at least, equal": {Row{Judge: JudgeValue, Values: []float64{2}, Target: Target{Bound: AtLeast, Value: 2}}, true},
+		"the median counts": {
+			Row{Judge: JudgeValue, Values: []float64{1, 1, 9}, Target: Target{Bound: AtMost, Value: 2}}, true,
+		},
+		"the ratio counts": {Row{
+			Judge: JudgeRatio, Values: []float64{9}, Floor: []float64{9}, Target: Target{Bound: AtMost, Value: 2},
+		}, true},
 		"no target":           {Row{Judge: JudgeValue, Values: []float64{1}}, true},
 		"no value":            {Row{Judge: JudgeValue, Target: Target{Bound: AtMost, Value: 2}}, false},
 		"no value, no target": {Row{Judge: JudgeValue}, false},
@@ -76,7 +82,10 @@ func TestReportAsJSON(t *testing.T) {
 			ID: "r", Title: "a row", Unit: "µs", Values: []float64{1}, FloorTitle: "f", Floor: []float64{2}, Judge: JudgeRatio,
 			Target: Target{Bound: AtMost, Value: 1.3}, PriorArt: "2", Notes: []string{"n"},
 		}},
-		Series: []Series{{ID: "s", Title: "t", Over: OverShards, Unit: "µs", Points: []Point{{X: 3, Values: []float64{1}, Floor: []float64{2}}}}},
+		Series: []Series{{
+			ID: "s", Title: "t", Over: OverShards, Unit: "µs",
+			Points: []Point{{X: 3, Values: []float64{1}, Floor: []float64{2}}},
+		}},
 	}
 
 	var written bytes.Buffer
@@ -93,8 +102,10 @@ func TestReportAsJSON(t *testing.T) {
 
 func TestNumber(t *testing.T) {
 	for v, want := range map[float64]string{
-		0: "0", 3: "3", 1000: "1,000", 200000: "200,000", 1234567: "1,234,567", 1.0537: "1.05", 12.345: "12.3", 123.45: "123", 1234.5: "1,234",
-		0.25: "0.25", 0.0123: "0.012", 0.00001: "1e-05", -1234.5: "-1,234", -0.5: "-0.50", 9.999: "10.0", 99.99: "100", 999.9: "1,000",
+		0: "0", 3: "3", 1000: "1,000", 200000: "200,000", 1234567: "1,234,567", 1.0537: "1.05", 12.345: "12.3", 123.45: "123",
+		1234.5: "1,234",
+		0.25:   "0.25", 0.0123: "0.012", 0.00001: "1e-05", -1234.5: "-1,234", -0.5: "-0.50", 9.999: "10.0", 99.99: "100",
+		999.9:       "1,000",
 		math.Inf(1): "∞",
 	} {
 		require.Equal(t, want, Number(v))

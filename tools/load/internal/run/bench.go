@@ -29,7 +29,8 @@ const (
 	Small Scale = "small"
 	// Full gives meaningful figures, in 32 minutes on 2 cores.
 	Full Scale = "full"
-	// Million is Full, with a million objects in the measurement with the most objects. It takes 10 more minutes and 16 GiB of memory.
+	// Million is Full, with a million objects in the measurement with the most objects. It takes 10 more minutes and 16
+	// GiB of memory.
 	Million Scale = "million"
 )
 
@@ -79,8 +80,8 @@ func (b *Bench) Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Fleet creates a ring with so many shards. The shards come first, so that the ring knows all of them at once. A ring without a namespace
-// gets a new one of its name. The ring and its Leases are removed with the bench.
+// Fleet creates a ring with so many shards. The shards come first, so that the ring knows all of them at once. A ring
+// without a namespace gets a new one of its name. The ring and its Leases are removed with the bench.
 func (b *Bench) Fleet(ctx context.Context, ring shards.Ring, size int) (f *shards.Fleet, err error) {
 	if ring.Namespace == "" {
 		if ring.Namespace, err = b.Local.Namespace(ctx, ring.Name); err != nil {
@@ -111,7 +112,8 @@ type Measurement struct {
 	Name string
 	// Parts are its experiments, in the order in which they run.
 	Parts []Part
-	// Small and Full limit the time at these scales; 0 means no limit. To keep the limit, fewer rounds are made, at least one.
+	// Small and Full limit the time at these scales; 0 means no limit. To keep the limit, fewer rounds are made, at least
+	// one.
 	Small, Full time.Duration
 }
 
@@ -138,7 +140,9 @@ type Plan struct {
 
 // Selected returns the measurements that Only selects. It returns an error if there are none.
 func (p *Plan) Selected() ([]Measurement, error) {
-	selected := slices.DeleteFunc(slices.Clone(p.Measurements), func(m Measurement) bool { return !wants(p.Only, m.ids()) })
+	selected := slices.DeleteFunc(slices.Clone(p.Measurements), func(m Measurement) bool {
+		return !wants(p.Only, m.ids())
+	})
 	if len(selected) == 0 {
 		var ids []string
 		for _, m := range p.Measurements {
@@ -151,8 +155,8 @@ func (p *Plan) Selected() ([]Measurement, error) {
 	return selected, nil
 }
 
-// Do runs all selected measurements with the given bench. It returns the results also if there is an error, which joins the errors of the
-// failed measurements.
+// Do runs all selected measurements with the given bench. It returns the results also if there is an error, which joins
+// the errors of the failed measurements.
 func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []result.Series, err error) {
 	selected, err := p.Selected()
 	if err != nil {
@@ -259,8 +263,8 @@ func Report[T any](b *Bench, values, floors []T, figures ...Figure[T]) {
 	}
 }
 
-// Report reports rows. It drops those that are not wanted, and completes the others: a row with a floor is judged by the ratio, unless it
-// says otherwise.
+// Report reports rows. It drops those that are not wanted, and completes the others: a row with a floor is judged by
+// the ratio, unless it says otherwise.
 func (b *Bench) Report(rows ...result.Row) {
 	for _, row := range rows {
 		if !b.Wants(row.ID) {

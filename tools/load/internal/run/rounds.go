@@ -13,11 +13,12 @@ import (
 // Trial is one side of an experiment. It returns the measured value.
 type Trial[T any] func(ctx context.Context) (T, error)
 
-// Rounds measures value and floor in turns (floor and value, then value and floor, and so on), so that other load on the machine affects
-// both equally. A warm-up round does not count. If floor is nil, there are no floor results.
+// Rounds measures value and floor in turns (floor and value, then value and floor, and so on), so that other load on
+// the machine affects both equally. A warm-up round does not count. If floor is nil, there are no floor results.
 //
-// It runs the bench's number of rounds. It stops earlier, after at least one round, if a round as slow as the slowest one would exceed the
-// budget of the measurement. If a measurement calls Rounds several times, [Bench.Parts] or [Bench.Share] divides the budget.
+// It runs the bench's number of rounds. It stops earlier, after at least one round, if a round as slow as the slowest
+// one would exceed the budget of the measurement. If a measurement calls Rounds several times, [Bench.Parts] or
+// [Bench.Share] divides the budget.
 func Rounds[T any](ctx context.Context, b *Bench, value, floor Trial[T]) (values, floors []T, err error) {
 	var slowest time.Duration
 
@@ -94,8 +95,8 @@ func figure(v any) string {
 	return fmt.Sprintf("%+v", v)
 }
 
-// Times returns a bench that makes factor times as many rounds, and prints every factor-th one. Many short rounds are less sensitive to
-// other load on the machine.
+// Times returns a bench that makes factor times as many rounds, and prints every factor-th one. Many short rounds are
+// less sensitive to other load on the machine.
 func (b *Bench) Times(factor int) *Bench {
 	more := *b
 	more.rounds *= factor
@@ -108,13 +109,15 @@ func (b *Bench) Times(factor int) *Bench {
 type Part struct {
 	// Name begins its errors; it may be empty.
 	Name string
-	// Rows are the ids of all rows that it can measure, Series all series, without points. A part without them is always wanted.
+	// Rows are the ids of all rows that it can measure, Series all series, without points. A part without them is always
+	// wanted.
 	Rows   []string
 	Series []result.Series
 	// NotSmall is true if it is made at scale [Small] only when it is asked for.
 	NotSmall bool
-	// Run reports at least the rows and points that the bench wants; others are dropped. When it returns, and the bench has been cleaned
-	// up, the services must be as before, and what it created must be gone, unless it is the last one on this machine.
+	// Run reports at least the rows and points that the bench wants; others are dropped. When it returns, and the bench
+	// has been cleaned up, the services must be as before, and what it created must be gone, unless it is the last one on
+	// this machine.
 	Run func(ctx context.Context, b *Bench) error
 }
 
@@ -145,8 +148,8 @@ func Compare[T any](figures []Figure[T], open func(context.Context, *Bench) (val
 	}}
 }
 
-// Parts runs those of the parts that are wanted, one after the other. Each has an equal share of the time that remains, and is cleaned up
-// before the next one.
+// Parts runs those of the parts that are wanted, one after the other. Each has an equal share of the time that remains,
+// and is cleaned up before the next one.
 func (b *Bench) Parts(ctx context.Context, parts ...Part) error {
 	parts = slices.DeleteFunc(slices.Clone(parts), func(p Part) bool {
 		ids := p.IDs()
@@ -169,8 +172,8 @@ func (b *Bench) Parts(ctx context.Context, parts ...Part) error {
 	return nil
 }
 
-// Share returns a bench for one of several parts of a measurement that clean up together. Its budget is an equal share of the time that
-// remains, where remaining is the number of remaining parts, including this one.
+// Share returns a bench for one of several parts of a measurement that clean up together. Its budget is an equal share
+// of the time that remains, where remaining is the number of remaining parts, including this one.
 func (b *Bench) Share(remaining int) *Bench {
 	part := *b
 	if !b.deadline.IsZero() {

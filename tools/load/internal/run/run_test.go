@@ -172,10 +172,14 @@ func TestPlanEndsWhenInterrupted(t *testing.T) {
 // TestReport: rows are completed, points of one place come together, and what is not wanted is dropped.
 func TestReport(t *testing.T) {
 	m := Measurement{Name: "m", Parts: []Part{{
-		Rows: []string{"r-ratio", "r-value", "x-row"}, Series: []result.Series{{ID: "r-series"}, {ID: "x-series"}, {ID: "r-empty"}},
+		Rows:   []string{"r-ratio", "r-value", "x-row"},
+		Series: []result.Series{{ID: "r-series"}, {ID: "x-series"}, {ID: "r-empty"}},
 		Run: func(_ context.Context, b *Bench) error {
 			Report(b, []float64{2}, []float64{1}, []Figure[float64]{
-				{Row: result.Row{ID: "r-ratio", Unit: "ms", FloorTitle: "half", Target: result.Max(2)}, Of: func(v float64) float64 { return v }},
+				{Row: result.Row{ID: "r-ratio", Unit: "ms", FloorTitle: "half", Target: result.Max(2)},
+					Of: func(v float64) float64 {
+						return v
+					}},
 				{Row: result.Row{ID: "r-value", Unit: "ms", Target: result.Min(4)}, Of: func(v float64) float64 { return 2 * v }},
 				{Row: result.Row{ID: "x-row"}, Of: func(v float64) float64 { return v }},
 			}...)
@@ -196,14 +200,18 @@ func TestReport(t *testing.T) {
 			ID: "r-ratio", Unit: "ms", Values: []float64{2}, FloorTitle: "half", Floor: []float64{1}, Judge: result.JudgeRatio,
 			Target: result.Target{Bound: result.AtMost, Value: 2},
 		},
-		{ID: "r-value", Unit: "ms", Values: []float64{4}, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtLeast, Value: 4}},
+		{
+			ID: "r-value", Unit: "ms", Values: []float64{4}, Judge: result.JudgeValue,
+			Target: result.Target{Bound: result.AtLeast, Value: 4},
+		},
 	}, rows)
 	require.Equal(t, []result.Series{{ID: "r-series", Points: []result.Point{
 		{X: 10, Values: []float64{10, 10}, Floor: []float64{1, 1}}, {X: 20, Values: []float64{20}, Floor: []float64{1}},
 	}}}, series)
 }
 
-// TestPartsCleanUp: what a part has made is gone before the next part, last made first; only the last part of all may leave something.
+// TestPartsCleanUp: what a part has made is gone before the next part, last made first; only the last part of all may
+// leave something.
 func TestPartsCleanUp(t *testing.T) {
 	b, clock, _ := bench(1)
 	b.Scale, b.deadline, b.last = Small, clock.Now().Add(time.Minute), true
@@ -217,7 +225,9 @@ func TestPartsCleanUp(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	deadlines := []time.Time{clock.Now().Add(time.Minute / 3), clock.Now().Add(time.Minute / 2), clock.Now().Add(time.Minute)}
+	deadlines := []time.Time{
+		clock.Now().Add(time.Minute / 3), clock.Now().Add(time.Minute / 2), clock.Now().Add(time.Minute),
+	}
 	part := func(name string, i int, err error) Part {
 		return Part{Name: name, Run: func(_ context.Context, b *Bench) error {
 			require.Equal(t, deadlines[i], b.deadline)
@@ -232,14 +242,18 @@ func TestPartsCleanUp(t *testing.T) {
 			return err
 		}}
 	}
-	err := b.Parts(ctx, part("1", 0, nil), Part{Rows: []string{"unwanted"}, NotSmall: true}, part("2", 1, nil), part("3", 2, errors.New("broken")))
+	err := b.Parts(ctx, part("1", 0, nil), Part{Rows: []string{"unwanted"}, NotSmall: true}, part("2", 1, nil),
+		part("3", 2, errors.New("broken")))
 	require.EqualError(t, err, "3: broken", "cleanups run also if the context has ended")
 	require.Equal(t, "1-each 1-r 1-c 2-each 2-r 2-c 3-each 3-c ", order)
 }
 
-// TestParts: those of which nothing is wanted are left out, and at a small scale those that take long, unless they are asked for.
+// TestParts: those of which nothing is wanted are left out, and at a small scale those that take long, unless they are
+// asked for.
 func TestParts(t *testing.T) {
-	for only, want := range map[string]string{"": "row unnamed ", "row|long": "row long unnamed ", "series": "series unnamed "} {
+	for only, want := range map[string]string{
+		"": "row unnamed ", "row|long": "row long unnamed ", "series": "series unnamed ",
+	} {
 		b, _, _ := bench(1)
 		b.Scale = Small
 
@@ -256,7 +270,8 @@ func TestParts(t *testing.T) {
 
 			return p
 		}
-		require.NoError(t, b.Parts(t.Context(), part(Part{Rows: []string{"row"}}, "row"), part(Part{Rows: []string{"long"}, NotSmall: true}, "long"),
+		require.NoError(t, b.Parts(t.Context(), part(Part{Rows: []string{"row"}}, "row"),
+			part(Part{Rows: []string{"long"}, NotSmall: true}, "long"),
 			part(Part{Series: []result.Series{{ID: "series"}}, NotSmall: true}, "series"), part(Part{}, "unnamed")))
 		require.Equal(t, want, ran)
 	}
@@ -266,7 +281,9 @@ func TestParts(t *testing.T) {
 func TestCompare(t *testing.T) {
 	b, clock, _ := bench(2)
 	value, floor, _ := sides(clock)
-	part := Compare([]Figure[float64]{{Row: result.Row{ID: "r", FloorTitle: "floor"}, Of: func(v float64) float64 { return 2 * v }}},
+	part := Compare([]Figure[float64]{{Row: result.Row{ID: "r", FloorTitle: "floor"}, Of: func(v float64) float64 {
+		return 2 * v
+	}}},
 		func(context.Context, *Bench) (v, f Trial[float64], err error) { return value, floor, nil })
 	require.Equal(t, []string{"r"}, part.Rows)
 

@@ -1,5 +1,5 @@
-// Package shards simulates the shards of a ring, up to thousands of them: it holds their Leases, lets them join, leave, and die, and
-// acknowledges their drains.
+// Package shards simulates the shards of a ring, up to thousands of them: it holds their Leases, lets them join, leave,
+// and die, and acknowledges their drains.
 package shards
 
 import (
@@ -51,8 +51,8 @@ type Fleet struct {
 	held map[string]bool
 }
 
-// NewFleet returns a fleet without shards, and sends no request. The objects client writes the Leases, with timestamps of the clock; the other
-// one reads the ring.
+// NewFleet returns a fleet without shards, and sends no request. The objects client writes the Leases, with timestamps
+// of the clock; the other one reads the ring.
 func NewFleet(ring Ring, o *objects.Client, c client.Client, clk clock.Clock) *Fleet {
 	return &Fleet{Ring: ring, objects: o, client: c, clock: clk, held: map[string]bool{}}
 }
@@ -78,7 +78,8 @@ func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 			if err := f.client.Create(ctx, pod); err != nil {
 				return fmt.Errorf("create Pod %s: %w", names[i], err)
 			}
-			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationPodUID, contract.PodUIDValue(pod.UID, lease.Spec.RenewTime.Time))
+			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationPodUID,
+				contract.PodUIDValue(pod.UID, lease.Spec.RenewTime.Time))
 		}
 
 		body, err := json.Marshal(lease)
@@ -116,7 +117,8 @@ func (f *Fleet) Release(ctx context.Context, name string) error {
 // Lose takes the Lease of a shard, as the lease monitor does if a shard stops renewing.
 func (f *Fleet) Lose(ctx context.Context, name string) error {
 	return f.leave(ctx, name, map[string]any{
-		"holderIdentity": taker, "leaseDurationSeconds": int(2 * longest / time.Second), "acquireTime": f.now(), "renewTime": f.now(), "leaseTransitions": 1,
+		"holderIdentity": taker, "leaseDurationSeconds": int(2 * longest / time.Second), "acquireTime": f.now(),
+		"renewTime": f.now(), "leaseTransitions": 1,
 	})
 }
 
@@ -137,11 +139,12 @@ func (f *Fleet) Mark(ctx context.Context, name, value string) error {
 func (f *Fleet) End(ctx context.Context, name string) error {
 	f.forget(name)
 
-	return f.objects.MergePatch(ctx, objects.Pods.Path(f.Ring.Namespace, name)+"/status", map[string]any{"status": kubelettest.Ended()})
+	return f.objects.MergePatch(ctx, objects.Pods.Path(f.Ring.Namespace, name)+"/status",
+		map[string]any{"status": kubelettest.Ended()})
 }
 
-// Renew renews the Leases of all shards once per period, spread over it, until stop is called. From stop, it returns the number of renewals,
-// and the error of the first one that failed, which ends the renewals.
+// Renew renews the Leases of all shards once per period, spread over it, until stop is called. From stop, it returns
+// the number of renewals, and the error of the first one that failed, which ends the renewals.
 func (f *Fleet) Renew(ctx context.Context, period time.Duration) (stop func() (renewals int, err error)) {
 	ctx, cancel := context.WithCancel(ctx)
 
@@ -161,7 +164,8 @@ func (f *Fleet) Renew(ctx context.Context, period time.Duration) (stop func() (r
 	}
 }
 
-// renewing renews the Leases of all shards in turn until ctx ends or a renewal fails, and returns the number of renewals.
+// renewing renews the Leases of all shards in turn until ctx ends or a renewal fails, and returns the number of
+// renewals.
 func (f *Fleet) renewing(ctx context.Context, period time.Duration) (renewals int, err error) {
 	for next := 0; ; next++ {
 		held := f.Held()
@@ -205,7 +209,8 @@ func (f *Fleet) AwaitShards(ctx context.Context) error {
 	})
 }
 
-// Close removes the ring and its Leases, in this order: if the Leases went first, the rebalancer would see shards vanish.
+// Close removes the ring and its Leases, in this order: if the Leases went first, the rebalancer would see shards
+// vanish.
 func (f *Fleet) Close(ctx context.Context) error {
 	return errors.Join(f.removeRing(ctx), f.RemoveLeases(ctx))
 }
@@ -215,7 +220,9 @@ func (f *Fleet) RemoveLeases(ctx context.Context) error {
 	f.mu.Lock()
 	clear(f.held)
 	f.mu.Unlock()
-	all := objects.Selection{Kind: objects.Leases, Namespace: f.Ring.Namespace, Labels: contract.LabelClusterRing + "=" + f.Ring.Name}
+	all := objects.Selection{
+		Kind: objects.Leases, Namespace: f.Ring.Namespace, Labels: contract.LabelClusterRing + "=" + f.Ring.Name,
+	}
 
 	err := f.objects.DeleteAll(ctx, all)
 	if f.Ring.Pods {
@@ -278,26 +285,31 @@ type Ring struct {
 	Controlled []schema.GroupResource
 	// Fence is the fence of the ring; nil for none.
 	Fence *v1alpha1.Fence
-	// Pods gives each shard a Pod, which its Lease announces, and lets the lease monitor watch them. Such shards do not renew their Leases.
+	// Pods gives each shard a Pod, which its Lease announces, and lets the lease monitor watch them. Such shards do not
+	// renew their Leases.
 	Pods bool
 	// State is the state label of new Leases; empty for none.
 	State string
 }
 
-// Declare creates the ring and waits until the assigner has registered its webhook. The API server may take another second to call it.
+// Declare creates the ring and waits until the assigner has registered its webhook. The API server may take another
+// second to call it.
 func (f *Fleet) Declare(ctx context.Context) error {
 	r := f.Ring
 
 	resource := v1alpha1.RingResource{Group: r.Main.Group, Resource: r.Main.Resource}
 	for _, controlled := range r.Controlled {
-		resource.ControlledResources = append(resource.ControlledResources, v1alpha1.ControlledResource{Group: controlled.Group, Resource: controlled.Resource})
+		resource.ControlledResources = append(resource.ControlledResources,
+			v1alpha1.ControlledResource{Group: controlled.Group, Resource: controlled.Resource})
 	}
 
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.Namespace}}
 
 	ring := &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name},
-		Spec:       v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{resource}, NamespaceSelector: selector, Fence: r.Fence},
+		Spec: v1alpha1.ClusterRingSpec{
+			Resources: []v1alpha1.RingResource{resource}, NamespaceSelector: selector, Fence: r.Fence,
+		},
 	}
 
 	if r.Pods {
@@ -317,7 +329,8 @@ func (f *Fleet) Declare(ctx context.Context) error {
 	})
 }
 
-// Fingerprint identifies the set of shards among which every object is in place. It is empty while an object is out of place.
+// Fingerprint identifies the set of shards among which every object is in place. It is empty while an object is out of
+// place.
 func Fingerprint(ring *v1alpha1.ClusterRing) string {
 	if ring.Status.Assignment == nil {
 		return ""
@@ -336,8 +349,8 @@ func (f *Fleet) Read(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 	return ring, nil
 }
 
-// AwaitConverged waits until as many shards are available as hold their Leases, and every object is in place among another set of shards
-// than the one with the fingerprint before.
+// AwaitConverged waits until as many shards are available as hold their Leases, and every object is in place among
+// another set of shards than the one with the fingerprint before.
 func (f *Fleet) AwaitConverged(ctx context.Context, before string) error {
 	return f.AwaitConvergedAmong(ctx, len(f.Held()), before)
 }
@@ -373,7 +386,8 @@ func (f *Fleet) Await(ctx context.Context, what string, condition func(*v1alpha1
 	return nil
 }
 
-// removeRing deletes the ring and waits until it is gone: until the rebalancer has removed the ring's labels from all objects.
+// removeRing deletes the ring and waits until it is gone: until the rebalancer has removed the ring's labels from all
+// objects.
 func (f *Fleet) removeRing(ctx context.Context) error {
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: f.Ring.Name}}
 	if err := client.IgnoreNotFound(f.client.Delete(ctx, ring)); err != nil {
@@ -391,9 +405,10 @@ func (f *Fleet) removeRing(ctx context.Context) error {
 	return nil
 }
 
-// Acknowledge acknowledges all drains of objects of the ring's main kind, until the returned function is called, which returns the first
-// error. It uses one metadata watch, and one patch per object, as pkg/shard does: the patch is conditional on the resource version, removes
-// the drain label, and sets the shard label to the next shard, or removes it if the drain label names none.
+// Acknowledge acknowledges all drains of objects of the ring's main kind, until the returned function is called, which
+// returns the first error. It uses one metadata watch, and one patch per object, as pkg/shard does: the patch is
+// conditional on the resource version, removes the drain label, and sets the shard label to the next shard, or removes
+// it if the drain label names none.
 func (f *Fleet) Acknowledge(ctx context.Context, kind objects.Kind) (stop func() error, err error) {
 	const waiting = 1024
 

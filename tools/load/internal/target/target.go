@@ -90,7 +90,9 @@ type Local struct {
 // grant gives the services the permissions on the measured resources, as the creator of a ring does.
 func (l *Local) grant(ctx context.Context) error {
 	role := func(name, label string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
-		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "load:" + name, Labels: map[string]string{label: "true"}}, Rules: rules}
+		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{
+			Name: "load:" + name, Labels: map[string]string{label: "true"},
+		}, Rules: rules}
 	}
 	measured := func(verbs ...string) []rbacv1.PolicyRule {
 		return []rbacv1.PolicyRule{
@@ -145,7 +147,8 @@ func (l *Local) Metric(ctx context.Context, name, metric string, labels ...strin
 	return total, nil
 }
 
-// Requests returns the number of requests, including watches, that a service has sent to the API server since its start.
+// Requests returns the number of requests, including watches, that a service has sent to the API server since its
+// start.
 func (l *Local) Requests(ctx context.Context, name string) (float64, error) {
 	return l.Metric(ctx, name, "rest_client_requests_total")
 }
@@ -185,8 +188,8 @@ const (
 	shownLines = 5
 )
 
-// Start starts a control plane and the four services with one replica each, and returns when all are ready. Rings can shard ConfigMaps and
-// the example's Websites. Call Stop on the result, also after an error, unless it is nil.
+// Start starts a control plane and the four services with one replica each, and returns when all are ready. Rings can
+// shard ConfigMaps and the example's Websites. Call Stop on the result, also after an error, unless it is nil.
 func Start(ctx context.Context, o Options) (*Local, error) {
 	if err := process.CheckBinaries(o.BinDir, Services...); err != nil {
 		return nil, err
@@ -214,14 +217,17 @@ func Start(ctx context.Context, o Options) (*Local, error) {
 func (l *Local) startPlane(context.Context) error {
 	fmt.Fprintln(l.options.Progress, "==> starting etcd and the API server")
 
-	plane, err := localplane.Start(localplane.Options{Knows: v1alpha1.AddToScheme, Dir: l.stateDir, BinDir: l.options.Assets, Log: l.options.Progress})
+	plane, err := localplane.Start(localplane.Options{
+		Knows: v1alpha1.AddToScheme, Dir: l.stateDir, BinDir: l.options.Assets, Log: l.options.Progress,
+	})
 	if err != nil {
 		return fmt.Errorf("start the control plane: %w", err)
 	}
 
 	l.plane = plane
 	l.Group = services.New(services.Options{
-		Plane: plane, BinDir: l.options.BinDir, LogDir: filepath.Join(l.stateDir, "logs"), Profile: l.options.Profile, ShownLines: shownLines,
+		Plane: plane, BinDir: l.options.BinDir, LogDir: filepath.Join(l.stateDir, "logs"), Profile: l.options.Profile,
+		ShownLines: shownLines,
 	})
 
 	pids, err := plane.Processes()
@@ -260,7 +266,8 @@ func (l *Local) install(ctx context.Context) error {
 		return err
 	}
 
-	if err := l.plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml", "deploy/example/rbac.yaml"); err != nil {
+	if err := l.plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml",
+		"deploy/example/rbac.yaml"); err != nil {
 		return fmt.Errorf("install the manifests: %w", err)
 	}
 
@@ -303,7 +310,9 @@ func (l *Local) becomeWriter(ctx context.Context) (err error) {
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: writerName},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: contract.SystemNamespace, Name: writerName}},
+			Subjects: []rbacv1.Subject{{
+				Kind: rbacv1.ServiceAccountKind, Namespace: contract.SystemNamespace, Name: writerName,
+			}},
 		},
 	)
 	if err != nil {
@@ -315,7 +324,8 @@ func (l *Local) becomeWriter(ctx context.Context) (err error) {
 	return err
 }
 
-// As returns a configuration with the permissions of an existing ServiceAccount. The user agent is the name of the account.
+// As returns a configuration with the permissions of an existing ServiceAccount. The user agent is the name of the
+// account.
 func (l *Local) As(ctx context.Context, namespace, name string) (*rest.Config, error) {
 	kubeconfig, err := l.Kubeconfig(ctx, namespace, name)
 	if err != nil {
@@ -325,8 +335,8 @@ func (l *Local) As(ctx context.Context, namespace, name string) (*rest.Config, e
 	return configOf(kubeconfig, name)
 }
 
-// ShardConfig returns a client configuration with a token as the kubelet gives it to a Pod with this name, in a namespace of the bench. Its
-// account may edit the namespace.
+// ShardConfig returns a client configuration with a token as the kubelet gives it to a Pod with this name, in a
+// namespace of the bench. Its account may edit the namespace.
 func (l *Local) ShardConfig(ctx context.Context, namespace, pod string) (*rest.Config, error) {
 	own := metav1.ObjectMeta{Namespace: namespace, Name: ShardAccount}
 
@@ -357,8 +367,8 @@ func configOf(kubeconfig, userAgent string) (*rest.Config, error) {
 	return config, nil
 }
 
-// Calm makes the API server collect its garbage. A collection costs as much CPU as hundreds of writes. If each trial starts right after
-// one, the next collection is equally far away in all trials.
+// Calm makes the API server collect its garbage. A collection costs as much CPU as hundreds of writes. If each trial
+// starts right after one, the next collection is equally far away in all trials.
 func (l *Local) Calm(ctx context.Context) error {
 	_, err := l.get(ctx, "/debug/pprof/heap?gc=1")
 	return err
@@ -434,12 +444,13 @@ func get(ctx context.Context, url string) ([]byte, error) {
 	return body, nil
 }
 
-// sliceSeconds is the duration of one CPU profile. Longer profiles consist of several files, which `go tool pprof` merges.
+// sliceSeconds is the duration of one CPU profile. Longer profiles consist of several files, which `go tool pprof`
+// merges.
 const sliceSeconds = 2
 
 // Profile profiles the services and the API server until the returned function is called. It writes CPU profiles to
-// dir/name-service-cpu-N.pb.gz, and a heap profile at the end to dir/name-service-heap.pb.gz. [Options].Profile must be set. Profiling
-// costs a few percent of CPU.
+// dir/name-service-cpu-N.pb.gz, and a heap profile at the end to dir/name-service-heap.pb.gz. [Options].Profile must be
+// set. Profiling costs a few percent of CPU.
 func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() error) {
 	var group errgroup.Group
 
@@ -461,7 +472,8 @@ func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() erro
 		}
 		group.Go(func() error {
 			for i := 0; over.Err() == nil; i++ {
-				if err := save(fmt.Sprintf("/debug/pprof/profile?seconds=%d", sliceSeconds), "-cpu-"+strconv.Itoa(i)+".pb.gz"); err != nil {
+				if err := save(fmt.Sprintf("/debug/pprof/profile?seconds=%d", sliceSeconds),
+					"-cpu-"+strconv.Itoa(i)+".pb.gz"); err != nil {
 					return err
 				}
 			}

@@ -37,7 +37,8 @@ type endpoint struct {
 	ca           []byte
 }
 
-// caller sends admission reviews to a webhook as an API server does to one on its own host: POST over TLS, connections kept, HTTP/2.
+// caller sends admission reviews to a webhook as an API server does to one on its own host: POST over TLS, connections
+// kept, HTTP/2.
 type caller struct {
 	endpoint
 
@@ -52,12 +53,14 @@ func newCaller(e endpoint) (*caller, error) {
 	}
 
 	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: objects.Concurrency,
+		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
+		MaxIdleConnsPerHost: objects.Concurrency,
 	}
 
 	e.url += "?timeout=5s"
 
-	return &caller{endpoint: e, transport: transport, client: &http.Client{Transport: transport, Timeout: callTimeout}}, nil
+	return &caller{endpoint: e, transport: transport, client: &http.Client{Transport: transport, Timeout: callTimeout}},
+		nil
 }
 
 // ofRing returns a caller of the webhook that is registered for a ring.
@@ -126,7 +129,9 @@ func (c *caller) call(ctx context.Context, body []byte, out io.Writer) error {
 // cost calls the webhook n times and returns the CPU time that its process has used per call, in microseconds.
 func (c *caller) cost(ctx context.Context, reader usage.Reader, bodies [][]byte, n int) (float64, error) {
 	ms, err := reader.CPU(c.process, func() error {
-		return objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error { return c.call(ctx, bodies[i%len(bodies)], nil) })
+		return objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error {
+			return c.call(ctx, bodies[i%len(bodies)], nil)
+		})
 	})
 
 	return ms * 1000 / float64(n), err
@@ -165,8 +170,8 @@ func (c *caller) shard(ctx context.Context, ring string, body []byte) (string, e
 	return "", errNoPatch
 }
 
-// reviews returns the bodies of n admission reviews, each of the creation of another ConfigMap of about 2 kB in the namespace, with
-// all that an API server sends along: who it is, options, managed fields.
+// reviews returns the bodies of n admission reviews, each of the creation of another ConfigMap of about 2 kB in the
+// namespace, with all that an API server sends along: who it is, options, managed fields.
 func reviews(namespace string, n int) ([][]byte, error) {
 	bodies := make([][]byte, n)
 	for i := range bodies {
@@ -195,7 +200,9 @@ func reviews(namespace string, n int) ([][]byte, error) {
 					},
 				},
 				Object: runtime.RawExtension{Raw: object}, DryRun: new(false),
-				Options: runtime.RawExtension{Raw: []byte(`{"kind":"CreateOptions","apiVersion":"meta.k8s.io/v1","fieldManager":"author"}`)},
+				Options: runtime.RawExtension{
+					Raw: []byte(`{"kind":"CreateOptions","apiVersion":"meta.k8s.io/v1","fieldManager":"author"}`),
+				},
 			},
 		})
 		if err != nil {
@@ -219,9 +226,12 @@ func configMap(namespace, name string) *corev1.ConfigMap {
 			Annotations:       map[string]string{"example.com/made-by": "an author of ConfigMaps"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{
 				Manager: "author", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
-				FieldsV1: metav1.NewFieldsV1(`{"f:data":{".":{},"f:settings.properties":{}},"f:metadata":{"f:annotations":{".":{},"f:example.com/made-by":{}}}}`),
+				FieldsV1: metav1.NewFieldsV1(
+					`{"f:data":{".":{},"f:settings.properties":{}},"f:metadata":{"f:annotations":{".":{},"f:example.com/made-by":{}}}}`,
+				),
 			}},
 		},
-		Data: map[string]string{"settings.properties": string(bytes.Repeat([]byte("some.setting.of.the.program = a value\n"), lines))},
+		Data: map[string]string{"settings.properties": string(bytes.Repeat([]byte("some.setting.of.the.program = a value\n"),
+			lines))},
 	}
 }

@@ -20,7 +20,8 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
-// guard compares writes of a user to large objects with all policies of deploy/base/guard, and in a namespace without them.
+// guard compares writes of a user to large objects with all policies of deploy/base/guard, and in a namespace without
+// them.
 func guard(ctx context.Context, b *run.Bench) error {
 	guarded, err := newUser(ctx, b, "load-guarded")
 	if err != nil {
@@ -80,12 +81,14 @@ func newUser(ctx context.Context, b *run.Bench, name string) (*writer, error) {
 // unguard keeps all our policies off a namespace, until the measurement ends.
 func unguard(ctx context.Context, b *run.Bench, namespace string) error {
 	bindings := &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{}
-	if err := b.Local.Client.List(ctx, bindings, client.MatchingLabels{"app.kubernetes.io/part-of": "clusterring"}); err != nil {
+	if err := b.Local.Client.List(ctx, bindings,
+		client.MatchingLabels{"app.kubernetes.io/part-of": "clusterring"}); err != nil {
 		return fmt.Errorf("list the bindings of our policies: %w", err)
 	}
 
-	elsewhere := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"matchResources":{"namespaceSelector":{"matchExpressions":[`+
-		`{"key":"`+corev1.LabelMetadataName+`","operator":"NotIn","values":["`+namespace+`"]}]}}}}`))
+	elsewhere := client.RawPatch(types.MergePatchType,
+		[]byte(`{"spec":{"matchResources":{"namespaceSelector":{"matchExpressions":[`+
+			`{"key":"`+corev1.LabelMetadataName+`","operator":"NotIn","values":["`+namespace+`"]}]}}}}`))
 	everywhere := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"matchResources":null}}`))
 
 	for i := range bindings.Items {
@@ -131,7 +134,8 @@ func fence(ctx context.Context, b *run.Bench) error {
 	b.Report(result.Row{
 		ID: fenceRow, Title: "API server CPU that a fence adds to a write of a shard", Unit: "ms", Values: added,
 		FloorTitle: "a write without a fence", Floor: floors, Judge: result.JudgeValue, Target: result.Max(perFenced),
-		Notes: []string{"A JSON merge patch of an annotation of a ConfigMap by the shard on its label, with a token that is bound to the Pod of the shard."},
+		Notes: []string{"A JSON merge patch of an annotation of a ConfigMap by the shard on its label, with a token that " +
+			"is bound to the Pod of the shard."},
 	})
 
 	return nil
@@ -144,7 +148,8 @@ type writer struct {
 	batch   objects.Batch
 }
 
-// newWriter creates a ring with one shard and its objects, and waits until its fence, if it has one, refuses another Pod.
+// newWriter creates a ring with one shard and its objects, and waits until its fence, if it has one, refuses another
+// Pod.
 func newWriter(ctx context.Context, b *run.Bench, name string, fenced bool) (*writer, error) {
 	namespace, err := b.Local.Namespace(ctx, name)
 	if err != nil {
@@ -163,7 +168,9 @@ func newWriter(ctx context.Context, b *run.Bench, name string, fenced bool) (*wr
 		return nil, err
 	}
 
-	w := &writer{bench: b, batch: objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "fenced", Count: run.Pick(b, 300, 2000)}}
+	w := &writer{bench: b, batch: objects.Batch{
+		Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "fenced", Count: run.Pick(b, 300, 2000),
+	}}
 	if w.objects, err = clientOf(ctx, b, namespace, fleet.Held()[0]); err != nil {
 		return nil, err
 	}
@@ -222,7 +229,9 @@ func clientOf(ctx context.Context, b *run.Bench, namespace, pod string) (*object
 
 // cost writes all objects, and returns the CPU time of the API server per write, in milliseconds.
 func (w *writer) cost(ctx context.Context) (float64, error) {
-	turn := map[string]any{"metadata": map[string]any{"annotations": map[string]string{"example.com/turn": w.bench.Clock.Now().String()}}}
+	turn := map[string]any{
+		"metadata": map[string]any{"annotations": map[string]string{"example.com/turn": w.bench.Clock.Now().String()}},
+	}
 	ms, err := w.bench.Local.Usage().CPU(target.APIServer, func() error { return w.objects.Patch(ctx, w.batch, turn) })
 
 	return ms / float64(w.batch.Count), err
@@ -244,7 +253,8 @@ func foreign() run.Part {
 // foreignRing creates a ring, and returns its namespace once its webhook is in place.
 func foreignRing(ctx context.Context, b *run.Bench) (namespace string, err error) {
 	fleet, err := b.Fleet(ctx, shards.Ring{
-		Name: "load-foreign", Main: objects.Deployments, Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
+		Name: "load-foreign", Main: objects.Deployments,
+		Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
 	}, 1)
 	if err != nil {
 		return "", err
@@ -257,18 +267,22 @@ func foreignRing(ctx context.Context, b *run.Bench) (namespace string, err error
 	// A call for an object with an owner shows that the webhook is in place.
 	owned := objects.Batch{
 		Kind: objects.ConfigMaps, Namespace: fleet.Ring.Namespace, Prefix: "owned",
-		Owner: &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "owner", UID: "0b5f4b1e-8a1b-4f83-9a55-4a2f6f2f1f0e", Controller: new(true)},
+		Owner: &metav1.OwnerReference{
+			APIVersion: "apps/v1", Kind: "Deployment", Name: "owner", UID: "0b5f4b1e-8a1b-4f83-9a55-4a2f6f2f1f0e",
+			Controller: new(true),
+		},
 	}
 
-	return fleet.Ring.Namespace, target.Until(ctx, "the API server calls the webhook for controlled objects", func(ctx context.Context) (bool, error) {
-		if _, err := b.Objects.DryRun(ctx, owned); err != nil {
-			return false, err
-		}
+	return fleet.Ring.Namespace, target.Until(ctx, "the API server calls the webhook for controlled objects",
+		func(ctx context.Context) (bool, error) {
+			if _, err := b.Objects.DryRun(ctx, owned); err != nil {
+				return false, err
+			}
 
-		now, err := calls(ctx, b)
+			now, err := calls(ctx, b)
 
-		return now > before, err
-	})
+			return now > before, err
+		})
 }
 
 // calls returns how often the webhook of the ring has been called.
@@ -280,7 +294,9 @@ func calls(ctx context.Context, b *run.Bench) (float64, error) {
 func foreignWrites(ctx context.Context, b *run.Bench, namespace string) (float64, error) {
 	const writesEach = 2
 
-	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "foreign", Count: run.Pick(b, 100, 1000)}
+	batch := objects.Batch{
+		Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "foreign", Count: run.Pick(b, 100, 1000),
+	}
 
 	before, err := calls(ctx, b)
 	if err != nil {

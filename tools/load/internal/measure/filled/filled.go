@@ -1,5 +1,6 @@
-// Package filled has a ring of ConfigMaps with shards and objects, for measurements of moves and of rest: it fills a ring, lets shards
-// die and join, and measures how fast their objects move and what that costs. The floor is the same number of raw patches.
+// Package filled has a ring of ConfigMaps with shards and objects, for measurements of moves and of rest: it fills a
+// ring, lets shards die and join, and measures how fast their objects move and what that costs. The floor is the same
+// number of raw patches.
 package filled
 
 import (
@@ -43,8 +44,8 @@ type Ring struct {
 	turns int // raw passes
 }
 
-// Open declares a ring of ConfigMaps of the given name with so many shards, and no objects, and acknowledges drains as soon as it sees them. Objects,
-// ring, and Leases are removed with the bench.
+// Open declares a ring of ConfigMaps of the given name with so many shards, and no objects, and acknowledges drains as
+// soon as it sees them. Objects, ring, and Leases are removed with the bench.
 func Open(ctx context.Context, b *run.Bench, name string, size int) (*Ring, error) {
 	fleet, err := b.Fleet(ctx, shards.Ring{Name: name, Main: objects.ConfigMaps.GroupResource()}, size)
 	if err != nil {
@@ -86,8 +87,8 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (*Ring, erro
 // Objects returns how many objects there are.
 func (w *Ring) Objects() int { return w.made }
 
-// Grow creates objects until there are as many as given, each at the shard that the ring assigns it to. It writes them into etcd behind the
-// API server's back, without calls of the webhook, which takes seconds instead of minutes.
+// Grow creates objects until there are as many as given, each at the shard that the ring assigns it to. It writes them
+// into etcd behind the API server's back, without calls of the webhook, which takes seconds instead of minutes.
 func (w *Ring) Grow(ctx context.Context, total int) error {
 	first := w.made
 	if total <= first {
@@ -124,7 +125,8 @@ func (w *Ring) owners(ctx context.Context, batch objects.Batch, first int) ([]st
 			err := stream.Send(&pb.LocateAllRequest{Id: strconv.Itoa(i), Question: &pb.LocateRequest{
 				Ring: w.Ring.Name, NextShards: ptr.To[int32](0),
 				Object: &pb.ObjectReference{
-					Type: &pb.ObjectReference_Resource{Resource: batch.Kind.Resource}, Namespace: batch.Namespace, Name: batch.Name(first + i),
+					Type: &pb.ObjectReference_Resource{Resource: batch.Kind.Resource}, Namespace: batch.Namespace,
+					Name: batch.Name(first + i),
 				},
 			}})
 			if err != nil {
@@ -164,8 +166,8 @@ func (w *Ring) owners(ctx context.Context, batch objects.Batch, first int) ([]st
 	return owners, group.Wait() //nolint:wrapcheck // by the caller
 }
 
-// Restart restarts all services, the rebalancer with more arguments, and waits until they have gone over the ring's objects and are at rest.
-// The ring must be settled.
+// Restart restarts all services, the rebalancer with more arguments, and waits until they have gone over the ring's
+// objects and are at rest. The ring must be settled.
 func (w *Ring) Restart(ctx context.Context, more ...string) error {
 	ring, err := w.Read(ctx)
 	if err != nil {
@@ -185,7 +187,9 @@ func (w *Ring) Restart(ctx context.Context, more ...string) error {
 		}
 	}
 	// A new rebalancer first reports that it has not looked yet.
-	err = w.Await(ctx, "its assignment is reported again", func(ring *v1alpha1.ClusterRing) bool { return assignedSince(ring) != before })
+	err = w.Await(ctx, "its assignment is reported again", func(ring *v1alpha1.ClusterRing) bool {
+		return assignedSince(ring) != before
+	})
 	if err != nil {
 		return err
 	}
@@ -205,8 +209,8 @@ func assignedSince(ring *v1alpha1.ClusterRing) metav1.Time {
 // metadataOnly is the type of response that the rebalancer asks for.
 const metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
-// Die has so many shards declared dead, in the order of their names, and returns what it took to move their objects, once the ring has
-// settled.
+// Die has so many shards declared dead, in the order of their names, and returns what it took to move their objects,
+// once the ring has settled.
 func (w *Ring) Die(ctx context.Context, n int) (Cost, error) {
 	return w.lose(ctx, w.Held()[:n], trial{}, w.Lose)
 }
@@ -216,8 +220,8 @@ func (w *Ring) Leave(ctx context.Context, way func(context.Context, string) erro
 	return w.lose(ctx, w.Held()[:1], trial{mark: mark}, way)
 }
 
-// Least returns the floor of Die: raw patches of the objects of so many shards after two of each Lease, because a death is a write that takes
-// the Lease, and one that labels it with its state, whoever moves the objects.
+// Least returns the floor of Die: raw patches of the objects of so many shards after two of each Lease, because a death
+// is a write that takes the Lease, and one that labels it with its state, whoever moves the objects.
 func (w *Ring) Least(ctx context.Context, n int) (Cost, error) {
 	return w.rawAfter(ctx, func(ctx context.Context, turn string) error {
 		const writes = 2
@@ -229,7 +233,9 @@ func (w *Ring) Least(ctx context.Context, n int) (Cost, error) {
 }
 
 // lose measures a trial in which shards leave in the given way.
-func (w *Ring) lose(ctx context.Context, leaving []string, t trial, way func(context.Context, string) error) (Cost, error) {
+func (w *Ring) lose(
+	ctx context.Context, leaving []string, t trial, way func(context.Context, string) error,
+) (Cost, error) {
 	if len(leaving) >= len(w.Held()) {
 		return Cost{}, fmt.Errorf("%d shards cannot leave: one has to stay", len(leaving))
 	}
@@ -247,14 +253,16 @@ func (w *Ring) lose(ctx context.Context, leaving []string, t trial, way func(con
 	}
 
 	t.act = func(ctx context.Context) (int, error) {
-		return len(theirs), objects.Each(ctx, len(leaving), objects.Concurrency, func(ctx context.Context, i int) error { return way(ctx, leaving[i]) })
+		return len(theirs), objects.Each(ctx, len(leaving), objects.Concurrency, func(ctx context.Context, i int) error {
+			return way(ctx, leaving[i])
+		})
 	}
 
 	return w.measure(ctx, t, shards.Fingerprint(before))
 }
 
-// Join lets so many shards join, and returns what it took until the other shards had given up their objects and these were theirs, once the
-// ring has settled.
+// Join lets so many shards join, and returns what it took until the other shards had given up their objects and these
+// were theirs, once the ring has settled.
 func (w *Ring) Join(ctx context.Context, n int) (Cost, error) {
 	before, err := w.Read(ctx)
 	if err != nil {
@@ -280,14 +288,17 @@ func (w *Ring) Join(ctx context.Context, n int) (Cost, error) {
 	}}, shards.Fingerprint(before))
 }
 
-// Raw patches the objects of the first n shards, at most limit (0 means all), and returns what that took: the floor of moves without what a
-// death writes to Leases. The objects are watched in the same way, so that the tool costs the API server as much.
+// Raw patches the objects of the first n shards, at most limit (0 means all), and returns what that took: the floor of
+// moves without what a death writes to Leases. The objects are watched in the same way, so that the tool costs the API
+// server as much.
 func (w *Ring) Raw(ctx context.Context, n, limit int) (Cost, error) {
 	return w.rawAfter(ctx, func(context.Context, string) error { return nil }, n, limit)
 }
 
 // rawAfter is Raw, after something else that counts too.
-func (w *Ring) rawAfter(ctx context.Context, first func(ctx context.Context, turn string) error, n, limit int) (Cost, error) {
+func (w *Ring) rawAfter(
+	ctx context.Context, first func(ctx context.Context, turn string) error, n, limit int,
+) (Cost, error) {
 	theirs := w.of(w.Held()[:n])
 
 	list, err := w.bench.Objects.List(ctx, theirs)
@@ -302,16 +313,18 @@ func (w *Ring) rawAfter(ctx context.Context, first func(ctx context.Context, tur
 	turn := w.turn()
 	theirs.Labels += "," + objects.TurnLabel + " notin (" + turn + ")"
 
-	return w.measure(ctx, trial{counts: theirs, event: watch.Deleted, mark: len(list), act: func(ctx context.Context) (int, error) {
-		if err := first(ctx, turn); err != nil {
-			return 0, err
-		}
+	return w.measure(ctx, trial{counts: theirs, event: watch.Deleted, mark: len(list),
+		act: func(ctx context.Context) (int, error) {
+			if err := first(ctx, turn); err != nil {
+				return 0, err
+			}
 
-		return len(list), w.patch(ctx, list, turn)
-	}}, "")
+			return len(list), w.patch(ctx, list, turn)
+		}}, "")
 }
 
-// measure measures a trial of this ring. It has settled when it has converged among other shards than the ones with the fingerprint before.
+// measure measures a trial of this ring. It has settled when it has converged among other shards than the ones with the
+// fingerprint before.
 func (w *Ring) measure(ctx context.Context, t trial, before string) (Cost, error) {
 	t.ring = w.made
 	t.settle = func(ctx context.Context) error { return w.AwaitConverged(ctx, before) }
@@ -366,8 +379,8 @@ func (w *Ring) firstUsed(ctx context.Context) (shard string, theirs []metav1.Par
 	return "", nil, fmt.Errorf("no shard of ring %s has an object", w.Ring.Name)
 }
 
-// Orphan has the first shard die that has objects, and returns how many seconds it took until the first of them had moved. Then it
-// calls begun, unless that is nil. It returns when all have moved and the ring has converged.
+// Orphan has the first shard die that has objects, and returns how many seconds it took until the first of them had
+// moved. Then it calls begun, unless that is nil. It returns when all have moved and the ring has converged.
 func (w *Ring) Orphan(ctx context.Context, begun func(context.Context) error) (float64, error) {
 	shard, _, err := w.firstUsed(ctx)
 	if err != nil {
@@ -379,8 +392,8 @@ func (w *Ring) Orphan(ctx context.Context, begun func(context.Context) error) (f
 	return c.First, err
 }
 
-// quiet is how long the API server is left alone before something is measured. To list what has not changed, it asks etcd for its
-// latest revision, at most every 100 ms; and the tool has just listed the objects.
+// quiet is how long the API server is left alone before something is measured. To list what has not changed, it asks
+// etcd for its latest revision, at most every 100 ms; and the tool has just listed the objects.
 const quiet = 300 * time.Millisecond
 
 // Cost is what it took to move objects.
@@ -391,10 +404,11 @@ type Cost struct {
 	Rate float64
 	// APIServer and Rebalancer are their CPU time per object, in milliseconds, until the tool saw the last one.
 	APIServer, Rebalancer float64
-	// First is the time until the first object had moved, and Mark until as many had as were asked for (0 if never), in seconds.
+	// First is the time until the first object had moved, and Mark until as many had as were asked for (0 if never), in
+	// seconds.
 	First, Mark float64
-	// Pass is the CPU time of API server and rebalancer from then on until the rebalancer was at rest, in microseconds per object of the
-	// ring: the cost of the pass over all of them that follows each change.
+	// Pass is the CPU time of API server and rebalancer from then on until the rebalancer was at rest, in microseconds per
+	// object of the ring: the cost of the pass over all of them that follows each change.
 	Pass float64
 }
 
@@ -414,12 +428,14 @@ func (c Cost) Plus(next Cost) Cost {
 
 // trial is a change that moves objects.
 type trial struct {
-	// counts is what is watched, and event the event that counts as a move: an object leaves the selection, comes to it, or changes.
+	// counts is what is watched, and event the event that counts as a move: an object leaves the selection, comes to it,
+	// or changes.
 	counts objects.Selection
 	event  watch.EventType
 	// mark is the number of objects at which the time is also taken, ring the number of objects of the ring.
 	mark, ring int
-	// atOnce is true to begin without waiting until the API server is at rest: the costs are then not comparable with others.
+	// atOnce is true to begin without waiting until the API server is at rest: the costs are then not comparable with
+	// others.
 	atOnce bool
 	// begun is called when the first object has moved, unless it is nil.
 	begun func(context.Context) error
@@ -521,7 +537,8 @@ func (t trial) measure(ctx context.Context, b *run.Bench) (c Cost, err error) {
 	used := usage.Difference(before, after)
 
 	c.Moved, c.Rate, c.First = n, float64(n)/moved.last.Sub(began).Seconds(), moved.first.Sub(began).Seconds()
-	c.APIServer, c.Rebalancer = used[target.APIServer].Milliseconds()/float64(n), used[target.Rebalancer].Milliseconds()/float64(n)
+	c.APIServer, c.Rebalancer = used[target.APIServer].Milliseconds()/float64(n),
+		used[target.Rebalancer].Milliseconds()/float64(n)
 	c.Pass = t.perObject(after, end)
 
 	if !moved.mark.IsZero() {
@@ -531,7 +548,8 @@ func (t trial) measure(ctx context.Context, b *run.Bench) (c Cost, err error) {
 	return c, nil
 }
 
-// perObject returns the CPU time of API server and rebalancer between two readings, in microseconds per object of the ring.
+// perObject returns the CPU time of API server and rebalancer between two readings, in microseconds per object of the
+// ring.
 func (t trial) perObject(before, after map[string]usage.Usage) float64 {
 	used := usage.Difference(before, after)
 	return (used[target.APIServer].Milliseconds() + used[target.Rebalancer].Milliseconds()) * 1000 / float64(t.ring)

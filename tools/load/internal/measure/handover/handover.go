@@ -1,5 +1,5 @@
-// Package handover measures what it takes to hand over owners with their controlled objects: how long an owner belongs to no shard, and how many
-// writes that takes.
+// Package handover measures what it takes to hand over owners with their controlled objects: how long an owner belongs
+// to no shard, and how many writes that takes.
 package handover
 
 import (
@@ -26,7 +26,8 @@ import (
 func Measurements() []run.Measurement {
 	return []run.Measurement{{
 		Name: "handover", Small: 20 * time.Second, Full: 80 * time.Second,
-		Parts: []run.Part{run.Compare(rows(), func(ctx context.Context, b *run.Bench) (join, raw run.Trial[moved], err error) {
+		Parts: []run.Part{run.Compare(rows(), func(ctx context.Context, b *run.Bench) (join, raw run.Trial[moved],
+			err error) {
 			o, err := open(ctx, b)
 			least := func(context.Context) (moved, error) { return moved{writes: writes}, nil }
 
@@ -45,7 +46,8 @@ type moved struct {
 }
 
 func (m moved) String() string {
-	return fmt.Sprintf("%d owners, without a shard for %.3f s (99%%: %.3f s), %.1f writes each", m.owners, m.median, m.late, m.writes)
+	return fmt.Sprintf("%d owners, without a shard for %.3f s (99%%: %.3f s), %.1f writes each", m.owners, m.median,
+		m.late, m.writes)
 }
 
 func rows() []run.Figure[moved] {
@@ -53,8 +55,10 @@ func rows() []run.Figure[moved] {
 
 	return []run.Figure[moved]{
 		{Row: result.Row{
-			ID: "handover-nobodys", Title: "time for which " + owner + " belongs to no shard in a planned move, median", Unit: "s",
-			Notes: []string{"The time counts from the write by which a shard releases the owner to the write that assigns it to the next shard. An owner without children always belongs to a shard."},
+			ID: "handover-nobodys", Title: "time for which " + owner + " belongs to no shard in a planned move, median",
+			Unit: "s",
+			Notes: []string{"The time counts from the write by which a shard releases the owner to the write that assigns it " +
+				"to the next shard. An owner without children always belongs to a shard."},
 		}, Of: func(m moved) float64 { return m.median }},
 		{Row: result.Row{
 			ID: "handover-writes", Title: "writes to move " + owner, Unit: "writes",
@@ -68,7 +72,8 @@ const (
 	shardsAtFirst = 3
 	// children is the number of children of an owner.
 	children = 3
-	// writes is what the move of one owner takes: one to drain it, one to release it, one for each child, and one to assign it.
+	// writes is what the move of one owner takes: one to drain it, one to release it, one for each child, and one to
+	// assign it.
 	writes = 3 + children
 )
 
@@ -80,7 +85,8 @@ type owners struct {
 
 func open(ctx context.Context, b *run.Bench) (*owners, error) {
 	fleet, err := b.Fleet(ctx, shards.Ring{
-		Name: "load-owners", Main: objects.Websites.GroupResource(), Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
+		Name: "load-owners", Main: objects.Websites.GroupResource(),
+		Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
 	}, shardsAtFirst)
 	if err != nil {
 		return nil, err
@@ -104,8 +110,8 @@ func (o *owners) all(kind objects.Kind) objects.Selection {
 	return objects.Selection{Kind: kind, Namespace: o.fleet.Ring.Namespace}
 }
 
-// fill creates the objects, and waits until all are in their places. There are so many owners that the moves of a quarter of them, which move when a
-// fourth shard joins, take much longer than it takes to notice the shard.
+// fill creates the objects, and waits until all are in their places. There are so many owners that the moves of a
+// quarter of them, which move when a fourth shard joins, take much longer than it takes to notice the shard.
 func (o *owners) fill(ctx context.Context) error {
 	sites := objects.Batch{
 		Kind: objects.Websites, Namespace: o.fleet.Ring.Namespace, Prefix: "owner", Count: run.Pick(o.bench, 400, 1300),
@@ -145,7 +151,8 @@ func (o *owners) of(ctx context.Context, shard string) ([]metav1.PartialObjectMe
 	return list, err
 }
 
-// join lets a shard join, sees the owners come to it, and has the first shard leave, so that the next round finds as many.
+// join lets a shard join, sees the owners come to it, and has the first shard leave, so that the next round finds as
+// many.
 func (o *owners) join(ctx context.Context) (moved, error) {
 	h, seen, err := o.watch(ctx)
 	if err != nil {
@@ -211,7 +218,8 @@ type history struct {
 	label string
 
 	writes int
-	// left is when an owner was released, unless it has come to another shard since, and nobodys how long it belonged to no shard then.
+	// left is when an owner was released, unless it has come to another shard since, and nobodys how long it belonged to
+	// no shard then.
 	left    map[string]time.Time
 	nobodys map[string]time.Duration
 	// version is its latest resource version.

@@ -41,7 +41,8 @@ func objectsPart() run.Part {
 			over(rateSeries, "Objects moved per second after the death of one of 20 shards", "objects/s"),
 			over(apiServerSeries, "API server CPU per moved object, after the death of one of 20 shards", "ms"),
 			over(cpuSeries, "Rebalancer CPU per moved object, after the death of one of 20 shards", "ms"),
-			over(passSeries, "API server and rebalancer CPU of the pass over all objects that follows a change, per object", "µs"),
+			over(passSeries, "API server and rebalancer CPU of the pass over all objects that follows a change, per object",
+				"µs"),
 			over(peakSeries, "Peak of the rebalancer's memory when a shard joins 19", "MiB"),
 		},
 	}
@@ -209,21 +210,26 @@ func many(ctx context.Context, b *run.Bench) error {
 	if len(audits) > 0 {
 		every := max(time.Minute, time.Duration(float64(most)*perObject/budget)*time.Microsecond).Round(time.Second)
 		b.Report(result.Row{
-			ID: manyAudit, Title: "audit of all objects, CPU of API server and rebalancer per object, " + with, Unit: "µs", Values: audits,
+			ID: manyAudit, Title: "audit of all objects, CPU of API server and rebalancer per object, " + with, Unit: "µs",
+			Values: audits,
 			Target: result.Max(perObject), Notes: []string{fmt.Sprintf(
-				"Minus what both use at rest without objects. By default, the rebalancer audits this many objects every %s: it plans for %d µs per object, and for %g%% of a core.",
+				"Minus what both use at rest without objects. By default, the rebalancer audits this many objects every %s: it "+
+					"plans for %d µs per object, and for %g%% of a core.",
 				every, perObject, budget*100)},
 		})
 	}
 
 	b.Report(
 		result.Row{
-			ID: manyDeath, Title: "objects moved per second after a shard's death, " + with, Unit: "objects/s", Values: []float64{died.Rate},
+			ID: manyDeath, Title: "objects moved per second after a shard's death, " + with, Unit: "objects/s",
+			Values:     []float64{died.Rate},
 			FloorTitle: "raw metadata PATCH, same concurrency", Floor: []float64{least.Rate}, Target: result.Min(0.85),
 		},
 		result.Row{
-			ID: manyPeak, Title: "rebalancer memory at its peak, from its start through a death and a join, " + with, Unit: "MiB",
-			Values: []float64{peak(used[target.Rebalancer])}, Target: result.Max(128), Notes: []string{"At their peaks: " + strings.Join(peaks, ", ") + "."},
+			ID: manyPeak, Title: "rebalancer memory at its peak, from its start through a death and a join, " + with,
+			Unit:   "MiB",
+			Values: []float64{peak(used[target.Rebalancer])}, Target: result.Max(128),
+			Notes: []string{"At their peaks: " + strings.Join(peaks, ", ") + "."},
 		},
 		result.Row{
 			ID: manyServers, Title: "API server memory per object, " + with, Unit: "KiB",
@@ -278,7 +284,8 @@ func (m *multitude) move(ctx context.Context) (died, least filled.Cost, err erro
 	return died, least, err
 }
 
-// audit waits for an audit, and returns what it takes per object, in microseconds. The services must have started less than a minute ago.
+// audit waits for an audit, and returns what it takes per object, in microseconds. The services must have started less
+// than a minute ago.
 func (m *multitude) audit(ctx context.Context) ([]float64, error) {
 	b := m.bench
 	// It takes a minute to come.
@@ -311,7 +318,8 @@ func (m *multitude) audit(ctx context.Context) ([]float64, error) {
 		used := usage.Difference(before, now)
 		if used[target.Rebalancer].Received > each*int64(m.most) {
 			took := b.Clock.Since(from).Seconds()
-			cpu := (used[target.APIServer].Milliseconds() + used[target.Rebalancer].Milliseconds() - m.idle*took) * 1000 / float64(m.most)
+			cpu := (used[target.APIServer].Milliseconds() +
+				used[target.Rebalancer].Milliseconds() - m.idle*took) * 1000 / float64(m.most)
 			b.Progress("%d objects, an audit: %.1f µs per object, %.1f s", m.most, cpu, took)
 
 			return []float64{cpu}, nil

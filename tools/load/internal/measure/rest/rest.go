@@ -1,5 +1,5 @@
-// Package rest measures what sharding costs when nothing happens, and how much memory it takes when much does: the services at rest
-// with more and more objects, the rebalancer in a join, the assigner with many rings and shards.
+// Package rest measures what sharding costs when nothing happens, and how much memory it takes when much does: the
+// services at rest with more and more objects, the rebalancer in a join, the assigner with many rings and shards.
 package rest
 
 import (
@@ -138,7 +138,8 @@ func column(windows []window, of func(sample) float64) []float64 {
 func (w window) String() string {
 	var parts []string
 	for name, s := range w {
-		parts = append(parts, fmt.Sprintf("%s %.2f ms/s, %.2f KiB/s, %.1f MiB, %.2f requests/s", name, s.cpu, s.network, s.memory, s.requests))
+		parts = append(parts, fmt.Sprintf("%s %.2f ms/s, %.2f KiB/s, %.1f MiB, %.2f requests/s", name, s.cpu, s.network,
+			s.memory, s.requests))
 	}
 	slices.Sort(parts)
 
@@ -151,7 +152,8 @@ func memoryOf(s sample) float64 { return s.memory }
 // restRows are the rows about the services at rest with many objects and with none.
 func restRows(with string, most int, compared [2][]window) (rows []result.Row) {
 	many, none := compared[0], compared[1]
-	note := fmt.Sprintf("The sum of all four services, just started. With %d: %s. With 0: %s.", most, many[len(many)-1], none[len(none)-1])
+	note := fmt.Sprintf("The sum of all four services, just started. With %d: %s. With 0: %s.", most, many[len(many)-1],
+		none[len(none)-1])
 
 	for _, kind := range []struct {
 		id, what, unit, prior string
@@ -161,8 +163,10 @@ func restRows(with string, most int, compared [2][]window) (rows []result.Row) {
 		{manyRestMemory, "memory", "MiB", "+50 MB at 8,000", memoryOf},
 	} {
 		rows = append(rows, result.Row{
-			ID: kind.id, Title: "the services at rest with " + with + ": " + kind.what, Unit: kind.unit, Values: column(many, kind.of),
-			FloorTitle: "the figure with 0", Floor: column(none, kind.of), Target: result.Max(grace), PriorArt: kind.prior, Notes: []string{note},
+			ID: kind.id, Title: "the services at rest with " + with + ": " + kind.what, Unit: kind.unit,
+			Values:     column(many, kind.of),
+			FloorTitle: "the figure with 0", Floor: column(none, kind.of), Target: result.Max(grace), PriorArt: kind.prior,
+			Notes: []string{note},
 		})
 	}
 
@@ -174,7 +178,8 @@ func peak(u usage.Usage) float64 { return float64(u.PeakMemory) / mebibyte }
 
 const assignerRow = "assigner-memory"
 
-// rememberedRings measures the memory of an assigner that has started with all the rings there, once it knows all their shards.
+// rememberedRings measures the memory of an assigner that has started with all the rings there, once it knows all their
+// shards.
 func rememberedRings(ctx context.Context, b *run.Bench) error {
 	rings, members := run.Pick(b, 5, 50), run.Pick(b, 100, 500)
 
@@ -212,12 +217,14 @@ func rememberedRings(ctx context.Context, b *run.Bench) error {
 		}
 
 		u := used[target.Assigner]
-		b.Progress("%d shards × %d rings: %.1f MiB, at the peak %.1f MiB", members, rings, float64(u.Memory)/mebibyte, peak(u))
+		b.Progress("%d shards × %d rings: %.1f MiB, at the peak %.1f MiB", members, rings, float64(u.Memory)/mebibyte,
+			peak(u))
 		values = append(values, peak(u))
 	}
 
 	b.Report(result.Row{
-		ID: assignerRow, Title: fmt.Sprintf("assigner memory, %d shards × %d rings", members, rings), Unit: "MiB", Values: values,
+		ID: assignerRow, Title: fmt.Sprintf("assigner memory, %d shards × %d rings", members, rings), Unit: "MiB",
+		Values: values,
 		Target: result.Max(64), Notes: []string{"The peak after a start with all rings and Leases in place."},
 	})
 
@@ -232,14 +239,18 @@ const (
 	quiet = 500 * time.Millisecond
 )
 
-// foreign measures what the rebalancer takes for writes of objects of a controlled resource that no object of a ring controls.
+// foreign measures what the rebalancer takes for writes of objects of a controlled resource that no object of a ring
+// controls.
 func foreign() run.Part {
 	return run.Compare([]run.Figure[float64]{{Row: result.Row{
-		ID: coveredRow, Title: "rebalancer CPU per write of a ConfigMap in a namespace that the ring covers, no object of which controls the ConfigMap", Unit: "ms",
-		Target: result.Max(perForeign), Notes: []string{"Minus the CPU at rest. The ring shards Deployments, and the ConfigMaps that Deployments control."},
+		ID: coveredRow, Title: "rebalancer CPU per write of a ConfigMap in a namespace that the ring covers, no object of " +
+			"which controls the ConfigMap", Unit: "ms",
+		Target: result.Max(perForeign), Notes: []string{"Minus the CPU at rest. The ring shards Deployments, and the " +
+			"ConfigMaps that Deployments control."},
 	}, Of: run.Itself}}, func(ctx context.Context, b *run.Bench) (write, _ run.Trial[float64], err error) {
 		fleet, err := b.Fleet(ctx, shards.Ring{
-			Name: "load-strangers", Main: objects.Deployments, Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
+			Name: "load-strangers", Main: objects.Deployments,
+			Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
 		}, 1)
 		if err != nil {
 			return nil, nil, err
@@ -255,10 +266,12 @@ func foreign() run.Part {
 	})
 }
 
-// strangers creates ConfigMaps of a namespace, and returns a trial that writes them, and returns the rebalancer's CPU time per write, in
-// milliseconds.
+// strangers creates ConfigMaps of a namespace, and returns a trial that writes them, and returns the rebalancer's CPU
+// time per write, in milliseconds.
 func strangers(ctx context.Context, b *run.Bench, namespace string) (run.Trial[float64], error) {
-	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "stranger", Count: run.Pick(b, 300, 2000)}
+	batch := objects.Batch{
+		Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "stranger", Count: run.Pick(b, 300, 2000),
+	}
 	b.Cleanup(func(ctx context.Context) error { return b.Objects.Delete(ctx, batch) })
 
 	return func(ctx context.Context) (float64, error) {
@@ -274,8 +287,8 @@ func strangers(ctx context.Context, b *run.Bench, namespace string) (run.Trial[f
 	}, b.Objects.Create(ctx, batch)
 }
 
-// spent returns the rebalancer's CPU time in milliseconds while do runs and until the rebalancer has certainly seen the result, and how long
-// that took in seconds.
+// spent returns the rebalancer's CPU time in milliseconds while do runs and until the rebalancer has certainly seen the
+// result, and how long that took in seconds.
 func spent(ctx context.Context, b *run.Bench, do func() error) (cpu, took float64, err error) {
 	began := b.Clock.Now()
 	cpu, err = b.Local.Usage().CPU(target.Rebalancer, func() error {
@@ -329,8 +342,10 @@ func crowded(ctx context.Context, b *run.Bench) error {
 	}
 
 	b.Report(result.Row{
-		ID: ringsCPURow, Title: fmt.Sprintf("the services at rest with %d rings of %d shards: CPU per ring", count, ringShards), Unit: "ms/s", Values: values,
-		Target: result.Max(0.1), Notes: []string{"The sum of all four services, minus what they use without a ring, per ring. Each ring is audited once a minute."},
+		ID: ringsCPURow, Title: fmt.Sprintf("the services at rest with %d rings of %d shards: CPU per ring", count,
+			ringShards), Unit: "ms/s", Values: values,
+		Target: result.Max(0.1), Notes: []string{"The sum of all four services, minus what they use without a ring, per " +
+			"ring. Each ring is audited once a minute."},
 	})
 
 	return nil
@@ -372,8 +387,10 @@ func fairness(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 	b.Report(result.Row{
-		ID: ringsFairRow, Unit: "s", Values: values, FloorTitle: "while nothing else happens", Floor: floors, Judge: result.JudgeValue, Target: result.Max(0.5),
-		Title: fmt.Sprintf("time until the only object of a ring has moved, while another ring moves %s or more", result.Number(float64(many/shardCount))),
+		ID: ringsFairRow, Unit: "s", Values: values, FloorTitle: "while nothing else happens", Floor: floors,
+		Judge: result.JudgeValue, Target: result.Max(0.5),
+		Title: fmt.Sprintf("time until the only object of a ring has moved, while another ring moves %s or more",
+			result.Number(float64(many/shardCount))),
 	})
 
 	return nil
