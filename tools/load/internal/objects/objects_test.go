@@ -22,12 +22,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestPath(t *testing.T) {
-	require.Equal(t, "/api/v1/namespaces/n/configmaps/x", objects.ConfigMaps.Path("n", "x"))
-	require.Equal(t, "/apis/coordination.k8s.io/v1/namespaces/n/leases", objects.Leases.Path("n", ""))
-	require.Equal(t, "/apis/example.clusterring.dev/v1alpha1/websites", objects.Websites.Path("", ""))
-}
-
 func TestBody(t *testing.T) {
 	body, err := objects.Batch{Kind: objects.ConfigMaps, Namespace: "n", Prefix: "p"}.Body(7)
 	require.NoError(t, err)

@@ -91,14 +91,6 @@ func TestPrint(t *testing.T) {
 	golden(t, "table.txt", out.String())
 }
 
-type broken struct{}
-
-func (broken) Write([]byte) (int, error) { return 0, errors.New("disk full") }
-
-func TestPrintSaysWhatFailed(t *testing.T) {
-	require.EqualError(t, Print(broken{}, sample()), "print the table of results: disk full")
-}
-
 // A row of a measurement that could not be made is printed all the same.
 func TestRowWithoutValues(t *testing.T) {
 	var out bytes.Buffer

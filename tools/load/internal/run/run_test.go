@@ -87,20 +87,6 @@ func TestRoundsEndWithAnError(t *testing.T) {
 	require.EqualError(t, err, "round 0: floor: broken")
 }
 
-func TestShare(t *testing.T) {
-	b, clock, _ := bench(5)
-	require.Zero(t, b.Share(2).deadline, "no budget, no share")
-	b.deadline = clock.Now().Add(time.Minute)
-	require.Equal(t, clock.Now().Add(20*time.Second), b.Share(3).deadline)
-	clock.Step(30 * time.Second)
-	require.Equal(t, b.deadline, b.Share(1).deadline)
-}
-
-func TestPick(t *testing.T) {
-	require.Equal(t, 1, Pick(&Bench{Scale: Small}, 1, 2))
-	require.Equal(t, 2, Pick(&Bench{Scale: Full}, 1, 2))
-}
-
 func measurement(name string, err error, ids ...string) Measurement {
 	return Measurement{Name: name, Parts: []Part{{Rows: ids, Run: func(_ context.Context, b *Bench) error {
 		for _, id := range ids {

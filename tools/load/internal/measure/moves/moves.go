@@ -288,6 +288,7 @@ func renewals(ctx context.Context, b *run.Bench) error {
 		_, err := b.Fleet(ctx, shards.Ring{
 			Name: "load-renewals-" + strconv.Itoa(i), Main: objects.ConfigMaps.GroupResource(),
 		}, 0)
+
 		return err
 	})
 	if err != nil {
