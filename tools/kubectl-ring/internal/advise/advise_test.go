@@ -59,7 +59,9 @@ const interval = 100 // seconds
 func (p process) reading(t testing.TB, name string) advise.Reading {
 	t.Helper()
 
-	return advise.Reading{Name: name, Before: page(t, p.text(0)), After: page(t, p.text(1)), Elapsed: interval * time.Second}
+	return advise.Reading{
+		Name: name, Before: page(t, p.text(0)), After: page(t, p.text(1)), Elapsed: interval * time.Second,
+	}
 }
 
 // text returns a page before (0) or after (1) the interval.
@@ -174,32 +176,65 @@ var cases = []struct {
 	{"nothing to do", []process{one(controller{workers: 1})}, []advise.Verdict{advise.Fine}, 0},
 	{"little load", []process{one(little)}, []advise.Verdict{advise.Fine}, 0},
 	{"all workers busy", []process{one(busy)}, []advise.Verdict{advise.Workers}, 0},
-	{"all workers busy with reconciles that do not end", []process{one(controller{workers: 2, adds: 3, unfinished: 200, after: 1})}, []advise.Verdict{advise.Workers}, 0},
+	{
+		"all workers busy with reconciles that do not end",
+		[]process{one(controller{workers: 2, adds: 3, unfinished: 200, after: 1})}, []advise.Verdict{advise.Workers}, 0,
+	},
 	{"free workers, but long waits", []process{one(late)}, []advise.Verdict{advise.Workers}, 0},
 	{"workers of one of two shards busy", []process{one(little), one(busy)}, []advise.Verdict{advise.Workers}, 0},
 	{"CPU full", []process{one(busy).with(func(p *process) { p.cpu = 3.7 })}, []advise.Verdict{advise.Shard}, 2},
-	{"CPU far above its limit", []process{one(busy).with(func(p *process) { p.cpu, p.limit = 0.99, 0.33 })}, []advise.Verdict{advise.Shard}, 6},
+	{"CPU far above its limit", []process{one(busy).with(func(p *process) {
+		p.cpu, p.limit = 0.99, 0.33
+	})}, []advise.Verdict{advise.Shard}, 6},
 	{"CPU full, and nothing waits yet", []process{one(little).with(func(p *process) {
 		p.cpu = 3.3
-		p.controllers = append(p.controllers, controller{name: "small", workers: 1, adds: 10, done: 10, reconcile: 0.05, wait: 0.001})
+		p.controllers = append(p.controllers, controller{
+			name: "small", workers: 1, adds: 10, done: 10, reconcile: 0.05, wait: 0.001,
+		})
 	})}, []advise.Verdict{advise.Fine, advise.Shard}, 2},
 	{"CPU full of two shards, beside one that waits for its election", []process{
-		one(busy).with(func(p *process) { p.cpu = 3.6 }), one(busy).with(func(p *process) { p.cpu = 3.4 }), {cpu: 0.01, limit: 4, limiter: -1},
+		one(busy).with(func(p *process) {
+			p.cpu = 3.6
+		}), one(busy).with(func(p *process) { p.cpu = 3.4 }), {cpu: 0.01, limit: 4, limiter: -1},
 	}, []advise.Verdict{advise.ShardMore}, 4},
-	{"CPU full of one of two shards", []process{one(late).with(func(p *process) { p.cpu = 3.6 }), one(little)}, []advise.Verdict{advise.ShardMore}, 3},
-	{"CPU not known", []process{one(busy).with(func(p *process) { p.cpu, p.limit = 3.7, 0 })}, []advise.Verdict{advise.Workers}, 0},
-	{"the client's limit", []process{one(busy).with(func(p *process) { p.limiter = 300 })}, []advise.Verdict{advise.Limited}, 0},
-	{"the client's limit, and free workers", []process{one(little).with(func(p *process) { p.limiter = 30 })}, []advise.Verdict{advise.Fine}, 0},
-	{"short waits for the client's limit", []process{one(busy).with(func(p *process) { p.limiter = 100 })}, []advise.Verdict{advise.Workers}, 0},
-	{"a rate of requests like a limit", []process{one(busy).with(func(p *process) { p.requests, p.limiter = 20.5, -1 })}, []advise.Verdict{advise.Limited}, 0},
+	{"CPU full of one of two shards", []process{one(late).with(func(p *process) {
+		p.cpu = 3.6
+	}), one(little)}, []advise.Verdict{advise.ShardMore}, 3},
+	{"CPU not known", []process{one(busy).with(func(p *process) {
+		p.cpu, p.limit = 3.7, 0
+	})}, []advise.Verdict{advise.Workers}, 0},
+	{"the client's limit", []process{one(busy).with(func(p *process) {
+		p.limiter = 300
+	})}, []advise.Verdict{advise.Limited}, 0},
+	{"the client's limit, and free workers", []process{one(little).with(func(p *process) {
+		p.limiter = 30
+	})}, []advise.Verdict{advise.Fine}, 0},
+	{"short waits for the client's limit", []process{one(busy).with(func(p *process) {
+		p.limiter = 100
+	})}, []advise.Verdict{advise.Workers}, 0},
+	{"a rate of requests like a limit", []process{one(busy).with(func(p *process) {
+		p.requests, p.limiter = 20.5, -1
+	})}, []advise.Verdict{advise.Limited}, 0},
 	{"a mean rate of requests like a limit", []process{
-		one(busy).with(func(p *process) { p.requests, p.limiter = 2, -1 }), one(busy).with(func(p *process) { p.requests, p.limiter = 38, -1 }),
+		one(busy).with(func(p *process) {
+			p.requests, p.limiter = 2, -1
+		}), one(busy).with(func(p *process) { p.requests, p.limiter = 38, -1 }),
 	}, []advise.Verdict{advise.Workers}, 0},
-	{"a rate of requests like a limit, but it is known", []process{one(busy).with(func(p *process) { p.requests = 20.5 })}, []advise.Verdict{advise.Workers}, 0},
-	{"a rate of requests like a limit, but CPU full", []process{one(busy).with(func(p *process) { p.requests, p.limiter, p.cpu = 20.5, -1, 3.7 })}, []advise.Verdict{advise.Shard}, 2},
-	{"another rate of requests", []process{one(busy).with(func(p *process) { p.requests, p.limiter = 33, -1 })}, []advise.Verdict{advise.Workers}, 0},
-	{"refused requests", []process{one(busy).with(func(p *process) { p.requests, p.refused, p.cpu = 30, 2, 3.7 })}, []advise.Verdict{advise.Limited}, 0},
-	{"few refused requests", []process{one(busy).with(func(p *process) { p.requests, p.refused = 300, 2 })}, []advise.Verdict{advise.Workers}, 0},
+	{"a rate of requests like a limit, but it is known", []process{one(busy).with(func(p *process) {
+		p.requests = 20.5
+	})}, []advise.Verdict{advise.Workers}, 0},
+	{"a rate of requests like a limit, but CPU full", []process{one(busy).with(func(p *process) {
+		p.requests, p.limiter, p.cpu = 20.5, -1, 3.7
+	})}, []advise.Verdict{advise.Shard}, 2},
+	{"another rate of requests", []process{one(busy).with(func(p *process) {
+		p.requests, p.limiter = 33, -1
+	})}, []advise.Verdict{advise.Workers}, 0},
+	{"refused requests", []process{one(busy).with(func(p *process) {
+		p.requests, p.refused, p.cpu = 30, 2, 3.7
+	})}, []advise.Verdict{advise.Limited}, 0},
+	{"few refused requests", []process{one(busy).with(func(p *process) {
+		p.requests, p.refused = 300, 2
+	})}, []advise.Verdict{advise.Workers}, 0},
 }
 
 // TestVerdicts compares the advice about situations with testdata/verdicts.txt.
@@ -261,8 +296,14 @@ func adviseOn(t testing.TB, processes []process, target time.Duration) *advise.R
 // TestFigures verifies what is measured.
 func TestFigures(t *testing.T) {
 	report := adviseOn(t, []process{
-		one(controller{workers: 2, adds: 100, done: 120, reconcile: 0.4, wait: 0.1, after: 2}).with(func(p *process) { p.cpu, p.limit = 1.5, 2 }),
-		one(controller{workers: 4, adds: 500, done: 480, reconcile: 0.4, wait: 0.1, after: 23, unfinished: 8}).with(func(p *process) { p.refused, p.limiter = 4, 50 }),
+		one(controller{workers: 2, adds: 100, done: 120, reconcile: 0.4, wait: 0.1, after: 2}).with(func(p *process) {
+			p.cpu, p.limit = 1.5, 2
+		}),
+		one(controller{
+			workers: 4, adds: 500, done: 480, reconcile: 0.4, wait: 0.1, after: 23, unfinished: 8,
+		}).with(func(p *process) {
+			p.refused, p.limiter = 4, 50
+		}),
 	}, time.Second)
 	c := report.Controllers[0]
 	c.Reason, c.Do = "", ""
@@ -294,8 +335,8 @@ func rounded(t *testing.T, text []byte) string {
 	return string(text)
 }
 
-// TestNativeHistograms verifies that what was observed between two pages counts, in buckets of 10 %, also if the histogram was reset, or if its
-// resolution has changed. The page in the text format has powers of ten.
+// TestNativeHistograms verifies that what was observed between two pages counts, in buckets of 10 %, also if the
+// histogram was reset, or if its resolution has changed. The page in the text format has powers of ten.
 func TestNativeHistograms(t *testing.T) {
 	waits := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "workqueue_queue_duration_seconds", Help: "Waits.", Buckets: prometheus.ExponentialBuckets(10e-9, 10, 12),
@@ -348,7 +389,8 @@ func TestNativeHistograms(t *testing.T) {
 	}
 
 	coarse := read()
-	require.NotEqual(t, *second["workqueue_queue_duration_seconds"].GetMetric()[0].GetHistogram().Schema, *coarse["workqueue_queue_duration_seconds"].GetMetric()[0].GetHistogram().Schema)
+	require.NotEqual(t, *second["workqueue_queue_duration_seconds"].GetMetric()[0].GetHistogram().Schema,
+		*coarse["workqueue_queue_duration_seconds"].GetMetric()[0].GetHistogram().Schema)
 	require.InDelta(t, 100, p50(second, coarse), 1e-9, "30 values of 3 to 32")
 	observe(100, 5000)
 	require.InDelta(t, 1000, p50(second, read()), 1e-9, "the highest bound")
@@ -357,10 +399,13 @@ func TestNativeHistograms(t *testing.T) {
 // TestPagesOfNoUse verifies that pages without a running controller, and of a process that restarted, are errors.
 func TestPagesOfNoUse(t *testing.T) {
 	for _, text := range []string{"", "# TYPE go_goroutines gauge\ngo_goroutines 1\n", one(controller{}).text(0)} {
-		require.ErrorContains(t, advise.Check([]advise.Reading{{Before: page(t, text)}}), "no controller of controller-runtime runs")
+		require.ErrorContains(t, advise.Check([]advise.Reading{{Before: page(t, text)}}),
+			"no controller of controller-runtime runs")
 	}
 
-	lost := advise.Reading{Before: page(t, one(little).text(0)), After: page(t, one(controller{}).text(1)), Elapsed: time.Second}
+	lost := advise.Reading{
+		Before: page(t, one(little).text(0)), After: page(t, one(controller{}).text(1)), Elapsed: time.Second,
+	}
 	_, err := advise.Advise([]advise.Reading{lost}, time.Second)
 	require.ErrorContains(t, err, "no controller of controller-runtime runs")
 
@@ -370,7 +415,8 @@ func TestPagesOfNoUse(t *testing.T) {
 	require.ErrorContains(t, err, "p restarted while it was observed")
 }
 
-// TestAnyPages verifies that advice is consistent about whatever was measured: a problem has a remedy, and only full CPUs ask for shards.
+// TestAnyPages verifies that advice is consistent about whatever was measured: a problem has a remedy, and only full
+// CPUs ask for shards.
 func TestAnyPages(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		draw := func(name string, least, most float64) float64 { return rapid.Float64Range(least, most).Draw(rt, name) }
@@ -380,8 +426,9 @@ func TestAnyPages(t *testing.T) {
 		for range rapid.IntRange(1, 3).Draw(rt, "processes") {
 			done := math.Floor(draw("done", 0, 5000))
 			processes = append(processes, one(controller{
-				workers: rapid.IntRange(1, 20).Draw(rt, "workers"), done: done, adds: math.Floor(done * draw("more", 1, 1.5)), reconcile: draw("reconcile", 0.001, 3),
-				wait: draw("wait", 0, 5), after: math.Floor(draw("after", 0, 100)), unfinished: draw("unfinished", 0, 100),
+				workers: rapid.IntRange(1, 20).Draw(rt, "workers"), done: done, adds: math.Floor(done * draw("more", 1, 1.5)),
+				reconcile: draw("reconcile", 0.001, 3),
+				wait:      draw("wait", 0, 5), after: math.Floor(draw("after", 0, 100)), unfinished: draw("unfinished", 0, 100),
 			}).with(func(p *process) {
 				p.cpu, p.limit = draw("cpu", 0, 4), rapid.SampledFrom([]float64{0, 4}).Draw(rt, "limit")
 				p.refused, p.limiter = draw("refused", 0, 1), draw("limiter", -1, 50)

@@ -38,8 +38,8 @@ func label(m *dto.Metric, name string) string {
 	return m.GetLabel()[i].GetValue()
 }
 
-// series returns the series of a metric whose label has a value, if they are named. Older versions of controller-runtime put the name of a controller
-// only into the label name of a queue.
+// series returns the series of a metric whose label has a value, if they are named. Older versions of
+// controller-runtime put the name of a controller only into the label name of a queue.
 func (p Page) series(metric string, labelled ...string) []*dto.Metric {
 	return slices.DeleteFunc(slices.Clone(p[metric].GetMetric()), func(m *dto.Metric) bool {
 		return len(labelled) > 0 && cmp.Or(label(m, labelled[0]), label(m, "name")) != labelled[1]
@@ -50,7 +50,8 @@ func (p Page) series(metric string, labelled ...string) []*dto.Metric {
 func (p Page) sum(metric string, labelled ...string) float64 {
 	total := 0.0
 	for _, m := range p.series(metric, labelled...) {
-		total += m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue() + m.GetHistogram().GetSampleSum()
+		total += m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue() +
+			m.GetHistogram().GetSampleSum()
 	}
 
 	return total
@@ -122,7 +123,8 @@ func (v *values) quantile(share float64) float64 {
 	return 0
 }
 
-// classic returns the numbers of values in the buckets of the text format. Values above the highest bound count as if they were at it.
+// classic returns the numbers of values in the buckets of the text format. Values above the highest bound count as if
+// they were at it.
 func classic(h *dto.Histogram) map[float64]float64 {
 	counts := map[float64]float64{}
 	highest, below := 0.0, 0.0

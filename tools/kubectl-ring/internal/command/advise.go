@@ -51,7 +51,8 @@ func (a *app) advise() *cobra.Command {
 		Short: "Advise whether it is time to shard a controller, and what limits it",
 		Long:  adviseLong, Example: adviseExample,
 		Args: arguments(0, 0), ValidArgsFunction: cobra.NoFileCompletions,
-		// This replaces the hook of the root: the variables are about ringquery, and set flags that advise uses for --metrics.
+		// This replaces the hook of the root: the variables are about ringquery, and set flags that advise uses for
+		// --metrics.
 		PersistentPreRunE: func(*cobra.Command, []string) error { return a.connect.Validate() },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch help := "see " + cmd.CommandPath() + " --help"; {
@@ -65,11 +66,14 @@ func (a *app) advise() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&f.urls, "metrics", nil, "`URL` of the metrics of a process, http or https; repeat it for several processes; without a path, /metrics")
+	flags.StringArrayVar(&f.urls, "metrics", nil,
+		"`URL` of the metrics of a process, http or https; repeat it for several processes; without a path, /metrics")
 	flags.StringVar(&f.tokenFile, "token-file", "", "`file` with a bearer token for the URLs; by default, none is sent")
-	flags.StringVar(&f.pods.Selector, "pods", "", "label `selector` of the pods of the controller, which are read through the API server")
+	flags.StringVar(&f.pods.Selector, "pods", "",
+		"label `selector` of the pods of the controller, which are read through the API server")
 	flags.StringVar(&f.pods.Port, "port", "8080", "`number or name` of the pods' port for metrics")
-	flags.Var(&f.cpu, "cpu-limit", "`cores` that a process may use, such as 500m; by default, the limit of its container, or else GOMAXPROCS of the process")
+	flags.Var(&f.cpu, "cpu-limit", "`cores` that a process may use, such as 500m; by default, the limit of its "+
+		"container, or else GOMAXPROCS of the process")
 	flags.DurationVar(&f.interval, "for", 30*time.Second, "how long to observe; longer is more exact")
 	flags.DurationVar(&f.target, "target-p99", time.Second, "how long 99 % of the objects may wait in the queue")
 
@@ -106,7 +110,9 @@ func (a *app) adviseOn(ctx context.Context, f *adviser) error {
 		}
 	}
 
-	if err == nil && slices.ContainsFunc(report.Controllers, func(c advise.Controller) bool { return c.Verdict != advise.Fine }) {
+	if err == nil && slices.ContainsFunc(report.Controllers, func(c advise.Controller) bool {
+		return c.Verdict != advise.Fine
+	}) {
 		return errProblem
 	}
 
@@ -123,14 +129,16 @@ func (a *app) targets(ctx context.Context, f *adviser) ([]scrape.Target, error) 
 	timeout = cmp.Or(timeout, 20*time.Second)
 
 	if len(f.urls) > 0 {
-		return scrape.URLs(f.urls, &rest.Config{UserAgent: a.connect.UserAgent, Timeout: timeout, TLSClientConfig: rest.TLSClientConfig{
-			CAFile: a.connect.CAFile, ServerName: a.connect.ServerName, Insecure: a.connect.Insecure,
-		}}, f.tokenFile)
+		return scrape.URLs(f.urls, &rest.Config{UserAgent: a.connect.UserAgent, Timeout: timeout,
+			TLSClientConfig: rest.TLSClientConfig{
+				CAFile: a.connect.CAFile, ServerName: a.connect.ServerName, Insecure: a.connect.Insecure,
+			}}, f.tokenFile)
 	}
 
 	config, err := a.config()
 	if err == nil && config == nil {
-		err = failure.New("set KUBECONFIG or --kubeconfig, or name URLs with --metrics", "there is no kubeconfig, so --pods cannot be found in a cluster")
+		err = failure.New("set KUBECONFIG or --kubeconfig, or name URLs with --metrics",
+			"there is no kubeconfig, so --pods cannot be found in a cluster")
 	}
 
 	if err != nil {
@@ -194,10 +202,14 @@ func (a *app) observe(ctx context.Context, f *adviser) ([]advise.Reading, error)
 
 // printAdvice prints the advice for people: what was measured, then why.
 func (a *app) printAdvice(o *output, report *advise.Report) error {
-	table := o.table([]string{"CONTROLLER", "PROCESSES", "WORKERS", "BUSY", "CPU", "RECONCILES/S", "MEAN", "QUEUE P50", "QUEUE P99", "VERDICT"})
+	table := o.table([]string{
+		"CONTROLLER", "PROCESSES", "WORKERS", "BUSY", "CPU", "RECONCILES/S", "MEAN", "QUEUE P50", "QUEUE P99", "VERDICT",
+	})
 	for _, c := range report.Controllers {
-		table.Row(c.Name, c.Processes, c.WorkersPerProcess, render.Percent(c.Busy), render.Percent(c.CPU), fmt.Sprintf("%.1f", c.ReconcilesPerSecond),
-			advise.Seconds(c.ReconcileMeanSeconds), advise.Seconds(c.QueueP50Seconds), advise.Seconds(c.QueueP99Seconds), string(c.Verdict))
+		table.Row(c.Name, c.Processes, c.WorkersPerProcess, render.Percent(c.Busy), render.Percent(c.CPU),
+			fmt.Sprintf("%.1f", c.ReconcilesPerSecond),
+			advise.Seconds(c.ReconcileMeanSeconds), advise.Seconds(c.QueueP50Seconds), advise.Seconds(c.QueueP99Seconds),
+			string(c.Verdict))
 	}
 
 	if err := table.Flush(); err != nil {

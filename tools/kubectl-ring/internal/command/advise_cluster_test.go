@@ -49,7 +49,8 @@ func (s subject) start(t *testing.T) (address, namespace string) {
 	address, namespace = localplane.FreeAddress(t), plane.Namespace(t)
 
 	for i := range s.objects {
-		require.NoError(t, plane.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("object-", i)}}))
+		require.NoError(t, plane.Client.Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("object-", i)}}))
 	}
 
 	config := rest.CopyConfig(plane.Config)
@@ -90,7 +91,9 @@ func advice(t *testing.T, args ...string) (advise.Report, int) {
 	p := newProgram(t)
 
 	code := command.Run(t.Context(), append([]string{"advise", "-o", "json"}, args...), command.Streams{
-		In: strings.NewReader(""), Out: &p.out, Err: &p.err, Getenv: func(string) string { return "" }, Clock: clock.RealClock{},
+		In: strings.NewReader(""), Out: &p.out, Err: &p.err, Getenv: func(string) string {
+			return ""
+		}, Clock: clock.RealClock{},
 	})
 
 	var report advise.Report
@@ -112,7 +115,8 @@ func of(t *testing.T, report advise.Report, name string) advise.Controller {
 	return advise.Controller{}
 }
 
-// TestAdviceAboutRealControllers runs controllers of controller-runtime against the real API server, under loads with a known bottleneck.
+// TestAdviceAboutRealControllers runs controllers of controller-runtime against the real API server, under loads with a
+// known bottleneck.
 func TestAdviceAboutRealControllers(t *testing.T) {
 	metrics.RegisterRESTClientMetrics(metrics.MetricRateLimiterLatency, metrics.MetricRequestLatency)
 
@@ -153,7 +157,8 @@ func TestAdviceAboutRealControllers(t *testing.T) {
 
 		require.InDelta(t, 1, c.Busy, 0.2)
 		require.InEpsilon(t, mean, c.ReconcileMeanSeconds, 0.2)
-		require.InEpsilon(t, (objects-1)*mean, c.QueueP50Seconds, 0.3, "it waits for the other objects, and native histograms are read")
+		require.InEpsilon(t, (objects-1)*mean, c.QueueP50Seconds, 0.3,
+			"it waits for the other objects, and native histograms are read")
 	})
 
 	t.Run("client", func(t *testing.T) {

@@ -18,7 +18,8 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
-// metricsPage is the page of a process with one controller, after some seconds of which it was busy with reconciles of 50 ms.
+// metricsPage is the page of a process with one controller, after some seconds of which it was busy with reconciles of
+// 50 ms.
 func metricsPage(seconds, perSecond float64) string {
 	n := seconds * perSecond
 
@@ -75,8 +76,12 @@ func pages(t *testing.T) string {
 		fmt.Fprint(w, "# TYPE go_goroutines gauge\ngo_goroutines 7\n")
 	})
 	mux.HandleFunc("GET /html", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>hello</html>") })
-	mux.HandleFunc("GET /protected", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "Unauthorized", http.StatusUnauthorized) })
-	mux.HandleFunc("GET /moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/idle", http.StatusFound) })
+	mux.HandleFunc("GET /protected", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "Unauthorized", http.StatusUnauthorized)
+	})
+	mux.HandleFunc("GET /moved", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/idle", http.StatusFound)
+	})
 	mux.HandleFunc("GET /huge", func(w http.ResponseWriter, _ *http.Request) {
 		line := strings.Repeat("x", 1<<20)
 		for range 40 {
@@ -129,14 +134,20 @@ func TestAdviceTranscript(t *testing.T) {
 	var transcript strings.Builder
 
 	for _, line := range []string{
-		"advise --metrics URL/busy", "advise --metrics URL/busy --no-headers --cpu-limit 100m", "advise --metrics URL/idle --metrics URL/busy --target-p99 30s",
-		"advise --metrics URL/idle -o json", "advise --metrics URL/idle -o jsonpath={.controllers[*].verdict}", "advise --metrics URL/idle -o yaml",
-		"advise --metrics URL/other", "advise --metrics URL/html", "advise --metrics URL/protected", "advise --metrics URL/moved", "advise --metrics URL/huge",
+		"advise --metrics URL/busy", "advise --metrics URL/busy --no-headers --cpu-limit 100m",
+		"advise --metrics URL/idle --metrics URL/busy --target-p99 30s",
+		"advise --metrics URL/idle -o json", "advise --metrics URL/idle -o jsonpath={.controllers[*].verdict}",
+		"advise --metrics URL/idle -o yaml",
+		"advise --metrics URL/other", "advise --metrics URL/html", "advise --metrics URL/protected",
+		"advise --metrics URL/moved", "advise --metrics URL/huge",
 		"advise --metrics URL/nothing",
-		"advise", "advise --metrics URL --pods app=x", "advise --pods app=x", "advise --metrics ftp://x", "advise --metrics http://", "advise --metrics http://me@x",
-		"advise --metrics ://", "advise --metrics URL --for 1ms", "advise --metrics URL --target-p99 0s", "advise --metrics URL --cpu-limit many",
+		"advise", "advise --metrics URL --pods app=x", "advise --pods app=x", "advise --metrics ftp://x",
+		"advise --metrics http://", "advise --metrics http://me@x",
+		"advise --metrics ://", "advise --metrics URL --for 1ms", "advise --metrics URL --target-p99 0s",
+		"advise --metrics URL --cpu-limit many",
 		"advise --metrics URL --token-file /does/not/exist", "advise --metrics URL --ca-file EMPTY",
-		"advise --metrics http://192.0.2.1 --token-file /etc/hostname", "advise --metrics URL --request-timeout later", "advise --metrics URL -o name", "advise x", "advise --help",
+		"advise --metrics http://192.0.2.1 --token-file /etc/hostname", "advise --metrics URL --request-timeout later",
+		"advise --metrics URL -o name", "advise x", "advise --help",
 	} {
 		p := newProgram(t)
 		code := p.runStepping(t.Context(), strings.Fields(strings.NewReplacer("URL", url, "EMPTY", empty).Replace(line))...)
@@ -151,7 +162,8 @@ func TestAdviceTranscript(t *testing.T) {
 	}
 
 	host := strings.TrimPrefix(url, "http://")
-	golden(t, "advise", strings.NewReplacer(url, "URL", host, strings.Repeat("H", len("127.0.0.1:00000")), empty, "EMPTY").Replace(transcript.String()))
+	golden(t, "advise", strings.NewReplacer(url, "URL", host, strings.Repeat("H", len("127.0.0.1:00000")), empty,
+		"EMPTY").Replace(transcript.String()))
 }
 
 // TestAdviceIsInterrupted verifies that the wait ends with the context.
@@ -190,7 +202,8 @@ func TestPageShowsWhatIsPrinted(t *testing.T) {
 	require.Equal(t, command.Problem, p.runStepping(t.Context(), "advise", "--metrics", url+"/busy"), p.err.String())
 
 	output := strings.ReplaceAll(p.err.String()+p.out.String(), strings.TrimPrefix(url, "http://"), host)
-	want := before + begin + "```console\n$ kubectl ring advise --metrics http://" + host + "/busy\n" + output + "```\n" + end + after
+	want := before + begin + "```console\n$ kubectl ring advise --metrics http://" + host + "/busy\n" + output + "```\n" +
+		end + after
 
 	if *update {
 		require.NoError(t, os.WriteFile(page, []byte(want), 0o644)) //nolint:gosec // a page of documentation

@@ -23,7 +23,8 @@ var stateNames = []string{"assigned", "misplaced", "draining", "dead-shard", "un
 
 // stateOf returns the state with the name.
 func stateOf(name string) pb.AssignmentState {
-	return pb.AssignmentState(pb.AssignmentState_value["ASSIGNMENT_STATE_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))])
+	return pb.AssignmentState(pb.AssignmentState_value["ASSIGNMENT_STATE_"+strings.ToUpper(strings.ReplaceAll(name, "-",
+		"_"))])
 }
 
 // listing is the command assignments with its flags.
@@ -72,8 +73,10 @@ Rows are printed page by page. With one resource, -o json and -o yaml print one 
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&l.shard, "shard", "", "list only objects with the label of this `shard`")
-	flags.StringSliceVar(&l.state, "state", nil, "list only objects in this `state`; may be repeated: "+strings.Join(stateNames, ", "))
-	flags.BoolVarP(&l.all, "all-namespaces", "A", false, "list the objects of all namespaces, which is the default without -n")
+	flags.StringSliceVar(&l.state, "state", nil,
+		"list only objects in this `state`; may be repeated: "+strings.Join(stateNames, ", "))
+	flags.BoolVarP(&l.all, "all-namespaces", "A", false,
+		"list the objects of all namespaces, which is the default without -n")
 	flags.Int32Var(&l.chunk, "chunk-size", 500, "`number` of objects that the server reads per page, at most 5000")
 	complete(cmd, "shard", a.completeShardOfArgument)
 	complete(cmd, "state", cobra.FixedCompletions(stateNames, cobra.ShellCompDirectiveNoFileComp))
@@ -117,10 +120,12 @@ func (l *listing) run(ctx context.Context, args []string) error {
 	})
 }
 
-// nothing reports that no object matches. A shard that the ring does not have may have objects; without any, its name is a mistake.
+// nothing reports that no object matches. A shard that the ring does not have may have objects; without any, its name
+// is a mistake.
 func (l *listing) nothing() error {
 	if l.shard != "" && !slices.Contains(l.known, l.shard) {
-		return failure.New("name one of "+strings.Join(l.known, ", "), "--shard: the ring has no shard %q, and no object has its label", l.shard)
+		return failure.New("name one of "+strings.Join(l.known, ", "),
+			"--shard: the ring has no shard %q, and no object has its label", l.shard)
 	}
 
 	fmt.Fprintln(l.app.Err, "No object matches.")
@@ -154,7 +159,8 @@ func (l *listing) resources(ring *pb.Ring, named []string) ([]*pb.RingResource, 
 	case 1:
 		return found, nil
 	default:
-		return nil, failure.New("write its group after a dot", "ring %s has several resources %s: %s", ring.GetName(), named[0], resources(ring))
+		return nil, failure.New("write its group after a dot", "ring %s has several resources %s: %s", ring.GetName(),
+			named[0], resources(ring))
 	}
 }
 
@@ -192,7 +198,9 @@ func (l *listing) asCluster(ring *pb.Ring, written string) ([]*pb.RingResource, 
 }
 
 // pages calls page with every page of the objects of a resource.
-func pages(ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, page func(*pb.ListAssignmentsResponse) error) error {
+func pages(
+	ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, page func(*pb.ListAssignmentsResponse) error,
+) error {
 	req.PageToken = ""
 	for {
 		res, err := s.ListAssignments(ctx, req)
@@ -210,7 +218,9 @@ func pages(ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, page f
 	}
 }
 
-func (l *listing) documents(ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, resources []*pb.RingResource) error {
+func (l *listing) documents(
+	ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, resources []*pb.RingResource,
+) error {
 	for _, r := range resources {
 		req.Group, req.Resource = r.GetGroup(), r.GetResource()
 		all := &pb.ListAssignmentsResponse{}
@@ -239,8 +249,11 @@ func (l *listing) documents(ctx context.Context, s *asker, req *pb.ListAssignmen
 	return nil
 }
 
-func (l *listing) rows(ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, resources []*pb.RingResource) error {
-	table := l.out.table([]string{"RESOURCE", "NAMESPACE", "NAME", "SHARD", "BELONGS TO", "STATE"}, "DRAINED SINCE", "OWNER")
+func (l *listing) rows(
+	ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, resources []*pb.RingResource,
+) error {
+	table := l.out.table([]string{"RESOURCE", "NAMESPACE", "NAME", "SHARD", "BELONGS TO", "STATE"}, "DRAINED SINCE",
+		"OWNER")
 	for _, r := range resources {
 		table.Reserve(0, qualified(r.GetGroup(), r.GetResource()))
 	}
@@ -281,18 +294,21 @@ func (l *listing) rows(ctx context.Context, s *asker, req *pb.ListAssignmentsReq
 	}
 }
 
-// endsAll reports whether an error is not about one resource: the connection is lost, nobody may ask any more, or the output is gone.
+// endsAll reports whether an error is not about one resource: the connection is lost, nobody may ask any more, or the
+// output is gone.
 func endsAll(err error) bool {
 	st, ok := status.FromError(err)
 
 	return !ok || slices.Contains([]codes.Code{codes.Unavailable, codes.Canceled, codes.Unauthenticated}, st.Code())
 }
 
-// clusterScoped reports whether the server refused the request only because its resource has no namespaces. Only the server knows the
-// scope, and no reason tells it. But if it refuses nothing but a namespace whose name is valid, there is no other cause.
+// clusterScoped reports whether the server refused the request only because its resource has no namespaces. Only the
+// server knows the scope, and no reason tells it. But if it refuses nothing but a namespace whose name is valid, there
+// is no other cause.
 func clusterScoped(req *pb.ListAssignmentsRequest, err error) bool {
 	st := status.Convert(err)
-	if st.Code() != codes.InvalidArgument || req.GetNamespace() == "" || len(validation.IsDNS1123Label(req.GetNamespace())) > 0 {
+	if st.Code() != codes.InvalidArgument || req.GetNamespace() == "" ||
+		len(validation.IsDNS1123Label(req.GetNamespace())) > 0 {
 		return false
 	}
 
@@ -334,7 +350,8 @@ func (l *listing) page(table *render.Table, resource string, page *pb.ListAssign
 
 func (l *listing) row(table *render.Table, resource string, object *pb.Assignment) {
 	row := []any{
-		resource, object.GetNamespace(), object.GetName(), object.GetShard(), object.GetDesiredShard(), assignmentState(object.GetState()),
+		resource, object.GetNamespace(), object.GetName(), object.GetShard(), object.GetDesiredShard(),
+		assignmentState(object.GetState()),
 	}
 	if l.out.wide() {
 		row = append(row, l.app.age(object.GetDrainTime()), object.GetOwner())

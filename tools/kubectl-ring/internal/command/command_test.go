@@ -40,7 +40,9 @@ func TestColours(t *testing.T) {
 		"dumb terminal":      {true, map[string]string{"TERM": "dumb"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, line := range []string{"explain configmaps/page", "explain configmaps/page -o wide", "list", "get example", "assignments example websites"} {
+			for _, line := range []string{
+				"explain configmaps/page", "explain configmaps/page -o wide", "list", "get example", "assignments example websites",
+			} {
 				p := newProgram(t)
 				p.terminal, p.env = c.terminal, c.env
 				p.run(t.Context(), s.at(strings.Fields(line)...)...)
@@ -81,7 +83,8 @@ func TestPagesAreStreamed(t *testing.T) {
 		}
 		assert.NotContains(t, p.out.String(), "zoo")
 	}
-	code := p.run(t.Context(), s.at("assignments", "example", "websites", "--chunk-size", "7", "-n", "team", "--shard", "shard-1",
+	code := p.run(t.Context(), s.at("assignments", "example", "websites", "--chunk-size", "7", "-n", "team", "--shard",
+		"shard-1",
 		"--state", "draining,misplaced", "--state", "foreign")...)
 	require.Equal(t, command.Fine, code, p.err.String())
 	require.Contains(t, p.out.String(), "zoo")
@@ -91,7 +94,8 @@ func TestPagesAreStreamed(t *testing.T) {
 		want := &pb.ListAssignmentsRequest{
 			Ring: "example", Group: "example.clusterring.dev", Resource: "websites", Namespace: "team", Shard: "shard-1",
 			States: []pb.AssignmentState{
-				pb.AssignmentState_ASSIGNMENT_STATE_DRAINING, pb.AssignmentState_ASSIGNMENT_STATE_MISPLACED, pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN,
+				pb.AssignmentState_ASSIGNMENT_STATE_DRAINING, pb.AssignmentState_ASSIGNMENT_STATE_MISPLACED,
+				pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN,
 			},
 			PageSize: 7, PageToken: strings.Repeat("x", i),
 		}
@@ -99,14 +103,16 @@ func TestPagesAreStreamed(t *testing.T) {
 	}
 
 	s.beforePage = nil
-	require.Equal(t, command.Fine, newProgram(t).run(t.Context(), s.at("assignments", "example", "websites", "-n", "team", "-A")...))
+	require.Equal(t, command.Fine, newProgram(t).run(t.Context(),
+		s.at("assignments", "example", "websites", "-n", "team", "-A")...))
 	require.Empty(t, s.assignments[3].GetNamespace(), "all namespaces")
 }
 
 func TestSimulateNamesShards(t *testing.T) {
 	s := serve(t)
 	p := newProgram(t)
-	code := p.run(t.Context(), s.at("simulate", "example", "--add", "2,new-1", "--add", "1", "--remove", "shard-1", "--rename", "shard-2=new-3")...)
+	code := p.run(t.Context(), s.at("simulate", "example", "--add", "2,new-1", "--add", "1", "--remove", "shard-1",
+		"--rename", "shard-2=new-3")...)
 	require.Equal(t, command.Fine, code, p.err.String())
 
 	want := &pb.SimulateRequest{
@@ -127,7 +133,8 @@ func TestLocateManyInOrder(t *testing.T) {
 	}
 
 	p.in = in.String()
-	require.Equal(t, command.Fine, p.run(t.Context(), s.at("locate", "-f", "-", "--no-headers", "--next", "0")...), p.err.String())
+	require.Equal(t, command.Fine, p.run(t.Context(), s.at("locate", "-f", "-", "--no-headers", "--next", "0")...),
+		p.err.String())
 
 	var got strings.Builder
 	for line := range strings.Lines(p.out.String()) {
@@ -149,16 +156,19 @@ func TestCompletion(t *testing.T) {
 		"assignments example ":          "configmaps\nwebsites.example.clusterring.dev\n:4\n",
 		"assignments example --shard ":  "shard-1\nshard-2\nshard-3\n:4\n",
 		"assignments example --state m": "assigned\nmisplaced\ndraining\ndead-shard\nunassigned\nforeign\n:4\n",
-		"assignments nobody ":           "_activeHelp_ no completion: there is no ring nobody: kubectl ring list names the rings\n:4\n",
-		"explain ":                      "configmaps/\ndeployments.apps/\nwebsites.example.clusterring.dev/\n:6\n",
-		"explain websites/":             ":4\n",
-		"locate websites/blog --ring ":  "example\nleaving\n:4\n",
-		"list -o ":                      "wide\njson\nyaml\nname\njsonpath=\n:4\n",
-		"explain -o ":                   "wide\njson\nyaml\njsonpath=\n:4\n",
-		"version ":                      ":4\n",
-		"advise --target-p99 ":          ":4\n",
-		"advise --token-file ":          ":0\n",
-		"get --endpoint 127.0.0.1:1 --plaintext ": "_activeHelp_ no completion: connection error: desc = \"transport: Error while dialing: dial tcp 127.0.0.1:1: connect: connection refused\": check that ringquery runs and can be reached: kubectl get pods -A -l app.kubernetes.io/name=ringquery\n:4\n",
+		"assignments nobody ": "_activeHelp_ no completion: there is no ring nobody: kubectl ring list names the " +
+			"rings\n:4\n",
+		"explain ":                     "configmaps/\ndeployments.apps/\nwebsites.example.clusterring.dev/\n:6\n",
+		"explain websites/":            ":4\n",
+		"locate websites/blog --ring ": "example\nleaving\n:4\n",
+		"list -o ":                     "wide\njson\nyaml\nname\njsonpath=\n:4\n",
+		"explain -o ":                  "wide\njson\nyaml\njsonpath=\n:4\n",
+		"version ":                     ":4\n",
+		"advise --target-p99 ":         ":4\n",
+		"advise --token-file ":         ":0\n",
+		"get --endpoint 127.0.0.1:1 --plaintext ": "_activeHelp_ no completion: connection error: desc = \"transport: " +
+			"Error while dialing: dial tcp 127.0.0.1:1: connect: connection refused\": check that ringquery runs and can be " +
+			"reached: kubectl get pods -A -l app.kubernetes.io/name=ringquery\n:4\n",
 	} {
 		t.Run(line, func(t *testing.T) {
 			p := newProgram(t)
@@ -205,11 +215,13 @@ func TestRequestTimeout(t *testing.T) {
 	s := serve(t)
 	s.beforePage = func(int) { <-t.Context().Done() }
 	p := newProgram(t)
-	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("assignments", "example", "websites", "--request-timeout", "200ms")...))
+	require.Equal(t, command.NoAnswer, p.run(t.Context(),
+		s.at("assignments", "example", "websites", "--request-timeout", "200ms")...))
 	require.Contains(t, p.err.String(), "longer --request-timeout")
 }
 
-// TestTypesAreThoseOfTheCluster resolves types with the real API server. The token of the kubeconfig is not sent to the server.
+// TestTypesAreThoseOfTheCluster resolves types with the real API server. The token of the kubeconfig is not sent to the
+// server.
 func TestTypesAreThoseOfTheCluster(t *testing.T) {
 	plane := localplane.Shared(t)
 	s := serve(t)
@@ -279,12 +291,14 @@ contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
 `), 0o600))
 	p = newProgram(t)
-	require.Equal(t, command.Fine, p.run(t.Context(), s.at("list", "--kubeconfig", lost)...), "a server on this machine may need no token")
+	require.Equal(t, command.Fine, p.run(t.Context(), s.at("list", "--kubeconfig", lost)...),
+		"a server on this machine may need no token")
 	require.Equal(t, []string{"", ""}, s.tokens)
 
 	p = newProgram(t)
 	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("get", "private", "--kubeconfig", lost)...))
-	require.Contains(t, p.err.String(), "without a token (get a token of service account sharding-system/ringquery-reader for ringquery")
+	require.Contains(t, p.err.String(), "without a token (get a token of service account "+
+		"sharding-system/ringquery-reader for ringquery")
 }
 
 // watched returns a message of the server about a ring with two shards. The second may be missing.
@@ -350,7 +364,9 @@ func TestWatchConnectsAgain(t *testing.T) {
 	stop := s.serveOn(t, listener)
 
 	const one, two = "1111111111111111", "2222222222222222"
-	streams <- []*pb.WatchRingResponse{watched(0, one, pb.ShardState_SHARD_STATE_READY), watched(1, one, pb.ShardState_SHARD_STATE_EXPIRED)}
+	streams <- []*pb.WatchRingResponse{
+		watched(0, one, pb.ShardState_SHARD_STATE_READY), watched(1, one, pb.ShardState_SHARD_STATE_EXPIRED),
+	}
 	streams <- []*pb.WatchRingResponse{watched(0, two, pb.ShardState_SHARD_STATE_DEAD), nil}
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -360,7 +376,8 @@ func TestWatchConnectsAgain(t *testing.T) {
 	code := p.watching(ctx, s.at("watch", "example")...)
 	p.awaitOutput("fingerprint " + two)
 	require.Equal(t, []string{
-		"2 of 2 shards available, fingerprint " + one, "shard-2 is expired", "- shard-2 is no longer available, its Lease is held by shardlease-controller",
+		"2 of 2 shards available, fingerprint " + one, "shard-2 is expired",
+		"- shard-2 is no longer available, its Lease is held by shardlease-controller",
 		"1 of 2 shards available, fingerprint " + two,
 	}, withoutTime(p.out.String()), "what changed while nobody was connected is told, and nothing twice")
 	require.Contains(t, p.err.String(), "connection lost, trying again in 1s: the server is about to stop")
@@ -377,7 +394,8 @@ func TestWatchConnectsAgain(t *testing.T) {
 	close(hold)
 }
 
-// TestWatchOutlivesItsToken verifies that a stream whose token has expired is replaced, and that a refused token ends the command.
+// TestWatchOutlivesItsToken verifies that a stream whose token has expired is replaced, and that a refused token ends
+// the command.
 func TestWatchOutlivesItsToken(t *testing.T) {
 	s := serve(t)
 	streams := 0

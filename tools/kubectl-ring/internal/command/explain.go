@@ -273,7 +273,8 @@ func (a *app) printFinding(finding *pb.Finding, several bool) {
 	if several && finding.GetRing() != "" {
 		text = "[" + failure.Clean(finding.GetRing()) + "] " + text
 	}
-	fmt.Fprintf(a.Out, "%s %s %s\n", a.paint(style, mark), text, a.paint(render.Dim, "("+failure.Clean(finding.GetReason())+")"))
+	fmt.Fprintf(a.Out, "%s %s %s\n", a.paint(style, mark), text,
+		a.paint(render.Dim, "("+failure.Clean(finding.GetReason())+")"))
 
 	if finding.GetAdvice() != "" {
 		fmt.Fprintf(a.Out, "  → %s\n", failure.Clean(finding.GetAdvice()))

@@ -79,7 +79,8 @@ func TestShortcutsOfK9sAreCommands(t *testing.T) {
 		}
 
 		require.Equal(t, "env", plugin.Command, name)
-		require.Equal(t, []string{"KUBECONFIG=/a:/b", "sh", "-c", `kubectl ring "$@" 2>&1 | less -K`, "sh"}, plugin.Args[:5], name)
+		require.Equal(t, []string{"KUBECONFIG=/a:/b", "sh", "-c", `kubectl ring "$@" 2>&1 | less -K`, "sh"}, plugin.Args[:5],
+			name)
 
 		root := command.Root(command.Streams{Getenv: os.Getenv, Clock: clock.RealClock{}})
 		cmd, rest, err := root.Find(plugin.Args[5:])

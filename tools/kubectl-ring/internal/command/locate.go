@@ -79,9 +79,11 @@ are still answered.
 	flags.StringVar(&l.ring, "ring", "", "`ring` to query; by default, every ring that shards the object")
 	flags.StringVar(&l.owner, "owner", "", "`TYPE/NAME` of the object that controls the given objects")
 	flags.StringToStringVar(&l.labels, "labels", nil,
-		"`KEY=VALUE` labels of the objects, or of their owner, if a label is the key; by default, those of the object that exists")
+		"`KEY=VALUE` labels of the objects, or of their owner, if a label is the key; by default, those of the object that "+
+			"exists")
 	flags.StringVarP(&l.file, "filename", "f", "", "`file` with one object per line, or - for standard input")
-	flags.Int32Var(&l.next, "next", 2, "`number` of next shards to show, which would own the object if the shards before them failed; 0 to 10")
+	flags.Int32Var(&l.next, "next", 2, "`number` of next shards to show, which would own the object if the shards "+
+		"before them failed; 0 to 10")
 	complete(cmd, "ring", a.completeRing)
 	l.out = a.addOutput(cmd, asWide, asJSON, asYAML, asName)
 
@@ -152,7 +154,9 @@ func (l *locating) question(object kinds.Object, namespace string) (*pb.LocateRe
 		return nil, err
 	}
 
-	req := &pb.LocateRequest{Ring: l.ring, Object: kind.Reference(namespace, object.Name), NextShards: &l.next, Labels: l.labels}
+	req := &pb.LocateRequest{
+		Ring: l.ring, Object: kind.Reference(namespace, object.Name), NextShards: &l.next, Labels: l.labels,
+	}
 	if l.owner == "" {
 		return req, nil
 	}
@@ -202,7 +206,8 @@ func (l *locating) one(ctx context.Context, object kinds.Object) error {
 }
 
 func (l *locating) table() *render.Table {
-	return l.out.table([]string{"OBJECT", "RING", "SHARD", "NEXT", "ROLE", "COVERED"}, "KEY", "HASH", "PARTITION", "FINGERPRINT")
+	return l.out.table([]string{"OBJECT", "RING", "SHARD", "NEXT", "ROLE", "COVERED"}, "KEY", "HASH", "PARTITION",
+		"FINGERPRINT")
 }
 
 // rows adds an answer to the table, or prints the names of shards.
@@ -327,7 +332,9 @@ func (l *locating) many(ctx context.Context, s *asker, lines iter.Seq[line]) err
 }
 
 // send sends all questions. It prints those that it cannot send, and returns whether there were any.
-func (l *locating) send(stream pb.DiagnosticsService_LocateAllClient, lines iter.Seq[line], asked chan<- string) (bad bool) {
+func (l *locating) send(
+	stream pb.DiagnosticsService_LocateAllClient, lines iter.Seq[line], asked chan<- string,
+) (bad bool) {
 	defer func() { _ = stream.CloseSend() }() // the receiver gets the error of the stream
 
 	complain := func(err error) {

@@ -154,7 +154,8 @@ numbers are incomplete. --count-objects does the same for other rings, but ends 
 		},
 	}
 	cmd.Flags().BoolVar(&count, "count-objects", false,
-		"count the main objects of every shard; the server lists all of them. By default, only if a resource has another key than the name")
+		"count the main objects of every shard; the server lists all of them. By default, only if a resource has another "+
+			"key than the name")
 
 	o = a.addOutput(cmd, asWide, asJSON, asYAML, asName)
 
@@ -170,8 +171,8 @@ type wantedRings struct {
 // counting tells whether to count objects. By default, they are counted if several can have one key.
 type counting struct{ always, never bool }
 
-// ring returns a ring, with the numbers of its objects where they are wanted. If nobody asked for the numbers, a ring without them is
-// better than none.
+// ring returns a ring, with the numbers of its objects where they are wanted. If nobody asked for the numbers, a ring
+// without them is better than none.
 func (a *app) ring(ctx context.Context, s *asker, name string, c counting) (*pb.GetRingResponse, error) {
 	res, err := s.GetRing(ctx, &pb.GetRingRequest{Name: name, CountObjects: c.always})
 	if err != nil || c.always || c.never || !shares(res.GetRing()) {
@@ -305,16 +306,19 @@ func deletion(ring *pb.Ring) string {
 		return until + "no service acts for it"
 	}
 
-	return until + "its sharder does not say yet how many have: if this lasts, see that the rebalancer runs, or, with spec.sharder Embedded, a shard: " +
+	return until + "its sharder does not say yet how many have: if this lasts, see that the rebalancer runs, or, with " +
+		"spec.sharder Embedded, a shard: " +
 		"kubectl -n sharding-system get pods -l app.kubernetes.io/name=rebalancer"
 }
 
 func shardTable(o *output, shards []*pb.Shard) error {
-	table := o.table([]string{"SHARD", "STATE", "AVAILABLE", "SHARE", "PARTITIONS", "RENEWED", "PROBLEM"}, "NAMESPACE", "HOLDER", "LEASE")
+	table := o.table([]string{"SHARD", "STATE", "AVAILABLE", "SHARE", "PARTITIONS", "RENEWED", "PROBLEM"}, "NAMESPACE",
+		"HOLDER", "LEASE")
 
 	for _, shard := range shards {
 		row := []any{
-			shard.GetName(), shardState(shard), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), shard.GetPartitions(),
+			shard.GetName(), shardState(shard), yes(shard.GetAvailable()), render.Percent(shard.GetShare()),
+			shard.GetPartitions(),
 			renewed(shard), render.Warn.In(shard.GetProblem()),
 		}
 		if o.wide() {
@@ -324,4 +328,65 @@ func shardTable(o *output, shards []*pb.Shard) error {
 	}
 
 	return table.Flush()
+}
+
+// printLoads prints how many objects and keys belong to every shard, and how unequal that is.
+func (a *app) printLoads(o *output, res *pb.GetRingResponse) error {
+	fmt.Fprintln(a.Out)
+
+	table := o.table([]string{"SHARD", "OBJECTS", "", "KEYS", "LARGEST KEY", "ITS OBJECTS"})
+
+	var total, most int64
+
+	fullest := &pb.ShardLoad{}
+
+	for _, load := range res.GetLoads() {
+		total += load.GetObjects()
+
+		if load.GetObjects() > most {
+			most, fullest = load.GetObjects(), load
+		}
+	}
+
+	for _, load := range res.GetLoads() {
+		largest := ""
+		if load.GetLargestKey() != nil {
+			largest = keyText(load.GetLargestKey())
+		}
+
+		table.Row(load.GetShard(), load.GetObjects(), bar(float64(load.GetObjects()), float64(most)), load.GetKeys(), largest,
+			load.GetLargestKeyObjects())
+	}
+
+	if err := table.Flush(); err != nil || o.noHeaders {
+		return err
+	}
+
+	if total > 0 {
+		mean := float64(total) / float64(len(res.GetLoads()))
+		fmt.Fprintf(a.Out, "\nThe fullest shard, %s, has %.2f times as many objects as the mean. Its largest key has %s of "+
+			"its objects: they cannot be split.\n",
+			a.paint(render.Bold, fullest.GetShard()), float64(most)/mean,
+			render.Percent(float64(fullest.GetLargestKeyObjects())/float64(most)))
+	}
+
+	if res.GetKeysLimited() {
+		fmt.Fprintln(a.Out, a.paint(render.Warn, "There are more keys than the server counts: numbers of keys are lower "+
+			"bounds."))
+	}
+
+	for _, c := range res.GetCounted() {
+		text := fmt.Sprintf("%s: %d objects", qualified(c.GetGroup(), c.GetResource()), c.GetObjects())
+		if c.GetKeyless() > 0 {
+			text += a.paint(render.Warn, fmt.Sprintf("; %d lack their key, and are assigned by their names", c.GetKeyless()))
+		}
+
+		if c.GetProblem() != "" {
+			text += a.paint(render.Warn, "; not all were counted: "+failure.Clean(c.GetProblem()))
+		}
+
+		fmt.Fprintln(a.Out, text)
+	}
+
+	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -177,7 +179,8 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return failure.New("see "+cmd.CommandPath()+" --help", "%w", err)
 	})
-	root.AddCommand(a.list(), a.get(), a.locate(), a.explain(), a.assignments(), a.simulate(), a.watch(), a.advise(), a.version(), a.completion())
+	root.AddCommand(a.list(), a.get(), a.locate(), a.explain(), a.assignments(), a.simulate(), a.watch(), a.advise(),
+		a.version(), a.completion())
 
 	for _, cmd := range root.Commands() {
 		cmd.DisableFlagsInUseLine = true
@@ -186,11 +189,14 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// environment sets flags that are not on the command line from variables of the environment. No variable turns off the verification of the server.
+// environment sets flags that are not on the command line from variables of the environment. No variable turns off the
+// verification of the server.
 func (a *app) environment(cmd *cobra.Command) error {
 	flags := cmd.Flags()
 
-	for _, name := range []string{"endpoint", "service-namespace", "service-account", "plaintext", "ca-file", "server-name"} {
+	for _, name := range []string{
+		"endpoint", "service-namespace", "service-account", "plaintext", "ca-file", "server-name",
+	} {
 		variable := "KUBECTL_RING_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 
 		value := a.Getenv(variable)
@@ -230,7 +236,8 @@ func (a *app) config() (*rest.Config, error) {
 
 	config, err := a.kube.ToRESTConfig()
 	if err != nil {
-		return nil, failure.New("check --kubeconfig, KUBECONFIG, --context, --cluster and --user", "read the kubeconfig: %w", err)
+		return nil, failure.New("check --kubeconfig, KUBECONFIG, --context, --cluster and --user", "read the kubeconfig: %w",
+			err)
 	}
 
 	return config, nil
@@ -318,4 +325,193 @@ func oneOf(flag, value string, known []string) error {
 	}
 
 	return failure.New("use one of "+strings.Join(known, ", "), "%s: there is no %q", flag, value)
+}
+
+// Version is the released version of this build. Set it with -ldflags "-X
+// github.com/clusterring/clusterring/tools/kubectl-ring/internal/command.Version=v1.2.3". Empty: the version from go
+// install.
+var Version = ""
+
+func init() {
+	if Version != "" {
+		return
+	}
+
+	Version = "dev"
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		Version = info.Main.Version
+	}
+}
+
+// versionText is what version and --version print.
+func versionText() string {
+	return fmt.Sprintf("kubectl-ring %s (%s, API clusterring.diagnostics.v1alpha1)\n", Version, runtime.Version())
+}
+
+func (a *app) version() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Show the version of this program", Args: arguments(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		Run:               func(*cobra.Command, []string) { fmt.Fprint(a.Out, versionText()) },
+	}
+}
+
+// patience is how long completion waits for the server.
+const patience = 3 * time.Second
+
+// script is the program that kubectl calls to complete the arguments of this plugin.
+const script = `#!/bin/sh
+# kubectl calls this to complete "kubectl ring ...".
+exec kubectl-ring __complete "$@"
+`
+
+func (a *app) completion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion",
+		Short: "Print the script with which kubectl completes the arguments of this plugin",
+		Long: `Print the script with which kubectl completes the arguments of this plugin, including the names of rings, shards, and resources.
+
+kubectl 1.26 and later run the program kubectl_complete-ring in PATH. The completion of kubectl must be set up in your shell; see
+kubectl completion --help.`,
+		Example: `  kubectl ring completion >~/.local/bin/kubectl_complete-ring
+  chmod +x ~/.local/bin/kubectl_complete-ring`,
+		Args:              arguments(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(*cobra.Command, []string) error {
+			fmt.Fprint(a.Out, script)
+			return nil
+		},
+	}
+}
+
+// complete sets the completion of a flag.
+func complete(cmd *cobra.Command, flag string, completion cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, completion); err != nil {
+		panic(fmt.Sprintf("flag %s of %s: %v", flag, cmd.Name(), err)) // a mistake in this program
+	}
+}
+
+// suggest asks the server for completions. If that fails, there are none, and shells that can show a hint show why.
+func (a *app) suggest(
+	cmd *cobra.Command, words func(context.Context, *asker) ([]string, error),
+) ([]cobra.Completion, cobra.ShellCompDirective) {
+	// The context of the command is not set during completion.
+	ctx, cancel := context.WithTimeout(cmd.Root().Context(), patience)
+	defer cancel()
+
+	var found []string
+
+	err := a.environment(cmd)
+	if err == nil {
+		err = a.connect.Validate()
+	}
+
+	if err == nil {
+		err = a.ask(ctx, func(s *asker) error {
+			var err error
+
+			found, err = words(ctx, s)
+
+			return err
+		})
+	}
+
+	if err != nil {
+		cobra.CompDebugln(err.Error(), false)
+		return cobra.AppendActiveHelp(nil, "no completion: "+failure.Clean(err.Error())), cobra.ShellCompDirectiveNoFileComp
+	}
+
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+// suggestOf asks the server for completions from the state of a ring.
+func (a *app) suggestOf(
+	cmd *cobra.Command, ring string, words func(*pb.GetRingResponse) []string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
+		res, err := s.GetRing(ctx, &pb.GetRingRequest{Name: ring})
+		return words(res), err
+	})
+}
+
+// completeRing completes the first argument, or a flag, with the names of rings.
+func (a *app) completeRing(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 && cmd.Flags().Lookup("ring") == nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+
+	return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
+		rings, err := allRings(ctx, s)
+		return names(rings), err
+	})
+}
+
+// completeRingThenResource completes with names of rings, then with the resources of the ring.
+func (a *app) completeRingThenResource(
+	cmd *cobra.Command, args []string, toComplete string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
+	switch len(args) {
+	case 0:
+		return a.completeRing(cmd, args, toComplete)
+	case 1:
+		return a.suggestOf(cmd, args[0], func(ring *pb.GetRingResponse) []string { return resourceNames(ring.GetRing()) })
+	default:
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// names returns the names of rings or shards.
+func names[T interface{ GetName() string }](all []T) []string {
+	var found []string
+	for _, one := range all {
+		found = append(found, one.GetName())
+	}
+
+	return found
+}
+
+func resourceNames(rings ...*pb.Ring) []string {
+	var names []string
+
+	for _, ring := range rings {
+		for _, r := range ring.GetResources() {
+			names = append(names, qualified(r.GetGroup(), r.GetResource()))
+		}
+	}
+	slices.Sort(names)
+
+	return slices.Compact(names)
+}
+
+// completeShardOfArgument completes a flag with the shards of the ring that is the first argument.
+func (a *app) completeShardOfArgument(
+	cmd *cobra.Command, args []string, _ string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+
+	return a.suggestOf(cmd, args[0], func(ring *pb.GetRingResponse) []string { return names(ring.GetShards()) })
+}
+
+// completeType completes TYPE/ with the resources of all rings. The server does not know the names of objects.
+func (a *app) completeType(
+	cmd *cobra.Command, _ []string, toComplete string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if strings.Contains(toComplete, "/") {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+
+	found, directive := a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
+		rings, err := allRings(ctx, s)
+
+		names := resourceNames(rings...)
+		for i := range names {
+			names[i] += "/"
+		}
+
+		return names, err
+	})
+
+	return found, directive | cobra.ShellCompDirectiveNoSpace
 }

@@ -73,7 +73,8 @@ func (s *server) serveOn(t *testing.T, listener net.Listener) (stop func()) {
 		s.tokens = append(s.tokens, strings.Join(metadata.ValueFromIncomingContext(ctx, "authorization"), ","))
 	}
 	g := grpc.NewServer(
-		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any,
+			error) {
 			record(ctx)
 
 			if err := s.fail(req); err != nil {
@@ -131,7 +132,10 @@ func ringExample() *pb.Ring {
 		NamespaceSelector: "team in (a,b)",
 		Shards:            3, AvailableShards: 2, Fingerprint: "0123456789abcdef",
 		Conditions: []*pb.Condition{
-			{Type: "Assigned", Status: "False", Reason: "Moving", Message: "12 objects move\n\x1b[31mred", LastTransitionTime: ago(time.Minute)},
+			{
+				Type: "Assigned", Status: "False", Reason: "Moving", Message: "12 objects move\n\x1b[31mred",
+				LastTransitionTime: ago(time.Minute),
+			},
 			{Type: "Ready", Status: "True", Reason: "Ready", LastTransitionTime: ago(time.Hour)},
 		},
 		CreateTime: ago(50 * time.Hour),
@@ -142,7 +146,8 @@ func shards() []*pb.Shard {
 	return []*pb.Shard{
 		{
 			Name: "shard-1", Namespace: "websites", Holder: "shard-1", State: pb.ShardState_SHARD_STATE_READY, Available: true,
-			LeaseDuration: durationpb.New(15 * time.Second), Partitions: 8192, Share: 0.5, RenewalAge: durationpb.New(3200 * time.Millisecond),
+			LeaseDuration: durationpb.New(15 * time.Second), Partitions: 8192, Share: 0.5,
+			RenewalAge: durationpb.New(3200 * time.Millisecond),
 		},
 		{
 			Name: "shard-2", Namespace: "websites", Holder: "shard-2", State: pb.ShardState_SHARD_STATE_EXPIRED, Available: true,
@@ -162,7 +167,9 @@ func (s *server) ListRings(_ context.Context, req *pb.ListRingsRequest) (*pb.Lis
 	}
 
 	return &pb.ListRingsResponse{Rings: []*pb.Ring{{
-		Name: "leaving", Resources: []*pb.RingResource{{Group: "apps", Resource: "deployments", Role: pb.Role_ROLE_MAIN, Kind: "Deployment"}},
+		Name: "leaving", Resources: []*pb.RingResource{{
+			Group: "apps", Resource: "deployments", Role: pb.Role_ROLE_MAIN, Kind: "Deployment",
+		}},
 		Fingerprint: "fedcba9876543210", CreateTime: ago(time.Minute), Deleting: true,
 	}}}, nil
 }
@@ -179,10 +186,14 @@ func (s *server) GetRing(_ context.Context, req *pb.GetRingRequest) (*pb.GetRing
 	case "released":
 		return &pb.GetRingResponse{Ring: &pb.Ring{Name: "released", Deleting: true, Conditions: []*pb.Condition{{
 			Type: "Assigned", Status: "False", Reason: "Deleting", LastTransitionTime: ago(time.Minute),
-			Message: "the ring is being deleted: objects with its labels, as far as is known: 2 (2 websites.example.clusterring.dev)",
+			Message: "the ring is being deleted: objects with its labels, as far as is known: 2 (2 " +
+				"websites.example.clusterring.dev)",
 		}}}}, nil
+	case "inactive":
+		return inactive(), nil
 	case "secret":
-		return nil, refuse(codes.PermissionDenied, `user "eve" may not get clusterrings/diagnostics "secret"`, reason("PERMISSION_DENIED"))
+		return nil, refuse(codes.PermissionDenied, `user "eve" may not get clusterrings/diagnostics "secret"`,
+			reason("PERMISSION_DENIED"))
 	case "private":
 		return nil, refuse(codes.Unauthenticated, "there is no token and no certificate", reason("UNAUTHENTICATED"))
 	case "slow":
@@ -192,12 +203,34 @@ func (s *server) GetRing(_ context.Context, req *pb.GetRingRequest) (*pb.GetRing
 	}
 }
 
+// inactive returns a ring with one active shard, beside one that takes over if that is lost, one that stops, and shards
+// that have stopped by themselves or were lost.
+func inactive() *pb.GetRingResponse {
+	const ready, dead, orphaned = pb.ShardState_SHARD_STATE_READY, pb.ShardState_SHARD_STATE_DEAD,
+		pb.ShardState_SHARD_STATE_ORPHANED
+
+	ring := ringExample()
+	ring.Name, ring.Conditions, ring.Shards, ring.AvailableShards = "inactive", nil, 7, 1
+	res := &pb.GetRingResponse{Ring: ring, Shards: []*pb.Shard{
+		{Name: "active", Holder: "active", State: ready, Available: true, Partitions: 16384, Share: 1},
+		{Name: "inactive", Holder: "inactive", State: ready, Standby: true},
+		{Name: "stops", Holder: "stops", State: ready, Stopping: true},
+		{Name: "stopped", State: dead}, {Name: "stopped-long-ago", State: orphaned},
+		{Name: "lost", Holder: "shardlease-controller", State: dead},
+		{Name: "lost-long-ago", Holder: "shardlease-controller", State: orphaned},
+	}}
+
+	return res
+}
+
 // tenants returns a ring whose objects belong together by a label.
 func tenants(counted bool) *pb.GetRingResponse {
 	ring := ringExample()
 	ring.Name, ring.Conditions = "tenants", nil
 	ring.Resources[0].KeyType, ring.Resources[0].KeyLabel = pb.KeyType_KEY_TYPE_LABEL, "example.com/tenant"
-	ring.Resources = append(ring.Resources, &pb.RingResource{Resource: "secrets", Role: pb.Role_ROLE_MAIN, KeyType: pb.KeyType_KEY_TYPE_NAMESPACE})
+	ring.Resources = append(ring.Resources, &pb.RingResource{
+		Resource: "secrets", Role: pb.Role_ROLE_MAIN, KeyType: pb.KeyType_KEY_TYPE_NAMESPACE,
+	})
 	res := &pb.GetRingResponse{Ring: ring, Shards: shards()}
 
 	if !counted {
@@ -207,7 +240,9 @@ func tenants(counted bool) *pb.GetRingResponse {
 	res.Loads = []*pb.ShardLoad{
 		{
 			Shard: "shard-1", Objects: 220, Keys: 12, LargestKeyObjects: 190,
-			LargestKey: &pb.PartitionKey{Group: "example.com", Namespace: "tenant", Name: "acme", Type: pb.KeyType_KEY_TYPE_LABEL},
+			LargestKey: &pb.PartitionKey{
+				Group: "example.com", Namespace: "tenant", Name: "acme", Type: pb.KeyType_KEY_TYPE_LABEL,
+			},
 		},
 		{
 			Shard: "shard-2", Objects: 110, Keys: 30, LargestKeyObjects: 9,
@@ -238,7 +273,8 @@ func (s *server) Locate(_ context.Context, req *pb.LocateRequest) (*pb.LocateRes
 			},
 		})
 	case "orphan":
-		return nil, refuse(codes.FailedPrecondition, "owner needed: in ring example, configmaps are where their owners are", reason("OWNER_NEEDED"))
+		return nil, refuse(codes.FailedPrecondition, "owner needed: in ring example, configmaps are where their owners are",
+			reason("OWNER_NEEDED"))
 	case "nowhere":
 		return &pb.LocateResponse{Locations: []*pb.Location{{
 			Ring: "leaving", Role: pb.Role_ROLE_MAIN, NamespaceCoverage: pb.NamespaceCoverage_NAMESPACE_COVERAGE_UNKNOWN,
@@ -248,8 +284,11 @@ func (s *server) Locate(_ context.Context, req *pb.LocateRequest) (*pb.LocateRes
 
 	at := &pb.Location{
 		Ring: "example", Role: pb.Role_ROLE_MAIN, NamespaceCoverage: pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED,
-		PartitionKey: &pb.PartitionKey{Group: "example.clusterring.dev", Kind: "Website", Namespace: object.GetNamespace(), Name: object.GetName()},
-		Hash:         1234567890, Partition: 9418, Shard: "shard-1", NextShards: []string{"shard-2"}, Fingerprint: "0123456789abcdef",
+		PartitionKey: &pb.PartitionKey{
+			Group: "example.clusterring.dev", Kind: "Website", Namespace: object.GetNamespace(), Name: object.GetName(),
+		},
+		Hash: 1234567890, Partition: 9418, Shard: "shard-1", NextShards: []string{"shard-2"},
+		Fingerprint: "0123456789abcdef",
 	}
 	if req.GetOwner() != nil {
 		at.Role, at.PartitionKey.Name = pb.Role_ROLE_CONTROLLED, req.GetOwner().GetName()
@@ -279,7 +318,8 @@ func (s *server) LocateAll(stream pb.DiagnosticsService_LocateAllServer) error {
 		if err != nil {
 			st := status.Convert(err)
 			res.Result = &pb.LocateAllResponse_Error{Error: &pb.LocateError{
-				Code: int32(st.Code()), Message: st.Message(), Reason: "INVALID", Violations: []string{"object.name: must be a DNS name"},
+				Code: int32(st.Code()), Message: st.Message(), Reason: "INVALID",
+				Violations: []string{"object.name: must be a DNS name"},
 			}}
 		}
 
@@ -297,11 +337,13 @@ func (s *server) Explain(_ context.Context, req *pb.ExplainRequest) (*pb.Explain
 	case "fine":
 		return &pb.ExplainResponse{
 			Object: &pb.ExplainedObject{
-				Group: object.GetGroup(), Resource: "websites", Kind: "Website", Namespace: object.GetNamespace(), Name: "fine", Uid: "u",
+				Group: object.GetGroup(), Resource: "websites", Kind: "Website", Namespace: object.GetNamespace(), Name: "fine",
+				Uid:   "u",
 				Found: pb.Found_FOUND_YES, CreateTime: ago(time.Hour),
 			},
 			Findings: []*pb.Finding{{
-				Severity: pb.Severity_SEVERITY_INFO, Reason: "ASSIGNED", Ring: "example", Message: "It is at shard-1, where it belongs.",
+				Severity: pb.Severity_SEVERITY_INFO, Reason: "ASSIGNED", Ring: "example",
+				Message: "It is at shard-1, where it belongs.",
 			}},
 			Healthy: true,
 		}, nil
@@ -330,12 +372,16 @@ func (s *server) Explain(_ context.Context, req *pb.ExplainRequest) (*pb.Explain
 				State: pb.AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD, DrainTime: ago(90 * time.Second),
 			},
 			Location: &pb.Location{
-				Ring: "example", PartitionKey: &pb.PartitionKey{Group: "example.clusterring.dev", Kind: "Website", Namespace: "default", Name: "blog"},
-				Hash: 1234567890, Partition: 9418, Shard: "shard-1", NextShards: []string{"shard-2"}, Fingerprint: "0123456789abcdef",
+				Ring: "example", PartitionKey: &pb.PartitionKey{
+					Group: "example.clusterring.dev", Kind: "Website", Namespace: "default", Name: "blog",
+				},
+				Hash: 1234567890, Partition: 9418, Shard: "shard-1", NextShards: []string{"shard-2"},
+				Fingerprint: "0123456789abcdef",
 			},
 			ActualShard: shards()[2], DesiredShard: shards()[0],
 			Owner: &pb.ExplainedOwner{
-				Resource: "websites.example.clusterring.dev", Namespace: "default", Name: "blog", Found: pb.Found_FOUND_YES, Shard: "shard-1",
+				Resource: "websites.example.clusterring.dev", Namespace: "default", Name: "blog", Found: pb.Found_FOUND_YES,
+				Shard: "shard-1",
 			},
 			Next: pb.NextStep_NEXT_STEP_TAKE_OVER, NextActor: "rebalancer",
 		}},
@@ -351,7 +397,9 @@ func (s *server) Explain(_ context.Context, req *pb.ExplainRequest) (*pb.Explain
 	}, nil
 }
 
-func (s *server) ListAssignments(_ context.Context, req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsResponse, error) {
+func (s *server) ListAssignments(
+	_ context.Context, req *pb.ListAssignmentsRequest,
+) (*pb.ListAssignmentsResponse, error) {
 	s.mu.Lock()
 	s.assignments = append(s.assignments, req)
 	s.mu.Unlock()
@@ -365,12 +413,21 @@ func (s *server) ListAssignments(_ context.Context, req *pb.ListAssignmentsReque
 
 	pages := [][]*pb.Assignment{
 		{
-			{Namespace: "a", Name: "blog", Shard: "shard-1", DesiredShard: "shard-1", State: pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED},
-			{Namespace: "a", Name: "shop", Shard: "shard-3", DesiredShard: "shard-1", State: pb.AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD},
+			{
+				Namespace: "a", Name: "blog", Shard: "shard-1", DesiredShard: "shard-1",
+				State: pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED,
+			},
+			{
+				Namespace: "a", Name: "shop", Shard: "shard-3", DesiredShard: "shard-1",
+				State: pb.AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD,
+			},
 		},
 		{}, // a page without a match is not the last
 		{
-			{Namespace: "b", Name: "wiki", Shard: "shard-1", DesiredShard: "shard-2", State: pb.AssignmentState_ASSIGNMENT_STATE_DRAINING, DrainTime: ago(2 * time.Minute)},
+			{
+				Namespace: "b", Name: "wiki", Shard: "shard-1", DesiredShard: "shard-2",
+				State: pb.AssignmentState_ASSIGNMENT_STATE_DRAINING, DrainTime: ago(2 * time.Minute),
+			},
 			{Namespace: "b", Name: "zoo", DesiredShard: "shard-2", State: pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED},
 		},
 	}

@@ -167,11 +167,13 @@ func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool)
 
 	for _, shard := range res.GetShards() {
 		row := []any{
-			shard.GetName(), shareText(shard.GetPartitionsBefore(), shard.GetShareBefore()), shareText(shard.GetPartitionsAfter(), shard.GetShareAfter()),
+			shard.GetName(), shareText(shard.GetPartitionsBefore(), shard.GetShareBefore()),
+			shareText(shard.GetPartitionsAfter(), shard.GetShareAfter()),
 			bar(shard.GetShareAfter(), largest), changeCell(shard),
 		}
 		if counted {
-			row = append(row, shard.GetObjectsBefore(), shard.GetObjectsAfter(), fmt.Sprintf("%+d", shard.GetObjectsAfter()-shard.GetObjectsBefore()))
+			row = append(row, shard.GetObjectsBefore(), shard.GetObjectsAfter(),
+				fmt.Sprintf("%+d", shard.GetObjectsAfter()-shard.GetObjectsBefore()))
 		}
 
 		if o.wide() {
@@ -186,12 +188,16 @@ func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool)
 	fmt.Fprintf(a.Out, "\n%s of the hash space would move; in any scheme with equal shares, at least %s must move.\n",
 		a.paint(render.Bold, render.Percent(res.GetMoved())), render.Percent(res.GetLeast()))
 
-	if !slices.ContainsFunc(res.GetShards(), func(shard *pb.SimulatedShard) bool { return shard.GetPartitionsAfter() > 0 }) {
-		fmt.Fprintln(a.Out, a.paint(render.Warn, "No available shard would be left: objects would stay where they are, and nobody would work on them."))
+	if !slices.ContainsFunc(res.GetShards(), func(shard *pb.SimulatedShard) bool {
+		return shard.GetPartitionsAfter() > 0
+	}) {
+		fmt.Fprintln(a.Out, a.paint(render.Warn, "No available shard would be left: objects would stay where they are, and "+
+			"nobody would work on them."))
 	}
 
 	for _, c := range res.GetCounted() {
-		text := fmt.Sprintf("%s: %d of %d objects would move", qualified(c.GetGroup(), c.GetResource()), c.GetMoved(), c.GetObjects())
+		text := fmt.Sprintf("%s: %d of %d objects would move", qualified(c.GetGroup(), c.GetResource()), c.GetMoved(),
+			c.GetObjects())
 		if c.GetProblem() != "" {
 			text += a.paint(render.Warn, "; not all were counted: "+failure.Clean(c.GetProblem()))
 		}

@@ -70,8 +70,8 @@ type watching struct {
 	events []string
 }
 
-// run follows the ring until it is deleted, ctx ends, or there is a permanent error. Any error of the first attempt is returned, because
-// it may be a mistake of the user. If the connection is lost later, run reconnects.
+// run follows the ring until it is deleted, ctx ends, or there is a permanent error. Any error of the first attempt is
+// returned, because it may be a mistake of the user. If the connection is lost later, run reconnects.
 func (w *watching) run(ctx context.Context, s *asker) error {
 	pause := firstPause
 
@@ -106,8 +106,8 @@ func (w *watching) run(ctx context.Context, s *asker) error {
 	}
 }
 
-// follow prints the messages of one stream until it ends. got reports whether there were any. The timeout applies to the first message,
-// because there may be no changes for a long time after that.
+// follow prints the messages of one stream until it ends. got reports whether there were any. The timeout applies to
+// the first message, because there may be no changes for a long time after that.
 func (w *watching) follow(ctx context.Context, s *asker) (got bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -216,9 +216,11 @@ func (w *watching) draw(now *pb.WatchRingResponse, at string) error {
 	var b bytes.Buffer
 
 	ring := now.GetRing()
-	fmt.Fprintf(&b, "%s%s  %s, fingerprint %s, changed %s\n\n", clearScreen, w.app.paint(render.Bold, failure.Clean(ring.GetName())),
+	fmt.Fprintf(&b, "%s%s  %s, fingerprint %s, changed %s\n\n", clearScreen,
+		w.app.paint(render.Bold, failure.Clean(ring.GetName())),
 		available(ring), failure.Clean(ring.GetFingerprint()), at)
-	table := w.out.table([]string{"SHARD", "STATE", "AVAILABLE", "SHARE", "", "PROBLEM"}, "NAMESPACE", "HOLDER", "PARTITIONS")
+	table := w.out.table([]string{"SHARD", "STATE", "AVAILABLE", "SHARE", "", "PROBLEM"}, "NAMESPACE", "HOLDER",
+		"PARTITIONS")
 	table.W = &b
 
 	largest := 0.0
@@ -228,7 +230,8 @@ func (w *watching) draw(now *pb.WatchRingResponse, at string) error {
 
 	for _, shard := range now.GetShards() {
 		row := []any{
-			shard.GetName(), shardState(shard), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), bar(shard.GetShare(), largest),
+			shard.GetName(), shardState(shard), yes(shard.GetAvailable()), render.Percent(shard.GetShare()),
+			bar(shard.GetShare(), largest),
 			render.Warn.In(shard.GetProblem()),
 		}
 		if w.out.wide() {
@@ -253,7 +256,8 @@ func available(ring *pb.Ring) string {
 	return fmt.Sprintf("%d of %d shards available", ring.GetAvailableShards(), ring.GetShards())
 }
 
-// changes describes the differences to the previous message. Nil: there is none. The messages can come from different servers.
+// changes describes the differences to the previous message. Nil: there is none. The messages can come from different
+// servers.
 func changes(before, now *pb.WatchRingResponse) []string {
 	ring := now.GetRing()
 
@@ -328,13 +332,14 @@ func shardChanges(was, shard *pb.Shard) []string {
 	return found
 }
 
-// whyNot describes why a shard is not available. It does not use the state, which the lease monitor writes a moment later.
+// whyNot describes why a shard is not available. It does not use the state, which the lease monitor writes a moment
+// later.
 func whyNot(shard *pb.Shard) string {
 	switch {
 	case shard.GetProblem() != "":
 		return shard.GetProblem()
 	case shard.GetStandby():
-		return "it stands by: enough other shards are active"
+		return "it is inactive: enough other shards are active"
 	case shard.GetStopping():
 		return "it stops when its objects are drained"
 	case shard.GetHolder() == "":

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -31,6 +32,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/connect"
@@ -57,8 +59,10 @@ func newCluster(t *testing.T) *cluster {
 func (c *cluster) service(name string, ports ...corev1.ServicePort) *corev1.Service {
 	c.t.Helper()
 	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name, Labels: map[string]string{"app.kubernetes.io/name": "ringquery"}},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": name}, Ports: ports},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.ns, Name: name, Labels: map[string]string{"app.kubernetes.io/name": "ringquery"},
+		},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": name}, Ports: ports},
 	}
 	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), service))
 
@@ -79,7 +83,9 @@ func (c *cluster) pod(app, name string, s state) {
 		Spec: corev1.PodSpec{
 			NodeName: s.node, AutomountServiceAccountToken: new(false),
 			Containers: []corev1.Container{{
-				Name: "ringquery", Image: "ringquery", Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: 8080}, {Name: "grpc", ContainerPort: 8090}},
+				Name: "ringquery", Image: "ringquery", Ports: []corev1.ContainerPort{
+					{Name: "metrics", ContainerPort: 8080}, {Name: "grpc", ContainerPort: 8090},
+				},
 			}},
 		},
 	}
@@ -203,11 +209,13 @@ func TestPortIsFound(t *testing.T) {
 		}
 	}
 
-	_, err := connect.FindPod(t.Context(), c.core, &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}}}, connect.Picker{})
+	_, err := connect.FindPod(t.Context(), c.core,
+		&corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}}}, connect.Picker{})
 	require.ErrorContains(t, err, "selects no pods")
 }
 
-// kubelet implements the part of a kubelet that port-forwarding needs. The streams of a pod's port lead to a server on this machine.
+// kubelet implements the part of a kubelet that port-forwarding needs. The streams of a pod's port lead to a server on
+// this machine.
 type kubelet struct {
 	to      map[string]string // pod: address
 	mu      sync.Mutex
@@ -294,10 +302,12 @@ func (k *kubelet) pods() []string {
 // account creates a service account.
 func (c *cluster) account(name string) {
 	c.t.Helper()
-	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name}}))
+	require.NoError(c.t, c.plane.Client.Create(c.t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name}}))
 }
 
-// asUser returns the configuration of a user with a token, and with the permissions of the Role ringquery-user and of all users.
+// asUser returns the configuration of a user with a token, and with the permissions of the Role ringquery-user and of
+// all users.
 func (c *cluster) asUser() *rest.Config {
 	c.t.Helper()
 	c.account("ringquery-reader")
@@ -308,7 +318,8 @@ func (c *cluster) asUser() *rest.Config {
 	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "person"},
 		Rules: append(role.Rules, rbacv1.PolicyRule{
-			APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{"ringquery-ca"}, Verbs: []string{"get"},
+			APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{"ringquery-ca"},
+			Verbs: []string{"get"},
 		}),
 	}))
 	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), &rbacv1.RoleBinding{
@@ -322,14 +333,17 @@ func (c *cluster) asUser() *rest.Config {
 	return fromFile(c.t, path)
 }
 
-// onlyForRingquery requires that the authorization is a token of ringquery-reader that ringquery accepts and the API server refuses.
+// onlyForRingquery requires that the authorization is a token of ringquery-reader that ringquery accepts and the API
+// server refuses.
 func (c *cluster) onlyForRingquery(authorization string) {
 	c.t.Helper()
 
 	token, ok := strings.CutPrefix(authorization, "Bearer ")
 	require.True(c.t, ok, authorization)
 
-	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{"ringquery"}}}
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{
+		Token: token, Audiences: []string{"ringquery"},
+	}}
 	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), review))
 	require.True(c.t, review.Status.Authenticated, review.Status.Error)
 	require.Equal(c.t, "system:serviceaccount:"+c.ns+":ringquery-reader", review.Status.User.Username)
@@ -342,8 +356,8 @@ func (c *cluster) onlyForRingquery(authorization string) {
 	require.True(c.t, apierrors.IsUnauthorized(err), "the API server accepts the token: %v", err)
 }
 
-// TestThroughTheAPIServer covers the whole path for a user with only the required permissions: the Service, a pod, the real API server, a
-// kubelet, TLS with the CA in the ConfigMap, and a token of ringquery-reader.
+// TestThroughTheAPIServer covers the whole path for a user with only the required permissions: the Service, a pod, the
+// real API server, a kubelet, TLS with the CA in the ConfigMap, and a token of ringquery-reader.
 func TestThroughTheAPIServer(t *testing.T) {
 	c := newCluster(t)
 	authority := newPKI(t)
@@ -361,7 +375,8 @@ func TestThroughTheAPIServer(t *testing.T) {
 	require.Empty(t, s.tokens)
 
 	require.NoError(t, c.plane.Client.Create(t.Context(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "ringquery-ca"}, Data: map[string]string{"ca.crt": string(authority.pem)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "ringquery-ca"},
+		Data:       map[string]string{"ca.crt": string(authority.pem)},
 	}))
 	require.NoError(t, call(t, o, config))
 
@@ -399,7 +414,8 @@ func TestAnotherPodIsTaken(t *testing.T) {
 	c.pod("query", "a", state{true, corev1.PodRunning, node})
 	c.pod("query", "b", state{true, corev1.PodRunning, node})
 	tunnel := &flaky{tunnel: connect.NewTunnel(c.plane.Config)}
-	conn, err := connect.Dial(t.Context(), &connect.Options{Namespace: c.ns, Plaintext: true, Clock: clock.RealClock{}}, c.plane.Config, tunnel.open)
+	conn, err := connect.Dial(t.Context(), &connect.Options{Namespace: c.ns, Plaintext: true, Clock: clock.RealClock{}},
+		c.plane.Config, tunnel.open)
 
 	require.NoError(t, err)
 	defer func() { require.NoError(t, conn.Close()) }()
@@ -412,7 +428,8 @@ func TestAnotherPodIsTaken(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, tunnel.targets, 2)
 	require.NotEqual(t, tunnel.targets[0].Pod, tunnel.targets[1].Pod)
-	require.Contains(t, conn.Where(), "pod "+c.ns+"/"+tunnel.targets[1].Pod+", port 8090, through the API server, without TLS")
+	require.Contains(t, conn.Where(), "pod "+c.ns+"/"+tunnel.targets[1].Pod+", port 8090, through the API server, "+
+		"without TLS")
 
 	token, _ := s.last()
 	c.onlyForRingquery(token)
@@ -466,4 +483,59 @@ func TestTunnelSaysWhatIsWrong(t *testing.T) {
 
 	_, err = tunnel(ctx, connect.Target{Namespace: c.ns, Pod: "a", Port: 8090})
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// TestTokenOfAnotherUser requests the token as the user whom the kubeconfig impersonates.
+func TestTokenOfAnotherUser(t *testing.T) {
+	c := newCluster(t)
+	c.asUser()
+
+	s := serve(t, "127.0.0.1:0")
+	config := rest.CopyConfig(c.plane.Config)
+	o := connect.Options{Namespace: c.ns, Endpoint: s.address, Plaintext: true}
+
+	config.Impersonate.UserName = "system:serviceaccount:" + c.ns + ":person"
+	require.NoError(t, call(t, o, config))
+
+	token, _ := s.last()
+	c.onlyForRingquery(token)
+
+	config.Impersonate.UserName = "nobody"
+	require.NoError(t, call(t, o, config), "the server may need no token")
+
+	token, _ = s.last()
+	require.Empty(t, token)
+}
+
+// TestTokenIsReplaced verifies that a token is replaced before it expires.
+func TestTokenIsReplaced(t *testing.T) {
+	c := newCluster(t)
+	c.account("ringquery-reader")
+
+	s := serve(t, "127.0.0.1:0")
+	clk := testclock.NewFakePassiveClock(time.Unix(0, 0))
+	o := connect.Options{Namespace: c.ns, Endpoint: s.address, Plaintext: true, Clock: clk}
+	conn, err := connect.Dial(t.Context(), &o, c.plane.Config, nil)
+
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+
+	for _, age := range []time.Duration{0, 30*time.Minute - 1, 30 * time.Minute, 45 * time.Minute, time.Hour} {
+		clk.SetTime(time.Unix(0, 0).Add(age))
+
+		_, err := pb.NewDiagnosticsServiceClient(conn).ListRings(t.Context(), &pb.ListRingsRequest{})
+		require.NoError(t, err)
+	}
+	require.Equal(t, s.tokens[0], s.tokens[1])
+	require.NotEqual(t, s.tokens[1], s.tokens[2])
+	require.Equal(t, s.tokens[2], s.tokens[3])
+	require.NotEqual(t, s.tokens[3], s.tokens[4])
+	c.onlyForRingquery(s.tokens[4])
+
+	require.NoError(t, c.plane.Client.Delete(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "ringquery-reader"}}))
+	clk.SetTime(time.Unix(0, 0).Add(2 * time.Hour))
+
+	_, err = pb.NewDiagnosticsServiceClient(conn).ListRings(t.Context(), &pb.ListRingsRequest{})
+	require.ErrorContains(t, err, "get a token of service account "+c.ns+"/ringquery-reader for ringquery")
 }

@@ -54,8 +54,9 @@ func newPKI(t *testing.T) *pki {
 	require.NoError(t, err)
 
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0), KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true,
+		BasicConstraintsValid: true,
+		NotBefore:             time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0), KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	require.NoError(t, err)
@@ -90,7 +91,8 @@ func (p *pki) issue(t *testing.T, names ...string) (certificate, key []byte) {
 	encoded, err := x509.MarshalECPrivateKey(private)
 	require.NoError(t, err)
 
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
 }
 
 func (p *pki) server(t *testing.T, names ...string) credentials.TransportCredentials {
@@ -98,7 +100,9 @@ func (p *pki) server(t *testing.T, names ...string) credentials.TransportCredent
 	pair, err := tls.X509KeyPair(p.issue(t, names...))
 	require.NoError(t, err)
 
-	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert})
+	return credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert,
+	})
 }
 
 func (p *pki) file(t *testing.T) string {
@@ -276,7 +280,8 @@ func TestServerIsVerified(t *testing.T) {
 	require.ErrorContains(t, call(t, connect.Options{Endpoint: s.address, CAFile: empty}, nil), "holds no certificate")
 }
 
-// TestCredentialsOfTheUserStayHere covers all credentials in a kubeconfig. A server sees only the certificate, and not its key.
+// TestCredentialsOfTheUserStayHere covers all credentials in a kubeconfig. A server sees only the certificate, and not
+// its key.
 func TestCredentialsOfTheUserStayHere(t *testing.T) {
 	authority := newPKI(t)
 	s := serve(t, "127.0.0.1:0", grpc.Creds(authority.server(t, "127.0.0.1")))
@@ -297,11 +302,16 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"
 		"token":         {&rest.Config{BearerToken: "t"}, ""},
 		"file":          {&rest.Config{BearerTokenFile: tokenFile}, ""},
 		"program": {&rest.Config{ExecProvider: &clientcmdapi.ExecConfig{
-			Command: plugin, APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+			Command: plugin, APIVersion: "client.authentication.k8s.io/v1",
+			InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 		}}, ""},
-		"certificate":           {&rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: certificate, KeyData: key}}, "alice"},
-		"name, password":        {&rest.Config{Username: "u", Password: "p"}, ""},
-		"token and certificate": {&rest.Config{BearerToken: "t", TLSClientConfig: rest.TLSClientConfig{CertData: certificate, KeyData: key}}, "alice"},
+		"certificate": {
+			&rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: certificate, KeyData: key}}, "alice",
+		},
+		"name, password": {&rest.Config{Username: "u", Password: "p"}, ""},
+		"token and certificate": {&rest.Config{
+			BearerToken: "t", TLSClientConfig: rest.TLSClientConfig{CertData: certificate, KeyData: key},
+		}, "alice"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.config != nil {
@@ -316,12 +326,14 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"
 	}
 
 	broken := &rest.Config{Host: "https://127.0.0.1:1", ExecProvider: &clientcmdapi.ExecConfig{
-		Command: "/does/not/exist", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+		Command: "/does/not/exist", APIVersion: "client.authentication.k8s.io/v1",
+		InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 	}}
 	o.Clock = clock.RealClock{}
 	conn, err := connect.Dial(t.Context(), &o, broken, nil)
 	require.NoError(t, err, "the server may need no token")
-	require.Contains(t, conn.Where(), s.address+", without a token (get a token of service account sharding-system/ringquery-reader for ringquery")
+	require.Contains(t, conn.Where(), s.address+", without a token (get a token of service account "+
+		"sharding-system/ringquery-reader for ringquery")
 	require.Contains(t, conn.Where(), "/does/not/exist")
 	require.NoError(t, conn.Close())
 

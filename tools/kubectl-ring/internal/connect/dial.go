@@ -37,15 +37,16 @@ type Connection struct {
 	Where func() string
 }
 
-// Dial returns a connection, which connects at the first call. config is that of the user's cluster. Nil: there is none, and an endpoint
-// is required. tunnel leads into the cluster. Nil: [NewTunnel].
+// Dial returns a connection, which connects at the first call. config is that of the user's cluster. Nil: there is
+// none, and an endpoint is required. tunnel leads into the cluster. Nil: [NewTunnel].
 func Dial(ctx context.Context, o *Options, config *rest.Config, tunnel Tunnel) (*Connection, error) {
 	if o.Endpoint != "" {
 		return dialEndpoint(ctx, o, config)
 	}
 
 	if config == nil {
-		return nil, failure.New("set KUBECONFIG or --kubeconfig, or name a server with --endpoint", "there is no kubeconfig, so ringquery cannot be found in a cluster")
+		return nil, failure.New("set KUBECONFIG or --kubeconfig, or name a server with --endpoint",
+			"there is no kubeconfig, so ringquery cannot be found in a cluster")
 	}
 
 	if tunnel == nil {
@@ -145,7 +146,9 @@ func dialService(ctx context.Context, o *Options, config *rest.Config, tunnel Tu
 		return nil, fmt.Errorf("prepare a connection to %s: %w", name, err)
 	}
 
-	return &Connection{conn, func() string { return route.target.Load().String() + ", through the API server, " + note }}, nil
+	return &Connection{conn, func() string {
+		return route.target.Load().String() + ", through the API server, " + note
+	}}, nil
 }
 
 // limited returns a context that ends after the timeout, if there is one.
@@ -157,10 +160,12 @@ func (o *Options) limited(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, o.Timeout)
 }
 
-// security returns the options of a connection. config provides the client certificate, sender the token; nil: none is sent.
+// security returns the options of a connection. config provides the client certificate, sender the token; nil: none is
+// sent.
 func (o *Options) security(config *rest.Config, sender *bearer, roots *x509.CertPool) ([]grpc.DialOption, error) {
 	limit := func(
-		ctx context.Context, method string, req, res any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, call ...grpc.CallOption,
+		ctx context.Context, method string, req, res any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		call ...grpc.CallOption,
 	) error {
 		ctx, cancel := o.limited(ctx)
 		defer cancel()
@@ -193,8 +198,8 @@ func (o *Options) security(config *rest.Config, sender *bearer, roots *x509.Cert
 	return append(options, grpc.WithPerRPCCredentials(sender)), nil
 }
 
-// route leads to a pod of the Service. Each new connection leads to another pod if there are several, because the previous one was
-// lost. It is safe for concurrent use.
+// route leads to a pod of the Service. Each new connection leads to another pod if there are several, because the
+// previous one was lost. It is safe for concurrent use.
 type route struct {
 	pods    typedcorev1.PodsGetter
 	service *corev1.Service

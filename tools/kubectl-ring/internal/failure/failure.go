@@ -64,8 +64,8 @@ func In(place string, err error) error {
 	}
 }
 
-// Of converts the error of a call to an [Error]. where describes the server. An error that is not a gRPC status, or that is an [Error]
-// already, is returned unchanged.
+// Of converts the error of a call to an [Error]. where describes the server. An error that is not a gRPC status, or
+// that is an [Error] already, is returned unchanged.
 func Of(err error, where string) error {
 	var known *Error
 	if err == nil || errors.As(err, &known) {
@@ -134,7 +134,8 @@ var byReason = map[string]string{
 	"OBJECT_NOT_FOUND": "check the name, and the namespace: -n",
 	"OWNER_NEEDED":     "name the object that controls it: --owner TYPE/NAME",
 	"LABELS_NEEDED":    "name the labels that it, or its owner, would have: --labels KEY=VALUE",
-	"NOT_READABLE":     "allow ringquery to read it, by a ClusterRole with the label sharding.timebertt.dev/aggregate-to-ringquery: \"true\"",
+	"NOT_READABLE": "allow ringquery to read it, by a ClusterRole with the label " +
+		"sharding.timebertt.dev/aggregate-to-ringquery: \"true\"",
 }
 
 // Advice returns advice for a reason of ringquery. Empty: there is none.
@@ -149,10 +150,12 @@ func advice(st *status.Status, reason string) string {
 	message := st.Message()
 	switch st.Code() {
 	case codes.Unauthenticated:
-		return "the server requires a token or a client certificate; check that you may create tokens of the service account (--service-account). " +
+		return "the server requires a token or a client certificate; check that you may create tokens of the service " +
+			"account (--service-account). " +
 			"A token is sent to an --endpoint on another machine only with TLS and only if the server is verified"
 	case codes.PermissionDenied:
-		return "name an account that may, with --service-account, or request the ClusterRole clusterring:diagnostics-viewer for it or, for one ring, permission to get clusterrings/diagnostics with its name"
+		return "name an account that may, with --service-account, or request the ClusterRole " +
+			"clusterring:diagnostics-viewer for it or, for one ring, permission to get clusterrings/diagnostics with its name"
 	case codes.Unavailable:
 		return unavailable(message)
 	case codes.Aborted:
@@ -207,8 +210,8 @@ func Print(w io.Writer, err error) {
 	}
 }
 
-// Clean makes text from other sources safe for a terminal: line ends and tabs become spaces. Other control characters, and characters that
-// are invisible or reorder others, become question marks.
+// Clean makes text from other sources safe for a terminal: line ends and tabs become spaces. Other control characters,
+// and characters that are invisible or reorder others, become question marks.
 func Clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -27,8 +27,8 @@ type Type struct {
 	ClusterScoped bool
 }
 
-// Resolve returns the type with the written name. mapper is that of the cluster. Nil: there is no cluster, and the name is a plural name,
-// or a kind if it begins with a capital letter, with its group after the first dot.
+// Resolve returns the type with the written name. mapper is that of the cluster. Nil: there is no cluster, and the name
+// is a plural name, or a kind if it begins with a capital letter, with its group after the first dot.
 func Resolve(mapper meta.RESTMapper, written string) (Type, error) {
 	if written == "" || strings.HasPrefix(written, ".") {
 		return Type{}, failure.New("write it as in deployments.apps/web", "%q names no type", written)

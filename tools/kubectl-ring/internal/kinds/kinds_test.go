@@ -40,10 +40,12 @@ func TestNamesOfTypes(t *testing.T) {
 
 	rings := kinds.Type{Group: "sharding.timebertt.dev", Resource: "clusterrings", ClusterScoped: true}
 	for written, want := range map[string]kinds.Type{
-		"configmaps": configMaps, "configmap": configMaps, "cm": configMaps, "ConfigMap": configMaps, "CM": configMaps, "configmaps.v1.": configMaps,
-		"deployments": deployments, "deploy": deployments, "deployment.apps": deployments, "Deployment.apps": deployments,
+		"configmaps": configMaps, "configmap": configMaps, "cm": configMaps, "ConfigMap": configMaps, "CM": configMaps,
+		"configmaps.v1.": configMaps,
+		"deployments":    deployments, "deploy": deployments, "deployment.apps": deployments, "Deployment.apps": deployments,
 		"deployments.v1.apps": deployments, "Deployment.v1.apps": deployments,
-		"clusterrings": rings, "ClusterRing": rings, "clusterring.sharding.timebertt.dev": rings, "clusterrings.v1alpha1.sharding.timebertt.dev": rings,
+		"clusterrings": rings, "ClusterRing": rings, "clusterring.sharding.timebertt.dev": rings,
+		"clusterrings.v1alpha1.sharding.timebertt.dev": rings,
 		"nodes": {Resource: "nodes", ClusterScoped: true},
 	} {
 		got, err := kinds.Resolve(mapper, written)
@@ -85,10 +87,22 @@ func TestReferences(t *testing.T) {
 
 	resource := kinds.Type{Group: "g", Resource: "ks", ClusterScoped: true}
 	for name, c := range map[string]struct{ got, want proto.Message }{
-		"kind":              {kind.Reference("ns", "x"), &pb.ObjectReference{Group: "g", Type: &pb.ObjectReference_Kind{Kind: "K"}, Namespace: "ns", Name: "x"}},
-		"cluster-scoped":    {resource.Reference("ns", "x"), &pb.ObjectReference{Group: "g", Type: &pb.ObjectReference_Resource{Resource: "ks"}, Name: "x"}},
-		"owner by kind":     {kind.Owner("x"), &pb.OwnerReference{Group: "g", Type: &pb.OwnerReference_Kind{Kind: "K"}, Name: "x"}},
-		"owner by resource": {resource.Owner("x"), &pb.OwnerReference{Group: "g", Type: &pb.OwnerReference_Resource{Resource: "ks"}, Name: "x"}},
+		"kind": {
+			kind.Reference("ns", "x"), &pb.ObjectReference{
+				Group: "g", Type: &pb.ObjectReference_Kind{Kind: "K"}, Namespace: "ns", Name: "x",
+			},
+		},
+		"cluster-scoped": {
+			resource.Reference("ns", "x"), &pb.ObjectReference{
+				Group: "g", Type: &pb.ObjectReference_Resource{Resource: "ks"}, Name: "x",
+			},
+		},
+		"owner by kind": {kind.Owner("x"), &pb.OwnerReference{
+			Group: "g", Type: &pb.OwnerReference_Kind{Kind: "K"}, Name: "x",
+		}},
+		"owner by resource": {resource.Owner("x"), &pb.OwnerReference{
+			Group: "g", Type: &pb.OwnerReference_Resource{Resource: "ks"}, Name: "x",
+		}},
 	} {
 		require.Truef(t, proto.Equal(c.want, c.got), "%s: %v", name, c.got)
 	}

@@ -1,7 +1,8 @@
 // Package scrape reads the metrics that processes serve over HTTP: at URLs, or in pods through the API server.
 //
-// The credentials of the kubeconfig are for the API server alone: [URLs] send none, or the token of a file, to servers that are verified.
-// Answers are bounded in size and time. Redirects are not followed, because a token would follow them.
+// The credentials of the kubeconfig are for the API server alone: [URLs] send none, or the token of a file, to servers
+// that are verified. Answers are bounded in size and time. Redirects are not followed, because a token would follow
+// them.
 package scrape
 
 import (
@@ -59,8 +60,8 @@ func client(config *rest.Config) (*http.Client, error) {
 	return c, nil
 }
 
-// URLs returns the processes that serve their metrics at the URLs. A URL without a path stands for /metrics. config is how the servers are verified, and
-// tokenFile contains a bearer token for them; empty: none is sent.
+// URLs returns the processes that serve their metrics at the URLs. A URL without a path stands for /metrics. config is
+// how the servers are verified, and tokenFile contains a bearer token for them; empty: none is sent.
 func URLs(all []string, config *rest.Config, tokenFile string) ([]Target, error) {
 	if tokenFile != "" {
 		token, err := os.ReadFile(tokenFile) // once: it may be a pipe
@@ -81,7 +82,8 @@ func URLs(all []string, config *rest.Config, tokenFile string) ([]Target, error)
 	for _, text := range all {
 		u, err := url.Parse(text)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil {
-			return nil, failure.New("write it as in http://127.0.0.1:8080/metrics", "--metrics: %q is no URL of a metrics page", text)
+			return nil, failure.New("write it as in http://127.0.0.1:8080/metrics", "--metrics: %q is no URL of a metrics page",
+				text)
 		}
 
 		if tokenFile != "" && !connect.Loopback(u.Hostname()) && (u.Scheme != "https" || config.Insecure) {
@@ -131,7 +133,8 @@ func (p *Pods) Find(ctx context.Context, config *rest.Config) ([]Target, error) 
 		}
 
 		number, limit := portOf(pod, p.Port)
-		where := core.RESTClient().Get().Namespace(p.Namespace).Resource("pods").Name(pod.Name + ":" + number).SubResource("proxy").Suffix("metrics").URL()
+		where := core.RESTClient().Get().Namespace(p.Namespace).Resource("pods").Name(pod.Name + ":" +
+			number).SubResource("proxy").Suffix("metrics").URL()
 		targets = append(targets, Target{Name: "pod " + pod.Name, CPULimit: limit, url: where.String(), client: c})
 	}
 
@@ -143,7 +146,8 @@ func (p *Pods) Find(ctx context.Context, config *rest.Config) ([]Target, error) 
 	return targets, nil
 }
 
-const permissions = "check the kubeconfig (--context), and request the permissions to list pods and to get pods/proxy in the namespace. Or use kubectl port-forward, " +
+const permissions = "check the kubeconfig (--context), and request the permissions to list pods and to get " +
+	"pods/proxy in the namespace. Or use kubectl port-forward, " +
 	"and --metrics with the local port"
 
 // portOf returns the number of a pod's port, and the CPU limit of the container that has it. 0: the limit is not known.
@@ -176,7 +180,8 @@ func (t *Target) Read(ctx context.Context) (page advise.Page, err error) {
 
 	res, err := t.client.Do(req)
 	if err != nil {
-		return nil, failure.New("check the address, that the process runs, and how its certificate is verified: --ca-file, --server-name, --insecure-skip-tls-verify",
+		return nil, failure.New("check the address, that the process runs, and how its certificate is verified: --ca-file, "+
+			"--server-name, --insecure-skip-tls-verify",
 			"read the metrics of %s: %w", t.Name, err)
 	}
 	defer func() { _ = res.Body.Close() }() // it was read
@@ -199,7 +204,8 @@ func parse(res *http.Response, body []byte) (advise.Page, error) {
 	case refused && json.Unmarshal(body, &status) == nil && status.Reason == metav1.StatusReasonForbidden:
 		return nil, failure.New(permissions, "the API server answered: %s", status.Message)
 	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
-		do = "the metrics are protected: use kubectl port-forward, and --metrics https://... --token-file FILE with a token that may get the URL /metrics"
+		do = "the metrics are protected: use kubectl port-forward, and --metrics https://... --token-file FILE with a " +
+			"token that may get the URL /metrics"
 		fallthrough
 	case refused:
 		return nil, failure.New(do, "the answer is %s: %s", res.Status, body[:min(len(body), 200)])

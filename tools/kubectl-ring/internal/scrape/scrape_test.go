@@ -37,7 +37,9 @@ func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) 
 // handler serves a native histogram as programs do, to those that have the token.
 func handler(token string, seen *http.Header) http.Handler {
 	registry := prometheus.NewRegistry()
-	waits := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "waits", Help: "Waits.", Buckets: []float64{1}, NativeHistogramBucketFactor: 1.1})
+	waits := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "waits", Help: "Waits.", Buckets: []float64{1}, NativeHistogramBucketFactor: 1.1,
+	})
 	registry.MustRegister(waits)
 	waits.Observe(0.5)
 
@@ -98,7 +100,9 @@ func TestURLs(t *testing.T) {
 		"without the token":                {trust{CAFile: ca}, "", "the metrics are protected"},
 		"a token with a control character": {trust{CAFile: ca}, file("bad", "a\nb"), "invalid header field value"},
 		"no token":                         {trust{CAFile: ca}, filepath.Join(dir, "none"), "name a file that you can read"},
-		"no CA certificates":               {trust{CAFile: token}, token, "check the kubeconfig, or the flags about certificates"},
+		"no CA certificates": {
+			trust{CAFile: token}, token, "check the kubeconfig, or the flags about certificates",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			page, err := read(t, server.URL, &rest.Config{TLSClientConfig: c.trust}, c.token)
@@ -146,10 +150,13 @@ func TestTokenGoesToVerifiedServersOnly(t *testing.T) {
 	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
 
 	for url, c := range map[string]struct{ insecure, ok bool }{
-		"http://localhost:1": {false, true}, "http://[::1]:1": {false, true}, "https://192.0.2.7": {false, true}, "https://127.0.0.1": {true, true},
-		"http://192.0.2.7": {false, false}, "http://localhost.example": {false, false}, "https://192.0.2.8": {true, false},
+		"http://localhost:1": {false, true}, "http://[::1]:1": {false, true}, "https://192.0.2.7": {false, true},
+		"https://127.0.0.1": {true, true},
+		"http://192.0.2.7":  {false, false}, "http://localhost.example": {false, false}, "https://192.0.2.8": {true, false},
 	} {
-		_, err := scrape.URLs([]string{url}, &rest.Config{Timeout: soon, TLSClientConfig: rest.TLSClientConfig{Insecure: c.insecure}}, token)
+		_, err := scrape.URLs([]string{url}, &rest.Config{
+			Timeout: soon, TLSClientConfig: rest.TLSClientConfig{Insecure: c.insecure},
+		}, token)
 		require.Equal(t, c.ok, err == nil, url)
 	}
 }
@@ -169,7 +176,8 @@ func TestTimeLimit(t *testing.T) {
 	require.ErrorContains(t, err, "Client.Timeout exceeded")
 }
 
-// address returns an address of this machine that is not that of the loopback interface, to which the API server connects nothing.
+// address returns an address of this machine that is not that of the loopback interface, to which the API server
+// connects nothing.
 func address(t *testing.T) string {
 	t.Helper()
 
@@ -195,7 +203,9 @@ func TestPods(t *testing.T) {
 	listener, err := net.Listen("tcp", net.JoinHostPort(address(t), "0"))
 	require.NoError(t, err)
 
-	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: handler("", &seen), ReadHeaderTimeout: time.Minute}}
+	server := &httptest.Server{
+		Listener: listener, Config: &http.Server{Handler: handler("", &seen), ReadHeaderTimeout: time.Minute},
+	}
 	server.Start()
 
 	defer server.Close()
@@ -213,7 +223,9 @@ func TestPods(t *testing.T) {
 				{Name: "side", Image: "side"},
 				{
 					Name: "manager", Image: "manager", Ports: []corev1.ContainerPort{{Name: "http-metrics", ContainerPort: int32(number)}}, //nolint:gosec // a port
-					Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1500m")}},
+					Resources: corev1.ResourceRequirements{
+						Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1500m")},
+					},
 				},
 			}},
 		}
@@ -274,7 +286,8 @@ func permissions(t *testing.T, plane *localplane.Plane, pods scrape.Pods) {
 
 	grant := func(rules ...rbacv1.PolicyRule) {
 		name := strings.ReplaceAll(rules[0].Resources[0], "/", "-")
-		require.NoError(t, plane.Client.Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: pods.Namespace, Name: name}, Rules: rules}))
+		require.NoError(t, plane.Client.Create(t.Context(),
+			&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: pods.Namespace, Name: name}, Rules: rules}))
 		require.NoError(t, plane.Client.Create(t.Context(), &rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: pods.Namespace, Name: name},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},

@@ -2,9 +2,37 @@
 package command
 
 import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
 	"github.com/spf13/cobra"
+	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/tools/lab/commandline"
+	"github.com/clusterring/clusterring/tools/load/internal/floor"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/admission"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/balance"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/continuity"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/handover"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/moves"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/rest"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/report"
+	"github.com/clusterring/clusterring/tools/load/internal/result"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // Main runs the command line of this process and returns its exit code.
@@ -26,4 +54,327 @@ func New() *cobra.Command {
 	root.AddCommand(newRun(), newReport(), newNoopWebhook())
 
 	return root
+}
+
+// Version is the version of the binaries. The linker sets it.
+var Version = "unknown"
+
+// connections is the number of HTTP/2 connections that the tool writes over.
+const connections = 4
+
+// runner is one run.
+type runner struct {
+	scale, only, out string
+	rounds           int
+	profile          bool
+	binDir, assets   string
+
+	plan  run.Plan
+	clock clock.WithTicker
+}
+
+func newRun() *cobra.Command {
+	r := &runner{clock: clock.RealClock{}}
+	c := &cobra.Command{
+		Use:   "run",
+		Short: "Measure, and write a report",
+		Long: `run starts etcd, an API server, and the four services on this machine, each service with a token of its own service account. It runs
+all measurements, writes the report, and stops everything, also on Ctrl-C.
+
+Progress goes to standard error, the table of results to standard output. Missed targets are reported, but do not change the exit code.
+The exit code is 1 if a measurement fails.`,
+		Example: `  make bench-load                         all measurements, in at most 32 minutes
+  make bench-load SCALE=small             all measurements at a small scale, in 10 minutes
+  make bench-load SCALE=million           all measurements, with up to a million objects
+  bin/load run --only '^admission-cpu'    selected measurements
+  bin/load run --only moves --profile     with profiles of the services, in OUT/pprof`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return r.run(c) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&r.scale, "scale", string(run.Small), "`scale` of the measurements: small, full, or million")
+	flags.StringVar(&r.only, "only", "", "`regexp` that selects rows and series by their ids (default all)")
+	flags.IntVar(&r.rounds, "rounds", 0, "`number` of rounds of each measurement (default 3 at scale small, else 5)")
+	flags.StringVar(&r.out, "out", filepath.Join("dist", "load"), "`directory` of the report")
+	flags.BoolVar(&r.profile, "profile", false, "also write CPU and heap profiles of the services and the API server "+
+		"for each measurement")
+	flags.StringVar(&r.binDir, "bin-dir", "bin", "`directory` with the binaries that make build builds")
+	flags.StringVar(&r.assets, "assets", "", "`directory` with etcd and kube-apiserver (default: $KUBEBUILDER_ASSETS, "+
+		"else those of make control-plane, built if necessary)")
+
+	return c
+}
+
+// validate checks the flags before anything starts.
+func (r *runner) validate() error {
+	if scale := run.Scale(r.scale); scale != run.Small && scale != run.Full && scale != run.Million {
+		return fmt.Errorf("--scale must be %s, %s, or %s, not %q", run.Small, run.Full, run.Million, r.scale)
+	}
+
+	if r.rounds < 0 {
+		return fmt.Errorf("--rounds must not be negative: %d", r.rounds)
+	}
+
+	if localplane.Root() == "" {
+		return errors.New("run this command in the repository: it installs manifests from deploy/")
+	}
+
+	r.plan.Rounds = r.rounds
+	// In this order they run.
+	r.plan.Measurements = slices.Concat(
+		admission.Measurements(),
+		balance.Measurements(),
+		moves.Measurements(),
+		handover.Measurements(),
+		continuity.Measurements(),
+		rest.Measurements(),
+	)
+
+	if r.only != "" {
+		only, err := regexp.Compile(r.only)
+		if err != nil {
+			return fmt.Errorf("--only: %w", err)
+		}
+
+		r.plan.Only = only
+	}
+
+	_, err := r.plan.Selected()
+
+	return err
+}
+
+func (r *runner) run(c *cobra.Command) error {
+	if err := r.validate(); err != nil {
+		return err
+	}
+
+	var err error
+	for _, path := range []*string{&r.out, &r.binDir} {
+		if *path, err = filepath.Abs(*path); err != nil {
+			return fmt.Errorf("resolve a directory: %w", err)
+		}
+	}
+
+	r.plan.Progress = c.ErrOrStderr()
+	found := &result.Report{Began: r.clock.Now(), Scale: r.scale, Version: Version, Machine: thisMachine()}
+	found.Rows, found.Series, err = r.measure(c.Context())
+
+	found.Took = r.clock.Since(found.Began).Round(time.Millisecond).Seconds()
+	if len(found.Rows)+len(found.Series) > 0 && !errors.Is(err, commandline.ErrInterrupted) {
+		err = errors.Join(err, write(r.out, found, c.OutOrStdout()))
+	}
+
+	return err
+}
+
+// thisMachine describes this machine. On systems other than Linux, some fields are empty.
+func thisMachine() result.Machine {
+	m := result.Machine{CPU: runtime.GOARCH, Cores: runtime.GOMAXPROCS(0), OS: runtime.GOOS}
+
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return m
+	}
+
+	if all, err := fs.CPUInfo(); err == nil && len(all) > 0 {
+		m.CPU = cmp.Or(all[0].ModelName, m.CPU)
+	}
+
+	if memory, err := fs.Meminfo(); err == nil && memory.MemTotalBytes != nil {
+		m.MemoryBytes = int64(*memory.MemTotalBytes) //nolint:gosec // far from overflowing
+	}
+
+	if release, err := fs.SysctlStrings("kernel.osrelease"); err == nil {
+		m.OS += " " + strings.Join(release, " ")
+	}
+
+	return m
+}
+
+// measure starts the system, measures it, and stops it.
+func (r *runner) measure(ctx context.Context) (rows []result.Row, series []result.Series, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	b := run.Bench{Scale: run.Scale(r.scale), Clock: r.clock}
+
+	if r.assets == "" {
+		if r.assets, err = localplane.Binaries(ctx, r.plan.Progress); err != nil {
+			return nil, nil, err
+		}
+	}
+
+	b.Local, err = target.Start(ctx, target.Options{
+		BinDir: r.binDir, Assets: r.assets, Profile: r.profile, Progress: r.plan.Progress,
+	})
+	if b.Local != nil {
+		defer func() {
+			fmt.Fprintln(r.plan.Progress, "==> stopping everything")
+
+			err = errors.Join(err, b.Local.Stop())
+		}()
+	}
+
+	if err != nil {
+		return nil, nil, err
+	}
+
+	go func() {
+		select {
+		case died := <-b.Local.Died():
+			cancel(died)
+		case <-ctx.Done():
+		}
+	}()
+
+	if r.profile {
+		dir := filepath.Join(r.out, "pprof")
+		r.plan.Profile = func(ctx context.Context, name string) func() error { return b.Local.Profile(ctx, dir, name) }
+	}
+
+	if b.Objects, err = objects.New(b.Local.Writer, connections); err != nil {
+		return nil, nil, err
+	}
+	defer b.Objects.Close()
+
+	return r.plan.Do(ctx, b)
+}
+
+func newReport() *cobra.Command {
+	var out, page string
+
+	c := &cobra.Command{
+		Use:   "report FILE.json",
+		Short: "Write the report of an earlier run again",
+		Long: `report reads the figures that "load run" wrote, and writes tables and plots. With --page, it also replaces the content between the
+markers of a Markdown page, and writes the plots into a directory beside the page, with the name of the page.`,
+		Example: `  bin/load report dist/load/report.json --page docs/performance.md`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			found, err := read(args[0])
+			if err != nil {
+				return err
+			}
+
+			if page != "" {
+				if err := intoPage(page, found); err != nil {
+					return err
+				}
+			}
+
+			if out == "" {
+				out = filepath.Dir(args[0])
+			}
+
+			return write(out, found, c.OutOrStdout())
+		},
+	}
+	c.Flags().StringVar(&out, "out", "", "`directory` of the report (default: the directory of FILE.json)")
+	c.Flags().StringVar(&page, "page", "", "Markdown `file` to update with the tables and plots")
+
+	return c
+}
+
+func read(path string) (found *result.Report, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open the figures of an earlier run: %w", err)
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+
+	return result.Read(file)
+}
+
+// intoPage updates the page with the report.
+func intoPage(page string, found *result.Report) error {
+	before, err := os.ReadFile(page)
+	if err != nil {
+		return fmt.Errorf("read the page: %w", err)
+	}
+
+	dir := strings.TrimSuffix(page, filepath.Ext(page))
+
+	after, err := report.Splice(string(before), found, filepath.Base(dir))
+	if err != nil {
+		return fmt.Errorf("update %s: %w", page, err)
+	}
+
+	pictures, err := report.Pictures(found)
+	if err != nil {
+		return err
+	}
+
+	if err := writeFiles(dir, pictures); err != nil {
+		return err
+	}
+
+	return writeFiles(filepath.Dir(page), map[string][]byte{filepath.Base(page): []byte(after)})
+}
+
+// write writes the report into a directory and its table to out.
+func write(dir string, found *result.Report, out io.Writer) error {
+	files, err := report.Files(found)
+	if err != nil {
+		return err
+	}
+
+	if err := writeFiles(dir, files); err != nil {
+		return err
+	}
+
+	if err := report.Print(out, found); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\nThe report is in %s.\n", filepath.Join(dir, report.Page))
+
+	return nil
+}
+
+func writeFiles(dir string, files map[string][]byte) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("create the report directory: %w", err)
+	}
+
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil { //nolint:gosec // for everybody to read
+			return fmt.Errorf("write the report: %w", err)
+		}
+	}
+
+	return nil
+}
+
+func newNoopWebhook() *cobra.Command {
+	var o floor.Options
+
+	c := &cobra.Command{
+		Use:   "noop-webhook",
+		Short: "Serve an admission webhook that adds a constant label",
+		Long: `noop-webhook is the floor for the cost of admission. It decodes each review with encoding/json into the Kubernetes types, and
+always answers with the same JSON Patch. It serves TLS over HTTP/2 or HTTP/1.1 until it is interrupted.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			err := floor.Serve(c.Context(), o)
+			if err == nil && errors.Is(context.Cause(c.Context()), commandline.ErrInterrupted) {
+				return nil // the regular end
+			}
+
+			return err
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&o.Address, "bind-address", "127.0.0.1:9443", "`address` to listen on")
+	flags.StringVar(&o.CertFile, "tls-cert-file", "", "PEM `file` with the certificate (required)")
+	flags.StringVar(&o.KeyFile, "tls-private-key-file", "", "PEM `file` with its private key (required)")
+	flags.StringVar(&o.Label, "label", "noop.example.com/shard", "`key` of the label")
+	flags.StringVar(&o.Value, "value", "a", "`value` of the label")
+
+	for _, required := range []string{"tls-cert-file", "tls-private-key-file"} {
+		if err := c.MarkFlagRequired(required); err != nil {
+			panic(err) // there is no such flag
+		}
+	}
+
+	return c
 }

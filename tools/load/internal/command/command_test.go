@@ -68,7 +68,8 @@ func TestRun(t *testing.T) {
 	text, err := build.CombinedOutput()
 	require.NoError(t, err, string(text))
 
-	table, progress, err := load(t, "run", "--bin-dir="+bin, "--out="+out, "--only=^admission-(cpu-50|creates-50|foreign-calls)$", "--rounds=1", "--profile")
+	table, progress, err := load(t, "run", "--bin-dir="+bin, "--out="+out,
+		"--only=^admission-(cpu-50|creates-50|foreign-calls)$", "--rounds=1", "--profile")
 	require.NoError(t, err, progress)
 	require.Contains(t, table, "assigner CPU per admission, 50 shards")
 

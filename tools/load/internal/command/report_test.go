@@ -28,7 +28,8 @@ func TestReportIntoAPage(t *testing.T) {
 	file, page := filepath.Join(dir, "report.json"), filepath.Join(dir, "docs", "performance.md")
 	require.NoError(t, os.WriteFile(file, data.Bytes(), 0o600))
 	require.NoError(t, os.Mkdir(filepath.Dir(page), 0o700))
-	require.NoError(t, os.WriteFile(page, []byte("<!-- results -->\n<!-- end of results -->\n<!-- plots -->\n<!-- end of plots -->\nthe rest\n"), 0o600))
+	require.NoError(t, os.WriteFile(page, []byte("<!-- results -->\n<!-- end of results -->\n<!-- plots -->\n<!-- end "+
+		"of plots -->\nthe rest\n"), 0o600))
 
 	var out bytes.Buffer
 

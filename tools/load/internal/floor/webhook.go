@@ -1,5 +1,5 @@
-// Package floor is a minimal admission webhook: it decodes a review from the API server, and answers with a patch that adds a constant
-// label. The cost of a real webhook beyond this floor is the cost of its own work.
+// Package floor is a minimal admission webhook: it decodes a review from the API server, and answers with a patch that
+// adds a constant label. The cost of a real webhook beyond this floor is the cost of its own work.
 package floor
 
 import (
@@ -22,7 +22,6 @@ const (
 	ReadyPath = "/readyz"
 
 	headerTimeout = 10 * time.Second
-	stopTimeout   = 5 * time.Second
 )
 
 // Options configure the webhook.
@@ -50,21 +49,14 @@ func Serve(ctx context.Context, o Options) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc(ReadyPath, func(http.ResponseWriter, *http.Request) {})
 	mux.Handle("/", handler)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
-	stopped := make(chan error, 1)
+	server := &http.Server{
+		Handler: mux, ReadHeaderTimeout: headerTimeout, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+	}
 
-	defer context.AfterFunc(ctx, func() {
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-		defer cancel()
-		stopped <- server.Shutdown(limited)
-	})()
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 
 	if err := server.ServeTLS(listener, o.CertFile, o.KeyFile); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the webhook: %w", err)
-	}
-
-	if err := <-stopped; err != nil {
-		return fmt.Errorf("stop the webhook: %w", err)
 	}
 
 	return nil
@@ -72,7 +64,9 @@ func Serve(ctx context.Context, o Options) error {
 
 // Handler answers reviews. It decodes and encodes the Kubernetes types with encoding/json, as most webhooks do.
 func Handler(label, value string) (http.Handler, error) {
-	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/metadata/labels", "value": map[string]string{label: value}}})
+	patch, err := json.Marshal([]map[string]any{{
+		"op": "add", "path": "/metadata/labels", "value": map[string]string{label: value},
+	}})
 	if err != nil {
 		return nil, fmt.Errorf("encode the patch: %w", err)
 	}

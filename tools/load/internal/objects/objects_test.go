@@ -22,19 +22,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestPath(t *testing.T) {
-	require.Equal(t, "/api/v1/namespaces/n/configmaps/x", objects.ConfigMaps.Path("n", "x"))
-	require.Equal(t, "/apis/coordination.k8s.io/v1/namespaces/n/leases", objects.Leases.Path("n", ""))
-	require.Equal(t, "/apis/example.clusterring.dev/v1alpha1/websites", objects.Websites.Path("", ""))
-}
-
 func TestBody(t *testing.T) {
 	body, err := objects.Batch{Kind: objects.ConfigMaps, Namespace: "n", Prefix: "p"}.Body(7)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"n","name":"p-7"},"data":{"made":"to be measured"}}`, string(body))
 
 	body, err = objects.Batch{
-		Kind: objects.Websites, Namespace: "n", Prefix: "p", Labels: func(int) map[string]string { return map[string]string{"l": "v"} },
+		Kind: objects.Websites, Namespace: "n", Prefix: "p", Labels: func(int) map[string]string {
+			return map[string]string{"l": "v"}
+		},
 		Owner: &metav1.OwnerReference{APIVersion: "v1", Kind: "K", Name: "o", UID: "u"},
 	}.Body(0)
 	require.NoError(t, err)
@@ -99,7 +95,9 @@ func server(t *testing.T, status int, body string) (client *objects.Client, last
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	t.Cleanup(s.Close)
-	client, err := objects.New(&rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, BearerToken: "secret"}, 2)
+	client, err := objects.New(&rest.Config{
+		Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, BearerToken: "secret",
+	}, 2)
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 
@@ -123,7 +121,8 @@ func TestDo(t *testing.T) {
 	require.Equal(t, "{}", body)
 
 	var answer bytes.Buffer
-	require.NoError(t, client.Do(t.Context(), objects.Request{Method: http.MethodGet, Path: "/x", Accept: "text/plain"}, &answer))
+	require.NoError(t, client.Do(t.Context(), objects.Request{Method: http.MethodGet, Path: "/x", Accept: "text/plain"},
+		&answer))
 	require.Equal(t, "answer", answer.String())
 
 	request, _ = last()
@@ -139,5 +138,6 @@ func TestErrorsOfTheServer(t *testing.T) {
 	client, _ = server(t, http.StatusNotFound, "what?")
 	err = client.MergePatch(t.Context(), "/x", nil)
 	require.ErrorContains(t, err, "status 404 Not Found: what?")
-	require.NoError(t, client.Delete(t.Context(), objects.Batch{Kind: objects.ConfigMaps, Namespace: "n", Prefix: "p", Count: 3}), "gone already")
+	require.NoError(t, client.Delete(t.Context(),
+		objects.Batch{Kind: objects.ConfigMaps, Namespace: "n", Prefix: "p", Count: 3}), "gone already")
 }

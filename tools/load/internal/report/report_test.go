@@ -1,18 +1,21 @@
-package report_test
+package report
 
 import (
 	"bytes"
+	"encoding/xml"
 	"errors"
 	"flag"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/tools/load/internal/report"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 )
 
@@ -26,12 +29,14 @@ func sample() *result.Report {
 		Machine: result.Machine{CPU: "a processor", Cores: 2, MemoryBytes: 8 << 30, OS: "Linux 6.1"},
 		Rows: []result.Row{
 			{
-				ID: "admission-3", Title: "assigner CPU per admission, 3 shards", Unit: "µs", Values: []float64{212, 230, 220}, FloorTitle: "no-op webhook",
-				Floor: []float64{190, 191, 192}, Judge: result.JudgeRatio, Target: result.Target{Bound: result.AtMost, Value: 1.3, Unit: "×"},
+				ID: "admission-3", Title: "assigner CPU per admission, 3 shards", Unit: "µs", Values: []float64{212, 230, 220},
+				FloorTitle: "no-op webhook",
+				Floor:      []float64{190, 191, 192}, Judge: result.JudgeRatio, Target: result.Target{Bound: result.AtMost, Value: 1.3},
 				PriorArt: "1.9× / 2.2×", Notes: []string{cpu},
 			},
 			{
-				ID: "just-not", Title: "just | not", Unit: "µs", Values: []float64{130.04}, Floor: []float64{100}, Judge: result.JudgeRatio,
+				ID: "just-not", Title: "just | not", Unit: "µs", Values: []float64{130.04}, Floor: []float64{100},
+				Judge:  result.JudgeRatio,
 				Target: result.Target{Bound: result.AtMost, Value: 1.3}, Notes: []string{"One round.", cpu},
 			},
 			{
@@ -39,15 +44,28 @@ func sample() *result.Report {
 				Target: result.Target{Bound: result.AtMost, Value: 128},
 			},
 			{
-				ID: "moves", Title: "objects moved per second", Unit: "objects/s", Values: []float64{1234, 1300}, FloorTitle: "raw PATCH", Floor: []float64{1500, 1510},
+				ID: "moves", Title: "objects moved per second", Unit: "objects/s", Values: []float64{1234, 1300},
+				FloorTitle: "raw PATCH", Floor: []float64{1500, 1510},
 				Judge: result.JudgeRatio, Target: result.Target{Bound: result.AtLeast, Value: 0.85},
 			},
-			{ID: "calls", Title: "calls for others", Values: []float64{0, 0}, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtMost, Value: 0}},
-			{ID: "told", Title: "only told", Unit: "s", Values: []float64{0.04}, FloorTitle: "the same at 0", Judge: result.JudgeValue},
+			{
+				ID: "calls", Title: "calls for others", Values: []float64{0, 0}, Judge: result.JudgeValue,
+				Target: result.Target{Bound: result.AtMost, Value: 0},
+			},
+			{
+				ID: "told", Title: "only told", Unit: "s", Values: []float64{0.04}, FloorTitle: "the same at 0",
+				Judge: result.JudgeValue,
+			},
 		},
 		Series: []result.Series{
-			{ID: "admission", Title: "CPU per admission [all]", Over: result.OverShards, Unit: "µs", Points: []result.Point{{X: 3, Values: []float64{212}}}},
-			{ID: "memory", Title: "Memory", Over: result.OverObjects, Unit: "MiB", Points: []result.Point{{X: 1000, Values: []float64{61}}}},
+			{
+				ID: "admission", Title: "CPU per admission [all]", Over: result.OverShards, Unit: "µs",
+				Points: []result.Point{{X: 3, Values: []float64{212}}},
+			},
+			{
+				ID: "memory", Title: "Memory", Over: result.OverObjects, Unit: "MiB",
+				Points: []result.Point{{X: 1000, Values: []float64{61}}},
+			},
 		},
 	}
 }
@@ -65,59 +83,54 @@ func golden(t *testing.T, name, got string) {
 	require.Equal(t, string(want), got)
 }
 
-func TestMarkdown(t *testing.T) { golden(t, "report.md", report.Markdown(sample())) }
+func TestMarkdown(t *testing.T) { golden(t, "report.md", Markdown(sample())) }
 
 func TestPrint(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, report.Print(&out, sample()))
+	require.NoError(t, Print(&out, sample()))
 	golden(t, "table.txt", out.String())
-}
-
-type broken struct{}
-
-func (broken) Write([]byte) (int, error) { return 0, errors.New("disk full") }
-
-func TestPrintSaysWhatFailed(t *testing.T) {
-	require.EqualError(t, report.Print(broken{}, sample()), "print the table of results: disk full")
 }
 
 // A row of a measurement that could not be made is printed all the same.
 func TestRowWithoutValues(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, report.Print(&out, &result.Report{Rows: []result.Row{{Title: "t", Judge: result.JudgeRatio, Target: result.Target{Bound: result.AtMost, Value: 1}}}}))
+	require.NoError(t, Print(&out, &result.Report{Rows: []result.Row{{
+		Title: "t", Judge: result.JudgeRatio, Target: result.Target{Bound: result.AtMost, Value: 1},
+	}}}))
 	require.Contains(t, out.String(), "!  t            –       –")
 	require.NotContains(t, out.String(), "NaN")
 }
 
 func TestFiles(t *testing.T) {
 	r := sample()
-	files, err := report.Files(r)
+	files, err := Files(r)
 	require.NoError(t, err)
 	require.Len(t, files, 4)
-	require.Equal(t, report.Markdown(r), string(files[report.Page]))
+	require.Equal(t, Markdown(r), string(files[Page]))
 	require.Contains(t, string(files["admission.svg"]), "CPU per admission [all]</title>")
 	require.Contains(t, files, "memory.svg")
-	read, err := result.Read(bytes.NewReader(files[report.Data]))
+	read, err := result.Read(bytes.NewReader(files[Data]))
 	require.NoError(t, err)
 	require.Equal(t, r, read)
 
 	r.Series[1].Points = nil
-	_, err = report.Files(r)
+	_, err = Files(r)
 	require.ErrorContains(t, err, `draw the series "memory"`)
 
 	r = sample()
 	r.Rows[0].Values[0] = math.NaN()
-	_, err = report.Files(r)
+	_, err = Files(r)
 	require.ErrorContains(t, err, "write the report")
 }
 
 func TestSplice(t *testing.T) {
-	page := "# Speed\n\n<!-- results -->\nold\n<!-- end of results -->\n\nbetween\n\n<!-- plots -->\n<!-- end of plots -->\nafter\n"
-	spliced, err := report.Splice(page, sample(), "performance")
+	page := "# Speed\n\n<!-- results -->\nold\n<!-- end of results -->\n\nbetween\n\n<!-- plots -->\n<!-- end of plots " +
+		"-->\nafter\n"
+	spliced, err := Splice(page, sample(), "performance")
 	require.NoError(t, err)
 	golden(t, "page.md", spliced)
 
-	again, err := report.Splice(spliced, sample(), "performance/")
+	again, err := Splice(spliced, sample(), "performance/")
 	require.NoError(t, err)
 	require.Equal(t, spliced, again, "the same report changes nothing")
 }
@@ -128,9 +141,112 @@ func TestSpliceNeedsItsMarkers(t *testing.T) {
 		"<!-- results -->\n<!-- end of results -->\n",
 		"<!-- results -->\n<!-- plots -->\n<!-- end of plots -->\n",
 		"<!-- end of results -->\n<!-- results -->\n<!-- plots -->\n<!-- end of plots -->\n",
-		"<!-- results -->\n<!-- end of results -->\n<!-- results -->\n<!-- end of results -->\n<!-- plots -->\n<!-- end of plots -->\n",
+		"<!-- results -->\n<!-- end of results -->\n<!-- results -->\n<!-- end of results -->\n<!-- plots -->\n<!-- end of " +
+			"plots -->\n",
 	} {
-		_, err := report.Splice(page, sample(), "")
+		_, err := Splice(page, sample(), "")
 		require.ErrorContains(t, err, "the page must have one line")
+	}
+}
+
+// around are three rounds about a value.
+func around(v, spread float64) []float64 { return []float64{v, v * (1 - spread), v * (1 + spread)} }
+
+func samples() []result.Series {
+	admission := result.Series{ID: "admission", Title: "Assigner CPU per admission", Over: result.OverShards, Unit: "µs"}
+	for i, x := range []float64{3, 10, 50, 100, 200, 500, 1000} {
+		admission.Points = append(admission.Points,
+			result.Point{X: x, Values: around(212+float64(i)*3, 0.04), Floor: around(190, 0.02)})
+	}
+
+	rest := result.Series{
+		ID: "rest", Title: "Memory of the rebalancer at rest, with objects that nothing happens to, some minutes after the " +
+			"last one was created & assigned",
+		Over: result.OverObjects, Unit: "MiB",
+	}
+	for _, x := range []float64{0, 1000, 10000, 50000, 200000} {
+		rest.Points = append(rest.Points, result.Point{X: x, Values: around(31, 0.1)})
+	}
+
+	balance := result.Series{ID: "balance", Title: "Balance: fullest shard / mean", Over: result.OverShards, Unit: "×"}
+	for x := 3.0; x <= 1000; x *= 1.5 {
+		balance.Points = append(balance.Points, result.Point{
+			X: math.Round(x), Values: around(1.05, 0.02), Floor: []float64{1, 1, 1},
+		})
+	}
+
+	balance.Points[0].Values = []float64{1.01}
+
+	return []result.Series{
+		admission, rest, balance,
+		{ID: "wide", Title: "Network of a service < its floor", Over: result.OverObjects, Unit: "bytes/s",
+			Points: []result.Point{
+				{X: 1000, Values: []float64{20}}, {X: 200000, Values: []float64{12345}}, {X: 10000, Values: []float64{300}},
+				{X: 5, Values: nil},
+			}},
+		{
+			ID: "one", Title: "One place", Over: result.OverObjects, Unit: "objects/s",
+			Points: []result.Point{{X: 1000, Values: around(940, 0.1), Floor: []float64{1000}}},
+		},
+		{
+			ID: "nothing", Title: "Requests per object at rest", Over: result.OverObjects,
+			Points: []result.Point{{X: 0, Values: []float64{0}}},
+		},
+	}
+}
+
+// The golden files are pictures: look at them.
+func TestPictures(t *testing.T) {
+	pictures := map[string]string{}
+
+	for _, s := range samples() {
+		svg, err := picture(&s)
+		require.NoError(t, err)
+
+		pictures[s.ID] = svg
+	}
+
+	for name, svg := range pictures {
+		wellFormed(t, svg)
+
+		golden(t, name+".svg", svg)
+	}
+}
+
+func wellFormed(t *testing.T, svg string) {
+	t.Helper()
+
+	decoder := xml.NewDecoder(strings.NewReader(svg))
+	for {
+		if _, err := decoder.Token(); errors.Is(err, io.EOF) {
+			return
+		} else if err != nil {
+			require.NoError(t, err, svg)
+		}
+	}
+}
+
+func TestOrderOfPointsDoesNotMatter(t *testing.T) {
+	s := samples()[0]
+	want, err := picture(&s)
+	require.NoError(t, err)
+	slices.Reverse(s.Points)
+	before := slices.Clone(s.Points)
+	got, err := picture(&s)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	require.Equal(t, before, s.Points, "the series was changed")
+}
+
+func TestWhatCannotBeDrawn(t *testing.T) {
+	for want, points := range map[string][]result.Point{
+		`draw the series "s": no values`:                         {{X: 3}},
+		`draw the series "s": at shards 3, NaN cannot be drawn`:  {{X: 3, Values: []float64{math.NaN()}}},
+		`draw the series "s": at shards 3, -1 cannot be drawn`:   {{X: 3, Values: []float64{1}, Floor: []float64{-1}}},
+		`draw the series "s": at shards -3, -3 cannot be drawn`:  {{X: -3, Values: []float64{1}}},
+		`draw the series "s": at shards 3, +Inf cannot be drawn`: {{X: 3, Values: []float64{math.Inf(1)}}},
+	} {
+		_, err := picture(&result.Series{ID: "s", Over: result.OverShards, Points: points})
+		require.EqualError(t, err, want)
 	}
 }

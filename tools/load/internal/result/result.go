@@ -1,5 +1,6 @@
-// Package result defines the results of a run: rows with a value, a floor, and a target, and series that show how a cost grows. It encodes
-// and decodes them as JSON.
+// Package result defines the results of a run: rows with a value, a floor, and a target, and series that show how a
+// cost grows. It encodes and decodes them as JSON, and formats their numbers for people: with significant digits only,
+// commas between thousands, and units.
 package result
 
 import (
@@ -8,6 +9,8 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -78,31 +81,14 @@ type Row struct {
 	PriorArt string
 	// Notes explain the figures to readers.
 	Notes []string
-	// Timeline is what happened; nil if it is not drawn. The time lines of all rows are in one picture.
-	Timeline *Timeline `json:",omitempty"`
 }
-
-// Timeline is what happened to objects in a period. All times are in seconds from its beginning.
-type Timeline struct {
-	// Title describes the period for people.
-	Title  string
-	Period float64
-	// Delays are how long work on objects took.
-	Delays []Delay
-	// Moves are when objects moved.
-	Moves []float64
-}
-
-// Delay is how long the work on an object took that was asked for at a time.
-type Delay struct{ At, Took float64 }
 
 // Target is the bound that a result should keep. The zero value is no target.
 type Target struct {
 	// Bound is AtMost or AtLeast; empty for no target.
 	Bound string
-	// Value is the inclusive limit. Unit is the unit of the row, or "×" for a ratio.
+	// Value is the inclusive limit, in the unit of the row, or as a ratio.
 	Value float64
-	Unit  string
 }
 
 // Max returns the target that a result does not exceed a value.
@@ -157,8 +143,8 @@ func Column[T any](list []T, figure func(T) float64) []float64 {
 	return figures
 }
 
-// Ratios returns value / floor, round by round. Where both are zero it is 1, where only the floor is, it is infinite. Rounds
-// without a floor are left out.
+// Ratios returns value / floor, round by round. Where both are zero it is 1, where only the floor is, it is infinite.
+// Rounds without a floor are left out.
 func Ratios(values, floor []float64) []float64 {
 	ratios := make([]float64, 0, len(values))
 	for i := range min(len(values), len(floor)) {
@@ -182,7 +168,8 @@ func (r *Row) Result() (median, low, high float64) {
 	return Spread(r.Values)
 }
 
-// Met reports whether the median keeps the target. It is true for a row without a target, and false for a row without a result.
+// Met reports whether the median keeps the target. It is true for a row without a target, and false for a row without a
+// result.
 func (r *Row) Met() bool {
 	median, _, _ := r.Result()
 	switch r.Target.Bound {
@@ -199,7 +186,9 @@ func (r *Row) Met() bool {
 func (r *Row) Check() error {
 	known := r.Judge == JudgeValue || r.Judge == JudgeRatio
 
-	finite := !slices.ContainsFunc(slices.Concat(r.Values, r.Floor), func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
+	finite := !slices.ContainsFunc(slices.Concat(r.Values, r.Floor), func(v float64) bool {
+		return math.IsNaN(v) || math.IsInf(v, 0)
+	})
 	switch {
 	case len(r.Values) == 0:
 		return fmt.Errorf("row %q has no value", r.ID)
@@ -234,4 +223,61 @@ func (r *Report) Write(out io.Writer) error {
 	}
 
 	return nil
+}
+
+// Number formats a number with about three digits ("1.05", "12.3"), and integers with all their digits ("1,234"). NaN
+// is "–", infinity is "∞".
+func Number(v float64) string {
+	switch magnitude := math.Abs(v); {
+	case math.IsNaN(v):
+		return none
+	case math.IsInf(v, 0):
+		return "∞"
+	case magnitude == math.Trunc(magnitude) || magnitude >= 99.95:
+		return Fixed(v, 0)
+	case magnitude >= 9.995:
+		return Fixed(v, 1)
+	case magnitude >= 0.0995:
+		return Fixed(v, 2)
+	default:
+		return strconv.FormatFloat(v, 'g', 2, 64)
+	}
+}
+
+// Exact formats a finite number with all its digits.
+func Exact(v float64) string { return Fixed(v, -1) }
+
+// Fixed formats a finite number with the given number of decimals; -1 means all of them.
+func Fixed(v float64, decimals int) string {
+	text := strconv.FormatFloat(math.Abs(v), 'f', decimals, 64)
+
+	whole, fraction, _ := strings.Cut(text, ".")
+	for i := len(whole) - 3; i > 0; i -= 3 {
+		whole = whole[:i] + "," + whole[i:]
+	}
+
+	if fraction != "" {
+		whole += "." + fraction
+	}
+
+	if v < 0 {
+		return "-" + whole
+	}
+
+	return whole
+}
+
+// none stands for NaN.
+const none = "–"
+
+// WithUnit appends the unit to a formatted number: "12.3 µs", "1.05×", "10%". It appends nothing to NaN.
+func WithUnit(number, unit string) string {
+	switch {
+	case number == none:
+		return number
+	case unit == "", unit == "×", unit == "%":
+		return number + unit
+	default:
+		return number + " " + unit
+	}
 }

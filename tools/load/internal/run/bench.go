@@ -8,9 +8,11 @@ import (
 	"io"
 	"regexp"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
@@ -27,15 +29,15 @@ const (
 	Small Scale = "small"
 	// Full gives meaningful figures, in 32 minutes on 2 cores.
 	Full Scale = "full"
-	// Million is Full, with a million objects in the measurement with the most objects. It takes 10 more minutes and 16 GiB of memory.
+	// Million is Full, with a million objects in the measurement with the most objects. It takes 10 more minutes and 16
+	// GiB of memory.
 	Million Scale = "million"
 )
 
 // Bench provides what measurements need. Each measurement gets its own.
 type Bench struct {
-	// System and Local are the system to measure: its clients, and its processes, which are ready.
-	System *target.System
-	Local  *target.Local
+	// Local is the system to measure: its clients, and its processes, which are ready.
+	Local *target.Local
 	// Objects writes objects with administrator rights over several connections.
 	Objects *objects.Client
 	Scale   Scale
@@ -78,16 +80,16 @@ func (b *Bench) Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Fleet creates a ring with so many shards. The shards come first, so that the ring knows all of them at once. A ring without a namespace
-// gets a new one of its name. The ring and its Leases are removed with the bench.
+// Fleet creates a ring with so many shards. The shards come first, so that the ring knows all of them at once. A ring
+// without a namespace gets a new one of its name. The ring and its Leases are removed with the bench.
 func (b *Bench) Fleet(ctx context.Context, ring shards.Ring, size int) (f *shards.Fleet, err error) {
 	if ring.Namespace == "" {
-		if ring.Namespace, err = b.System.Namespace(ctx, ring.Name); err != nil {
+		if ring.Namespace, err = b.Local.Namespace(ctx, ring.Name); err != nil {
 			return nil, err
 		}
 	}
 
-	f = shards.NewFleet(ring, b.Objects, b.System.Client, b.Clock)
+	f = shards.NewFleet(ring, b.Objects, b.Local.Client, b.Clock)
 	b.Remove(f.Close)
 
 	if _, err := f.Join(ctx, size); err != nil {
@@ -110,7 +112,8 @@ type Measurement struct {
 	Name string
 	// Parts are its experiments, in the order in which they run.
 	Parts []Part
-	// Small and Full limit the time at these scales; 0 means no limit. To keep the limit, fewer rounds are made, at least one.
+	// Small and Full limit the time at these scales; 0 means no limit. To keep the limit, fewer rounds are made, at least
+	// one.
 	Small, Full time.Duration
 }
 
@@ -137,7 +140,9 @@ type Plan struct {
 
 // Selected returns the measurements that Only selects. It returns an error if there are none.
 func (p *Plan) Selected() ([]Measurement, error) {
-	selected := slices.DeleteFunc(slices.Clone(p.Measurements), func(m Measurement) bool { return !wants(p.Only, m.ids()) })
+	selected := slices.DeleteFunc(slices.Clone(p.Measurements), func(m Measurement) bool {
+		return !wants(p.Only, m.ids())
+	})
 	if len(selected) == 0 {
 		var ids []string
 		for _, m := range p.Measurements {
@@ -150,8 +155,8 @@ func (p *Plan) Selected() ([]Measurement, error) {
 	return selected, nil
 }
 
-// Do runs all selected measurements with the given bench. It returns the results also if there is an error, which joins the errors of the
-// failed measurements.
+// Do runs all selected measurements with the given bench. It returns the results also if there is an error, which joins
+// the errors of the failed measurements.
 func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []result.Series, err error) {
 	selected, err := p.Selected()
 	if err != nil {
@@ -212,4 +217,176 @@ func (p *Plan) one(ctx context.Context, m Measurement, b Bench) (all *found, err
 
 func wants(only *regexp.Regexp, ids []string) bool {
 	return only == nil || slices.ContainsFunc(ids, only.MatchString)
+}
+
+// found is what a measurement has reported.
+type found struct {
+	rows   []result.Row
+	series []result.Series
+	err    error
+}
+
+// drawn returns the series that have points.
+func (f *found) drawn() []result.Series {
+	return slices.DeleteFunc(slices.Clone(f.series), func(s result.Series) bool { return len(s.Points) == 0 })
+}
+
+// Figure is a row, and what it shows of a round.
+type Figure[T any] struct {
+	Row result.Row
+	Of  func(T) float64
+}
+
+// Itself is the figure of rounds that are measured in one number.
+func Itself(v float64) float64 { return v }
+
+// IDs returns the ids of figures.
+func IDs[T any](figures []Figure[T]) []string {
+	ids := make([]string, len(figures))
+	for i, f := range figures {
+		ids[i] = f.Row.ID
+	}
+
+	return ids
+}
+
+// Report reports rows about rounds and, possibly, their floors.
+func Report[T any](b *Bench, values, floors []T, figures ...Figure[T]) {
+	for _, f := range figures {
+		row := f.Row
+		row.Values = result.Column(values, f.Of)
+
+		if row.FloorTitle != "" && len(floors) > 0 {
+			row.Floor = result.Column(floors, f.Of)
+		}
+		b.Report(row)
+	}
+}
+
+// Report reports rows. It drops those that are not wanted, and completes the others: a row with a floor is judged by
+// the ratio, unless it says otherwise.
+func (b *Bench) Report(rows ...result.Row) {
+	for _, row := range rows {
+		if !b.Wants(row.ID) {
+			continue
+		}
+
+		if row.Judge == "" {
+			row.Judge = result.JudgeValue
+			if len(row.Floor) > 0 {
+				row.Judge = result.JudgeRatio
+			}
+		}
+
+		err := row.Check()
+		if !slices.Contains(b.measurement.ids(), row.ID) {
+			err = fmt.Errorf("row %q is not announced", row.ID)
+		}
+
+		if err != nil {
+			b.found.err = errors.Join(b.found.err, err)
+			continue
+		}
+
+		median, low, high := row.Result()
+		b.Progress("%s: %.3g (%.3g to %.3g)", row.ID, median, low, high)
+		b.found.rows = append(b.found.rows, row)
+	}
+}
+
+// Point adds values, and possibly their floors, to the place x of a series of the measurement, if that is wanted.
+func (b *Bench) Point(series string, x int, values, floors []float64) {
+	at := slices.IndexFunc(b.found.series, func(s result.Series) bool { return s.ID == series })
+	if at < 0 {
+		b.found.err = errors.Join(b.found.err, fmt.Errorf("series %q is not announced", series))
+		return
+	}
+
+	if !b.Wants(series) {
+		return
+	}
+
+	s := &b.found.series[at]
+
+	place := slices.IndexFunc(s.Points, func(p result.Point) bool { return p.X == float64(x) })
+	if place < 0 {
+		place = len(s.Points)
+		s.Points = append(s.Points, result.Point{X: float64(x)})
+	}
+
+	p := &s.Points[place]
+	p.Values, p.Floor = append(p.Values, values...), append(p.Floor, floors...)
+}
+
+// openers is the number of parts that [Bench.Each] makes or cleans up at a time.
+const openers = 8
+
+// cleanups are what a bench has to clean up.
+type cleanups struct {
+	mu  sync.Mutex
+	all []func(context.Context) error
+}
+
+// Cleanup has clean called when the part of the measurement that has this bench ends, last registered first.
+func (b *Bench) Cleanup(clean func(context.Context) error) {
+	b.cleanups.mu.Lock()
+	defer b.cleanups.mu.Unlock()
+
+	b.cleanups.all = append(b.cleanups.all, clean)
+}
+
+// Remove is Cleanup for what disappears with the control plane, and is not called if that is discarded after this part.
+func (b *Bench) Remove(clean func(context.Context) error) {
+	if !b.last {
+		b.Cleanup(clean)
+	}
+}
+
+// RemoveAll removes all objects of some kinds in a namespace, as [Bench.Remove] does.
+func (b *Bench) RemoveAll(namespace string, kinds ...objects.Kind) {
+	for _, kind := range kinds {
+		b.Remove(func(ctx context.Context) error {
+			return b.Objects.DeleteAll(ctx, objects.Selection{Kind: kind, Namespace: namespace})
+		})
+	}
+}
+
+// Make creates an object, and removes it as [Bench.Remove] does.
+func (b *Bench) Make(ctx context.Context, o client.Object) error {
+	if err := b.Local.Client.Create(ctx, o); err != nil {
+		return fmt.Errorf("create %T %s: %w", o, o.GetName(), err)
+	}
+	b.Remove(func(ctx context.Context) error { return client.IgnoreNotFound(b.Local.Client.Delete(ctx, o)) })
+
+	return nil
+}
+
+// cleanUp cleans up, also if ctx has ended.
+func (b *Bench) cleanUp(ctx context.Context) error {
+	var errs []error
+	for _, clean := range slices.Backward(b.cleanups.all) {
+		errs = append(errs, clean(context.WithoutCancel(ctx)))
+	}
+
+	return errors.Join(errs...)
+}
+
+// Each calls do for each of n parts, several at a time. They are cleaned up with this bench, several at a time.
+func (b *Bench) Each(ctx context.Context, n int, do func(b *Bench, i int) error) error {
+	parts := make([]*Bench, n)
+	for i := range parts {
+		part := *b
+		part.cleanups = &cleanups{}
+		parts[i] = &part
+	}
+	b.Cleanup(func(ctx context.Context) error {
+		errs := make([]error, n)
+
+		return errors.Join(objects.Each(ctx, n, openers, func(ctx context.Context, i int) error {
+			errs[i] = parts[i].cleanUp(ctx)
+			return nil
+		}), errors.Join(errs...))
+	})
+
+	return objects.Each(ctx, n, openers, func(_ context.Context, i int) error { return do(parts[i], i) })
 }

@@ -13,7 +13,6 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/clusterring/clusterring/tools/load/internal/result"
-	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 // bench returns a bench with a clock that stands still, and what it shows.
@@ -88,20 +87,6 @@ func TestRoundsEndWithAnError(t *testing.T) {
 	require.EqualError(t, err, "round 0: floor: broken")
 }
 
-func TestShare(t *testing.T) {
-	b, clock, _ := bench(5)
-	require.Zero(t, b.Share(2).deadline, "no budget, no share")
-	b.deadline = clock.Now().Add(time.Minute)
-	require.Equal(t, clock.Now().Add(20*time.Second), b.Share(3).deadline)
-	clock.Step(30 * time.Second)
-	require.Equal(t, b.deadline, b.Share(1).deadline)
-}
-
-func TestPick(t *testing.T) {
-	require.Equal(t, 1, Pick(&Bench{Scale: Small}, 1, 2))
-	require.Equal(t, 2, Pick(&Bench{Scale: Full}, 1, 2))
-}
-
 func measurement(name string, err error, ids ...string) Measurement {
 	return Measurement{Name: name, Parts: []Part{{Rows: ids, Run: func(_ context.Context, b *Bench) error {
 		for _, id := range ids {
@@ -124,7 +109,7 @@ func TestPlan(t *testing.T) {
 			return func() error { profiled += "end "; return nil }
 		},
 	}
-	with := Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))}
+	with := Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))}
 
 	rows, _, err := p.Do(t.Context(), with)
 	require.EqualError(t, err, "two: broken")
@@ -151,7 +136,7 @@ func TestPlanRefusesRowsThatSayNothing(t *testing.T) {
 		return nil
 	}}}}
 	p := &Plan{Measurements: []Measurement{empty}, Progress: &bytes.Buffer{}}
-	_, _, err := p.Do(t.Context(), Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	_, _, err := p.Do(t.Context(), Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.ErrorContains(t, err, `empty: row "e" has no value`)
 	require.ErrorContains(t, err, `row "x" is not announced`)
 	require.ErrorContains(t, err, `series "y" is not announced`)
@@ -165,7 +150,7 @@ func TestPlanEndsWhenInterrupted(t *testing.T) {
 		return ctx.Err()
 	}}}}
 	p := &Plan{Measurements: []Measurement{first, measurement("never", nil, "n")}, Progress: &bytes.Buffer{}}
-	rows, _, err := p.Do(ctx, Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	rows, _, err := p.Do(ctx, Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.ErrorIs(t, err, interrupted)
 	require.Empty(t, rows)
 }
@@ -173,10 +158,14 @@ func TestPlanEndsWhenInterrupted(t *testing.T) {
 // TestReport: rows are completed, points of one place come together, and what is not wanted is dropped.
 func TestReport(t *testing.T) {
 	m := Measurement{Name: "m", Parts: []Part{{
-		Rows: []string{"r-ratio", "r-value", "x-row"}, Series: []result.Series{{ID: "r-series"}, {ID: "x-series"}, {ID: "r-empty"}},
+		Rows:   []string{"r-ratio", "r-value", "x-row"},
+		Series: []result.Series{{ID: "r-series"}, {ID: "x-series"}, {ID: "r-empty"}},
 		Run: func(_ context.Context, b *Bench) error {
 			Report(b, []float64{2}, []float64{1}, []Figure[float64]{
-				{Row: result.Row{ID: "r-ratio", Unit: "ms", FloorTitle: "half", Target: result.Max(2)}, Of: func(v float64) float64 { return v }},
+				{Row: result.Row{ID: "r-ratio", Unit: "ms", FloorTitle: "half", Target: result.Max(2)},
+					Of: func(v float64) float64 {
+						return v
+					}},
 				{Row: result.Row{ID: "r-value", Unit: "ms", Target: result.Min(4)}, Of: func(v float64) float64 { return 2 * v }},
 				{Row: result.Row{ID: "x-row"}, Of: func(v float64) float64 { return v }},
 			}...)
@@ -190,21 +179,25 @@ func TestReport(t *testing.T) {
 		},
 	}}}
 	p := &Plan{Measurements: []Measurement{m}, Only: regexp.MustCompile("^r"), Progress: &bytes.Buffer{}}
-	rows, series, err := p.Do(t.Context(), Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	rows, series, err := p.Do(t.Context(), Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.NoError(t, err)
 	require.Equal(t, []result.Row{
 		{
 			ID: "r-ratio", Unit: "ms", Values: []float64{2}, FloorTitle: "half", Floor: []float64{1}, Judge: result.JudgeRatio,
-			Target: result.Target{Bound: result.AtMost, Value: 2, Unit: "×"},
+			Target: result.Target{Bound: result.AtMost, Value: 2},
 		},
-		{ID: "r-value", Unit: "ms", Values: []float64{4}, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtLeast, Value: 4, Unit: "ms"}},
+		{
+			ID: "r-value", Unit: "ms", Values: []float64{4}, Judge: result.JudgeValue,
+			Target: result.Target{Bound: result.AtLeast, Value: 4},
+		},
 	}, rows)
 	require.Equal(t, []result.Series{{ID: "r-series", Points: []result.Point{
 		{X: 10, Values: []float64{10, 10}, Floor: []float64{1, 1}}, {X: 20, Values: []float64{20}, Floor: []float64{1}},
 	}}}, series)
 }
 
-// TestPartsCleanUp: what a part has made is gone before the next part, last made first; only the last part of all may leave something.
+// TestPartsCleanUp: what a part has made is gone before the next part, last made first; only the last part of all may
+// leave something.
 func TestPartsCleanUp(t *testing.T) {
 	b, clock, _ := bench(1)
 	b.Scale, b.deadline, b.last = Small, clock.Now().Add(time.Minute), true
@@ -218,7 +211,9 @@ func TestPartsCleanUp(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	deadlines := []time.Time{clock.Now().Add(time.Minute / 3), clock.Now().Add(time.Minute / 2), clock.Now().Add(time.Minute)}
+	deadlines := []time.Time{
+		clock.Now().Add(time.Minute / 3), clock.Now().Add(time.Minute / 2), clock.Now().Add(time.Minute),
+	}
 	part := func(name string, i int, err error) Part {
 		return Part{Name: name, Run: func(_ context.Context, b *Bench) error {
 			require.Equal(t, deadlines[i], b.deadline)
@@ -233,14 +228,18 @@ func TestPartsCleanUp(t *testing.T) {
 			return err
 		}}
 	}
-	err := b.Parts(ctx, part("1", 0, nil), Part{Rows: []string{"unwanted"}, NotSmall: true}, part("2", 1, nil), part("3", 2, errors.New("broken")))
+	err := b.Parts(ctx, part("1", 0, nil), Part{Rows: []string{"unwanted"}, NotSmall: true}, part("2", 1, nil),
+		part("3", 2, errors.New("broken")))
 	require.EqualError(t, err, "3: broken", "cleanups run also if the context has ended")
 	require.Equal(t, "1-each 1-r 1-c 2-each 2-r 2-c 3-each 3-c ", order)
 }
 
-// TestParts: those of which nothing is wanted are left out, and at a small scale those that take long, unless they are asked for.
+// TestParts: those of which nothing is wanted are left out, and at a small scale those that take long, unless they are
+// asked for.
 func TestParts(t *testing.T) {
-	for only, want := range map[string]string{"": "row unnamed ", "row|long": "row long unnamed ", "series": "series unnamed "} {
+	for only, want := range map[string]string{
+		"": "row unnamed ", "row|long": "row long unnamed ", "series": "series unnamed ",
+	} {
 		b, _, _ := bench(1)
 		b.Scale = Small
 
@@ -257,7 +256,8 @@ func TestParts(t *testing.T) {
 
 			return p
 		}
-		require.NoError(t, b.Parts(t.Context(), part(Part{Rows: []string{"row"}}, "row"), part(Part{Rows: []string{"long"}, NotSmall: true}, "long"),
+		require.NoError(t, b.Parts(t.Context(), part(Part{Rows: []string{"row"}}, "row"),
+			part(Part{Rows: []string{"long"}, NotSmall: true}, "long"),
 			part(Part{Series: []result.Series{{ID: "series"}}, NotSmall: true}, "series"), part(Part{}, "unnamed")))
 		require.Equal(t, want, ran)
 	}
@@ -267,7 +267,9 @@ func TestParts(t *testing.T) {
 func TestCompare(t *testing.T) {
 	b, clock, _ := bench(2)
 	value, floor, _ := sides(clock)
-	part := Compare([]Figure[float64]{{Row: result.Row{ID: "r", FloorTitle: "floor"}, Of: func(v float64) float64 { return 2 * v }}},
+	part := Compare([]Figure[float64]{{Row: result.Row{ID: "r", FloorTitle: "floor"}, Of: func(v float64) float64 {
+		return 2 * v
+	}}},
 		func(context.Context, *Bench) (v, f Trial[float64], err error) { return value, floor, nil })
 	require.Equal(t, []string{"r"}, part.Rows)
 

@@ -1,5 +1,5 @@
-// Package shards simulates the shards of a ring, up to thousands of them: it holds their Leases, lets them join, leave, and die, and
-// acknowledges their drains.
+// Package shards simulates the shards of a ring, up to thousands of them: it holds their Leases, lets them join, leave,
+// and die, and acknowledges their drains.
 package shards
 
 import (
@@ -15,7 +15,13 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -45,8 +51,8 @@ type Fleet struct {
 	held map[string]bool
 }
 
-// NewFleet returns a fleet without shards, and sends no request. The objects client writes the Leases, with timestamps of the clock; the other
-// one reads the ring.
+// NewFleet returns a fleet without shards, and sends no request. The objects client writes the Leases, with timestamps
+// of the clock; the other one reads the ring.
 func NewFleet(ring Ring, o *objects.Client, c client.Client, clk clock.Clock) *Fleet {
 	return &Fleet{Ring: ring, objects: o, client: c, clock: clk, held: map[string]bool{}}
 }
@@ -72,7 +78,8 @@ func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 			if err := f.client.Create(ctx, pod); err != nil {
 				return fmt.Errorf("create Pod %s: %w", names[i], err)
 			}
-			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationPodUID, contract.PodUIDValue(pod.UID, lease.Spec.RenewTime.Time))
+			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationPodUID,
+				contract.PodUIDValue(pod.UID, lease.Spec.RenewTime.Time))
 		}
 
 		body, err := json.Marshal(lease)
@@ -110,7 +117,8 @@ func (f *Fleet) Release(ctx context.Context, name string) error {
 // Lose takes the Lease of a shard, as the lease monitor does if a shard stops renewing.
 func (f *Fleet) Lose(ctx context.Context, name string) error {
 	return f.leave(ctx, name, map[string]any{
-		"holderIdentity": taker, "leaseDurationSeconds": int(2 * longest / time.Second), "acquireTime": f.now(), "renewTime": f.now(), "leaseTransitions": 1,
+		"holderIdentity": taker, "leaseDurationSeconds": int(2 * longest / time.Second), "acquireTime": f.now(),
+		"renewTime": f.now(), "leaseTransitions": 1,
 	})
 }
 
@@ -131,11 +139,12 @@ func (f *Fleet) Mark(ctx context.Context, name, value string) error {
 func (f *Fleet) End(ctx context.Context, name string) error {
 	f.forget(name)
 
-	return f.objects.MergePatch(ctx, objects.Pods.Path(f.Ring.Namespace, name)+"/status", map[string]any{"status": kubelettest.Ended()})
+	return f.objects.MergePatch(ctx, objects.Pods.Path(f.Ring.Namespace, name)+"/status",
+		map[string]any{"status": kubelettest.Ended()})
 }
 
-// Renew renews the Leases of all shards once per period, spread over it, until stop is called. From stop, it returns the number of renewals,
-// and the error of the first one that failed, which ends the renewals.
+// Renew renews the Leases of all shards once per period, spread over it, until stop is called. From stop, it returns
+// the number of renewals, and the error of the first one that failed, which ends the renewals.
 func (f *Fleet) Renew(ctx context.Context, period time.Duration) (stop func() (renewals int, err error)) {
 	ctx, cancel := context.WithCancel(ctx)
 
@@ -155,7 +164,8 @@ func (f *Fleet) Renew(ctx context.Context, period time.Duration) (stop func() (r
 	}
 }
 
-// renewing renews the Leases of all shards in turn until ctx ends or a renewal fails, and returns the number of renewals.
+// renewing renews the Leases of all shards in turn until ctx ends or a renewal fails, and returns the number of
+// renewals.
 func (f *Fleet) renewing(ctx context.Context, period time.Duration) (renewals int, err error) {
 	for next := 0; ; next++ {
 		held := f.Held()
@@ -199,7 +209,8 @@ func (f *Fleet) AwaitShards(ctx context.Context) error {
 	})
 }
 
-// Close removes the ring and its Leases, in this order: if the Leases went first, the rebalancer would see shards vanish.
+// Close removes the ring and its Leases, in this order: if the Leases went first, the rebalancer would see shards
+// vanish.
 func (f *Fleet) Close(ctx context.Context) error {
 	return errors.Join(f.removeRing(ctx), f.RemoveLeases(ctx))
 }
@@ -209,7 +220,9 @@ func (f *Fleet) RemoveLeases(ctx context.Context) error {
 	f.mu.Lock()
 	clear(f.held)
 	f.mu.Unlock()
-	all := objects.Selection{Kind: objects.Leases, Namespace: f.Ring.Namespace, Labels: contract.LabelClusterRing + "=" + f.Ring.Name}
+	all := objects.Selection{
+		Kind: objects.Leases, Namespace: f.Ring.Namespace, Labels: contract.LabelClusterRing + "=" + f.Ring.Name,
+	}
 
 	err := f.objects.DeleteAll(ctx, all)
 	if f.Ring.Pods {
@@ -255,4 +268,209 @@ func (f *Fleet) lease(name string) *coordinationv1.Lease {
 	}
 
 	return lease
+}
+
+const (
+	// patience limits waits for the services. It is long, because the machine is busy.
+	patience = 5 * time.Minute
+	look     = 250 * time.Millisecond
+)
+
+// Ring describes a ring.
+type Ring struct {
+	// Namespace contains the Leases, and the objects: the ring shards only those of this namespace.
+	Name, Namespace string
+	// Main is the main resource. Controlled are its controlled resources, possibly none.
+	Main       schema.GroupResource
+	Controlled []schema.GroupResource
+	// Fence is the fence of the ring; nil for none.
+	Fence *v1alpha1.Fence
+	// Pods gives each shard a Pod, which its Lease announces, and lets the lease monitor watch them. Such shards do not
+	// renew their Leases.
+	Pods bool
+	// State is the state label of new Leases; empty for none.
+	State string
+}
+
+// Declare creates the ring and waits until the assigner has registered its webhook. The API server may take another
+// second to call it.
+func (f *Fleet) Declare(ctx context.Context) error {
+	r := f.Ring
+
+	resource := v1alpha1.RingResource{Group: r.Main.Group, Resource: r.Main.Resource}
+	for _, controlled := range r.Controlled {
+		resource.ControlledResources = append(resource.ControlledResources,
+			v1alpha1.ControlledResource{Group: controlled.Group, Resource: controlled.Resource})
+	}
+
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.Namespace}}
+
+	ring := &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: r.Name},
+		Spec: v1alpha1.ClusterRingSpec{
+			Resources: []v1alpha1.RingResource{resource}, NamespaceSelector: selector, Fence: r.Fence,
+		},
+	}
+
+	if r.Pods {
+		ring.Spec.ShardNamespaces = []string{r.Namespace}
+
+		if err := f.client.Create(ctx, kubelettest.Binding(r.Namespace)); err != nil {
+			return fmt.Errorf("let the lease monitor watch the Pods of ring %s: %w", r.Name, err)
+		}
+	}
+
+	if err := f.client.Create(ctx, ring); err != nil {
+		return fmt.Errorf("create ClusterRing %s: %w", r.Name, err)
+	}
+
+	return f.Await(ctx, "its webhook is registered", func(ring *v1alpha1.ClusterRing) bool {
+		return meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered)
+	})
+}
+
+// Fingerprint identifies the set of shards among which every object is in place. It is empty while an object is out of
+// place.
+func Fingerprint(ring *v1alpha1.ClusterRing) string {
+	if ring.Status.Assignment == nil {
+		return ""
+	}
+
+	return ring.Status.Assignment.Fingerprint
+}
+
+// Read returns the ring as it is stored.
+func (f *Fleet) Read(ctx context.Context) (*v1alpha1.ClusterRing, error) {
+	ring := &v1alpha1.ClusterRing{}
+	if err := f.client.Get(ctx, client.ObjectKey{Name: f.Ring.Name}, ring); err != nil {
+		return nil, fmt.Errorf("read ClusterRing %s: %w", f.Ring.Name, err)
+	}
+
+	return ring, nil
+}
+
+// AwaitConverged waits until as many shards are available as hold their Leases, and every object is in place among
+// another set of shards than the one with the fingerprint before.
+func (f *Fleet) AwaitConverged(ctx context.Context, before string) error {
+	return f.AwaitConvergedAmong(ctx, len(f.Held()), before)
+}
+
+// AwaitConvergedAmong is AwaitConverged with the number of available shards.
+func (f *Fleet) AwaitConvergedAmong(ctx context.Context, shards int, before string) error {
+	return f.Await(ctx, fmt.Sprintf("has converged among %d shards", shards), func(ring *v1alpha1.ClusterRing) bool {
+		now := Fingerprint(ring)
+
+		return int(ring.Status.AvailableShards) == shards && now != "" && now != before &&
+			meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
+	})
+}
+
+// Await waits until the condition holds for the ring. The text what describes the condition in the error.
+func (f *Fleet) Await(ctx context.Context, what string, condition func(*v1alpha1.ClusterRing) bool) error {
+	ring := &v1alpha1.ClusterRing{}
+
+	err := wait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
+		stored, err := f.Read(ctx)
+		if err != nil {
+			return false, err
+		}
+
+		ring = stored
+
+		return condition(ring), nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for ClusterRing %s: %s: %w (status %+v)", f.Ring.Name, what, err, ring.Status)
+	}
+
+	return nil
+}
+
+// removeRing deletes the ring and waits until it is gone: until the rebalancer has removed the ring's labels from all
+// objects.
+func (f *Fleet) removeRing(ctx context.Context) error {
+	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: f.Ring.Name}}
+	if err := client.IgnoreNotFound(f.client.Delete(ctx, ring)); err != nil {
+		return fmt.Errorf("delete ClusterRing %s: %w", f.Ring.Name, err)
+	}
+
+	err := wait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
+		_, err := f.Read(ctx)
+		return err != nil && client.IgnoreNotFound(err) == nil, client.IgnoreNotFound(err)
+	})
+	if err != nil {
+		return fmt.Errorf("wait until ClusterRing %s is gone: %w", f.Ring.Name, err)
+	}
+
+	return nil
+}
+
+// Acknowledge acknowledges all drains of objects of the ring's main kind, until the returned function is called, which
+// returns the first error. It uses one metadata watch, and one patch per object, as pkg/shard does: the patch is
+// conditional on the resource version, removes the drain label, and sets the shard label to the next shard, or removes
+// it if the drain label names none.
+func (f *Fleet) Acknowledge(ctx context.Context, kind objects.Kind) (stop func() error, err error) {
+	const waiting = 1024
+
+	var (
+		workers      sync.WaitGroup
+		queue        = make(chan *metav1.PartialObjectMetadata, waiting)
+		shard, drain = contract.ShardLabel(f.Ring.Name), contract.DrainLabel(f.Ring.Name)
+	)
+
+	ctx, cancel := context.WithCancelCause(ctx)
+
+	for range objects.Concurrency {
+		workers.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case o := <-queue:
+					labels := map[string]any{shard: nil, drain: nil}
+					if next := contract.NextShard(o.Labels[drain]); next != "" {
+						labels[shard] = next
+					}
+
+					err := f.objects.MergePatch(ctx, kind.Path(o.Namespace, o.Name), map[string]any{
+						"metadata": map[string]any{"resourceVersion": o.ResourceVersion, "labels": labels},
+					})
+					if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+						cancel(fmt.Errorf("acknowledge a drain: %w", err))
+					}
+				}
+			}
+		})
+	}
+
+	draining, err := f.objects.Watch(ctx, func(event watch.EventType, _ objects.Kind, o *metav1.PartialObjectMetadata) {
+		if event == watch.Deleted {
+			return // its drain label is gone
+		}
+
+		select {
+		case queue <- o:
+		case <-ctx.Done():
+		}
+	}, objects.Selection{Kind: kind, Namespace: f.Ring.Namespace, Labels: drain})
+	if err != nil {
+		cancel(nil)
+		workers.Wait()
+
+		return nil, fmt.Errorf("follow drains: %w", err)
+	}
+
+	return func() error {
+		failed := context.Cause(ctx)
+
+		cancel(nil)
+		draining.Stop()
+		workers.Wait()
+
+		if failed == nil {
+			failed = draining.Err()
+		}
+
+		return failed
+	}, nil
 }

@@ -126,7 +126,9 @@ func TestAcknowledge(t *testing.T) {
 	require.NoError(t, writer.Create(t.Context(), batch))
 
 	count := func(selector string) int {
-		list, err := writer.List(t.Context(), objects.Selection{Kind: objects.ConfigMaps, Namespace: namespace, Labels: selector})
+		list, err := writer.List(t.Context(), objects.Selection{
+			Kind: objects.ConfigMaps, Namespace: namespace, Labels: selector,
+		})
 		require.NoError(t, err)
 
 		return len(list)
@@ -141,7 +143,8 @@ func TestAcknowledge(t *testing.T) {
 	again.Prefix, again.Labels = "late", func(int) map[string]string { return map[string]string{shard: "a"} }
 	require.NoError(t, writer.Create(t.Context(), again))
 
-	require.NoError(t, writer.Patch(t.Context(), again, map[string]any{"metadata": map[string]any{"labels": map[string]string{drain: "b"}}}))
+	require.NoError(t, writer.Patch(t.Context(), again,
+		map[string]any{"metadata": map[string]any{"labels": map[string]string{drain: "b"}}}))
 	require.Eventually(t, func() bool { return count(drain) == 0 }, patience, tick)
 	require.NoError(t, stop())
 
@@ -150,7 +153,8 @@ func TestAcknowledge(t *testing.T) {
 	require.Equal(t, 60, count("other=stays"))
 	require.Equal(t, 20, count("other=stays,!"+shard))
 
-	require.NoError(t, writer.DeleteAll(t.Context(), objects.Selection{Kind: objects.ConfigMaps, Namespace: namespace, Labels: shard + "=a"}))
+	require.NoError(t, writer.DeleteAll(t.Context(),
+		objects.Selection{Kind: objects.ConfigMaps, Namespace: namespace, Labels: shard + "=a"}))
 	require.Equal(t, 80, count(""))
 	require.NoError(t, writer.Delete(t.Context(), again))
 	require.Equal(t, 20, count(""))

@@ -1,5 +1,6 @@
-// Package store writes objects directly into the etcd of the API server of this machine, and removes them: about ten thousand per second,
-// compared with a thousand through the API server. The API server sees these writes like those of another replica.
+// Package store writes objects directly into the etcd of the API server of this machine, and removes them: about ten
+// thousand per second, compared with a thousand through the API server. The API server sees these writes like those of
+// another replica.
 //
 // The API server creates the first object. All others are copies of its stored form with another name, UID, and labels.
 package store
@@ -52,7 +53,8 @@ type Store struct {
 	objects *objects.Client
 }
 
-// Open connects to the etcd at the URL, which must be the storage of the API server of the client. Call Close when it is no longer needed.
+// Open connects to the etcd at the URL, which must be the storage of the API server of the client. Call Close when it
+// is no longer needed.
 func Open(etcd string, c *objects.Client) (*Store, error) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd}, DialTimeout: dialTimeout, Logger: zap.NewNop()})
 	if err != nil {
@@ -71,15 +73,16 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Create creates the ConfigMaps of a batch, starting with number first, and returns when the API server has seen all of them. It ignores
-// the owner of the batch.
+// Create creates the ConfigMaps of a batch, starting with number first, and returns when the API server has seen all of
+// them. It ignores the owner of the batch.
 func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
 	body, err := b.Body(first)
 	if err != nil {
 		return err
 	}
 
-	if err := s.objects.Do(ctx, objects.Request{Method: http.MethodPost, Path: b.Kind.Path(b.Namespace, ""), Body: body}, nil); err != nil {
+	if err := s.objects.Do(ctx, objects.Request{Method: http.MethodPost, Path: b.Kind.Path(b.Namespace, ""), Body: body},
+		nil); err != nil {
 		return err
 	}
 
@@ -104,7 +107,8 @@ func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
 func (s *Store) Clear(ctx context.Context, namespace string) error {
 	for more := true; more; {
 		// In pages, because etcd sends the deletions of one request to each watcher in one message.
-		page, err := s.etcd.Get(ctx, prefix+namespace+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(pageSize))
+		page, err := s.etcd.Get(ctx, prefix+namespace+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly(),
+			clientv3.WithLimit(pageSize))
 		if err == nil && len(page.Kvs) > 0 {
 			last := string(page.Kvs[len(page.Kvs)-1].Key)
 			_, err = s.etcd.Delete(ctx, string(page.Kvs[0].Key), clientv3.WithRange(last+"\x00"))
@@ -147,8 +151,9 @@ func (s *Store) write(ctx context.Context, o *corev1.ConfigMap, b objects.Batch,
 	return nil
 }
 
-// await waits until the API server has seen all previous writes: only then does it answer a list from its cache at the revision of a write
-// that follows them. All writes of a transaction have one revision, so a list at that revision could still miss some of them.
+// await waits until the API server has seen all previous writes: only then does it answer a list from its cache at the
+// revision of a write that follows them. All writes of a transaction have one revision, so a list at that revision
+// could still miss some of them.
 func (s *Store) await(ctx context.Context, kind objects.Kind, namespace, name string) error {
 	now, err := s.etcd.Put(ctx, mark, "")
 	if err != nil {

@@ -5,8 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -14,13 +23,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/usage"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/metrics"
+	"github.com/clusterring/clusterring/tools/testkit/process"
 	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
@@ -43,40 +56,43 @@ const (
 	patience = 2 * time.Minute
 )
 
-// System is how the system to measure is reached. Its methods are safe for concurrent use.
-type System struct {
-	// Config and Client have administrator rights and no rate limit. Client does not cache, and knows the Kubernetes types and ClusterRings.
-	Config *rest.Config
-	Client client.Client
-	// Writer is the configuration for writing objects, also with all rights. It uses the token of a ServiceAccount, as shards do: the API server
-	// caches tokens, but verifies a client certificate in each request, which costs a twentieth of a write.
-	Writer *rest.Config
-
-	clients kubernetes.Interface
-	// metrics returns the metrics of a service.
-	metrics func(ctx context.Context, name string) (string, error)
+// Options configure the system.
+type Options struct {
+	// BinDir contains the binaries of the services, Assets those of the control plane.
+	BinDir, Assets string
+	// Profile makes every service serve profiles; see [Local.Profile].
+	Profile bool
+	// Progress receives progress lines.
+	Progress io.Writer
 }
 
-// newSystem creates the clients.
-func newSystem(config *rest.Config) (s *System, err error) {
-	s = &System{Config: rest.CopyConfig(config)}
+// Local is a system that runs on this machine. Create it with [Start]. Its methods are safe for concurrent use.
+type Local struct {
+	*services.Group
 
-	s.Config.QPS = -1
-	if s.Client, err = localplane.NewClient(s.Config, v1alpha1.AddToScheme); err != nil {
-		return nil, err
-	}
+	// Config and Client have administrator rights and no rate limit. Client does not cache, and knows the Kubernetes types
+	// and ClusterRings.
+	Config *rest.Config
+	Client client.Client
+	// Writer is the configuration for writing objects, also with all rights. It uses the token of a ServiceAccount, as
+	// shards do: the API server caches tokens, but verifies a client certificate in each request, which costs a twentieth
+	// of a write.
+	Writer *rest.Config
 
-	if s.clients, err = kubernetes.NewForConfig(s.Config); err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
-	}
-
-	return s, nil
+	options  Options
+	stateDir string
+	plane    *localplane.Plane
+	pids     map[string]int // of the control plane
+	queries  *grpc.ClientConn
+	clients  kubernetes.Interface
 }
 
 // grant gives the services the permissions on the measured resources, as the creator of a ring does.
-func (s *System) grant(ctx context.Context) error {
+func (l *Local) grant(ctx context.Context) error {
 	role := func(name, label string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
-		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "load:" + name, Labels: map[string]string{label: "true"}}, Rules: rules}
+		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{
+			Name: "load:" + name, Labels: map[string]string{label: "true"},
+		}, Rules: rules}
 	}
 	measured := func(verbs ...string) []rbacv1.PolicyRule {
 		return []rbacv1.PolicyRule{
@@ -86,7 +102,7 @@ func (s *System) grant(ctx context.Context) error {
 		}
 	}
 
-	return s.create(ctx,
+	return l.create(ctx,
 		role("aggregate-to-rebalancer", contract.LabelAggregateToRebalancer, measured("get", "list", "watch", "patch")...),
 		role("aggregate-to-ringquery", contract.LabelAggregateToRingQuery, measured("get", "list", "watch")...),
 		role("fence", contract.LabelAggregateToAssigner, rbacv1.PolicyRule{
@@ -97,9 +113,9 @@ func (s *System) grant(ctx context.Context) error {
 }
 
 // create creates those of the objects that do not exist.
-func (s *System) create(ctx context.Context, all ...client.Object) error {
+func (l *Local) create(ctx context.Context, all ...client.Object) error {
 	for _, o := range all {
-		if err := client.IgnoreAlreadyExists(s.Client.Create(ctx, o)); err != nil {
+		if err := client.IgnoreAlreadyExists(l.Client.Create(ctx, o)); err != nil {
 			return fmt.Errorf("create %T %s: %w", o, client.ObjectKeyFromObject(o), err)
 		}
 	}
@@ -108,22 +124,22 @@ func (s *System) create(ctx context.Context, all ...client.Object) error {
 }
 
 // Namespace creates a namespace for objects and Leases. Its name begins with the prefix.
-func (s *System) Namespace(ctx context.Context, prefix string) (string, error) {
+func (l *Local) Namespace(ctx context.Context, prefix string) (string, error) {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}}
-	err := s.create(ctx, ns)
+	err := l.create(ctx, ns)
 
 	return ns.Name, err
 }
 
 // Metric returns the sum over the series of a metric of a service that have all the given labels, each written as
 // name="value". Without any series it is 0. Each call costs the service some CPU time.
-func (s *System) Metric(ctx context.Context, name, metric string, labels ...string) (float64, error) {
-	text, err := s.metrics(ctx, name)
+func (l *Local) Metric(ctx context.Context, name, metric string, labels ...string) (float64, error) {
+	text, err := get(ctx, "http://"+l.Addresses(name).Metrics+"/metrics")
 	if err != nil {
 		return 0, fmt.Errorf("read metrics of %s: %w", name, err)
 	}
 
-	total, err := metrics.Sum(text, metric, labels...)
+	total, err := metrics.Sum(string(text), metric, labels...)
 	if err != nil {
 		return 0, fmt.Errorf("read metrics of %s: %w", name, err)
 	}
@@ -131,14 +147,15 @@ func (s *System) Metric(ctx context.Context, name, metric string, labels ...stri
 	return total, nil
 }
 
-// Requests returns the number of requests, including watches, that a service has sent to the API server since its start.
-func (s *System) Requests(ctx context.Context, name string) (float64, error) {
-	return s.Metric(ctx, name, "rest_client_requests_total")
+// Requests returns the number of requests, including watches, that a service has sent to the API server since its
+// start.
+func (l *Local) Requests(ctx context.Context, name string) (float64, error) {
+	return l.Metric(ctx, name, "rest_client_requests_total")
 }
 
 // get reads a path of the API server.
-func (s *System) get(ctx context.Context, path string) ([]byte, error) {
-	body, err := s.clients.Discovery().RESTClient().Get().RequestURI(path).DoRaw(ctx)
+func (l *Local) get(ctx context.Context, path string) ([]byte, error) {
+	body, err := l.clients.Discovery().RESTClient().Get().RequestURI(path).DoRaw(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("get %s of the API server: %w", path, err)
 	}
@@ -158,4 +175,326 @@ func Until(ctx context.Context, what string, condition func(context.Context) (bo
 	}
 
 	return nil
+}
+
+const (
+	// statePrefix begins the name of every temporary state directory.
+	statePrefix = "clusterring-load-"
+	// writerName is the name of the ServiceAccount that writes objects, and of its role binding.
+	writerName = "load-writer"
+	// ShardAccount is the name of the ServiceAccount of [Local.ShardConfig].
+	ShardAccount = "shard"
+	// shownLines is the number of log lines in an error.
+	shownLines = 5
+)
+
+// Start starts a control plane and the four services with one replica each, and returns when all are ready. Rings can
+// shard ConfigMaps and the example's Websites. Call Stop on the result, also after an error, unless it is nil.
+func Start(ctx context.Context, o Options) (*Local, error) {
+	if err := process.CheckBinaries(o.BinDir, Services...); err != nil {
+		return nil, err
+	}
+
+	dir, err := os.MkdirTemp("", statePrefix+"*")
+	if err != nil {
+		return nil, fmt.Errorf("make a state directory: %w", err)
+	}
+
+	l := &Local{options: o, stateDir: dir}
+	for _, step := range []func(context.Context) error{l.startPlane, l.install, l.startServices} {
+		if err := step(ctx); err != nil {
+			return l, err
+		}
+
+		if ctx.Err() != nil {
+			return l, context.Cause(ctx)
+		}
+	}
+
+	return l, nil
+}
+
+func (l *Local) startPlane(context.Context) error {
+	fmt.Fprintln(l.options.Progress, "==> starting etcd and the API server")
+
+	plane, err := localplane.Start(localplane.Options{
+		Knows: v1alpha1.AddToScheme, Dir: l.stateDir, BinDir: l.options.Assets, Log: l.options.Progress,
+	})
+	if err != nil {
+		return fmt.Errorf("start the control plane: %w", err)
+	}
+
+	l.plane = plane
+	l.Group = services.New(services.Options{
+		Plane: plane, BinDir: l.options.BinDir, LogDir: filepath.Join(l.stateDir, "logs"), Profile: l.options.Profile,
+		ShownLines: shownLines,
+	})
+
+	pids, err := plane.Processes()
+	if err != nil {
+		return fmt.Errorf("find the control plane: %w", err)
+	}
+
+	l.pids = map[string]int{}
+	for name, program := range map[string]string{APIServer: "kube-apiserver", "etcd": "etcd"} {
+		pid, ok := pids[program]
+		if !ok {
+			return fmt.Errorf("there is no process %s of %s", program, plane.Dir())
+		}
+
+		l.pids[name] = pid
+	}
+
+	l.Config = rest.CopyConfig(plane.Config)
+	l.Config.QPS = -1
+
+	if l.Client, err = localplane.NewClient(l.Config, v1alpha1.AddToScheme); err != nil {
+		return err
+	}
+
+	if l.clients, err = kubernetes.NewForConfig(l.Config); err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+
+	return nil
+}
+
+func (l *Local) install(ctx context.Context) error {
+	fmt.Fprintln(l.options.Progress, "==> installing deploy/base and the permissions on the measured resources")
+
+	if err := l.grant(ctx); err != nil {
+		return err
+	}
+
+	if err := l.plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml",
+		"deploy/example/rbac.yaml"); err != nil {
+		return fmt.Errorf("install the manifests: %w", err)
+	}
+
+	return l.becomeWriter(ctx)
+}
+
+func (l *Local) startServices(ctx context.Context) error {
+	fmt.Fprintln(l.options.Progress, "==> starting the services")
+
+	const ports = 2
+
+	free, err := process.FreePorts(ports)
+	if err != nil {
+		return err
+	}
+
+	if l.queries, err = grpc.NewClient(free[1], grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		return fmt.Errorf("connect to the ring query service: %w", err)
+	}
+
+	args := map[string][]string{
+		services.LeaseMonitor: {"--pods"},
+		services.Assigner:     services.Webhook(free[0], free[0]),
+		services.Rebalancer:   {"--settle-period=" + services.SettlePeriod.String()},
+		services.RingQuery:    services.OpenQueries(free[1]),
+	}
+
+	var specs []services.Spec
+	for _, name := range Services {
+		specs = append(specs, services.Spec{Name: name, Binary: name, Args: args[name]})
+	}
+
+	return l.Start(ctx, specs...)
+}
+
+// becomeWriter creates the ServiceAccount that writes objects.
+func (l *Local) becomeWriter(ctx context.Context) (err error) {
+	err = l.create(ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: writerName}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: writerName},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			Subjects: []rbacv1.Subject{{
+				Kind: rbacv1.ServiceAccountKind, Namespace: contract.SystemNamespace, Name: writerName,
+			}},
+		},
+	)
+	if err != nil {
+		return err
+	}
+
+	l.Writer, err = l.As(ctx, contract.SystemNamespace, writerName)
+
+	return err
+}
+
+// As returns a configuration with the permissions of an existing ServiceAccount. The user agent is the name of the
+// account.
+func (l *Local) As(ctx context.Context, namespace, name string) (*rest.Config, error) {
+	kubeconfig, err := l.Kubeconfig(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+
+	return configOf(kubeconfig, name)
+}
+
+// ShardConfig returns a client configuration with a token as the kubelet gives it to a Pod with this name, in a
+// namespace of the bench. Its account may edit the namespace.
+func (l *Local) ShardConfig(ctx context.Context, namespace, pod string) (*rest.Config, error) {
+	own := metav1.ObjectMeta{Namespace: namespace, Name: ShardAccount}
+
+	err := l.create(ctx, &corev1.ServiceAccount{ObjectMeta: own}, &rbacv1.RoleBinding{
+		ObjectMeta: own, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: ShardAccount}},
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	kubeconfig, err := l.plane.PodKubeconfig(ctx, namespace, ShardAccount, pod)
+	if err != nil {
+		return nil, err
+	}
+
+	return configOf(kubeconfig, pod)
+}
+
+func configOf(kubeconfig, userAgent string) (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("act as %s: %w", userAgent, err)
+	}
+
+	config.UserAgent = userAgent
+
+	return config, nil
+}
+
+// Calm makes the API server collect its garbage. A collection costs as much CPU as hundreds of writes. If each trial
+// starts right after one, the next collection is equally far away in all trials.
+func (l *Local) Calm(ctx context.Context) error {
+	_, err := l.get(ctx, "/debug/pprof/heap?gc=1")
+	return err
+}
+
+// Etcd returns the URL of etcd.
+func (l *Local) Etcd() string { return l.plane.Etcd() }
+
+// StateDir returns the state directory.
+func (l *Local) StateDir() string { return l.stateDir }
+
+// Queries returns a client of the ring query service.
+func (l *Local) Queries() pb.DiagnosticsServiceClient {
+	return pb.NewDiagnosticsServiceClient(l.queries)
+}
+
+// Processes returns the ids of all running processes by name.
+func (l *Local) Processes() map[string]int {
+	pids := maps.Clone(l.pids)
+	for _, p := range l.Started() {
+		if p.Running() {
+			pids[p.Name] = p.PID()
+		}
+	}
+
+	return pids
+}
+
+// Usage returns a reader of what the services, the API server, and etcd use, and of what else was launched.
+func (l *Local) Usage() usage.Reader { return usage.Reader{Processes: l.Processes} }
+
+// Stop stops everything that was started, and removes its state.
+func (l *Local) Stop() error {
+	var errs []error
+	if l.Group != nil {
+		errs = append(errs, l.Group.Stop())
+	}
+
+	if l.plane != nil {
+		errs = append(errs, l.plane.Stop())
+	}
+
+	if l.queries != nil {
+		errs = append(errs, l.queries.Close())
+	}
+
+	return errors.Join(append(errs, os.RemoveAll(l.stateDir))...)
+}
+
+// get returns the body of a response with status 200.
+func get(ctx context.Context, url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("get %s: %w", url, err)
+	}
+
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("get %s: %w", url, err)
+	}
+
+	defer func() { _ = response.Body.Close() }() // was only read
+
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %d: %s", response.StatusCode, body)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("get %s: %w", url, err)
+	}
+
+	return body, nil
+}
+
+// sliceSeconds is the duration of one CPU profile. Longer profiles consist of several files, which `go tool pprof`
+// merges.
+const sliceSeconds = 2
+
+// Profile profiles the services and the API server until the returned function is called. It writes CPU profiles to
+// dir/name-service-cpu-N.pb.gz, and a heap profile at the end to dir/name-service-heap.pb.gz. [Options].Profile must be
+// set. Profiling costs a few percent of CPU.
+func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() error) {
+	var group errgroup.Group
+
+	over, end := context.WithCancel(ctx)
+
+	profile := func(process string, get func(path string) ([]byte, error)) {
+		save := func(path, suffix string) error {
+			body, err := get(path)
+			if err != nil {
+				return err
+			}
+
+			err = errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name+"-"+process+suffix), body, 0o600))
+			if err != nil {
+				return fmt.Errorf("write a profile: %w", err)
+			}
+
+			return nil
+		}
+		group.Go(func() error {
+			for i := 0; over.Err() == nil; i++ {
+				if err := save(fmt.Sprintf("/debug/pprof/profile?seconds=%d", sliceSeconds),
+					"-cpu-"+strconv.Itoa(i)+".pb.gz"); err != nil {
+					return err
+				}
+			}
+
+			return save("/debug/pprof/heap", "-heap.pb.gz")
+		})
+	}
+
+	for _, name := range Services {
+		at := l.Addresses(name).Profiles
+		profile(name, func(path string) ([]byte, error) { return get(ctx, "http://"+at+path) })
+	}
+	profile(APIServer, func(path string) ([]byte, error) { return l.get(ctx, path) })
+
+	return func() error {
+		end()
+
+		if err := group.Wait(); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("profile the services: %w", err)
+		}
+
+		return nil
+	}
 }

@@ -15,15 +15,16 @@ type Usage struct {
 	CPU time.Duration
 	// Memory is the resident memory in bytes. PeakMemory is its maximum since the start or [Reader.ResetPeaks].
 	Memory, PeakMemory int64
-	// Received and Sent are the bytes read and written: for services nearly only encrypted network traffic, for etcd also files.
+	// Received and Sent are the bytes read and written: for services nearly only encrypted network traffic, for etcd also
+	// files.
 	Received, Sent int64
 }
 
 // Milliseconds returns the CPU time in milliseconds.
 func (u Usage) Milliseconds() float64 { return float64(u.CPU) / float64(time.Millisecond) }
 
-// Difference returns the usage of each process between two reads: the differences of the counters, and the memory of the second read. It
-// omits processes that are missing in either.
+// Difference returns the usage of each process between two reads: the differences of the counters, and the memory of
+// the second read. It omits processes that are missing in either.
 func Difference(before, after map[string]Usage) map[string]Usage {
 	used := map[string]Usage{}
 
@@ -41,9 +42,10 @@ func Difference(before, after map[string]Usage) map[string]Usage {
 
 // Reader reads the usage of processes of this machine from the kernel's accounting. It is safe for concurrent use.
 //
-// It reads the CPU time from the CPU clock of the process (clock_getcpuclockid): exact to the nanosecond, including threads that have
-// ended, and without disturbing the process. The files below /proc/<pid> are less exact: stat counts in steps of 10 ms, and the sum over
-// task/*/schedstat omits threads that have ended. It works on Linux only; on other systems Read returns an error.
+// It reads the CPU time from the CPU clock of the process (clock_getcpuclockid): exact to the nanosecond, including
+// threads that have ended, and without disturbing the process. The files below /proc/<pid> are less exact: stat counts
+// in steps of 10 ms, and the sum over task/*/schedstat omits threads that have ended. It works on Linux only; on other
+// systems Read returns an error.
 type Reader struct {
 	// Processes returns the ids of the processes to read, by name. It must be safe for concurrent use.
 	Processes func() map[string]int
@@ -131,6 +133,7 @@ func ofProcess(pid int) (Usage, error) {
 
 	//nolint:gosec // far from overflowing
 	return Usage{
-		CPU: cpu, Memory: int64(status.VmRSS), PeakMemory: int64(status.VmHWM), Received: int64(io.RChar), Sent: int64(io.WChar),
+		CPU: cpu, Memory: int64(status.VmRSS), PeakMemory: int64(status.VmHWM), Received: int64(io.RChar),
+		Sent: int64(io.WChar),
 	}, nil
 }

@@ -13,7 +13,8 @@ import (
 func TestDifference(t *testing.T) {
 	before := map[string]Usage{"a": {CPU: 1, Memory: 50, PeakMemory: 60, Received: 3, Sent: 4}, "gone": {CPU: 1}}
 	after := map[string]Usage{"a": {CPU: 11, Memory: 20, PeakMemory: 70, Received: 33, Sent: 44}, "new": {CPU: 1}}
-	require.Equal(t, map[string]Usage{"a": {CPU: 10, Memory: 20, PeakMemory: 70, Received: 30, Sent: 40}}, Difference(before, after))
+	require.Equal(t, map[string]Usage{"a": {CPU: 10, Memory: 20, PeakMemory: 70, Received: 30, Sent: 40}},
+		Difference(before, after))
 }
 
 // TestLocal reads the usage of this process itself.

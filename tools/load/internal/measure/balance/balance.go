@@ -1,7 +1,8 @@
-// Package balance measures how evenly a ring spreads objects over its shards, and how much moves when a shard joins. It asks the
-// ring query service, which knows the same rings as the services that assign.
+// Package balance measures how evenly a ring spreads objects over its shards, and how much moves when a shard joins. It
+// asks the ring query service, which knows the same rings as the services that assign.
 //
-// Both follow from the names of the shards alone. So there is nothing to repeat, and each round is another set of names.
+// Both follow from the names of the shards alone. So there is nothing to repeat, and each round is another set of
+// names.
 package balance
 
 import (
@@ -22,7 +23,8 @@ import (
 
 const (
 	name = "load-balance"
-	// few is the largest number of shards of all sets. Some sets end there, to save time, and because larger rings differ less.
+	// few is the largest number of shards of all sets. Some sets end there, to save time, and because larger rings differ
+	// less.
 	few = 50
 
 	shareSeries = "balance-by-shards"
@@ -38,7 +40,8 @@ var rows = []struct {
 }{
 	{
 		"balance-", "balance: share of the fullest shard / mean, %d shards", "equal shares",
-		[]string{bySet, "No shard has more than 1.049 times the mean, rounded up to whole parts of the hash space: 344 of 327.7."},
+		[]string{bySet, "No shard has more than 1.049 times the mean, rounded up to whole parts of the hash space: 344 of " +
+			"327.7."},
 		fullestOf, judged{50, 1.05, "1.23"},
 	},
 	{
@@ -57,8 +60,8 @@ type judged struct {
 	priorArt string
 }
 
-// finding is what one set of names has shown at one number of shards: the share of the fullest shard, as a multiple of the mean, and how much
-// moves when a shard joins, as a multiple of what it gets.
+// finding is what one set of names has shown at one number of shards: the share of the fullest shard, as a multiple of
+// the mean, and how much moves when a shard joins, as a multiple of what it gets.
 type finding struct{ fullest, moved float64 }
 
 func fullestOf(f finding) float64 { return f.fullest }
@@ -114,7 +117,8 @@ func report(b *run.Bench, found map[int][]finding) {
 	for _, r := range rows {
 		j := r.judged
 		run.Report(b, found[j.shards], nil, run.Figure[finding]{Of: r.of, Row: result.Row{
-			ID: r.prefix + strconv.Itoa(j.shards), Title: fmt.Sprintf(r.title, j.shards), Unit: "×", FloorTitle: r.floor, Floor: ideal(found[j.shards]),
+			ID: r.prefix + strconv.Itoa(j.shards), Title: fmt.Sprintf(r.title, j.shards), Unit: "×", FloorTitle: r.floor,
+			Floor: ideal(found[j.shards]),
 			Judge: result.JudgeValue, Target: result.Max(j.target), PriorArt: j.priorArt, Notes: r.notes,
 		}})
 	}
@@ -162,22 +166,23 @@ func (e *experiment) partitions(ctx context.Context) (partitions []int32, err er
 		held[shard] = true
 	}
 
-	err = target.Until(ctx, fmt.Sprintf("the ring query service knows the %d shards", len(held)), func(ctx context.Context) (bool, error) {
-		answer, err := e.bench.Local.Queries().GetRing(ctx, &pb.GetRingRequest{Name: name})
-		if err != nil {
-			return false, fmt.Errorf("ask for the ring: %w", err)
-		}
-
-		partitions = partitions[:0]
-
-		for _, shard := range answer.GetShards() {
-			if shard.GetAvailable() && held[shard.GetName()] {
-				partitions = append(partitions, shard.GetPartitions())
+	err = target.Until(ctx, fmt.Sprintf("the ring query service knows the %d shards", len(held)),
+		func(ctx context.Context) (bool, error) {
+			answer, err := e.bench.Local.Queries().GetRing(ctx, &pb.GetRingRequest{Name: name})
+			if err != nil {
+				return false, fmt.Errorf("ask for the ring: %w", err)
 			}
-		}
 
-		return len(partitions) == len(held) && int(answer.GetRing().GetAvailableShards()) == len(held), nil
-	})
+			partitions = partitions[:0]
+
+			for _, shard := range answer.GetShards() {
+				if shard.GetAvailable() && held[shard.GetName()] {
+					partitions = append(partitions, shard.GetPartitions())
+				}
+			}
+
+			return len(partitions) == len(held) && int(answer.GetRing().GetAvailableShards()) == len(held), nil
+		})
 
 	return partitions, err
 }
@@ -192,8 +197,8 @@ func fullest(partitions []int32) float64 {
 	return float64(slices.Max(partitions)) * float64(len(partitions)) / float64(sum)
 }
 
-// moved returns what would move if a shard joined, as a multiple of what that shard gets, which has to move: the mean of several
-// newcomers. No name is used in two sets.
+// moved returns what would move if a shard joined, as a multiple of what that shard gets, which has to move: the mean
+// of several newcomers. No name is used in two sets.
 func (e *experiment) moved(ctx context.Context, set, size int) (float64, error) {
 	newcomers, sum := run.Pick(e.bench, 10, 20), 0.0
 	for i := range newcomers {

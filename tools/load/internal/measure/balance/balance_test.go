@@ -14,7 +14,6 @@ import (
 
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 func TestFullest(t *testing.T) {
@@ -32,7 +31,7 @@ func reported(t *testing.T, only string, found map[int][]finding) ([]result.Row,
 		return nil
 	}
 	p := &run.Plan{Measurements: []run.Measurement{m}, Only: regexp.MustCompile(only), Progress: &bytes.Buffer{}}
-	rows, series, err := p.Do(t.Context(), run.Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	rows, series, err := p.Do(t.Context(), run.Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.NoError(t, err, "every id is announced")
 
 	return rows, series

@@ -1,5 +1,6 @@
-// Package continuity measures what changes of shards cost users: how many objects move in rollouts, when Pods come and go, and when they crash, and
-// how long the work on objects that users change meanwhile takes. The shards are processes of the example controller, with the identities of Pods.
+// Package continuity measures what changes of shards cost users: how many objects move in rollouts, when Pods come and
+// go, and when they crash, and how long the work on objects that users change meanwhile takes. The shards are processes
+// of the example controller, with the identities of Pods.
 package continuity
 
 import (
@@ -11,6 +12,9 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/continuity"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
+	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 // scenario is something that happens to the shards of a ring.
@@ -18,14 +22,16 @@ type scenario struct {
 	id, title string
 	// slots is how many slots there are; 0 if shards have the names of their Pods.
 	slots int
-	// shards is how many there are at first, then how many there are in the end. They have the names pod-0, pod-1, and so on.
+	// shards is how many there are at first, then how many there are in the end. They have the names pod-0, pod-1, and so
+	// on.
 	shards, then int
 	play         func(context.Context, *crew) error
 	// late limits the 99th percentile of the work on changes, in seconds: 0 for no limit.
 	late float64
 	// full is true if the scenario is not played at a small scale.
 	full bool
-	// work is the time that a reconcile takes in addition, if it is not [work]; crowd is the factor by which there are more objects, if any.
+	// work is the time that a reconcile takes in addition, if it is not [work]; crowd is the factor by which there are
+	// more objects, if any.
 	work  time.Duration
 	crowd int
 	// workers is how many objects a controller works on at a time, if it is not [concurrency].
@@ -38,10 +44,12 @@ const shardsAtFirst = 5
 // scenarios are in the order of the report.
 var scenarios = []scenario{
 	{
-		id: "deployment", full: true, title: "rolling update of a Deployment, shards named like their Pods", shards: shardsAtFirst, then: shardsAtFirst, play: rollout,
+		id: "deployment", full: true, title: "rolling update of a Deployment, shards named like their Pods",
+		shards: shardsAtFirst, then: shardsAtFirst, play: rollout,
 	},
 	{
-		id: "slots", title: "rolling update of a Deployment with slots", slots: shardsAtFirst, shards: shardsAtFirst, then: shardsAtFirst, play: rollout,
+		id: "slots", title: "rolling update of a Deployment with slots", slots: shardsAtFirst, shards: shardsAtFirst,
+		then: shardsAtFirst, play: rollout,
 		late: 1.5,
 	},
 	{
@@ -53,23 +61,28 @@ var scenarios = []scenario{
 		play: func(ctx context.Context, c *crew) error { return c.end("pod-2", "pod-3", "pod-4") },
 	},
 	{
-		id: "stop", full: true, title: "one of 3 shards stops, reconciles of 250 ms", shards: 3, then: 2, work: 250 * time.Millisecond, crowd: 3,
+		id: "stop", full: true, title: "one of 3 shards stops, reconciles of 250 ms", shards: 3, then: 2,
+		work: 250 * time.Millisecond, crowd: 3,
 		play: func(ctx context.Context, c *crew) error { return c.end("pod-0") },
 	},
 	{
-		id: "crash", title: "a Pod crashes, Leases of 15 s", full: true, slots: shardsAtFirst, shards: shardsAtFirst, then: shardsAtFirst - 1,
+		id: "crash", title: "a Pod crashes, Leases of 15 s", full: true, slots: shardsAtFirst, shards: shardsAtFirst,
+		then: shardsAtFirst - 1,
 		play: func(_ context.Context, c *crew) error { return c.crash("pod-0") },
 	},
 	{
-		id: "word", title: "a Pod crashes, and the kubelet reports its end", slots: shardsAtFirst, shards: shardsAtFirst, then: shardsAtFirst - 1,
+		id: "word", title: "a Pod crashes, and the kubelet reports its end", slots: shardsAtFirst, shards: shardsAtFirst,
+		then: shardsAtFirst - 1,
 		play: func(ctx context.Context, c *crew) error { return c.fail(ctx, "pod-0") },
 	},
 	{
-		id: "standby", title: "a Pod crashes, the kubelet reports its end, and another Pod waits for a slot", slots: shardsAtFirst, shards: shardsAtFirst + 1,
+		id: "standby", title: "a Pod crashes, the kubelet reports its end, and another Pod waits for a slot",
+		slots: shardsAtFirst, shards: shardsAtFirst + 1,
 		then: shardsAtFirst, play: func(ctx context.Context, c *crew) error { return c.fail(ctx, "pod-0") }, late: 1.5,
 	},
 	{
-		id: "node", title: "a node with 2 of 5 Pods is lost, Leases of 15 s", full: true, slots: shardsAtFirst, shards: shardsAtFirst, then: 3,
+		id: "node", title: "a node with 2 of 5 Pods is lost, Leases of 15 s", full: true, slots: shardsAtFirst,
+		shards: shardsAtFirst, then: 3,
 		play: func(_ context.Context, c *crew) error { return c.crash("pod-0", "pod-1") },
 	},
 }
@@ -115,9 +128,11 @@ func (s scenario) report(b *run.Bench, r continuity.Report) result.Row {
 	const late, worst = 0.99, 1
 
 	row := result.Row{
-		ID: s.row(), Title: s.title + ": time from a change of an object until the work on it is done, 99th percentile", Unit: "s",
-		Values: []float64{r.Quantile(late).Seconds()}, Timeline: timeline(s.title, r), Notes: []string{fmt.Sprintf(
-			"%d of %d objects moved: Websites and their ConfigMaps. The longest took %.1f s. Users change %d Websites per second, and a reconcile takes %s.",
+		ID: s.row(), Title: s.title + ": time from a change of an object until the work on it is done, 99th percentile",
+		Unit:   "s",
+		Values: []float64{r.Quantile(late).Seconds()}, Notes: []string{fmt.Sprintf(
+			"%d of %d objects moved: Websites and their ConfigMaps. The longest took %.1f s. Users change %d Websites per "+
+				"second, and a reconcile takes %s.",
 			len(r.Moves), 2*s.websites(b), r.Quantile(worst).Seconds(), edits, s.reconcile())},
 	}
 	if s.late > 0 {
@@ -127,20 +142,8 @@ func (s scenario) report(b *run.Bench, r continuity.Report) result.Row {
 	return row
 }
 
-func timeline(title string, r continuity.Report) *result.Timeline {
-	t := &result.Timeline{Title: title, Period: r.Period.Seconds()}
-	for _, w := range r.Work {
-		t.Delays = append(t.Delays, result.Delay{At: w.Asked.Seconds(), Took: w.Took.Seconds()})
-	}
-
-	for _, at := range r.Moves {
-		t.Moves = append(t.Moves, at.Seconds())
-	}
-
-	return t
-}
-
-// rollout replaces one Pod after the other by a Pod with another name. The next one starts before one stops, as with maxSurge 1.
+// rollout replaces one Pod after the other by a Pod with another name. The next one starts before one stops, as with
+// maxSurge 1.
 func rollout(ctx context.Context, c *crew) error {
 	for i := range shardsAtFirst {
 		if err := c.start(ctx, fmt.Sprintf("new-%d", i)); err != nil {
@@ -153,4 +156,105 @@ func rollout(ctx context.Context, c *crew) error {
 	}
 
 	return nil
+}
+
+const (
+	// slowWork is how long a reconcile of an overloaded shard takes, with fewWorkers.
+	slowWork   = 200 * time.Millisecond
+	fewWorkers = 5
+	// solo is the Pod that has all objects at first.
+	solo = "pod-0"
+)
+
+// relief is what happens when a second shard joins one that has all objects.
+type relief struct {
+	// took is how many seconds it takes from the start of the second process until it has half of the objects.
+	took float64
+}
+
+func (r relief) String() string { return fmt.Sprintf("%.1f s", r.took) }
+
+// reliefMeasurement measures how soon a second shard relieves an overloaded one. The floor is a first shard that has no
+// work.
+func reliefMeasurement() run.Measurement {
+	notes := []string{fmt.Sprintf("10,000 Websites with a ConfigMap each, 1,000 at a small scale. All of them are "+
+		"queued in the first shard. A controller has %d workers, and a reconcile takes %s: "+
+		"a shard works on at most %.0f Websites per second. The time counts from the start of the second shard's process "+
+		"to the last of its objects.",
+		fewWorkers, slowWork, fewWorkers/slowWork.Seconds())}
+
+	part := run.Compare([]run.Figure[relief]{{Row: result.Row{
+		ID: "relief-time", Title: "time until a second shard has half of the objects of a shard whose queue is full",
+		Unit:       "s",
+		FloorTitle: "the first shard has no work", Judge: result.JudgeValue, Target: result.Max(60), Notes: notes,
+	}, Of: func(r relief) float64 {
+		return r.took
+	}}}, func(ctx context.Context, b *run.Bench) (busy, idle run.Trial[relief], err error) {
+		c, err := gather(ctx, b, scenario{id: "relief", shards: 1, crowd: 10})
+		if err != nil {
+			return nil, nil, err
+		}
+
+		c.scenario.work, c.scenario.workers = slowWork, fewWorkers
+
+		return func(ctx context.Context) (relief, error) { return c.relieve(ctx, slowWork) },
+			func(ctx context.Context) (relief, error) { return c.relieve(ctx, 0) }, nil
+	})
+
+	return run.Measurement{Name: "relief", Small: 90 * time.Second, Full: 6 * time.Minute, Parts: []run.Part{part}}
+}
+
+// relieve restarts the first shard, which queues all of its objects, with reconciles that take so long, and lets
+// another one join. If they take no time, it waits until the queue is empty. In the end, the other one is gone.
+func (c *crew) relieve(ctx context.Context, work time.Duration) (r relief, err error) {
+	first := c.full(solo)
+
+	err = c.bench.Local.Restart(ctx, first, fmt.Sprintf("--concurrency=%d", fewWorkers), "--work-duration="+work.String())
+	if err != nil {
+		return r, err
+	}
+
+	err = c.fleet.AwaitConvergedAmong(ctx, 1, "")
+	if err == nil && work == 0 {
+		err = target.Until(ctx, "the queues of the first shard are empty", func(ctx context.Context) (bool, error) {
+			depth, err := c.bench.Local.Metric(ctx, first, "workqueue_depth")
+			return depth == 0, err
+		})
+	}
+
+	if err != nil {
+		return r, err
+	}
+
+	before, err := c.fleet.Read(ctx)
+	if err != nil {
+		return r, err
+	}
+
+	from := record.Now()
+	c.joined++
+	second := fmt.Sprintf("pod-%d", c.joined)
+
+	if err := c.start(ctx, second); err != nil {
+		return r, err
+	}
+
+	if err := c.fleet.AwaitConvergedAmong(ctx, 2, shards.Fingerprint(before)); err != nil {
+		return r, err
+	}
+
+	versions, err := c.recorder.Versions()
+	if moves := continuity.Of(versions, from, record.Now()).Moves; err == nil && len(moves) > 0 {
+		r.took = moves[len(moves)-1].Seconds()
+	}
+
+	if err == nil {
+		err = c.fail(ctx, second)
+	}
+
+	if err == nil {
+		err = c.fleet.AwaitConvergedAmong(ctx, 1, "")
+	}
+
+	return r, err
 }

@@ -51,7 +51,8 @@ type crew struct {
 // gather starts the shards of a scenario and creates the objects, and waits until all are in place.
 func gather(ctx context.Context, b *run.Bench, s scenario) (*crew, error) {
 	fleet, err := b.Fleet(ctx, shards.Ring{
-		Name: "load-" + s.id, Main: objects.Websites.GroupResource(), Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()}, Pods: true,
+		Name: "load-" + s.id, Main: objects.Websites.GroupResource(),
+		Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()}, Pods: true,
 	}, 0)
 	if err != nil {
 		return nil, err
@@ -65,8 +66,11 @@ func gather(ctx context.Context, b *run.Bench, s scenario) (*crew, error) {
 
 	// The rights of the example on objects. What shards may do in their namespace comes with their account.
 	err = b.Make(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: fleet.Ring.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "example-shard"},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: fleet.Ring.Namespace, Name: target.ShardAccount}},
+		ObjectMeta: metav1.ObjectMeta{Name: fleet.Ring.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "example-shard"},
+		Subjects: []rbacv1.Subject{{
+			Kind: rbacv1.ServiceAccountKind, Namespace: fleet.Ring.Namespace, Name: target.ShardAccount,
+		}},
 	})
 	if err != nil {
 		return nil, err
@@ -103,7 +107,8 @@ func (c *crew) addPod(ctx context.Context, name string) (types.UID, error) {
 	}
 
 	pod := &corev1.Pod{}
-	if err := c.bench.System.Client.Get(ctx, client.ObjectKey{Namespace: c.fleet.Ring.Namespace, Name: name}, pod); err != nil {
+	if err := c.bench.Local.Client.Get(ctx, client.ObjectKey{Namespace: c.fleet.Ring.Namespace, Name: name},
+		pod); err != nil {
 		return "", fmt.Errorf("read Pod %s: %w", name, err)
 	}
 
@@ -113,9 +118,12 @@ func (c *crew) addPod(ctx context.Context, name string) (types.UID, error) {
 func (c *crew) record(ctx context.Context) error {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 
-	recorder, err := record.Start(ctx, c.bench.System.Config, record.Options{Labels: record.Labels{Shard: contract.ShardLabel(c.fleet.Ring.Name), Drain: contract.DrainLabel(c.fleet.Ring.Name)}, Objects: []record.Objects{
-		{Kind: check.Website, Namespace: c.fleet.Ring.Namespace}, {Kind: check.ConfigMap, Namespace: c.fleet.Ring.Namespace},
-	}})
+	recorder, err := record.Start(ctx, c.bench.Local.Config,
+		record.Options{Labels: record.Labels{
+			Shard: contract.ShardLabel(c.fleet.Ring.Name), Drain: contract.DrainLabel(c.fleet.Ring.Name),
+		}, Objects: []record.Objects{
+			{Kind: check.Website, Namespace: c.fleet.Ring.Namespace}, {Kind: check.ConfigMap, Namespace: c.fleet.Ring.Namespace},
+		}})
 	if err != nil {
 		stop()
 		return fmt.Errorf("begin to record: %w", err)
@@ -141,7 +149,9 @@ func (c *crew) start(ctx context.Context, pods ...string) error {
 		name := c.full(pod)
 
 		args := []string{
-			"--ring=" + c.fleet.Ring.Name, "--lease-namespace=" + c.fleet.Ring.Namespace, "--pod-name=" + name, "--work-duration=" + c.scenario.reconcile().String(), fmt.Sprintf("--concurrency=%d", cmp.Or(c.scenario.workers, concurrency)),
+			"--ring=" + c.fleet.Ring.Name, "--lease-namespace=" + c.fleet.Ring.Namespace, "--pod-name=" + name,
+			"--work-duration=" + c.scenario.reconcile().String(),
+			fmt.Sprintf("--concurrency=%d", cmp.Or(c.scenario.workers, concurrency)),
 		}
 		if c.scenario.slots > 0 {
 			args = append(args, fmt.Sprintf("--slots=%d", c.scenario.slots))
@@ -155,7 +165,8 @@ func (c *crew) start(ctx context.Context, pods ...string) error {
 		}
 
 		err = c.bench.Local.Start(ctx, services.Spec{
-			Name: name, Binary: "example", Namespace: c.fleet.Ring.Namespace, Account: target.ShardAccount, Args: append(args, "--pod-uid="+string(uid)),
+			Name: name, Binary: "example", Namespace: c.fleet.Ring.Namespace, Account: target.ShardAccount,
+			Args: append(args, "--pod-uid="+string(uid)),
 		})
 		if err != nil {
 			return fmt.Errorf("start Pod %s: %w", name, err)
@@ -275,7 +286,8 @@ func (c *crew) edit(ctx context.Context) error {
 
 		path := c.sites.Kind.Path(c.sites.Namespace, c.sites.Name(i%c.sites.Count))
 
-		err := c.bench.Objects.MergePatch(context.WithoutCancel(ctx), path, map[string]any{"spec": map[string]any{"body": fmt.Sprint(i)}})
+		err := c.bench.Objects.MergePatch(context.WithoutCancel(ctx), path,
+			map[string]any{"spec": map[string]any{"body": fmt.Sprint(i)}})
 		if err != nil {
 			return fmt.Errorf("a user's write has failed: %w", err)
 		}

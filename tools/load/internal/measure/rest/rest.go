@@ -1,16 +1,22 @@
-// Package rest measures what sharding costs when nothing happens, and how much memory it takes when much does: the services at rest
-// with more and more objects, the rebalancer in a join, the assigner with many rings and shards.
+// Package rest measures what sharding costs when nothing happens, and how much memory it takes when much does: the
+// services at rest with more and more objects, the rebalancer in a join, the assigner with many rings and shards.
 package rest
 
 import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/clusterring/clusterring/tools/load/internal/measure/filled"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
@@ -106,7 +112,7 @@ func look(ctx context.Context, b *run.Bench, duration time.Duration) (window, er
 func requests(ctx context.Context, b *run.Bench) (sent map[string]float64, err error) {
 	sent = map[string]float64{}
 	for _, name := range target.Services {
-		if sent[name], err = b.System.Requests(ctx, name); err != nil {
+		if sent[name], err = b.Local.Requests(ctx, name); err != nil {
 			return nil, err
 		}
 	}
@@ -132,7 +138,8 @@ func column(windows []window, of func(sample) float64) []float64 {
 func (w window) String() string {
 	var parts []string
 	for name, s := range w {
-		parts = append(parts, fmt.Sprintf("%s %.2f ms/s, %.2f KiB/s, %.1f MiB, %.2f requests/s", name, s.cpu, s.network, s.memory, s.requests))
+		parts = append(parts, fmt.Sprintf("%s %.2f ms/s, %.2f KiB/s, %.1f MiB, %.2f requests/s", name, s.cpu, s.network,
+			s.memory, s.requests))
 	}
 	slices.Sort(parts)
 
@@ -145,7 +152,8 @@ func memoryOf(s sample) float64 { return s.memory }
 // restRows are the rows about the services at rest with many objects and with none.
 func restRows(with string, most int, compared [2][]window) (rows []result.Row) {
 	many, none := compared[0], compared[1]
-	note := fmt.Sprintf("The sum of all four services, just started. With %d: %s. With 0: %s.", most, many[len(many)-1], none[len(none)-1])
+	note := fmt.Sprintf("The sum of all four services, just started. With %d: %s. With 0: %s.", most, many[len(many)-1],
+		none[len(none)-1])
 
 	for _, kind := range []struct {
 		id, what, unit, prior string
@@ -155,8 +163,10 @@ func restRows(with string, most int, compared [2][]window) (rows []result.Row) {
 		{manyRestMemory, "memory", "MiB", "+50 MB at 8,000", memoryOf},
 	} {
 		rows = append(rows, result.Row{
-			ID: kind.id, Title: "the services at rest with " + with + ": " + kind.what, Unit: kind.unit, Values: column(many, kind.of),
-			FloorTitle: "the figure with 0", Floor: column(none, kind.of), Target: result.Max(grace), PriorArt: kind.prior, Notes: []string{note},
+			ID: kind.id, Title: "the services at rest with " + with + ": " + kind.what, Unit: kind.unit,
+			Values:     column(many, kind.of),
+			FloorTitle: "the figure with 0", Floor: column(none, kind.of), Target: result.Max(grace), PriorArt: kind.prior,
+			Notes: []string{note},
 		})
 	}
 
@@ -165,3 +175,223 @@ func restRows(with string, most int, compared [2][]window) (rows []result.Row) {
 
 // peak returns the peak memory in MiB.
 func peak(u usage.Usage) float64 { return float64(u.PeakMemory) / mebibyte }
+
+const assignerRow = "assigner-memory"
+
+// rememberedRings measures the memory of an assigner that has started with all the rings there, once it knows all their
+// shards.
+func rememberedRings(ctx context.Context, b *run.Bench) error {
+	rings, members := run.Pick(b, 5, 50), run.Pick(b, 100, 500)
+
+	namespace, err := b.Local.Namespace(ctx, "load-crowd")
+	if err != nil {
+		return err
+	}
+
+	err = b.Each(ctx, rings, func(b *run.Bench, i int) error {
+		_, err := b.Fleet(ctx, shards.Ring{
+			Name: "load-crowd-" + strconv.Itoa(i), Namespace: namespace, Main: objects.ConfigMaps.GroupResource(),
+			State: "ready", // the lease monitor would take minutes to label so many
+		}, members)
+
+		return err
+	})
+	if err != nil {
+		return err
+	}
+
+	var values []float64
+
+	for range run.Pick(b, 1, 3) {
+		if err := b.Local.Restart(ctx, target.Assigner); err != nil {
+			return err
+		}
+		// The memory that it took to read the Leases is given back within a moment, if ever.
+		if err := b.Pause(ctx, run.Pick(b, time.Second, 5*time.Second)); err != nil {
+			return err
+		}
+
+		used, err := b.Local.Usage().Read()
+		if err != nil {
+			return err
+		}
+
+		u := used[target.Assigner]
+		b.Progress("%d shards × %d rings: %.1f MiB, at the peak %.1f MiB", members, rings, float64(u.Memory)/mebibyte,
+			peak(u))
+		values = append(values, peak(u))
+	}
+
+	b.Report(result.Row{
+		ID: assignerRow, Title: fmt.Sprintf("assigner memory, %d shards × %d rings", members, rings), Unit: "MiB",
+		Values: values,
+		Target: result.Max(64), Notes: []string{"The peak after a start with all rings and Leases in place."},
+	})
+
+	return nil
+}
+
+const (
+	coveredRow = "foreign-covered"
+	// perForeign is the CPU time of the rebalancer that a write may take, in milliseconds.
+	perForeign = 0.03
+	// quiet is how long the rebalancer may take to see what was written.
+	quiet = 500 * time.Millisecond
+)
+
+// foreign measures what the rebalancer takes for writes of objects of a controlled resource that no object of a ring
+// controls.
+func foreign() run.Part {
+	return run.Compare([]run.Figure[float64]{{Row: result.Row{
+		ID: coveredRow, Title: "rebalancer CPU per write of a ConfigMap in a namespace that the ring covers, no object of " +
+			"which controls the ConfigMap", Unit: "ms",
+		Target: result.Max(perForeign), Notes: []string{"Minus the CPU at rest. The ring shards Deployments, and the " +
+			"ConfigMaps that Deployments control."},
+	}, Of: run.Itself}}, func(ctx context.Context, b *run.Bench) (write, _ run.Trial[float64], err error) {
+		fleet, err := b.Fleet(ctx, shards.Ring{
+			Name: "load-strangers", Main: objects.Deployments,
+			Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
+		}, 1)
+		if err != nil {
+			return nil, nil, err
+		}
+
+		if err := fleet.AwaitConverged(ctx, ""); err != nil {
+			return nil, nil, err
+		}
+
+		write, err = strangers(ctx, b, fleet.Ring.Namespace)
+
+		return write, nil, err
+	})
+}
+
+// strangers creates ConfigMaps of a namespace, and returns a trial that writes them, and returns the rebalancer's CPU
+// time per write, in milliseconds.
+func strangers(ctx context.Context, b *run.Bench, namespace string) (run.Trial[float64], error) {
+	batch := objects.Batch{
+		Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "stranger", Count: run.Pick(b, 300, 2000),
+	}
+	b.Cleanup(func(ctx context.Context) error { return b.Objects.Delete(ctx, batch) })
+
+	return func(ctx context.Context) (float64, error) {
+		resting, took, err := spent(ctx, b, func() error { return nil })
+		if err != nil {
+			return 0, err
+		}
+
+		turn := map[string]any{"data": map[string]string{"turn": b.Clock.Now().String()}}
+		busy, longer, err := spent(ctx, b, func() error { return b.Objects.Patch(ctx, batch, turn) })
+
+		return (busy - resting*longer/took) / float64(batch.Count), err
+	}, b.Objects.Create(ctx, batch)
+}
+
+// spent returns the rebalancer's CPU time in milliseconds while do runs and until the rebalancer has certainly seen the
+// result, and how long that took in seconds.
+func spent(ctx context.Context, b *run.Bench, do func() error) (cpu, took float64, err error) {
+	began := b.Clock.Now()
+	cpu, err = b.Local.Usage().CPU(target.Rebalancer, func() error {
+		if err := do(); err != nil {
+			return err
+		}
+
+		return b.Pause(ctx, quiet)
+	})
+
+	return cpu, b.Clock.Since(began).Seconds(), err
+}
+
+const (
+	ringsCPURow  = "rings-rest-cpu"
+	ringsFairRow = "rings-fair"
+
+	// ringShards is the number of shards of each of many rings, ringObjects that of its objects.
+	ringShards, ringObjects = 3, 300
+)
+
+// crowded measures many rings at rest.
+func crowded(ctx context.Context, b *run.Bench) error {
+	count := run.Pick(b, 10, 100)
+
+	alone, err := windows(ctx, b)
+	if err != nil {
+		return err
+	}
+
+	err = b.Each(ctx, count, func(b *run.Bench, i int) error {
+		w, err := filled.Open(ctx, b, "load-rings-"+strconv.Itoa(i), ringShards)
+		if err != nil {
+			return err
+		}
+
+		return w.Grow(ctx, ringObjects)
+	})
+	if err != nil {
+		return err
+	}
+
+	together, err := windows(ctx, b)
+	if err != nil {
+		return err
+	}
+
+	values := column(together, cpuOf)
+	for i, none := range column(alone, cpuOf) {
+		values[i] = (values[i] - none) / float64(count)
+	}
+
+	b.Report(result.Row{
+		ID: ringsCPURow, Title: fmt.Sprintf("the services at rest with %d rings of %d shards: CPU per ring", count,
+			ringShards), Unit: "ms/s", Values: values,
+		Target: result.Max(0.1), Notes: []string{"The sum of all four services, minus what they use without a ring, per " +
+			"ring. Each ring is audited once a minute."},
+	})
+
+	return nil
+}
+
+// fairness measures whether the only object of a ring waits for the many of another.
+func fairness(ctx context.Context, b *run.Bench) error {
+	// Each turn takes a shard of either ring, and moves its objects.
+	large, err := filled.Open(ctx, b, "load-large", shardCount)
+	if err != nil {
+		return err
+	}
+
+	small, err := filled.Open(ctx, b, "load-single", shardCount)
+	if err != nil {
+		return err
+	}
+
+	many := run.Pick(b, 3000, 20_000)
+	if err := large.Grow(ctx, many); err != nil {
+		return err
+	}
+
+	if err := small.Grow(ctx, 1); err != nil {
+		return err
+	}
+
+	alone := func(ctx context.Context) (float64, error) { return small.Orphan(ctx, nil) }
+
+	values, floors, err := run.Rounds(ctx, b, func(ctx context.Context) (took float64, err error) {
+		_, err = large.Orphan(ctx, func(ctx context.Context) error {
+			took, err = alone(ctx)
+			return err
+		})
+
+		return took, err
+	}, alone)
+	if err != nil {
+		return err
+	}
+	b.Report(result.Row{
+		ID: ringsFairRow, Unit: "s", Values: values, FloorTitle: "while nothing else happens", Floor: floors,
+		Judge: result.JudgeValue, Target: result.Max(0.5),
+		Title: fmt.Sprintf("time until the only object of a ring has moved, while another ring moves %s or more",
+			result.Number(float64(many/shardCount))),
+	})
+
+	return nil
+}

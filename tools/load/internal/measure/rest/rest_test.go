@@ -12,7 +12,9 @@ import (
 func TestRowsCompareManyObjectsWithNone(t *testing.T) {
 	of := func(samples ...sample) (windows []window) {
 		for _, s := range samples {
-			windows = append(windows, window{target.Assigner: s, target.APIServer: {cpu: 100, network: 100, memory: 100, requests: 100}})
+			windows = append(windows, window{
+				target.Assigner: s, target.APIServer: {cpu: 100, network: 100, memory: 100, requests: 100},
+			})
 		}
 
 		return windows

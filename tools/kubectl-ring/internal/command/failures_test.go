@@ -41,7 +41,8 @@ func TestAssignmentsOfOtherResources(t *testing.T) {
 	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("assignments", "example")...))
 	require.Contains(t, p.out.String(), "blog-with-a-name-that-is-longer")
 	require.Contains(t, p.err.String(), "error: websites.example.clusterring.dev: this server may not list websites\n"+
-		"  asked: "+s.address+" without TLS, which answered FailedPrecondition (NOT_READABLE)\n  to do: allow ringquery to read it")
+		"  asked: "+s.address+" without TLS, which answered FailedPrecondition (NOT_READABLE)\n  to do: allow ringquery to "+
+		"read it")
 	require.Equal(t, 1, strings.Count(p.err.String(), "error:"))
 
 	p = newProgram(t)
@@ -131,7 +132,8 @@ func TestLocateLosesTheConnection(t *testing.T) {
 	require.Contains(t, p.err.String(), "to do: check that ringquery runs")
 }
 
-// TestGetWithoutNumbers verifies that a ring is shown although its objects cannot be counted, unless that was asked for.
+// TestGetWithoutNumbers verifies that a ring is shown although its objects cannot be counted, unless that was asked
+// for.
 func TestGetWithoutNumbers(t *testing.T) {
 	s := serve(t)
 	s.failing = func(req any) error {
@@ -153,7 +155,8 @@ func TestGetWithoutNumbers(t *testing.T) {
 	require.Equal(t, command.Fine, counted.run(t.Context(), s.at("get", "tenants")...), counted.err.String())
 	require.Equal(t, plain.out.String(), counted.out.String())
 	require.Equal(t, "warning: ring tenants is shown without numbers of objects (--count-objects=false omits them): "+
-		"too many objects are counted now: request less at a time: a smaller --chunk-size or fewer objects\n", counted.err.String())
+		"too many objects are counted now: request less at a time: a smaller --chunk-size or fewer objects\n",
+		counted.err.String())
 
 	p := newProgram(t)
 	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("get", "tenants", "--count-objects")...))
@@ -161,13 +164,15 @@ func TestGetWithoutNumbers(t *testing.T) {
 	require.Contains(t, p.err.String(), "error: too many objects are counted now")
 }
 
-// TestWatchTellsProgramsWhoChangedMeanwhile verifies that shards that join or leave while there is no connection are in the next message.
+// TestWatchTellsProgramsWhoChangedMeanwhile verifies that shards that join or leave while there is no connection are in
+// the next message.
 func TestWatchTellsProgramsWhoChangedMeanwhile(t *testing.T) {
 	s := serve(t)
 	ready, dead := pb.ShardState_SHARD_STATE_READY, pb.ShardState_SHARD_STATE_DEAD
 	streams := [][]*pb.WatchRingResponse{
 		{watched(0, "1111111111111111", ready), watched(1, "1111111111111111", ready)},
-		{watched(0, "2222222222222222", dead)}, {watched(0, "1111111111111111", ready)}, {watched(0, "1111111111111111", ready)},
+		{watched(0, "2222222222222222", dead)}, {watched(0, "1111111111111111", ready)},
+		{watched(0, "1111111111111111", ready)},
 	}
 	streams[0][1].Joined = []string{"as the server tells"}
 	s.watch = func(stream pb.DiagnosticsService_WatchRingServer) error {
@@ -204,7 +209,10 @@ func TestWatchTellsProgramsWhoChangedMeanwhile(t *testing.T) {
 // TestAdviceIgnoresTheEnvironment verifies that variables about ringquery are not flags of advise.
 func TestAdviceIgnoresTheEnvironment(t *testing.T) {
 	url := pages(t)
-	for _, set := range []string{"ENDPOINT=127.0.0.1:1", "PLAINTEXT=true", "SERVICE_NAMESPACE=x", "SERVICE_ACCOUNT=x/y", "CA_FILE=/does/not/exist", "SERVER_NAME=x"} {
+	for _, set := range []string{
+		"ENDPOINT=127.0.0.1:1", "PLAINTEXT=true", "SERVICE_NAMESPACE=x", "SERVICE_ACCOUNT=x/y", "CA_FILE=/does/not/exist",
+		"SERVER_NAME=x",
+	} {
 		t.Run(set, func(t *testing.T) {
 			name, value, _ := strings.Cut(set, "=")
 			env := map[string]string{"KUBECTL_RING_" + name: value}
@@ -223,4 +231,41 @@ func TestAdviceIgnoresTheEnvironment(t *testing.T) {
 	p := newProgram(t)
 	require.Equal(t, command.NoAnswer, p.run(t.Context(), "advise", "--metrics", url, "--plaintext", "--server-name", "x"))
 	require.Contains(t, p.err.String(), "--plaintext excludes", "flags are still checked")
+}
+
+// TestEnvironment verifies that variables set the flags about the server, and the command line wins.
+func TestEnvironment(t *testing.T) {
+	s := serve(t)
+
+	p := newProgram(t)
+	p.env = map[string]string{"KUBECTL_RING_ENDPOINT": s.address, "KUBECTL_RING_PLAINTEXT": "true"}
+	require.Equal(t, command.Fine, p.run(t.Context(), "list", "-o", "name"), p.err.String())
+	require.Contains(t, p.out.String(), "example")
+
+	p = newProgram(t)
+	p.env = map[string]string{"KUBECTL_RING_ENDPOINT": s.address, "KUBECTL_RING_PLAINTEXT": "true"}
+	require.Equal(t, command.Fine, p.run(t.Context(), "__completeNoDesc", "get", ""))
+	require.Equal(t, "example\nleaving\n:4\n", p.out.String(), p.err.String())
+
+	p = newProgram(t)
+	p.env = map[string]string{"KUBECTL_RING_ENDPOINT": "127.0.0.1:1"}
+	require.Equal(t, command.Fine, p.run(t.Context(), "list", "--endpoint", s.address, "--plaintext"), p.err.String())
+
+	p = newProgram(t)
+	p.env = map[string]string{"KUBECTL_RING_PLAINTEXT": "perhaps"}
+	require.Equal(t, command.NoAnswer, p.run(t.Context(), "list"))
+	require.Contains(t, p.err.String(), "KUBECTL_RING_PLAINTEXT")
+	require.Contains(t, p.err.String(), "to do: correct or unset the variable")
+
+	// No variable turns off the verification of the server.
+	p = newProgram(t)
+	p.env = map[string]string{"KUBECTL_RING_ENDPOINT": s.address, "KUBECTL_RING_INSECURE_SKIP_TLS_VERIFY": "true"}
+	require.Equal(t, command.NoAnswer, p.run(t.Context(), "list"))
+}
+
+func TestVersionFlag(t *testing.T) {
+	p, q := newProgram(t), newProgram(t)
+	require.Equal(t, command.Fine, p.run(t.Context(), "--version"))
+	require.Equal(t, command.Fine, q.run(t.Context(), "version"))
+	require.Equal(t, q.out.String(), p.out.String())
 }

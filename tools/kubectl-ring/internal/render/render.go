@@ -2,10 +2,15 @@
 package render
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 )
@@ -44,8 +49,8 @@ func (s Style) Paint(text string, colour bool) string {
 // gap separates columns.
 const gap = 3
 
-// Table aligns rows in columns. Flush writes the rows. Columns keep their widths after a flush and only grow, so that a long list
-// can be written in parts. A table is not safe for concurrent use.
+// Table aligns rows in columns. Flush writes the rows. Columns keep their widths after a flush and only grow, so that a
+// long list can be written in parts. A table is not safe for concurrent use.
 type Table struct {
 	// W receives the rows.
 	W io.Writer
@@ -122,7 +127,8 @@ func (t *Table) Flush() error {
 // blocks are the eighths of a character, from zero to seven.
 var blocks = []rune(" ▏▎▍▌▋▊▉")
 
-// Bar draws a fraction from 0 to 1 as a bar. The bar for 1 is width characters long. Any fraction above zero is visible.
+// Bar draws a fraction from 0 to 1 as a bar. The bar for 1 is width characters long. Any fraction above zero is
+// visible.
 func Bar(fraction float64, width int) string {
 	fraction = min(max(fraction, 0), 1)
 
@@ -141,3 +147,23 @@ func Bar(fraction float64, width int) string {
 
 // Percent formats a fraction in percent, with one digit after the decimal point.
 func Percent(fraction float64) string { return fmt.Sprintf("%.1f%%", fraction*100) }
+
+// stable includes every field except absent messages, so that scripts find false, 0, and "" in their fields.
+var stable = protojson.MarshalOptions{EmitDefaultValues: true}
+
+// JSON returns a message as protojson, with the field names of the API in lowerCamelCase. It is compact, because
+// protojson varies its white space on purpose.
+func JSON(message proto.Message) ([]byte, error) {
+	var b bytes.Buffer
+
+	loose, err := stable.Marshal(message)
+	if err == nil {
+		err = json.Compact(&b, loose)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("write the answer: %w", err)
+	}
+
+	return b.Bytes(), nil
+}

@@ -1,6 +1,4 @@
-// Package plot draws figures as SVG: a [result.Series] as a line through the medians, a band from the lowest to the highest round, and
-// a dashed line for the floor; time lines as dots and marks. Pictures follow the light or dark theme of their reader.
-package plot
+package report
 
 import (
 	"bytes"
@@ -19,12 +17,11 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
 
-	"github.com/clusterring/clusterring/tools/load/internal/figure"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 )
 
 const (
-	width, height, stripHeight, headHeight, legendLine vg.Length = 570, 315, 100, 60, 14 // points
+	width, height, legendLine vg.Length = 570, 315, 14 // points
 	// mostPerLine is how many characters of a title have room.
 	mostPerLine = 72
 	// wide is the ratio of the highest to the lowest value from which the vertical axis is logarithmic.
@@ -33,7 +30,6 @@ const (
 	closest = 0.07
 	// zeroAt is the part of the first positive value at which a logarithmic axis shows zero.
 	zeroAt = 0.3
-	ratio  = "×"
 	// pad is what is left free around plots, in points.
 	pad = 10
 )
@@ -53,9 +49,11 @@ var themes = []struct {
 	dark  string
 }{{ground, "#0F172A"}, {ink, "#CBD5E1"}, {lines, "#283548"}, {blue, "#60A5FA"}, {band, "#1E3A6E"}, {brown, "#FBBF24"}}
 
-// SVG returns the plot of a series. The result does not depend on the order of the points. Points without a value are omitted. It returns
-// an error if no point remains, or if a figure is negative or not finite.
-func SVG(s *result.Series) (string, error) {
+// picture returns the plot of a series as SVG: a line through the medians, a band from the lowest to the highest round,
+// and a dashed line for the floor. It follows the light or dark theme of its reader. The result does not depend on the
+// order of the points. Points without a value are omitted. It returns an error if no point remains, or if a figure is
+// negative or not finite.
+func picture(s *result.Series) (string, error) {
 	points := slices.DeleteFunc(slices.Clone(s.Points), func(p result.Point) bool { return len(p.Values) == 0 })
 	slices.SortStableFunc(points, func(a, b result.Point) int { return cmp.Compare(a.X, b.X) })
 
@@ -69,7 +67,8 @@ func SVG(s *result.Series) (string, error) {
 		}
 
 		m, l, h := result.Spread(p.Values)
-		median, low, high = append(median, plotter.XY{X: p.X, Y: m}), append(low, plotter.XY{X: p.X, Y: l}), append(high, plotter.XY{X: p.X, Y: h})
+		median, low, high = append(median, plotter.XY{X: p.X, Y: m}), append(low, plotter.XY{X: p.X, Y: l}),
+			append(high, plotter.XY{X: p.X, Y: h})
 
 		if f, _, _ := result.Spread(p.Floor); !math.IsNaN(f) {
 			floor = append(floor, plotter.XY{X: p.X, Y: f})
@@ -103,59 +102,7 @@ func SVG(s *result.Series) (string, error) {
 		legend(p, "median of the floor in the same rounds", below)
 	}
 
-	return svg(s.Title, nil, height, p), nil
-}
-
-// Timelines returns a picture of what happened in several periods, one below the other: a dot for each delay, at the time when it began, and a mark
-// for each move. It returns an error if there is no period, or if one contains a figure that cannot be drawn.
-func Timelines(title string, periods []*result.Timeline) (string, error) {
-	if len(periods) == 0 {
-		return "", fmt.Errorf("draw %q: no time lines", title)
-	}
-
-	head, all := empty(title), make([]*plot.Plot, 0, len(periods))
-	head.HideAxes()
-
-	for i, t := range periods {
-		if !(t.Period > 0) || math.IsInf(t.Period, 0) {
-			return "", fmt.Errorf("draw %q: %q has no period: %v", title, t.Title, t.Period)
-		}
-
-		p := empty(t.Title)
-		p.X.Min, p.X.Max = 0, t.Period
-		p.Y.Min, p.Y.Max = leastDelay, mostDelay
-		p.X.Tick.Marker, p.Y.Tick.Marker = labels{plot.DefaultTicks{}, " s"}, plot.ConstantTicks{
-			{Value: leastDelay, Label: "0.01 s"}, {Value: 1, Label: "1 s"}, {Value: mostDelay, Label: "100 s"},
-		}
-		p.Y.Scale = logarithmic{leastDelay}
-
-		delays, moves := make(plotter.XYs, 0, len(t.Delays)), make(plotter.XYs, 0, len(t.Moves))
-
-		for _, d := range t.Delays {
-			if math.IsNaN(d.At) || math.IsNaN(d.Took) || d.Took < 0 {
-				return "", fmt.Errorf("draw %q: %q has a delay that cannot be drawn: %v", title, t.Title, d)
-			}
-
-			delays = append(delays, plotter.XY{X: tenth(min(max(d.At, 0), t.Period)), Y: two(min(max(d.Took, leastDelay), mostDelay))})
-		}
-
-		for _, at := range t.Moves {
-			moves = append(moves, plotter.XY{X: tenth(min(max(at, 0), t.Period)), Y: leastDelay})
-		}
-
-		dots := &plotter.Scatter{XYs: distinct(delays), GlyphStyle: draw.GlyphStyle{Color: blue, Radius: 1.5, Shape: draw.BoxGlyph{}}}
-		marks := &plotter.Scatter{XYs: distinct(moves), GlyphStyle: draw.GlyphStyle{Color: brown, Radius: 4, Shape: draw.PlusGlyph{}}}
-		p.Add(dots, marks)
-
-		if i == 0 {
-			legend(head, "a change of an object: when, and how long until the work on it was done", dots)
-			legend(head, "a move of an object", marks)
-		}
-
-		all = append(all, p)
-	}
-
-	return svg(title, head, stripHeight, all...), nil
+	return svg(s.Title, p), nil
 }
 
 // legend adds a line to what stands between the title and the area of the axes.
@@ -163,24 +110,6 @@ func legend(p *plot.Plot, text string, thumbs ...plot.Thumbnailer) {
 	p.Legend.Add(text, thumbs...)
 	p.Legend.YOffs += legendLine
 	p.Title.Padding += legendLine
-}
-
-// leastDelay and mostDelay are the delays that time lines show, in seconds. Others are drawn at the edge.
-const leastDelay, mostDelay = 0.01, 100.0
-
-// tenth and two round, so that what lies at one place is drawn once: to 0.1, and to two digits.
-func tenth(v float64) float64 { return math.Round(v*10) / 10 }
-
-func two(v float64) float64 {
-	power := math.Pow(10, 1-math.Floor(math.Log10(v)))
-
-	return math.Round(v*power) / power
-}
-
-func distinct(points plotter.XYs) plotter.XYs {
-	slices.SortFunc(points, func(a, b plotter.XY) int { return cmp.Or(cmp.Compare(a.X, b.X), cmp.Compare(a.Y, b.Y)) })
-
-	return slices.Compact(points)
 }
 
 // empty returns a plot with nothing but a title and a grid.
@@ -208,15 +137,15 @@ func empty(title string) *plot.Plot {
 	return p
 }
 
-// horizontal makes the axis logarithmic, because what a cost grows with does so by factors. Its ticks are where something was measured, from
-// the right, since the largest has the most to say.
+// horizontal makes the axis logarithmic, because what a cost grows with does so by factors. Its ticks are where
+// something was measured, from the right, since the largest has the most to say.
 func horizontal(p *plot.Plot, points []result.Point) {
 	first := slices.IndexFunc(points, func(p result.Point) bool { return p.X > 0 })
 	p.X.Min, p.X.Max = points[0].X, points[len(points)-1].X
 
 	if first < 0 || p.X.Min == p.X.Max {
 		p.X.Min, p.X.Max = p.X.Min-0.5, p.X.Max+0.5
-		p.X.Tick.Marker = plot.ConstantTicks{{Value: points[0].X, Label: figure.Number(points[0].X)}}
+		p.X.Tick.Marker = plot.ConstantTicks{{Value: points[0].X, Label: result.Number(points[0].X)}}
 
 		return
 	}
@@ -234,24 +163,24 @@ func horizontal(p *plot.Plot, points []result.Point) {
 	next := math.Inf(1)
 	for _, point := range slices.Backward(points) {
 		if at := scale.Normalize(p.X.Min, p.X.Max, point.X); next-at >= closest {
-			ticks, next = append(ticks, plot.Tick{Value: point.X, Label: figure.Number(point.X)}), at
+			ticks, next = append(ticks, plot.Tick{Value: point.X, Label: result.Number(point.X)}), at
 		}
 	}
 
 	p.X.Tick.Marker = ticks
 }
 
-// vertical begins at zero, so that heights can be compared; at 1 for ratios above it, of which 1 is the ideal. Only what differs by large
-// factors is drawn logarithmically.
+// vertical begins at zero, so that heights can be compared; at 1 for ratios above it, of which 1 is the ideal. Only
+// what differs by large factors is drawn logarithmically.
 func vertical(p *plot.Plot, values plotter.XYs, unit string) {
 	_, _, lowest, most := plotter.XYRange(values)
 	p.Y.Min, p.Y.Max = 0, most
-	p.Y.Tick.Marker = labels{plot.DefaultTicks{}, ""}
+	p.Y.Tick.Marker = labels{plot.DefaultTicks{}}
 
 	switch {
 	case lowest > 0 && most/lowest >= wide:
 		p.Y.Min, p.Y.Max = math.Pow(10, math.Floor(math.Log10(lowest))), math.Pow(10, math.Ceil(math.Log10(most)))
-		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, labels{plot.LogTicks{Prec: -1}, ""}
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, labels{plot.LogTicks{Prec: -1}}
 		p.Y.Label.Text += " (logarithmic)"
 	case unit == ratio && lowest >= 1:
 		p.Y.Min, p.Y.Max = 1, max(most, 1.1)
@@ -270,19 +199,15 @@ func (l logarithmic) Normalize(lowest, most, x float64) float64 {
 	return math.Log(x/lowest) / math.Log(most/lowest)
 }
 
-// labels formats the labels of ticks as [figure.Number] does, with a unit.
-type labels struct {
-	plot.Ticker
-
-	unit string
-}
+// labels formats the labels of ticks as [result.Number] does.
+type labels struct{ plot.Ticker }
 
 // Ticks returns the ticks between two values.
 func (l labels) Ticks(lowest, most float64) []plot.Tick {
 	all := l.Ticker.Ticks(lowest, most)
 	for i := range all {
 		if all[i].Label != "" {
-			all[i].Label = figure.Number(math.Round(all[i].Value*1e9)/1e9) + l.unit
+			all[i].Label = result.Number(math.Round(all[i].Value*1e9) / 1e9)
 		}
 	}
 
@@ -315,39 +240,22 @@ func wrapped(title string) string {
 	return b.String()
 }
 
-// svg draws plots of the given height one below the other, and nothing or a head above them. Fixed colors become variables, which the style of the
-// picture sets for both themes. The title is for those who cannot see it.
-func svg(title string, head *plot.Plot, each vg.Length, plots ...*plot.Plot) string {
-	rows := make([][]*plot.Plot, len(plots))
-	for i := range plots {
-		rows[i] = plots[i : i+1]
-	}
-
-	above := vg.Length(0)
-	if head != nil {
-		above = headHeight
-	}
-
-	canvas := vgsvg.New(width, above+each*vg.Length(len(plots)))
+// svg draws a plot. Fixed colors become variables, which the style of the picture sets for both themes. The title is
+// for those who cannot see it.
+func svg(title string, p *plot.Plot) string {
+	canvas := vgsvg.New(width, height)
 	whole := draw.New(canvas)
 	whole.SetColor(ground)
 	whole.Fill(whole.Path())
-
-	if head != nil {
-		head.Draw(draw.Crop(whole, pad, -pad, whole.Max.Y-above, -pad))
-	}
-
-	tiles := draw.Tiles{Rows: len(plots), Cols: 1, PadTop: pad, PadBottom: pad, PadLeft: pad, PadRight: 2 * pad, PadY: pad}
-	for i, row := range plot.Align(rows, tiles, draw.Crop(whole, 0, 0, 0, -above)) {
-		plots[i].Draw(row[0])
-	}
+	p.Draw(draw.Crop(whole, pad, -2*pad, pad, -pad))
 
 	var out bytes.Buffer
 
 	_, _ = canvas.WriteTo(&out) // a buffer takes everything
 
 	start, body, _ := strings.Cut(out.String(), "xlink\">\n")
-	body = strings.ReplaceAll(body, "font-family:Liberation Sans", "font-family:Liberation Sans,Arial,sans-serif") // equally wide
+	// Arial is as wide.
+	body = strings.ReplaceAll(body, "font-family:Liberation Sans", "font-family:Liberation Sans,Arial,sans-serif")
 	light, night := "", ""
 
 	for _, c := range themes {
@@ -356,7 +264,8 @@ func svg(title string, head *plot.Plot, each vg.Length, plots ...*plot.Plot) str
 		light, night = light+"--c"+hex[1:]+":"+hex+";", night+"--c"+hex[1:]+":"+c.dark+";"
 	}
 
-	return start + "xlink\">\n<title>" + html.EscapeString(title) + "</title>\n<style>svg{" + light + "}@media(prefers-color-scheme:dark){svg{" + night + "}}</style>\n" + body
+	return start + "xlink\">\n<title>" + html.EscapeString(title) + "</title>\n<style>svg{" + light +
+		"}@media(prefers-color-scheme:dark){svg{" + night + "}}</style>\n" + body
 }
 
 func init() { plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"} }

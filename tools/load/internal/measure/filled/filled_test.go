@@ -16,7 +16,9 @@ func TestTimesOfTheFirstTheMarkedAndTheLastObject(t *testing.T) {
 		clock.SetTime(time.Unix(int64(i)+1, 0))
 		now.add()
 	}
-	require.Equal(t, times{clock: clock, marked: 2, seen: 3, first: time.Unix(1, 0), mark: time.Unix(2, 0), last: time.Unix(3, 0)}, now)
+	require.Equal(t, times{
+		clock: clock, marked: 2, seen: 3, first: time.Unix(1, 0), mark: time.Unix(2, 0), last: time.Unix(3, 0),
+	}, now)
 }
 
 func TestOneAfterTheOtherTakesTheSum(t *testing.T) {

@@ -20,7 +20,9 @@ func TestHistory(t *testing.T) {
 	see := func(after time.Duration, kind objects.Kind, name, version, shard string) {
 		clk.SetTime(began.Add(after))
 
-		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version, Labels: map[string]string{"shard": shard}}}
+		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Name: name, ResourceVersion: version, Labels: map[string]string{"shard": shard},
+		}}
 		h.see(watch.Modified, kind, o)
 	}
 	see(time.Second, objects.Websites, "a", "1", "old") // asked for
