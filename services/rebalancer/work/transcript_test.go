@@ -213,7 +213,7 @@ func (p *player) grant(name, shard string) {
 	require.Equal(p, Moving, e.phase, "no worker has %s", name)
 
 	if e.holds != shard {
-		p.report(name, []string{"blocked", "for", "permit", shard})
+		p.report(name, []string{"blocked", "v" + e.object.ResourceVersion, shard, "for", "permit", shard})
 
 		if p.table.move(e, Taken); e.phase == Moving {
 			require.True(p, p.table.takeTurn(e))
