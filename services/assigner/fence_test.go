@@ -403,6 +403,7 @@ func TestFenceOfADeletedRing(t *testing.T) {
 	eventually(t, func() bool {
 		err := f.Client.Get(t.Context(), client.ObjectKey{Name: contract.FenceName(f.name)},
 			&admissionregistrationv1.ValidatingAdmissionPolicyBinding{})
+
 		return apierrors.IsNotFound(err)
 	}, "the fence goes with the ring")
 }

@@ -253,6 +253,7 @@ func (r *Reach) call(ctx context.Context, ring string) (unreached string, known 
 	default:
 		log.FromContext(ctx).V(1).Info("Whether calls of the API server arrive is not known", "err",
 			withoutSecrets(err.Error()))
+
 		return "", false
 	}
 }

@@ -1,7 +1,6 @@
 package registration
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -256,36 +255,44 @@ func (r *Reconciler) register(
 	}
 
 	if found != nil {
-		return "", cmp.Or(r.restore(ctx, kindConfiguration, nil, nil, want, func() error { return r.create(ctx, want) }),
-			r.injected(want))
+		create := func() error { return r.create(ctx, want) }
+		if err := r.restore(ctx, wanted{kind: kindConfiguration, object: want}, create); err != nil {
+			return "", err
+		}
+
+		return "", r.injected(want)
 	}
 
 	next := merge(have, want, r.Restores.Same(want.Name, want))
-	if err := r.restore(ctx, kindConfiguration, have, next, want, nil); err != nil {
+	if err := r.restore(ctx, wanted{kindConfiguration, want, have, next}, nil); err != nil {
 		return "", err
 	}
 
 	return r.note(next, want), r.injected(next)
 }
 
-// restore brings an object into the state next if it is not in that state, or creates it if have is nil: it is not in
-// the cache.
-func (r *Reconciler) restore(
-	ctx context.Context, kind string, have, next, want client.Object, create func() error,
-) error {
-	name := want.GetName()
-	if have == nil {
-		return r.Restores.Write(name, want,
-			"somebody keeps deleting "+kind+" "+name+", or the label "+contract.LabelClusterRing+" of it", create)
+// wanted is an object as the ring wants it. have is the one in the cache, nil if there is none, and next is what it
+// becomes.
+type wanted struct {
+	kind               string
+	object, have, next client.Object
+}
+
+// restore brings an object into the state that it should have, if it is not in that state, or creates it.
+func (r *Reconciler) restore(ctx context.Context, w wanted, create func() error) error {
+	name := w.object.GetName()
+	if w.have == nil {
+		return r.Restores.Write(name, w.object,
+			"somebody keeps deleting "+w.kind+" "+name+", or the label "+contract.LabelClusterRing+" of it", create)
 	}
 
-	if equality.Semantic.DeepEqual(have, next) {
+	if equality.Semantic.DeepEqual(w.have, w.next) {
 		return nil
 	}
 
-	who, what := kit.Changed(have, next, kind, r.Status.Owner)
+	who, what := kit.Changed(w.have, w.next, w.kind, r.Status.Owner)
 
-	return r.Restores.Write(name, want, who+keepsChanging+what, func() error { return r.update(ctx, kind, next) })
+	return r.Restores.Write(name, w.object, who+keepsChanging+what, func() error { return r.update(ctx, w.kind, w.next) })
 }
 
 func (r *Reconciler) update(ctx context.Context, kind string, next client.Object) error {
@@ -650,7 +657,7 @@ func (r *Reconciler) bind(ctx context.Context, want *admissionregistrationv1.Val
 
 	switch {
 	case apierrors.IsNotFound(err):
-		return r.restore(ctx, want.Kind, nil, nil, want, func() error { return r.fenceNew(ctx, want) })
+		return r.restore(ctx, wanted{kind: want.Kind, object: want}, func() error { return r.fenceNew(ctx, want) })
 	case err != nil:
 		return fmt.Errorf("read ValidatingAdmissionPolicyBinding %s: %w", want.Name, err)
 	}
@@ -659,7 +666,7 @@ func (r *Reconciler) bind(ctx context.Context, want *admissionregistrationv1.Val
 	next.OwnerReferences, next.Spec = want.OwnerReferences, want.Spec
 	next.Labels = added(have.Labels, want.Labels)
 
-	return permission(want.Name, r.restore(ctx, want.Kind, have, next, want, nil))
+	return permission(want.Name, r.restore(ctx, wanted{want.Kind, want, have, next}, nil))
 }
 
 // fenceNew creates a binding, with server-side apply: RBAC can restrict that by name. One that exists without its label

@@ -112,6 +112,7 @@ func TestLeavingMovesFewOtherPartitions(t *testing.T) {
 				others++
 			}
 		}
+
 		if len(shards) <= 3 {
 			require.Zero(t, others)
 		}

@@ -215,6 +215,7 @@ func TestLeasesOfRingsThatDoNotExist(t *testing.T) {
 	}
 	renewal := func(i int) error {
 		at := metav1.NowMicro().Format(metav1.RFC3339Micro)
+
 		return plane.Client.Patch(t.Context(), stray(i),
 			client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, at)))
 	}
