@@ -445,6 +445,7 @@ func TestRingTellsOfLeaseThatCannotBeTaken(t *testing.T) {
 	}, patience, interval, "the Lease was never taken")
 	require.Eventually(t, func() bool { // at first it may count the Lease as its cache still has it
 		available, ready = w.conditions()
+
 		return strings.HasPrefix(available.Message,
 			"1 of 2 shards available, 1 without their Lease; Leases in all namespaces count")
 	}, patience, interval, "the ring tells what is over")

@@ -43,6 +43,7 @@ func TestWorkedExample(t *testing.T) {
 // longestKey has the maximum number of characters in each part that an API server admits for a custom resource.
 func longestKey() Key {
 	subdomain := strings.Repeat("custom-resource-", 16)[:253]
+
 	return Key{Group: subdomain, Kind: strings.Repeat("Kind", 16)[:63], Namespace: strings.Repeat("team-", 13)[:63],
 		Name: subdomain}
 }

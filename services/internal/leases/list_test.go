@@ -154,6 +154,7 @@ func TestLargeLeasesAreReadInParts(t *testing.T) {
 	source := leases.Source(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			var list coordinationv1.LeaseList
+
 			return &list, c.List(ctx, &list, &client.ListOptions{Namespace: namespace, Limit: opts.Limit,
 				Continue: opts.Continue, Raw: &opts})
 		},

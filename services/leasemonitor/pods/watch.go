@@ -319,6 +319,7 @@ func (w *Watch) saw(ctx context.Context, obj any) {
 	if err := w.reads.List(ctx, leases, client.InNamespace(p.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		ctrllog.FromContext(ctx).Error(err, "Cannot list the Leases of a Pod that has ended: they are looked at when they "+
 			"expire", "namespace", p.Namespace, "pod", p.Name)
+
 		return
 	}
 

@@ -104,6 +104,7 @@ func (r *Reconciler) collect(ctx context.Context, judged *judgement) error {
 
 // remove deletes the Lease unless it has changed.
 func remove(ctx context.Context, writer client.Writer, l *coordinationv1.Lease) error {
+	//nolint:wrapcheck // by did
 	return writer.Delete(ctx, l, client.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion})
 }
 
@@ -164,6 +165,7 @@ func (r *Reconciler) somebodyWaits(ctx context.Context, judged *judgement, now t
 	if err != nil {
 		ctrllog.FromContext(ctx).Error(err, "Cannot look for Pods that wait for a slot: the Lease is taken at once",
 			"ring", judged.ring())
+
 		return false
 	}
 
