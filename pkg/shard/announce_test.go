@@ -29,7 +29,7 @@ func (f *fixture) said(s *Shard) string {
 }
 
 // What a shard finds when it starts determines whether moves of its objects may be in progress. It announces how long
-// it waits for their end. Whoever has read the hold-off of a predecessor may rely on that.
+// it waits for their end. Everyone who has read the hold-off of a predecessor may rely on that.
 func TestHoldOff(t *testing.T) {
 	at := metav1.NewMicroTime(time.Unix(1_700_000_000, 0))
 	lease := func(holder string, held time.Duration) *coordinationv1.LeaseSpec {
@@ -108,7 +108,7 @@ func TestHoldOff(t *testing.T) {
 	}
 }
 
-// The Lease of a shard that has the name of its Pod names none, whoever had it before, and each renewal says anew which
+// The Lease of a shard that has the name of its Pod names none, no matter who had it before, and each renewal says anew which
 // uid the Pod has.
 func TestTheLeaseNamesThePodThatHasRenewedIt(t *testing.T) {
 	f := newFixture(t)
@@ -239,7 +239,7 @@ func TestNamespacesThatAManagerWatches(t *testing.T) {
 	}
 }
 
-// Whoever has read that the shard does not watch a namespace relies on the hold-off of a process that does.
+// Everyone who has read that the shard does not watch a namespace relies on the hold-off of a process that does.
 func TestProcessThatWatchesMoreThanItsPredecessorHoldsOff(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before, now []string
@@ -272,7 +272,7 @@ func TestProcessThatWatchesMoreThanItsPredecessorHoldsOff(t *testing.T) {
 	}
 }
 
-// stopping reports whether the shard's Lease says that it stops.
+// stopping reports whether the shard's Lease announces its stop.
 func (f *fixture) stopping(s *Shard) bool {
 	f.Helper()
 
@@ -306,7 +306,7 @@ func TestAShardThatStopsWorksUntilItsObjectsAreDrained(t *testing.T) {
 	receive(f, told, "it works")
 
 	p.cancel()
-	f.eventually("the Lease says that it stops", func() bool { return f.stopping(s) })
+	f.eventually("the Lease reports that it stops", func() bool { return f.stopping(s) })
 	renewed := f.lease(s).Spec.RenewTime
 	f.eventually("each renewal says it", func() bool {
 		lease := f.lease(s)
@@ -353,7 +353,7 @@ func TestAShardThatNobodyDrainsStops(t *testing.T) {
 }
 
 // The process that waits for a slot takes over what is not drained yet.
-func TestAShardThatStopsGivesItsSlotToWhoeverBeginsToWaitForIt(t *testing.T) {
+func TestAShardThatStopsGivesItsSlotToThePodThatBeginsToWaitForIt(t *testing.T) {
 	f := newFixture(t)
 	s := f.claim(f.slotOptions("pod-a", 1)).got()
 	p, told := f.startUntilDrained(s)
@@ -361,7 +361,7 @@ func TestAShardThatStopsGivesItsSlotToWhoeverBeginsToWaitForIt(t *testing.T) {
 	receive(f, told, "it works")
 
 	p.cancel()
-	f.eventually("the Lease says that it stops", func() bool { return f.stopping(s) })
+	f.eventually("the Lease reports that it stops", func() bool { return f.stopping(s) })
 
 	next := f.claim(f.slotOptions("pod-b", 1)).got()
 	require.Equal(t, s.Name(), next.Name())
@@ -399,7 +399,7 @@ func TestAShardThatStopsWaitsForItsWorkers(t *testing.T) {
 	f.label(cm, s.drainKey, "shard-1")
 	f.eventually("the drain was seen", s.guard.draining)
 	p.cancel()
-	f.eventually("the Lease says that it stops", func() bool { return f.stopping(s) })
+	f.eventually("the Lease reports that it stops", func() bool { return f.stopping(s) })
 	clk.ahead.Store(int64(drainStalled + time.Second))
 
 	for range 5 {

@@ -259,8 +259,8 @@ func TestASlotIsReleasedIfNobodyWaitsForIt(t *testing.T) {
 	require.NotContains(t, f.lease(s).Annotations, contract.AnnotationOffered)
 }
 
-// TestASlotIsReleasedIfWhoeverWaitsDoesNotTakeIt has a standby that was killed.
-func TestASlotIsReleasedIfWhoeverWaitsDoesNotTakeIt(t *testing.T) {
+// TestASlotIsReleasedIfTheWaitingPodDoesNotTakeIt has a standby that was killed.
+func TestASlotIsReleasedIfTheWaitingPodDoesNotTakeIt(t *testing.T) {
 	f := newFixture(t)
 	s := f.claim(f.slotOptions("pod-a", 1)).got()
 	p := f.runs(s, ignore)
@@ -351,7 +351,7 @@ func TestASlotThatWasTakenEndsTheTerm(t *testing.T) {
 	require.ErrorIs(t, s.term.lost(), ErrLost)
 }
 
-// Whoever takes a slot within the hold-off of its holder has to hold off too: a rebalancer may have seen the Lease
+// Everyone who takes a slot within the hold-off of its holder has to hold off too: a rebalancer may have seen the Lease
 // free, and still write. This is so if the answer to the write was lost that has taken the slot.
 func TestASlotThatWasFreeLatelyStaysUnsettled(t *testing.T) {
 	for name, held := range map[string]time.Duration{"lately": minHoldOff / 2, "long ago": 2 * minHoldOff} {

@@ -42,10 +42,10 @@ import (
 //	L5  A Lease that this shard did not hold continuously is used only after the hold-off, even if it was deleted and
 //	    recreated.
 //	L6  The Lease announces the hold-off from the write that takes it. A longer hold-off that a predecessor has announced
-//	    is kept, and announced, until it has passed once: whoever has read it may rely on it.
+//	    is kept, and announced, until it has passed once: everyone who has read it may rely on it.
 //	L7  The Lease of a slot is lost when it names another Pod, even if its holder, the slot, is the same.
 //	L8  A process waits for the hold-off if its predecessor has announced other namespaces than it does, even if the
-//	    Lease was held all the time: whoever has read there that the shard does not watch a namespace may rely on it for
+//	    Lease was held all the time: everyone who has read there that the shard does not watch a namespace may rely on it for
 //	    that long.
 //
 // Leader election calls the methods that read and write from one goroutine.

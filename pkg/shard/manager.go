@@ -245,7 +245,7 @@ func (m *Manager) replaceElection(o *manager.Options) (err error) {
 	return err
 }
 
-// work returns a context for a runnable, which ends when manager or shard stops, and a function that says that it has
+// work returns a context for a runnable, which ends when manager or shard stops, and a function that reports that it has
 // ended.
 func (m *Manager) work(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -504,7 +504,7 @@ func (m *Manager) prepare(ctx context.Context) error {
 		return context.Cause(filled)
 	}
 
-	// The kinds can be served, and permitted, later; until then, whoever has the objects keeps them.
+	// The kinds can be served, and permitted, later; until then, the shard that has the objects keeps them.
 	m.prepared.Store(m.retry(ctx, func() error {
 		return errors.Join(m.shard.canList(ctx), m.cache.inform(ctx, true, watched))
 	}))

@@ -32,7 +32,7 @@ const (
 	noteOfSuspect, noteOfWork = ".suspect", ".work" // in the order in which they are read
 )
 
-// poison holds back objects whose reconciles end the process. Whoever has such an object would be restarted again and
+// poison holds back objects whose reconciles end the process. A shard with such an object would be restarted again and
 // again, and its objects, the poison among them, would move to another shard.
 //
 //	O1  A note in shared memory names each object that the process is working on. If the process ends by itself, the
@@ -41,7 +41,7 @@ const (
 //	O2  Suspects are reconciled one at a time, until the reconcile returns. So when a process ends once more, at most one
 //	    of them was worked on.
 //	O3  That one is held back. An annotation on the object says so to whichever shard gets it next. It contains a digest
-//	    of the object, and has no effect when the object has changed. Whoever removes it releases the object.
+//	    of the object, and has no effect when the object has changed. Everyone who removes it releases the object.
 //
 // Rejected alternative: notes in the Lease. A reconcile that ends the process at once would need a write to the API
 // server before it begins.

@@ -255,7 +255,7 @@ func TestLeaseNamesTheNamespacesOfTheManager(t *testing.T) {
 	require.Equal(t, "default,"+f.namespace, contract.Namespaces(lease.Annotations, lease.Spec.RenewTime.Time))
 }
 
-// A version that may not read one more kind takes nothing: whoever has the objects keeps them.
+// A version that may not read one more kind takes nothing: the shard that has the objects keeps them.
 func TestVersionThatCannotFillItsCachesTakesNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		kinds  shard.Kinds

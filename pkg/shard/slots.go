@@ -26,7 +26,7 @@ import (
 // A slot is a shard's name that outlives Pods. Its Lease names the slot as the holder, and in an annotation the Pod
 // that runs it. It passes from one Pod to the next in one write, on the condition that the Lease has not changed:
 //
-//	S1  The Pod that stops offers its slot after its last worker has ended. Whoever takes it may work at once: the Lease
+//	S1  The Pod that stops offers its slot after its last worker has ended. The Pod that takes it may work at once: the Lease
 //	    was never free, so nobody has taken an object from the slot.
 //	S2  A Lease that nobody has renewed for one and a half times its duration, as this process has measured, belongs to a
 //	    process whose workers have ended: T3. The lease monitor takes it half a duration later.
@@ -62,7 +62,7 @@ type pod struct {
 	uid  types.UID
 }
 
-// wrote reports whether the Lease says that this Pod wrote it, as far as the uids are known.
+// wrote reports whether this Pod wrote the Lease, as far as the uids are known.
 func (p pod) wrote(lease *coordinationv1.Lease) bool {
 	if lease.Annotations[contract.AnnotationPod] != p.name {
 		return false

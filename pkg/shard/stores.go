@@ -121,7 +121,7 @@ func (s *stores) mapped(mapper meta.RESTMapper, kinds ...schema.GroupVersionKind
 }
 
 // of returns the stores that can show objects of a resource in a namespace; an empty one stands for all. The error is
-// errUndeclared, or says that the resource may be that of a kind that cannot be looked up now.
+// errUndeclared, or reports that the resource may be that of a kind that cannot be looked up now.
 func (s *stores) of(resource schema.GroupResource, namespace string) ([]*store, error) {
 	s.mu.Lock()
 

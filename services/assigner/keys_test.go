@@ -154,7 +154,7 @@ func TestChildrenOfShards(t *testing.T) {
 		"a shard that has released its Lease gets nothing")
 }
 
-// A child that somebody else creates waits only while objects of its owner's resource may move. The status says that of
+// A child that somebody else creates waits only while objects of its owner's resource may move. The status says so of
 // each resource alone, whatever keeps the ring from converging; TestBadResourceKeepsNoOtherFromConverging shows what it
 // says.
 func TestChildrenWaitForTheirOwnersResourceOnly(t *testing.T) {

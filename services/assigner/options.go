@@ -65,8 +65,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 			"all calls over one connection, so reconnecting spreads them over the replicas; 0 for never")
 
 	fs.StringVar(&o.clientCAFile, "client-ca-file", "",
-		"PEM `file` with the CA certificates of API servers, read again when it changes: whoever calls the webhook needs "+
-			"a client certificate that one of them has signed. By default, whoever knows the path in a webhook configuration "+
+		"PEM `file` with the CA certificates of API servers, read again when it changes: everyone who calls the webhook needs "+
+			"a client certificate that one of them has signed. By default, everyone who knows the path in a webhook configuration "+
 			"may call")
 
 	fs.StringVar(&o.mode, "webhook-mode", modeService, "how API servers reach the webhook: service or url")

@@ -170,7 +170,7 @@ func TestMissingResource(t *testing.T) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: shop.Group, Resource: "webshops"})
 	})
 	eventually(t, func() bool { return f.reason() == "False ResourcesMissing" },
-		"the condition says that a resource is missing")
+		"the condition reports that a resource is missing")
 	require.Contains(t, message(), "webshops."+shop.Group)
 	require.NotContains(t, message(), "websites")
 
@@ -202,7 +202,7 @@ func TestMissingResource(t *testing.T) {
 			r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "nowhere.example.org", Resource: "things"})
 		})
 		eventually(t, func() bool { return f.reason() == "False ResourcesMissing" },
-			"the condition says that a resource is missing")
+			"the condition reports that a resource is missing")
 		require.Contains(t, message(), "things.nowhere.example.org")
 		f.serve(schema.GroupVersionKind{Group: "nowhere.example.org", Version: "v1", Kind: "Thing"})
 		eventually(t, func() bool { return f.reason() == "True Registered" }, "nothing is missing any more")
@@ -219,7 +219,7 @@ func TestResourceThatGoes(t *testing.T) {
 	// It takes until the assigner looks again, and before that until the API server has removed what it served.
 	require.Eventually(t, func() bool { return f.reason() == "False ResourcesMissing" && f.rules() == 1 }, 3*patience,
 		interval,
-		"the condition says that a resource is missing")
+		"the condition reports that a resource is missing")
 	require.Contains(t, f.ring().Status.Conditions[0].Message, crd.Name)
 
 	f.serve(f.kind)
@@ -332,7 +332,7 @@ func TestContestedWebhook(t *testing.T) {
 		})
 
 	eventually(t, func() bool { return f.reason() == "False ChangedByOthers" },
-		"the ring says that others change its webhook")
+		"the ring reports that others change its webhook")
 	require.Contains(t, f.registration(), "meddler")
 	require.Contains(t, f.registration(), "webhooks["+contract.WebhookName+"].rules")
 	require.Contains(t, f.registration(), "webhooks["+contract.WebhookName+"].timeoutSeconds")

@@ -394,7 +394,7 @@ func pem(t *testing.T, c *x509.Certificate) []byte {
 	return encoded
 }
 
-// served returns the certificate that is served, whoever signed it.
+// served returns the certificate that is served, no matter who signed it.
 func served(t *testing.T, r *replica) *x509.Certificate {
 	t.Helper()
 

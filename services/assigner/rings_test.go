@@ -229,7 +229,7 @@ func (c *caller) post(t *testing.T, path string) (status int, body string) {
 	return res.StatusCode, string(all)
 }
 
-// Whoever reaches the port of the webhook learns nothing, and calls of the API server are answered: by replicas that
+// Everyone who reaches the port of the webhook learns nothing, and calls of the API server are answered: by replicas that
 // start at the same time, after a restart, and after the configuration, which keeps the secret, was deleted or
 // replaced.
 func TestStrangersLearnNothing(t *testing.T) {

@@ -56,7 +56,7 @@ func (o *options) addFlags(flags *pflag.FlagSet) {
 		"give up a shard as soon as the kubelet reports that its Pod has ended, in the namespaces that rings name in spec.shardNamespaces; "+
 			"this needs the permission to list and watch Pods there (ClusterRole clusterring:leasemonitor-pods)")
 	flags.BoolVar(&o.shardMetrics, "shard-metrics", o.shardMetrics,
-		"export metrics of each shard under the names of kubernetes-controller-sharding: whoever may create Leases in the namespaces of shards adds time series")
+		"export metrics of each shard under the names of kubernetes-controller-sharding: everyone who may create Leases in the namespaces of shards adds time series")
 }
 
 const long = `leasemonitor monitors the Leases of shards: is each shard alive?

@@ -110,7 +110,7 @@ func TestParameterOfAFence(t *testing.T) {
 	require.NoError(t, stop())
 }
 
-// TestStatusDoesNotChangeAFence: whoever writes the status of a ring does not decide who may write its objects. The
+// TestStatusDoesNotChangeAFence: a writer of a ring's status does not decide who may write its objects. The
 // Leases say which Pod runs which shard.
 func TestStatusDoesNotChangeAFence(t *testing.T) {
 	w := newWorld(t)

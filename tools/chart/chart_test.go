@@ -389,7 +389,7 @@ var program = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(path)), err
 })
 
-// helm runs Helm, without the settings of whoever runs the test, and returns its output, and its errors as an error.
+// helm runs Helm, without the settings of the user who runs the test, and returns its output, and its errors as an error.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 
@@ -574,7 +574,7 @@ func (r release) refused(all objects) {
 		}
 	}
 
-	require.NoError(r, r.helm("rollback", "clusterring", "7"), "whoever has changed their mind")
+	require.NoError(r, r.helm("rollback", "clusterring", "7"), "for an administrator who has changed their mind")
 	require.NoError(r, r.client.Delete(r.Context(), ring))
 	r.guarded(all["Namespace sharding-system"], false)
 }

@@ -320,7 +320,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// TestProgramsOfDocsCompile: whoever copies a whole program from docs/sharding-your-controller.md gets one that compiles.
+// TestProgramsOfDocsCompile: everyone who copies a whole program from docs/sharding-your-controller.md gets one that compiles.
 func TestProgramsOfDocsCompile(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(root, "docs/sharding-your-controller.md"))
 	require.NoError(t, err)

@@ -314,7 +314,7 @@ func (c checkout) tags(t *testing.T) []string {
 // version is a version that nobody has released.
 const version = "v0.99.1-rc.1"
 
-// downloads is where a release says that its files are.
+// downloads is where a release reports that its files are.
 const downloads = "https://github.com/clusterring/clusterring/releases/download/" + version + "/"
 
 // TestRelease makes the release of a commit, and then makes it again elsewhere.
@@ -471,7 +471,7 @@ func unpack(t *testing.T, name string) map[string]os.FileMode {
 
 		require.NoError(t, err)
 		require.Zero(t, header.Uid+header.Gid)
-		require.Empty(t, header.Uname+header.Gname, "whoever made it")
+		require.Empty(t, header.Uname+header.Gname, "no user of the machine that made it")
 
 		modes[header.Name] = header.FileInfo().Mode()
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whoever copies an image out of a layout finds it by its name. The order in which ko has built the images does not matter.
+// Everyone who copies an image out of a layout finds it by its name. The order in which ko has built the images does not matter.
 func TestImagesOfALayoutHaveNames(t *testing.T) {
 	const index = `{"schemaVersion": 2, "manifests": [{"digest": "sha256:b", "size": 1}, {"digest": "sha256:a", "size": 2}]}`
 

@@ -49,11 +49,11 @@ type Bundle interface {
 	Subscribe(changed func())
 }
 
-// errNoBundle says that there is nothing yet for the API server to trust.
+// errNoBundle reports that there is nothing yet for the API server to trust.
 var errNoBundle = errors.New("there is no CA bundle yet for API servers to verify the webhook with; see the logs of " +
 	"the assigner")
 
-// errNotInjected says that cert-manager has not filled in the bundle. When it does, the configuration changes, which
+// errNotInjected reports that cert-manager has not filled in the bundle. When it does, the configuration changes, which
 // calls the reconciler.
 var errNotInjected = errors.New("cert-manager has not yet written the CA bundle into the webhook configuration, so " +
 	"API servers cannot call the assigner: " +

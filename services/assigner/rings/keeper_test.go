@@ -144,7 +144,7 @@ func TestStore(t *testing.T) {
 	require.Len(t, told, 4)
 }
 
-// TestConcurrentNews: whoever publishes last, the newest view is the one that stays.
+// TestConcurrentNews: no matter who publishes last, the newest view is the one that stays.
 func TestConcurrentNews(t *testing.T) {
 	index := membership.NewIndex()
 	s := NewStore(index, nil)

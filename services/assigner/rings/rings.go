@@ -47,7 +47,7 @@ type Store struct {
 	published atomic.Pointer[map[string]*entry]
 	synced    atomic.Bool
 
-	mu          sync.Mutex // held by whoever replaces published
+	mu          sync.Mutex // held while published is replaced
 	subscribers []func(ring string)
 }
 

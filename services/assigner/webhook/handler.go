@@ -73,7 +73,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = deepen(0)
 
 	ring, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, contract.WebhookPathPrefix), "/")
-	if !h.Paths.Registered(ring, r.URL.Path) { // before anything is read: whoever does not know the path gets nothing
+	if !h.Paths.Registered(ring, r.URL.Path) { // before anything is read: everyone who does not know the path gets nothing
 		h.Metrics.refused(http.StatusNotFound)
 		http.NotFound(w, r)
 
@@ -254,7 +254,7 @@ func (m *Metrics) refused(status int) {
 }
 
 const (
-	// noticeEvery is how often an event says that labels of a ring are put back. A tool that changes them does so with
+	// noticeEvery is how often an event reports that labels of a ring are put back. A tool that changes them does so with
 	// each of its writes.
 	noticeEvery = 10 * time.Minute
 	// maxNoticed is of how many rings it is remembered that there was an event.

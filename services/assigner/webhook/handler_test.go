@@ -284,7 +284,7 @@ func (d *deadlines) SetWriteDeadline(until time.Time) error {
 	return nil
 }
 
-// Whoever does not read the answer would keep the room of the body for ever.
+// Everyone who does not read the answer would keep the room of the body for ever.
 func TestAnswersHaveADeadline(t *testing.T) {
 	h, _ := newHandler(t, fixedRings{ring: newRing(3)})
 	began := h.Clock.Now()
@@ -324,7 +324,7 @@ type onePath string
 
 func (p onePath) Registered(of, path string) bool { return of == ring && path == string(p) }
 
-// Whoever does not know the path of a ring gets what every unknown path gets, before anything of the request is read.
+// Everyone who does not know the path of a ring gets what every unknown path gets, before anything of the request is read.
 func TestOnlyRegisteredPathsAreAnswered(t *testing.T) {
 	h, registry := newHandler(t, fixedRings{ring: newRing(3)})
 	known := contract.WebhookPath(ring) + "/secret"

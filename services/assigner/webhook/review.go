@@ -132,7 +132,7 @@ func excessive(o *object[commas, commas]) bool {
 // maxUID is how many bytes the uid of a request may have, which the answer repeats. API servers use 36.
 const maxUID = 128
 
-// errNotReview says that a body is no AdmissionReview that could be answered.
+// errNotReview reports that a body is no AdmissionReview that could be answered.
 var errNotReview = errors.New("body is not an " + reviewVersion + " " + reviewKind + " with a request")
 
 // decode reads a review. Objects whose metadata does not have the form of metadata, or too many labels or owner

@@ -101,7 +101,7 @@ func (s *Server) http(ctx context.Context) *http.Server {
 		MaxHeaderBytes:    maxHeaders,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxUnread,
 			MaxReceiveBufferPerStream: maxUnread},
-		// Whoever reaches the port can cause these messages.
+		// Everyone who reaches the port can cause these messages.
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithName("webhook")), slog.LevelDebug),
 	}
 }

@@ -287,7 +287,7 @@ func sign(template, parent *x509.Certificate, public *ecdsa.PublicKey, signer an
 }
 
 // Keys of the Secret's data, in addition to those of every TLS Secret. The Secret also contains the private key of the
-// CA, because any replica may have to sign. Whoever can read it can also read the serving key.
+// CA, because any replica may have to sign. Everyone who can read it can also read the serving key.
 const (
 	keyBundle = "ca.crt"
 	keyCAKey  = "ca.key"

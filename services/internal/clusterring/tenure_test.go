@@ -105,7 +105,7 @@ func TestTenurePassesOn(t *testing.T) {
 
 	holds, again, err := services.Hold(t.Context(), old)
 	require.NoError(t, err)
-	require.False(t, holds, "an old copy of the ring says that the services hold it")
+	require.False(t, holds, "an old copy of the ring reports that the services hold it")
 	require.Positive(t, again)
 
 	holds, _ = embedded.hold()
@@ -172,7 +172,7 @@ func election(uid types.UID, version, holder string) *coordinationv1.Lease {
 	}
 }
 
-// A holder works until its election Lease was not renewed for as long as it lasts, measured by whoever waits.
+// A holder works until its election Lease was not renewed for as long as it lasts, measured by the one who waits.
 func TestHolderWorksUntilItsLeaseHasRunOut(t *testing.T) {
 	unlimited := election("2", "7", "pod-0")
 	unlimited.Spec.LeaseDurationSeconds = nil

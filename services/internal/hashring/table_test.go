@@ -263,7 +263,7 @@ func randomNames(random *rand.Rand, n int) []string {
 func TestLosingShards(t *testing.T) {
 	few, more := hashring.New([]string{"a", "b", "c"}), hashring.New([]string{"d", "c", "b", "a"})
 	require.Equal(t, []string{"a", "b", "c"}, hashring.LosingShards(few, more), "all give something to the new one")
-	require.Empty(t, hashring.LosingShards(more, few), "the bound is far, and whoever has left is not on the ring")
+	require.Empty(t, hashring.LosingShards(more, few), "the bound is far, and a shard that has left is not on the ring")
 	require.Empty(t, hashring.LosingShards(few, few))
 	require.Empty(t, hashring.LosingShards(hashring.New(nil), few))
 	require.Empty(t, hashring.LosingShards(few, hashring.New(nil)))

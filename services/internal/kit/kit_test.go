@@ -96,7 +96,7 @@ func (i *instance) wait(t *testing.T) error {
 
 func (i *instance) ended() bool { return len(i.done) > 0 }
 
-// waitReady waits until the service says that it is ready.
+// waitReady waits until the service reports that it is ready.
 func (i *instance) waitReady(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool {

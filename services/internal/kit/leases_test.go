@@ -93,7 +93,7 @@ func TestOnlyLeasesOfShardsAreWatched(t *testing.T) {
 	require.NoError(t, i.stop(t))
 }
 
-// TestFollowedLeasesAreNotKept: the index knows the shards before controllers begin and whoever asks is told that the
+// TestFollowedLeasesAreNotKept: the index knows the shards before controllers begin and everyone who asks is told that the
 // service is ready, it learns what happens, and the cache has no part in that.
 func TestFollowedLeasesAreNotKept(t *testing.T) {
 	p := localplane.Shared(t)

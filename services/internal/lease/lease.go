@@ -11,7 +11,7 @@
 //	dead       anybody else   below D + 1m   no         none
 //	orphaned   anybody else   D + 1m or more no         delete the Lease
 //
-// A shard whose Lease says that it stops gets no objects, and is otherwise judged like any other: see package
+// A shard whose Lease reports that it stops gets no objects, and is otherwise judged like any other: see package
 // membership.
 //
 // There are three exceptions. If the kubelet has reported that the process which last renewed the Lease cannot run any
@@ -21,8 +21,8 @@
 //
 // # Invariants
 //
-//  1. Whether a shard is available depends only on the holder, and on whether the Lease says that the shard stops.
-//     Whoever reads the same Leases knows the same available shards, without a clock.
+//  1. Whether a shard is available depends only on the holder, and on whether the Lease reports that the shard stops.
+//     Everyone who reads the same Leases knows the same available shards, without a clock.
 //
 //  2. No clock of another machine matters. The times in a Lease are only compared with each other for changes, never
 //     with a local time: a shard whose clock is years off stays alive while its Lease keeps changing.
@@ -109,7 +109,7 @@ func holder(identity *string) string {
 	return strings.Clone(name[:maxHolder]) // the rest may be large
 }
 
-// Slim returns a copy of a Lease that contains only what the services use. Whoever may write Leases could otherwise
+// Slim returns a copy of a Lease that contains only what the services use. Everyone who may write Leases could otherwise
 // fill the memory of caches. The copy must not be written to the API server: this would remove the rest.
 func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 	slim := &coordinationv1.Lease{
@@ -178,7 +178,7 @@ func holdOff(l *coordinationv1.Lease) string {
 	return strings.Clone(text)
 }
 
-// Pod returns the name of the Pod that runs the shard, if the Lease says that it differs from the name of the shard;
+// Pod returns the name of the Pod that runs the shard, if the Lease reports that it differs from the name of the shard;
 // otherwise "". A value that cannot be the name of a Pod counts as none.
 func Pod(l *coordinationv1.Lease) string {
 	pod := l.Annotations[contract.AnnotationPod]
@@ -217,7 +217,7 @@ func namespacesValue(l *coordinationv1.Lease) string {
 	return contract.NamespacesValue(strings.Split(names, ","), timeOf(l.Spec.RenewTime))
 }
 
-// Stopping reports whether the Lease says that its shard was told to stop, and works until its objects are drained.
+// Stopping reports whether the Lease reports that its shard was told to stop, and works until its objects are drained.
 func Stopping(l *coordinationv1.Lease) bool { return stopping(l) != "" }
 
 // stopping returns the annotation; "" if it does not count.

@@ -49,7 +49,7 @@ func TestRecordOf(t *testing.T) {
 	}
 }
 
-// Whoever renews the Lease without the annotation makes it void, even under the same name.
+// Everyone who renews the Lease without the annotation makes it void, even under the same name.
 func TestPodUID(t *testing.T) {
 	l := held()
 	require.Empty(t, lease.PodUID(l))

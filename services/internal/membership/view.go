@@ -11,7 +11,7 @@
 // A shard whose Lease announces namespaces is available for the objects there only: see [View.OwnerIn]. What belongs to
 // no shard stays without one.
 //
-// A shard that would be available, and whose Lease says that it stops, works until its objects are drained: see
+// A shard that would be available, and whose Lease reports that it stops, works until its objects are drained: see
 // [View.Works]. So does a shard that stands by, because the ring has enough active shards: see [Rules].Active.
 //
 // [View] is this knowledge at one moment and never changes. [Index] keeps the current view of every ring while Leases
@@ -63,7 +63,7 @@ type Shard struct {
 	// Standby reports whether the shard could own objects, but the ring has enough active shards: it works until its
 	// objects are drained.
 	Standby bool
-	// Pod is the name of the Pod that runs the shard, if the Lease says that it differs from the name of the shard;
+	// Pod is the name of the Pod that runs the shard, if the Lease reports that it differs from the name of the shard;
 	// otherwise empty.
 	Pod string
 	// Label is the key of the shard label by which the shard selects its objects, if its Lease announces one; empty for
@@ -234,7 +234,7 @@ func acquired(l *coordinationv1.Lease) int64 {
 // ring should stay below.
 //
 // The shards with the oldest Leases are available. Like everything else, this depends only on the set of Leases, and
-// whoever creates more of them takes no objects from the shards that were there before. A shard that exceeds the limit
+// everyone who creates more of them takes no objects from the shards that were there before. A shard that exceeds the limit
 // is treated like any other that holds its Lease and is not available: nothing is assigned to it, and nothing is taken
 // from it without its acknowledgement.
 const MaxShards = 2000

@@ -140,7 +140,7 @@ func TestAbsence(t *testing.T) {
 	require.ErrorIs(t, err, s.err, "a path that is not served says nothing about the object")
 }
 
-// Whoever may create an object can give it an owner reference with the UID of any object and another name.
+// Everyone who may create an object can give it an owner reference with the UID of any object and another name.
 func TestMadeUpNamesSayNothingAboutAnObject(t *testing.T) {
 	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *ownedBy("web"))}}
 	b, _ := newBook(s, 10)

@@ -480,7 +480,7 @@ func TestShardThatGoesOnHoldingItsLeaseIsAskedAboutMoreAndMoreSeldom(t *testing.
 	require.Equal(t, []time.Duration{s, s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s}, pauses)
 
 	require.NoError(t, a.Release(t.Context()))
-	require.Equal(t, []string{"a"}, w.observe(), "whoever waits for it need not wait for that long")
+	require.Equal(t, []string{"a"}, w.observe(), "everyone who waits for it need not wait for that long")
 	require.Empty(t, w.observe())
 	require.True(t, w.ask("a").Allowed)
 
@@ -628,7 +628,7 @@ func TestReadsOfAllShardsThatTakeTooLongAreGivenUp(t *testing.T) {
 	}
 }
 
-// Whoever has waited for a read can use what it allows, even if it is too old for those who ask later.
+// Everyone who has waited for a read can use what it allows, even if it is too old for those who ask later.
 func TestShardsAreReadTogetherAsLongAsThatAllowsSomething(t *testing.T) {
 	w := newWorld(t)
 	late := &lateReader{Reader: w.plane.Client, late: func() { w.step(silentHoldOff - 1) }}

@@ -213,7 +213,7 @@ func (zeros) Read(into []byte) (int, error) { return len(into), nil }
 func caller(dialer *net.Dialer) *http.Client {
 	transport := &http.Transport{
 		DialContext:     dialer.DialContext,
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // whoever calls here trusts everybody
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // everyone who calls here trusts everybody
 		Protocols:       new(http.Protocols),
 	}
 	transport.Protocols.SetHTTP2(true)

@@ -73,7 +73,7 @@ const (
 	seenAbsent sight = iota
 	seenHeld
 	seenFree
-	seenStopping // held, and it says that the shard stops
+	seenStopping // held, and it reports that the shard stops
 
 	sights = iota
 )

@@ -189,7 +189,7 @@ func (s *state) end(n name) {
 	sh.since, sh.main, sh.child, sh.told = 0, notMine, false, false
 }
 
-// setLease changes or renews a Lease. The Lease says that the shard stops only if the process that writes it was told to.
+// setLease changes or renews a Lease. The Lease reports that the shard stops only if the process that writes it was told to.
 func (s *state) setLease(n name, l lease) {
 	sh := s.at(n)
 	sh.settled = l == held && (sh.settled || sh.process == running || sh.process == stopping)

@@ -273,7 +273,7 @@ func (m *machine) facts(s state) []fact {
 		}
 
 		if sh.announced {
-			lease += ", says that its shard stops"
+			lease += ", reports that its shard stops"
 		}
 
 		facts = append(facts,

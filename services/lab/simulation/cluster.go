@@ -337,7 +337,7 @@ func (w *Cluster) setRing(r *v1alpha1.ClusterRing) {
 		w.labelled = spec.Resources
 	}
 
-	// The rebalancer cares for the objects of these resources, whoever has labeled them.
+	// The rebalancer cares for the objects of these resources, no matter who has labeled them.
 	maps.DeleteFunc(w.unrelated, func(_ types.UID, gr schema.GroupResource) bool { return w.concerned(gr) })
 
 	for _, seen := range w.ringSeen {

@@ -75,7 +75,7 @@ var mutations = []mutation{
 		{resolver, "missingEvery = 5 * time.Second", "missingEvery = 5 * time.Hour"},
 		{resolver, "\tcase r.asked <- struct{}{}:\n\tdefault:", "\tdefault:"},
 	}},
-	{name: "404 says that an object is gone", edits: []replacement{{gone, "!apierrors.HasStatusCause(err,", "(true || apierrors.HasStatusCause(err,"}, {gone, "ServerResponse)", "ServerResponse))"}}},
+	{name: "404 reports that an object is gone", edits: []replacement{{gone, "!apierrors.HasStatusCause(err,", "(true || apierrors.HasStatusCause(err,"}, {gone, "ServerResponse)", "ServerResponse))"}}},
 	{name: "a forced move may take a second", edits: []replacement{{move, "w.until.Sub(m.Clock.Now())", "time.Second"}}},
 	{name: "a drain that hangs holds a permit of all", edits: []replacement{{permits, "inTime < most && p.inTime", "inTime < most && !all && p.inTime"}, {permits, "\tinTime, late := 0, 0\n", "\tinTime, late, all := 0, 0, false\n\n\tfor _, lanes := range p.lanes {\n\t\tfor _, h := range lanes {\n\t\t\tall = all || h.late > 0\n\t\t}\n\t}\n"}}},
 	{name: "a late drain stops its shard", edits: []replacement{{permits, "inTime < most && p.inTime", "inTime < most && late == 0 && p.inTime"}}},

@@ -38,7 +38,7 @@ type process struct {
 	ctx    context.Context //nolint:containedctx // the life of the process
 	stop   context.CancelFunc
 	leave  chan struct{}
-	// announces reports whether it says that it stops, and works until its objects are drained. It is set before leave is closed.
+	// announces reports whether it reports that it stops, and works until its objects are drained. It is set before leave is closed.
 	announces bool
 
 	// The lock of the cluster guards the remaining fields. began is when the process was started.

@@ -235,7 +235,7 @@ func (w *Watch) watch(ctx context.Context, namespace string) {
 }
 
 // listWatch lists and watches Pods. API servers that do not stream lists ignore the limit of a list from their cache,
-// and whoever may create Pods could then fill the memory: such a list is read from etcd, page by page, and each page is
+// and everyone who may create Pods could then fill the memory: such a list is read from etcd, page by page, and each page is
 // made small at once.
 func (w *Watch) listWatch(namespace, selector string) *toolscache.ListWatch {
 	pods := w.pods.CoreV1().Pods(namespace)

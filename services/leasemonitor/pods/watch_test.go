@@ -220,7 +220,7 @@ func TestWatchFollowsTheRings(t *testing.T) {
 	c.waitEnded(p)
 }
 
-// Whoever may create Pods cannot fill the memory with those that have disappeared.
+// Everyone who may create Pods cannot fill the memory with those that have disappeared.
 func TestWatchForgetsPodsThatDisappearedLongAgo(t *testing.T) {
 	c := newCluster(t)
 	old := c.pod("old")

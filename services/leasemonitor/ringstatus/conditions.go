@@ -134,7 +134,7 @@ func counted(view *membership.View) string {
 	return message
 }
 
-// ready sums up: the ring does its job unless some condition says that it does not. Objects on the move are no fault,
+// ready sums up: the ring does its job unless some condition reports that it does not. Objects on the move are no fault,
 // and neither is a service that has not spoken yet.
 func ready(ring *v1alpha1.ClusterRing, shardsAvailable metav1.Condition) metav1.Condition {
 	var faults []string

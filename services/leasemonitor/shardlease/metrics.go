@@ -18,7 +18,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
-// unknown stands for every ring that does not exist, so that whoever creates Leases cannot make up values of a label.
+// unknown stands for every ring that does not exist, so that everyone who creates Leases cannot make up values of a label.
 const unknown = "unknown"
 
 var (

@@ -31,10 +31,10 @@ type failure struct {
 	ring string
 	// since is when it began to fail, whatever was to be done.
 	since time.Time
-	// due says that the Lease is to be taken over, and silent since when its shard has not renewed it.
+	// due reports that the Lease is to be taken over, and silent since when its shard has not renewed it.
 	due    bool
 	silent time.Time
-	// reported says that people are to know, and what the error that they read.
+	// reported is set when people have to know, and what the error that they read.
 	reported bool
 	what     string
 }

@@ -282,7 +282,7 @@ func TestStrayThatChangesBeforeItsDeletionStays(t *testing.T) {
 	}
 }
 
-// renew acquires the shard's Lease, whoever holds it.
+// renew acquires the shard's Lease, no matter who holds it.
 func (m *monitor) renew() {
 	m.t.Helper()
 	m.shard.Clock = testclock.NewFakeClock(m.clock.Now())
@@ -331,7 +331,7 @@ controller_sharding_shard_state{`+ofThisShard+`state="uncertain"} 0
 clusterring_shards{ring="`+ring+`",state="ready"} 1
 `)))
 
-	// By default, whoever creates Leases adds no series.
+	// By default, a new Lease adds no series.
 	byDefault := &shardlease.Census{Leases: m.Client, Clock: m.clock, Ages: m.Ages}
 	require.Zero(t, testutil.CollectAndCount(ofRing{byDefault, ring}, "controller_sharding_shard_info",
 		"controller_sharding_shard_state"))
@@ -369,7 +369,7 @@ func (o ofRing) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// Whoever creates Leases of rings that do not exist adds no series.
+// Everyone who creates Leases of rings that do not exist adds no series.
 func TestRingsThatAreMadeUpAreOneInMetrics(t *testing.T) {
 	m := newMonitor(t)
 	m.shard.Ring = "made-up-" + m.shard.Namespace

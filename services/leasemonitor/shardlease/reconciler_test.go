@@ -289,7 +289,7 @@ func TestLateCacheTakesNothing(t *testing.T) {
 	require.Equal(t, d, result.RequeueAfter)
 }
 
-// abandon makes the shard release its Lease at the start, and returns when that is to be deleted.
+// abandon makes the shard release its Lease at the start, and returns when that has to be deleted.
 func (m *monitor) abandon() time.Duration {
 	m.t.Helper()
 	require.NoError(m.t, m.shard.Acquire(m.t.Context()))
@@ -683,7 +683,7 @@ func TestTheSlotOfAPodThatHasEndedIsOffered(t *testing.T) {
 	}
 }
 
-// inPages demands that lists are read in pages. Whoever may write Leases decides how large they are.
+// inPages demands that lists are read in pages. Everyone who may write Leases decides how large they are.
 type inPages struct {
 	client.Reader
 

@@ -137,7 +137,7 @@ type answers struct {
 	get, write    error
 	takes         time.Duration
 	reads, writes atomic.Int32
-	// others says that another replica writes.
+	// others reports that another replica writes.
 	others bool
 }
 

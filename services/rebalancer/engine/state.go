@@ -423,7 +423,7 @@ const longestComeback = 4 * comeback
 // either while no shard comes back.
 type grace struct {
 	// known is the number of shards that were available when the ring last converged. Before the first convergence, it is
-	// the initial number of Leases, whoever holds them.
+	// the initial number of Leases, no matter who holds them.
 	known int
 	// until is the end of the wait; zero if objects do not wait. began is when the first shard came back, and last when
 	// the last one did.

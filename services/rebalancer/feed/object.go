@@ -196,7 +196,7 @@ const policy = "rebalancer.sharding.timebertt.dev"
 // managerPrefix begins the names by which that policy recognizes the rebalancer in managed fields.
 const managerPrefix = "rebalancer-"
 
-// MentionsPolicy reports whether the text of an error says that the policy about the rebalancer has refused a write.
+// MentionsPolicy reports whether the text of an error reports that the policy about the rebalancer has refused a write.
 func MentionsPolicy(text string) bool { return strings.Contains(text, "'"+policy+"'") }
 
 // manager returns the name by which the API server records what the ring applies. What a manager does not apply again

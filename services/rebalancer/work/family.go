@@ -118,7 +118,7 @@ func (t *Table) begin(e *entry) *family {
 	slices.SortFunc(below, func(a, b *entry) int { return feed.Compare(a.object.ID, b.object.ID) })
 
 	for _, follower := range below {
-		t.hasten(follower)
+		t.expedite(follower)
 	}
 
 	return e.family

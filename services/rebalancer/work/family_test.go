@@ -189,7 +189,7 @@ func TestOwnersDoNotWaitForEachOther(t *testing.T) {
 
 // An object without a shard goes before everything else, and so does what follows it as soon as it waits for that, also
 // if they were due before.
-func TestReleasedObjectsAreHastened(t *testing.T) {
+func TestReleasedObjectsAreExpedited(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child := k.one("o"), k.one("c", "o")
 	owner.Shard, child.Shard = "alive", "alive"

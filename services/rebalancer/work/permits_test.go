@@ -150,7 +150,7 @@ func TestDrainsArePaused(t *testing.T) {
 	require.Len(t, p.drain(), movesAtOnce)
 }
 
-// A pause ends by itself, whatever becomes of whoever began it.
+// A pause ends by itself, whatever becomes of the drain that began it.
 func TestPauseOfDrainsEndsByItself(t *testing.T) {
 	p := newPlanner(t, 2*movesAtOnce)
 	p.table.Pause(p.now, p.now.Add(time.Second))

@@ -229,7 +229,7 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 		t.end(now, e)
 	default:
 		t.move(e, SeenMisplaced)
-		t.hasten(e)
+		t.expedite(e)
 		t.permit(now, e)
 
 		if !known && !o.Draining && !e.lane.hanging.IsZero() && e.lane.waiting() > t.limits.Parked {
@@ -492,9 +492,9 @@ func (t *Table) fitting(e *entry) *queue {
 	}
 }
 
-// hasten moves an obligation that is due already to the urgent queue, if it has become urgent. Otherwise it would be
+// expedite moves an obligation that is due already to the urgent queue, if it has become urgent. Otherwise it would be
 // processed after everything that became due before it.
-func (t *Table) hasten(e *entry) {
+func (t *Table) expedite(e *entry) {
 	if e.queue == &e.lane.due[regular] && t.fitting(e) != e.queue {
 		e.unqueue()
 		t.queue(e)

@@ -49,7 +49,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		"only tokens are accepted")
 	fs.StringSliceVar(&o.Audiences, "token-audience", []string{audience},
 		"`audience` for which a token must be valid; may be repeated. An empty value is the audience of the API server: "+
-			"whoever takes over this service can use such tokens there")
+			"everyone who takes over this service can use such tokens there")
 	fs.DurationVar(&o.TTL, "access-cache-ttl", time.Minute, "`time` for which answers of the API server about tokens and "+
 		"permissions are cached, refusals for at most 5s; 0 disables the cache")
 }

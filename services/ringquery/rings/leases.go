@@ -152,7 +152,7 @@ func (l *Leases) leaseHandler(changed func(ring string)) toolscache.ResourceEven
 	}
 }
 
-// ringHandler tells of every event of a ring. Whoever watches the ring compares what it looks like.
+// ringHandler tells of every event of a ring. Everyone who watches the ring compares what it looks like.
 func ringHandler(changed func(ring string)) toolscache.ResourceEventHandler {
 	tell := func(obj any) {
 		if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {

@@ -20,7 +20,7 @@ type door struct{ undecided *quota.Quota }
 
 func newDoor() *door { return &door{quota.New(maxUndecided, maxUndecidedEach)} }
 
-// decided is the key of a function in the context of a call, which says that the call is permitted.
+// decided is the key of a function in the context of a call, which reports that the call is permitted.
 type decided struct{}
 
 // enter is called with the headers of each call. It must not wait, because it holds up the connection.

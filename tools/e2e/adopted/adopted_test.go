@@ -30,7 +30,7 @@ func read(t *testing.T, elements ...string) string {
 // numbers are those that the pages write as words.
 var numbers = strings.Fields("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen")
 
-// TestREADMEStatesTheLinesOfTheGuides: the README says how many lines a main function changes, for an operator of one's own and for JobSet.
+// TestREADMEStatesTheLinesOfTheGuides: the README says how many lines a main function changes, for your own operator and for JobSet.
 func TestREADMEStatesTheLinesOfTheGuides(t *testing.T) {
 	program := adopted.Blocks(read(t, root, "docs/sharding-your-controller.md"), "go")[0]
 	call := regexp.MustCompile(`(?s)\tmgr, err := shard\.NewManager\(.*?\n\t}\)\n`).FindString(program)

@@ -79,7 +79,7 @@ func (k *kubelet) run(name, node string, logs ...string) {
 	k.pods[name], k.logs[name] = pod, logs
 }
 
-// restart says that the pod's container was started again, and when it had died; there is more to its log then.
+// restart reports that the pod's container was started again, and when it had died; there is more to its log then.
 func (k *kubelet) restart(name string, died time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

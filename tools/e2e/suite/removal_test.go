@@ -57,7 +57,7 @@ func (s *suite) removalAtOnce(t *testing.T) {
 	s.demand(t, report.Figure{Name: "all gone after", Value: s.Clock.Since(began).Round(time.Second), Limit: "nothing left", Kept: true})
 }
 
-// refused demands that the installation cannot be deleted before the rings, and that whoever tries that harms nothing.
+// refused demands that the installation cannot be deleted before the rings, and that an attempt harms nothing.
 func (s *suite) refused(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()

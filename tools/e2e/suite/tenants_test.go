@@ -240,8 +240,8 @@ func (s *suite) flood(t *testing.T, ring cluster.Ring, by tenant) (stop func()) 
 		}},
 		{name: "objects of a shard that does not exist", write: func(n int) error {
 			return by.Create(ctx, &v1alpha1.Website{
-				ObjectMeta: metav1.ObjectMeta{Namespace: by.namespace, Name: fmt.Sprintf("astray-%d", n), Labels: map[string]string{label: "nobody"}},
-				Spec:       v1alpha1.WebsiteSpec{Title: "Astray"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: by.namespace, Name: fmt.Sprintf("stray-%d", n), Labels: map[string]string{label: "nobody"}},
+				Spec:       v1alpha1.WebsiteSpec{Title: "Stray"},
 			})
 		}},
 		{name: "children of a stuck owner", write: func(n int) error {

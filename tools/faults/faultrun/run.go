@@ -53,7 +53,7 @@ type Member struct {
 	// account is the service account of a shard.
 	account string
 	args    []string
-	// announced says that the shard's Lease announces its Pod.
+	// announced reports that the shard's Lease announces its Pod.
 	announced bool
 	pod       *corev1.Pod
 

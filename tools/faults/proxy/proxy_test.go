@@ -191,7 +191,7 @@ func TestFaultsOfWrites(t *testing.T) {
 func (w *fixture) watch() <-chan string {
 	request, err := http.NewRequestWithContext(w.Context(), http.MethodGet, w.base+object+"?watch=true", http.NoBody)
 	require.NoError(w, err)
-	response, err := w.client.Do(request) //nolint:bodyclose // by whoever reads it
+	response, err := w.client.Do(request) //nolint:bodyclose // the reader closes it
 	require.NoError(w, err)
 
 	lines := make(chan string, 16)

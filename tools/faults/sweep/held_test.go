@@ -31,7 +31,7 @@ type event struct {
 
 func newEvent() *event { return &event{c: make(chan struct{})} }
 
-// give says that it has happened; true the first time.
+// give reports that it has happened; true the first time.
 func (s *event) give() (first bool) {
 	s.once.Do(func() { close(s.c); first = true })
 	return first

@@ -267,7 +267,7 @@ func TestShardsFollowTheLabelOfTheirRing(t *testing.T) {
 	}))())
 }
 
-// TestRebalancerNeedsPermissionForOtherLabels: whoever may create a ring cannot make the rebalancer change a label of somebody else.
+// TestRebalancerNeedsPermissionForOtherLabels: everyone who may create a ring cannot make the rebalancer change a label of somebody else.
 func TestRebalancerNeedsPermissionForOtherLabels(t *testing.T) {
 	p := newPolicies(t)
 	rebalancer := p.service("rebalancer")

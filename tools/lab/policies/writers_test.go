@@ -349,7 +349,7 @@ func TestLeaseMonitorWritesOnlyLeasesOfShards(t *testing.T) {
 	require.NoError(t, patching(t, monitor, held, `{"metadata":{"labels":{"`+contract.LabelState+`":"ready"}}}`)())
 	require.NoError(t, patching(t, monitor, held, `{"spec":{"holderIdentity":"shardlease-controller","leaseDurationSeconds":30}}`)())
 
-	// Whoever may create Leases may write this one, as long as there is no ring of that name.
+	// Everyone who may create Leases may write this one, as long as there is no ring of that name.
 	foreign := p.lease(p.tenant, "foreign", func(l *coordinationv1.Lease) {
 		l.Labels[contract.LabelClusterRing], l.Spec.HolderIdentity = "no-such-ring", new("somebody")
 	})

@@ -272,7 +272,7 @@ func TestSafety(t *testing.T) {
 		run  check.Run
 		want []string // invariants
 	}{
-		"a draining object leaves, whoever wrote it": {run: check.Run{
+		"a draining object leaves, no matter who wrote it": {run: check.Run{
 			Versions: []check.Version{site(6, "b"), draining(site(4, "a")), site(3, "a"), lease(1, "a", "a")},
 		}},
 		"another writer is known": {run: check.Run{

@@ -122,5 +122,5 @@ func (c *Careless) write(ctx context.Context, kind client.Object, name types.Nam
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	_ = c.out.Encode(said) // whoever reads the file misses the line
+	_ = c.out.Encode(said) // a reader of the file misses the line
 }

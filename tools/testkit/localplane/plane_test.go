@@ -57,7 +57,7 @@ func TestOrphansAreFound(t *testing.T) {
 	parent.Env = append(os.Environ(), asParent+"="+dir)
 	parent.Stdout = writerFunc(func(p []byte) (int, error) {
 		out.Write(p)
-		return len(p), parent.Process.Kill() // as soon as it says that it has started
+		return len(p), parent.Process.Kill() // as soon as it reports that it has started
 	})
 	require.Error(t, parent.Run())
 	require.Equal(t, "started\n", out.String())

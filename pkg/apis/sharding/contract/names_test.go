@@ -80,7 +80,7 @@ func TestNamespacesOfAShard(t *testing.T) {
 		OfferValue(at)}, at))
 }
 
-// A time far from now counts for nothing, whoever's clock is wrong.
+// A time far from now counts for nothing, no matter whose clock is wrong.
 func TestWaitingForASlot(t *testing.T) {
 	now := time.Date(2030, 1, 7, 10, 0, 0, 0, time.UTC)
 

@@ -172,7 +172,7 @@ const (
 //
 //   - updates and deletions of an object by a shard whose name is not on the shard label of the stored object;
 //   - the creation of an object with the label of another shard by a shard; and
-//   - a change of the shard label from one shard to another by anybody but the shards, the rebalancer, and whoever has the
+//   - a change of the shard label from one shard to another by anybody but the shards, the rebalancer, and everyone who has the
 //     permission "relabel" on the ring.
 //
 // A shard is told from others by the Pod that its token is bound to.

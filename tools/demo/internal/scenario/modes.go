@@ -32,7 +32,7 @@ import (
 func (s *Story) Modes() []Step {
 	modes := []Step{
 		{Name: "slots", Title: "names that outlive Pods: a Pod is replaced, nothing moves", do: s.slots},
-		{Name: "named", Title: "named shards, and a label of one's own", do: s.named},
+		{Name: "named", Title: "named shards, and a label of your own", do: s.named},
 		{Name: "standby", Title: "one shard is active, two stand by", do: s.standby},
 		{Name: "keys", Title: "objects of a namespace belong together", do: s.keys},
 		{Name: "embedded", Title: "shards shard by themselves, without services", do: s.alone},
@@ -441,7 +441,7 @@ func (s *Story) createOwn(ctx context.Context) {
 		report.Seconds(waits[len(waits)/2]))
 }
 
-// elected returns the one of the shards that says that it shards the ring.
+// elected returns the one of the shards that reports that it shards the ring.
 func (s *Story) elected(names []string) *shard {
 	for _, name := range names {
 		shard := s.serving(name)
@@ -453,7 +453,7 @@ func (s *Story) elected(names []string) *shard {
 		}
 	}
 
-	must.Do(errors.New("no shard says that it was elected"))
+	must.Do(errors.New("no shard reports that it was elected"))
 
 	return nil
 }

@@ -219,7 +219,7 @@ func coverage(c pb.NamespaceCoverage) render.Cell {
 
 func nextWord(next pb.NextStep) string { return word(next, "NEXT_STEP") }
 
-// shardState returns the state of a shard's Lease; "stopping" if the Lease says that the shard stops, "inactive" if
+// shardState returns the state of a shard's Lease; "stopping" if the Lease reports that the shard stops, "inactive" if
 // enough others are active, and "released" if the shard has stopped by itself, which is no reason to worry.
 func shardState(shard *pb.Shard) render.Cell {
 	if shard.GetStandby() && shard.GetState() == pb.ShardState_SHARD_STATE_READY {

@@ -137,7 +137,7 @@ func (c *caller) cost(ctx context.Context, reader usage.Reader, bodies [][]byte,
 	return ms * 1000 / float64(n), err
 }
 
-// errNoPatch says that a webhook did not give a label.
+// errNoPatch reports that a webhook did not give a label.
 var errNoPatch = errors.New("the webhook gives no label")
 
 // shard returns the shard that the webhook of a ring gives to the object of a review.

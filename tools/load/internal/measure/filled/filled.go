@@ -221,7 +221,7 @@ func (w *Ring) Leave(ctx context.Context, way func(context.Context, string) erro
 }
 
 // Least returns the floor of Die: raw patches of the objects of so many shards after two of each Lease, because a death
-// is a write that takes the Lease, and one that labels it with its state, whoever moves the objects.
+// is a write that takes the Lease, and one that labels it with its state, no matter who moves the objects.
 func (w *Ring) Least(ctx context.Context, n int) (Cost, error) {
 	return w.rawAfter(ctx, func(ctx context.Context, turn string) error {
 		const writes = 2

@@ -1,4 +1,4 @@
-// Package handover measures what it takes to hand over owners with their controlled objects: how long an owner belongs
+// Package handover measures what a hand-over of owners with their controlled objects takes: how long an owner belongs
 // to no shard, and how many writes that takes.
 package handover
 
