@@ -33,7 +33,7 @@ func TestWords(t *testing.T) {
 	listed, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "*.go", "*.md", "*.yaml", "*.proto").Output()
 	require.NoError(t, err)
 
-	for _, name := range strings.Fields(string(listed)) {
+	for _, name := range strings.FieldsSeq(string(listed)) {
 		if name == "tools/walls/words_test.go" || name == "docs/development.md" {
 			continue
 		}

@@ -137,6 +137,7 @@ func (r *Run) run(ctx, creating context.Context) {
 		}
 
 		began := r.options.Clock.Now()
+
 		select {
 		case undone <- struct{}{}:
 		case <-creating.Done():

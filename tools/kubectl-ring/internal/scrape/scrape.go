@@ -206,6 +206,7 @@ func parse(res *http.Response, body []byte) (advise.Page, error) {
 	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
 		do = "the metrics are protected: use kubectl port-forward, and --metrics https://... --token-file FILE with a " +
 			"token that may get the URL /metrics"
+
 		fallthrough
 	case refused:
 		return nil, failure.New(do, "the answer is %s: %s", res.Status, body[:min(len(body), 200)])
