@@ -449,3 +449,23 @@ func TestTwoRingsShareAKind(t *testing.T) {
 	w.handOver("a", "", ours)
 	other.Eventually(ringtest.Placed{Shard: "z"}, ours)
 }
+
+// Each of two rings that have a resource in common gives its objects a shard of its own, and takes only its own labels away.
+func TestTwoRingsOnOneResource(t *testing.T) {
+	one := newTestRing(t)
+	two := newTestRing(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.NamespaceSelector = one.Ring.Spec.NamespaceSelector.DeepCopy()
+	})
+
+	one.Join("a", "b")
+	two.Join("x")
+
+	cm := one.Main("shared", "")
+	one.start()
+	one.Eventually(ringtest.Placed{Shard: one.Owner("shared")}, cm)
+	two.Eventually(ringtest.Placed{Shard: "x"}, cm)
+
+	one.delete()
+	one.handOver(one.Owner("shared"), "", cm)
+	require.Equal(t, ringtest.Placed{Shard: "x"}, two.Placed(cm))
+}
